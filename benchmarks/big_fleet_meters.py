@@ -33,12 +33,12 @@ class MeteredLeases(RedisLeases):
         self.calls: Counter[str] = Counter()
         self.sampled: dict[str, tuple[int, int]] = {}
 
-    def _run(self, script: str, *args: Any) -> Any:
+    def _run(self, script: str, /, **args: Any) -> Any:
         self.calls[script] += 1
         if self.calls[script] % SAMPLE:
-            return super()._run(script, *args)
+            return super()._run(script, **args)
         before = self._scripts_us()
-        answer = super()._run(script, *args)
+        answer = super()._run(script, **args)
         spent = self._scripts_us() - before
         count, total = self.sampled.get(script, (0, 0))
         self.sampled[script] = count + 1, total + spent

@@ -1,4 +1,7 @@
-"""How the values of `gpus.protocol` are written into script arguments and read from script answers."""
+"""How the values of `gpus.protocol` are written into script arguments and read from script answers.
+
+The names of arguments and of their fields are those that the heads of `lua/*.lua` declare.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gpus.leasing.arguments import Value
 from gpus.leasing.values import (
     Beat,
     Circuit,
@@ -30,7 +34,6 @@ OUTCOMES = {
     4: PushOutcome.HELD,
 }
 
-Arg = str | int | float
 Answer = Any
 """None, an int, a text, or lists of these: what a script returns."""
 
@@ -58,33 +61,54 @@ def check_tickets(pool: str, tickets: Sequence[Ticket]) -> None:
             )
 
 
-def tenant_args(tenant: TenantSpec) -> tuple[Arg, ...]:
-    most = "" if tenant.max_running is None else tenant.max_running
-    return tenant.name, tenant.weight, BANDS.index(tenant.highest_band), most
+def tenant_args(tenant: TenantSpec) -> dict[str, Value]:
+    return {
+        "name": tenant.name,
+        "weight": tenant.weight,
+        "band": BANDS.index(tenant.highest_band),
+        "most_running": tenant.max_running,
+    }
 
 
-def warm_arg(warm: Sequence[str] | None) -> str:
-    """`,a,b,`; nothing where nobody knows, which is not the same as nothing that is warm (`,`)."""
+def warm_arg(warm: Sequence[str] | None) -> str | None:
+    """`,a,b,`; None where nobody knows, which is not the same as nothing that is warm (`,`)."""
     if warm is None:
-        return ""
+        return None
     check_names(*warm)
     return "".join((",", *(f"{model}," for model in warm[:MOST_WARM])))
 
 
-def ref_args(ref: LeaseRef) -> tuple[Arg, ...]:
-    return ref.slot, ref.job_id, ref.attempt_id, ref.epoch
+def ref_args(ref: LeaseRef) -> dict[str, Value]:
+    return {"slot": ref.slot, "job": ref.job_id, "attempt": ref.attempt_id, "epoch": ref.epoch}
 
 
-def lease_args(lease: Lease) -> tuple[Arg, ...]:
-    return (
-        lease.pool, lease.slot, lease.job_id, lease.attempt_id, lease.epoch, lease.model, lease.tenant,
-        lease.priority, lease.fence, lease.leased_at_ms * 1000, lease.estimate_seconds,
-    )  # fmt: skip
+def lease_args(lease: Lease) -> dict[str, Value]:
+    return {
+        "pool": lease.pool,
+        "slot": lease.slot,
+        "job": lease.job_id,
+        "attempt": lease.attempt_id,
+        "epoch": lease.epoch,
+        "model": lease.model,
+        "tenant": lease.tenant,
+        "priority": lease.priority,
+        "fence": lease.fence,
+        "leased_us": lease.leased_at_ms * 1000,
+        "estimate": lease.estimate_seconds,
+    }
 
 
-def ticket_args(ticket: Ticket) -> tuple[Arg, ...]:
+def ticket_args(ticket: Ticket) -> dict[str, Value]:
     """What finds a ticket in its line."""
-    return ticket.job_id, ticket.model, ticket.tenant, ticket.priority
+    return {"job": ticket.job_id, "model": ticket.model, "tenant": ticket.tenant, "priority": ticket.priority}
+
+
+def pushed_args(ticket: Ticket) -> dict[str, Value]:
+    return {
+        **ticket_args(ticket),
+        "place_us": ticket.place_us,
+        "avoid": ticket.avoid_server or None,
+    }
 
 
 def read_lease(answer: list[Any] | None) -> Lease | None:

@@ -46,14 +46,14 @@ class IndexGate:
     def close(self, by: str) -> None:
         """Nothing is claimed there any more, by processes of any version, until it is discarded. Leases are
         still renewed, released and settled there. A Redis that restarts forgets it: close it again."""
-        self._scripts.run("close_generation", by)
+        self._scripts.run("close_generation", owner=by)
 
     def discard(self) -> None:
         """It is not whole, and not closed: whoever may use it rebuilds it from the database."""
         self._scripts.run("discard_generation")
 
     def signs(self) -> SignsOfLife:
-        closed_by, looked_us, *renewed = self._scripts.run("signs_of_life", MOST_ATTEMPTS)
+        closed_by, looked_us, *renewed = self._scripts.run("signs_of_life", limit=MOST_ATTEMPTS)
         looked = float(looked_us) / 1e6 if looked_us else None
         return SignsOfLife(str(closed_by), looked, tuple(map(str, renewed)))
 

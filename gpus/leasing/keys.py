@@ -1,7 +1,7 @@
 """Key names of one fleet, one function per kind; the scripts have the same in `lua/includes/keys.lua`.
 
 docs/leasing.md ("Keys") lists what each key holds. All carry the fleet's hash tag, so that one node of a
-cluster holds them (docs/adr/0018-the-scripts-are-a-library.md).
+cluster holds them (docs/adr/0044-script-arguments-have-names.md).
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -41,6 +41,7 @@ from redis.exceptions import (
 )
 
 from gpus.errors import LeasingFull, LeasingUnavailable
+from gpus.leasing.arguments import Argument, BadScript, Record, read_parameters, to_json
 
 FOLDER = Path(__file__).parent / "lua"
 LIBRARIES = "gpuq_"
@@ -50,8 +51,8 @@ GROWING = frozenset({"push"})
 """What a server at its maxmemory refuses: it adds to the line without bound. All others must go on there, or
 the line could not be worked off; what they add is bounded by slots, servers and tenants."""
 
-CONTRACT = ("Why", "Keys", "Args", "Returns")
-"""What the head of each script must say."""
+CONTRACT = ("Why", "Keys", "Returns")
+"""What the head of each script must say, beside its arguments (arguments.py)."""
 
 LOAD_SECONDS = 1.0
 """How long a thread waits for another that loads: before a Redis that hangs, threads must not queue up. With
@@ -75,10 +76,6 @@ _NOT_THERE = ("Function not found", UNGREETED)
 _EXISTS = "already exists"
 _IDLE_SECONDS = 3600.0
 """A library of another version that nobody called for so long is deleted by who loads one."""
-
-
-class BadScript(Exception):
-    """A Lua file does not keep to the rules."""
 
 
 @cache
@@ -105,9 +102,16 @@ def read_script(name: str, includes: dict[str, str]) -> str:
     for part in CONTRACT:
         if f"-- {part}: " not in head:
             raise BadScript(f"{name}.lua: its head does not say '{part}:'")
+    read_parameters(name, text)
     add_includes(text, FOLDER / "includes", includes)
     flags = "" if name in GROWING else "'allow-oom'"
     return FUNCTION.format(name=name, flags=flags, body=_COMMENT.sub("", text))
+
+
+@cache
+def parameters_of(name: str) -> Record:
+    """What the script is called with. Raises BadScript."""
+    return read_parameters(name, read_text(FOLDER / f"{name}.lua"))
 
 
 def read_text(path: Path) -> str:
@@ -147,7 +151,7 @@ FUNCTION = """
 redis.register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
 callback = function(KEYS, ARGV)
 if not run_id then return redis.error_reply('UNGREETED this process was not told its run id') end
-begin_call(KEYS, ARGV)
+local args = begin_call(KEYS, ARGV[1])
 {body}end }}
 """
 
@@ -157,7 +161,7 @@ redis.register_function{ function_name = LIBRARY .. '_greet', flags = READS, cal
   run_id, replication = ARGV[1], ARGV[2] or ''
 end }
 redis.register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
-  return math.floor((redis_clock('') - (now or 0)) / 1000000)
+  return math.floor((redis_clock() - (now or 0)) / 1000000)
 end }
 """
 
@@ -209,27 +213,29 @@ class Scripts:
         self._sent_at: float | None = None
         """Of the latest call that was answered, monotonic."""
 
-    def run(self, name: str, *args: str | int | float) -> Any:
-        """The script's answer: None, an int, a text, or lists of these. Its first argument is the clock, as
-        time.lua reads it."""
-        told = "" if self._now_ms is None else str(self._now_ms() * 1000)
+    def run(self, script: str, /, **args: Argument) -> Any:
+        """The script's answer: None, an int, a text, or lists of these. args: as its head names them; all of
+        them, None for what it reads as nil. Raises BadCall, LeasingUnavailable."""
+        members = parameters_of(script).members(args)
         if self._monotonic is None:
-            return self._call(name, told, *args)
+            return self._call(script, members)
         sent_at, before = self._monotonic(), self._sent_at
-        since = "" if before is None else max(0, int((sent_at - before) * 1_000_000))
-        answer = self._call(name, f"{told}:{since}", *args)
+        if before is not None:
+            members.append(f'"since_us":{max(0, int((sent_at - before) * 1_000_000))}')
+        answer = self._call(script, members)
         self._sent_at = sent_at
         return answer
 
-    def _call(self, name: str, *args: str | int | float) -> Any:
+    def _call(self, name: str, members: Sequence[str]) -> Any:
+        """members: of the JSON object that the script reads its arguments from."""
         try:
             loaded = self._loaded or self._load_once(None)
             try:
-                answer = self._send(loaded, name, args)
+                answer = self._send(loaded, name, members)
             except ResponseError as error:
                 if not str(error).startswith(_NOT_THERE):
                     raise
-                answer = self._send(self._load_once(loaded), name, args)  # it did not run
+                answer = self._send(self._load_once(loaded), name, members)  # it did not run
         except AskError as error:
             raise LeasingUnavailable("the fleet's keys move to another node of the cluster") from error
         except OutOfMemoryError as error:
@@ -281,8 +287,10 @@ class Scripts:
         finally:
             self._loading.release()
 
-    def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
-        command = ("FCALL", f"{loaded.library}_{name}", 1, self._prefix, *args)
+    def _send(self, loaded: Loaded, name: str, members: Sequence[str]) -> Any:
+        if self._now_ms is not None:
+            members = [*members, f'"clock_us":{self._now_ms() * 1000}']
+        command = ("FCALL", f"{loaded.library}_{name}", 1, self._prefix, to_json(members))
         if self._cluster is None:
             return _ask(self._client, command)
         try:

@@ -9,11 +9,11 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import chain
 from typing import Any
 
 from gpus.errors import LayoutNotInUse, LeasingUnavailable, Verdict
 from gpus.leasing import codec, keys
+from gpus.leasing.arguments import Argument, Row
 from gpus.leasing.connect import connect
 from gpus.leasing.queue_forecast import MOST_SERVERS, Outlook, read_outlook
 from gpus.leasing.scripts import FAILURES, Client, Scripts
@@ -97,11 +97,11 @@ class RedisLeases:
         self._lease_us = _us(lease_seconds)
         self._gap_us = _us(sweep_seconds * MISSED_SWEEPS)
         self._head_start_us = _us(head_start_seconds)
-        self._circuit_rules = (
-            circuit_rules.failures,
-            _us(circuit_rules.rest_seconds),
-            _us(circuit_rules.cap_seconds),
-        )
+        self._circuit_rules = {
+            "failures": circuit_rules.failures,
+            "first_rest_us": _us(circuit_rules.rest_seconds),
+            "longest_rest_us": _us(circuit_rules.cap_seconds),
+        }
 
     def check(self) -> bool:
         """Asks the server anew which run it is; whether its index is whole. Raises LeasingUnavailable."""
@@ -116,34 +116,47 @@ class RedisLeases:
     def configure_pool(self, pool: PoolSpec) -> None:
         codec.check_names(pool.name)
         patience_us = _us(pool.affinity_patience_seconds)
-        self._run("configure_pool", pool.name, pool.algorithm.value, patience_us, self._head_start_us)
+        self._run(
+            "configure_pool",
+            pool=pool.name,
+            algorithm=pool.algorithm.value,
+            patience_us=patience_us,
+            head_start_us=self._head_start_us,
+        )
 
     def configure_server(self, server: ServerSpec) -> tuple[Wakes, ...]:
         codec.check_names(server.name, server.pool, *server.models)
         models = "".join(f"{model}," for model in sorted(set(server.models)))
         return codec.read_wakes(
             self._run(
-                "configure_server", server.name, server.pool, server.slots, server.desired.value,
-                server.host or "", f",{models}",
+                "configure_server",
+                server=server.name,
+                pool=server.pool,
+                slots=server.slots,
+                desired=server.desired.value,
+                host=server.host or "",
+                models=f",{models}",
             )
-        )  # fmt: skip
+        )
 
     def forget_server(self, server: str) -> None:
-        self._run("forget_server", server)
+        self._run("forget_server", server=server)
 
     def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
         codec.check_names(*(tenant.name for tenant in tenants))
         wakes: list[Wakes] = []
         for first in range(0, len(tenants), _TICKETS_PER_CALL):
-            args = chain.from_iterable(map(codec.tenant_args, tenants[first : first + _TICKETS_PER_CALL]))
-            wakes += codec.read_wakes(self._run("set_tenants", *args))
+            rows = list(map(codec.tenant_args, tenants[first : first + _TICKETS_PER_CALL]))
+            wakes += codec.read_wakes(self._run("set_tenants", tenants=rows))
         return tuple(wakes)
 
     def set_paused_tenants(
         self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE
     ) -> tuple[Wakes, ...]:
         codec.check_names(pool, *tenants)
-        return codec.read_wakes(self._run("set_paused_tenants", pool, reason.value, *tenants))
+        return codec.read_wakes(
+            self._run("set_paused_tenants", pool=pool, reason=reason.value, tenants=list(tenants))
+        )
 
     # -- the line ------------------------------------------------------------------------------------
 
@@ -153,25 +166,21 @@ class RedisLeases:
         failing: frozenset[str] = frozenset()
         codec.check_tickets(pool, tickets)
         for first in range(0, len(tickets), _TICKETS_PER_CALL):
-            args = chain.from_iterable(
-                (*codec.ticket_args(ticket), ticket.place_us, ticket.avoid_server or "")
-                for ticket in tickets[first : first + _TICKETS_PER_CALL]
-            )
-            pushed = codec.read_pushed(self._run("push", pool, *args))
+            rows = list(map(codec.pushed_args, tickets[first : first + _TICKETS_PER_CALL]))
+            pushed = codec.read_pushed(self._run("push", pool=pool, tickets=rows))
             results += pushed.results
             wakes += pushed.wakes
             failing |= pushed.failing
         return Pushed(tuple(results), tuple(wakes), failing)
 
     def remove(self, pool: str, ticket: Ticket) -> bool:
-        return bool(self._run("remove", pool, *codec.ticket_args(ticket)))
+        return bool(self._run("remove", pool=pool, **codec.ticket_args(ticket)))
 
     def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
         found: list[bool] = []
         for first in range(0, len(tickets), _TICKETS_PER_CALL):
-            some = tickets[first : first + _TICKETS_PER_CALL]
-            args = chain.from_iterable(codec.ticket_args(ticket) for ticket in some)
-            found += [bool(flag) for flag in self._run("has_tickets", pool, *args)]
+            rows = list(map(codec.ticket_args, tickets[first : first + _TICKETS_PER_CALL]))
+            found += [bool(flag) for flag in self._run("has_tickets", pool=pool, tickets=rows)]
         return found
 
     # -- the leases ----------------------------------------------------------------------------------
@@ -188,11 +197,27 @@ class RedisLeases:
         told = codec.warm_arg(warm)
         answer: codec.Answer = codec.ASK_AGAIN
         while answer == codec.ASK_AGAIN:
-            answer = self._run("claim", pool, worker, attempt_id, host or "", self._lease_us, told)
+            answer = self._run(
+                "claim",
+                pool=pool,
+                worker=worker,
+                attempt=attempt_id,
+                host=host or "",
+                lease_us=self._lease_us,
+                warm=told,
+            )
         return codec.read_lease(answer)
 
     def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
-        return bool(self._run("take_over", *codec.ref_args(ref), worker, new_epoch, self._lease_us))
+        return bool(
+            self._run(
+                "take_over",
+                **codec.ref_args(ref),
+                worker=worker,
+                new_epoch=new_epoch,
+                lease_us=self._lease_us,
+            )
+        )
 
     def release(
         self,
@@ -209,71 +234,88 @@ class RedisLeases:
     ) -> Lease | None:
         if (next_attempt_id or begun) and mode is not ReleaseMode.SETTLE:
             raise ValueError("only a clean end (SETTLE) hands the slot on")
-        seconds = "" if gpu_seconds is None else gpu_seconds
-        rest_us = "" if rest_seconds is None else _us(rest_seconds)
+        held = {**codec.ref_args(ref), "worker": worker}
+        rest_us = None if rest_seconds is None else _us(rest_seconds)
         if mode is ReleaseMode.ADOPT:
-            self._run("hand_over", *codec.ref_args(ref), worker, rest_us, _ADOPTION_REST_CAP_US)
+            longest_us = _ADOPTION_REST_CAP_US
+            self._run("hand_over", **held, first_rest_us=rest_us, longest_rest_us=longest_us)
             return None
         if mode is ReleaseMode.FREE:
-            self._run("give_back", *codec.ref_args(ref), worker, gpu_seconds or 0, rest_us)
+            self._run("give_back", **held, seconds=gpu_seconds or 0, rest_us=rest_us)
             return None
         return codec.read_lease(
             self._run(
-                "release", *codec.ref_args(ref), mode.value, worker, seconds, next_attempt_id or "", rest_us,
-                self._lease_us, verdict.value, *self._circuit_rules, codec.warm_arg(warm),
-                *(codec.lease_args(begun) if begun else ()),
+                "release",
+                **held,
+                mode=mode.value,
+                seconds=gpu_seconds,
+                next_attempt=next_attempt_id or None,
+                rest_us=rest_us,
+                lease_us=self._lease_us,
+                verdict=verdict.value,
+                **self._circuit_rules,
+                warm=codec.warm_arg(warm),
+                begun=codec.lease_args(begun) if begun else None,
             )
-        )  # fmt: skip
+        )
 
     def reserve(
         self, ref: LeaseRef, *, worker: str, next_attempt_id: str, warm: Sequence[str] | None = None
     ) -> Lease | None:
-        told = codec.warm_arg(warm)
-        return codec.read_lease(self._run("reserve", *codec.ref_args(ref), worker, next_attempt_id, told))
+        return codec.read_lease(
+            self._run(
+                "reserve",
+                **codec.ref_args(ref),
+                worker=worker,
+                next_attempt=next_attempt_id,
+                warm=codec.warm_arg(warm),
+            )
+        )
 
     def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
         if not refs:
             return ()
-        return codec.read_wakes(self._run("settled", *chain.from_iterable(map(codec.ref_args, refs))))
+        return codec.read_wakes(self._run("settled", ends=list(map(codec.ref_args, refs))))
 
     # -- repair --------------------------------------------------------------------------------------
 
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
-        return [codec.read_expired(row) for row in self._run("expired", limit, self._gap_us, self._lease_us)]
+        rows = self._run("expired", limit=limit, gap_us=self._gap_us, lease_us=self._lease_us)
+        return [codec.read_expired(row) for row in rows]
 
     def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
-        return bool(self._run("resolve_expired", *codec.ref_args(ref), verdict.value))
+        return bool(self._run("resolve_expired", **codec.ref_args(ref), verdict=verdict.value))
 
     def keep(self, ref: LeaseRef) -> bool:
-        return bool(self._run("keep", *codec.ref_args(ref), self._lease_us))
+        return bool(self._run("keep", **codec.ref_args(ref), lease_us=self._lease_us))
 
     def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
-        self._run("quarantine", slot, attempt_id, pool)
+        self._run("quarantine", slot=slot, attempt=attempt_id, pool=pool)
 
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:
-        return codec.read_wakes(self._run("free_slot", slot))
+        return codec.read_wakes(self._run("free_slot", slot=slot))
 
     def last_lease_change_seconds(self, server: str) -> float:
         """Infinite if none ever began there."""
-        seconds = self._run("last_change", server)
+        seconds = self._run("last_change", server=server)
         return math.inf if seconds is None else float(seconds)
 
     def rest_server(self, server: str, seconds: float) -> None:
-        self._run("rest_server", server, _us(seconds))
+        self._run("rest_server", server=server, rest_us=_us(seconds))
 
     def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
-        models, found = self._run("circuits", pool, *servers)
+        models, found = self._run("circuits", pool=pool, servers=list(servers))
         return Circuits(codec.read_circuits(models), codec.read_circuits(found))
 
     def reset_circuit(self, kind: CircuitKind, name: str, pool: str) -> tuple[bool, tuple[Wakes, ...]]:
-        was_open, wakes = self._run("reset_circuit", kind.value, name, pool)
+        was_open, wakes = self._run("reset_circuit", kind=kind.value, name=name, pool=pool)
         return bool(was_open), codec.read_wakes(wakes)
 
     def fill(self) -> tuple[Wakes, ...]:
         pools = self._run("pools")
         wakes: list[Wakes] = []
         for first in range(0, len(pools), _POOLS_PER_CALL):
-            wakes += codec.read_wakes(self._run("fill", *pools[first : first + _POOLS_PER_CALL]))
+            wakes += codec.read_wakes(self._run("fill", pools=pools[first : first + _POOLS_PER_CALL]))
         return tuple(wakes)
 
     # -- for a worker: the leases that it holds --------------------------------------------------------------
@@ -288,46 +330,61 @@ class RedisLeases:
         ours, lost = [*leases, *settling, *followers], list[LeaseRef]()
         for first in range(0, len(ours), _LEASES_PER_CALL):
             piece = ours[first : first + _LEASES_PER_CALL]
-            args = chain.from_iterable(map(codec.lease_args, piece))
             running = max(0, len(leases) - first)
             ending = max(0, len(leases) + len(settling) - first) - running
-            gone = self._run("renew", worker, self._lease_us, running, ending, *args)
+            gone = self._run(
+                "renew",
+                worker=worker,
+                lease_us=self._lease_us,
+                running=running,
+                ending=ending,
+                held=list(map(codec.lease_args, piece)),
+            )
             lost += [piece[at].ref for at in gone]
         return lost
 
     def is_held(self, ref: LeaseRef) -> bool:
-        return bool(self._run("is_held", *codec.ref_args(ref)))
+        return bool(self._run("is_held", **codec.ref_args(ref)))
 
     def granted(self, attempt_id: str, *, worker: str) -> Lease | None:
-        return codec.read_lease(self._run("granted", worker, attempt_id))
+        return codec.read_lease(self._run("granted", worker=worker, attempt=attempt_id))
 
     # -- for submits -----------------------------------------------------------------------------------------
 
     def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
         codec.check_names(tenant)
-        request = uuid.uuid4().hex
-        return codec.read_tokens(self._run("take_tokens", tenant, tokens, per_second, burst, request))
+        return codec.read_tokens(
+            self._run(
+                "take_tokens",
+                tenant=tenant,
+                tokens=tokens,
+                per_second=per_second,
+                burst=burst,
+                request=uuid.uuid4().hex,
+            )
+        )
 
     def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
         codec.check_names(pool, tenant, *models)
-        return codec.read_spare(self._run("spare_slots", pool, tenant, *models))
+        return codec.read_spare(self._run("spare_slots", pool=pool, tenant=tenant, models=list(models)))
 
     # -- what pinned workers say of themselves: beside the index, outlives a rebuild -------------------------
 
     def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
         codec.check_names(server)
-        history = "" if telemetry is None else json.dumps(telemetry, separators=(",", ":"))
-        self._run("beat", server, json.dumps(said, separators=(",", ":")), history, TELEMETRY_KEPT)
+        history = None if telemetry is None else json.dumps(telemetry, separators=(",", ":"))
+        text = json.dumps(said, separators=(",", ":"))
+        self._run("beat", server=server, said=text, telemetry=history, kept=TELEMETRY_KEPT)
 
     def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
         found: dict[str, Beat] = {}
         for first in range(0, len(servers), _BEATS_PER_CALL):
             some = servers[first : first + _BEATS_PER_CALL]
-            found |= codec.read_beats(some, self._run("beats", *some))
+            found |= codec.read_beats(some, self._run("beats", servers=list(some)))
         return found
 
     def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
-        return codec.read_telemetry(self._run("telemetry", server, round(within_seconds * 1_000_000)))
+        return codec.read_telemetry(self._run("telemetry", server=server, within_us=_us(within_seconds)))
 
     # -- what there is; nothing changes by looking -----------------------------------------------------------
 
@@ -337,22 +394,25 @@ class RedisLeases:
     def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
         views: list[SlotView] = []
         for first in range(0, len(servers), _SERVERS_PER_CALL):
-            views += map(codec.read_slot, self._run("slots", *servers[first : first + _SERVERS_PER_CALL]))
+            some = list(servers[first : first + _SERVERS_PER_CALL])
+            views += map(codec.read_slot, self._run("slots", servers=some))
         return views
 
     def depth(self, pool: str) -> PoolDepth:
-        return codec.read_depth(pool, self._run("depth", pool))
+        return codec.read_depth(pool, self._run("depth", pool=pool))
 
     def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
         codec.check_tickets(pool, [ticket])
-        known = codec.ticket_args(ticket) if is_waiting else ("", *codec.ticket_args(ticket)[1:])
-        return read_outlook(self._run("outlook", pool, *known, ticket.place_us, MOST_SERVERS))
+        known = {**codec.ticket_args(ticket), "job": ticket.job_id if is_waiting else ""}
+        return read_outlook(
+            self._run("outlook", pool=pool, **known, place_us=ticket.place_us, most_servers=MOST_SERVERS)
+        )
 
     def next_jobs(self, pool: str, most: int) -> list[str]:
-        return list(self._run("ahead", pool, most))
+        return list(self._run("ahead", pool=pool, most=most))
 
     def estimate_seconds(self, model: str, tenant: str) -> float:
-        return float(self._run("estimate", model, tenant))
+        return float(self._run("estimate", model=model, tenant=tenant))
 
     # -- the index: made anew, and which one it is -----------------------------------------------------------
 
@@ -375,30 +435,40 @@ class RedisLeases:
         return None if found is None else int(found[3])
 
     def begin_rebuild(self, owner: str, *, latest_start_us: int = 0) -> str:
-        silence_us = REBUILD_SILENCE_SECONDS * 1_000_000
-        return str(self._run("begin_rebuild", owner, silence_us, uuid.uuid4().hex, latest_start_us))
+        return str(
+            self._run(
+                "begin_rebuild",
+                owner=owner,
+                silence_us=REBUILD_SILENCE_SECONDS * 1_000_000,
+                name=uuid.uuid4().hex,
+                latest_start_us=latest_start_us,
+            )
+        )
 
     def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
-        return bool(self._run("wipe", owner, max_keys))
+        return bool(self._run("wipe", owner=owner, max_keys=max_keys))
 
     def restore_lease(self, lease: Lease, *, held_seconds: float | None = None) -> bool:
-        held_us: codec.Arg = "" if held_seconds is None else int(held_seconds * 1e6)
-        return bool(self._run("restore_lease", self._lease_us, *codec.lease_args(lease), held_us))
+        held_us = None if held_seconds is None else int(held_seconds * 1e6)
+        row = codec.lease_args(lease)
+        return bool(self._run("restore_lease", lease_us=self._lease_us, held_us=held_us, lease=row))
 
     def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
         for first in range(0, len(got), _SHARES_PER_CALL):
-            args: list[codec.Arg] = []
-            for priority, tenant, seconds in got[first : first + _SHARES_PER_CALL]:
-                args += (priority, tenant, seconds)
-            self._run("restore_shares", pool, *args)
+            shares: list[Row] = [
+                {"priority": priority, "tenant": tenant, "seconds": seconds}
+                for priority, tenant, seconds in got[first : first + _SHARES_PER_CALL]
+            ]
+            self._run("restore_shares", pool=pool, shares=shares)
 
     def open_generation(self, owner: str, *, none_held: bool = False) -> str:
-        return str(self._run("open_generation", owner, uuid.uuid4().hex, "1" if none_held else ""))
+        held = "1" if none_held else ""
+        return str(self._run("open_generation", owner=owner, id=uuid.uuid4().hex, none_held=held))
 
-    def _run(self, script: str, *args: codec.Arg) -> codec.Answer:
+    def _run(self, script: str, /, **args: Argument) -> codec.Answer:
         if script not in _OF_HOLDERS and (why := self._refusal()):
             raise LayoutNotInUse(why)
-        return self._scripts.run(script, *args)
+        return self._scripts.run(script, **args)
 
 
 _stores: dict[tuple[int, str, str, Callable[[str], str] | None], RedisLeases] = {}

@@ -7,7 +7,7 @@ it out. They are looked at between steps, so that no history depends on it.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -126,10 +126,10 @@ class Quotas:
                     used[tenant] += seconds or 0.0
         return used
 
-    def _carried_out(self, script: str, args: Sequence[Any], answer: Any) -> None:
+    def _carried_out(self, script: str, args: Mapping[str, Any], answer: Any) -> None:
         """By Redis, whether or not its reply arrives."""
-        if script == "set_paused_tenants" and args[2] == ParkedFor.QUOTA.value:
-            self.told[args[1]] = set(args[3:])
+        if script == "set_paused_tenants" and args["reason"] == ParkedFor.QUOTA.value:
+            self.told[args["pool"]] = set(args["tenants"])
         if script not in ("claim", "release", "reserve") or not isinstance(answer, list):
             return
         lease = read_lease(as_text(answer))

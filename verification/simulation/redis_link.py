@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import redis
@@ -13,6 +14,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gpus.leasing import keys
+from gpus.leasing.arguments import to_json
 from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.scripts import (
     UNGREETED,
@@ -28,7 +30,7 @@ from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
 
 TIMEOUT_SECONDS = 2.0
-Witness = Callable[[str, Sequence[Any], Any], None]
+Witness = Callable[[str, Mapping[str, Any], Any], None]
 _SAVED = 1
 _COPY = """
 redis.call('SELECT', ARGV[1])
@@ -165,7 +167,7 @@ class RedisServer:
             library = _library(self.client, self.run_id, self.replication, library_code())
         return Loaded(self.run_id, library, self.replication), self.term
 
-    def call(self, fleet: str, term: int, name: str, args: Sequence[Any], send: Callable[[], Any]) -> Any:
+    def call(self, fleet: str, term: int, name: str, args: Mapping[str, Any], send: Callable[[], Any]) -> Any:
         self._answer_at_all(name, fleet)
         if term != self.term:
             raise ResponseError(UNGREETED)
@@ -229,15 +231,10 @@ class SimulatedScripts(Scripts):
         """Without the lock: it would stop the one thread of the simulator."""
         return self._loaded if self._loaded and self._loaded is not known else self.load()
 
-    def _send(self, loaded: Loaded, name: str, args: tuple[str | int | float, ...]) -> Any:
-        send = super()._send
-
-        def send_now() -> Any:
-            """With the time of now: the caller may have stood still since it put its arguments together."""
-            _, colon, since = str(args[0]).partition(":")
-            return send(loaded, name, (f"{self._server.now_ms() * 1000}{colon}{since}", *args[1:]))
-
-        return self._server.call(self._fleet, self._term, name, args, send_now)
+    def _send(self, loaded: Loaded, name: str, members: Sequence[str]) -> Any:
+        """Each time with the time of then: the caller may stand still in between."""
+        send = partial(super()._send, loaded, name, members)
+        return self._server.call(self._fleet, self._term, name, json.loads(to_json(members)), send)
 
 
 class SimulatedLeases(RedisLeases):

@@ -1,12 +1,14 @@
 -- Why: a worker reads the rows of the jobs that it will be given next while its slots still run others.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, how many
+-- Args:
+--   pool: text
+--   most: number, job ids at most
 -- Returns: that many job ids at most, as slots that run all models would be given them; nothing is changed, and nothing
 --   promised. Of a tenant with several lines the first one stands for all, and nobody is given more than twice an equal
 --   part.
 -- include: gate
 -- include: line
-local pool_name, most = ARGV[2], tonumber(ARGV[3])
+local pool_name, most = args.pool, args.most
 
 if not is_whole() then return refuse() end
 local pool, found = load_pool(pool_name), {}

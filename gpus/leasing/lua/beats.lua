@@ -1,11 +1,12 @@
 -- Why: whether pinned workers live is judged by how long ago they said so, by one clock.
 -- Keys: KEYS[1] prefix
--- Args: clock, server, …
+-- Args:
+--   servers: texts
 -- Returns: flat, per server: µs since its last beat and what it said, or '' twice
 -- include: keys
 local found = {}
-for index = 2, #ARGV do
-  local packed = redis.call('HGET', Keys.beats(), ARGV[index])
+for _, server in ipairs(args.servers) do
+  local packed = redis.call('HGET', Keys.beats(), server)
   local since, said = nil, ''
   if packed then since, said = cmsgpack.unpack(packed) end
   found[#found + 1] = since and tostring(now - since) or ''

@@ -1,12 +1,15 @@
 -- Why: one at a time makes the index anew; nothing is leased meanwhile. Asked again by the same owner it is a
 --   sign of life; an owner without one loses its right, and so does one of another run of the server.
 -- Keys: KEYS[1] prefix
--- Args: clock, owner, µs without a sign of life after which another may take over, a name for a new rebuild, µs of the
---   latest start that the database knows of ('' or 0: none)
+-- Args:
+--   owner: text
+--   silence_us: number, without a sign of life for so long, another may take over
+--   name: text, of a new rebuild
+--   latest_start_us: number, the latest start that the database knows of, 0: none
 -- Returns: the name of its rebuild for the one that may rebuild now, else ''
 -- include: gate
-local owner, silence_us, name = ARGV[2], tonumber(ARGV[3]), ARGV[4]
-begin_call(KEYS, ARGV, tonumber(ARGV[5]))
+local owner, silence_us, name = args.owner, args.silence_us, args.name
+go_on_after(args, args.latest_start_us)
 
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'at_us', 'name')
 if is_of_this_run(rebuild) then

@@ -1,11 +1,13 @@
 -- Why: operators look at the circuits of a pool's models and of some servers.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, then servers: each costs one read
+-- Args:
+--   pool: text
+--   servers: texts, each costs one read
 -- Returns: {{model, state, failures in a row, times opened in a row, seconds left, …}, {server, the same, …}}; states:
 --   closed (with failures), open, half_open. What is closed and without failures is left out.
 -- include: gate
 -- include: circuit
-local pool_name = ARGV[2]
+local pool_name = args.pool
 
 if not is_open() then return refuse() end
 local pool, models, servers = load_pool(pool_name), {}, {}
@@ -20,8 +22,8 @@ for _, model in ipairs(redis.call('HKEYS', Keys.circuits(pool_name))) do
   local circuit = read_circuit(pool, model)
   view(models, model, circuit.strikes, circuit.opens, tonumber(redis.call('HGET', Keys.kept(pool_name), model)) or 0)
 end
-for i = 3, #ARGV do
-  local server = read_server(ARGV[i])
+for _, name in ipairs(args.servers) do
+  local server = read_server(name)
   if server and not server.gone and (server.strikes > 0 or server.opens > 0) then
     view(servers, server.name, server.strikes, server.opens, server.rests_until)
   end

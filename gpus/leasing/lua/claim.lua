@@ -1,8 +1,11 @@
 -- Why: a slot and the next ticket, or neither; waiting for capacity can thus never cost a retry. Leases that
 --   wait to be adopted come first: their GPU works already; one that nobody could adopt rests, and stands in no way. Asked again with the same attempt it answers the same.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, worker, attempt, host ('' unless pinned), lease µs, models that are warm in the worker's own
---   process (',a,b,'; '': it has none, the slot remembers the last one)
+-- Args:
+--   pool, worker, attempt: text
+--   host: text, '' unless the worker is pinned
+--   lease_us: number
+--   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot remembers the last one
 -- Returns: the lease as an array (lease_reply), or nil; or 'again': this call did what one call may, and the next
 --   one goes on from there
 -- include: gate
@@ -10,8 +13,8 @@
 -- include: adoptable
 -- include: rest
 -- include: wakes
-local pool_name, worker, attempt, host = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local lease_us, warm = tonumber(ARGV[6]), ARGV[7] ~= '' and ARGV[7] or nil
+local pool_name, worker, attempt, host = args.pool, args.worker, args.attempt, args.host
+local lease_us, warm = args.lease_us, args.warm
 
 local LOOK = 8           -- free slots looked at for one on another server than the ticket avoids
 local RESTS_AT_ONCE = 8

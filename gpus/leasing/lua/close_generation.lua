@@ -1,12 +1,13 @@
 -- Why: an index that another layout takes over gives out nothing any more, not even to processes that know nothing of
 --   layouts: it looks as if it were being rebuilt, by an owner that never falls silent. Holders go on in it.
 -- Keys: KEYS[1] prefix, of any layout: `generation` and `rebuild` mean the same in all
--- Args: clock, who closes it
+-- Args:
+--   owner: text, who closes it
 -- Returns: 1
 -- include: gate
 local NEVER_SILENT_US = 9000000000000000
 
-redis.call('HSET', Keys.rebuild(), 'run_id', run_id, 'owner', ARGV[2], 'name', ARGV[2], 'at_us', NEVER_SILENT_US,
+redis.call('HSET', Keys.rebuild(), 'run_id', run_id, 'owner', args.owner, 'name', args.owner, 'at_us', NEVER_SILENT_US,
   'phase', 'filling')
 redis.call('DEL', Keys.generation())
 return 1

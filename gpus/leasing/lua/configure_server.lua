@@ -1,12 +1,17 @@
 -- Why: a server's slots appear, leave the lists, or change their models at once; leases that run go on.
 -- Keys: KEYS[1] prefix
--- Args: clock, server, pool, slots, desired state, host or '', models as ',a,b,' (sorted)
+-- Args:
+--   server, pool: text
+--   slots: number
+--   desired: text, on, drain or off
+--   host: text, '' unless pinned
+--   models: text, ',a,b,', sorted
 -- Returns: wakes for slots that became free, flat: pool, host, count, …
 -- include: gate
 -- include: enlist
 -- include: room
 -- include: wakes
-local name, pool, count, desired, host, models = ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6], ARGV[7]
+local name, pool, count, desired, host, models = args.server, args.pool, args.slots, args.desired, args.host, args.models
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end

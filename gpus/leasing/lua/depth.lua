@@ -1,11 +1,12 @@
 -- Why: how long the line is, by model, and what the pool's slots do.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool
+-- Args:
+--   pool: text
 -- Returns: {{model, tickets, …}, {model, tickets of parked tenants, …}, {host, pending wakes, …}, {state, slots, …},
 --   {model with an open circuit, open or half_open, …}}
 -- include: gate
 -- include: kept
-local pool = ARGV[2]
+local pool = args.pool
 
 if not is_open() then return refuse() end
 local counts = {}

@@ -1,6 +1,6 @@
 -- Why: what an index held before its layout was last in use must not be believed: it is wiped and rebuilt.
 -- Keys: KEYS[1] prefix, of any layout: `generation` and `rebuild` mean the same in all
--- Args: clock
+-- Args: none
 -- Returns: 1
 -- include: keys
 redis.call('DEL', Keys.generation(), Keys.rebuild())

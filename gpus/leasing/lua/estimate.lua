@@ -1,8 +1,9 @@
 -- Why: what the next job of this tenant and model would be charged at dispatch.
 -- Keys: KEYS[1] prefix
--- Args: clock, model, tenant
+-- Args:
+--   model, tenant: text
 -- Returns: GPU-seconds
 -- include: gate
 -- include: estimate
 if not is_open() then return refuse() end
-return tostring(estimated_seconds(ARGV[2], ARGV[3]))
+return tostring(estimated_seconds(args.model, args.tenant))

@@ -2,7 +2,10 @@
 --   a long time (Redis paused), nothing runs out before a full lease time from now, but for what was not renewed
 --   since that was granted last: a sweep that looks seldom is a long silence too, each time.
 -- Keys: KEYS[1] prefix
--- Args: clock, limit, µs of silence that are too long, lease µs
+-- Args:
+--   limit: number, rows at most
+--   gap_us: number, a silence that is too long
+--   lease_us: number
 -- Returns: per lease or unconfirmed end: {pool, slot, job, attempt, epoch, model, tenant, settling 0|1, worker,
 --   held seconds, and of its follower: attempt, job, model; '' where it has none}
 -- include: gate
@@ -10,7 +13,7 @@
 -- include: floor
 -- include: leases
 -- include: silence
-local limit, gap_us, lease_us = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local limit, gap_us, lease_us = args.limit, args.gap_us, args.lease_us
 
 if not is_whole() then return refuse() end
 local silent_us = longest_silence()
@@ -18,7 +21,7 @@ note_look()
 grant_time(silent_us > gap_us, lease_us)
 
 local floor_us, had_time_us = read_floor()
-local clock_us = redis_clock(ARGV[1])
+local clock_us = redis_clock(args.clock_us)
 local latest_us = math.max(now, clock_us) + 1
 local rows = {}
 

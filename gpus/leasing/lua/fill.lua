@@ -1,7 +1,8 @@
 -- Why: the two-second fill: forgets wakes under way and counts what is missing, so that a lost wake costs one
 --   period. Every pinned host is counted by itself: one whose worker is gone must not eat the others' wakes.
 -- Keys: KEYS[1] prefix
--- Args: clock, then the pools
+-- Args:
+--   pools: texts
 -- Returns: wakes, flat: pool, host, count, …
 -- include: gate
 -- include: rest
@@ -11,8 +12,8 @@ local RESTS_AT_ONCE = 1000
 if not is_whole() then return refuse() end
 end_rests(RESTS_AT_ONCE)
 local reply = {}
-for i = 2, #ARGV do
-  local pool, counts = ARGV[i], {}
+for _, pool in ipairs(args.pools) do
+  local counts = {}
   local function want(class, most)
     local flat = redis.call('ZRANGE', Keys.open(pool, class), 0, -1, 'WITHSCORES')
     for h = 1, #flat, 2 do

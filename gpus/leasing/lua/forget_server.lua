@@ -1,15 +1,16 @@
 -- Why: the server is not registered any more. Leases that run there go on until they end; nothing new begins.
 -- Keys: KEYS[1] prefix
--- Args: clock, server
+-- Args:
+--   server: text
 -- Returns: 1
 -- include: gate
 -- include: enlist
 -- include: idle
 -- include: rest
 if not is_open() then return refuse() end
-redis.call('HDEL', Keys.beats(), ARGV[2])
-redis.call('DEL', Keys.telemetry(ARGV[2]))
-local server = read_server(ARGV[2])
+redis.call('HDEL', Keys.beats(), args.server)
+redis.call('DEL', Keys.telemetry(args.server))
+local server = read_server(args.server)
 if not server or server.gone then return 1 end
 each_slot(server, function(slot)
   if slot.state == 'free' or slot.state == 'off' or slot.state == 'quarantined' then

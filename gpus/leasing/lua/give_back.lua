@@ -1,14 +1,19 @@
 -- Why: nothing ran under this lease (its ticket was stale): the slot is free at once, nothing needs a commit. Of a
 --   follower: its slot is the holder's as before.
 -- Keys: KEYS[1] prefix
--- Args: clock, slot, job, attempt, epoch, worker, real GPU-seconds, rest µs or ''
+-- Args:
+--   slot, job, attempt: text
+--   epoch: number
+--   worker: text
+--   seconds: number, real GPU-seconds
+--   rest_us: number or nil, the server rests so long
 -- Returns: 1 if it was the worker's, else 0
 -- include: gate
 -- include: drop
 -- include: idle
 -- include: rest
-local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local seconds, rest_us = tonumber(ARGV[7]), tonumber(ARGV[8])
+local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, args.epoch, args.worker
+local seconds, rest_us = args.seconds, args.rest_us
 
 if not is_open() then return refuse() end
 local slot = held_under(name, job, attempt, epoch)

@@ -1,10 +1,11 @@
 -- Why: whoever lost a claim's answer must know what it was granted, and must not be granted anything by asking.
 -- Keys: KEYS[1] prefix
--- Args: clock, worker, attempt
+-- Args:
+--   worker, attempt: text
 -- Returns: the lease as an array (lease_reply), or nil
 -- include: gate
 -- include: leases
-local worker, attempt = ARGV[2], ARGV[3]
+local worker, attempt = args.worker, args.attempt
 
 if not is_open() then return refuse() end
 local slot = find_lease(attempt)

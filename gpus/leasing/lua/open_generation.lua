@@ -1,10 +1,13 @@
 -- Why: the index is whole: the marker names the run of the server that holds it, and leasing begins.
 -- Keys: KEYS[1] prefix
--- Args: clock, owner, the new generation's id, whether no lease could exist when it was begun: '1' or ''
+-- Args:
+--   owner: text
+--   id: text, of the new generation
+--   none_held: text, '1' if no lease could exist when the rebuild began, else ''
 -- Returns: the generation's id
 -- include: gate
 -- include: silence
-local owner, id, none_held = ARGV[2], ARGV[3], ARGV[4]
+local owner, id, none_held = args.owner, args.id, args.none_held
 
 local marker = redis.call('HMGET', Keys.generation(), 'run_id', 'replication', 'owner', 'id')
 if is_of_this_run(marker) and marker[3] == owner then return marker[4] end

@@ -1,14 +1,20 @@
 -- Why: somebody asks why a job waits, or would wait: everything that the line knows of it, in one look.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, job ('' for one that is not in line), model, tenant, priority, place µs, most servers to look at
+-- Args:
+--   pool: text
+--   job: text, '' for one that is not in line
+--   model, tenant: text
+--   priority: number
+--   place_us: number
+--   most_servers: number, to look at
 -- Returns: a JSON object, see gpus/leasing/queue_forecast.py; {"rebuilding": true} while the index is not whole
 -- include: gate
 -- include: circuit
 -- include: pick
 -- include: position
 -- include: forecast
-local pool_name, job, model, tenant = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local priority, place, most = tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local pool_name, job, model, tenant = args.pool, args.job, args.model, args.tenant
+local priority, place, most = args.priority, args.place_us, args.most_servers
 local MOST = { tenants = 32, lines = 16 }  -- to look at for its position
 
 if not is_whole() then return cjson.encode({ rebuilding = true }) end

@@ -1,6 +1,6 @@
 -- Why: the fill goes over all pools, a few in one step.
 -- Keys: KEYS[1] prefix
--- Args: clock
+-- Args: none
 -- Returns: the names of the pools
 -- include: gate
 if not is_whole() then return refuse() end

@@ -1,8 +1,12 @@
 -- Why: puts waiting jobs into the line, and says how many wakes became useful by it. A job that is leased or
 --   whose end is being committed must not stand in line.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, then per ticket: job, model, tenant, priority, place µs,
---   server to avoid or ''
+-- Args:
+--   pool: text
+--   tickets: records
+--     job, model, tenant: text
+--     priority, place_us: number
+--     avoid: text or nil, a server
 -- Returns: {{outcome, position, p50 µs, p90 µs, starts seen, …}, {pool, host, count, …}, {model that nothing can run
 --   because circuits are open, …}}; outcomes: 1 leased (a forecast), 2 queued, 3 duplicate, 4 held; the seconds until it
 --   starts are -1 where it starts now, or nobody can know
@@ -11,9 +15,9 @@
 -- include: arrivals
 -- include: position
 -- include: forecast
-local pool_name = ARGV[2]
+local pool_name = args.pool
 local LEASED, QUEUED, DUPLICATE, HELD = 1, 2, 3, 4
-local FIELDS, NOT_KNOWN = 6, -1
+local NOT_KNOWN = -1
 local MOST = { tenants = 8, lines = 4 }  -- to look at for a ticket's position
 local NEW_US = 10000000  -- in a fifo line who came so lately stands behind all others, about
 
@@ -56,9 +60,8 @@ local function add_start(reply, model, at, waits, parked)
 end
 
 local results, added = {}, {}
-for i = 3, #ARGV, FIELDS do
-  local job, model, tenant, priority, place, avoid =
-    ARGV[i], ARGV[i + 1], ARGV[i + 2], tonumber(ARGV[i + 3]), tonumber(ARGV[i + 4]), ARGV[i + 5]
+for _, ticket in ipairs(args.tickets) do
+  local job, model, tenant, priority, place = ticket.job, ticket.model, ticket.tenant, ticket.priority, ticket.place_us
   local asked, member = asked_band(priority), member_of(job, priority)
   local outcome, at, parked = HELD, 1, false
   if redis.call('HEXISTS', Keys.held(), job) == 0 then
@@ -68,7 +71,7 @@ for i = 3, #ARGV, FIELDS do
     parked = is_parked(pool, tenant)
     if stands then
       outcome = QUEUED
-      if avoid ~= '' then set_mark(pool, member, 0, 0, avoid) end
+      if ticket.avoid then set_mark(pool, member, 0, 0, ticket.avoid) end
       if not parked then added[model] = (added[model] or 0) + 1 end
     end
     local queue = queue_of(pool, tenant, asked)

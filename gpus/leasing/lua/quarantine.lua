@@ -1,17 +1,19 @@
 -- Why: the database says that this slot's GPU may still be busy with an attempt that nobody controls; nobody gets
 --   it until it is proven free. A lease (or end) of another attempt stays: it was given after a proof.
 -- Keys: KEYS[1] prefix
--- Args: clock, slot, attempt, its server's pool or '' (for a server that is not configured yet)
+-- Args:
+--   slot, attempt: text
+--   pool: text, its server's, '' for a server that is configured
 -- Returns: 1 if the slot is quarantined now, else 0
 -- include: gate
 -- include: drop
 -- include: lists
 -- include: note
 -- include: room
-local name, attempt = ARGV[2], ARGV[3]
+local name, attempt = args.slot, args.attempt
 
 if not is_open() then return refuse() end
-local slot, server = note_slot(name, ARGV[4] or '')
+local slot, server = note_slot(name, args.pool)
 if slot.state == 'quarantined' then return 1 end
 local is_held = slot.state == 'leased' or slot.state == 'adoptable' or slot.state == 'settling'
 if is_held and slot.attempt ~= attempt then return 0 end

@@ -2,28 +2,43 @@
 --   step, so that a slot never stands idle for a round trip. Where its follower has begun already, the slot is the
 --   follower's, and the next ticket follows that one. Sent twice it answers the same.
 -- Keys: KEYS[1] prefix
--- Args: clock, slot, job, attempt, epoch, mode (settle, suspect), worker, real GPU-seconds or '', next attempt
---   or '', rest µs or '', lease µs, verdict on server and model (circuit.lua), failures that open a circuit, its first
---   rest µs, its longest rest µs, models that are warm as in claim, then, if it has begun, the follower as in renew.
---   A next attempt that is the follower's begins it, if the slot may go on
+-- Args:
+--   slot, job, attempt: text
+--   epoch: number
+--   mode: text, settle, or suspect: the GPU may still be busy
+--   worker: text
+--   seconds: number or nil, real GPU-seconds, nil: the time held
+--   next_attempt: text or nil, claims the next job for the slot; begins the follower where it is the follower's attempt
+--   rest_us: number or nil, the server rests so long
+--   lease_us: number
+--   verdict: text, what the end says of server and model, see circuit.lua
+--   failures: number, in a row that open a circuit
+--   first_rest_us, longest_rest_us: number, of an open circuit
+--   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot remembers the last one
+--   begun: record or nil, the follower, where it has begun already
+--     pool, slot, job, attempt: text
+--     epoch: number
+--     model, tenant: text
+--     priority, fence: number
+--     leased_us: number, since the epoch, in the fleet's time
+--     estimate: number, GPU-seconds
 -- Returns: the next lease as an array (lease_reply), or nil
 -- include: gate
 -- include: follow
 -- include: settle
 -- include: circuit
 -- include: restore
-local name, job, attempt, epoch, mode, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7]
-local seconds, next_attempt, rest_us = tonumber(ARGV[8]), ARGV[9], tonumber(ARGV[10])
-local lease_us, verdict = tonumber(ARGV[11]), ARGV[12]
-local rules = { failures = tonumber(ARGV[13]), rest = tonumber(ARGV[14]), cap = tonumber(ARGV[15]) }
-local warm = ARGV[16] ~= '' and ARGV[16] or nil
-local BEGUN = 17
+local name, job, attempt, epoch, mode, worker = args.slot, args.job, args.attempt, args.epoch, args.mode, args.worker
+local seconds, next_attempt, rest_us, lease_us = args.seconds, args.next_attempt, args.rest_us, args.lease_us
+local rules = { failures = args.failures, rest = args.first_rest_us, cap = args.longest_rest_us }
+local warm = args.warm
+local begun = args.begun
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
 local slot = held_under(name, job, attempt, epoch)
 if not slot or not is_holder(slot, worker) then
-  if next_attempt == '' then return nil end
+  if not next_attempt then return nil end
   local given = find_lease(next_attempt)
   if given then return given.name == name and lease_reply(given, false) or nil end
   given = read_slot(name)
@@ -42,7 +57,7 @@ run_ends(slot.tenant, slot.attempt)
 slot.worker = worker
 settle(slot)
 if rest_us then rest_server(server, now + rest_us) end
-judge(server, slot, pool, slot.model, attempt, job, verdict, rules)
+judge(server, slot, pool, slot.model, attempt, job, args.verdict, rules)
 if mode == 'suspect' then
   drop_follower(slot)
   extend_lease(attempt, lease_us)
@@ -53,8 +68,8 @@ end
 if real > 0 then learn_seconds(slot.model, slot.tenant, real) end
 
 local follower = read_follower(slot)
-if ARGV[BEGUN] then
-  if follower and follower.attempt == ARGV[BEGUN + 3] then
+if begun then
+  if follower and follower.attempt == begun.attempt then
     begin_follower(slot, worker, server.host, now, lease_us, attempt)
     save_pool(pool)
   else  -- the index was made anew since, and its worker began it before it could know
@@ -62,13 +77,14 @@ if ARGV[BEGUN] then
     extend_lease(attempt, lease_us)
     save_pool(pool)
     set_state(slot, 'settling')
-    restore_lease(read_claim(ARGV, BEGUN, worker), lease_us)
+    begun.worker = worker
+    restore_lease(begun, lease_us)
     slot = read_slot(name)
   end
-  return whole and next_attempt ~= '' and follow(slot, server, index, pool, next_attempt, warm) or nil
+  return whole and next_attempt and follow(slot, server, index, pool, next_attempt, warm) or nil
 end
 
-if next_attempt ~= '' and whole and may_go_on(slot, server, index) then
+if next_attempt and whole and may_go_on(slot, server, index) then
   if follower and follower.attempt == next_attempt and not is_follower_held_back(pool, follower) then
     begin_follower(slot, worker, server.host, now, lease_us, attempt)
     save_pool(pool)

@@ -1,11 +1,13 @@
 -- Why: a waiting job that is cancelled or late must leave the line before its row says so; not there = it runs.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, job, model, tenant, priority
+-- Args:
+--   pool, job, model, tenant: text
+--   priority: number
 -- Returns: 1 if the ticket stood in line and is gone now, else 0
 -- include: gate
 -- include: line
 -- include: forecast
-local pool_name, job, model, tenant, priority = ARGV[2], ARGV[3], ARGV[4], ARGV[5], tonumber(ARGV[6])
+local pool_name, job, model, tenant, priority = args.pool, args.job, args.model, args.tenant, args.priority
 
 if not is_open() then return refuse() end
 local pool = load_pool(pool_name)

@@ -1,15 +1,23 @@
 -- Why: a living holder keeps its leases and unconfirmed ends. A lease that the sweep made adoptable and nobody
 --   took yet comes back. While the index is being rebuilt, what it does not know is announced to it.
 -- Keys: KEYS[1] prefix
--- Args: clock, worker, lease µs, number of leases, number of ends, then per lease, per unconfirmed end and per follower:
---   pool, slot, job, attempt, epoch, model, tenant, priority, fence, leased at µs, estimate
+-- Args:
+--   worker: text
+--   lease_us: number
+--   running, ending: number, of those held: leases, and ends that wait for their commit
+--   held: records, leases, then ends, then followers
+--     pool, slot, job, attempt: text
+--     epoch: number
+--     model, tenant: text
+--     priority, fence: number
+--     leased_us: number, since the epoch, in the fleet's time
+--     estimate: number, GPU-seconds
 -- Returns: the places (from 0) of those that are not held any more
 -- include: gate
 -- include: restore
 -- include: adoptable
 -- include: silence
-local worker, lease_us, running, ending = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local FIRST, FIELDS = 6, 11
+local worker, lease_us, running, ending = args.worker, args.lease_us, args.running, args.ending
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
@@ -37,13 +45,13 @@ local function renew(slot_name, job, attempt, epoch)
 end
 
 local lost = {}
-for i = 0, (#ARGV - FIRST + 1) / FIELDS - 1 do
-  local first = FIRST + i * FIELDS
-  local held = renew(ARGV[first + 1], ARGV[first + 2], ARGV[first + 3], tonumber(ARGV[first + 4]))
-  if held == nil and not whole and i < running + ending then  -- a follower's job is pushed again, like all that wait
-    local announce = i < running and restore_lease or restore_end
-    held = announce(read_claim(ARGV, first, worker), lease_us)
+for i, lease in ipairs(args.held) do
+  local held = renew(lease.slot, lease.job, lease.attempt, lease.epoch)
+  if held == nil and not whole and i <= running + ending then  -- a follower's job is pushed again, like all that wait
+    local announce = i <= running and restore_lease or restore_end
+    lease.worker = worker
+    held = announce(lease, lease_us)
   end
-  if not held then lost[#lost + 1] = i end
+  if not held then lost[#lost + 1] = i - 1 end
 end
 return lost

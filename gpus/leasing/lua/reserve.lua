@@ -1,12 +1,16 @@
 -- Why: while a short job runs, its worker claims what its slot runs next, so that it need not ask in between. Asked again
 --   with the same attempt it answers the same.
 -- Keys: KEYS[1] prefix
--- Args: clock, slot, job, attempt, epoch, worker, next attempt, models that are warm as in claim
+-- Args:
+--   slot, job, attempt: text
+--   epoch: number
+--   worker, next_attempt: text
+--   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot remembers the last one
 -- Returns: the follower as an array (lease_reply), or nil
 -- include: gate
 -- include: follow
-local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local next_attempt, warm = ARGV[7], ARGV[8] ~= '' and ARGV[8] or nil
+local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, args.epoch, args.worker
+local next_attempt, warm = args.next_attempt, args.warm
 
 if not is_whole() then return refuse() end
 local slot = held_under(name, job, attempt, epoch)

@@ -1,11 +1,13 @@
 -- Why: an operator closes a circuit: the server, or the model, is mended.
 -- Keys: KEYS[1] prefix
--- Args: clock, 'server' or 'model', its name, its pool
+-- Args:
+--   kind: text, server or model
+--   name, pool: text
 -- Returns: {1 if it was not closed and without failures, else 0; wakes, flat: pool, host, count, …}
 -- include: gate
 -- include: circuit
 -- include: arrivals
-local kind, name, pool_name = ARGV[2], ARGV[3], ARGV[4]
+local kind, name, pool_name = args.kind, args.name, args.pool
 
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end

@@ -1,7 +1,9 @@
 -- Why: the sweep's verdict on an expired lease or end, if it still is what the sweep saw.
 -- Keys: KEYS[1] prefix
--- Args: clock, slot, job, attempt, epoch, verdict (adoptable, quarantined, free; followed: its follower has begun, and
---   its lease is looked at next)
+-- Args:
+--   slot, job, attempt: text
+--   epoch: number
+--   verdict: text, adoptable, quarantined, free, or followed: its follower has begun, and its lease is looked at next
 -- Returns: 1 if the verdict was carried out, else 0
 -- include: gate
 -- include: ends
@@ -9,11 +11,11 @@
 -- include: idle
 -- include: adoptable
 -- include: floor
-local name, job, attempt, epoch, verdict = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
+local name, job, attempt, epoch, verdict = args.slot, args.job, args.attempt, args.epoch, args.verdict
 
 if not is_whole() then return refuse() end
 local expires = tonumber(redis.call('ZSCORE', Keys.expiry(), attempt))
-if not expires or runs_out_in(expires, redis_clock(ARGV[1]), read_floor()) > 0 then return 0 end
+if not expires or runs_out_in(expires, redis_clock(args.clock_us), read_floor()) > 0 then return 0 end
 
 local function shut_or_free(slot)
   if verdict == 'free' then idle_slot(slot) else set_state(slot, 'quarantined') end

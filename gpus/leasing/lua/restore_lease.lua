@@ -1,11 +1,20 @@
 -- Why: during a rebuild a live attempt of the database gets its slot back; its holder, if there is one, renews it.
 -- Keys: KEYS[1] prefix
--- Args: clock, lease µs, then pool, slot, job, attempt, epoch, model, tenant, priority, fence, leased at µs, estimate,
---   µs since it was leased ('': as leased at says, in the fleet's time)
+-- Args:
+--   lease_us: number
+--   held_us: number or nil, since it was leased; nil: as leased_us says
+--   lease: record
+--     pool, slot, job, attempt: text
+--     epoch: number
+--     model, tenant: text
+--     priority, fence: number
+--     leased_us: number, since the epoch, in the fleet's time
+--     estimate: number, GPU-seconds
 -- Returns: 1 if the attempt holds the slot now or its end is on its way; 0 if a later attempt holds it
 -- include: gate
 -- include: restore
 if not is_open() then return refuse() end
-local claim, held_us = read_claim(ARGV, 3, ''), tonumber(ARGV[14])
-if held_us then claim.leased_us = now - held_us end
-return restore_lease(claim, tonumber(ARGV[2])) and 1 or 0
+local lease = args.lease
+lease.worker = ''
+if args.held_us then lease.leased_us = now - args.held_us end
+return restore_lease(lease, args.lease_us) and 1 or 0

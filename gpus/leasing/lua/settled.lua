@@ -1,7 +1,10 @@
 -- Why: ends that are committed need no memory any more; a slot that was only waiting for that is free again. An index
 --   that is made anew may hold one as a lease: its worker's renewal was under way when the lease was released.
 -- Keys: KEYS[1] prefix
--- Args: clock, then per end: slot, job, attempt, epoch
+-- Args:
+--   ends: records
+--     slot, job, attempt: text
+--     epoch: number
 -- Returns: wakes, flat: pool, host, count, …
 -- include: gate
 -- include: ends
@@ -12,13 +15,11 @@
 local whole = is_whole()
 if not whole and not is_filling() then return refuse() end
 local freed, tenants = {}, {}
-for i = 2, #ARGV, 4 do
-  local attempt = ARGV[i + 2]
-  local name, job, epoch = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 3])
-  local found = end_under(name, job, attempt, epoch)
-  local slot = found and forget_end(attempt, found)
+for _, ref in ipairs(args.ends) do
+  local found = end_under(ref.slot, ref.job, ref.attempt, ref.epoch)
+  local slot = found and forget_end(ref.attempt, found)
   if not found then
-    found = held_under(name, job, attempt, epoch)
+    found = held_under(ref.slot, ref.job, ref.attempt, ref.epoch)
     if found then
       drop_lease(found)
       slot = found

@@ -1,10 +1,11 @@
 -- Why: whether an index is closed, and whether processes still work in it, also those that say nothing in the database.
 -- Keys: KEYS[1] prefix, of any layout: `rebuild`, `ticking` and `expiry` mean the same in all
--- Args: clock, how many attempts at most
+-- Args:
+--   limit: number, attempts at most
 -- Returns: {who closed it, or '', µs since a sweep last looked for expired leases, or '', attempt, …}: the attempts
 --   whose lease, or whose end that is not committed, somebody renewed lately
 -- include: gate
-local limit = tonumber(ARGV[2])
+local limit = args.limit
 local NEVER_SILENT_US = 9000000000000000
 
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'owner', 'at_us')

@@ -1,6 +1,7 @@
 -- Why: operators and lock sync look at the slots of some servers.
 -- Keys: KEYS[1] prefix
--- Args: clock, then servers: few, each costs a read per slot
+-- Args:
+--   servers: texts, few: each costs a read per slot
 -- Returns: per slot, server by server: {slot, pool, state, resting 0|1, warm model, job, attempt, epoch, model, held s,
 --   expires in s, circuit, attempt of the follower}; '' where there is none; circuit: of the server, '' while it is closed, else open or
 --   half_open
@@ -10,7 +11,7 @@
 -- include: leases
 if not is_open() then return refuse() end
 local floor_us, had_time_us = read_floor()
-local clock_us, views = redis_clock(ARGV[1]), {}
+local clock_us, views = redis_clock(args.clock_us), {}
 
 local function view_slots(server)
   local is_resting = server.rests_until > now and 1 or 0
@@ -29,8 +30,8 @@ local function view_slots(server)
   end)
 end
 
-for i = 2, #ARGV do
-  local server = read_server(ARGV[i])
+for _, name in ipairs(args.servers) do
+  local server = read_server(name)
   if server then view_slots(server) end
 end
 return views

@@ -1,6 +1,8 @@
 -- Why: who would rather be refused than wait asks first whether a job that came now would find a slot.
 -- Keys: KEYS[1] prefix
--- Args: clock, pool, tenant, then models
+-- Args:
+--   pool, tenant: text
+--   models: texts
 -- Returns: {{per model, how many free slots no waiting ticket could take, 0 for a tenant that is parked or runs as many
 --   jobs as it may}, how many more jobs of any model it may run, -1: no limit, {model that nothing can run because
 --   circuits are open, …}}
@@ -9,13 +11,13 @@
 -- include: line
 -- include: pick
 -- include: wakes
-local pool_name, tenant = ARGV[2], ARGV[3]
+local pool_name, tenant = args.pool, args.tenant
 
 if not is_whole() then return refuse() end
 local pool, spare, failing = load_pool(pool_name), {}, {}
 -- a tenant that waits for nothing here is parked only once a job of it comes: who asks must not be told otherwise
 local parked = is_parked(pool, tenant) or is_full(tenant)
-for i = 4, parked and 0 or #ARGV do offer_try(pool, ARGV[i], tenant) end
+for _, model in ipairs(parked and {} or args.models) do offer_try(pool, model, tenant) end
 local classes = read_classes(pool_name)
 
 local function free_of(class)
@@ -24,15 +26,15 @@ local function free_of(class)
   return free
 end
 
-for i = 4, #ARGV do
+for _, model in ipairs(args.models) do
   local count = 0
   for _, class in ipairs(classes) do
-    if not parked and serves(class[2], ARGV[i]) then
+    if not parked and serves(class[2], model) then
       count = count + math.max(0, free_of(class[1]) - waiting_for(pool_name, class[2]))
     end
   end
   spare[#spare + 1] = count
-  if count == 0 and able_to_run(pool_name, ARGV[i]) == FAILING then failing[#failing + 1] = ARGV[i] end
+  if count == 0 and able_to_run(pool_name, model) == FAILING then failing[#failing + 1] = model end
 end
 local cap = rules_of(tenant).cap
 local more = cap and math.max(0, cap - redis.call('SCARD', Keys.running(tenant))) or -1

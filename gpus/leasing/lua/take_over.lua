@@ -1,12 +1,17 @@
 -- Why: the database gave an adopted attempt a new epoch; from here the lease answers to that one only.
 -- Keys: KEYS[1] prefix
--- Args: clock, slot, job, attempt, old epoch, worker, new epoch, lease µs
+-- Args:
+--   slot, job, attempt: text
+--   epoch: number
+--   worker: text
+--   new_epoch: number
+--   lease_us: number
 -- Returns: 1 if the lease is the worker's under the new epoch, 0 if somebody else was first
 -- include: gate
 -- include: leases
 -- include: adoptable
-local name, job, attempt, epoch, worker = ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
-local new_epoch, lease_us = tonumber(ARGV[7]), tonumber(ARGV[8])
+local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, args.epoch, args.worker
+local new_epoch, lease_us = args.new_epoch, args.lease_us
 
 if not is_open() then return refuse() end
 local taken = held_under(name, job, attempt, new_epoch)

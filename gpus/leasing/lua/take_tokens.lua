@@ -2,12 +2,17 @@
 --   the index and asks for no generation: it counts while the index is made anew. A bucket that is not there is full,
 --   so it may have a time to live, which is what it needs to be full again: nothing else has to remove it.
 -- Keys: KEYS[1] prefix
--- Args: clock, tenant, tokens wanted (0: only a look, which changes nothing), tokens per second, burst, the request's id
+-- Args:
+--   tenant: text
+--   tokens: number, wanted; 0 only looks and changes nothing
+--   per_second: number, tokens that come back
+--   burst: number, tokens of a full bucket
+--   request: text, its id
 -- Returns: {1 taken or 0 not, whole tokens left, µs until as many as wanted are there, µs until it is full}; a bucket
 --   that is asked twice by the same request answers what it answered
 -- include: keys
 local tenant, wanted, per_second, burst, request =
-  ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6]
+  args.tenant, args.tokens, args.per_second, args.burst, args.request
 
 local tokens, at, last, answer = burst, now, nil, nil
 local packed = redis.call('GET', Keys.rate(tenant))

@@ -1,9 +1,11 @@
 -- Why: an operator sees how a GPU did lately. How long ago each was told is by one clock, as with beats.
 -- Keys: KEYS[1] prefix
--- Args: clock, server, of the last so many µs
+-- Args:
+--   server: text
+--   within_us: number, how far back
 -- Returns: flat, the newest first: µs since it was told, and what was measured (JSON)
 -- include: keys
-local server, within, found = ARGV[2], tonumber(ARGV[3]), {}
+local server, within, found = args.server, args.within_us, {}
 for _, packed in ipairs(redis.call('LRANGE', Keys.telemetry(server), 0, -1)) do
   if packed:sub(1, 1) ~= '{' then -- what the version before this one wrote says no time
     local since, measured = cmsgpack.unpack(packed)

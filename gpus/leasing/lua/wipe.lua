@@ -1,13 +1,15 @@
 -- Why: one bounded step of wiping the old index, walking its own registries (no SCAN). A registry goes after what
 --   it names, so that a wipe that broke off can go on.
 -- Keys: KEYS[1] prefix
--- Args: clock, owner, roughly how many keys at most
+-- Args:
+--   owner: text
+--   max_keys: number, roughly, to delete in this call
 -- Returns: 1 when the old index is gone, else 0
 -- include: gate
 -- include: classes
 -- include: slots
 -- include: leases
-local owner, budget = ARGV[2], tonumber(ARGV[3])
+local owner, budget = args.owner, args.max_keys
 
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'phase')
 if not is_of_this_run(rebuild) or rebuild[3] ~= owner then

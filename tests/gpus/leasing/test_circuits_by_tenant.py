@@ -89,7 +89,7 @@ def test_both_tenants_failures_open_it(rig: Rig) -> None:
 def test_of_a_tenants_failures_half_of_what_opens_a_circuit_counts(rig: Rig) -> None:
     """Else one failure of another tenant would open what one tenant's have prepared."""
     rig.server(slots=8)
-    rig.leases._circuit_rules = (5, 10_000_000, 35_000_000)
+    rig.leases._circuit_rules["failures"] = 5
     push(rig, BAD, 9)
     push(rig, GOOD, 9)
     strike(rig, BAD, 8, EITHER)
@@ -211,7 +211,7 @@ def test_the_server_that_tries_is_not_shut_again_by_the_tenant_that_failed(rig: 
 
 def test_many_tenants_that_fail_are_remembered_up_to_a_bound(rig: Rig) -> None:
     rig.server(slots=8)
-    rig.leases._circuit_rules = (1000, 10_000_000, 35_000_000)
+    rig.leases._circuit_rules["failures"] = 1000
     for number in range(40):
         push(rig, f"t{number:03d}" * 4)
         end(rig, rig.must_claim(), EITHER)

@@ -50,18 +50,19 @@ def test_a_clock_that_steps_back_gives_and_takes_nothing(rig: Rig) -> None:
 
 
 def test_a_request_that_redis_carries_out_twice_pays_once(rig: Rig) -> None:
-    args = ("t", 1, 1.0, 4, "one-request")
-    first = rig.leases._scripts.run("take_tokens", *args)
-    assert rig.leases._scripts.run("take_tokens", *args) == first == [1, 3, 0, 1_000_000]
-    assert rig.leases._scripts.run("take_tokens", *args[:-1], "another")[1] == 2
+    asked = {"tenant": "t", "tokens": 1, "per_second": 1.0, "burst": 4, "request": "one-request"}
+    first = rig.leases._scripts.run("take_tokens", **asked)
+    assert rig.leases._scripts.run("take_tokens", **asked) == first == [1, 3, 0, 1_000_000]
+    assert rig.leases._scripts.run("take_tokens", **asked | {"request": "another"})[1] == 2
 
 
 def test_a_look_into_the_bucket_leaves_no_trace(rig: Rig) -> None:
     assert take(rig, 0) == Tokens(True, 4, 0.0, 0.0)
     assert not rig.client.exists(rig.prefix + "rate:t")
-    first = rig.leases._scripts.run("take_tokens", "t", 4, 1.0, 4, "one-request")
+    asked = {"tenant": "t", "tokens": 4, "per_second": 1.0, "burst": 4, "request": "one-request"}
+    first = rig.leases._scripts.run("take_tokens", **asked)
     assert take(rig, 0, per_second=1.0) == Tokens(True, 0, 0.0, pytest.approx(4.0, abs=0.5))
-    again = rig.leases._scripts.run("take_tokens", "t", 4, 1.0, 4, "one-request")
+    again = rig.leases._scripts.run("take_tokens", **asked)
     assert again == first, "a request that is carried out twice still pays once"
 
 

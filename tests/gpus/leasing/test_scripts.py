@@ -32,7 +32,7 @@ from gpus.leasing.store import RedisLeases
 
 from .rig import POOL, Rig
 
-HEAD = "-- Why: w\n-- Keys: k\n-- Args: a\n-- Returns: r\n"
+HEAD = "-- Why: w\n-- Keys: k\n-- Args: none\n-- Returns: r\n"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("part", scripts.CONTRACT)
+@pytest.mark.parametrize("part", [*scripts.CONTRACT, "Args"])
 def test_a_script_whose_head_is_no_contract_is_refused(folder: Path, part: str) -> None:
     head = "".join(f"{line}\n" for line in HEAD.splitlines() if part not in line)
     (folder / "bad.lua").write_text(head + "\nreturn 1\n")
@@ -248,7 +248,7 @@ def test_versions_that_work_side_by_side_each_have_their_library(tmp_path: Path)
         for name in (used, unused):
             client.function_load(library_text(name, library_code()))
             client.fcall(f"{name}_greet", 0, "run")
-        client.fcall(f"{used}_beats", 1, "x:", "", "server")
+        client.fcall(f"{used}_beats", 1, "x:", '{"servers":["server"]}')
         rig = Rig(client, "main").open()
         assert {found[1] for found in client.function_list()} == {ours, used}
         client.function_delete(ours)

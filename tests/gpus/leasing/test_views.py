@@ -29,7 +29,9 @@ def test_many_servers_are_asked_a_few_at_a_time(rig: Rig, monkeypatch: pytest.Mo
         rig.server(name, slots=2)
     asked = []
     run = rig.leases._run
-    monkeypatch.setattr(rig.leases, "_run", lambda script, *args: asked.append(script) or run(script, *args))
+    monkeypatch.setattr(
+        rig.leases, "_run", lambda script, **args: asked.append(script) or run(script, **args)
+    )
     views = rig.leases.slots_of(["unknown", *names])
     assert [view.slot for view in views] == [f"{name}/{index}" for name in names for index in (0, 1)]
     assert asked == ["slots"] * 10

@@ -20,8 +20,14 @@ local function clock_of_fleet()
   return clock
 end
 
--- latest_us: see `read_time`.
-local function begin_call(keys, args, latest_us)
+-- Returns the script's arguments by name: its head lists them. Beside these, in each call: since_us: µs since the
+-- caller sent its last call that was answered, or nil; clock_us: a simulator's clock in place of TIME, or nil.
+local function begin_call(keys, packed)
   prefix, pools, rules, kept, open, paces, class_lists, set_asides = keys[1], {}, {}, {}, {}, {}, {}, 0
-  ask_time(clock_of_fleet(), args[1], latest_us)
+  local args = cjson.decode(packed)
+  ask_time(clock_of_fleet(), args)
+  return args
 end
+
+-- latest_us: see `read_time`.
+local function go_on_after(args, latest_us) ask_time(clock_of_fleet(), args, latest_us) end

@@ -141,7 +141,7 @@ local function first_of_line(pool, queue, name, tenant, tag, server)
 end
 
 -- The next ticket behind a head that avoids this server.
-local function behind(pool, queue, class, server)
+local function first_behind(pool, queue, class, server)
   local found
   local function look(name, tenant, tag)
     local one = first_of_line(pool, queue, name, tenant, tag, server)
@@ -193,7 +193,7 @@ local function best_ticket(pool, class, server)
     local ticket = head_of(pool, queue, class)
     if ticket and pool.failing > 0 then ticket = of_another_tenant(pool, ticket) end
     if ticket and server and avoided_server(pool, ticket) == server then
-      local other = behind(pool, queue, class, server)
+      local other = first_behind(pool, queue, class, server)
       skip(pool, ticket)
       ticket = other
     end

@@ -9,16 +9,7 @@
 -- include: note
 -- include: room
 
--- The fields that the store writes for a lease, and its worker.
-local function read_claim(fields, first, worker)
-  return {
-    pool = fields[first], slot = fields[first + 1], job = fields[first + 2], attempt = fields[first + 3],
-    epoch = tonumber(fields[first + 4]), model = fields[first + 5], tenant = fields[first + 6],
-    priority = tonumber(fields[first + 7]), fence = tonumber(fields[first + 8]),
-    leased_us = tonumber(fields[first + 9]), estimate = tonumber(fields[first + 10]), worker = worker,
-  }
-end
-
+-- claim: a lease as the store describes it (`lease` of restore_lease.lua), and its worker, '' for nobody.
 local function put_claim(slot, claim, server)
   slot.pool, slot.job, slot.attempt, slot.epoch = claim.pool, claim.job, claim.attempt, claim.epoch
   slot.model, slot.tenant, slot.priority = claim.model, claim.tenant, claim.priority

@@ -7,13 +7,12 @@ local now
 local SAVED_EVERY_US = 10000
 local SLACK_US = 2000000       -- a call is under way so long at most (connect.py: TIMEOUT_SECONDS)
 local NEARER = 0.1             -- of the time that passes
-local COLON = 58
 local OLDER_LOOK_US = 60000000
 local MARGIN_US = 10000000     -- fences may be that much later than starts in the database, where clocks differ
 
--- Redis' own clock, as `ask_time` is told of it.
-local function redis_clock(told)
-  if told ~= '' and told:byte() ~= COLON then return tonumber(told:match('^%d+')) end
+-- Redis' own clock, or a simulator's in its place.
+local function redis_clock(clock_us)
+  if clock_us then return clock_us end
   local clock = redis.call('TIME')
   return clock[1] * 1000000 + clock[2]
 end
@@ -33,10 +32,10 @@ local function approach(raw, time, passed)
 end
 
 -- clock: {key; packed, saved_raw, saved_now: what this library last saved there; raw, now:
--- at its last call}. told: '<µs of a simulator in place of TIME>:<µs since the caller sent its last call that was
--- answered>', either may be empty. No more than that passed since anybody's last call, whatever the clock says.
+-- at its last call}. since: µs since the caller sent its last call that was answered, or nil. No more than that passed
+-- since anybody's last call, whatever the clock says.
 -- latest_us: of the latest lease that the database knows of, or nil; time goes on after it.
-local function read_time(clock, raw, told, latest_us)
+local function read_time(clock, raw, since, latest_us)
   local packed = redis.call('GET', clock.key)
   local last_raw, last_now = 0, 0
   if packed and packed == clock.packed then
@@ -47,7 +46,6 @@ local function read_time(clock, raw, told, latest_us)
   local shown = raw - last_raw
   local passed = shown < 0 and 1 or shown
   if packed and shown > SLACK_US then
-    local since = tonumber(told:match(':(%d+)$'))
     if not since then  -- nobody knows: a clock that was set back is set right, if it was
       passed = math.max(0, shown - math.max(0, last_now - last_raw))
     elseif shown > since + SLACK_US and not is_shared_with_older(last_raw) then
@@ -61,13 +59,14 @@ local function read_time(clock, raw, told, latest_us)
 end
 
 -- The key is read and written once in SAVED_EVERY_US, and whenever the clock was set; in between this process knows.
-local function ask_time(clock, told, latest_us)
-  local raw = redis_clock(told)
+-- args: of the call.
+local function ask_time(clock, args, latest_us)
+  local raw = redis_clock(args.clock_us)
   local passed = raw - clock.saved_raw
   if raw >= clock.raw and passed < SAVED_EVERY_US and not latest_us then
     now = approach(raw, clock.saved_now + passed, passed)
   else
-    read_time(clock, raw, told, latest_us)
+    read_time(clock, raw, args.since_us, latest_us)
   end
   clock.raw, clock.now = raw, now
 end
