@@ -1,8 +1,8 @@
 """The Lua scripts: read from files, put together into one library of functions, called by name.
 
-Each script's head is its contract, and a file without one is refused. A line ``-- include: name`` names a
-file of ``lua/includes`` that the script uses; each of these stands in the library once, before all that use
-it.
+Each script's head is its contract, and a file without one is refused. A line ``-- include: slots`` names a
+file of ``lua/includes``: it returns a table of functions, which stands in the library once, as ``Slots``,
+before all that use it. A file that uses another table than it lists, or a name that is not in it, is refused.
 
 A library is compiled once, when it is loaded: a script of the `EVAL` kind makes all its functions anew on
 every call, which cost as much as what they did. But the server keeps libraries, in its file and on its
@@ -21,7 +21,6 @@ import hashlib
 import re
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -64,10 +63,12 @@ FAILURES = (RedisError, RedisClusterException)
 """What redis-py raises when no answer came; the cluster's is not a RedisError."""
 
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
-_VARIABLE = re.compile(r"^local (?!function )([\w, ]*\w)( = )?", re.MULTILINE)
-_FUNCTION = re.compile(r"^local function (\w+)(\()", re.MULTILINE)
-_WORD = re.compile(r"\w+")
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
+_TABLE = re.compile(r"^return \{\n(.*)^\}$", re.MULTILINE | re.DOTALL)
+_FIELD = re.compile(r"(\w+) = ")
+_MEMBER = re.compile(r"\b(?:Keys|Call)\.(\w+)")
+_USE = re.compile(r"\b([A-Z][a-z]\w*)\.(\w+)")
+_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
 _RUN_ID = re.compile(r"run_id:(\w*)")
 _REPLICATION = re.compile(r"master_replid:(\w*)")
 UNGREETED = "UNGREETED"
@@ -88,15 +89,48 @@ def library_code() -> str:
     """All includes and all scripts, without comments and without the library's name. Raises BadScript."""
     includes: dict[str, str] = {}
     add_includes("-- include: call", FOLDER / "includes", includes)
-    scripts = [read_script(name, includes) for name in script_names()]
-    texts = {name: _COMMENT.sub("", text) for name, text in includes.items()}
-    words = Counter(word for text in (*texts.values(), *scripts) for word in set(_WORD.findall(text)))
-    return "".join((*(hide_private(text, words) for text in texts.values()), *scripts, GREETING))
+    scripts = {name: read_script(name, includes) for name in script_names()}
+    exports = {module_name(name): exported_names(text) for name, text in includes.items()}
+    for name, text in includes.items():
+        check_modules(name, text, exports, own=module_name(name))
+    for name, text in scripts.items():
+        check_modules(name, text, exports)
+    modules = (MODULE.format(name=module_name(name), body=code_of(text)) for name, text in includes.items())
+    functions = (function_of(name, text) for name, text in scripts.items())
+    return "".join((*modules, *functions, GREETING))
+
+
+def code_of(text: str) -> str:
+    return _COMMENT.sub("", text)
+
+
+def module_name(include: str) -> str:
+    """Under which others use the table that the include returns: no local of theirs is written like that."""
+    return include.capitalize()
+
+
+def exported_names(text: str) -> frozenset[str]:
+    """What the table of an include holds."""
+    table = _TABLE.search(text)
+    return frozenset(_FIELD.findall(table[1]) if table else _MEMBER.findall(code_of(text)))
+
+
+def check_modules(name: str, text: str, exports: Mapping[str, frozenset[str]], own: str = "") -> None:
+    """Raises BadScript: the file uses other includes than it lists, or a name that one of them lacks.
+
+    own: the module that it is itself."""
+    used = {use for use in _USE.findall(_TEXT.sub("''", re.sub("--.*", "", text))) if use[0] in exports}
+    listed = set(map(module_name, _INCLUDE.findall(text)))
+    if differing := listed ^ ({module for module, _ in used} - {own}):
+        raise BadScript(f"{name}.lua: its includes differ from what it uses: {', '.join(sorted(differing))}")
+    for module, part in sorted(used):
+        if part not in exports[module]:
+            raise BadScript(f"{name}.lua: {module} has no {part}")
 
 
 def read_script(name: str, includes: dict[str, str]) -> str:
-    """The script as a function of the library; what it includes is added to `includes`, each after those that
-    it includes itself. Raises BadScript: no contract in its head, or an include that is not there."""
+    """The script's text; what it includes is added to `includes`, each after those that it includes itself.
+    Raises BadScript: no contract in its head, or an include that is not there."""
     text = read_text(FOLDER / f"{name}.lua")
     head = text.split("\n\n")[0]
     for part in CONTRACT:
@@ -104,8 +138,13 @@ def read_script(name: str, includes: dict[str, str]) -> str:
             raise BadScript(f"{name}.lua: its head does not say '{part}:'")
     read_parameters(name, text)
     add_includes(text, FOLDER / "includes", includes)
+    return text
+
+
+def function_of(name: str, text: str) -> str:
+    """The script as a function of the library."""
     flags = "" if name in GROWING else "'allow-oom'"
-    return FUNCTION.format(name=name, flags=flags, body=_COMMENT.sub("", text))
+    return FUNCTION.format(name=name, flags=flags, body=code_of(text))
 
 
 @cache
@@ -131,37 +170,26 @@ def add_includes(text: str, folder: Path, includes: dict[str, str]) -> None:
             includes[name] = include
 
 
-def hide_private(text: str, words: Mapping[str, int]) -> str:
-    """An include in a block of its own, out of which come the names that others use: Lua has room for 200 in
-    all. words: in how many texts each one stands."""
-    shared: list[str] = []
-
-    def declare(match: re.Match[str]) -> str:
-        names = match[1].split(", ")
-        if all(words[name] == 1 for name in names):
-            return match[0]
-        shared.extend(names)
-        return match[0].removeprefix("local ") if match[2] else ""
-
-    text = _FUNCTION.sub(declare, _VARIABLE.sub(declare, text))
-    return f"local {', '.join(shared)}\ndo\n{text}end\n" if shared else text
-
+MODULE = """
+local {name} = (function()
+{body}end)()
+"""
 
 FUNCTION = """
 redis.register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
 callback = function(KEYS, ARGV)
-if not run_id then return redis.error_reply('UNGREETED this process was not told its run id') end
-local args = begin_call(KEYS, ARGV[1])
+if not Call.run_id then return redis.error_reply('UNGREETED this process was not told its run id') end
+local args = Call.begin_call(KEYS, ARGV[1])
 {body}end }}
 """
 
 GREETING = """
 local READS = { 'no-writes' }
 redis.register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
-  run_id, replication = ARGV[1], ARGV[2] or ''
+  Call.run_id, Call.replication = ARGV[1], ARGV[2] or ''
 end }
 redis.register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
-  return math.floor((redis_clock() - (now or 0)) / 1000000)
+  return math.floor((Call.redis_clock() - (Call.now or 0)) / 1000000)
 end }
 """
 

@@ -17,7 +17,7 @@ from gpus.models import FleetIndex
 from jobs.ports import Ports
 
 AHEAD_SECONDS = 2.0
-"""Less is within what a rebuild adds to the latest start (time.lua: MARGIN_US)."""
+"""Less is within what a rebuild adds to the latest start (call.lua: MARGIN_US)."""
 
 _seen = statements.Read(
     lambda: (

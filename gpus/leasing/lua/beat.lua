@@ -7,10 +7,11 @@
 --   kept: number, of these the latest so many are kept
 -- Returns: 1
 -- include: keys
+-- include: call
 local server, said, telemetry, kept = args.server, args.said, args.telemetry, args.kept
-redis.call('HSET', Keys.beats(), server, cmsgpack.pack(now, said))
+redis.call('HSET', Keys.beats(), server, cmsgpack.pack(Call.now, said))
 if telemetry then
-  redis.call('LPUSH', Keys.telemetry(server), cmsgpack.pack(now, telemetry))
+  redis.call('LPUSH', Keys.telemetry(server), cmsgpack.pack(Call.now, telemetry))
   redis.call('LTRIM', Keys.telemetry(server), 0, kept - 1)
 end
 return 1

@@ -4,12 +4,13 @@
 --   servers: texts
 -- Returns: flat, per server: µs since its last beat and what it said, or '' twice
 -- include: keys
+-- include: call
 local found = {}
 for _, server in ipairs(args.servers) do
   local packed = redis.call('HGET', Keys.beats(), server)
   local since, said = nil, ''
   if packed then since, said = cmsgpack.unpack(packed) end
-  found[#found + 1] = since and tostring(now - since) or ''
+  found[#found + 1] = since and tostring(Call.now - since) or ''
   found[#found + 1] = said
 end
 return found

@@ -7,19 +7,21 @@
 --   name: text, of a new rebuild
 --   latest_start_us: number, the latest start that the database knows of, 0: none
 -- Returns: the name of its rebuild for the one that may rebuild now, else ''
--- include: gate
+-- include: keys
+-- include: call
+-- include: index
 local owner, silence_us, name = args.owner, args.silence_us, args.name
-go_on_after(args, args.latest_start_us)
+Call.go_on_after(args, args.latest_start_us)
 
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'at_us', 'name')
-if is_of_this_run(rebuild) then
+if Index.is_of_this_run(rebuild) then
   if rebuild[3] == owner then
-    redis.call('HSET', Keys.rebuild(), 'at_us', now)
+    redis.call('HSET', Keys.rebuild(), 'at_us', Call.now)
     return rebuild[5]
   end
-  if now - rebuild[4] < silence_us then return '' end
+  if Call.now - rebuild[4] < silence_us then return '' end
 end
-redis.call('HSET', Keys.rebuild(), 'run_id', run_id, 'replication', replication, 'owner', owner, 'name', name,
-  'at_us', now, 'phase', 'wiping')
+redis.call('HSET', Keys.rebuild(), 'run_id', Call.run_id, 'replication', Call.replication, 'owner', owner, 'name', name,
+  'at_us', Call.now, 'phase', 'wiping')
 redis.call('DEL', Keys.generation())
 return name

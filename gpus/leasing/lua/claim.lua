@@ -8,10 +8,16 @@
 --   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot remembers the last one
 -- Returns: the lease as an array (lease_reply), or nil; or 'again': this call did what one call may, and the next
 --   one goes on from there
--- include: gate
--- include: give
--- include: adoptable
--- include: rest
+-- include: keys
+-- include: call
+-- include: index
+-- include: pools
+-- include: slots
+-- include: availability
+-- include: classes
+-- include: leases
+-- include: pick
+-- include: assign
 -- include: wakes
 local pool_name, worker, attempt, host = args.pool, args.worker, args.attempt, args.host
 local lease_us, warm = args.lease_us, args.warm
@@ -20,46 +26,46 @@ local LOOK = 8           -- free slots looked at for one on another server than 
 local RESTS_AT_ONCE = 8
 local ASK_AGAIN = 'again'
 
-if not is_whole() then return refuse() end
-local known = find_lease(attempt)
+if not Index.is_whole() then return Index.refuse() end
+local known = Leases.find_lease(attempt)
 if known then
   local is_ours = known.state == 'leased' and known.worker == worker
-  return is_ours and lease_reply(known, known.asked == attempt) or nil
+  return is_ours and Leases.lease_reply(known, known.asked == attempt) or nil
 end
 
-use_wake(pool_name, host)  -- before looking: a ticket pushed from now on sends its own
-end_rests(RESTS_AT_ONCE)
+Wakes.use_wake(pool_name, host)  -- before looking: a ticket pushed from now on sends its own
+Availability.end_rests(RESTS_AT_ONCE)
 
-local waiting = redis.call('ZRANGEBYSCORE', Keys.free(pool_name, 'adoptable', host), '-inf', now, 'LIMIT', 0, 1)[1]
+local waiting = redis.call('ZRANGEBYSCORE', Keys.free(pool_name, 'adoptable', host), '-inf', Call.now, 'LIMIT', 0, 1)[1]
 if waiting then
-  local slot = read_slot(waiting)
-  pass_lease(slot, worker, slot.epoch, attempt)
-  unmake_adoptable(slot)
-  extend_lease(slot.attempt, lease_us)
-  return lease_reply(slot, true)
+  local slot = Slots.read_slot(waiting)
+  Leases.pass_lease(slot, worker, slot.epoch, attempt)
+  Availability.unmake_adoptable(slot)
+  Leases.extend_lease(slot.attempt, lease_us)
+  return Leases.lease_reply(slot, true)
 end
 
-local pool = load_pool(pool_name)
+local pool = Pools.load_pool(pool_name)
 
 -- The lease, or nil; and whether to look again, as `give` says.
 local function claim_free()
   -- The classes with a free slot for this host, and the best ticket any of them could take.
   local open, best, best_place = {}, nil, nil
-  for _, class in ipairs(read_classes(pool_name)) do
+  for _, class in ipairs(Classes.read_classes(pool_name)) do
     if redis.call('EXISTS', Keys.free(pool_name, class[1], host)) == 1 then
       open[#open + 1] = class
-      local ticket, place = best_ticket(pool, class)
-      if ticket and (not best or place < best_place or (place == best_place and precedes(ticket, best))) then
+      local ticket, place = Pick.best_ticket(pool, class)
+      if ticket and (not best or place < best_place or (place == best_place and Pick.precedes(ticket, best))) then
         best, best_place = ticket, place
       end
     end
   end
-  if not best or is_unsure() then return nil end
+  if not best or Pick.is_unsure() then return nil end
 
-  local avoided = avoided_server(pool, best)
+  local avoided = Pick.avoided_server(pool, best)
   local function first_elsewhere(list)
     for _, name in ipairs(redis.call('ZRANGE', list, 0, avoided and LOOK - 1 or 0)) do
-      if split_slot(name) ~= avoided then return name end
+      if Slots.split_slot(name) ~= avoided then return name end
     end
     return nil
   end
@@ -68,32 +74,32 @@ local function claim_free()
   -- worker tells what is warm, all its slots are.
   local fitting = {}
   for _, class in ipairs(open) do
-    if serves(class[2], best.model) then
+    if Classes.serves(class[2], best.model) then
       fitting[#fitting + 1] = class
       local name = not warm and first_elsewhere(Keys.warm(pool_name, class[1], best.model, host))
       if name then
-        return give(read_slot(name), read_server((split_slot(name))), pool, best, attempt, worker, lease_us)
+        return Assign.give(Slots.read_slot(name), Slots.read_server((Slots.split_slot(name))), pool, best, attempt, worker, lease_us)
       end
     end
   end
   for _, class in ipairs(fitting) do
     local name = first_elsewhere(Keys.free(pool_name, class[1], host))
     if name then
-      local slot, server = read_slot(name), read_server((split_slot(name)))
-      local ticket = prefer_warm(pool, best, warm or last_model(slot), class, server.name)
-      return give(slot, server, pool, ticket, attempt, worker, lease_us)
+      local slot, server = Slots.read_slot(name), Slots.read_server((Slots.split_slot(name)))
+      local ticket = Pick.prefer_warm(pool, best, warm or Pick.last_model(slot), class, server.name)
+      return Assign.give(slot, server, pool, ticket, attempt, worker, lease_us)
     end
   end
 
   -- Only the server it avoids is free: that slot goes to the next one.
   local name = redis.call('ZRANGE', Keys.free(pool_name, fitting[1][1], host), 0, 0)[1]
-  local server = read_server((split_slot(name)))
-  local ticket = best_ticket(pool, fitting[1], server.name)
-  if ticket then return give(read_slot(name), server, pool, ticket, attempt, worker, lease_us) end
-  save_pool(pool)
+  local server = Slots.read_server((Slots.split_slot(name)))
+  local ticket = Pick.best_ticket(pool, fitting[1], server.name)
+  if ticket then return Assign.give(Slots.read_slot(name), server, pool, ticket, attempt, worker, lease_us) end
+  Pools.save_pool(pool)
   return nil
 end
 
 local lease, again
 repeat lease, again = claim_free() until not again
-return not lease and is_unsure() and ASK_AGAIN or lease
+return not lease and Pick.is_unsure() and ASK_AGAIN or lease

@@ -4,10 +4,11 @@
 -- Args:
 --   owner: text, who closes it
 -- Returns: 1
--- include: gate
+-- include: keys
+-- include: call
 local NEVER_SILENT_US = 9000000000000000
 
-redis.call('HSET', Keys.rebuild(), 'run_id', run_id, 'owner', args.owner, 'name', args.owner, 'at_us', NEVER_SILENT_US,
+redis.call('HSET', Keys.rebuild(), 'run_id', Call.run_id, 'owner', args.owner, 'name', args.owner, 'at_us', NEVER_SILENT_US,
   'phase', 'filling')
 redis.call('DEL', Keys.generation())
 return 1

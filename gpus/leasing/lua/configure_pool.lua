@@ -6,11 +6,12 @@
 --   patience_us: number, warm affinity passes a ticket over for so long at most
 --   head_start_us: number, per priority level
 -- Returns: 1
--- include: gate
+-- include: keys
+-- include: index
 -- include: pools
-if not is_open() then return refuse() end
+if not Index.is_open() then return Index.refuse() end
 redis.call('SADD', Keys.pools(), args.pool)
-local pool = load_pool(args.pool)
+local pool = Pools.load_pool(args.pool)
 pool.fifo, pool.patience, pool.head_start = args.algorithm == 'fifo', args.patience_us, args.head_start_us
-save_pool(pool)
+Pools.save_pool(pool)
 return 1

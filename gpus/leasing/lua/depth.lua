@@ -4,17 +4,18 @@
 --   pool: text
 -- Returns: {{model, tickets, …}, {model, tickets of parked tenants, …}, {host, pending wakes, …}, {state, slots, …},
 --   {model with an open circuit, open or half_open, …}}
--- include: gate
--- include: kept
+-- include: keys
+-- include: index
+-- include: classes
 local pool = args.pool
 
-if not is_open() then return refuse() end
+if not Index.is_open() then return Index.refuse() end
 local counts = {}
 for _, name in ipairs({ Keys.depth(pool), Keys.parked_depth(pool), Keys.pending(pool), Keys.states(pool) }) do
   counts[#counts + 1] = redis.call('HGETALL', name)
 end
 local circuits = {}
-for model, state in pairs(read_kept(pool).models) do
+for model, state in pairs(Classes.read_kept(pool).models) do
   circuits[#circuits + 1] = model
   circuits[#circuits + 1] = state == 'kept' and 'open' or state
 end

@@ -3,7 +3,7 @@
 -- Args:
 --   model, tenant: text
 -- Returns: GPU-seconds
--- include: gate
--- include: estimate
-if not is_open() then return refuse() end
-return tostring(estimated_seconds(args.model, args.tenant))
+-- include: index
+-- include: shares
+if not Index.is_open() then return Index.refuse() end
+return tostring(Shares.estimated_seconds(args.model, args.tenant))

@@ -8,31 +8,30 @@
 --   lease_us: number
 -- Returns: per lease or unconfirmed end: {pool, slot, job, attempt, epoch, model, tenant, settling 0|1, worker,
 --   held seconds, and of its follower: attempt, job, model; '' where it has none}
--- include: gate
--- include: ends
--- include: floor
+-- include: keys
+-- include: call
+-- include: index
 -- include: leases
--- include: silence
 local limit, gap_us, lease_us = args.limit, args.gap_us, args.lease_us
 
-if not is_whole() then return refuse() end
-local silent_us = longest_silence()
-note_look()
-grant_time(silent_us > gap_us, lease_us)
+if not Index.is_whole() then return Index.refuse() end
+local silent_us = Index.longest_silence()
+Index.note_look()
+Index.grant_time(silent_us > gap_us, lease_us)
 
-local floor_us, had_time_us = read_floor()
-local clock_us = redis_clock(args.clock_us)
-local latest_us = math.max(now, clock_us) + 1
+local floor_us, had_time_us = Index.read_floor()
+local clock_us = Call.redis_clock(args.clock_us)
+local latest_us = math.max(Call.now, clock_us) + 1
 local rows = {}
 
 local function add(attempt)
-  local slot = find_lease(attempt)
+  local slot = Leases.find_lease(attempt)
   if slot then
-    local follower = read_follower(slot) or {}
+    local follower = Leases.read_follower(slot) or {}
     rows[#rows + 1] = { slot.pool, slot.name, slot.job, attempt, slot.epoch, slot.model, slot.tenant, 0,
-      slot.worker, tostring((now - slot.leased_us) / 1000000), follower.attempt or '', follower.job or '', follower.model or '' }
+      slot.worker, tostring((Call.now - slot.leased_us) / 1000000), follower.attempt or '', follower.job or '', follower.model or '' }
   else
-    local found = read_end(attempt)
+    local found = Leases.read_end(attempt)
     rows[#rows + 1] = { found.pool, found.slot, found.job, attempt, found.epoch, found.model, found.tenant, 1,
       found.worker, tostring(found.seconds), '', '', '' }
   end
@@ -44,7 +43,7 @@ repeat
   local found = redis.call('ZRANGEBYSCORE', Keys.expiry(), '-inf', latest_us, 'WITHSCORES', 'LIMIT', #rows + skipped, limit)
   for i = 1, #found, 2 do
     if #rows == limit then break end
-    if runs_out_in(tonumber(found[i + 1]), clock_us, floor_us, had_time_us) <= 0 then add(found[i]) else skipped = skipped + 1 end
+    if Index.runs_out_in(tonumber(found[i + 1]), clock_us, floor_us, had_time_us) <= 0 then add(found[i]) else skipped = skipped + 1 end
   end
 until #rows == limit or #found < 2 * limit
 return rows

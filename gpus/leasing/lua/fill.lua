@@ -4,13 +4,15 @@
 -- Args:
 --   pools: texts
 -- Returns: wakes, flat: pool, host, count, …
--- include: gate
--- include: rest
+-- include: keys
+-- include: index
+-- include: availability
+-- include: classes
 -- include: wakes
 local RESTS_AT_ONCE = 1000
 
-if not is_whole() then return refuse() end
-end_rests(RESTS_AT_ONCE)
+if not Index.is_whole() then return Index.refuse() end
+Availability.end_rests(RESTS_AT_ONCE)
 local reply = {}
 for _, pool in ipairs(args.pools) do
   local counts = {}
@@ -22,9 +24,9 @@ for _, pool in ipairs(args.pools) do
   end
   redis.call('DEL', Keys.pending(pool))
   want('adoptable', math.huge)
-  for _, class in ipairs(read_classes(pool)) do want(class[1], waiting_for(pool, class[2])) end
+  for _, class in ipairs(Classes.read_classes(pool)) do want(class[1], Wakes.waiting_for(pool, class[2])) end
   for host, count in pairs(counts) do
-    if count > 0 then add_wakes(reply, pool, host, count) end
+    if count > 0 then Wakes.add_wakes(reply, pool, host, count) end
   end
 end
 return reply

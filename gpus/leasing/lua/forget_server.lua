@@ -3,24 +3,25 @@
 -- Args:
 --   server: text
 -- Returns: 1
--- include: gate
+-- include: keys
+-- include: index
+-- include: slots
+-- include: availability
 -- include: enlist
--- include: idle
--- include: rest
-if not is_open() then return refuse() end
+if not Index.is_open() then return Index.refuse() end
 redis.call('HDEL', Keys.beats(), args.server)
 redis.call('DEL', Keys.telemetry(args.server))
-local server = read_server(args.server)
+local server = Slots.read_server(args.server)
 if not server or server.gone then return 1 end
-each_slot(server, function(slot)
+Slots.each_slot(server, function(slot)
   if slot.state == 'free' or slot.state == 'off' or slot.state == 'quarantined' then
-    hide_slot(slot, server)
-    delete_slot(slot)
+    Availability.hide_slot(slot, server)
+    Slots.delete_slot(slot)
   end
 end)
-withdraw_server(server)
-leave_class(server.pool, server.class)
+Enlist.withdraw_server(server)
+Enlist.leave_class(server.pool, server.class)
 server.gone, server.desired, server.slots = true, 'off', 0
-save_server(server)
-bury_server(server)
+Slots.save_server(server)
+Availability.bury_server(server)
 return 1

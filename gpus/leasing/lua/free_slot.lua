@@ -3,12 +3,13 @@
 -- Args:
 --   slot: text
 -- Returns: wakes, flat: pool, host, count, …
--- include: gate
--- include: idle
+-- include: index
+-- include: slots
+-- include: availability
 -- include: wakes
-local whole = is_whole()
-if not whole and not is_filling() then return refuse() end
-local slot = read_slot(args.slot)
+local whole = Index.is_whole()
+if not whole and not Index.is_filling() then return Index.refuse() end
+local slot = Slots.read_slot(args.slot)
 if not slot or slot.state ~= 'quarantined' then return {} end
-local is_claimable, server = idle_slot(slot, slot.since_us)
-return whole and is_claimable and wakes_for({ { server.pool, server.host, 1 } }) or {}
+local is_claimable, server = Availability.idle_slot(slot, slot.since_us)
+return whole and is_claimable and Wakes.wakes_for({ { server.pool, server.host, 1 } }) or {}

@@ -8,27 +8,29 @@
 --   seconds: number, real GPU-seconds
 --   rest_us: number or nil, the server rests so long
 -- Returns: 1 if it was the worker's, else 0
--- include: gate
--- include: drop
--- include: idle
--- include: rest
+-- include: call
+-- include: index
+-- include: slots
+-- include: availability
+-- include: leases
+-- include: assign
 local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, args.epoch, args.worker
 local seconds, rest_us = args.seconds, args.rest_us
 
-if not is_open() then return refuse() end
-local slot = held_under(name, job, attempt, epoch)
+if not Index.is_open() then return Index.refuse() end
+local slot = Leases.held_under(name, job, attempt, epoch)
 if not slot then
-  slot = followed_under(name, job, attempt, epoch)
+  slot = Leases.followed_under(name, job, attempt, epoch)
   if not slot or slot.worker ~= worker then return 0 end
-  drop_follower(slot)
-  save_slot(slot)
-  if rest_us then rest_server(read_server((split_slot(name))), now + rest_us) end
+  Assign.drop_follower(slot)
+  Slots.save_slot(slot)
+  if rest_us then Availability.rest_server(Slots.read_server((Slots.split_slot(name))), Call.now + rest_us) end
   return 1
 end
-if not is_holder(slot, worker) then return 0 end
-local server = read_server((split_slot(name)))
-hide_slot(slot, server)
-drop_lease(slot, seconds)
-if rest_us then rest_server(server, now + rest_us) end
-idle_slot(slot)
+if not Leases.is_holder(slot, worker) then return 0 end
+local server = Slots.read_server((Slots.split_slot(name)))
+Availability.hide_slot(slot, server)
+Assign.drop_lease(slot, seconds)
+if rest_us then Availability.rest_server(server, Call.now + rest_us) end
+Availability.idle_slot(slot)
 return 1

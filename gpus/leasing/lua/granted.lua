@@ -3,11 +3,11 @@
 -- Args:
 --   worker, attempt: text
 -- Returns: the lease as an array (lease_reply), or nil
--- include: gate
+-- include: index
 -- include: leases
 local worker, attempt = args.worker, args.attempt
 
-if not is_open() then return refuse() end
-local slot = find_lease(attempt)
+if not Index.is_open() then return Index.refuse() end
+local slot = Leases.find_lease(attempt)
 if not slot or slot.state ~= 'leased' or slot.worker ~= worker then return nil end
-return lease_reply(slot, slot.asked == attempt)
+return Leases.lease_reply(slot, slot.asked == attempt)

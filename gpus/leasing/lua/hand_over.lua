@@ -8,18 +8,18 @@
 --   first_rest_us: number or nil, nil: adoptable at once
 --   longest_rest_us: number
 -- Returns: 1 if it was the worker's, else 0
--- include: gate
+-- include: index
+-- include: availability
 -- include: leases
--- include: adoptable
--- include: follow
+-- include: assign
 local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, args.epoch, args.worker
 local first_rest_us = args.first_rest_us
 
-if not is_open() then return refuse() end
-local slot = held_under(name, job, attempt, epoch)
-if not slot or slot.state ~= 'leased' or not is_holder(slot, worker) then return 0 end
-drop_follower(slot)
-pass_lease(slot, '', epoch)
-if first_rest_us then rest_lease(slot, first_rest_us, args.longest_rest_us) end
-make_adoptable(slot)
+if not Index.is_open() then return Index.refuse() end
+local slot = Leases.held_under(name, job, attempt, epoch)
+if not slot or slot.state ~= 'leased' or not Leases.is_holder(slot, worker) then return 0 end
+Assign.drop_follower(slot)
+Leases.pass_lease(slot, '', epoch)
+if first_rest_us then Availability.rest_lease(slot, first_rest_us, args.longest_rest_us) end
+Availability.make_adoptable(slot)
 return 1

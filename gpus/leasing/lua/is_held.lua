@@ -5,11 +5,11 @@
 --   slot, job, attempt: text
 --   epoch: number
 -- Returns: 1 or 0
--- include: gate
--- include: ends
+-- include: index
+-- include: leases
 local slot, job, attempt, epoch = args.slot, args.job, args.attempt, args.epoch
 
-if not is_open() then return refuse() end
-local is_held = held_under(slot, job, attempt, epoch) or end_under(slot, job, attempt, epoch)
-  or followed_under(slot, job, attempt, epoch)
+if not Index.is_open() then return Index.refuse() end
+local is_held = Leases.held_under(slot, job, attempt, epoch) or Leases.end_under(slot, job, attempt, epoch)
+  or Leases.followed_under(slot, job, attempt, epoch)
 return is_held and 1 or 0

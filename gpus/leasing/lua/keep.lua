@@ -6,13 +6,13 @@
 --   epoch: number
 --   lease_us: number
 -- Returns: 1 if it is held or settling, else 0
--- include: gate
--- include: ends
+-- include: index
+-- include: leases
 local name, job, attempt, epoch = args.slot, args.job, args.attempt, args.epoch
 
-if not is_whole() then return refuse() end
-local slot = held_under(name, job, attempt, epoch)
+if not Index.is_whole() then return Index.refuse() end
+local slot = Leases.held_under(name, job, attempt, epoch)
 if slot and slot.state ~= 'leased' then return 0 end
-if not slot and not end_under(name, job, attempt, epoch) then return 0 end
-extend_lease(attempt, args.lease_us)
+if not slot and not Leases.end_under(name, job, attempt, epoch) then return 0 end
+Leases.extend_lease(attempt, args.lease_us)
 return 1

@@ -3,12 +3,13 @@
 -- Args:
 --   server: text
 -- Returns: seconds since a lease of it last began or ended, or nil
--- include: gate
--- include: rest
-if not is_open() then return refuse() end
-local server, last = read_server(args.server), nil
+-- include: call
+-- include: index
+-- include: slots
+if not Index.is_open() then return Index.refuse() end
+local server, last = Slots.read_server(args.server), nil
 if not server then return nil end
-each_slot(server, function(slot)
+Slots.each_slot(server, function(slot)
   if slot.fence > 0 then last = math.max(last or 0, slot.since_us) end
 end)
-return last and tostring((now - last) / 1000000) or nil
+return last and tostring((Call.now - last) / 1000000) or nil

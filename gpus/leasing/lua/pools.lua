@@ -2,6 +2,7 @@
 -- Keys: KEYS[1] prefix
 -- Args: none
 -- Returns: the names of the pools
--- include: gate
-if not is_whole() then return refuse() end
+-- include: keys
+-- include: index
+if not Index.is_whole() then return Index.refuse() end
 return redis.call('SMEMBERS', Keys.pools())

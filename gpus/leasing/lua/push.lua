@@ -10,29 +10,32 @@
 -- Returns: {{outcome, position, p50 µs, p90 µs, starts seen, …}, {pool, host, count, …}, {model that nothing can run
 --   because circuits are open, …}}; outcomes: 1 leased (a forecast), 2 queued, 3 duplicate, 4 held; the seconds until it
 --   starts are -1 where it starts now, or nobody can know
--- include: gate
--- include: able
--- include: arrivals
--- include: position
+-- include: keys
+-- include: call
+-- include: index
+-- include: pools
+-- include: classes
+-- include: line
 -- include: forecast
+-- include: wakes
 local pool_name = args.pool
 local LEASED, QUEUED, DUPLICATE, HELD = 1, 2, 3, 4
 local NOT_KNOWN = -1
 local MOST = { tenants = 8, lines = 4 }  -- to look at for a ticket's position
 local NEW_US = 10000000  -- in a fifo line who came so lately stands behind all others, about
 
-local whole = is_whole()
-if not whole and not is_filling() then return refuse() end
+local whole = Index.is_whole()
+if not whole and not Index.is_filling() then return Index.refuse() end
 redis.call('SADD', Keys.pools(), pool_name)
-local pool, classes = load_pool(pool_name), read_classes(pool_name)
+local pool, classes = Pools.load_pool(pool_name), Classes.read_classes(pool_name)
 
 local free_for = {}
 local function free_slots(model)
   if free_for[model] then return free_for[model] end
   local count = 0
   for _, class in ipairs(classes) do
-    if serves(class[2], model) then
-      for _, host in ipairs(open_hosts(pool_name, class[1])) do count = count + host[2] end
+    if Classes.serves(class[2], model) then
+      for _, host in ipairs(Wakes.open_hosts(pool_name, class[1])) do count = count + host[2] end
     end
   end
   free_for[model] = count
@@ -42,15 +45,15 @@ end
 local able_for, failing = {}, {}
 local function able(model)
   if able_for[model] then return able_for[model] end
-  able_for[model] = able_to_run(pool_name, model)
-  if able_for[model] == FAILING then failing[#failing + 1] = model end
+  able_for[model] = Classes.able_to_run(pool_name, model)
+  if able_for[model] == Classes.FAILING then failing[#failing + 1] = model end
   return able_for[model]
 end
 
 local function add_start(reply, model, at, waits, parked)
   local p50, p90, seen = NOT_KNOWN, NOT_KNOWN, 0
-  if waits and able(model) == SOMEBODY and not parked and pace(pool_name).slots > 0 then
-    local guess, factors = guess_start(pool_name, at)
+  if waits and able(model) == Classes.SOMEBODY and not parked and Forecast.pace(pool_name).slots > 0 then
+    local guess, factors = Forecast.guess_start(pool_name, at)
     p50 = guess * 1000000 * math.exp(factors[2])
     p90, seen = math.max(p50, guess * 1000000 * math.exp(factors[3])), factors[1]
   end
@@ -62,36 +65,36 @@ end
 local results, added = {}, {}
 for _, ticket in ipairs(args.tickets) do
   local job, model, tenant, priority, place = ticket.job, ticket.model, ticket.tenant, ticket.priority, ticket.place_us
-  local asked, member = asked_band(priority), member_of(job, priority)
+  local asked, member = Pools.asked_band(priority), Line.member_of(job, priority)
   local outcome, at, parked = HELD, 1, false
   if redis.call('HEXISTS', Keys.held(), job) == 0 then
     local score = place + (priority - 1) % 3 * pool.head_start
     outcome = DUPLICATE
-    local stands = add_ticket(pool, model, tenant, priority, member, score)
-    parked = is_parked(pool, tenant)
+    local stands = Line.add_ticket(pool, model, tenant, priority, member, score)
+    parked = Line.is_parked(pool, tenant)
     if stands then
       outcome = QUEUED
-      if ticket.avoid then set_mark(pool, member, 0, 0, ticket.avoid) end
+      if ticket.avoid then Line.set_mark(pool, member, 0, 0, ticket.avoid) end
       if not parked then added[model] = (added[model] or 0) + 1 end
     end
-    local queue = queue_of(pool, tenant, asked)
+    local queue = Pools.queue_of(pool, tenant, asked)
     at = math.max(1, queue.waiting)  -- while the index is filled nobody asks
-    if whole or is_foretold(job) then
-      at = position(pool, queue, classes, {
+    if whole or Forecast.is_foretold(job) then
+      at = Forecast.position(pool, queue, classes, {
         name = asked .. model, model = model, tenant = tenant, score = score, parked = parked,
-        rank = redis.call('ZRANK', line_of(pool, asked, model, tenant), member),
-        comes_last = stands and (not whole or place > now - NEW_US),
+        rank = redis.call('ZRANK', Line.line_of(pool, asked, model, tenant), member),
+        comes_last = stands and (not whole or place > Call.now - NEW_US),
       }, MOST)
     end
     local is_next = not parked and at <= free_slots(model)
-    if outcome == QUEUED and is_foretold(job) and not parked then foretell(pool, job, is_next and 0 or at) end
+    if outcome == QUEUED and Forecast.is_foretold(job) and not parked then Forecast.foretell(pool, job, is_next and 0 or at) end
     if outcome == QUEUED and is_next then outcome = LEASED end
   end
   results[#results + 1] = outcome
   results[#results + 1] = at
   add_start(results, model, at, whole and (outcome == QUEUED or outcome == DUPLICATE), parked)
 end
-save_pool(pool)
+Pools.save_pool(pool)
 if not whole then return { results, {}, failing } end
 
-return { results, wakes_for_tickets(pool_name, classes, added), failing }
+return { results, Wakes.wakes_for_tickets(pool_name, classes, added), failing }

@@ -5,24 +5,23 @@
 --   slot, attempt: text
 --   pool: text, its server's, '' for a server that is configured
 -- Returns: 1 if the slot is quarantined now, else 0
--- include: gate
--- include: drop
--- include: lists
--- include: note
--- include: room
+-- include: index
+-- include: slots
+-- include: availability
+-- include: assign
 local name, attempt = args.slot, args.attempt
 
-if not is_open() then return refuse() end
-local slot, server = note_slot(name, args.pool)
+if not Index.is_open() then return Index.refuse() end
+local slot, server = Slots.note_slot(name, args.pool)
 if slot.state == 'quarantined' then return 1 end
 local is_held = slot.state == 'leased' or slot.state == 'adoptable' or slot.state == 'settling'
 if is_held and slot.attempt ~= attempt then return 0 end
-hide_slot(slot, server)
+Availability.hide_slot(slot, server)
 if slot.state == 'leased' or slot.state == 'adoptable' then
-  drop_lease(slot)
-  set_state(slot, 'quarantined')
+  Assign.drop_lease(slot)
+  Slots.set_state(slot, 'quarantined')
 else
-  set_state(slot, 'quarantined', slot.since_us)
+  Slots.set_state(slot, 'quarantined', slot.since_us)
 end
-if server.top > server.slots then arrange_slots(server) end
+if server.top > server.slots then Availability.arrange_slots(server) end
 return 1

@@ -23,9 +23,15 @@
 --     leased_us: number, since the epoch, in the fleet's time
 --     estimate: number, GPU-seconds
 -- Returns: the next lease as an array (lease_reply), or nil
--- include: gate
--- include: follow
--- include: settle
+-- include: call
+-- include: index
+-- include: pools
+-- include: slots
+-- include: availability
+-- include: shares
+-- include: leases
+-- include: parked
+-- include: assign
 -- include: circuit
 -- include: restore
 local name, job, attempt, epoch, mode, worker = args.slot, args.job, args.attempt, args.epoch, args.mode, args.worker
@@ -34,68 +40,68 @@ local rules = { failures = args.failures, rest = args.first_rest_us, cap = args.
 local warm = args.warm
 local begun = args.begun
 
-local whole = is_whole()
-if not whole and not is_filling() then return refuse() end
-local slot = held_under(name, job, attempt, epoch)
-if not slot or not is_holder(slot, worker) then
+local whole = Index.is_whole()
+if not whole and not Index.is_filling() then return Index.refuse() end
+local slot = Leases.held_under(name, job, attempt, epoch)
+if not slot or not Leases.is_holder(slot, worker) then
   if not next_attempt then return nil end
-  local given = find_lease(next_attempt)
-  if given then return given.name == name and lease_reply(given, false) or nil end
-  given = read_slot(name)
-  local follower = given and read_follower(given)
+  local given = Leases.find_lease(next_attempt)
+  if given then return given.name == name and Leases.lease_reply(given, false) or nil end
+  given = Slots.read_slot(name)
+  local follower = given and Leases.read_follower(given)
   local is_ours = follower and follower.attempt == next_attempt and given.worker == worker
-  return is_ours and lease_reply(follower, false) or nil
+  return is_ours and Leases.lease_reply(follower, false) or nil
 end
-local server_name, index = split_slot(name)
-local server = read_server(server_name)
-hide_slot(slot, server)
+local server_name, index = Slots.split_slot(name)
+local server = Slots.read_server(server_name)
+Availability.hide_slot(slot, server)
 
-local pool = load_pool(slot.pool)
-local real = correct_charge(pool, slot, seconds)
-forget_lease(slot)
-run_ends(slot.tenant, slot.attempt)
+local pool = Pools.load_pool(slot.pool)
+local real = Shares.correct_charge(pool, slot, seconds)
+Leases.forget_lease(slot)
+Parked.run_ends(slot.tenant, slot.attempt)
 slot.worker = worker
-settle(slot)
-if rest_us then rest_server(server, now + rest_us) end
-judge(server, slot, pool, slot.model, attempt, job, args.verdict, rules)
+Leases.settle(slot)
+if rest_us then Availability.rest_server(server, Call.now + rest_us) end
+Circuit.judge(server, slot, pool, slot.model, attempt, job, args.verdict, rules)
 if mode == 'suspect' then
-  drop_follower(slot)
-  extend_lease(attempt, lease_us)
-  save_pool(pool)
-  set_state(slot, 'quarantined')
+  Assign.drop_follower(slot)
+  Leases.extend_lease(attempt, lease_us)
+  Pools.save_pool(pool)
+  Slots.set_state(slot, 'quarantined')
   return nil
 end
-if real > 0 then learn_seconds(slot.model, slot.tenant, real) end
+if real > 0 then Shares.learn_seconds(slot.model, slot.tenant, real) end
 
-local follower = read_follower(slot)
+local follower = Leases.read_follower(slot)
 if begun then
   if follower and follower.attempt == begun.attempt then
-    begin_follower(slot, worker, server.host, now, lease_us, attempt)
-    save_pool(pool)
+    Assign.begin_follower(slot, worker, server.host, Call.now, lease_us, attempt)
+    Pools.save_pool(pool)
   else  -- the index was made anew since, and its worker began it before it could know
-    drop_follower(slot)
-    extend_lease(attempt, lease_us)
-    save_pool(pool)
-    set_state(slot, 'settling')
+    Assign.drop_follower(slot)
+    Leases.extend_lease(attempt, lease_us)
+    Pools.save_pool(pool)
+    Slots.set_state(slot, 'settling')
     begun.worker = worker
-    restore_lease(begun, lease_us)
-    slot = read_slot(name)
+    Restore.restore_lease(begun, lease_us)
+    slot = Slots.read_slot(name)
   end
-  return whole and next_attempt and follow(slot, server, index, pool, next_attempt, warm) or nil
+  return whole and next_attempt and Assign.follow(slot, server, index, pool, next_attempt, warm) or nil
 end
 
-if next_attempt and whole and may_go_on(slot, server, index) then
-  if follower and follower.attempt == next_attempt and not is_follower_held_back(pool, follower) then
-    begin_follower(slot, worker, server.host, now, lease_us, attempt)
-    save_pool(pool)
-    return lease_reply(slot, false)
+if next_attempt and whole and Availability.may_go_on(slot, server, index) then
+  if follower and follower.attempt == next_attempt and not Assign.is_follower_held_back(pool, follower) then
+    Assign.begin_follower(slot, worker, server.host, Call.now, lease_us, attempt)
+    Pools.save_pool(pool)
+    return Leases.lease_reply(slot, false)
   end
-  drop_follower(slot)
-  local lease = take_next(slot, server, pool, next_attempt, warm)
-  if lease then return hold(slot, server, lease, worker, lease_us, attempt) end
+  Assign.drop_follower(slot)
+  local lease = Assign.take_next(slot, server, pool, next_attempt, warm)
+  if lease then return Assign.hold(slot, server, lease, worker, lease_us, attempt) end
 end
-drop_follower(slot)
-extend_lease(attempt, lease_us)
-save_pool(pool)
-set_state(slot, 'settling')
+Assign.drop_follower(slot)
+Leases.extend_lease(attempt, lease_us)
+Pools.save_pool(pool)
+Slots.set_state(slot, 'settling')
 return nil

@@ -4,14 +4,15 @@
 --   pool, job, model, tenant: text
 --   priority: number
 -- Returns: 1 if the ticket stood in line and is gone now, else 0
--- include: gate
+-- include: index
+-- include: pools
 -- include: line
 -- include: forecast
 local pool_name, job, model, tenant, priority = args.pool, args.job, args.model, args.tenant, args.priority
 
-if not is_open() then return refuse() end
-local pool = load_pool(pool_name)
-if not withdraw_ticket(pool, model, tenant, priority, job) then return 0 end
-save_pool(pool)
-forget_forecast(pool_name, job)
+if not Index.is_open() then return Index.refuse() end
+local pool = Pools.load_pool(pool_name)
+if not Line.withdraw_ticket(pool, model, tenant, priority, job) then return 0 end
+Pools.save_pool(pool)
+Forecast.forget_forecast(pool_name, job)
 return 1

@@ -13,34 +13,36 @@
 --     leased_us: number, since the epoch, in the fleet's time
 --     estimate: number, GPU-seconds
 -- Returns: the places (from 0) of those that are not held any more
--- include: gate
+-- include: index
+-- include: slots
+-- include: availability
+-- include: shares
+-- include: leases
 -- include: restore
--- include: adoptable
--- include: silence
 local worker, lease_us, running, ending = args.worker, args.lease_us, args.running, args.ending
 
-local whole = is_whole()
-if not whole and not is_filling() then return refuse() end
-note_renewal()
+local whole = Index.is_whole()
+if not whole and not Index.is_filling() then return Index.refuse() end
+Index.note_renewal()
 
 -- true: held; false: by somebody else; nil: unknown.
 local function renew(slot_name, job, attempt, epoch)
-  local slot = held_under(slot_name, job, attempt, epoch)
+  local slot = Leases.held_under(slot_name, job, attempt, epoch)
   if not slot then
-    local followed = followed_under(slot_name, job, attempt, epoch)
+    local followed = Leases.followed_under(slot_name, job, attempt, epoch)
     if followed then return followed.worker == worker end  -- the holder's renewal keeps it
-    if not end_under(slot_name, job, attempt, epoch) then return nil end
-  elseif not is_holder(slot, worker) then
+    if not Leases.end_under(slot_name, job, attempt, epoch) then return nil end
+  elseif not Leases.is_holder(slot, worker) then
     return false
   elseif slot.state == 'adoptable' then
-    forget_rest(slot)
-    unmake_adoptable(slot)
+    Availability.forget_rest(slot)
+    Availability.unmake_adoptable(slot)
   elseif slot.worker == '' then
-    pass_lease(slot, worker, epoch)
-    save_slot(slot)
+    Leases.pass_lease(slot, worker, epoch)
+    Slots.save_slot(slot)
   end
-  extend_lease(attempt, lease_us)
-  if slot then charge_on(slot) end
+  Leases.extend_lease(attempt, lease_us)
+  if slot then Shares.charge_on(slot) end
   return true
 end
 
@@ -48,7 +50,7 @@ local lost = {}
 for i, lease in ipairs(args.held) do
   local held = renew(lease.slot, lease.job, lease.attempt, lease.epoch)
   if held == nil and not whole and i <= running + ending then  -- a follower's job is pushed again, like all that wait
-    local announce = i <= running and restore_lease or restore_end
+    local announce = i <= running and Restore.restore_lease or Restore.restore_end
     lease.worker = worker
     held = announce(lease, lease_us)
   end

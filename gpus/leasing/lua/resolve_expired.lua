@@ -5,53 +5,55 @@
 --   epoch: number
 --   verdict: text, adoptable, quarantined, free, or followed: its follower has begun, and its lease is looked at next
 -- Returns: 1 if the verdict was carried out, else 0
--- include: gate
--- include: ends
--- include: drop
--- include: idle
--- include: adoptable
--- include: floor
+-- include: keys
+-- include: call
+-- include: index
+-- include: slots
+-- include: availability
+-- include: leases
+-- include: parked
+-- include: assign
 local name, job, attempt, epoch, verdict = args.slot, args.job, args.attempt, args.epoch, args.verdict
 
-if not is_whole() then return refuse() end
+if not Index.is_whole() then return Index.refuse() end
 local expires = tonumber(redis.call('ZSCORE', Keys.expiry(), attempt))
-if not expires or runs_out_in(expires, redis_clock(args.clock_us), read_floor()) > 0 then return 0 end
+if not expires or Index.runs_out_in(expires, Call.redis_clock(args.clock_us), Index.read_floor()) > 0 then return 0 end
 
 local function shut_or_free(slot)
-  if verdict == 'free' then idle_slot(slot) else set_state(slot, 'quarantined') end
+  if verdict == 'free' then Availability.idle_slot(slot) else Slots.set_state(slot, 'quarantined') end
 end
 
-local slot = held_under(name, job, attempt, epoch)
+local slot = Leases.held_under(name, job, attempt, epoch)
 if slot then
   if verdict == 'adoptable' then
-    drop_follower(slot)
-    make_adoptable(slot)
+    Assign.drop_follower(slot)
+    Availability.make_adoptable(slot)
   elseif verdict == 'followed' then
     if not slot.follower then return 0 end
-    local follower, claimed_us = slot.follower, read_follower(slot).leased_us
+    local follower, claimed_us = slot.follower, Leases.read_follower(slot).leased_us
     slot.follower = nil
-    drop_lease(slot)
+    Assign.drop_lease(slot)
     slot.follower = follower
-    begin_follower(slot, slot.worker, slot.host, claimed_us, 0)
+    Assign.begin_follower(slot, slot.worker, slot.host, claimed_us, 0)
   else
-    drop_lease(slot)
+    Assign.drop_lease(slot)
     shut_or_free(slot)
   end
   return 1
 end
 
-local found = verdict ~= 'followed' and end_under(name, job, attempt, epoch)
+local found = verdict ~= 'followed' and Leases.end_under(name, job, attempt, epoch)
 if not found then return 0 end
 if verdict == 'adoptable' then
   -- the process died with the result: the run is asked again, if its slot was not handed on meanwhile
-  slot = read_slot(name)
+  slot = Slots.read_slot(name)
   if not slot or slot.state ~= 'settling' or slot.attempt ~= attempt then return 0 end
   redis.call('HDEL', Keys.settling(), attempt)
   redis.call('HSET', Keys.leases(), attempt, name)
-  run_begins(slot.tenant, attempt)
-  make_adoptable(slot)
+  Parked.run_begins(slot.tenant, attempt)
+  Availability.make_adoptable(slot)
   return 1
 end
-slot = forget_end(attempt, found)
+slot = Leases.forget_end(attempt, found)
 if slot then shut_or_free(slot) end
 return 1

@@ -4,9 +4,11 @@
 --   server: text
 --   rest_us: number
 -- Returns: 1
--- include: gate
--- include: rest
-if not is_open() then return refuse() end
-local server = read_server(args.server)
-if server then rest_server(server, now + args.rest_us) end
+-- include: call
+-- include: index
+-- include: slots
+-- include: availability
+if not Index.is_open() then return Index.refuse() end
+local server = Slots.read_server(args.server)
+if server then Availability.rest_server(server, Call.now + args.rest_us) end
 return 1

@@ -11,10 +11,11 @@
 --     leased_us: number, since the epoch, in the fleet's time
 --     estimate: number, GPU-seconds
 -- Returns: 1 if the attempt holds the slot now or its end is on its way; 0 if a later attempt holds it
--- include: gate
+-- include: call
+-- include: index
 -- include: restore
-if not is_open() then return refuse() end
+if not Index.is_open() then return Index.refuse() end
 local lease = args.lease
 lease.worker = ''
-if args.held_us then lease.leased_us = now - args.held_us end
-return restore_lease(lease, args.lease_us) and 1 or 0
+if args.held_us then lease.leased_us = Call.now - args.held_us end
+return Restore.restore_lease(lease, args.lease_us) and 1 or 0

@@ -8,15 +8,17 @@
 --     tenant: text
 --     seconds: number, GPU-seconds that it got lately
 -- Returns: 1
--- include: gate
+-- include: keys
+-- include: call
+-- include: index
 -- include: pools
--- include: fair
-if not is_open() then return refuse() end
-local pool = load_pool(args.pool)
+-- include: shares
+if not Index.is_open() then return Index.refuse() end
+local pool = Pools.load_pool(args.pool)
 for _, share in ipairs(args.shares) do
   local tenant = share.tenant
-  local queue = queue_of(pool, tenant, asked_band(share.priority))
+  local queue = Pools.queue_of(pool, tenant, Pools.asked_band(share.priority))
   local tag = redis.call('ZSCORE', Keys.turn(queue.at), tenant) or redis.call('HGET', Keys.paid(queue.at), tenant)
-  if not tag or tonumber(tag) <= 0 then correct_turn(queue, tenant, share.seconds, now) end
+  if not tag or tonumber(tag) <= 0 then Shares.correct_turn(queue, tenant, share.seconds, Call.now) end
 end
 return 1

@@ -6,19 +6,22 @@
 --   reason: text, a letter: p paused, q quota
 --   tenants: texts, all that are held back for it
 -- Returns: wakes for tickets that came back, flat: pool, host, count, …
--- include: gate
+-- include: keys
+-- include: index
+-- include: pools
+-- include: classes
 -- include: parked
--- include: arrivals
+-- include: wakes
 local pool_name, reason = args.pool, args.reason
 
-local whole = is_whole()
-if not whole and not is_filling() then return refuse() end
+local whole = Index.is_whole()
+if not whole and not Index.is_filling() then return Index.refuse() end
 redis.call('SADD', Keys.pools(), pool_name)
-local pool, held_back, back = load_pool(pool_name), {}, {}
+local pool, held_back, back = Pools.load_pool(pool_name), {}, {}
 for _, tenant in ipairs(args.tenants) do held_back[tenant] = true end
 for _, tenant in ipairs(redis.call('HKEYS', Keys.parked(pool_name))) do  -- first, so that no band is empty in between
-  if not held_back[tenant] then unpark(pool, tenant, reason, back) end
+  if not held_back[tenant] then Parked.unpark(pool, tenant, reason, back) end
 end
-for _, tenant in ipairs(args.tenants) do park(pool, tenant, reason) end
-save_pool(pool)
-return whole and wakes_for_tickets(pool_name, read_classes(pool_name), back) or {}
+for _, tenant in ipairs(args.tenants) do Parked.park(pool, tenant, reason) end
+Pools.save_pool(pool)
+return whole and Wakes.wakes_for_tickets(pool_name, Classes.read_classes(pool_name), back) or {}

@@ -8,36 +8,39 @@
 --     band: number, the highest it may use, 0 to 2
 --     most_running: number or nil
 -- Returns: wakes for tickets that came back, flat: pool, host, count, …
--- include: gate
--- include: caps
+-- include: keys
+-- include: index
+-- include: pools
+-- include: classes
+-- include: parked
+-- include: wakes
 -- include: grants
--- include: arrivals
-local whole = is_whole()
-if not whole and not is_filling() then return refuse() end
+local whole = Index.is_whole()
+if not whole and not Index.is_filling() then return Index.refuse() end
 local back, limited = {}, {}
 for _, told in ipairs(args.tenants) do
-  if told.most_running and not rules_of(told.name).cap then limited[told.name] = true end
+  if told.most_running and not Pools.rules_of(told.name).cap then limited[told.name] = true end
 end
-find_running(limited)
+Parked.find_running(limited)
 for _, told in ipairs(args.tenants) do
-  local tenant, before = told.name, rules_of(told.name)
+  local tenant, before = told.name, Pools.rules_of(told.name)
   local after = { weight = told.weight, band = told.band, cap = told.most_running }
-  save_rules(tenant, after)
+  Pools.save_rules(tenant, after)
   if after.band ~= before.band then
     for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
-      local pool = load_pool(name)
-      regrant(pool, tenant, before.band)
-      save_pool(pool)
+      local pool = Pools.load_pool(name)
+      Grants.regrant(pool, tenant, before.band)
+      Pools.save_pool(pool)
     end
   end
   if after.cap ~= before.cap then
     if not after.cap then redis.call('DEL', Keys.running(tenant)) end
-    heed_cap(tenant, back)
+    Parked.heed_cap(tenant, back)
   end
 end
 local reply = {}
 if not whole then return reply end
 for name, tickets in pairs(back) do
-  for _, value in ipairs(wakes_for_tickets(name, read_classes(name), tickets)) do reply[#reply + 1] = value end
+  for _, value in ipairs(Wakes.wakes_for_tickets(name, Classes.read_classes(name), tickets)) do reply[#reply + 1] = value end
 end
 return reply

@@ -6,42 +6,46 @@
 --     slot, job, attempt: text
 --     epoch: number
 -- Returns: wakes, flat: pool, host, count, …
--- include: gate
--- include: ends
--- include: idle
--- include: drop
--- include: arrivals
+-- include: keys
+-- include: index
+-- include: pools
+-- include: availability
+-- include: classes
+-- include: line
+-- include: leases
+-- include: assign
 -- include: parked
-local whole = is_whole()
-if not whole and not is_filling() then return refuse() end
+-- include: wakes
+local whole = Index.is_whole()
+if not whole and not Index.is_filling() then return Index.refuse() end
 local freed, tenants = {}, {}
 for _, ref in ipairs(args.ends) do
-  local found = end_under(ref.slot, ref.job, ref.attempt, ref.epoch)
-  local slot = found and forget_end(ref.attempt, found)
+  local found = Leases.end_under(ref.slot, ref.job, ref.attempt, ref.epoch)
+  local slot = found and Leases.forget_end(ref.attempt, found)
   if not found then
-    found = held_under(ref.slot, ref.job, ref.attempt, ref.epoch)
+    found = Leases.held_under(ref.slot, ref.job, ref.attempt, ref.epoch)
     if found then
-      drop_lease(found)
+      Assign.drop_lease(found)
       slot = found
     end
   end
   if found then tenants[found.tenant] = found.pool end
   if slot then
-    local is_claimable, server = idle_slot(slot)
+    local is_claimable, server = Availability.idle_slot(slot)
     if is_claimable then freed[#freed + 1] = { server.pool, server.host, 1 } end
   end
 end
 if not whole then return {} end
 
 -- A tenant that ran as many jobs as it may can start one now, maybe in another pool: the slot there was free already.
-local reply = wakes_for(freed)
+local reply = Wakes.wakes_for(freed)
 for tenant, home in pairs(tenants) do
-  if rules_of(tenant).cap and not is_full(tenant) then
+  if Pools.rules_of(tenant).cap and not Pools.is_full(tenant) then
     for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
-      local pool, first = load_pool(name), {}
-      if name ~= home and not is_parked(pool, tenant) then
-        each_queue(pool, tenant, function(_, models) first[models[1]:sub(2)] = 1 end)
-        for _, value in ipairs(wakes_for_tickets(name, read_classes(name), first)) do reply[#reply + 1] = value end
+      local pool, first = Pools.load_pool(name), {}
+      if name ~= home and not Line.is_parked(pool, tenant) then
+        Parked.each_queue(pool, tenant, function(_, models) first[models[1]:sub(2)] = 1 end)
+        for _, value in ipairs(Wakes.wakes_for_tickets(name, Classes.read_classes(name), first)) do reply[#reply + 1] = value end
       end
     end
   end

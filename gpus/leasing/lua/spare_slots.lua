@@ -6,22 +6,23 @@
 -- Returns: {{per model, how many free slots no waiting ticket could take, 0 for a tenant that is parked or runs as many
 --   jobs as it may}, how many more jobs of any model it may run, -1: no limit, {model that nothing can run because
 --   circuits are open, …}}
--- include: gate
--- include: able
+-- include: keys
+-- include: index
+-- include: pools
+-- include: classes
 -- include: line
--- include: pick
 -- include: wakes
 local pool_name, tenant = args.pool, args.tenant
 
-if not is_whole() then return refuse() end
-local pool, spare, failing = load_pool(pool_name), {}, {}
+if not Index.is_whole() then return Index.refuse() end
+local pool, spare, failing = Pools.load_pool(pool_name), {}, {}
 -- a tenant that waits for nothing here is parked only once a job of it comes: who asks must not be told otherwise
-local parked = is_parked(pool, tenant) or is_full(tenant)
-for _, model in ipairs(parked and {} or args.models) do offer_try(pool, model, tenant) end
-local classes = read_classes(pool_name)
+local parked = Line.is_parked(pool, tenant) or Pools.is_full(tenant)
+for _, model in ipairs(parked and {} or args.models) do Classes.offer_try(pool, model, tenant) end
+local classes = Classes.read_classes(pool_name)
 
 local function free_of(class)
-  local flat, free = redis.call('ZRANGE', Keys.open(pool_name, class), 0, WAKE_HOSTS - 1, 'WITHSCORES'), 0
+  local flat, free = redis.call('ZRANGE', Keys.open(pool_name, class), 0, Wakes.WAKE_HOSTS - 1, 'WITHSCORES'), 0
   for i = 2, #flat, 2 do free = free + tonumber(flat[i]) end
   return free
 end
@@ -29,13 +30,13 @@ end
 for _, model in ipairs(args.models) do
   local count = 0
   for _, class in ipairs(classes) do
-    if not parked and serves(class[2], model) then
-      count = count + math.max(0, free_of(class[1]) - waiting_for(pool_name, class[2]))
+    if not parked and Classes.serves(class[2], model) then
+      count = count + math.max(0, free_of(class[1]) - Wakes.waiting_for(pool_name, class[2]))
     end
   end
   spare[#spare + 1] = count
-  if count == 0 and able_to_run(pool_name, model) == FAILING then failing[#failing + 1] = model end
+  if count == 0 and Classes.able_to_run(pool_name, model) == Classes.FAILING then failing[#failing + 1] = model end
 end
-local cap = rules_of(tenant).cap
+local cap = Pools.rules_of(tenant).cap
 local more = cap and math.max(0, cap - redis.call('SCARD', Keys.running(tenant))) or -1
 return { spare, more, failing }

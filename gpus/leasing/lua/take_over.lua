@@ -7,19 +7,20 @@
 --   new_epoch: number
 --   lease_us: number
 -- Returns: 1 if the lease is the worker's under the new epoch, 0 if somebody else was first
--- include: gate
+-- include: index
+-- include: slots
+-- include: availability
 -- include: leases
--- include: adoptable
 local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, args.epoch, args.worker
 local new_epoch, lease_us = args.new_epoch, args.lease_us
 
-if not is_open() then return refuse() end
-local taken = held_under(name, job, attempt, new_epoch)
+if not Index.is_open() then return Index.refuse() end
+local taken = Leases.held_under(name, job, attempt, new_epoch)
 if taken and taken.state == 'leased' and taken.worker == worker then return 1 end
-local slot = held_under(name, job, attempt, epoch)
-if not slot or (slot.state == 'leased' and not is_holder(slot, worker)) then return 0 end
-pass_lease(slot, worker, new_epoch)
-forget_rest(slot)
-if slot.state == 'adoptable' then unmake_adoptable(slot) else save_slot(slot) end
-extend_lease(attempt, lease_us)
+local slot = Leases.held_under(name, job, attempt, epoch)
+if not slot or (slot.state == 'leased' and not Leases.is_holder(slot, worker)) then return 0 end
+Leases.pass_lease(slot, worker, new_epoch)
+Availability.forget_rest(slot)
+if slot.state == 'adoptable' then Availability.unmake_adoptable(slot) else Slots.save_slot(slot) end
+Leases.extend_lease(attempt, lease_us)
 return 1

@@ -5,17 +5,19 @@
 --   owner: text
 --   max_keys: number, roughly, to delete in this call
 -- Returns: 1 when the old index is gone, else 0
--- include: gate
--- include: classes
+-- include: keys
+-- include: call
+-- include: index
 -- include: slots
+-- include: classes
 -- include: leases
 local owner, budget = args.owner, args.max_keys
 
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'phase')
-if not is_of_this_run(rebuild) or rebuild[3] ~= owner then
+if not Index.is_of_this_run(rebuild) or rebuild[3] ~= owner then
   return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
 end
-redis.call('HSET', Keys.rebuild(), 'at_us', now)
+redis.call('HSET', Keys.rebuild(), 'at_us', Call.now)
 if rebuild[4] == 'filling' then return 1 end
 
 local function drop(name) budget = budget - redis.call('UNLINK', name) end
@@ -75,7 +77,7 @@ local function drop_pool(pool)
     drop(Keys.paid(queue))
     drop(Keys.since(queue))
   end
-  for _, class in ipairs(all_classes(pool)) do drop_class(pool, class[1], class[2]) end
+  for _, class in ipairs(Classes.all_classes(pool)) do drop_class(pool, class[1], class[2]) end
   drop_class(pool, 'adoptable', '')
   for _, name in ipairs({ Keys.pool(pool), Keys.classes(pool), Keys.states(pool), Keys.pending(pool), Keys.depth(pool),
     Keys.parked_depth(pool), Keys.marks(pool), Keys.circuits(pool), Keys.kept(pool), Keys.asked(pool),
@@ -89,12 +91,12 @@ end
 local function drop_servers()
   for _, name in ipairs(redis.call('SMEMBERS', Keys.servers())) do
     if budget <= 0 then return false end
-    local server = read_server(name)
+    local server = Slots.read_server(name)
     if server then
       for index = 0, server.top - 1 do
-        local slot = read_slot(name .. '/' .. index)
+        local slot = Slots.read_slot(name .. '/' .. index)
         if slot and slot.tenant then drop(Keys.running(slot.tenant)) end
-        local follower = slot and read_follower(slot)
+        local follower = slot and Leases.read_follower(slot)
         if follower then drop(Keys.running(follower.tenant)) end
         drop(Keys.slot(name .. '/' .. index))
       end

@@ -19,10 +19,13 @@ from gpus.leasing import scripts
 from gpus.leasing.connect import connect
 from gpus.leasing.keys import Keys
 from gpus.leasing.scripts import (
+    FUNCTION,
+    GREETING,
     LIBRARIES,
     BadScript,
     add_includes,
-    hide_private,
+    check_modules,
+    exported_names,
     library_code,
     library_name,
     library_text,
@@ -57,28 +60,44 @@ def test_a_contract_below_the_head_does_not_count(folder: Path) -> None:
 
 
 def test_an_include_stands_in_the_library_once_before_all_that_use_it(folder: Path) -> None:
-    (folder / "includes" / "a.lua").write_text("-- a\nlocal a = 1\n")
-    (folder / "includes" / "b.lua").write_text("-- b\n-- include: a\nlocal b = a\n")
+    (folder / "includes" / "a.lua").write_text("-- a\nreturn {}\n")
+    (folder / "includes" / "b.lua").write_text("-- b\n-- include: a\nreturn {}\n")
     (folder / "good.lua").write_text(HEAD + "-- include: b\n-- include: a\nreturn b\n")
     (folder / "other.lua").write_text(HEAD + "-- include: a\nreturn a\n")
     includes: dict[str, str] = {}
-    assert "return b\n" in read_script("good", includes)
+    assert read_script("good", includes).endswith("return b\n")
     assert list(includes) == ["a", "b"]
 
 
-def test_names_that_no_other_file_uses_stay_in_their_include() -> None:
-    """Lua has room for 200 local names in a function, and the library is one."""
-    text = (
-        "local seen\nlocal A, B = 1, 2\nlocal C = 3\n"
-        "local function own() return A + C end\n"
-        "local function used()\n  local x = own()\n  return x + B\nend\n"
-    )
-    assert hide_private(text, {**dict.fromkeys(("seen", "A", "used"), 2), "B": 1, "C": 1, "own": 1}) == (
-        "local seen, A, B, used\ndo\n\nA, B = 1, 2\nlocal C = 3\n"
-        "local function own() return A + C end\n"
-        "function used()\n  local x = own()\n  return x + B\nend\nend\n"
-    )
-    assert hide_private("local C = 3\n", {"C": 1}) == "local C = 3\n"
+EXPORTS = {"Slots": frozenset({"read_slot"}), "Keys": frozenset({"slot"})}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("-- include: slots\nreturn Slots.read_slott('a')", "a.lua: Slots has no read_slott"),
+        ("return Slots.read_slot('a')", "a.lua: its includes differ from what it uses: Slots"),
+        ("-- include: slots\nreturn 1", "a.lua: its includes differ from what it uses: Slots"),
+        ("-- include: slots\nreturn 'Slots.a'  -- Slots.a", "its includes differ from what it uses: Slots"),
+    ],
+)
+def test_a_name_that_an_include_has_not_is_found_before_the_library_is_loaded(text: str, why: str) -> None:
+    with pytest.raises(BadScript, match=why):
+        check_modules("a", text, EXPORTS)
+    check_modules("slots", "return Slots.read_slot", EXPORTS, own="Slots")
+
+
+@pytest.mark.parametrize(
+    "path", sorted((scripts.FOLDER / "includes").glob("*.lua")), ids=lambda path: path.stem
+)
+def test_an_include_returns_a_table_of_what_others_use(path: Path) -> None:
+    text = path.read_text()
+    assert re.search(r"^return (\{\n(.*\n)+\}|Keys|Call)\n\Z", text, re.MULTILINE), "it ends with its table"
+    others = [other.read_text() for other in scripts.FOLDER.rglob("*.lua") if other != path]
+    used = set(re.findall(rf"\b{path.stem.capitalize()}\.(\w+)", "".join((*others, GREETING, FUNCTION))))
+    assert used - {"prefix"} <= exported_names(text)
+    if path.stem not in ("keys", "call"):
+        assert used == exported_names(text), "nobody uses some of it"
 
 
 def test_an_include_that_is_missing_or_says_nothing_of_itself_is_refused(folder: Path) -> None:
@@ -98,20 +117,16 @@ def test_the_library_keeps_the_rules() -> None:
 
 def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call() -> None:
     """The functions live as long as the library: what one call read must not be there for the next one."""
-    remembered = set()
+    remembered, written = set[tuple[str, str]](), set[str]()
     for path in (scripts.FOLDER / "includes").glob("*.lua"):
         for line in path.read_text().splitlines():
-            found = re.match(r"local (?!function )([a-z][\w, ]*?) *(= .*|--.*)?$", line)
-            if found:
+            if found := re.match(r"local (?!function )([a-z]\w*(?:, \w+)*)", line):
                 remembered.add((path.stem, found[1]))
-    assert remembered == {
-        ("time", "now"),
-        ("call", "run_id"),
-        ("call", "replication"),
-        ("keys", "prefix"),
-        ("call", "pools, rules, kept, open, paces, class_lists"),
-        ("call", "set_asides"),
-    }
+            if path.stem != "call":
+                found = re.match(r"(?:.*(?:then|do))? *([A-Z][a-z]+)\.\w+(?:\[.*\])?(?:, [\w.]+)* = ", line)
+                written |= {found[1]} if found else set()
+    assert remembered == set()
+    assert written == {"Call"}
 
 
 def test_what_one_call_read_is_not_there_for_the_next_one(client: scripts.Client, fleet: str) -> None:

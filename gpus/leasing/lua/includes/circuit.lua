@@ -6,9 +6,12 @@
 -- One tenant's failures open nothing while another waits for the model, and where they opened it, nobody having waited, the
 -- first job of another tenant tries at once (`offer_try`).
 -- rules: {failures, rest µs, cap µs}; failures 0: no circuit ever opens. Ends of attempts that began before a circuit
--- opened say nothing about it. An open server rests (rest.lua); an open model is kept back (kept.lua).
--- include: kept
--- include: rest
+-- opened say nothing about it. An open server rests (availability.lua); an open model is kept back (classes.lua).
+-- include: keys
+-- include: call
+-- include: slots
+-- include: availability
+-- include: classes
 -- include: turns
 
 local MOST_STRUCK = 8  -- tenants that a circuit remembers
@@ -22,13 +25,13 @@ local function close_server(server)
     server.rests_until = 0
     redis.call('ZREM', Keys.resting(), server.name)
   end
-  save_server(server)
-  return was_open and show_free_slots(server) or 0
+  Slots.save_server(server)
+  return was_open and Availability.show_free_slots(server) or 0
 end
 
 local function open_server(server, rules)
   server.strikes, server.struck, server.opens, server.probe = 0, '', server.opens + 1, nil
-  rest_server(server, now + rest_us(rules, server.opens))
+  Availability.rest_server(server, Call.now + rest_us(rules, server.opens))
 end
 
 local function add_strike(tenants, tenant)
@@ -56,7 +59,7 @@ end
 -- Whether the failures are those of one tenant alone, while another one waits for the model.
 local function is_ones_own(pool, model, tenants, sure, failures)
   local of_many, worst = is_of_many(tenants, sure, failures)
-  return not of_many and another_tenant(pool, model, { [worst] = true }) ~= nil
+  return not of_many and Turns.another_tenant(pool, model, { [worst] = true }) ~= nil
 end
 
 local function strike_server(server, pool, slot, job, verdict, rules)
@@ -66,7 +69,7 @@ local function strike_server(server, pool, slot, job, verdict, rules)
   for _, strikes in pairs(server.tenants) do of_tenants = of_tenants + strikes end
   if server.strikes < rules.failures
     or is_ones_own(pool, slot.model, server.tenants, server.strikes - of_tenants, rules.failures) then
-    save_server(server)
+    Slots.save_server(server)
   else
     open_server(server, rules)
   end
@@ -83,7 +86,7 @@ local function judge_server(server, pool, slot, job, verdict, rules)
     if CLOSES[verdict] then close_server(server) end
     if not is_blamed then return end
     local tenants = server.tenants or {}
-    if verdict == 'either' and tenants[slot.tenant] and another_tenant(pool, slot.model, tenants) then return end
+    if verdict == 'either' and tenants[slot.tenant] and Turns.another_tenant(pool, slot.model, tenants) then return end
     open_server(server, rules)
   elseif verdict == 'well' then
     if server.strikes > 0 then close_server(server) end
@@ -100,33 +103,33 @@ end
 local function close_model(pool, model)
   pool.failing = pool.failing - redis.call('HDEL', Keys.circuits(pool.name), model)
   local was_open = redis.call('HDEL', Keys.kept(pool.name), model) == 1
-  forget_kept(pool.name)
-  if was_open then end_aside(pool, model) end
+  Classes.forget_kept(pool.name)
+  if was_open then Turns.end_aside(pool, model) end
 end
 
 local function keep_until(pool, model, until_us)
   redis.call('HSET', Keys.kept(pool.name), model, string.format('%.0f', until_us))
-  forget_kept(pool.name)
+  Classes.forget_kept(pool.name)
 end
 
 local function open_model(pool, model, circuit, rules)
   circuit.strikes, circuit.struck, circuit.opens = 0, '', circuit.opens + 1
   save_circuit(pool, model, circuit)
-  keep_until(pool, model, now + rest_us(rules, circuit.opens))
+  keep_until(pool, model, Call.now + rest_us(rules, circuit.opens))
 end
 
 -- Its circuit is open, and an attempt ended.
 local function judge_open(pool, model, circuit, attempt, tenant, verdict, rules)
-  local is_try = redis.call('HGET', Keys.kept(pool.name), model) == BY .. attempt
+  local is_try = redis.call('HGET', Keys.kept(pool.name), model) == Classes.BY .. attempt
   local is_others = circuit.alone ~= '' and circuit.alone ~= tenant
   if verdict == 'well' then
     if is_try or is_others then close_model(pool, model) end
   elseif is_try and (verdict == 'model' or verdict == 'either') then
     add_strike(circuit.tenants, tenant)
     if is_others then circuit.alone = '' end
-    if circuit.alone ~= '' and another_tenant(pool, model, { [tenant] = true }) then
+    if circuit.alone ~= '' and Turns.another_tenant(pool, model, { [tenant] = true }) then
       save_circuit(pool, model, circuit)
-      keep_until(pool, model, now)
+      keep_until(pool, model, Call.now)
     else
       open_model(pool, model, circuit, rules)
     end
@@ -137,7 +140,7 @@ end
 -- tries failed if it opened twice). server: the one that the caller holds.
 local function forgive(server, names)
   for name in names:gmatch('[^,]+') do
-    local other = name == server.name and server or read_server(name)
+    local other = name == server.name and server or Slots.read_server(name)
     if other and other.opens <= 1 and other.strikes + other.opens > 0 then close_server(other) end
   end
 end
@@ -150,7 +153,7 @@ end
 
 -- True if its circuit is open: the server is not to blame.
 local function judge_model(pool, model, server, attempt, job, tenant, verdict, rules)
-  local circuit = read_circuit(pool, model)
+  local circuit = Classes.read_circuit(pool, model)
   local is_blamed = verdict == 'model' or verdict == 'either'
   if circuit and circuit.opens > 0 then
     judge_open(pool, model, circuit, attempt, tenant, verdict, rules)
@@ -182,3 +185,7 @@ local function judge(server, slot, pool, model, attempt, job, verdict, rules)
   local is_model = judge_model(pool, model, server, attempt, job, slot.tenant, verdict, rules)
   if not is_model or verdict == 'model' then judge_server(server, pool, slot, job, verdict, rules) end
 end
+
+return {
+  close_model = close_model, close_server = close_server, judge = judge,
+}

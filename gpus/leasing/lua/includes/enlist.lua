@@ -1,5 +1,7 @@
 -- Servers come into their classes and leave them. A class comes with its first server and goes with its last one.
--- include: servers
+-- include: keys
+-- include: call
+-- include: pools
 -- include: turns
 
 -- An id that sorts by the number of models: the most specialised class first.
@@ -12,8 +14,8 @@ end
 local function enlist_server(server)
   redis.call('SADD', Keys.class_servers(server.pool, server.class), server.name)
   if redis.call('HSET', Keys.classes(server.pool), server.class, server.models) == 1 then
-    class_lists[server.pool] = nil
-    begin_class(load_pool(server.pool), server.class)
+    Call.class_lists[server.pool] = nil
+    Turns.begin_class(Pools.load_pool(server.pool), server.class)
   end
   if server.desired ~= 'on' then return end
   for model in server.models:gmatch('[^,]+') do
@@ -33,6 +35,10 @@ end
 local function leave_class(pool, class)
   if redis.call('EXISTS', Keys.class_servers(pool, class)) == 1 then return end
   redis.call('HDEL', Keys.classes(pool), class)
-  class_lists[pool] = nil
-  end_class(load_pool(pool), class)
+  Call.class_lists[pool] = nil
+  Turns.end_class(Pools.load_pool(pool), class)
 end
+
+return {
+  class_of = class_of, enlist_server = enlist_server, leave_class = leave_class, withdraw_server = withdraw_server,
+}

@@ -1,4 +1,7 @@
 -- What a change of the granted band moves: the tenant's lines, as a whole, from queue to queue. No ticket is touched.
+-- include: keys
+-- include: pools
+-- include: line
 -- include: parked
 
 local function move_lines(pool, tenant, from, to, asked, parked)
@@ -6,13 +9,13 @@ local function move_lines(pool, tenant, from, to, asked, parked)
   for i = 1, #lines, 2 do
     local name = lines[i]
     if name:byte() - 48 == asked then
-      local score = own_score(pool, to, name, line_score(pool, from, name, lines[i + 1]))
+      local score = Line.own_score(pool, to, name, Line.line_score(pool, from, name, lines[i + 1]))
       redis.call('ZREM', Keys.models(from.at, tenant), name)
       redis.call('ZADD', Keys.models(to.at, tenant), score, name)
       if not parked then
-        local tickets = redis.call('ZCARD', named_line(pool, name, tenant))
-        count_tickets(pool, from, name:sub(2), tenant, -tickets, false)
-        count_tickets(pool, to, name:sub(2), tenant, tickets, false)
+        local tickets = redis.call('ZCARD', Line.named_line(pool, name, tenant))
+        Line.count_tickets(pool, from, name:sub(2), tenant, -tickets, false)
+        Line.count_tickets(pool, to, name:sub(2), tenant, tickets, false)
       end
     end
   end
@@ -21,7 +24,7 @@ end
 -- Out of the orders of all queues, over, and in again where it stands now: as one that comes back from idle. before:
 -- the band that was granted until now; the rules have the new one.
 local function regrant(pool, tenant, before)
-  local parked, after = is_parked(pool, tenant), rules_of(tenant).band
+  local parked, after = Line.is_parked(pool, tenant), Pools.rules_of(tenant).band
   local function is_moved(asked) return math.max(asked, before) ~= math.max(asked, after) end
   local touched = {}
   for asked = 0, 2 do
@@ -30,8 +33,8 @@ local function regrant(pool, tenant, before)
     end
   end
   if not parked then
-    each_queue(pool, tenant, function(queue, models)
-      if touched[queue.band] then leave_orders(pool, queue, tenant, models) end
+    Parked.each_queue(pool, tenant, function(queue, models)
+      if touched[queue.band] then Parked.leave_orders(pool, queue, tenant, models) end
     end)
   end
   for asked = 0, 2 do
@@ -41,8 +44,12 @@ local function regrant(pool, tenant, before)
     end
   end
   if not parked then
-    each_queue(pool, tenant, function(queue, models)
-      if touched[queue.band] then enter_orders(pool, queue, tenant, models) end
+    Parked.each_queue(pool, tenant, function(queue, models)
+      if touched[queue.band] then Parked.enter_orders(pool, queue, tenant, models) end
     end)
   end
 end
+
+return {
+  regrant = regrant,
+}

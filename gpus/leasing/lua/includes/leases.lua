@@ -1,18 +1,21 @@
+-- Leases, and ends that wait for their commit.
+-- include: keys
+-- include: call
+-- include: index
+-- include: slots
+
 -- Leases. A lease is kept in its slot; `leases` finds the slot by attempt, `held` the attempt by job, and `expiry`
 -- says when it runs out.
--- include: keys
--- include: slots
--- include: floor
 
 -- The slot that holds this attempt, or nil.
 local function find_lease(attempt)
   local name = redis.call('HGET', Keys.leases(), attempt)
-  return name and read_slot(name) or nil
+  return name and Slots.read_slot(name) or nil
 end
 
 -- The slot if it is held under exactly this ref, else nil.
 local function held_under(slot_name, job, attempt, epoch)
-  local slot = read_slot(slot_name)
+  local slot = Slots.read_slot(slot_name)
   if slot and slot.attempt == attempt and slot.job == job and slot.epoch == epoch
     and (slot.state == 'leased' or slot.state == 'adoptable') then
     return slot
@@ -22,7 +25,7 @@ end
 
 local FIRST_EPOCH = 1
 
--- What the slot's holder runs next (follow.lua), as a lease with its slot's name; nil if there is none.
+-- What the slot's holder runs next (assign.lua), as a lease with its slot's name; nil if there is none.
 local function read_follower(slot)
   if not slot.follower then return nil end
   local pool, job, attempt, model, tenant, priority, band, dues, estimate, leased_us, fence = cmsgpack.unpack(slot.follower)
@@ -34,7 +37,7 @@ end
 
 -- The slot whose follower has exactly this ref, else nil.
 local function followed_under(slot_name, job, attempt, epoch)
-  local slot = read_slot(slot_name)
+  local slot = Slots.read_slot(slot_name)
   local follower = slot and read_follower(slot)
   local is_it = follower and follower.attempt == attempt and follower.job == job and follower.epoch == epoch
   return is_it and slot or nil
@@ -54,7 +57,7 @@ end
 
 -- also: another attempt, or nil.
 local function extend_lease(attempt, lease_us, also)
-  local at = now + lease_us + FLEET_TIME
+  local at = Call.now + lease_us + Index.FLEET_TIME
   if also then redis.call('ZADD', Keys.expiry(), at, attempt, at, also) else redis.call('ZADD', Keys.expiry(), at, attempt) end
 end
 
@@ -64,7 +67,7 @@ end
 local function begin_lease(slot, at_least, lease_us, ended)
   slot.fence, slot.warm = math.max(slot.fence + 1, at_least), slot.model
   slot.rest_us, slot.rests_until = nil, nil
-  set_state(slot, 'leased')
+  Slots.set_state(slot, 'leased')
   redis.call('HSET', Keys.leases(), slot.attempt, slot.name)
   extend_lease(slot.attempt, lease_us, ended)
 end
@@ -86,3 +89,48 @@ end
 local function forget_job(job, attempt)
   if redis.call('HGET', Keys.held(), job) == attempt then redis.call('HDEL', Keys.held(), job) end
 end
+
+-- The attempt's end waits for its commit: packed in `settling`, with an expiry like a lease's, which the caller
+-- extends.
+
+local function settle(slot)
+  redis.call('HSET', Keys.settling(), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
+    slot.model, slot.tenant, slot.worker, slot.estimate))
+end
+
+-- Ends that wait for their commit.
+
+-- nil, or {slot, job, epoch, pool, model, tenant, worker, seconds}; seconds: its real charge.
+local function read_end(attempt)
+  local packed = redis.call('HGET', Keys.settling(), attempt)
+  if not packed then return nil end
+  local slot, job, epoch, pool, model, tenant, worker, seconds = cmsgpack.unpack(packed)
+  return {
+    slot = slot, job = job, epoch = epoch, pool = pool, model = model, tenant = tenant, worker = worker,
+    seconds = seconds,
+  }
+end
+
+-- The end under exactly this ref, or nil.
+local function end_under(slot, job, attempt, epoch)
+  local found = read_end(attempt)
+  if found and found.slot == slot and found.job == job and found.epoch == epoch then return found end
+  return nil
+end
+
+-- The end is committed, or given up: forgets it. Returns the slot if it was only waiting for that.
+local function forget_end(attempt, found)
+  redis.call('HDEL', Keys.settling(), attempt)
+  redis.call('ZREM', Keys.expiry(), attempt)
+  forget_job(found.job, attempt)
+  local slot = Slots.read_slot(found.slot)
+  if slot and slot.state == 'settling' and slot.attempt == attempt then return slot end
+  return nil
+end
+
+return {
+  begin_lease = begin_lease, end_under = end_under, extend_lease = extend_lease, find_lease = find_lease,
+  followed_under = followed_under, forget_end = forget_end, forget_job = forget_job, forget_lease = forget_lease,
+  held_under = held_under, is_holder = is_holder, lease_reply = lease_reply, pass_lease = pass_lease,
+  read_end = read_end, read_follower = read_follower, settle = settle, FIRST_EPOCH = FIRST_EPOCH,
+}

@@ -1,12 +1,42 @@
+-- A mark is what must be remembered of few tickets only: how often it was skipped, since when, and the server it
+-- avoids. What this call has read or written of them is remembered with the pool: pool.marks[member], false: none.
+-- include: keys
+-- include: pools
+-- include: classes
+-- include: turns
+-- include: shares
+
+local function set_mark(pool, member, skips, since_us, avoid)
+  local mark = string.format('%d:%d:%s', skips, since_us, avoid)
+  pool.marked = pool.marked + redis.call('HSET', Keys.marks(pool.name), member, mark)
+  pool.marks[member] = mark
+end
+
+-- Skips, µs of the first one for which its patience counts, server: 0, 0 and '' without a mark.
+local function read_mark(pool, member)
+  if pool.marked == 0 then return 0, 0, '' end
+  local mark = pool.marks[member]
+  if mark == nil then
+    mark = redis.call('HGET', Keys.marks(pool.name), member)
+    pool.marks[member] = mark
+  end
+  if not mark then return 0, 0, '' end
+  local skips, since_us, avoid = mark:match('^(%d+):(%d+):(.*)$')
+  return tonumber(skips), tonumber(since_us), avoid
+end
+
+local function drop_mark(pool, member)
+  if pool.marked == 0 or pool.marks[member] == false then return end
+  pool.marked = pool.marked - redis.call('HDEL', Keys.marks(pool.name), member)
+  pool.marks[member] = false
+end
+
 -- The waiting tickets. A ticket stands in one zset, a *line*, per (pool, band it asks for, model, tenant), scored by
 -- its place plus its priority's head start; its member is the level inside the band, then the job's id. So where a
 -- ticket stands does not depend on what its tenant was granted: `models`, by the queue in which the tenant's jobs
 -- stand, names its lines there (band asked for, then model) in the tenant's own order, and a grant moves those.
 -- Here, and only here, tickets come and go, so that the counts and the two orders (turns and heads) over the lines
 -- are always true. A parked tenant has its lines, and its models, and stands in neither order (parked.lua).
--- include: bands
--- include: fair
--- include: marks
 
 local FULL = 'm'  -- the reason to park a tenant that runs as many jobs as it may
 
@@ -67,12 +97,12 @@ local function count_tickets(pool, queue, model, tenant, count, parked)
     return
   end
   redis.call('HINCRBY', Keys.depth(pool.name), model, count)
-  count_waiting(queue, count, model, tenant)
+  Shares.count_waiting(queue, count, model, tenant)
 end
 
 -- The tenant begins to wait in the pool: `waits` names the pools where a change of its rules or of what it runs counts.
 local function enter_pool(pool, tenant)
-  if redis.call('SADD', Keys.waits(tenant), pool.name) == 1 and is_full(tenant) then add_reason(pool, tenant, FULL) end
+  if redis.call('SADD', Keys.waits(tenant), pool.name) == 1 and Pools.is_full(tenant) then add_reason(pool, tenant, FULL) end
 end
 
 -- It waits for nothing in this queue; if in none of the pool, it is not there for anybody who looks for it.
@@ -104,7 +134,7 @@ local function first_of_model(queue, tenant, model, lines)
   for i = 1, #lines, 2 do
     if lines[i]:sub(2) == model then return lines[i], lines[i + 1] end
   end
-  if #lines > 2 * MOST_ORDERED then return first_line(queue, tenant, ',' .. model .. ',') end
+  if #lines > 2 * Turns.MOST_ORDERED then return first_line(queue, tenant, ',' .. model .. ',') end
   return nil
 end
 
@@ -135,11 +165,11 @@ end
 
 -- False if it stands in line already.
 local function add_ticket(pool, model, tenant, priority, member, score)
-  local asked = asked_band(priority)
+  local asked = Pools.asked_band(priority)
   local line = line_of(pool, asked, model, tenant)
   if redis.call('ZADD', line, 'NX', score, member) == 0 then return false end
-  meet_model(pool, model)
-  local queue, name = queue_of(pool, tenant, asked), asked .. model
+  Pools.meet_model(pool, model)
+  local queue, name = Pools.queue_of(pool, tenant, asked), asked .. model
   local models = Keys.models(queue.at, tenant)
   local is_first = redis.call('ZADD', models, 'LT', 'CH', own_score(pool, queue, name, score), name) == 1
   local is_new = is_first and redis.call('ZCARD', line) == 1
@@ -147,10 +177,10 @@ local function add_ticket(pool, model, tenant, priority, member, score)
   local parked = is_parked(pool, tenant)
   count_tickets(pool, queue, model, tenant, 1, parked)
   if parked then return true end
-  offer_try(pool, model, tenant)
-  if is_new then add_to_turn(queue, tenant, enter_turn(queue, tenant), name) end
+  Classes.offer_try(pool, model, tenant)
+  if is_new then Turns.add_to_turn(queue, tenant, Shares.enter_turn(queue, tenant), name) end
   if is_first then
-    local lines = redis.call('ZRANGE', models, 0, MOST_ORDERED, 'WITHSCORES')
+    local lines = redis.call('ZRANGE', models, 0, Turns.MOST_ORDERED, 'WITHSCORES')
     seat(pool, queue, tenant, model, lines, lines[1] ~= name)
   end
   return true
@@ -172,10 +202,10 @@ local function remove_ticket(pool, queue, name, tenant, member, parked, known)
   if known.is_only then
     left = own and { name, own } or {}
   else
-    left = redis.call('ZRANGE', models, 0, MOST_ORDERED, 'WITHSCORES')
+    left = redis.call('ZRANGE', models, 0, Turns.MOST_ORDERED, 'WITHSCORES')
   end
   if not parked then
-    if not own then drop_from_turn(queue, tenant, name, names_of(left)) end
+    if not own then Turns.drop_from_turn(queue, tenant, name, names_of(left)) end
     local is_behind = known.score and left[1] and left[1] ~= name and tonumber(left[2]) < known.score
     seat(pool, queue, tenant, model, left, is_behind)
   end
@@ -185,10 +215,18 @@ end
 
 -- Takes back a ticket that nobody was given. False if it did not stand there.
 local function withdraw_ticket(pool, model, tenant, priority, job)
-  local asked = asked_band(priority)
-  local queue = queue_of(pool, tenant, asked)
+  local asked = Pools.asked_band(priority)
+  local queue = Pools.queue_of(pool, tenant, asked)
   local parked = is_parked(pool, tenant)
   local left = remove_ticket(pool, queue, asked .. model, tenant, member_of(job, priority), parked, {})
-  if left and not left[1] then withdraw_turn(queue, tenant) end
+  if left and not left[1] then Shares.withdraw_turn(queue, tenant) end
   return left ~= nil
 end
+
+return {
+  add_reason = add_reason, add_ticket = add_ticket, count_tickets = count_tickets, drop_reason = drop_reason,
+  first_line = first_line, is_parked = is_parked, job_of = job_of, level_of = level_of, line_of = line_of,
+  line_score = line_score, member_of = member_of, named_line = named_line, names_of = names_of, own_score = own_score,
+  read_mark = read_mark, remove_ticket = remove_ticket, seat = seat, set_mark = set_mark,
+  withdraw_ticket = withdraw_ticket, FULL = FULL,
+}

@@ -1,6 +1,13 @@
 -- Tenants that get no new lease for a while. `parked` holds, by tenant, the reasons why, one letter each: who has none
 -- left goes on. Their tickets stay where they stand, but no order names them, so that no claim walks over them.
+-- include: keys
+-- include: pools
+-- include: slots
+-- include: classes
+-- include: turns
+-- include: shares
 -- include: line
+-- include: leases
 
 local function each_queue(pool, tenant, act)
   for _, queue in ipairs(pool.queues) do
@@ -16,26 +23,26 @@ local function leave_orders(pool, queue, tenant, models)
     redis.call('ZREM', Keys.heads(queue.at, models[i]:sub(2)), tenant)
   end
   redis.call('ZREM', Keys.heads(queue.at), tenant)
-  unname_broad(queue, tenant)
-  withdraw_turn(queue, tenant)
+  Turns.unname_broad(queue, tenant)
+  Shares.withdraw_turn(queue, tenant)
 end
 
 -- Like one that comes back from idle: not before the virtual time.
 local function enter_orders(pool, queue, tenant, models)
-  for i = 1, #models, 2 do seat(pool, queue, tenant, models[i]:sub(2), models) end
-  come_back(queue, tenant, enter_turn(queue, tenant), names_of(models))
+  for i = 1, #models, 2 do Line.seat(pool, queue, tenant, models[i]:sub(2), models) end
+  Turns.come_back(queue, tenant, Shares.enter_turn(queue, tenant), Line.names_of(models))
 end
 
 -- Counts the tenant's tickets of a line on the other side. Returns how many they are.
 local function recount(pool, queue, name, tenant, parked)
-  local tickets = redis.call('ZCARD', named_line(pool, name, tenant))
-  count_tickets(pool, queue, name:sub(2), tenant, -tickets, not parked)
-  count_tickets(pool, queue, name:sub(2), tenant, tickets, parked)
+  local tickets = redis.call('ZCARD', Line.named_line(pool, name, tenant))
+  Line.count_tickets(pool, queue, name:sub(2), tenant, -tickets, not parked)
+  Line.count_tickets(pool, queue, name:sub(2), tenant, tickets, parked)
   return tickets
 end
 
 local function park(pool, tenant, reason)
-  if not add_reason(pool, tenant, reason) then return end
+  if not Line.add_reason(pool, tenant, reason) then return end
   each_queue(pool, tenant, function(queue, models)
     for i = 1, #models, 2 do recount(pool, queue, models[i], tenant, true) end
     leave_orders(pool, queue, tenant, models)
@@ -44,13 +51,63 @@ end
 
 -- back: tickets by model, what came back is added.
 local function unpark(pool, tenant, reason, back)
-  if not drop_reason(pool, tenant, reason) then return end
+  if not Line.drop_reason(pool, tenant, reason) then return end
   each_queue(pool, tenant, function(queue, models)
     for i = 1, #models, 2 do
       local model = models[i]:sub(2)
       back[model] = (back[model] or 0) + recount(pool, queue, models[i], tenant, false)
-      offer_try(pool, model, tenant)
+      Classes.offer_try(pool, model, tenant)
     end
     enter_orders(pool, queue, tenant, models)
   end)
 end
+
+-- Tenant.max_running, over all pools of the fleet. `running` names the leases of tenants that have a limit. At the limit
+-- the script that grants the last lease parks the tenant wherever it waits; the script that ends a lease takes that back.
+-- Jobs that run above a limit that was lowered run on. jobs/limits/tenant_limits.py has the limits at submit.
+
+-- After a lease of the tenant began or ended, or its limit changed. back: tickets by pool and model that came back.
+local function heed_cap(tenant, back)
+  local full = Pools.is_full(tenant)
+  for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
+    local pool = Pools.load_pool(name)
+    if full then
+      park(pool, tenant, Line.FULL)
+    else
+      back[name] = back[name] or {}
+      unpark(pool, tenant, Line.FULL, back[name])
+    end
+    Pools.save_pool(pool)
+  end
+end
+
+local function run_begins(tenant, attempt)
+  if not Pools.rules_of(tenant).cap then return end
+  redis.call('SADD', Keys.running(tenant), attempt)
+  heed_cap(tenant, {})
+end
+
+local function run_ends(tenant, attempt)
+  if not Pools.rules_of(tenant).cap then return end
+  redis.call('SREM', Keys.running(tenant), attempt)
+  heed_cap(tenant, {})
+end
+
+-- These tenants (a set) have a limit from now on, and had none: what they run already is looked for among all leases.
+local function find_running(tenants)
+  local flat = next(tenants) and redis.call('HGETALL', Keys.leases()) or {}
+  for i = 1, #flat, 2 do
+    local slot = Slots.read_slot(flat[i + 1])
+    local is_held = slot and slot.attempt == flat[i]
+    if is_held and tenants[slot.tenant] then redis.call('SADD', Keys.running(slot.tenant), flat[i]) end
+    local follower = is_held and Leases.read_follower(slot)
+    if follower and tenants[follower.tenant] then
+      redis.call('SADD', Keys.running(follower.tenant), follower.attempt)
+    end
+  end
+end
+
+return {
+  each_queue = each_queue, enter_orders = enter_orders, find_running = find_running, heed_cap = heed_cap,
+  leave_orders = leave_orders, park = park, run_begins = run_begins, run_ends = run_ends, unpark = unpark,
+}

@@ -4,8 +4,12 @@
 -- `models`; line: its key; rank: the tenant's tag (fair), or the score (fifo); tag: the tenant's, nil: not read; the last two: see
 -- `remove_ticket`. A class: {id, models}.
 -- include: keys
--- include: line
+-- include: call
+-- include: pools
 -- include: classes
+-- include: turns
+-- include: shares
+-- include: line
 
 local MAX_SKIPS = 8    -- how often a ticket is passed over, for a warm model or for the server it avoids
 local WALK = 8         -- how far behind the head to look for a ticket that does not avoid the server
@@ -23,7 +27,7 @@ end
 -- The server that this ticket should not go to, as long as it may still be passed over and another one could
 -- take it.
 local function avoided_server(pool, ticket)
-  local skips, _, avoid = read_mark(pool, ticket.member)
+  local skips, _, avoid = Line.read_mark(pool, ticket.member)
   if avoid ~= '' and skips < MAX_SKIPS and redis.call('SCARD', Keys.serving(pool.name, ticket.model)) > 1 then
     return avoid
   end
@@ -32,9 +36,9 @@ end
 
 -- too_early: it was not its tenant's turn either, so that its patience does not begin.
 local function skip(pool, ticket, too_early)
-  local skips, since_us, avoid = read_mark(pool, ticket.member)
-  if since_us == 0 and not too_early then since_us = now end
-  set_mark(pool, ticket.member, skips + 1, since_us, avoid)
+  local skips, since_us, avoid = Line.read_mark(pool, ticket.member)
+  if since_us == 0 and not too_early then since_us = Call.now end
+  Line.set_mark(pool, ticket.member, skips + 1, since_us, avoid)
 end
 
 local function key_order_of(pool, queue, model)
@@ -43,12 +47,12 @@ end
 
 -- The ticket at `place` (0: the first) of one of the tenant's lines, or nil. tag: the tenant's in a fair pool.
 local function ticket_at(pool, queue, name, tenant, tag, place, is_only)
-  local line = named_line(pool, name, tenant)
+  local line = Line.named_line(pool, name, tenant)
   local found = redis.call('ZRANGE', line, place, place + 1, 'WITHSCORES')
   local score = tonumber(found[2])
   return score and {
     queue = queue, name = name, line = line, model = name:sub(2), tenant = tenant, rank = pool.fifo and score or tag,
-    tag = not pool.fifo and tag or nil, member = found[1], score = own_score(pool, queue, name, score),
+    tag = not pool.fifo and tag or nil, member = found[1], score = Line.own_score(pool, queue, name, score),
     after = place == 0 and { found[3], found[4] } or nil, is_only = is_only,
   }
 end
@@ -56,7 +60,7 @@ end
 -- The first one of these lines that is for one of the models.
 local function first_served(lines, models)
   for _, name in ipairs(lines) do
-    if serves(models, name:sub(2)) then return name end
+    if Classes.serves(models, name:sub(2)) then return name end
   end
   return nil
 end
@@ -65,20 +69,20 @@ end
 -- nil if there is none before the tenant `found`, whose tag is `best`, or if the call has set aside as many as it may.
 local function first_broad(queue, class, found, best)
   while true do
-    local first = redis.call('ZRANGE', class_order(queue, class[1]), 0, 0, 'WITHSCORES')
+    local first = redis.call('ZRANGE', Turns.class_order(queue, class[1]), 0, 0, 'WITHSCORES')
     local tenant, tag = first[1], tonumber(first[2])
     if not tenant or (found and (best < tag or (best == tag and found < tenant))) then return nil end
-    local lines = all_lines(queue, tenant)
+    local lines = Turns.all_lines(queue, tenant)
     local name = first_served(lines, class[2])
     if name then return tenant, tag, name end
-    set_asides = set_asides + 1
-    if set_asides > MOST_ASIDE then return nil end
-    set_aside(queue, class[1], tenant, tag, lines)
+    Call.set_asides = Call.set_asides + 1
+    if Call.set_asides > MOST_ASIDE then return nil end
+    Turns.set_aside(queue, class[1], tenant, tag, lines)
   end
 end
 
 -- Too many stand in the way to say in this call who is next. The next call goes on behind those that this one set aside.
-local function is_unsure() return set_asides > MOST_ASIDE end
+local function is_unsure() return Call.set_asides > MOST_ASIDE end
 
 -- The first tenant that the order of one of these models names, and its rank there; or nil.
 local function first_named(pool, queue, models)
@@ -100,7 +104,7 @@ local function search(pool, queue, class)
     if tenant then found, best, name = tenant, tag, line end
   end
   if not found then return nil end
-  name = name or first_served(all_lines(queue, found), class[2])
+  name = name or first_served(Turns.all_lines(queue, found), class[2])
   return ticket_at(pool, queue, name, found, best, 0)
 end
 
@@ -109,15 +113,15 @@ local function search_warm(pool, queue, class, models)
   local found, best = first_named(pool, queue, models)
   local broad = {}
   if queue.mixed and not pool.fifo then
-    broad = redis.call('ZRANGE', class_order(queue, class[1]), 0, WARM_TURNS - 1, 'WITHSCORES')
+    broad = redis.call('ZRANGE', Turns.class_order(queue, class[1]), 0, WARM_TURNS - 1, 'WITHSCORES')
   end
   for i = 1, #broad, 2 do
     local tenant, tag = broad[i], tonumber(broad[i + 1])
     if found and (best < tag or (best == tag and found < tenant)) then break end
-    local name = first_line(queue, tenant, models)
+    local name = Line.first_line(queue, tenant, models)
     if name then return ticket_at(pool, queue, name, tenant, tag, 0) end
   end
-  return found and ticket_at(pool, queue, first_line(queue, found, models), found, best, 0)
+  return found and ticket_at(pool, queue, Line.first_line(queue, found, models), found, best, 0)
 end
 
 -- The queue's head among tickets of the class's models, or nil. No tenant's own order is ever passed over for that.
@@ -127,7 +131,7 @@ local function head_of(pool, queue, class)
   local tenant = first[1]
   if not tenant then return nil end
   local lines = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, 1)
-  if not serves(class[2], lines[1]:sub(2)) then return search(pool, queue, class) end
+  if not Classes.serves(class[2], lines[1]:sub(2)) then return search(pool, queue, class) end
   return ticket_at(pool, queue, lines[1], tenant, tonumber(first[2]), 0, not lines[2])
 end
 
@@ -151,15 +155,15 @@ local function first_behind(pool, queue, class, server)
     for _, tenant in ipairs(redis.call('ZRANGE', key_order_of(pool, queue, model), 0, WALK - 1)) do
       local tag = tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
       for asked = 0, queue.band do
-        if queue_of(pool, tenant, asked) == queue then look(asked .. model, tenant, tag) end
+        if Pools.queue_of(pool, tenant, asked) == queue then look(asked .. model, tenant, tag) end
       end
     end
   end
   if pool.fifo then return found end
-  local broad = redis.call('ZRANGE', class_order(queue, class[1]), 0, WALK - 1, 'WITHSCORES')
+  local broad = redis.call('ZRANGE', Turns.class_order(queue, class[1]), 0, WALK - 1, 'WITHSCORES')
   for i = 1, #broad, 2 do
     for _, name in ipairs(redis.call('ZRANGE', Keys.models(queue.at, broad[i]), 0, 2 * WALK - 1)) do
-      if serves(class[2], name:sub(2)) then look(name, broad[i], tonumber(broad[i + 1])) end
+      if Classes.serves(class[2], name:sub(2)) then look(name, broad[i], tonumber(broad[i + 1])) end
     end
   end
   return found
@@ -167,7 +171,7 @@ end
 
 -- Whether the ticket's queue, which is due, goes before a higher one that has a ticket for the class's models.
 local function overtakes(pool, ticket, class)
-  if not is_due(ticket.queue) then return false end
+  if not Shares.is_due(ticket.queue) then return false end
   for _, queue in ipairs(pool.queues) do
     if queue.band < ticket.queue.band and queue.waiting > 0 and head_of(pool, queue, class) then return true end
   end
@@ -176,20 +180,20 @@ end
 
 -- The ticket, or where it would try a model whose circuit is half open, and its tenant struck, one of another tenant.
 local function of_another_tenant(pool, ticket)
-  if not read_kept(pool.name).models[ticket.model] then return ticket end
-  local circuit = read_circuit(pool, ticket.model)
+  if not Classes.read_kept(pool.name).models[ticket.model] then return ticket end
+  local circuit = Classes.read_circuit(pool, ticket.model)
   if not circuit.tenants[ticket.tenant] then return ticket end
-  local tenant, queue, score = another_tenant(pool, ticket.model, circuit.tenants)
+  local tenant, queue, score = Turns.another_tenant(pool, ticket.model, circuit.tenants)
   if not tenant then return ticket end
-  local line = first_line(queue, tenant, ',' .. ticket.model .. ',')
+  local line = Line.first_line(queue, tenant, ',' .. ticket.model .. ',')
   return ticket_at(pool, queue, line, tenant, score, 0)
 end
 
 -- The next ticket for a slot of the class; on a given server, one that does not avoid it. Also the place of its
 -- queue in the order. nil also if that `is_unsure`.
 local function best_ticket(pool, class, server)
-  class = { class[1], without_kept(pool.name, class[2]) }
-  for place, queue in ipairs(queues_in_order(pool)) do
+  class = { class[1], Classes.without_kept(pool.name, class[2]) }
+  for place, queue in ipairs(Shares.queues_in_order(pool)) do
     local ticket = head_of(pool, queue, class)
     if ticket and pool.failing > 0 then ticket = of_another_tenant(pool, ticket) end
     if ticket and server and avoided_server(pool, ticket) == server then
@@ -209,15 +213,15 @@ local function last_model(slot) return slot.warm and ',' .. slot.warm .. ',' or 
 
 -- Whether the ticket may be passed over once more for a warm model.
 local function may_wait(pool, ticket)
-  local skips, since_us = read_mark(pool, ticket.member)
-  return skips < MAX_SKIPS and (since_us == 0 or now - since_us < pool.patience)
+  local skips, since_us = Line.read_mark(pool, ticket.member)
+  return skips < MAX_SKIPS and (since_us == 0 or Call.now - since_us < pool.patience)
 end
 
 -- The first ticket for these models in the own order of the ticket's tenant, unless it is this one.
 local function first_of_tenant(pool, ticket, models)
   local queue, tenant = ticket.queue, ticket.tenant
   local name = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, 0)[1]
-  if not serves(models, name:sub(2)) then name = first_served(all_lines(queue, tenant), models) end
+  if not Classes.serves(models, name:sub(2)) then name = first_served(Turns.all_lines(queue, tenant), models) end
   return name ~= ticket.name and ticket_at(pool, queue, name, tenant, ticket.tag, 0) or nil
 end
 
@@ -226,14 +230,14 @@ end
 local function leads_too_far(pool, other, ticket)
   local lead = other.rank - ticket.rank - pool.patience / 1000000
   if pool.fifo or lead <= 0 then return false end
-  return lead > estimated_seconds(other.model, other.tenant) / rules_of(other.tenant).weight
+  return lead > Shares.estimated_seconds(other.model, other.tenant) / Pools.rules_of(other.tenant).weight
 end
 
 -- The ticket, or one of the same queue for a model that is warm on the slot (',a,b,'): loading a model costs more than
 -- a turn, but what could go now is delayed by that only so long, and only so often.
 local function prefer_warm(pool, ticket, warm, class, server)
-  if pool.patience <= 0 or serves(warm, ticket.model) then return ticket end
-  local models = shared_models(warm, without_kept(pool.name, class[2]))
+  if pool.patience <= 0 or Classes.serves(warm, ticket.model) then return ticket end
+  local models = Classes.shared_models(warm, Classes.without_kept(pool.name, class[2]))
   if models == ',' then return ticket end
   if not may_wait(pool, ticket) then return ticket end
   local other = search_warm(pool, ticket.queue, class, models)
@@ -248,16 +252,22 @@ local function prefer_warm(pool, ticket, warm, class, server)
   return other
 end
 
-local function priority_of(ticket) return (ticket.name:byte() - 48) * 3 + level_of(ticket.member) + 1 end
+local function priority_of(ticket) return (ticket.name:byte() - 48) * 3 + Line.level_of(ticket.member) + 1 end
 
 -- Takes the ticket out of the line and charges its tenant and its band; returns the charge in GPU-seconds, and the
 -- lease's dues.
 local function take_ticket(pool, ticket)
   local queue, tenant = ticket.queue, ticket.tenant
   local tag = ticket.tag or tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
-  local left = remove_ticket(pool, queue, ticket.name, tenant, ticket.member, false, ticket)
-  local seconds = estimated_seconds(ticket.model, tenant)
-  local dues = pay_bands(pool, queue, seconds, ticket.overtakes)
-  pay_turn(queue, tenant, tag, seconds, names_of(left))
+  local left = Line.remove_ticket(pool, queue, ticket.name, tenant, ticket.member, false, ticket)
+  local seconds = Shares.estimated_seconds(ticket.model, tenant)
+  local dues = Shares.pay_bands(pool, queue, seconds, ticket.overtakes)
+  Shares.pay_turn(queue, tenant, tag, seconds, Line.names_of(left))
   return seconds, dues
 end
+
+return {
+  avoided_server = avoided_server, best_ticket = best_ticket, is_unsure = is_unsure, last_model = last_model,
+  precedes = precedes, prefer_warm = prefer_warm, priority_of = priority_of, take_ticket = take_ticket,
+  MAX_SKIPS = MAX_SKIPS,
+}

@@ -1,16 +1,55 @@
+-- Rules of tenants and pools, and a pool's three queues.
+-- include: keys
+-- include: call
+
+-- What the operator decided about a tenant: its weight, the highest band it may use, how many of its jobs may run at
+-- once. A tenant that nobody told of has the defaults of a new one.
+
+local DEFAULT_BAND = 1  -- normal
+
+-- {weight, band (0 to 2), cap (nil: none)}
+local function keep_rules(tenant, packed)
+  local found = { weight = 1, band = DEFAULT_BAND }
+  if packed then found.weight, found.band, found.cap = cmsgpack.unpack(packed) end
+  Call.rules[tenant] = found
+  return found
+end
+
+local function rules_of(tenant) return Call.rules[tenant] or keep_rules(tenant, redis.call('HGET', Keys.tenants(), tenant)) end
+
+-- Reads those of several at once, for whoever asks next. tenants: {{name}, …}.
+local function read_rules(tenants)
+  local names = {}
+  for _, one in ipairs(tenants) do
+    if not Call.rules[one.name] then names[#names + 1] = one.name end
+  end
+  if not names[1] then return end
+  for i, packed in ipairs(redis.call('HMGET', Keys.tenants(), unpack(names))) do keep_rules(names[i], packed) end
+end
+
+local function save_rules(tenant, found)
+  Call.rules[tenant] = found
+  redis.call('HSET', Keys.tenants(), tenant, cmsgpack.pack(found.weight, found.band, found.cap))
+end
+
+-- Whether as many of its leases exist, in all pools of the fleet, as there may be.
+local function is_full(tenant)
+  local cap = rules_of(tenant).cap
+  return cap ~= nil and redis.call('SCARD', Keys.running(tenant)) >= cap
+end
+
 -- A pool's rules and its three queues, one per band. They are one packed value, read once and written once per
 -- script: whoever loads a pool and changes anything in it saves it.
--- include: tenants
 
 local PATIENCE_US, HEAD_START_US = 30000000, 60000000
 local SEVERAL = ','  -- no model's name
 
 -- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), failing (models
--- with a record in `circuits`), only (the one model that ever stood in line, '', or SEVERAL), marks (marks.lua), and
+-- with a record in `circuits`), only (the one model that ever stood in line, '', or SEVERAL), marks (line.lua), and
 -- queues[1..3] of {band, pool, at, mixed, waiting, owes, virtual}: mixed: whether its orders are kept by model too; tickets in it without those of parked tenants, GPU-seconds of
--- higher bands that it lets pass before it may overtake one (bands.lua), and the virtual time of its fair order.
+-- higher bands that it lets pass before it may overtake one (shares.lua), and the virtual time of its fair order.
 local function load_pool(name)
-  if pools[name] then return pools[name] end
+  if Call.pools[name] then return Call.pools[name] end
   local packed = redis.call('GET', Keys.pool(name))
   local fifo, patience, head_start, marked, parked, failing, only = false, PATIENCE_US, HEAD_START_US, 0, 0, 0, ''
   local w0, v0, w1, o1, v1, w2, o2, v2 = 0, 0, 0, 0, 0, 0, 0, 0
@@ -18,7 +57,7 @@ local function load_pool(name)
     fifo, patience, head_start, marked, parked, failing, only, w0, v0, w1, o1, v1, w2, o2, v2 = cmsgpack.unpack(packed)
   end
   local mixed = only == SEVERAL
-  pools[name] = {
+  Call.pools[name] = {
     name = name, fifo = fifo, patience = patience, head_start = head_start, marked = marked, parked = parked,
     failing = failing, only = only, marks = {}, queues = {
       { band = 0, pool = name, at = name .. ':0', mixed = mixed, waiting = w0, owes = 0, virtual = v0 },
@@ -26,7 +65,7 @@ local function load_pool(name)
       { band = 2, pool = name, at = name .. ':2', mixed = mixed, waiting = w2, owes = o2, virtual = v2 },
     },
   }
-  return pools[name]
+  return Call.pools[name]
 end
 
 local function save_pool(pool)
@@ -56,3 +95,8 @@ local function meet_model(pool, model)
   end
   pool.only = SEVERAL
 end
+
+return {
+  asked_band = asked_band, is_full = is_full, load_pool = load_pool, meet_model = meet_model, queue_of = queue_of,
+  read_rules = read_rules, rules_of = rules_of, save_pool = save_pool, save_rules = save_rules,
+}

@@ -1,13 +1,14 @@
 -- Puts a lease back into an index that is being rebuilt, told by the database or by its living holder. Of two
 -- attempts on one slot the one that was leased later is right: the other one's end is on its way.
+-- include: keys
+-- include: pools
+-- include: slots
+-- include: availability
+-- include: shares
 -- include: line
+-- include: leases
+-- include: parked
 -- include: forecast
--- include: lists
--- include: charge
--- include: caps
--- include: ends
--- include: note
--- include: room
 
 -- claim: a lease as the store describes it (`lease` of restore_lease.lua), and its worker, '' for nobody.
 local function put_claim(slot, claim, server)
@@ -15,7 +16,7 @@ local function put_claim(slot, claim, server)
   slot.model, slot.tenant, slot.priority = claim.model, claim.tenant, claim.priority
   slot.estimate, slot.leased_us, slot.worker = claim.estimate, claim.leased_us, claim.worker
   slot.asked, slot.host, slot.dues = nil, server.host, 0
-  slot.band = math.max(asked_band(claim.priority), rules_of(claim.tenant).band)
+  slot.band = math.max(Pools.asked_band(claim.priority), Pools.rules_of(claim.tenant).band)
 end
 
 -- The same attempt is known already: the higher epoch is right; a worker is better than none.
@@ -24,56 +25,60 @@ local function reconcile(slot, claim, lease_us)
   if claim.epoch == slot.epoch and slot.worker ~= '' then
     return claim.worker == '' or claim.worker == slot.worker
   end
-  pass_lease(slot, claim.worker, claim.epoch)
-  save_slot(slot)
-  extend_lease(slot.attempt, lease_us)
+  Leases.pass_lease(slot, claim.worker, claim.epoch)
+  Slots.save_slot(slot)
+  Leases.extend_lease(slot.attempt, lease_us)
   return true
 end
 
 -- True if the attempt holds its slot now, or its end is known to be on its way.
 local function restore_lease(claim, lease_us)
   if redis.call('HEXISTS', Keys.settling(), claim.attempt) == 1 then return true end
-  local slot, server = note_slot(claim.slot, claim.pool)
+  local slot, server = Slots.note_slot(claim.slot, claim.pool)
   if slot.state == 'leased' or slot.state == 'adoptable' then
     if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
     if slot.leased_us >= claim.leased_us then return false end
-    forget_lease(slot)
-    run_ends(slot.tenant, slot.attempt)
-    forget_job(slot.job, slot.attempt)
+    Leases.forget_lease(slot)
+    Parked.run_ends(slot.tenant, slot.attempt)
+    Leases.forget_job(slot.job, slot.attempt)
     redis.call('ZREM', Keys.expiry(), slot.attempt)
   end
-  hide_slot(slot, server)
+  Availability.hide_slot(slot, server)
   redis.call('SADD', Keys.pools(), claim.pool)
-  local pool = load_pool(claim.pool)
-  withdraw_ticket(pool, claim.model, claim.tenant, claim.priority, claim.job)
-  forget_forecast(pool.name, claim.job)  -- it did not start now: nothing is learnt from that
+  local pool = Pools.load_pool(claim.pool)
+  Line.withdraw_ticket(pool, claim.model, claim.tenant, claim.priority, claim.job)
+  Forecast.forget_forecast(pool.name, claim.job)  -- it did not start now: nothing is learnt from that
   put_claim(slot, claim, server)
-  correct_turn(pool.queues[slot.band + 1], claim.tenant, claim.estimate, claim.leased_us)  -- nobody charged it here
-  save_pool(pool)
+  Shares.correct_turn(pool.queues[slot.band + 1], claim.tenant, claim.estimate, claim.leased_us)  -- nobody charged it here
+  Pools.save_pool(pool)
   redis.call('HSET', Keys.held(), slot.job, slot.attempt)
-  begin_lease(slot, claim.fence, lease_us)
-  run_begins(claim.tenant, claim.attempt)
-  if server.top > server.slots then arrange_slots(server) end
+  Leases.begin_lease(slot, claim.fence, lease_us)
+  Parked.run_begins(claim.tenant, claim.attempt)
+  if server.top > server.slots then Availability.arrange_slots(server) end
   return true
 end
 
 -- An end that waits for its commit in its process. Its slot stays shut if nothing else is known of it.
 local function restore_end(claim, lease_us)
-  local slot, server = note_slot(claim.slot, claim.pool)
+  local slot, server = Slots.note_slot(claim.slot, claim.pool)
   if slot.attempt == claim.attempt and (slot.state == 'leased' or slot.state == 'adoptable') then
     return reconcile(slot, claim, lease_us)
   end
   redis.call('HSETNX', Keys.held(), claim.job, claim.attempt)
   local is_idle = slot.state == nil or slot.state == 'free' or slot.state == 'off'
-  local ending = is_idle and slot or new_slot(claim.slot, server.pool)
-  if is_idle then hide_slot(slot, server) end
+  local ending = is_idle and slot or Slots.new_slot(claim.slot, server.pool)
+  if is_idle then Availability.hide_slot(slot, server) end
   put_claim(ending, claim, server)
-  settle(ending)
-  extend_lease(ending.attempt, lease_us)
+  Leases.settle(ending)
+  Leases.extend_lease(ending.attempt, lease_us)
   if is_idle then
     slot.fence, slot.warm = math.max(slot.fence, claim.fence), claim.model
-    set_state(slot, 'settling')
-    if server.top > server.slots then arrange_slots(server) end
+    Slots.set_state(slot, 'settling')
+    if server.top > server.slots then Availability.arrange_slots(server) end
   end
   return true
 end
+
+return {
+  restore_end = restore_end, restore_lease = restore_lease,
+}

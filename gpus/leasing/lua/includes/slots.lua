@@ -1,11 +1,14 @@
+-- Slots and GPU servers, each one packed value.
+-- include: keys
+-- include: call
+
 -- Slots, each one packed value together with its lease (or its last one). States: free, leased, adoptable, settling,
 -- quarantined, off. Whoever changes a slot saves it; `states` counts them by pool.
--- include: keys
 
 -- nil if unknown. home: the pool of its server; since_us: when a lease of it last began or ended. Of the lease: pool:
 -- the one it was given for; asked: who asked to adopt it, until it is taken over; host: of its driver; band: where its
--- ticket stood; dues: what it paid between the bands (bands.lua); follower: what
--- its holder runs next, packed (follow.lua); rest_us: how long it rested after its last failed adoption; rests_until:
+-- ticket stood; dues: what it paid between the bands (shares.lua); follower: what
+-- its holder runs next, packed (assign.lua); rest_us: how long it rested after its last failed adoption; rests_until:
 -- until then no claim adopts it.
 local function read_slot(name)
   local packed = redis.call('GET', Keys.slot(name))
@@ -28,7 +31,7 @@ local function save_slot(slot)
 end
 
 -- A slot that nobody has heard of yet; it is stored with its first state.
-local function new_slot(name, home) return { name = name, home = home, fence = 0, since_us = now } end
+local function new_slot(name, home) return { name = name, home = home, fence = 0, since_us = Call.now } end
 
 -- since_us: when its last lease ended, if that was not now.
 local function set_state(slot, state, since_us)
@@ -36,7 +39,7 @@ local function set_state(slot, state, since_us)
     if slot.state then redis.call('HINCRBY', Keys.states(slot.home), slot.state, -1) end
     redis.call('HINCRBY', Keys.states(slot.home), state, 1)
   end
-  slot.state, slot.since_us = state, since_us or now
+  slot.state, slot.since_us = state, since_us or Call.now
   save_slot(slot)
 end
 
@@ -51,3 +54,57 @@ local function each_slot(server, act)
     if slot then act(slot, index) end
   end
 end
+
+-- GPU servers as the line sees them, each one packed value.
+
+local function split_slot(slot)
+  local server, index = slot:match('^(.*)/(%d+)$')
+  return server, tonumber(index)
+end
+
+-- nil if unknown. models: ',a,b,', sorted; slots: how many may be used; top: one above its highest slot; rests_until:
+-- µs. gone: forgotten or never configured, kept while something still holds one of its slots. Of its circuit
+-- (circuit.lua): strikes: failures in a row; struck: the job of the last one; opens: how often it opened in a row, 0 while
+-- it is closed; probe: the slot that tries, once it is half open; tenants: failures by tenant, of those that an input
+-- may have caused, or nil.
+local function read_server(name)
+  local packed = redis.call('GET', Keys.server(name))
+  if not packed then return nil end
+  local pool, host, models, class, slots, top, desired, rests_until, gone, strikes, struck, opens, probe, tenants =
+    cmsgpack.unpack(packed)
+  return {
+    name = name, pool = pool, host = host, models = models, class = class, slots = slots, top = top,
+    desired = desired, rests_until = rests_until, gone = gone, strikes = strikes or 0, struck = struck or '',
+    opens = opens or 0, probe = probe, tenants = tenants,
+  }
+end
+
+local function save_server(server)
+  redis.call('SADD', Keys.servers(), server.name)
+  redis.call('SET', Keys.server(server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
+    server.slots, server.top, server.desired, server.rests_until, server.gone, server.strikes, server.struck,
+    server.opens, server.probe, server.tenants))
+end
+
+-- Slots that something holds although their server was never configured: they must not be lost.
+
+-- The slot and its server, new where nobody has heard of them. A server that is only known by such a slot is gone
+-- from the start, and goes with it.
+local function note_slot(slot, pool)
+  local name, index = split_slot(slot)
+  local server = read_server(name) or {
+    name = name, pool = pool, host = '', models = ',', class = '', slots = 0, top = 0, desired = 'off',
+    rests_until = 0, gone = true, strikes = 0, struck = '', opens = 0,
+  }
+  if server.top <= index then
+    server.top = index + 1
+    save_server(server)
+  end
+  return read_slot(slot) or new_slot(slot, server.pool), server
+end
+
+return {
+  delete_slot = delete_slot, each_slot = each_slot, new_slot = new_slot, note_slot = note_slot,
+  read_server = read_server, read_slot = read_slot, save_server = save_server, save_slot = save_slot,
+  set_state = set_state, split_slot = split_slot,
+}

@@ -7,6 +7,7 @@
 -- *aside*: named by the model, also if it is broad. Who did before may still stand by class, as may tenants that wait for
 -- nothing of a class that is new. Whoever meets one there sets it aside, so that each is met once and nothing is walked
 -- over twice.
+-- include: keys
 -- include: classes
 
 local OTHERS = 8  -- tenants that `another_tenant` may be asked not to name
@@ -21,9 +22,9 @@ local function class_order(queue, class) return Keys.class_turn(queue.at, class)
 -- The classes that run any of these lines' models, as a set.
 local function classes_for(queue, lines)
   local found = {}
-  for _, class in ipairs(all_classes(queue.pool)) do
+  for _, class in ipairs(Classes.all_classes(queue.pool)) do
     for _, name in ipairs(lines) do
-      if serves(class[2], name:sub(2)) then
+      if Classes.serves(class[2], name:sub(2)) then
         found[class[1]] = true
         break
       end
@@ -34,7 +35,7 @@ end
 
 -- lines: those that came, or all of them.
 local function name_broad(queue, tenant, tag, lines)
-  local with_circuit, others = read_kept(queue.pool).models, {}
+  local with_circuit, others = Classes.read_kept(queue.pool).models, {}
   for _, name in ipairs(lines) do
     local model = name:sub(2)
     if with_circuit[model] then redis.call('ZADD', Keys.turn(queue.at, model), tag, tenant) else others[#others + 1] = name end
@@ -44,7 +45,7 @@ end
 
 local function unname_broad(queue, tenant)
   if redis.call('SREM', Keys.broad(queue.at), tenant) == 0 then return end
-  for _, class in ipairs(all_classes(queue.pool)) do redis.call('ZREM', class_order(queue, class[1]), tenant) end
+  for _, class in ipairs(Classes.all_classes(queue.pool)) do redis.call('ZREM', class_order(queue, class[1]), tenant) end
 end
 
 -- The tenant has another tag; it stands where it stood. lines: as above, or all.
@@ -55,10 +56,10 @@ local function move_turn(queue, tenant, tag, lines)
     for _, name in ipairs(lines) do redis.call('ZADD', Keys.turn(queue.at, name:sub(2)), tag, tenant) end
     return
   end
-  for _, class in ipairs(all_classes(queue.pool)) do
+  for _, class in ipairs(Classes.all_classes(queue.pool)) do
     redis.call('ZADD', class_order(queue, class[1]), 'XX', tag, tenant)
   end
-  for model in pairs(read_kept(queue.pool).models) do
+  for model in pairs(Classes.read_kept(queue.pool).models) do
     redis.call('ZADD', Keys.turn(queue.at, model), 'XX', tag, tenant)
   end
 end
@@ -102,7 +103,7 @@ local function drop_broad(queue, tenant, line, lines)
     end
   end
   local model = line:sub(2)
-  if read_kept(queue.pool).models[model] and not has_line_of(queue, tenant, model) then
+  if Classes.read_kept(queue.pool).models[model] and not has_line_of(queue, tenant, model) then
     redis.call('ZREM', Keys.turn(queue.at, model), tenant)  -- it may have been set aside
   end
 end
@@ -142,7 +143,7 @@ end
 local function set_aside(queue, class, tenant, tag, lines)
   redis.call('ZREM', class_order(queue, class), tenant)
   for _, name in ipairs(lines) do
-    if read_kept(queue.pool).models[name:sub(2)] then redis.call('ZADD', Keys.turn(queue.at, name:sub(2)), tag, tenant) end
+    if Classes.read_kept(queue.pool).models[name:sub(2)] then redis.call('ZADD', Keys.turn(queue.at, name:sub(2)), tag, tenant) end
   end
 end
 
@@ -170,3 +171,10 @@ end
 local function end_class(pool, class)
   for _, queue in ipairs(pool.queues) do redis.call('UNLINK', class_order(queue, class)) end
 end
+
+return {
+  add_to_turn = add_to_turn, all_lines = all_lines, another_tenant = another_tenant, begin_class = begin_class,
+  class_order = class_order, come_back = come_back, drop_from_turn = drop_from_turn, end_aside = end_aside,
+  end_class = end_class, move_turn = move_turn, set_aside = set_aside, some_lines = some_lines,
+  unname_broad = unname_broad, MOST_ORDERED = MOST_ORDERED,
+}

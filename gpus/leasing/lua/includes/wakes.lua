@@ -1,7 +1,10 @@
+-- How many wakes make sense after tickets came or slots became free.
+-- include: keys
+-- include: call
+-- include: classes
+
 -- How many wakes make sense. `pending` counts, per host, those that were sent and not used yet; the fill forgets
 -- it, so that a lost wake costs one period.
--- include: keys
--- include: classes
 
 local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
 
@@ -10,7 +13,7 @@ local function pending_wakes(pool, host) return tonumber(redis.call('HGET', Keys
 local function add_pending(pool, host, count) redis.call('HINCRBY', Keys.pending(pool), host, count) end
 
 local function use_wake(pool, host)
-  redis.call('HSET', Keys.asked(pool), host, string.format('%.0f', now))
+  redis.call('HSET', Keys.asked(pool), host, string.format('%.0f', Call.now))
   if pending_wakes(pool, host) > 0 then add_pending(pool, host, -1) end
 end
 
@@ -29,7 +32,7 @@ end
 local function claimable(pool, host)
   local adoptable = listed(pool, 'adoptable', host)
   local useful, free = adoptable, adoptable
-  for _, class in ipairs(read_classes(pool)) do
+  for _, class in ipairs(Classes.read_classes(pool)) do
     local count = listed(pool, class[1], host)
     if count > 0 then
       free = free + count
@@ -63,3 +66,50 @@ local function wakes_for(changes)
   end
   return reply
 end
+
+-- Tickets that came into the line: the free slots they could take, and the wakes for that.
+
+-- Hosts with free slots of a class, looked up once: {{host, count}, …}.
+local function open_hosts(pool_name, class)
+  local list = Keys.open(pool_name, class)
+  if Call.open[list] then return Call.open[list] end
+  local flat, hosts = redis.call('ZRANGE', list, 0, WAKE_HOSTS - 1, 'WITHSCORES'), {}
+  for i = 1, #flat, 2 do hosts[#hosts + 1] = { flat[i], tonumber(flat[i + 1]) } end
+  Call.open[list] = hosts
+  return hosts
+end
+
+-- added: tickets by model. Per host: min(its free slots - wakes under way, tickets that came). Flat: pool, host,
+-- count, …
+local function wakes_for_tickets(pool_name, classes, added)
+  local spare = {}
+  local function spare_slots(host)
+    if spare[host] then return spare[host] end
+    local count = -pending_wakes(pool_name, host)
+    for _, class in ipairs(classes) do count = count + listed(pool_name, class[1], host) end
+    spare[host] = count
+    return count
+  end
+  local sent = {}
+  for model, wanted in pairs(added) do
+    for _, class in ipairs(classes) do
+      if wanted > 0 and Classes.serves(class[2], model) then
+        for _, host in ipairs(open_hosts(pool_name, class[1])) do
+          local count = math.max(0, math.min(wanted, host[2], spare_slots(host[1])))
+          sent[host[1]] = (sent[host[1]] or 0) + count
+          spare[host[1]], host[2], wanted = spare[host[1]] - count, host[2] - count, wanted - count
+        end
+      end
+    end
+  end
+  local reply = {}
+  for host, count in pairs(sent) do
+    if count > 0 then add_wakes(reply, pool_name, host, count) end
+  end
+  return reply
+end
+
+return {
+  add_wakes = add_wakes, open_hosts = open_hosts, use_wake = use_wake, waiting_for = waiting_for,
+  wakes_for = wakes_for, wakes_for_tickets = wakes_for_tickets, WAKE_HOSTS = WAKE_HOSTS,
+}

@@ -1,0 +1,54 @@
+"""How many Lua files one job passes, from its submit to its signed callback."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from gpus.leasing.scripts import FOLDER
+
+from .rig import WORKER, Rig
+
+MOST_FILES = 25
+
+
+def files_of(scripts: set[str]) -> set[str]:
+    """The scripts and all that they include."""
+    found: set[str] = set()
+    left = [f"{name}.lua" for name in scripts] + ["includes/call.lua"]
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            text = (FOLDER / name).read_text()
+            left += [f"includes/{one}.lua" for one in re.findall(r"^-- include: (\w+)$", text, re.MULTILINE)]
+    return found
+
+
+def test_a_job_passes_few_lua_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.server()
+    called, run = list[str](), rig.leases._run
+
+    def note_and_run(script: str, **args: Any) -> Any:
+        called.append(script)
+        return run(script, **args)
+
+    monkeypatch.setattr(rig.leases, "_run", note_and_run)
+    rig.push("a", "b")
+    lease = rig.must_claim("attempt")
+    assert rig.leases.granted("attempt", worker=WORKER) == lease  # asked where the claim's answer was lost
+    assert rig.leases.renew(WORKER, [lease], []) == []
+    following = rig.release(lease, gpu_seconds=1.0, next_attempt_id="next")
+    assert following is not None
+    assert following.job_id == "b"
+    rig.leases.settled([lease.ref])
+    assert called == ["push", "claim", "granted", "renew", "release", "settled"]
+    files = files_of(set(called))
+    assert len(files) <= MOST_FILES, sorted(files)
+
+
+def test_every_include_is_used() -> None:
+    every = {str(path.relative_to(FOLDER)) for path in FOLDER.rglob("*.lua")}
+    assert files_of({path.stem for path in FOLDER.glob("*.lua")}) == every
