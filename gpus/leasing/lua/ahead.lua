@@ -1,5 +1,5 @@
 -- Why: a worker reads the rows of the jobs that it will be given next while its slots still run others.
--- Keys: KEYS[1] prefix
+-- Keys: estimates, generation, heads, line, models, pool, rebuild, tenants, turn
 -- Args:
 --   pool: text
 --   most: number, job ids at most

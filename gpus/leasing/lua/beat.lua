@@ -1,5 +1,5 @@
 -- Why: a pinned worker says that it lives, what it runs and how its GPU does; no index is needed for that.
--- Keys: KEYS[1] prefix
+-- Keys: beats, telemetry
 -- Args:
 --   server: text
 --   said: text, JSON: what the worker says of itself

@@ -1,5 +1,5 @@
 -- Why: whether pinned workers live is judged by how long ago they said so, by one clock.
--- Keys: KEYS[1] prefix
+-- Keys: beats
 -- Args:
 --   servers: texts
 -- Returns: flat, per server: µs since its last beat and what it said, or '' twice

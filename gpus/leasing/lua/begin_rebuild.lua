@@ -1,6 +1,6 @@
 -- Why: one at a time makes the index anew; nothing is leased meanwhile. Asked again by the same owner it is a
 --   sign of life; an owner without one loses its right, and so does one of another run of the server.
--- Keys: KEYS[1] prefix
+-- Keys: clock, generation, rebuild, ticking
 -- Args:
 --   owner: text
 --   silence_us: number, without a sign of life for so long, another may take over

@@ -1,5 +1,5 @@
 -- Why: operators look at the circuits of a pool's models and of some servers.
--- Keys: KEYS[1] prefix
+-- Keys: circuits, generation, kept, pool, rebuild, server
 -- Args:
 --   pool: text
 --   servers: texts, each costs one read

@@ -1,6 +1,8 @@
 -- Why: a slot and the next ticket, or neither; waiting for capacity can thus never cost a retry. Leases that
 --   wait to be adopted come first: their GPU works already; one that nobody could adopt rests, and stands in no way. Asked again with the same attempt it answers the same.
--- Keys: KEYS[1] prefix
+-- Keys: asked, broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation,
+--   heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, rebuild,
+--   resting, running, server, servers, serving, since, slot, states, tenants, turn, waits, warm
 -- Args:
 --   pool, worker, attempt: text
 --   host: text, '' unless the worker is pinned

@@ -1,6 +1,6 @@
 -- Why: an index that another layout takes over gives out nothing any more, not even to processes that know nothing of
 --   layouts: it looks as if it were being rebuilt, by an owner that never falls silent. Holders go on in it.
--- Keys: KEYS[1] prefix, of any layout: `generation` and `rebuild` mean the same in all
+-- Keys: generation, rebuild; of any layout, for they mean the same in all
 -- Args:
 --   owner: text, who closes it
 -- Returns: 1

@@ -1,5 +1,5 @@
 -- Why: the pool's rules, live. Both orders are kept at all times, so that switching moves no ticket.
--- Keys: KEYS[1] prefix
+-- Keys: generation, pool, pools, rebuild
 -- Args:
 --   pool: text
 --   algorithm: text, fair or fifo

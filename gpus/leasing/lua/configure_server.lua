@@ -1,5 +1,6 @@
 -- Why: a server's slots appear, leave the lists, or change their models at once; leases that run go on.
--- Keys: KEYS[1] prefix
+-- Keys: broad, class_servers, class_turn, classes, depth, free, generation, kept, leases, open, pending, pool, pools,
+--   rebuild, resting, server, servers, serving, slot, states, turn, warm
 -- Args:
 --   server, pool: text
 --   slots: number

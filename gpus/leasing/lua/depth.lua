@@ -1,5 +1,5 @@
 -- Why: how long the line is, by model, and what the pool's slots do.
--- Keys: KEYS[1] prefix
+-- Keys: depth, generation, kept, leases, parked_depth, pending, pool, rebuild, states
 -- Args:
 --   pool: text
 -- Returns: {{model, tickets, …}, {model, tickets of parked tenants, …}, {host, pending wakes, …}, {state, slots, …},

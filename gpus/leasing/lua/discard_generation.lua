@@ -1,5 +1,5 @@
 -- Why: what an index held before its layout was last in use must not be believed: it is wiped and rebuilt.
--- Keys: KEYS[1] prefix, of any layout: `generation` and `rebuild` mean the same in all
+-- Keys: generation, rebuild; of any layout, for they mean the same in all
 -- Args: none
 -- Returns: 1
 -- include: keys

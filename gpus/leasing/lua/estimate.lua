@@ -1,5 +1,5 @@
 -- Why: what the next job of this tenant and model would be charged at dispatch.
--- Keys: KEYS[1] prefix
+-- Keys: estimates, generation, rebuild
 -- Args:
 --   model, tenant: text
 -- Returns: GPU-seconds

@@ -1,7 +1,7 @@
 -- Why: what nobody renewed in time, for the sweep to judge; nothing is freed here. If nobody reached the index for
 --   a long time (Redis paused), nothing runs out before a full lease time from now, but for what was not renewed
 --   since that was granted last: a sweep that looks seldom is a long silence too, each time.
--- Keys: KEYS[1] prefix
+-- Keys: expiry, generation, leases, rebuild, settling, slot, ticking
 -- Args:
 --   limit: number, rows at most
 --   gap_us: number, a silence that is too long

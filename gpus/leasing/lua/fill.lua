@@ -1,6 +1,7 @@
 -- Why: the two-second fill: forgets wakes under way and counts what is missing, so that a lost wake costs one
 --   period. Every pinned host is counted by itself: one whose worker is gone must not eat the others' wakes.
--- Keys: KEYS[1] prefix
+-- Keys: classes, depth, free, generation, kept, leases, open, pending, pool, rebuild, resting, server, servers, slot,
+--   warm
 -- Args:
 --   pools: texts
 -- Returns: wakes, flat: pool, host, count, …

@@ -1,5 +1,6 @@
 -- Why: the server is not registered any more. Leases that run there go on until they end; nothing new begins.
--- Keys: KEYS[1] prefix
+-- Keys: beats, class_servers, class_turn, classes, free, generation, open, pool, rebuild, resting, server, servers,
+--   serving, slot, states, telemetry, warm
 -- Args:
 --   server: text
 -- Returns: 1

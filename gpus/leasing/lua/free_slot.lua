@@ -1,5 +1,6 @@
 -- Why: a quarantined slot is proven free.
--- Keys: KEYS[1] prefix
+-- Keys: classes, depth, free, generation, kept, leases, open, pending, pool, rebuild, resting, server, servers, slot,
+--   states, warm
 -- Args:
 --   slot: text
 -- Returns: wakes, flat: pool, host, count, …

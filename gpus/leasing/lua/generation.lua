@@ -1,5 +1,5 @@
 -- Why: whether the index is whole on the run of the server that answers, and since when.
--- Keys: KEYS[1] prefix
+-- Keys: generation
 -- Args: none
 -- Returns: {id, age in seconds, '1' if no lease could exist when it was begun, the fleet's time in µs}, or nil
 -- include: keys

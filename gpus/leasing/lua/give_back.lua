@@ -1,6 +1,8 @@
 -- Why: nothing ran under this lease (its ticket was stale): the slot is free at once, nothing needs a commit. Of a
 --   follower: its slot is the holder's as before.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
+--   line, models, open, paid, parked, parked_depth, pool, rebuild, resting, running, server, servers, since, slot,
+--   states, tenants, turn, waits, warm
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number

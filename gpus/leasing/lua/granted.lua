@@ -1,5 +1,5 @@
 -- Why: whoever lost a claim's answer must know what it was granted, and must not be granted anything by asking.
--- Keys: KEYS[1] prefix
+-- Keys: generation, leases, rebuild, slot
 -- Args:
 --   worker, attempt: text
 -- Returns: the lease as an array (lease_reply), or nil

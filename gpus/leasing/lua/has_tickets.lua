@@ -1,5 +1,5 @@
 -- Why: the reconciler asks which waiting jobs of the database are out of reach, and pushes those.
--- Keys: KEYS[1] prefix
+-- Keys: generation, held, line, pool, rebuild
 -- Args:
 --   pool: text
 --   tickets: records

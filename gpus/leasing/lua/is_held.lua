@@ -1,6 +1,6 @@
 -- Why: whoever repairs must know whether an attempt still has its lease, or an end that is being committed. A follower
 --   may have begun without Redis having heard of it yet.
--- Keys: KEYS[1] prefix
+-- Keys: generation, rebuild, settling, slot
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number

@@ -1,6 +1,6 @@
 -- Why: the database knows that a lease's worker lives and holds it, though Redis does not hear of it: the lease goes on
 --   for one lease time, as if it had been renewed.
--- Keys: KEYS[1] prefix
+-- Keys: expiry, generation, rebuild, settling, slot
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number

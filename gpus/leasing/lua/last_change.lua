@@ -1,5 +1,5 @@
 -- Why: a server's own counts prove something only if no lease of it changed around the question.
--- Keys: KEYS[1] prefix
+-- Keys: generation, rebuild, server, slot
 -- Args:
 --   server: text
 -- Returns: seconds since a lease of it last began or ended, or nil

@@ -1,5 +1,5 @@
 -- Why: the index is whole: the marker names the run of the server that holds it, and leasing begins.
--- Keys: KEYS[1] prefix
+-- Keys: generation, rebuild, ticking
 -- Args:
 --   owner: text
 --   id: text, of the new generation

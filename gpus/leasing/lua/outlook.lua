@@ -1,5 +1,6 @@
 -- Why: somebody asks why a job waits, or would wait: everything that the line knows of it, in one look.
--- Keys: KEYS[1] prefix
+-- Keys: asked, circuits, classes, depth, estimates, forecast, generation, heads, held, kept, leases, line, marks,
+--   models, paid, parked, pool, running, server, serving, slot, states, tenants, turn
 -- Args:
 --   pool: text
 --   job: text, '' for one that is not in line

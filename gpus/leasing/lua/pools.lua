@@ -1,5 +1,5 @@
 -- Why: the fill goes over all pools, a few in one step.
--- Keys: KEYS[1] prefix
+-- Keys: generation, pools, rebuild
 -- Args: none
 -- Returns: the names of the pools
 -- include: keys

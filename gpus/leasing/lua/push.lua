@@ -1,6 +1,8 @@
 -- Why: puts waiting jobs into the line, and says how many wakes became useful by it. A job that is leased or
 --   whose end is being committed must not stand in line.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, generation, heads, held, kept,
+--   leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, pools, rebuild, running, server,
+--   serving, since, states, tenants, turn, waits
 -- Args:
 --   pool: text
 --   tickets: records

@@ -1,6 +1,8 @@
 -- Why: the database says that this slot's GPU may still be busy with an attempt that nobody controls; nobody gets
 --   it until it is proven free. A lease (or end) of another attempt stays: it was given after a proof.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
+--   line, models, open, paid, parked, parked_depth, pool, rebuild, running, server, servers, since, slot, states,
+--   tenants, turn, waits, warm
 -- Args:
 --   slot, attempt: text
 --   pool: text, its server's, '' for a server that is configured

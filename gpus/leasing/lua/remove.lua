@@ -1,5 +1,6 @@
 -- Why: a waiting job that is cancelled or late must leave the line before its row says so; not there = it runs.
--- Keys: KEYS[1] prefix
+-- Keys: broad, class_turn, classes, depth, estimates, foretold, generation, heads, kept, leases, line, marks, models,
+--   paid, parked, parked_depth, pool, rebuild, since, tenants, turn, waits
 -- Args:
 --   pool, job, model, tenant: text
 --   priority: number

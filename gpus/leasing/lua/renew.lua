@@ -1,6 +1,8 @@
 -- Why: a living holder keeps its leases and unconfirmed ends. A lease that the sweep made adoptable and nobody
 --   took yet comes back. While the index is being rebuilt, what it does not know is announced to it.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, foretold, free, generation, heads, held, kept,
+--   leases, line, marks, models, open, paid, parked, parked_depth, pool, pools, rebuild, running, server, servers,
+--   settling, since, slot, states, tenants, ticking, turn, waits, warm
 -- Args:
 --   worker: text
 --   lease_us: number

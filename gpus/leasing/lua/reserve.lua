@@ -1,6 +1,8 @@
 -- Why: while a short job runs, its worker claims what its slot runs next, so that it need not ask in between. Asked again
 --   with the same attempt it answers the same.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, generation, heads, held, kept,
+--   leases, line, marks, models, paid, parked, parked_depth, pool, rebuild, running, server, serving, since, slot,
+--   states, tenants, turn, waits
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number

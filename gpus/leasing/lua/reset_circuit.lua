@@ -1,5 +1,6 @@
 -- Why: an operator closes a circuit: the server, or the model, is mended.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, free, generation, kept, leases, open, pending, pool, rebuild,
+--   resting, server, servers, slot, turn, warm
 -- Args:
 --   kind: text, server or model
 --   name, pool: text

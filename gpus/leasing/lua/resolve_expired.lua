@@ -1,5 +1,7 @@
 -- Why: the sweep's verdict on an expired lease or end, if it still is what the sweep saw.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
+--   line, models, open, paid, parked, parked_depth, pool, rebuild, resting, running, server, servers, settling,
+--   since, slot, states, tenants, ticking, turn, waits, warm
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number

@@ -1,5 +1,5 @@
 -- Why: the server said that it is busy; it gets no lease for a while.
--- Keys: KEYS[1] prefix
+-- Keys: free, generation, open, rebuild, resting, server, servers, slot, warm
 -- Args:
 --   server: text
 --   rest_us: number

@@ -1,5 +1,7 @@
 -- Why: during a rebuild a live attempt of the database gets its slot back; its holder, if there is one, renews it.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, foretold, free, generation, heads, held, kept,
+--   leases, line, marks, models, open, paid, parked, parked_depth, pool, pools, rebuild, running, server, servers,
+--   settling, since, slot, states, tenants, turn, waits, warm
 -- Args:
 --   lease_us: number
 --   held_us: number or nil, since it was leased; nil: as leased_us says

@@ -1,6 +1,6 @@
 -- Why: after a rebuild tenants take turns as if the index had never been lost: who got more lately comes later.
 --   Only where a tenant has paid nothing in this index yet, so that a rebuild that goes on charges nobody twice.
--- Keys: KEYS[1] prefix
+-- Keys: class_turn, classes, generation, kept, leases, models, paid, pool, rebuild, since, tenants, turn
 -- Args:
 --   pool: text
 --   shares: records

@@ -1,6 +1,7 @@
 -- Why: tenants that are held back for a reason start nothing new, and those that are not among them any more go on,
 --   unless there is another reason. All of them each time, so that it can be told again and again.
--- Keys: KEYS[1] prefix
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, generation, heads, kept, leases, line, models, open,
+--   paid, parked, parked_depth, pending, pool, pools, rebuild, since, turn
 -- Args:
 --   pool: text
 --   reason: text, a letter: p paused, q quota

@@ -1,6 +1,7 @@
 -- Why: ends that are committed need no memory any more; a slot that was only waiting for that is free again. An index
 --   that is made anew may hold one as a lease: its worker's renewal was under way when the lease was released.
--- Keys: KEYS[1] prefix
+-- Keys: classes, depth, expiry, free, generation, held, kept, leases, models, open, parked, pending, pool, rebuild,
+--   resting, running, server, servers, settling, slot, states, tenants, waits, warm
 -- Args:
 --   ends: records
 --     slot, job, attempt: text

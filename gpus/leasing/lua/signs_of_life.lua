@@ -1,5 +1,5 @@
 -- Why: whether an index is closed, and whether processes still work in it, also those that say nothing in the database.
--- Keys: KEYS[1] prefix, of any layout: `rebuild`, `ticking` and `expiry` mean the same in all
+-- Keys: expiry, rebuild, ticking; of any layout, for they mean the same in all
 -- Args:
 --   limit: number, attempts at most
 -- Returns: {who closed it, or '', µs since a sweep last looked for expired leases, or '', attempt, …}: the attempts

@@ -1,5 +1,5 @@
 -- Why: operators and lock sync look at the slots of some servers.
--- Keys: KEYS[1] prefix
+-- Keys: expiry, generation, rebuild, server, slot, ticking
 -- Args:
 --   servers: texts, few: each costs a read per slot
 -- Returns: per slot, server by server: {slot, pool, state, resting 0|1, warm model, job, attempt, epoch, model, held s,

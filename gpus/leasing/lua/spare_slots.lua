@@ -1,5 +1,6 @@
 -- Why: who would rather be refused than wait asks first whether a job that came now would find a slot.
--- Keys: KEYS[1] prefix
+-- Keys: circuits, classes, depth, generation, kept, leases, open, parked, pool, rebuild, running, server, serving,
+--   tenants
 -- Args:
 --   pool, tenant: text
 --   models: texts

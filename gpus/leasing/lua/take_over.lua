@@ -1,5 +1,5 @@
 -- Why: the database gave an adopted attempt a new epoch; from here the lease answers to that one only.
--- Keys: KEYS[1] prefix
+-- Keys: expiry, free, generation, leases, open, rebuild, server, slot, states, warm
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number

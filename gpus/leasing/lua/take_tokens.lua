@@ -1,7 +1,7 @@
 -- Why: a tenant submits so many jobs per second in the long run, and a burst at once: a token bucket. It is no part of
 --   the index and asks for no generation: it counts while the index is made anew. A bucket that is not there is full,
 --   so it may have a time to live, which is what it needs to be full again: nothing else has to remove it.
--- Keys: KEYS[1] prefix
+-- Keys: rate
 -- Args:
 --   tenant: text
 --   tokens: number, wanted; 0 only looks and changes nothing

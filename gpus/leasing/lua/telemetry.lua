@@ -1,5 +1,5 @@
 -- Why: an operator sees how a GPU did lately. How long ago each was told is by one clock, as with beats.
--- Keys: KEYS[1] prefix
+-- Keys: telemetry
 -- Args:
 --   server: text
 --   within_us: number, how far back

@@ -1,0 +1,75 @@
+"""The head of a script lists the keys that the script and its includes can touch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpus.leasing.scripts import FOLDER, script_names
+
+from .lua_calls import OF_EACH_CALL, code_of, functions, keys_of
+from .rig import POOL, WORKER, Rig
+
+
+def listed(script: str) -> list[str]:
+    """After `Keys:`, up to a remark."""
+    found = re.search(r"^-- Keys: (.*\n(?:--   .*\n)*)", (FOLDER / f"{script}.lua").read_text(), re.MULTILINE)
+    assert found is not None
+    names = re.sub(r"\n(-- )?", " ", found[1]).partition(";")[0]
+    return [] if names.strip() == "none" else re.findall(r"\w+", names)
+
+
+@pytest.mark.parametrize("script", script_names())
+def test_a_head_lists_each_key_that_the_script_can_touch(script: str) -> None:
+    assert listed(script) == sorted(keys_of(script))
+
+
+def test_all_functions_of_includes_are_looked_through() -> None:
+    for path in (FOLDER / "includes").glob("*.lua"):
+        names = set(re.findall(r"^local function (\w+)", path.read_text(), re.MULTILINE))
+        module = path.stem.capitalize()
+        assert {name for one, name in functions() if one == module} == names
+        assert not re.search(
+            r"^\s*Keys\.\w+\(", re.sub(r"(?ms)^local function.*?^end", "", code_of(path.read_text()))
+        )
+
+
+def test_what_is_touched_in_a_real_run_is_listed(rig: Rig) -> None:
+    """The lists are made by reading; here the server says what was touched."""
+    rig.server(slots=2)
+    rig.tenant("t1", most=2)
+    done: dict[str, Any] = {}
+
+    def claim() -> None:
+        done["lease"] = rig.must_claim()
+
+    def release() -> None:
+        rig.release(done["lease"], gpu_seconds=1.0, next_attempt_id="next")
+
+    steps: dict[str, Callable[[], Any]] = {
+        "push": lambda: rig.push("a", "b", "c"),
+        "claim": claim,
+        "renew": lambda: rig.leases.renew(WORKER, [done["lease"]], []),
+        "release": release,
+        "settled": lambda: rig.leases.settled([done["lease"].ref]),
+        "depth": lambda: rig.leases.depth(POOL),
+        "slots": lambda: rig.leases.slots("s1"),
+        "expired": rig.leases.expired,
+        "spare_slots": lambda: rig.leases.spare_slots(POOL, "t1", ["flux"]),
+        "outlook": lambda: rig.leases.outlook(POOL, rig.tickets["c"]),
+        "forget_server": lambda: rig.leases.forget_server("s1"),
+    }
+    with rig.client.monitor() as monitor:
+        for script, step in steps.items():
+            step()
+            rig.client.echo(f"after {script}")
+            touched, command = set[str](), ""
+            while f"after {script}" not in command:
+                command = monitor.next_command()["command"]
+                names = re.findall(rf"{re.escape(rig.prefix)}(\w+)", command)
+                touched |= set() if command.startswith("FCALL") else set(names)
+            assert len(touched) > 2, script
+            assert touched <= {*listed(script), *OF_EACH_CALL}, script
