@@ -1,4 +1,6 @@
-"""Circuit breakers as operators see and close them; the lease layer opens them (`circuit.lua`)."""
+"""Circuit breakers as operators see and close them; the lease layer opens them
+(`gpus/leasing/lua/includes/circuit.lua`).
+"""
 
 from __future__ import annotations
 

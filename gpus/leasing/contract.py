@@ -1,9 +1,12 @@
 """What the lease layer offers to those above: one fleet's line of tickets and table of leases.
 
-`store.RedisLeases` is the implementation (Lua on Redis/Valkey); services take this contract, so that the
-simulator can stand a store with faults in its place. Every method is one atomic script, raises
-`gpus.errors.LeasingUnavailable` when Redis does not answer or its index is not whole, and may be sent
-twice without harm: it is idempotent on (job, attempt, epoch).
+`store.RedisLeases` is the implementation: each method calls the script of its name in `lua/`, where its
+rule is decided (`release` also `hand_over.lua` and `give_back.lua`). Who goes next is in
+`lua/includes/pick.lua`, shares of bands and tenants in `lua/includes/shares.lua`, `max_running` in
+`lua/includes/parked.lua`. Services take this contract, so that the simulator can put a store with faults in
+its place. Every method is one atomic script, raises `gpus.errors.LeasingUnavailable` when Redis does not
+answer or its index is not whole, and may be sent twice without harm: it is idempotent on (job, attempt,
+epoch).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Priorities as clients write them."""
+"""Priorities as clients write them; bands share slots by `gpus/leasing/lua/includes/shares.lua`."""
 
 from __future__ import annotations
 

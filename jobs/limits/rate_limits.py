@@ -1,7 +1,7 @@
 """How fast a tenant submits: a token bucket in Redis, one token per job, at least one per body that is read.
 
 Without Redis everybody gets in: the promise that a submit is answered stands above the limit, and what the
-database takes bounds it then."""
+database takes bounds it then. The bucket is in `gpus/leasing/lua/take_tokens.lua`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What a tenant is limited to, remembered for a second: a change takes effect within two."""
+"""A tenant's limits at submit (queue length, rate, quota, models), cached for a second.
+
+`max_running` is enforced in `gpus/leasing/lua/includes/parked.lua`.
+"""
 
 from __future__ import annotations
 

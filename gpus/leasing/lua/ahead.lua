@@ -1,4 +1,5 @@
--- Why: a worker reads the rows of the jobs that it will be given next while its slots still run others.
+-- Why: a worker prefetches the rows of the jobs that it will probably be given next. The script changes nothing and
+--   promises nothing.
 -- Keys: estimates, generation, heads, line, models, pool, rebuild, tenants, turn
 -- Args:
 --   pool: text

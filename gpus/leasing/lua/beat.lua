@@ -1,4 +1,4 @@
--- Why: a pinned worker says that it lives, what it runs and how its GPU does; no index is needed for that.
+-- Why: heartbeat of a pinned worker: what it runs, and how its GPU does. It needs no index.
 -- Keys: beats, telemetry
 -- Args:
 --   server: text

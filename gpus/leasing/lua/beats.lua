@@ -1,4 +1,5 @@
--- Why: whether pinned workers live is judged by how long ago they said so, by one clock.
+-- Why: the heartbeats of pinned workers. Their age is measured by the fleet's time, so that clocks of hosts do not
+--   matter.
 -- Keys: beats
 -- Args:
 --   servers: texts

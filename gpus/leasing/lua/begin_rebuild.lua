@@ -1,5 +1,6 @@
--- Why: one at a time makes the index anew; nothing is leased meanwhile. Asked again by the same owner it is a
---   sign of life; an owner without one loses its right, and so does one of another run of the server.
+-- Why: one process at a time rebuilds the index; nothing is leased meanwhile. A second call by the same owner is a sign
+--   of life. An owner without one loses its right, as does an owner of another run of the server. Caller:
+--   jobs/index_rebuild/rebuild.py.
 -- Keys: clock, generation, rebuild, ticking
 -- Args:
 --   owner: text

@@ -1,4 +1,4 @@
--- Why: operators look at the circuits of a pool's models and of some servers.
+-- Why: circuit breakers of a pool's models and of some servers, for operators.
 -- Keys: circuits, generation, kept, pool, rebuild, server
 -- Args:
 --   pool: text

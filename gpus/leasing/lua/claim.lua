@@ -1,5 +1,6 @@
--- Why: a slot and the next ticket, or neither; waiting for capacity can thus never cost a retry. Leases that
---   wait to be adopted come first: their GPU works already; one that nobody could adopt rests, and stands in no way. Asked again with the same attempt it answers the same.
+-- Why: leases a free slot to a worker, with the next ticket for it; or neither, so that waiting for capacity never
+--   costs a retry. Leases that wait to be adopted come first, because their GPU works already; one whose adoption
+--   failed rests. A second call with the same attempt returns the same lease. Caller: jobs/execution/claiming.py.
 -- Keys: asked, broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation,
 --   heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, rebuild,
 --   resting, running, server, servers, serving, since, slot, states, tenants, turn, waits, warm

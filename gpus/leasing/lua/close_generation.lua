@@ -1,5 +1,6 @@
--- Why: an index that another layout takes over gives out nothing any more, not even to processes that know nothing of
---   layouts: it looks as if it were being rebuilt, by an owner that never falls silent. Holders go on in it.
+-- Why: closes an index that another layout takes over: nothing is leased from it any more, not even to processes that
+--   know nothing of layouts. It looks as if it were being rebuilt by an owner that is never silent. Holders of
+--   leases go on in it.
 -- Keys: generation, rebuild; of any layout, for they mean the same in all
 -- Args:
 --   owner: text, who closes it

@@ -1,4 +1,4 @@
--- Why: the pool's rules, live. Both orders are kept at all times, so that switching moves no ticket.
+-- Why: the pool's rules, live. Both orders (fair and fifo) are kept at all times, so that a switch moves no ticket.
 -- Keys: generation, pool, pools, rebuild
 -- Args:
 --   pool: text

@@ -1,4 +1,4 @@
--- Why: a server's slots appear, leave the lists, or change their models at once; leases that run go on.
+-- Why: adds a server's slots, takes them out of the lists, or changes their models at once; leases that run go on.
 -- Keys: broad, class_servers, class_turn, classes, depth, free, generation, kept, leases, open, pending, pool, pools,
 --   rebuild, resting, server, servers, serving, slot, states, turn, warm
 -- Args:

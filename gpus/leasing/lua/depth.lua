@@ -1,4 +1,4 @@
--- Why: how long the line is, by model, and what the pool's slots do.
+-- Why: how many tickets wait, by model, and the states of the pool's slots.
 -- Keys: depth, generation, kept, leases, parked_depth, pending, pool, rebuild, states
 -- Args:
 --   pool: text

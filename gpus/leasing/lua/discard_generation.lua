@@ -1,4 +1,4 @@
--- Why: what an index held before its layout was last in use must not be believed: it is wiped and rebuilt.
+-- Why: an index that was not in use for a while may be wrong: it is marked so that it is wiped and rebuilt.
 -- Keys: generation, rebuild; of any layout, for they mean the same in all
 -- Args: none
 -- Returns: 1

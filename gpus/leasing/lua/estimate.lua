@@ -1,4 +1,4 @@
--- Why: what the next job of this tenant and model would be charged at dispatch.
+-- Why: the GPU-seconds that the next job of this tenant and model would be charged at dispatch.
 -- Keys: estimates, generation, rebuild
 -- Args:
 --   model, tenant: text

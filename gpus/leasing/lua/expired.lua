@@ -1,6 +1,6 @@
--- Why: what nobody renewed in time, for the sweep to judge; nothing is freed here. If nobody reached the index for
---   a long time (Redis paused), nothing runs out before a full lease time from now, but for what was not renewed
---   since that was granted last: a sweep that looks seldom is a long silence too, each time.
+-- Why: lists leases that were not renewed in time, for the sweep to judge; nothing is freed here. After a long silence
+--   (Redis paused) no lease runs out before a full lease time from now, except those that were not renewed since
+--   such a time was granted last. Caller: jobs/sweeps/expired_leases.py.
 -- Keys: expiry, generation, leases, rebuild, settling, slot, ticking
 -- Args:
 --   limit: number, rows at most

@@ -1,5 +1,5 @@
--- Why: the two-second fill: forgets wakes under way and counts what is missing, so that a lost wake costs one
---   period. Every pinned host is counted by itself: one whose worker is gone must not eat the others' wakes.
+-- Why: the two-second fill: forgets wakes under way and counts missing ones, so that a lost wake costs one period. Each
+--   pinned host is counted by itself, so that a host without a worker does not use up the wakes of others.
 -- Keys: classes, depth, free, generation, kept, leases, open, pending, pool, rebuild, resting, server, servers, slot,
 --   warm
 -- Args:

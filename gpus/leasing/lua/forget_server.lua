@@ -1,4 +1,4 @@
--- Why: the server is not registered any more. Leases that run there go on until they end; nothing new begins.
+-- Why: the server is not registered any more. Leases that run there go on until they end; no new one begins.
 -- Keys: beats, class_servers, class_turn, classes, free, generation, open, pool, rebuild, resting, server, servers,
 --   serving, slot, states, telemetry, warm
 -- Args:

@@ -1,4 +1,4 @@
--- Why: a quarantined slot is proven free.
+-- Why: a quarantined slot was proven free.
 -- Keys: classes, depth, free, generation, kept, leases, open, pending, pool, rebuild, resting, server, servers, slot,
 --   states, warm
 -- Args:

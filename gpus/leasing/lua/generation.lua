@@ -1,4 +1,4 @@
--- Why: whether the index is whole on the run of the server that answers, and since when.
+-- Why: whether the index is whole on the server's present run, and since when.
 -- Keys: generation
 -- Args: none
 -- Returns: {id, age in seconds, '1' if no lease could exist when it was begun, the fleet's time in µs}, or nil

@@ -1,5 +1,5 @@
--- Why: nothing ran under this lease (its ticket was stale): the slot is free at once, nothing needs a commit. Of a
---   follower: its slot is the holder's as before.
+-- Why: ends a lease under which nothing ran (its ticket was stale): the slot is free at once, without a commit. For a
+--   follower: its slot stays with the holder.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, resting, running, server, servers, since, slot,
 --   states, tenants, turn, waits, warm

@@ -1,4 +1,4 @@
--- Why: whoever lost a claim's answer must know what it was granted, and must not be granted anything by asking.
+-- Why: the lease that a claim was granted whose answer was lost. The script grants nothing itself.
 -- Keys: generation, leases, rebuild, slot
 -- Args:
 --   worker, attempt: text

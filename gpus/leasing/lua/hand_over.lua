@@ -1,5 +1,5 @@
--- Why: a worker that stops lets go of a run that its server goes on with: adoptable at once, by its remote id. Where the
---   worker only claimed it and could not adopt it, it rests: it must not stand before what the pool can run.
+-- Why: a worker that stops leaves a run that goes on on its server: the lease is adoptable at once. After a failed
+--   adoption the lease rests first, so that claims go on to tickets that can run.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, running, server, since, slot, states, tenants,
 --   turn, waits, warm

@@ -1,4 +1,4 @@
--- Why: the reconciler asks which waiting jobs of the database are out of reach, and pushes those.
+-- Why: the reconciler asks which waiting jobs of the database have no ticket, lease or pending end, and pushes those.
 -- Keys: generation, held, line, pool, rebuild
 -- Args:
 --   pool: text

@@ -1,5 +1,5 @@
--- Why: whoever repairs must know whether an attempt still has its lease, or an end that is being committed. A follower
---   may have begun without Redis having heard of it yet.
+-- Why: whether an attempt still has its lease, or an end that waits for its commit. A follower counts too: it may have
+--   begun before Redis was told.
 -- Keys: generation, rebuild, settling, slot
 -- Args:
 --   slot, job, attempt: text

@@ -1,5 +1,4 @@
--- Why: the database knows that a lease's worker lives and holds it, though Redis does not hear of it: the lease goes on
---   for one lease time, as if it had been renewed.
+-- Why: renews a lease whose worker the database knows to be alive although Redis gets no renewals from it.
 -- Keys: expiry, generation, rebuild, settling, slot
 -- Args:
 --   slot, job, attempt: text

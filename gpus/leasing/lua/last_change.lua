@@ -1,4 +1,4 @@
--- Why: a server's own counts prove something only if no lease of it changed around the question.
+-- Why: a server's own counts prove something only if none of its leases changed around the question.
 -- Keys: generation, rebuild, server, slot
 -- Args:
 --   server: text

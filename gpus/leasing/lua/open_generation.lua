@@ -1,4 +1,4 @@
--- Why: the index is whole: the marker names the run of the server that holds it, and leasing begins.
+-- Why: opens the index: the marker names the run of the server that holds it, and leasing begins.
 -- Keys: generation, rebuild, ticking
 -- Args:
 --   owner: text

@@ -1,4 +1,5 @@
--- Why: somebody asks why a job waits, or would wait: everything that the line knows of it, in one look.
+-- Why: explains why a job waits, or would wait: everything that the line knows of it, in one call. Caller:
+--   gpus/leasing/queue_forecast.py.
 -- Keys: asked, circuits, classes, depth, estimates, forecast, generation, heads, held, kept, leases, line, marks,
 --   models, paid, parked, pool, running, server, serving, slot, states, tenants, turn
 -- Args:

@@ -1,5 +1,5 @@
--- Why: puts waiting jobs into the line, and says how many wakes became useful by it. A job that is leased or
---   whose end is being committed must not stand in line.
+-- Why: adds waiting jobs to the line, and returns how many wakes became useful. A job that is leased, or whose end
+--   waits for its commit, gets no ticket. Caller: jobs/submission/enqueue.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, generation, heads, held, kept,
 --   leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, pools, rebuild, running, server,
 --   serving, since, states, tenants, turn, waits
@@ -10,8 +10,8 @@
 --     priority, place_us: number
 --     avoid: text or nil, a server
 -- Returns: {{outcome, position, p50 µs, p90 µs, starts seen, …}, {pool, host, count, …}, {model that nothing can run
---   because circuits are open, …}}; outcomes: 1 leased (a forecast), 2 queued, 3 duplicate, 4 held; the seconds until it
---   starts are -1 where it starts now, or nobody can know
+--   because circuits are open, …}}; outcomes: 1 leased (a forecast), 2 queued, 3 duplicate, 4 held; the seconds until
+--   it starts are -1 where it starts now, or nobody can know
 -- include: keys
 -- include: call
 -- include: index

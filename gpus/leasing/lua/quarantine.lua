@@ -1,5 +1,6 @@
--- Why: the database says that this slot's GPU may still be busy with an attempt that nobody controls; nobody gets
---   it until it is proven free. A lease (or end) of another attempt stays: it was given after a proof.
+-- Why: the GPU of this slot may still be busy with an attempt that is out of control: the slot is not given out until
+--   it is proven free. A lease or end of another attempt stays, because it was given after a proof. Caller:
+--   jobs/sweeps/quarantine.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, running, server, servers, since, slot, states,
 --   tenants, turn, waits, warm

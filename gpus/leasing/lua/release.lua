@@ -1,6 +1,6 @@
--- Why: ends a lease, corrects its tenant's charge and, if asked, gives the slot to the next ticket in the same
---   step, so that a slot never stands idle for a round trip. Where its follower has begun already, the slot is the
---   follower's, and the next ticket follows that one. Sent twice it answers the same.
+-- Why: ends a lease, corrects its tenant's charge and, if asked, leases the slot to the next ticket in the same step,
+--   so that no slot is idle for a round trip. Where the follower has begun already, the slot is the follower's, and
+--   the next ticket follows that one. A second call returns the same.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation, heads,
 --   held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pool, pools, rebuild, resting,
 --   running, server, servers, serving, settling, since, slot, states, tenants, turn, waits, warm

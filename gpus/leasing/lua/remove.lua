@@ -1,4 +1,5 @@
--- Why: a waiting job that is cancelled or late must leave the line before its row says so; not there = it runs.
+-- Why: takes a waiting job out of the line before its row says that it is cancelled or late. A job without a ticket
+--   runs.
 -- Keys: broad, class_turn, classes, depth, estimates, foretold, generation, heads, kept, leases, line, marks, models,
 --   paid, parked, parked_depth, pool, rebuild, since, tenants, turn, waits
 -- Args:

@@ -1,5 +1,6 @@
--- Why: a living holder keeps its leases and unconfirmed ends. A lease that the sweep made adoptable and nobody
---   took yet comes back. While the index is being rebuilt, what it does not know is announced to it.
+-- Why: a living holder keeps its leases and its ends that wait for a commit. A lease that the sweep made adoptable and
+--   that was not adopted yet comes back. While the index is rebuilt, leases that it does not know are announced to
+--   it. Caller: gpus/leasing/keeper.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, foretold, free, generation, heads, held, kept,
 --   leases, line, marks, models, open, paid, parked, parked_depth, pool, pools, rebuild, running, server, servers,
 --   settling, since, slot, states, tenants, ticking, turn, waits, warm

@@ -1,5 +1,5 @@
--- Why: while a short job runs, its worker claims what its slot runs next, so that it need not ask in between. Asked again
---   with the same attempt it answers the same.
+-- Why: prefetch: claims the next job of a slot while its short job still runs. A second call with the same attempt
+--   returns the same. Caller: jobs/execution/prefetch.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, generation, heads, held, kept,
 --   leases, line, marks, models, paid, parked, parked_depth, pool, rebuild, running, server, serving, since, slot,
 --   states, tenants, turn, waits

@@ -1,4 +1,4 @@
--- Why: an operator closes a circuit: the server, or the model, is mended.
+-- Why: an operator closes a circuit, because the server or the model is repaired.
 -- Keys: broad, circuits, class_turn, classes, depth, free, generation, kept, leases, open, pending, pool, rebuild,
 --   resting, server, servers, slot, turn, warm
 -- Args:

@@ -1,4 +1,5 @@
--- Why: the sweep's verdict on an expired lease or end, if it still is what the sweep saw.
+-- Why: carries out the sweep's verdict on an expired lease or end, if it is still what the sweep saw. Caller:
+--   jobs/sweeps/expired_leases.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, resting, running, server, servers, settling,
 --   since, slot, states, tenants, ticking, turn, waits, warm

@@ -1,4 +1,4 @@
--- Why: the server said that it is busy; it gets no lease for a while.
+-- Why: a server that said it is busy gets no lease for a while.
 -- Keys: free, generation, open, rebuild, resting, server, servers, slot, warm
 -- Args:
 --   server: text

@@ -1,5 +1,5 @@
--- Why: after a rebuild tenants take turns as if the index had never been lost: who got more lately comes later.
---   Only where a tenant has paid nothing in this index yet, so that a rebuild that goes on charges nobody twice.
+-- Why: after a rebuild tenants take turns as before: a tenant that got more lately comes later. Only for tenants that
+--   have paid nothing in this index yet, so that a rebuild that goes on charges no tenant twice.
 -- Keys: class_turn, classes, generation, kept, leases, models, paid, pool, rebuild, since, tenants, turn
 -- Args:
 --   pool: text

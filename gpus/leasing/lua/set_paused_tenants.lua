@@ -1,5 +1,5 @@
--- Why: tenants that are held back for a reason start nothing new, and those that are not among them any more go on,
---   unless there is another reason. All of them each time, so that it can be told again and again.
+-- Why: tenants that are held back for a reason start nothing new; tenants that are not named any more go on, unless
+--   there is another reason. The whole set each time, so that a call may be repeated. Caller: jobs/sweeps/quotas.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, generation, heads, kept, leases, line, models, open,
 --   paid, parked, parked_depth, pending, pool, pools, rebuild, since, turn
 -- Args:

@@ -1,5 +1,5 @@
--- Why: the operator's rules of tenants, live: weight, highest band, how many jobs may run at once. Who is not named
---   keeps what he has. Tickets that wait stand by the new rules at once, and none of them is touched for that.
+-- Why: the operator's rules of tenants, live: weight, highest band, most running jobs. Tenants that are not named keep
+--   theirs. Waiting tickets stand by the new rules at once, and none of them is touched for that.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, generation, heads, kept, leases, line, models, open,
 --   paid, parked, parked_depth, pending, pool, rebuild, running, since, slot, tenants, turn, waits
 -- Args:

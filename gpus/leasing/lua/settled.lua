@@ -1,5 +1,5 @@
--- Why: ends that are committed need no memory any more; a slot that was only waiting for that is free again. An index
---   that is made anew may hold one as a lease: its worker's renewal was under way when the lease was released.
+-- Why: ends that are committed are forgotten; a slot that waited only for that is free again. An index that is made anew
+--   may hold an end as a lease: a renewal of its worker was under way when the lease was released.
 -- Keys: classes, depth, expiry, free, generation, held, kept, leases, models, open, parked, pending, pool, rebuild,
 --   resting, running, server, servers, settling, slot, states, tenants, waits, warm
 -- Args:

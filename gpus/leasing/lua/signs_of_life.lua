@@ -1,4 +1,5 @@
--- Why: whether an index is closed, and whether processes still work in it, also those that say nothing in the database.
+-- Why: whether an index is closed, and whether processes still work in it, also those that write nothing into the
+--   database.
 -- Keys: expiry, rebuild, ticking; of any layout, for they mean the same in all
 -- Args:
 --   limit: number, attempts at most

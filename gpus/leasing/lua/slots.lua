@@ -1,10 +1,10 @@
--- Why: operators and lock sync look at the slots of some servers.
+-- Why: the slots of some servers, for operators and for the sync of locks.
 -- Keys: expiry, generation, rebuild, server, slot, ticking
 -- Args:
 --   servers: texts, few: each costs a read per slot
--- Returns: per slot, server by server: {slot, pool, state, resting 0|1, warm model, job, attempt, epoch, model, held s,
---   expires in s, circuit, attempt of the follower}; '' where there is none; circuit: of the server, '' while it is closed, else open or
---   half_open
+-- Returns: per slot, server by server: {slot, pool, state, resting 0|1, warm model, job, attempt, epoch, model, held
+--   s, expires in s, circuit, attempt of the follower}; '' where there is none; circuit: of the server, '' while it is
+--   closed, else open or half_open
 -- include: keys
 -- include: call
 -- include: index

@@ -1,4 +1,4 @@
--- Why: who would rather be refused than wait asks first whether a job that came now would find a slot.
+-- Why: whether a job that came now would find a slot, for clients that would rather be refused than wait.
 -- Keys: circuits, classes, depth, generation, kept, leases, open, parked, pool, rebuild, running, server, serving,
 --   tenants
 -- Args:

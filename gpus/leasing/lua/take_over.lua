@@ -1,4 +1,4 @@
--- Why: the database gave an adopted attempt a new epoch; from here the lease answers to that one only.
+-- Why: the database gave an adopted attempt a new epoch; from here on the lease answers to that epoch only.
 -- Keys: expiry, free, generation, leases, open, rebuild, server, slot, states, warm
 -- Args:
 --   slot, job, attempt: text

@@ -1,6 +1,6 @@
--- Why: a tenant submits so many jobs per second in the long run, and a burst at once: a token bucket. It is no part of
---   the index and asks for no generation: it counts while the index is made anew. A bucket that is not there is full,
---   so it may have a time to live, which is what it needs to be full again: nothing else has to remove it.
+-- Why: token bucket of a tenant: so many submits per second in the long run, and a burst at once. It is no part of the
+--   index and needs no generation. A bucket that is not there is full, so its key may expire once it is full again,
+--   and nothing else has to remove it. Caller: jobs/limits/rate_limits.py.
 -- Keys: rate
 -- Args:
 --   tenant: text

@@ -1,4 +1,4 @@
--- Why: an operator sees how a GPU did lately. How long ago each was told is by one clock, as with beats.
+-- Why: how a GPU did lately, for operators. Ages are measured by the fleet's time, as of heartbeats.
 -- Keys: telemetry
 -- Args:
 --   server: text

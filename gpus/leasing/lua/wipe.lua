@@ -1,5 +1,5 @@
--- Why: one bounded step of wiping the old index, walking its own registries (no SCAN). A registry goes after what
---   it names, so that a wipe that broke off can go on.
+-- Why: one bounded step of wiping the old index by its own registries (no SCAN). A registry is deleted after the keys
+--   that it names, so that a wipe that broke off can go on.
 -- Keys: asked, broad, circuits, class_servers, class_turn, classes, depth, estimates, expiry, forecast, foretold,
 --   free, heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, pools,
 --   rebuild, resting, running, server, servers, serving, settling, since, slot, states, tenants, ticking, turn,

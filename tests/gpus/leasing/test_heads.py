@@ -37,6 +37,16 @@ def test_all_functions_of_includes_are_looked_through() -> None:
         )
 
 
+def test_python_and_lua_name_files_of_each_other_that_exist() -> None:
+    root = FOLDER.parents[2]
+    in_lua = {path: re.findall(r"[\w/]+/\w+\.py", path.read_text()) for path in FOLDER.rglob("*.lua")}
+    python = [path for floor in ("gpus", "jobs") for path in (root / floor).rglob("*.py")]
+    in_python = {path: re.findall(r"gpus/leasing/lua/[\w/]+\.lua", path.read_text()) for path in python}
+    found = {name for names in (*in_lua.values(), *in_python.values()) for name in names}
+    assert len(found) > 15
+    assert {name for name in found if not (root / name).is_file()} == set()
+
+
 def test_what_is_touched_in_a_real_run_is_listed(rig: Rig) -> None:
     """The lists are made by reading; here the server says what was touched."""
     rig.server(slots=2)

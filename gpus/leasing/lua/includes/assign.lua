@@ -57,7 +57,8 @@ local function give(slot, server, pool, ticket, attempt, worker, lease_us)
 end
 
 -- What the slot of this server runs next, as `take_for` gives it; nil if nothing that may run there waits. warm: the
--- models that its worker has told, or nil. may_run: asked of the tenant whose turn it is; if it says no, nobody else goes.
+-- models that its worker has told, or nil. may_run: asked of the tenant whose turn it is; if it says no, nobody else
+-- goes.
 local function take_next(slot, server, pool, attempt, warm, may_run)
   local class = { server.class, server.models }
   while true do
@@ -71,8 +72,8 @@ local function take_next(slot, server, pool, attempt, warm, may_run)
 end
 
 -- What the holder of a slot runs next: its follower, claimed while the holder's run goes on, so that nobody has to be
--- asked between the two. Its ticket is out of the line and charged; the slot stays the holder's. It has no expiry of its
--- own: it begins when its worker says so, and goes with the holder's lease if it did not.
+-- asked between the two. Its ticket is out of the line and charged; the slot stays the holder's. It has no expiry of
+-- its own: it begins when its worker says so, and goes with the holder's lease if it did not.
 
 -- Nothing of it began: it costs its tenant nothing. Its job waits again once it is pushed. The caller saves the slot.
 local function drop_follower(slot)
@@ -86,8 +87,8 @@ local function drop_follower(slot)
   Leases.forget_job(follower.job, follower.attempt)
 end
 
--- The holder's lease is over and forgotten: the follower holds the slot. since_us: from when its time counts; not while it
--- waited. ended: as in `begin_lease`.
+-- The holder's lease is over and forgotten: the follower holds the slot. since_us: from when its time counts; not
+-- while it waited. ended: as in `begin_lease`.
 local function begin_follower(slot, worker, host, since_us, lease_us, ended)
   local follower = Leases.read_follower(slot)
   local fence = follower.fence
@@ -121,14 +122,16 @@ local function leaves_room(tenant, holder_tenant)
   return cap >= slots_for(tenant) + beside
 end
 
--- Whether the tenant of the run would go on waiting only until that run is over: whose turn it is then, nobody knows yet.
+-- Whether the tenant of the run would go on waiting only until that run is over: whose turn it is then, nobody knows
+-- yet.
 local function frees_its_tenant(slot, pool)
   return Pools.is_full(slot.tenant) and redis.call('SISMEMBER', Keys.waits(slot.tenant), pool.name) == 1
 end
 
--- Claims one for the holder that is leased the slot, and has none; the answer is a lease for the store. Or nil: nothing that may run there
--- waits, or less than one for each running slot, so that some other one will be free for it sooner; or the
--- server or a model failed last, or a tenant's limit decides, and what may begin is seen when the run is over.
+-- Claims one for the holder that is leased the slot, and has none; the answer is a lease for the store. Or nil:
+-- nothing that may run there waits, or less than one for each running slot, so that some other one will be free for it
+-- sooner; or the server or a model failed last, or a tenant's limit decides, and what may begin is seen when the run
+-- is over.
 local function follow(slot, server, index, pool, attempt, warm)
   if pool.failing > 0 or not Availability.may_go_on(slot, server, index) then return nil end
   local queues = pool.queues
@@ -148,7 +151,8 @@ local function follow(slot, server, index, pool, attempt, warm)
   return Leases.lease_reply(follower, false)
 end
 
--- Ends a lease for good, with nothing left to commit, and its follower with it; what becomes of its slot is the caller's.
+-- Ends a lease for good, with nothing left to commit, and its follower with it; what becomes of its slot is the
+-- caller's.
 
 local function drop_lease(slot, seconds)
   drop_follower(slot)

@@ -3,9 +3,10 @@
 -- include: call
 -- include: slots
 
--- The lists of slots that can be given out. A slot is listed exactly while it is adoptable, or free on a server that
--- does not rest; of a server whose circuit is half open, only the slot that tries; every list is by (class, host), adoptable slots under a class of that name, and `open` counts each
--- list by host. The score of an adoptable slot is the time from which claims may take it.
+-- A slot is listed exactly while it is adoptable, or free on a server that does not rest. Of a server whose circuit is
+-- half open only the slot that tries is listed. Each list is of one class and host; adoptable slots have a class of
+-- that name. `open` counts each list by host. The score of an adoptable slot is the time from which claims may take
+-- it.
 
 local function list_slot(pool, class, host, slot, from_us)
   redis.call('ZADD', Keys.free(pool, class, host), from_us, slot.name)
@@ -99,7 +100,8 @@ local function arrange_slots(server)
   return opened
 end
 
--- Servers that said they are busy, or whose circuit opened, rest for a while: their free slots leave the lists meanwhile.
+-- Servers that said they are busy, or whose circuit opened, rest for a while: their free slots leave the lists
+-- meanwhile.
 
 local LOOK_AGAIN_US = 2000000
 
@@ -151,7 +153,7 @@ local function end_rests(limit)
   end
 end
 
--- What becomes of a slot that nothing holds any more, and of a server whose last slot that was.
+-- A slot that is not held any more becomes free, off, or is deleted; so is a gone server after its last slot.
 
 -- Forgets a gone server once nothing holds any of its slots.
 local function bury_server(server)
@@ -182,7 +184,7 @@ local function idle_slot(slot, since_us)
   return show_slot(slot, server), server
 end
 
--- A lease whose holder let go of it or vanished, but whose run goes on: whoever claims next takes it up.
+-- An adoptable lease: its holder is gone, its run goes on, and the next claim takes it over.
 
 -- The slot must not be listed yet.
 local function make_adoptable(slot)
@@ -197,7 +199,7 @@ local function unmake_adoptable(slot)
   Slots.set_state(slot, 'leased')
 end
 
--- Somebody could not adopt it: it rests, each time twice as long, so that claims go on to what they can run.
+-- After a failed adoption the lease rests, each time twice as long, so that claims go on to other work.
 local function rest_lease(slot, first_us, most_us)
   slot.rest_us = math.min(slot.rest_us and 2 * slot.rest_us or first_us, most_us)
   slot.rests_until = Call.now + slot.rest_us

@@ -1,18 +1,18 @@
--- What belongs to one call: the fleet's time, and what the call has read. The functions stay in the server from call to
--- call, and everything that they remember is in the table below: a call begins with nothing of the one before but what its
--- process was told when it was greeted, and the fleet's clock.
+-- What belongs to one call: the fleet's time, and what the call has read. The functions stay in the server from call
+-- to call, and everything that they remember is in the table below: a call begins with nothing of the one before but
+-- what its process was told when it was greeted, and the fleet's clock.
 -- include: keys
 
--- now: the fleet's time, µs since the epoch. run_id: of the server's process that this is; nil in one that nobody greeted
--- (gpus/leasing/scripts.py). replication: its name then; a process gets another one when it becomes a master. pools,
--- rules, kept, open, paces, class_lists: what this call has read, each by name. set_asides: tenants that it has set aside
--- (turns.lua).
+-- now: the fleet's time, µs since the epoch. run_id: of the server's process that this is; nil in one that nobody
+-- greeted (gpus/leasing/scripts.py). replication: its name then; a process gets another one when it becomes a master.
+-- pools, rules, kept, open, paces, class_lists: what this call has read, each by name. set_asides: tenants that it has
+-- set aside (turns.lua).
 local Call = {}
 Call.run_id, Call.replication = nil, nil
 
--- The fleet's time: `now`, microseconds since the epoch. It is Redis' own clock as long as that only goes on; where it is
--- set back or ahead, the fleet's time goes on as before and comes nearer by a tenth of the time that passes. So nothing
--- here is ever judged by a clock that was set (docs/adr/0033-one-time.md).
+-- The fleet's time: `now`, microseconds since the epoch. It is Redis' own clock as long as that only goes on; where it
+-- is set back or ahead, the fleet's time goes on as before and comes nearer by a tenth of the time that passes. So
+-- nothing here is ever judged by a clock that was set (docs/adr/0033-one-time.md).
 
 local SAVED_EVERY_US = 10000
 local SLACK_US = 2000000       -- a call is under way so long at most (connect.py: TIMEOUT_SECONDS)

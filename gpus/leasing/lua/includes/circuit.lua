@@ -1,12 +1,12 @@
--- Circuit breakers: a server, or a model, that fails again and again by its own fault rests, twice as long each time, up
--- to a cap; then it is half open and exactly one job tries: if that ends well the circuit closes. A verdict is what an
--- attempt's end says: 'well', 'server', 'model', 'either', 'answered' (bad input), or '' (nothing: busy, cancelled,
+-- Circuit breakers: a server, or a model, that fails again and again by its own fault rests, twice as long each time,
+-- up to a cap; then it is half open and exactly one job tries: if that ends well the circuit closes. A verdict is what
+-- an attempt's end says: 'well', 'server', 'model', 'either', 'answered' (bad input), or '' (nothing: busy, cancelled,
 -- interrupted). A server that is tried needs no success: 'answered' and 'model' say that it is there and works.
--- 'either' counts for the model first, and for the server only while the model's circuit is closed.
--- One tenant's failures open nothing while another waits for the model, and where they opened it, nobody having waited, the
--- first job of another tenant tries at once (`offer_try`).
--- rules: {failures, rest µs, cap µs}; failures 0: no circuit ever opens. Ends of attempts that began before a circuit
--- opened say nothing about it. An open server rests (availability.lua); an open model is kept back (classes.lua).
+-- 'either' counts for the model first, and for the server only while the model's circuit is closed. One tenant's
+-- failures open nothing while another waits for the model, and where they opened it, nobody having waited, the first
+-- job of another tenant tries at once (`offer_try`). rules: {failures, rest µs, cap µs}; failures 0: no circuit ever
+-- opens. Ends of attempts that began before a circuit opened say nothing about it. An open server rests
+-- (availability.lua); an open model is kept back (classes.lua).
 -- include: keys
 -- include: call
 -- include: slots

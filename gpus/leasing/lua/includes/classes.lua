@@ -1,4 +1,5 @@
--- Which models may run where: models with an open circuit, classes of servers, and whether any server could run a model.
+-- Which models may run where: models with an open circuit, classes of servers, and whether any server could run a
+-- model.
 -- include: keys
 -- include: call
 -- include: pools
@@ -6,15 +7,15 @@
 
 -- Models that are kept back because their circuit is open: no ticket of them is found, and none wakes anybody. `kept`
 -- holds, by model, until when (µs), then the attempt that tries; once that attempt has no lease any more and said
--- nothing, another may try. A model that is kept back has a record in `circuits`: in a pool without any this costs nothing.
+-- nothing, another may try. A model that is kept back has a record in `circuits`: in a pool without any this costs
+-- nothing.
 
 local BY = 'by:'  -- before an attempt's id
 
 local function forget_kept(pool) Call.kept[pool] = nil end
 
--- The caller saves the pool: it counts the records.
--- nil, or {strikes, struck, servers ',a,b,' that it failed on, opens, tenants: failures by tenant, alone: the tenant that
--- alone struck until it opened, or ''}.
+-- The caller saves the pool: it counts the records. nil, or {strikes, struck, servers ',a,b,' that it failed on,
+-- opens, tenants: failures by tenant, alone: the tenant that alone struck until it opened, or ''}.
 local function read_circuit(pool, model)
   local packed = pool.failing > 0 and redis.call('HGET', Keys.circuits(pool.name), model)
   if not packed then return nil end
@@ -71,8 +72,8 @@ local function keep_others_back(pool, model, attempt)
   forget_kept(pool)
 end
 
--- Servers of a pool that run the same models form a class, so that the next ticket is looked for once per class and
--- not once per server.
+-- Servers of a pool that run the same models form a class: the next ticket is looked for once per class, not per
+-- server.
 
 local function serves(models, model) return models:find(',' .. model .. ',', 1, true) ~= nil end
 

@@ -6,11 +6,11 @@
 -- include: shares
 -- include: line
 
--- When a ticket will start: first guess (its position × what a ticket takes the pool), and by which factor guesses were
--- wrong. Of one job in four the guess at its push is kept in `foretold` until it starts; then the error moves the
--- factors in `forecast` that as many real waits lie below as they should: the median and the 90 % quantile, each by stochastic
--- approximation (Robbins, Monro 1951), in logarithms, per decade of the guess. So the factors hold what no guess knows:
--- arrivals that overtake, run times that vary, slots that come and go.
+-- When a ticket will start: first guess (its position × what a ticket takes the pool), and by which factor guesses
+-- were wrong. Of one job in four the guess at its push is kept in `foretold` until it starts; then the error moves the
+-- factors in `forecast` that as many real waits lie below as they should: the median and the 90 % quantile, each by
+-- stochastic approximation (Robbins, Monro 1951), in logarithms, per decade of the guess. So the factors hold what no
+-- guess knows: arrivals that overtake, run times that vary, slots that come and go.
 
 local SHORTEST = 0.1  -- seconds; shorter waits are not told apart
 local NEWEST_MOVES = 0.08
@@ -26,8 +26,8 @@ local function once(of, what, read)
   return Call.paces[name]
 end
 
--- {what a ticket takes the pool, in seconds: mean GPU-seconds ÷ slots that work; that mean; those slots; tickets by model;
--- factors, as far as they were asked for}
+-- {what a ticket takes the pool, in seconds: mean GPU-seconds ÷ slots that work; that mean; those slots; tickets by
+-- model; factors, as far as they were asked for}
 local function read_pace(pool_name)
   local flat, models, depth, total = redis.call('HGETALL', Keys.depth(pool_name)), {}, {}, 0
   for i = 1, #flat, 2 do
@@ -98,12 +98,11 @@ local function forget_forecast(pool_name, job)
   if is_foretold(job) then redis.call('HDEL', Keys.foretold(pool_name), job) end
 end
 
--- Where a ticket stands in the line: an estimate, from 1, of the jobs that go before it and run on its servers. However
--- many wait, so many tenants are looked at and so many lines of each, and stand for the others; what is asked of them is
--- asked once in a call.
--- A ticket here is {name, model, tenant, score, rank, parked, comes_last}; name: its line, as in `models`; rank: there,
--- nil if it is only thought of; comes_last: nobody of a fifo line stands behind it. most: {tenants, lines}: of other
--- tenants, and of its own, to look at.
+-- Where a ticket stands in the line: an estimate, from 1, of the jobs that go before it and run on its servers.
+-- However many wait, so many tenants are looked at and so many lines of each, and stand for the others; what is asked
+-- of them is asked once in a call. A ticket here is {name, model, tenant, score, rank, parked, comes_last}; name: its
+-- line, as in `models`; rank: there, nil if it is only thought of; comes_last: nobody of a fifo line stands behind it.
+-- most: {tenants, lines}: of other tenants, and of its own, to look at.
 
 local OTHERS_LINES = 4
 local COARSE = 1.25  -- a sample among so many more, or fewer, is as good
@@ -121,8 +120,8 @@ local function on_same_servers(pool, classes, model)
   end)
 end
 
--- The sum of count(name) over a tenant's lines in the queue for these models, whose first ticket comes before `score` in
--- the tenant's own order. most: lines to look at.
+-- The sum of count(name) over a tenant's lines in the queue for these models, whose first ticket comes before `score`
+-- in the tenant's own order. most: lines to look at.
 local function sum_over_lines(queue, tenant, models, score, most, count)
   local lines, sum = Keys.models(queue.at, tenant), 0
   local names = redis.call('ZRANGE', lines, '-inf', score, 'BYSCORE', 'LIMIT', 0, most + 1)

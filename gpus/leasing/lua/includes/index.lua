@@ -32,7 +32,8 @@ end
 -- After a long silence nothing runs out before the floor, so that living keepers get time to renew. What expires before
 -- `had_time_us` had that time once already and was not renewed in it.
 
--- Added to the time at which a lease expires: it is the fleet's. A version that goes by TIME alone writes whole numbers.
+-- Added to the time at which a lease expires: it is the fleet's. A version that goes by TIME alone writes whole
+-- numbers.
 local FLEET_TIME = 0.5
 
 local function read_floor()
@@ -47,8 +48,8 @@ local function runs_out_in(expires, clock_us, floor_us, had_time_us)
   return math.floor(expires) - clock
 end
 
--- Sweepers of a version that knows no `had_time_us` write `floor_us` alone, anew after each of their silences: theirs is
--- taken over where none is in force, and so is not put off by the next.
+-- Sweepers of a version that knows no `had_time_us` write `floor_us` alone, anew after each of their silences: theirs
+-- is taken over where none is in force, and so is not put off by the next.
 local function grant_time(was_silent, lease_us)
   local seen = redis.call('HMGET', Keys.ticking(), 'kept_floor_us', 'floor_us')
   local before_us, floor_us = tonumber(seen[1]) or 0, tonumber(seen[2]) or 0
@@ -59,10 +60,11 @@ local function grant_time(was_silent, lease_us)
   end
 end
 
--- How long the index was reached by nobody who renews or looks for what ran out: Redis was paused, or they all were.
+-- Silences: times in which no keeper renewed and no sweep looked for expired leases, because Redis or all of them were
+-- paused.
 
--- The longest silence since the last look for expired leases, in µs, the present one included; 0 where an older version opened
--- the index and no sweep has looked since.
+-- The longest silence since the last look for expired leases, in µs, the present one included; 0 where an older
+-- version opened the index and no sweep has looked since.
 local function longest_silence()
   local seen = redis.call('HMGET', Keys.ticking(), 'at_us', 'renewed_us', 'silent_us')
   if not seen[1] then return 0 end

@@ -1,10 +1,17 @@
--- A mark is what must be remembered of few tickets only: how often it was skipped, since when, and the server it
--- avoids. What this call has read or written of them is remembered with the pool: pool.marks[member], false: none.
+-- The waiting tickets. A ticket stands in one zset, a *line*, per (pool, band it asks for, model, tenant), scored by
+-- its place plus its priority's head start; its member is the level inside the band, then the job's id. So where a
+-- ticket stands does not depend on what its tenant was granted: `models`, by the queue in which the tenant's jobs
+-- stand, names its lines there (band asked for, then model) in the tenant's own order, and a grant moves those.
+-- Here, and only here, tickets come and go, so that the counts and the two orders (turns and heads) over the lines
+-- are always true. A parked tenant has its lines, and its models, and stands in neither order (parked.lua).
 -- include: keys
 -- include: pools
 -- include: classes
 -- include: turns
 -- include: shares
+
+-- Marks: what must be remembered of few tickets only: how often a ticket was skipped, since when, and the server that
+-- it avoids. What this call has read or written of them is kept with the pool: pool.marks[member], false: none.
 
 local function set_mark(pool, member, skips, since_us, avoid)
   local mark = string.format('%d:%d:%s', skips, since_us, avoid)
@@ -30,13 +37,6 @@ local function drop_mark(pool, member)
   pool.marked = pool.marked - redis.call('HDEL', Keys.marks(pool.name), member)
   pool.marks[member] = false
 end
-
--- The waiting tickets. A ticket stands in one zset, a *line*, per (pool, band it asks for, model, tenant), scored by
--- its place plus its priority's head start; its member is the level inside the band, then the job's id. So where a
--- ticket stands does not depend on what its tenant was granted: `models`, by the queue in which the tenant's jobs
--- stand, names its lines there (band asked for, then model) in the tenant's own order, and a grant moves those.
--- Here, and only here, tickets come and go, so that the counts and the two orders (turns and heads) over the lines
--- are always true. A parked tenant has its lines, and its models, and stands in neither order (parked.lua).
 
 local FULL = 'm'  -- the reason to park a tenant that runs as many jobs as it may
 
@@ -114,8 +114,8 @@ local function leave_pool(pool, tenant)
   if pool.parked > 0 then drop_reason(pool, tenant, FULL) end
 end
 
--- Of the tenant's lines of these few models (',a,b,') in the queue the one whose first ticket comes first: its name, and
--- its score in `models`; or nil.
+-- Of the tenant's lines of these few models (',a,b,') in the queue the one whose first ticket comes first: its name,
+-- and its score in `models`; or nil.
 local function first_line(queue, tenant, models)
   local names = {}
   for asked = 0, queue.band do
@@ -188,8 +188,8 @@ end
 
 -- The lines in which its tenant still waits in this queue (as ZRANGE WITHSCORES gives them, one more than MOST_ORDERED
 -- at most), or nil if the ticket did not stand there. The caller says what the tenant pays: nothing
--- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {line: its line's key; score: its own; after: the
--- next one of its line, as ZRANGE WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
+-- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {line: its line's key; score: its own; after:
+-- the next one of its line, as ZRANGE WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
 local function remove_ticket(pool, queue, name, tenant, member, parked, known)
   local line, models, model = known.line or named_line(pool, name, tenant), Keys.models(queue.at, tenant), name:sub(2)
   if redis.call('ZREM', line, member) == 0 then return nil end

@@ -1,5 +1,6 @@
--- Tenants that get no new lease for a while. `parked` holds, by tenant, the reasons why, one letter each: who has none
--- left goes on. Their tickets stay where they stand, but no order names them, so that no claim walks over them.
+-- Parked tenants get no new lease. `parked` holds, by tenant, the reasons, one letter each; a tenant goes on when its
+-- last reason is gone. Its tickets stay in their lines, but no order names the tenant, so that no claim walks over
+-- them.
 -- include: keys
 -- include: pools
 -- include: slots
@@ -62,9 +63,10 @@ local function unpark(pool, tenant, reason, back)
   end)
 end
 
--- Tenant.max_running, over all pools of the fleet. `running` names the leases of tenants that have a limit. At the limit
--- the script that grants the last lease parks the tenant wherever it waits; the script that ends a lease takes that back.
--- Jobs that run above a limit that was lowered run on. jobs/limits/tenant_limits.py has the limits at submit.
+-- Tenant.max_running, over all pools of the fleet. `running` names the leases of tenants that have a limit. At the
+-- limit the script that grants the last lease parks the tenant wherever it waits; the script that ends a lease takes
+-- that back. Jobs that run above a limit that was lowered run on. jobs/limits/tenant_limits.py has the limits at
+-- submit.
 
 -- After a lease of the tenant began or ended, or its limit changed. back: tickets by pool and model that came back.
 local function heed_cap(tenant, back)

@@ -1,8 +1,8 @@
 -- Which ticket goes next to a slot. The band first; in it the tenant whose turn it is (fair) or who has the oldest
--- ticket (fifo), both read from the same lines, so that switching moves nothing. A set of models is written ',a,b,'.
--- A ticket here is {queue, name, line, model, tenant, rank, tag, member, score, after, is_only}; name: its line, as in
--- `models`; line: its key; rank: the tenant's tag (fair), or the score (fifo); tag: the tenant's, nil: not read; the last two: see
--- `remove_ticket`. A class: {id, models}.
+-- ticket (fifo), both read from the same lines, so that switching moves nothing. A set of models is written ',a,b,'. A
+-- ticket here is {queue, name, line, model, tenant, rank, tag, member, score, after, is_only}; name: its line, as in
+-- `models`; line: its key; rank: the tenant's tag (fair), or the score (fifo); tag: the tenant's, nil: not read; the
+-- last two: see `remove_ticket`. A class: {id, models}.
 -- include: keys
 -- include: call
 -- include: pools
@@ -81,7 +81,8 @@ local function first_broad(queue, class, found, best)
   end
 end
 
--- Too many stand in the way to say in this call who is next. The next call goes on behind those that this one set aside.
+-- Too many stand in the way to say in this call who is next. The next call goes on behind those that this one set
+-- aside.
 local function is_unsure() return Call.set_asides > MOST_ASIDE end
 
 -- The first tenant that the order of one of these models names, and its rank there; or nil.

@@ -3,7 +3,7 @@
 -- include: call
 
 -- What the operator decided about a tenant: its weight, the highest band it may use, how many of its jobs may run at
--- once. A tenant that nobody told of has the defaults of a new one.
+-- once. A tenant without rules has the defaults of a new one.
 
 local DEFAULT_BAND = 1  -- normal
 
@@ -44,10 +44,11 @@ end
 local PATIENCE_US, HEAD_START_US = 30000000, 60000000
 local SEVERAL = ','  -- no model's name
 
--- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), failing (models
--- with a record in `circuits`), only (the one model that ever stood in line, '', or SEVERAL), marks (line.lua), and
--- queues[1..3] of {band, pool, at, mixed, waiting, owes, virtual}: mixed: whether its orders are kept by model too; tickets in it without those of parked tenants, GPU-seconds of
--- higher bands that it lets pass before it may overtake one (shares.lua), and the virtual time of its fair order.
+-- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), failing
+-- (models with a record in `circuits`), only (the one model that ever stood in line, '', or SEVERAL), marks
+-- (line.lua), and queues[1..3] of {band, pool, at, mixed, waiting, owes, virtual}: mixed: whether its orders are kept
+-- by model too; tickets in it without those of parked tenants, GPU-seconds of higher bands that it lets pass before it
+-- may overtake one (shares.lua), and the virtual time of its fair order.
 local function load_pool(name)
   if Call.pools[name] then return Call.pools[name] end
   local packed = redis.call('GET', Keys.pool(name))

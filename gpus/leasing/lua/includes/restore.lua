@@ -1,4 +1,4 @@
--- Puts a lease back into an index that is being rebuilt, told by the database or by its living holder. Of two
+-- Puts leases back into an index that is being rebuilt, from the database or from their living holders. Of two
 -- attempts on one slot the one that was leased later is right: the other one's end is on its way.
 -- include: keys
 -- include: pools

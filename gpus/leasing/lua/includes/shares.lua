@@ -1,5 +1,5 @@
--- How tenants and priority bands share GPU-seconds: estimates, guaranteed shares of bands, fair queueing, corrected charges.
--- docs/leasing.md ("Who goes next") explains the rules.
+-- How tenants and priority bands share GPU-seconds: estimates, guaranteed shares of bands, fair queueing, corrected
+-- charges. docs/leasing.md ("Who goes next") explains the rules.
 -- include: keys
 -- include: call
 -- include: pools
@@ -34,10 +34,10 @@ local function learn_seconds(model, tenant, seconds)
     model, models + NEWEST_COUNTS * (seconds - models))
 end
 
--- Guaranteed share of a lower band: while it waits, it gets 1 of 16 GPU-seconds, whatever higher bands ask for. `owes`:
--- GPU-seconds that higher bands may still use before the band is due: fifteen times the estimate of the first job with
--- which it began to wait, and of each job with which it overtook. Each dispatch of a higher band pays it off. A band that
--- is due and has no job for the slot saves nothing up.
+-- Guaranteed share of a lower band: while it waits, it gets 1 of 16 GPU-seconds, whatever higher bands ask for.
+-- `owes`: GPU-seconds that higher bands may still use before the band is due: fifteen times the estimate of the first
+-- job with which it began to wait, and of each job with which it overtook. Each dispatch of a higher band pays it off.
+-- A band that is due and has no job for the slot saves nothing up.
 
 local LOWER_LETS_PASS = 15
 local OVERTOOK = 1  -- in a lease's dues, beside the bands that it paid off: 2 for normal, 4 for bulk
@@ -133,9 +133,9 @@ local function withdraw_turn(queue, tenant)
   if tag then leave_turn(queue, tenant, tag) end
 end
 
--- One of the tenant's tickets was dispatched. start: its tag; lines: in which it still waits, as above. Where all slots
--- run all models nobody falls far behind. Who waits for what few slots run does, without end; were all of that kept, whoever
--- comes later for the same, and begins at the virtual time, would wait until it was made up for.
+-- One of the tenant's tickets was dispatched. start: its tag; lines: in which it still waits, as above. Where all
+-- slots run all models nobody falls far behind. Who waits for what few slots run does, without end; were all of that
+-- kept, whoever comes later for the same, and begins at the virtual time, would wait until it was made up for.
 local function pay_turn(queue, tenant, start, seconds, lines)
   local weight = Pools.rules_of(tenant).weight
   queue.virtual = math.max(queue.virtual, start)

@@ -64,9 +64,9 @@ end
 
 -- nil if unknown. models: ',a,b,', sorted; slots: how many may be used; top: one above its highest slot; rests_until:
 -- µs. gone: forgotten or never configured, kept while something still holds one of its slots. Of its circuit
--- (circuit.lua): strikes: failures in a row; struck: the job of the last one; opens: how often it opened in a row, 0 while
--- it is closed; probe: the slot that tries, once it is half open; tenants: failures by tenant, of those that an input
--- may have caused, or nil.
+-- (circuit.lua): strikes: failures in a row; struck: the job of the last one; opens: how often it opened in a row, 0
+-- while it is closed; probe: the slot that tries, once it is half open; tenants: failures by tenant, of those that an
+-- input may have caused, or nil.
 local function read_server(name)
   local packed = redis.call('GET', Keys.server(name))
   if not packed then return nil end

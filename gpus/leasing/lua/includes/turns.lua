@@ -2,11 +2,10 @@
 -- several models a server may run some of them only, and a slot must find whose turn it is among those that wait for
 -- what it runs without a walk over the others. So who waits in few lines is also named by each of their models; who
 -- waits in more is *broad*, and named by each class of servers that runs any of them, so that a turn costs the same
--- however many models somebody waits for.
--- While the circuit of a model is open most of the time no slot may take its tickets. Whoever begins to wait for it then is
--- *aside*: named by the model, also if it is broad. Who did before may still stand by class, as may tenants that wait for
--- nothing of a class that is new. Whoever meets one there sets it aside, so that each is met once and nothing is walked
--- over twice.
+-- however many models somebody waits for. While the circuit of a model is open most of the time no slot may take its
+-- tickets. Whoever begins to wait for it then is *aside*: named by the model, also if it is broad. Who did before may
+-- still stand by class, as may tenants that wait for nothing of a class that is new. Whoever meets one there sets it
+-- aside, so that each is met once and nothing is walked over twice.
 -- include: keys
 -- include: classes
 
@@ -120,8 +119,8 @@ local function drop_from_turn(queue, tenant, line, lines)
   move_turn(queue, tenant, redis.call('ZSCORE', Keys.turn(queue.at), tenant), lines)
 end
 
--- A tenant that waits for the model and is none of these (a set), with its queue and its score in the order that goes; of
--- many broad tenants some are looked at, by chance. nil if there is none.
+-- A tenant that waits for the model and is none of these (a set), with its queue and its score in the order that goes;
+-- of many broad tenants some are looked at, by chance. nil if there is none.
 local function another_tenant(pool, model, tenants)
   for _, queue in ipairs(pool.queues) do
     if queue.waiting > 0 then

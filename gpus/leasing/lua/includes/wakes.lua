@@ -3,8 +3,8 @@
 -- include: call
 -- include: classes
 
--- How many wakes make sense. `pending` counts, per host, those that were sent and not used yet; the fill forgets
--- it, so that a lost wake costs one period.
+-- `pending` counts, per host, wakes that were sent and not used yet; the fill forgets it, so that a lost wake costs one
+-- period.
 
 local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
 
