@@ -1,32 +1,34 @@
-"""A script's arguments: named in its head, checked on both sides, sent as one JSON object.
+"""A script's arguments: named in its head, from which come both what Python sends and what Lua reads.
 
-docs/adr/0044-script-arguments-have-names.md says why. `lua/includes/call.lua` decodes the object.
+docs/adr/0044-script-arguments-have-names.md says why.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import takewhile
-from json.encoder import encode_basestring_ascii
 from typing import Any
 
 Value = str | int | float | None
 Row = Mapping[str, Value]
 Argument = Value | Sequence[str] | Row | Sequence[Row]
 
-OF_EACH_CALL = frozenset({"clock_us", "since_us"})
-"""What `Scripts` adds to the arguments of each call."""
-
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "text": (str,),
+    "number": (int, float),
+    "texts": (list, tuple),
+    "record": (dict,),
+    "records": (list, tuple),
+}
+_SCALARS = frozenset({"text", "number"})
 _ARGS = re.compile(r"^-- Args:(.*?)^-- (?=[A-Z]\w+:)", re.MULTILINE | re.DOTALL)
 _OF_SCRIPT, _OF_RECORD = "--   ", "--     "
 _LINE = re.compile(r"(\w+(?:, \w+)*): (text|number|texts|records?)( or nil)?(?:, \S.*)?")
 _COMMENT = re.compile(r"--.*")
 _USED = re.compile(r"\bargs\.(\w+)")
 _ALIAS = re.compile(r"(?:for \w+, (\w+) in ipairs\(args\.(\w+)\)|^local (\w+) = args\.(\w+)$)", re.MULTILINE)
-_text = encode_basestring_ascii
 
 
 class BadScript(Exception):
@@ -45,11 +47,16 @@ class Parameter:
     is_optional: bool
     record: Record | None = None
 
-    def writer(self) -> Callable[[Any], str]:
-        """Writes a value as JSON; it raises TypeError for one of another kind."""
-        if self.record is None:
-            return _WRITERS[self.kind]
-        return self.record.to_json if self.kind == "record" else partial(_rows, self.record.to_json)
+    def is_right(self, value: object) -> bool:
+        if value is None:
+            return self.is_optional
+        return isinstance(value, _TYPES[self.kind]) and not isinstance(value, bool)
+
+    def lua(self, place: str) -> str:
+        """The expression that reads it in Lua."""
+        if self.kind == "number":
+            return f"tonumber({place})"
+        return f"{place} ~= '' and {place} or nil" if self.is_optional else place
 
 
 class Record:
@@ -57,54 +64,68 @@ class Record:
 
     def __init__(self, owner: str, parameters: Mapping[str, Parameter]) -> None:
         self.owner, self.parameters = owner, parameters
-        fields = [(name, one, f'"{name}":', one.writer()) for name, one in parameters.items()]
-        self._always = [(name, start, write) for name, one, start, write in fields if not one.is_optional]
-        self._maybe = [(name, start, write) for name, one, start, write in fields if one.is_optional]
+        self._plain = [name for name, one in parameters.items() if one.kind in _SCALARS]
+        self._list = next((name for name, one in parameters.items() if one.kind not in _SCALARS), None)
+        self._known: dict[tuple[type, ...], bool] = {}
+        """By types of values that were found right: whether one is None."""
 
-    def members(self, values: Mapping[str, Any]) -> list[str]:
-        """``"name":value`` of each that is not None; Lua reads what is missing as nil. Raises BadCall."""
-        if values.keys() != self.parameters.keys():
-            missing = [f"{name} is missing" for name in self.parameters if name not in values]
-            unknown = [f"no argument is named {name}" for name in values if name not in self.parameters]
+    def values(self, given: Mapping[str, Any]) -> list[Any]:
+        """In the order in which Lua reads them: texts and numbers, empty for None. Raises BadCall."""
+        if given.keys() != self.parameters.keys():
+            missing = [f"{name} is missing" for name in self.parameters if name not in given]
+            unknown = [f"no argument is named {name}" for name in given if name not in self.parameters]
             raise BadCall(f"{self.owner}: {', '.join(missing + unknown)}")
-        try:
-            members = [start + write(values[name]) for name, start, write in self._always]
-            for name, start, write in self._maybe:
-                value = values[name]
-                if value is not None:
-                    members.append(start + write(value))
-        except BadCall:
-            raise
-        except TypeError as error:
-            raise BadCall(f"{self.owner}: {error}, in {dict(values)}") from error
-        return members
+        values = [given[name] for name in self._plain]
+        types = tuple(map(type, values))
+        has_none = self._known.get(types)
+        if has_none is None:
+            for name, value in zip(self._plain, values, strict=True):
+                self._check(name, value)
+            has_none = self._known[types] = None in values
+        if has_none:
+            values = ["" if value is None else value for value in values]
+        if self._list is not None:
+            values += self._rows(self._list, given[self._list])
+        return values
 
-    def to_json(self, values: Mapping[str, Any]) -> str:
-        """Raises BadCall."""
-        return to_json(self.members(values))
+    def _rows(self, name: str, rows: Any) -> list[Any]:
+        self._check(name, rows)
+        record = self.parameters[name].record
+        if record is None:
+            if not all(isinstance(text, str) for text in rows):
+                raise BadCall(f"{self.owner}: {name} must hold texts only")
+            return list(rows)
+        if isinstance(rows, dict):
+            return record.values(rows)
+        return [value for row in rows or () for value in record.values(row)]
 
+    def _check(self, name: str, value: object) -> None:
+        if not self.parameters[name].is_right(value):
+            raise BadCall(f"{self.owner}: {name} must be {self.parameters[name].kind}, it is {value!r}")
 
-def to_json(members: Iterable[str]) -> str:
-    return f"{{{','.join(members)}}}"
+    def lua(self, first: int) -> str:
+        """Reads the values from ``ARGV[first]`` on into locals, ``args_pool`` for ``args.pool``."""
+        lines = [
+            f"local args_{name} = {self.parameters[name].lua(f'ARGV[{first + at}]')}\n"
+            for at, name in enumerate(self._plain)
+        ]
+        if self._list is not None:
+            begin, record = first + len(self._plain), self.parameters[self._list].record
+            kind, size = self.parameters[self._list].kind, len(record.parameters) if record else 1
+            row = "ARGV[i]" if record is None else record._lua_row()
+            if kind == "record":
+                lines.append(f"local args_{self._list}\n")
+                lines.append(f"if ARGV[{begin}] then local i = {begin} args_{self._list} = {row} end\n")
+            else:
+                lines.append(f"local args_{self._list} = {{}}\n")
+                add = f"args_{self._list}[#args_{self._list} + 1] = {row}"
+                lines.append(f"for i = {begin}, #ARGV, {size} do {add} end\n")
+        return "".join(lines)
 
-
-def _number(value: object) -> str:
-    if value.__class__ is int or value.__class__ is float:
-        return repr(value)
-    raise TypeError(f"a number is expected, not {value!r}")
-
-
-def _texts(values: object) -> str:
-    if isinstance(values, list | tuple):
-        return f"[{','.join(map(_text, values))}]"
-    raise TypeError(f"a list of texts is expected, not {values!r}")
-
-
-def _rows(write: Callable[[Any], str], values: Iterable[Any]) -> str:
-    return f"[{','.join(map(write, values))}]"
-
-
-_WRITERS: Mapping[str, Callable[[Any], str]] = {"text": _text, "number": _number, "texts": _texts}
+    def _lua_row(self) -> str:
+        place = "ARGV[i + {}]".format
+        fields = enumerate(self.parameters.items())
+        return f"{{ {', '.join([f'{name} = {one.lua(place(at))}' for at, (name, one) in fields])} }}"
 
 
 def read_parameters(script: str, text: str) -> Record:
@@ -138,13 +159,21 @@ def _read(owner: str, lines: Sequence[str], indent: str) -> dict[str, Parameter]
             if name in parameters:
                 raise BadScript(f"{owner}: the argument {name} is named twice")
             parameters[name] = Parameter(match[2], bool(match[3]), record)
+    kinds = [one.kind for one in parameters.values()]
+    if any(kind not in _SCALARS for kind in (kinds if indent == _OF_RECORD else kinds[:-1])):
+        raise BadScript(f"{owner}: only the last argument may be a list or a record")
     return parameters
+
+
+def with_locals(code: str) -> str:
+    """The code of a script that reads its arguments from the locals that `Record.lua` makes."""
+    return _USED.sub(r"args_\1", code)
 
 
 def _check_code(script: str, code: str, parameters: Mapping[str, Parameter]) -> None:
     if numbered := re.search(r"\b(ARGV|KEYS)\b", code):
         raise BadScript(f"{script}.lua: {numbered[1]} is not used: arguments and keys have names")
-    used = set(_USED.findall(code)) - OF_EACH_CALL
+    used = set(_USED.findall(code))
     if used != parameters.keys():
         differing = ", ".join(sorted(used ^ parameters.keys()))
         raise BadScript(f"{script}.lua: head and code differ in the arguments {differing}")

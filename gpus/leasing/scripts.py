@@ -40,7 +40,7 @@ from redis.exceptions import (
 )
 
 from gpus.errors import LeasingFull, LeasingUnavailable
-from gpus.leasing.arguments import Argument, BadScript, Record, read_parameters, to_json
+from gpus.leasing.arguments import Argument, BadScript, Record, read_parameters, with_locals
 
 FOLDER = Path(__file__).parent / "lua"
 LIBRARIES = "gpuq_"
@@ -52,6 +52,9 @@ the line could not be worked off; what they add is bounded by slots, servers and
 
 CONTRACT = ("Why", "Keys", "Returns")
 """What the head of each script must say, beside its arguments (arguments.py)."""
+
+OWN_ARGUMENTS = 2
+"""Before those of a script stand two for the time (call.lua): since_us and clock_us."""
 
 LOAD_SECONDS = 1.0
 """How long a thread waits for another that loads: before a Redis that hangs, threads must not queue up. With
@@ -144,7 +147,8 @@ def read_script(name: str, includes: dict[str, str]) -> str:
 def function_of(name: str, text: str) -> str:
     """The script as a function of the library."""
     flags = "" if name in GROWING else "'allow-oom'"
-    return FUNCTION.format(name=name, flags=flags, body=code_of(text))
+    arguments = read_parameters(name, text).lua(OWN_ARGUMENTS + 1)
+    return FUNCTION.format(name=name, flags=flags, arguments=arguments, body=with_locals(code_of(text)))
 
 
 @cache
@@ -179,8 +183,8 @@ FUNCTION = """
 redis.register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
 callback = function(KEYS, ARGV)
 if not Call.run_id then return redis.error_reply('UNGREETED this process was not told its run id') end
-local args = Call.begin_call(KEYS, ARGV[1])
-{body}end }}
+Call.begin_call(KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]))
+{arguments}{body}end }}
 """
 
 GREETING = """
@@ -244,26 +248,25 @@ class Scripts:
     def run(self, script: str, /, **args: Argument) -> Any:
         """The script's answer: None, an int, a text, or lists of these. args: as its head names them; all of
         them, None for what it reads as nil. Raises BadCall, LeasingUnavailable."""
-        members = parameters_of(script).members(args)
+        values = parameters_of(script).values(args)
         if self._monotonic is None:
-            return self._call(script, members)
+            return self._call(script, "", values)
         sent_at, before = self._monotonic(), self._sent_at
-        if before is not None:
-            members.append(f'"since_us":{max(0, int((sent_at - before) * 1_000_000))}')
-        answer = self._call(script, members)
+        since_us = "" if before is None else max(0, int((sent_at - before) * 1_000_000))
+        answer = self._call(script, since_us, values)
         self._sent_at = sent_at
         return answer
 
-    def _call(self, name: str, members: Sequence[str]) -> Any:
-        """members: of the JSON object that the script reads its arguments from."""
+    def _call(self, name: str, since_us: int | str, values: Sequence[Any]) -> Any:
+        """since_us: since the last call that was answered, empty before the first one."""
         try:
             loaded = self._loaded or self._load_once(None)
             try:
-                answer = self._send(loaded, name, members)
+                answer = self._send(loaded, name, since_us, values)
             except ResponseError as error:
                 if not str(error).startswith(_NOT_THERE):
                     raise
-                answer = self._send(self._load_once(loaded), name, members)  # it did not run
+                answer = self._send(self._load_once(loaded), name, since_us, values)  # it did not run
         except AskError as error:
             raise LeasingUnavailable("the fleet's keys move to another node of the cluster") from error
         except OutOfMemoryError as error:
@@ -315,10 +318,9 @@ class Scripts:
         finally:
             self._loading.release()
 
-    def _send(self, loaded: Loaded, name: str, members: Sequence[str]) -> Any:
-        if self._now_ms is not None:
-            members = [*members, f'"clock_us":{self._now_ms() * 1000}']
-        command = ("FCALL", f"{loaded.library}_{name}", 1, self._prefix, to_json(members))
+    def _send(self, loaded: Loaded, name: str, since_us: int | str, values: Sequence[Any]) -> Any:
+        clock_us = "" if self._now_ms is None else self._now_ms() * 1000
+        command = ("FCALL", f"{loaded.library}_{name}", 1, self._prefix, since_us, clock_us, *values)
         if self._cluster is None:
             return _ask(self._client, command)
         try:
@@ -327,7 +329,7 @@ class Scripts:
             self._cluster.nodes_manager.move_slot(error)
         return self._ask_holder(self._cluster, command)
 
-    def _ask_holder(self, cluster: redis.RedisCluster, command: tuple[str | int | float, ...]) -> Any:
+    def _ask_holder(self, cluster: redis.RedisCluster, command: tuple[Any, ...]) -> Any:
         """The client's own way follows an ASK: while the fleet's hash slot moves, each call would be sent to
         the node that it moves to, and make keys there which those that still come would meet."""
         node = cluster.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
@@ -349,7 +351,7 @@ class Scripts:
         return self._cluster.get_redis_connection(node)
 
 
-def _ask(client: redis.Redis, command: tuple[str | int | float, ...]) -> Any:
+def _ask(client: redis.Redis, command: tuple[Any, ...]) -> Any:
     """As `execute_command`, without what it does for others (callbacks, measurements, retries: a sixth of the
     call)."""
     pool = client.connection_pool

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -14,7 +13,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gpus.leasing import keys
-from gpus.leasing.arguments import to_json
+from gpus.leasing.arguments import Argument
 from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.scripts import (
     UNGREETED,
@@ -222,6 +221,7 @@ class SimulatedScripts(Scripts):
             monotonic=lambda: server.scheduler.now,
         )
         self._server, self._fleet, self._term = server, fleet, 0
+        self._args: Mapping[str, Argument] = {}
 
     def load(self) -> Loaded:
         self._loaded, self._term = self._server.load(self._fleet)
@@ -231,10 +231,14 @@ class SimulatedScripts(Scripts):
         """Without the lock: it would stop the one thread of the simulator."""
         return self._loaded if self._loaded and self._loaded is not known else self.load()
 
-    def _send(self, loaded: Loaded, name: str, members: Sequence[str]) -> Any:
+    def run(self, script: str, /, **args: Argument) -> Any:
+        self._args = args
+        return super().run(script, **args)
+
+    def _send(self, loaded: Loaded, name: str, since_us: int | str, values: Sequence[Any]) -> Any:
         """Each time with the time of then: the caller may stand still in between."""
-        send = partial(super()._send, loaded, name, members)
-        return self._server.call(self._fleet, self._term, name, json.loads(to_json(members)), send)
+        args, send = self._args, partial(super()._send, loaded, name, since_us, values)
+        return self._server.call(self._fleet, self._term, name, args, send)
 
 
 class SimulatedLeases(RedisLeases):

@@ -1,7 +1,7 @@
 -- Why: one process at a time rebuilds the index; nothing is leased meanwhile. A second call by the same owner is a sign
 --   of life. An owner without one loses its right, as does an owner of another run of the server. Caller:
 --   jobs/index_rebuild/rebuild.py.
--- Keys: clock, generation, rebuild, ticking
+-- Keys: generation, rebuild, ticking
 -- Args:
 --   owner: text
 --   silence_us: number, without a sign of life for so long, another may take over
@@ -12,7 +12,7 @@
 -- include: call
 -- include: index
 local owner, silence_us, name = args.owner, args.silence_us, args.name
-Call.go_on_after(args, args.latest_start_us)
+Call.go_on_after(args.latest_start_us)
 
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'at_us', 'name')
 if Index.is_of_this_run(rebuild) then

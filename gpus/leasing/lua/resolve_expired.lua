@@ -20,7 +20,7 @@ local name, job, attempt, epoch, verdict = args.slot, args.job, args.attempt, ar
 
 if not Index.is_whole() then return Index.refuse() end
 local expires = tonumber(redis.call('ZSCORE', Keys.expiry(), attempt))
-if not expires or Index.runs_out_in(expires, Call.redis_clock(args.clock_us), Index.read_floor()) > 0 then return 0 end
+if not expires or Index.runs_out_in(expires, Call.redis_clock(Call.clock_us), Index.read_floor()) > 0 then return 0 end
 
 local function shut_or_free(slot)
   if verdict == 'free' then Availability.idle_slot(slot) else Slots.set_state(slot, 'quarantined') end

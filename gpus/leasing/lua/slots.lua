@@ -12,7 +12,7 @@
 -- include: leases
 if not Index.is_open() then return Index.refuse() end
 local floor_us, had_time_us = Index.read_floor()
-local clock_us, views = Call.redis_clock(args.clock_us), {}
+local clock_us, views = Call.redis_clock(Call.clock_us), {}
 
 local function view_slots(server)
   local is_resting = server.rests_until > Call.now and 1 or 0

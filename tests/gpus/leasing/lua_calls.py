@@ -60,4 +60,4 @@ def keys_of(script: str) -> set[str]:
             body = functions()[one]
             kinds |= {name for module, name in _CALL.findall(body) if module == "Keys"}
             left += called(body, one[0])
-    return kinds - {"prefix"}
+    return kinds - {"set_prefix"}

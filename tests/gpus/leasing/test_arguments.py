@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpus.leasing.arguments import BadCall, BadScript, Parameter, Record, read_parameters
+from gpus.leasing.arguments import BadCall, BadScript, read_parameters, with_locals
 from gpus.leasing.scripts import FOLDER, parameters_of, script_names
 
-from .rig import POOL, Rig
+from .rig import Rig
 
 HEAD = "-- Why: w\n-- Keys: none\n-- Args:\n{args}-- Returns: r\n{code}"
 
@@ -29,8 +29,8 @@ def test_a_head_is_read() -> None:
     rows = (
         "--   rows: records, in order\n--     job, model: text\n--     epoch: number or nil, of the lease\n"
     )
-    found = read(f"--   pool: text\n{rows}--   names: texts\n", "return args.pool, args.rows, args.names")
-    assert list(found.parameters) == ["pool", "rows", "names"]
+    found = read(f"--   pool: text\n{rows}", "return args.pool, args.rows")
+    assert list(found.parameters) == ["pool", "rows"]
     fields = found.parameters["rows"].record.parameters
     assert {name: (one.kind, one.is_optional) for name, one in fields.items()} == {
         "job": ("text", False),
@@ -54,6 +54,7 @@ def test_a_head_is_read() -> None:
             "names no row.jobs",
         ),
         ("--     job: text\n", "return 1", "cannot read the argument"),
+        ("--   a: texts\n--   b: text\n", "return args.a, args.b", "only the last argument"),
         (
             "--   row: record\n--     job: text\n",
             "local row = args.row\nreturn row.jobs",
@@ -69,9 +70,8 @@ def test_a_head_that_differs_from_its_code_is_refused(args: str, code: str, why:
 RIGHT: dict[str, Any] = {
     "pool": "p",
     "count": 1,
-    "names": ["a"],
-    "rows": [{"job": "j", "epoch": 1}],
     "warm": None,
+    "rows": [{"job": "j", "epoch": 1}, {"job": "k", "epoch": 2}],
 }
 
 
@@ -79,31 +79,55 @@ RIGHT: dict[str, Any] = {
     ("change", "why"),
     [
         ({"pol": "p"}, "no argument is named pol"),
-        ({"pool": None}, "a.lua: .*must be a string, not None"),
-        ({"pool": 1}, "a.lua: .*must be a string, not int"),
-        ({"warm": 1}, "a.lua: .*must be a string, not int"),
-        ({"count": "1"}, "a number is expected, not '1'"),
-        ({"count": True}, "a number is expected, not True"),
-        ({"count": None}, "a number is expected, not None"),
-        ({"names": [1]}, "must be a string, not int"),
-        ({"names": "a"}, "a list of texts is expected, not 'a'"),
+        ({"pool": None}, "pool must be text, it is None"),
+        ({"pool": 1}, "pool must be text, it is 1"),
+        ({"warm": 1}, "warm must be text, it is 1"),
+        ({"count": "1"}, "count must be number, it is '1'"),
+        ({"count": True}, "count must be number, it is True"),
+        ({"count": None}, "count must be number, it is None"),
+        ({"rows": None}, "rows must be records, it is None"),
         ({"rows": [{"job": "j"}]}, "a.lua, rows: epoch is missing"),
-        ({"rows": [{"job": "j", "epoch": "1"}]}, "a.lua, rows: a number is expected"),
+        ({"rows": [{"job": "j", "epoch": "1"}]}, "a.lua, rows: epoch must be number"),
         ({"rows": [{"job": "j", "epoch": 1, "model": "m"}]}, "no argument is named model"),
     ],
 )
 def test_a_call_with_other_arguments_is_refused(change: dict[str, Any], why: str) -> None:
     head = (
-        "--   pool: text\n--   count: number\n--   names: texts\n--   warm: text or nil\n"
+        "--   pool: text\n--   count: number\n--   warm: text or nil\n"
         "--   rows: records\n--     job: text\n--     epoch: number\n"
     )
-    code = "return args.pool, args.count, args.names, args.rows, args.warm"
+    found = read(head, "return args.pool, args.count, args.rows, args.warm")
+    for _ in range(2):  # the second time the types are known
+        assert found.values(RIGHT) == ["p", 1, "", "j", 1, "k", 2]
+        with pytest.raises(BadCall, match=why):
+            found.values(RIGHT | change)
+        with pytest.raises(BadCall, match="warm is missing"):
+            found.values({name: value for name, value in RIGHT.items() if name != "warm"})
+
+
+def test_a_list_holds_texts_only() -> None:
+    found = read("--   names: texts\n", "return args.names")
+    assert found.values({"names": ("a", "b")}) == ["a", "b"]
+    for names, why in (
+        ([1], "names must hold texts"),
+        ("a", "names must be texts"),
+        (None, "names must be texts"),
+    ):
+        with pytest.raises(BadCall, match=why):
+            found.values({"names": names})
+
+
+def test_lua_reads_in_the_order_in_which_python_writes(rig: Rig) -> None:
+    head = (
+        "--   pool: text\n--   count: number\n--   warm, rest: text or nil\n"
+        "--   rows: records\n--     job: text\n--     epoch: number or nil\n"
+    )
+    code = "return cjson.encode({ args.pool, args.count + 1, args.warm or 0, args.rest or 0, args.rows })"
     found = read(head, code)
-    assert json.loads(found.to_json(RIGHT)) == {name: one for name, one in RIGHT.items() if one is not None}
-    with pytest.raises(BadCall, match=why):
-        found.to_json(RIGHT | change)
-    with pytest.raises(BadCall, match="warm is missing"):
-        found.to_json({name: value for name, value in RIGHT.items() if name != "warm"})
+    rows = [{"job": "j", "epoch": None}, {"job": "k", "epoch": 2.5}]
+    values = found.values({"pool": "p", "count": 1, "warm": None, "rest": "r", "rows": rows})
+    answer = rig.client.eval(found.lua(1) + with_locals(code), 0, *values)
+    assert json.loads(answer) == ["p", 2, 0, "r", [{"job": "j"}, {"job": "k", "epoch": 2.5}]]
 
 
 def test_the_store_refuses_a_wrong_name_before_anything_is_sent(rig: Rig) -> None:
@@ -111,29 +135,3 @@ def test_the_store_refuses_a_wrong_name_before_anything_is_sent(rig: Rig) -> Non
     with pytest.raises(BadCall, match="no argument is named attempt_id"):
         rig.leases._scripts.run("granted", worker="w", attempt_id="a")
     assert "cmdstat_fcall" not in rig.client.info("commandstats")
-
-
-def sent(kind: str, value: Any) -> str:
-    return Record("a", {kind: Parameter(kind, False)}).to_json({kind: value})
-
-
-@pytest.mark.parametrize("text", ["", "plain", 'quo"te\\', "naïve ☕ 🚀", "nul\0line\n", "',a,b,'"])
-def test_a_text_arrives_as_it_was_given(rig: Rig, text: str) -> None:
-    said = {"text": text}
-    rig.leases.beat("s1", said)
-    assert rig.leases.beats(["s1"])["s1"].said == said
-    assert rig.client.eval("return cjson.decode(ARGV[1]).text", 0, sent("text", text)) == text
-
-
-@pytest.mark.parametrize("number", [0, -1, 1_700_000_000_123_456, 0.1, 1e-9, 123456.789012345, 1e300])
-def test_a_number_arrives_to_the_last_digit(rig: Rig, number: float) -> None:
-    script = "return string.format('%.17g', cjson.decode(ARGV[1]).number)"
-    assert float(rig.client.eval(script, 0, sent("number", number))) == number
-
-
-def test_a_slow_call_says_in_redis_log_what_it_was_asked(rig: Rig) -> None:
-    rig.client.config_set("slowlog-log-slower-than", 0)
-    rig.client.slowlog_reset()
-    rig.leases.depth(POOL)
-    rig.client.config_set("slowlog-log-slower-than", 10_000)
-    assert any(b'"pool":"pool"' in entry["command"] for entry in rig.client.slowlog_get())

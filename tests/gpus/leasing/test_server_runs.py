@@ -88,7 +88,7 @@ def test_a_library_that_came_back_with_the_file_or_on_a_replica_trusts_nothing(t
             assert "generation" in Rig(client, "main").all_keys()
             assert library_name(library_code()) in [found[1] for found in client.function_list()]
             with pytest.raises(ResponseError, match="UNGREETED"):
-                client.fcall(f"{loaded.library}_claim", 1, rig.prefix, "{}")
+                client.fcall(f"{loaded.library}_claim", 1, rig.prefix)
             with pytest.raises(LeasingUnavailable, match="no generation"):
                 RedisLeases(client, "main").claim(POOL, worker="w", attempt_id="a")
 

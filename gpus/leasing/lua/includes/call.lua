@@ -69,14 +69,13 @@ local function read_time(clock, raw, since, latest_us)
 end
 
 -- The key is read and written once in SAVED_EVERY_US, and whenever the clock was set; in between this process knows.
--- args: of the call.
-local function ask_time(clock, args, latest_us)
-  local raw = redis_clock(args.clock_us)
+local function ask_time(clock, latest_us)
+  local raw = redis_clock(Call.clock_us)
   local passed = raw - clock.saved_raw
   if raw >= clock.raw and passed < SAVED_EVERY_US and not latest_us then
     Call.now = approach(raw, clock.saved_now + passed, passed)
   else
-    read_time(clock, raw, args.since_us, latest_us)
+    read_time(clock, raw, Call.since_us, latest_us)
   end
   clock.raw, clock.now = raw, Call.now
 end
@@ -85,27 +84,26 @@ end
 -- rebuild goes on with the same time.
 local CLOCKS = {}
 
-local function clock_of_fleet()
-  local clock = CLOCKS[Keys.prefix]
+local function clock_of(prefix)
+  local clock = CLOCKS[prefix]
   if not clock then
     clock = { key = Keys.clock(), raw = 0, now = 0, saved_raw = 0, saved_now = 0 }
-    CLOCKS[Keys.prefix] = clock
+    CLOCKS[prefix] = clock
   end
   return clock
 end
 
--- Returns the script's arguments by name: its head lists them. Beside these, in each call: since_us: µs since the
--- caller sent its last call that was answered, or nil; clock_us: a simulator's clock in place of TIME, or nil.
-local function begin_call(keys, packed)
-  Keys.prefix = keys[1]
+-- since: µs since the caller sent its last call that was answered, or nil; clock_us: a simulator's clock in place of TIME,
+-- or nil.
+local function begin_call(prefix, since, clock_us)
+  Keys.set_prefix(prefix)
+  Call.since_us, Call.clock_us, Call.clock = since, clock_us, clock_of(prefix)
   Call.pools, Call.rules, Call.kept, Call.open, Call.paces, Call.class_lists, Call.set_asides = {}, {}, {}, {}, {}, {}, 0
-  local args = cjson.decode(packed)
-  ask_time(clock_of_fleet(), args)
-  return args
+  ask_time(Call.clock)
 end
 
 -- latest_us: see `read_time`.
-local function go_on_after(args, latest_us) ask_time(clock_of_fleet(), args, latest_us) end
+local function go_on_after(latest_us) ask_time(Call.clock, latest_us) end
 
 Call.begin_call = begin_call
 Call.go_on_after = go_on_after
