@@ -1,7 +1,8 @@
 -- Why: ends that are committed are forgotten; a slot that waited only for that is free again. An index that is made anew
 --   may hold an end as a lease: a renewal of its worker was under way when the lease was released.
--- Keys: classes, depth, expiry, free, generation, held, kept, leases, models, open, parked, pending, pool, rebuild,
---   resting, running, server, servers, settling, slot, states, tenants, waits, warm
+-- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
+--   line, models, open, paid, parked, parked_depth, pending, pool, rebuild, resting, running, server, servers,
+--   settling, since, slot, states, tenants, turn, waits, warm
 -- Args:
 --   ends: records
 --     slot, job, attempt: text
