@@ -217,6 +217,7 @@ def test_one_fleet_without_redis_does_not_stop_the_others() -> None:
 def test_every_symptom_has_its_sweep() -> None:
     assert set(Sweeps().entries()) == {
         "cancelling",
+        "checkpoint",
         "deadlines",
         "due_callbacks",
         "due_retries",
