@@ -27,11 +27,11 @@ def make_application() -> Any:
     from django.conf import settings
 
     from admin_ui.security_headers import SecureAnswers
-    from dispatcher_project.web.asgi_gateway import AsyncFront
+    from dispatcher_project.web.asgi_gateway import AsgiGateway
     from dispatcher_project.web.batch_handler import answer_together
     from dispatcher_project.web.request_headers import Utf8Handler
-    from dispatcher_project.web.response_deadline import SiteInTime, unless_given_up
-    from dispatcher_project.web.submit_batcher import SubmitDoor
+    from dispatcher_project.web.response_deadline import ResponseDeadline, unless_given_up
+    from dispatcher_project.web.submit_batcher import SubmitBatcher
     from dispatcher_project.web.tenant_shares import FairThreads
     from jobs.events.hub import EventHub
 
@@ -39,9 +39,9 @@ def make_application() -> Any:
     limits = settings.DISPATCHER
     sys.setswitchinterval(SWITCH_SECONDS)
     behind = FairThreads(cast("Any", threads), limits.web_threads_per_tenant, heavy_at_once())
-    door = SubmitDoor(behind, answer_together)
-    front = AsyncFront(
-        SiteInTime(door, limits.answer_seconds),
+    batcher = SubmitBatcher(behind, answer_together)
+    front = AsgiGateway(
+        ResponseDeadline(batcher, limits.answer_seconds),
         lambda: EventHub(settings.REDIS_URL),
         begin_presence,
         streams_per_reader=limits.streams_per_reader,

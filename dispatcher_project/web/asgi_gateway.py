@@ -68,7 +68,7 @@ _ONCE = {
 """Headers that a request has once, by the names that WSGI takes for them."""
 
 
-class AsyncFront:
+class AsgiGateway:
     """site: Django as an ASGI application in threads. make_hub: called on the event loop, once. begin: called
     when the server starts; what it returns, when it stops. streams_per_reader: event streams that one key or
     user may have open at once. body_bytes: of bodies in memory that are still arriving."""

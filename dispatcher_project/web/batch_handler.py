@@ -1,4 +1,4 @@
-"""Answers a group of submits, in a thread of the door (`dispatcher_project.web.submit_batcher`), as the
+"""Answers a group of submits, in a thread of the batcher (`dispatcher_project.web.submit_batcher`), as the
 ordinary view would each.
 
 Whatever is wrong with a request before it costs anything is passed on to the view, which says so; and so is
@@ -62,8 +62,8 @@ _ALLOW = ("Allow", "POST, OPTIONS")
 
 @dataclass(slots=True)
 class _Case:
-    """A submit that the clerk takes on. tenant_id: the principal's. key: its idempotency key. wanted: its
-    body, once it has a token. asked_by: what its lines in the log say."""
+    """A submit that the batch handler takes on. tenant_id: the principal's. key: its idempotency key. wanted:
+    its body, once it has a token. asked_by: what its lines in the log say."""
 
     asked: Asked
     principal: Principal
@@ -109,7 +109,7 @@ def _known(asked: Asked) -> _Case | None:
 
 
 def _read(case: _Case) -> bool:
-    """Whether its body is one that the clerk takes on; else it is passed on, with its token."""
+    """Whether its body is one that the batch handler takes on; else it is passed on, with its token."""
     body = case.asked.body
     try:
         case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))

@@ -31,7 +31,7 @@ _BOUNDED = f"{API_ROOT}/queue/"
 _GIVEN_UP = "dispatcher.given_up"
 
 
-class SiteInTime:
+class ResponseDeadline:
     """seconds: counted from the request's whole body, which was taken in before there was a thread for it."""
 
     def __init__(self, site: Application, seconds: float) -> None:

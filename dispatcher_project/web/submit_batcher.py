@@ -1,9 +1,9 @@
-"""The door for submits: those of many clients that come in the same moment are answered by one thread
+"""The batcher for submits: those of many clients that come in the same moment are answered by one thread
 together (`dispatcher_project.web.batch_handler`). A thread, a transaction and a round trip to Redis for each
 of them would cost more than all the rest of a submit.
 
-Only what is usual goes through it; everything else, and what the clerk passes on, gets the ordinary view
-(`jobs.api.submit`), which answers the same.
+Only what is usual goes through it; everything else, and what the batch handler passes on, gets the ordinary
+view (`jobs.api.submit`), which answers the same.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 SUBMIT = f"{API_ROOT}/queue/submit"
 MOST = 64
 """Submits of one group."""
-CLERKS = 2
+HANDLERS = 2
 """While one waits for the database, the other goes on. What comes meanwhile waits for one of them: one group
 costs less than two small ones."""
-HELPERS = 2
+EXTRA_HANDLERS = 2
 PATIENCE_SECONDS = 0.02
-"""So long. Then a helper begins, so that a slow transaction holds up nobody but its own."""
+"""So long. Then an extra handler begins, so that a slow transaction holds up nobody but its own."""
 _JSON = frozenset(
     {b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
@@ -70,16 +70,16 @@ class Asked:
 
 _TO_NOBODY = Reply(503)
 
-Clerk = Callable[[Sequence[Asked]], Sequence[Reply]]
+BatchHandler = Callable[[Sequence[Asked]], Sequence[Reply]]
 """Answers each, in a thread."""
 
 
-class SubmitDoor:
+class SubmitBatcher:
     """site: answers what is not usual."""
 
-    def __init__(self, site: Application, clerk: Clerk) -> None:
-        self._site, self._clerk = site, clerk
-        self._threads = ThreadPoolExecutor(CLERKS + HELPERS, thread_name_prefix="submit")
+    def __init__(self, site: Application, handler: BatchHandler) -> None:
+        self._site, self._handler = site, handler
+        self._threads = ThreadPoolExecutor(HANDLERS + EXTRA_HANDLERS, thread_name_prefix="submit")
         self._busy = 0
         self._began_at = 0.0
         self._due: asyncio.Handle | None = None
@@ -108,14 +108,14 @@ class SubmitDoor:
         self._threads.shutdown()
 
     def _begin(self) -> None:
-        """Gives what waits to a clerk, if it is time for one."""
+        """Gives what waits to a batch handler, if it is time for one."""
         if self._due is not None:
             self._due.cancel()
             self._due = None
         loop = asyncio.get_running_loop()
-        while self._waiting and self._busy < CLERKS + HELPERS:
+        while self._waiting and self._busy < HANDLERS + EXTRA_HANDLERS:
             patience = self._began_at + PATIENCE_SECONDS - loop.time()
-            if self._busy >= CLERKS and patience > 0 and len(self._waiting) < MOST:
+            if self._busy >= HANDLERS and patience > 0 and len(self._waiting) < MOST:
                 self._due = loop.call_later(patience, self._begin)
                 return
             group = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
@@ -129,7 +129,7 @@ class SubmitDoor:
         awaited = [not is_given_up(asked.scope) for asked in group]
         if not any(awaited):
             return [_TO_NOBODY] * len(group)
-        replies = iter(self._clerk([asked for asked, waits in zip(group, awaited, strict=True) if waits]))
+        replies = iter(self._handler([asked for asked, waits in zip(group, awaited, strict=True) if waits]))
         return [next(replies) if waits else _TO_NOBODY for waits in awaited]
 
     def _hand_out(self, group: Sequence[Asked], done: asyncio.Future[Sequence[Reply]]) -> None:
@@ -143,7 +143,7 @@ class SubmitDoor:
 
 
 def _usual(scope: Scope) -> Mapping[bytes, bytes] | None:
-    """The headers, if nothing in them means anything to the ordinary view that the door does not know."""
+    """The headers, if nothing in them means anything to the ordinary view that the batcher does not know."""
     if scope["path"] != SUBMIT or scope["method"] != "POST" or scope["query_string"] or LATER_KEY in scope:
         return None
     named: dict[bytes, bytes] = dict(scope["headers"])
@@ -170,8 +170,8 @@ def _is_welcome(host: str) -> bool:
 
 
 def _broken(error: BaseException) -> Reply:
-    """The clerk failed: what it has stored by then nobody knows."""
-    log.error("clerk_failed", exc_info=error)
+    """The batch handler failed: what it has stored by then nobody knows."""
+    log.error("batch_handler_failed", exc_info=error)
     problem = Problem(500, "internal_error", "Something went wrong on our side.")
     return Reply(500, ((b"content-type", MEDIA_TYPE.encode()),), problem.as_bytes())
 

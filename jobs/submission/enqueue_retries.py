@@ -20,7 +20,7 @@ AGAIN_SECONDS = 1.0
 MAX_TICKETS = 10_000
 
 
-class LateTickets:
+class EnqueueRetries:
     """Of one process."""
 
     def __init__(self, ports: Ports) -> None:
@@ -60,12 +60,12 @@ class LateTickets:
             self._ports.after(AGAIN_SECONDS, self._push)
 
 
-_late: dict[Ports, LateTickets] = {}
+_late: dict[Ports, EnqueueRetries] = {}
 
 
 def push_later(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports) -> None:
     """Best effort, returns at once."""
     late = _late.get(ports)
     if late is None:
-        late = _late.setdefault(ports, LateTickets(ports))
+        late = _late.setdefault(ports, EnqueueRetries(ports))
     late.add(fleet, pool, tickets)

@@ -12,8 +12,8 @@ import pytest
 from a2wsgi import WSGIMiddleware
 from django.db import InternalError
 
-from dispatcher_project.web.asgi_gateway import AsyncFront
-from dispatcher_project.web.response_deadline import SiteInTime, unless_given_up
+from dispatcher_project.web.asgi_gateway import AsgiGateway
+from dispatcher_project.web.response_deadline import ResponseDeadline, unless_given_up
 from jobs.api.errors import problem_of
 from tests.jobs.api.conftest import DoorTime
 
@@ -76,9 +76,11 @@ def once_begun(door_time: DoorTime, held: HeldSite) -> None:
     held.on_begin = lambda: door_time.move(SECONDS)
 
 
-def bounded(site: HeldSite, seconds: float = SECONDS) -> SiteInTime:
+def bounded(site: HeldSite, seconds: float = SECONDS) -> ResponseDeadline:
     """With one thread."""
-    return SiteInTime(cast("Any", WSGIMiddleware(cast("Any", unless_given_up(site)), workers=1)), seconds)
+    return ResponseDeadline(
+        cast("Any", WSGIMiddleware(cast("Any", unless_given_up(site)), workers=1)), seconds
+    )
 
 
 @pytest.mark.usefixtures("once_begun")
@@ -139,8 +141,8 @@ def test_a_long_upload_is_no_slow_answer(door_time: DoorTime) -> None:
 
     async def run() -> None:
         asked = Asked(parts=[b"x"] * 5)
-        site = SiteInTime(cast("Any", WSGIMiddleware(cast("Any", read_all))), SECONDS)
-        front = AsyncFront(site, lambda: pytest.fail("no hub is needed"))
+        site = ResponseDeadline(cast("Any", WSGIMiddleware(cast("Any", read_all))), SECONDS)
+        front = AsgiGateway(site, lambda: pytest.fail("no hub is needed"))
 
         async def slowly() -> dict[str, Any]:
             door_time.move(SECONDS * 0.6)  # the slow client is the point
@@ -155,7 +157,7 @@ def test_a_long_upload_is_no_slow_answer(door_time: DoorTime) -> None:
 def test_alive_needs_no_thread(held: HeldSite) -> None:
     async def run() -> None:
         asked = Asked("/livez")
-        front = AsyncFront(bounded(held), lambda: pytest.fail("no hub is needed"))
+        front = AsgiGateway(bounded(held), lambda: pytest.fail("no hub is needed"))
         await front(asked.scope, asked.receive, asked.send)
         assert (asked.status, json.loads(asked.body)) == (200, {"status": "alive"})
 

@@ -1,4 +1,4 @@
-"""The door for submits answers as the ordinary view does, byte by byte, and hurts nobody by company."""
+"""The batcher for submits answers as the ordinary view does, byte by byte, and hurts nobody by company."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_both_doors_say_the_same(
     assert found[0] == found[1]
     assert logged[0] == logged[1]
     assert both[0].viewed == 1
-    assert both[1].viewed == (name in UNUSUAL), "it went through the wrong door"
+    assert both[1].viewed == (name in UNUSUAL), "it went the wrong way"
 
 
 @pytest.mark.parametrize("more", [

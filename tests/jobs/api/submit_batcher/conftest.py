@@ -1,4 +1,4 @@
-"""The site with the door for submits, and models to submit to."""
+"""The site with the batcher for submits, and models to submit to."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def ground(world: World) -> Iterator[None]:
 
 
 @pytest.fixture
-def door() -> Iterator[Site]:
+def batcher() -> Iterator[Site]:
     site = Site()
     yield site
     site.close()
 
 
 @pytest.fixture
-def both(door: Site) -> Iterator[tuple[Site, Site]]:
-    """Without and with the door."""
-    plain = Site(clerk=None)
-    yield plain, door
+def both(batcher: Site) -> Iterator[tuple[Site, Site]]:
+    """Without and with the batcher."""
+    plain = Site(handler=None)
+    yield plain, batcher
     plain.close()

@@ -1,4 +1,4 @@
-"""Requests sent to the site as it is deployed, with and without the door for submits, on an event loop."""
+"""Requests sent to the site as it is deployed, with and without the batcher for submits, on an event loop."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any, cast
 from a2wsgi import WSGIMiddleware
 
 from admin_ui.security_headers import SecureAnswers
-from dispatcher_project.web.asgi_gateway import AsyncFront
+from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.batch_handler import answer_together
 from dispatcher_project.web.request_headers import Utf8Handler
-from dispatcher_project.web.response_deadline import SiteInTime, unless_given_up
-from dispatcher_project.web.submit_batcher import SUBMIT, SubmitDoor
+from dispatcher_project.web.response_deadline import ResponseDeadline, unless_given_up
+from dispatcher_project.web.submit_batcher import SUBMIT, SubmitBatcher
 
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 _JOB_ID = re.compile(rb"[0-9A-HJKMNP-TV-Z]{26}")
-Clerk = Callable[[Sequence[Any]], Any]
+BatchHandler = Callable[[Sequence[Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,17 @@ class Told:
 
 
 class Site:
-    """clerk: None for the site without the door."""
+    """handler: None for the site without the batcher."""
 
-    def __init__(self, clerk: Clerk | None = answer_together, *, seconds: float = 60.0) -> None:
+    def __init__(self, handler: BatchHandler | None = answer_together, *, seconds: float = 60.0) -> None:
         self.viewed = 0
         self.groups: list[int] = []
         self.threads = WSGIMiddleware(cast("Any", unless_given_up(self._view)), workers=4)
         self._django = Utf8Handler()
-        self._clerk = clerk
+        self._handler = handler
         behind = cast("Any", self.threads)
-        self.door = None if clerk is None else SubmitDoor(behind, self._count)
-        front = AsyncFront(SiteInTime(self.door or behind, seconds), lambda: cast("Any", None))
+        self.batcher = None if handler is None else SubmitBatcher(behind, self._count)
+        front = AsgiGateway(ResponseDeadline(self.batcher or behind, seconds), lambda: cast("Any", None))
         self._front = SecureAnswers(front)
 
     def ask(self, key: str, *asks: Ask) -> list[Told]:
@@ -96,12 +96,12 @@ class Site:
         return asyncio.run(self._all(asks))
 
     def ask_in_turn(self, key: str, *waves: Sequence[Ask], then: Callable[[], Any]) -> list[Told]:
-        """Each wave once the one before was answered; `then` after the last; and waits for all clerks."""
+        """Each wave once the one before was answered; `then` after the last; waits for all batch handlers."""
 
         async def all_waves() -> list[Told]:
             told = [one for wave in waves for one in await self._all([(key, ask) for ask in wave])]
             then()
-            while self.door is not None and self.door._busy:
+            while self.batcher is not None and self.batcher._busy:
                 await asyncio.sleep(0.01)
             return told
 
@@ -109,8 +109,8 @@ class Site:
 
     def close(self) -> None:
         self.threads.executor.shutdown()
-        if self.door is not None:
-            self.door.close()
+        if self.batcher is not None:
+            self.batcher.close()
 
     async def _all(self, asks: Sequence[tuple[str, Ask]]) -> list[Told]:
         return await asyncio.gather(*(self._one(key, ask) for key, ask in asks))
@@ -132,9 +132,9 @@ class Site:
         return told
 
     def _count(self, group: Sequence[Any]) -> Any:
-        assert self._clerk is not None
+        assert self._handler is not None
         self.groups.append(len(group))
-        return self._clerk(group)
+        return self._handler(group)
 
     def _view(self, environ: Any, start_response: Any) -> Any:
         self.viewed += 1

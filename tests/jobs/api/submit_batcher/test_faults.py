@@ -1,4 +1,4 @@
-"""Company hurts nobody: what the database refuses, what breaks, and what hangs at the door for submits."""
+"""Company hurts nobody: what the database refuses, what breaks, and what hangs at the batcher for submits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db import OperationalError, connection
 
 from dispatcher_project.web import batch_handler as clerk_module
 from dispatcher_project.web import response_deadline
-from dispatcher_project.web import submit_batcher as door_module
+from dispatcher_project.web import submit_batcher as batcher_module
 from gpus.errors import LeasingUnavailable
 from jobs.limits import queue_limits
 from jobs.models import IdempotencyKey, Job
@@ -35,7 +35,7 @@ def statuses(told: Any) -> list[int]:
 
 
 def test_a_key_that_somebody_uses_meanwhile_spoils_nobody_s_submit(
-    acme: Account, door: Site, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=4)
     submit_job(
@@ -43,17 +43,17 @@ def test_a_key_that_somebody_uses_meanwhile_spoils_nobody_s_submit(
     )
     IdempotencyKey.objects.update(fingerprint=fingerprint(JOB))
     monkeypatch.setattr(submit_batch, "known_keys", lambda tenant, requests: {})
-    told = door.ask(acme.key, job(), KEYED, job())
+    told = batcher.ask(acme.key, job(), KEYED, job())
     assert statuses(told) == [202, 202, 202]
     assert dict(told[1].headers)[b"idempotency-replayed"] == b"true"
     assert Job.objects.count() == 3
-    assert door.viewed == 3
+    assert batcher.viewed == 3
     assert sorted(dict(one.headers)[b"ratelimit"].split(b";")[1] for one in told) == [b"r=1", b"r=2", b"r=3"]
     assert world.leases.tokens[str(acme.tenant.pk)] == 1, "a token was taken twice"
 
 
 def test_a_defect_of_ours_that_one_request_finds_is_its_alone(
-    acme: Account, door: Site, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(request: Any, *rest: Any) -> Any:
         if request.priority == 9:
@@ -62,27 +62,27 @@ def test_a_defect_of_ours_that_one_request_finds_is_its_alone(
 
     monkeypatch.setattr("jobs.submission.submit_batch.checked_unless_known", check)
     monkeypatch.setattr("jobs.submission.submit.checked_unless_known", check)
-    told = door.ask(acme.key, job(), job(priority=9), job())
+    told = batcher.ask(acme.key, job(), job(priority=9), job())
     assert statuses(told) == [202, 500, 202]
     assert Job.objects.count() == 2
 
 
 def test_a_database_that_is_away_is_said_to_each_and_nobody_asks_it_again(
-    acme: Account, door: Site, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> Any:
         raise OperationalError("connection refused")
 
     monkeypatch.setattr(submit_batch, "store", away)
-    told = door.ask(acme.key, job(), KEYED)
+    told = batcher.ask(acme.key, job(), KEYED)
     assert statuses(told) == [503, 503]
     assert {one.json()["code"] for one in told} == {"database_unavailable"}
     assert all(dict(one.headers)[b"retry-after"] == b"5" for one in told)
-    assert door.viewed == 0
+    assert batcher.viewed == 0
 
 
 def test_a_commit_whose_answer_is_lost_is_not_made_again(
-    acme: Account, door: Site, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = submit_batch.store
 
@@ -91,27 +91,27 @@ def test_a_commit_whose_answer_is_lost_is_not_made_again(
         raise OperationalError("server closed the connection unexpectedly")
 
     monkeypatch.setattr(submit_batch, "store", store_and_lose_the_answer)
-    assert statuses(door.ask(acme.key, job(), job())) == [503, 503]
+    assert statuses(batcher.ask(acme.key, job(), job())) == [503, 503]
     assert Job.objects.count() == 2, "they are durable, and were not stored twice"
-    assert door.viewed == 0
+    assert batcher.viewed == 0
 
 
 @pytest.mark.parametrize("piece", ["placed", "answer_submit"])
 def test_what_breaks_after_the_commit_is_not_begun_anew(
-    acme: Account, door: Site, monkeypatch: pytest.MonkeyPatch, piece: str
+    acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch, piece: str
 ) -> None:
     def breaks(*_: Any, **__: Any) -> Any:
         raise ValueError("a defect")
 
     where: Any = submit_batch if piece == "placed" else clerk_module
     monkeypatch.setattr(where, piece, breaks)
-    assert statuses(door.ask(acme.key, job(), job())) == [500, 500]
+    assert statuses(batcher.ask(acme.key, job(), job())) == [500, 500]
     assert Job.objects.count() == 2
-    assert door.viewed == 0
+    assert batcher.viewed == 0
 
 
 def test_tickets_that_redis_did_not_take_are_pushed_later(
-    acme: Account, door: Site, world: World, monkeypatch: pytest.MonkeyPatch
+    acme: Account, batcher: Site, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late: list[str] = []
     monkeypatch.setattr(
@@ -122,7 +122,7 @@ def test_tickets_that_redis_did_not_take_are_pushed_later(
         raise LeasingUnavailable("away")
 
     monkeypatch.setattr(world.leases, "push", away)
-    told = door.ask(acme.key, job(), job(), job())
+    told = batcher.ask(acme.key, job(), job(), job())
     assert statuses(told) == [202] * 3
     assert [one.json()["position"] for one in told] == [None] * 3
     assert sorted(late) == sorted(Job.objects.values_list("id", flat=True))
@@ -137,7 +137,7 @@ def test_a_clerk_that_fails_answers_each_with_an_error(acme: Account) -> None:
         told = site.ask(acme.key, job(), job())
         assert statuses(told) == [500, 500]
         assert {one.json()["code"] for one in told} == {"internal_error"}
-        assert statuses(site.ask(acme.key, job())) == [500], "its clerk is free again"
+        assert statuses(site.ask(acme.key, job())) == [500], "its batch handler is free again"
     finally:
         site.close()
 
@@ -153,8 +153,8 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
         assert may_go.wait(60)
         return answer(group)
 
-    monkeypatch.setattr(door_module, "CLERKS", 1)
-    monkeypatch.setattr(door_module, "HELPERS", 0)
+    monkeypatch.setattr(batcher_module, "HANDLERS", 1)
+    monkeypatch.setattr(batcher_module, "EXTRA_HANDLERS", 0)
     site = Site(wait, seconds=0.2)
     try:
         told = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
@@ -168,11 +168,11 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
 
 
 def test_slow_groups_do_not_hold_up_what_comes_after_them(acme: Account, door_time: DoorTime) -> None:
-    """Both clerks are held: a helper begins. Whose clerk is held has no time left."""
+    """Both batch handlers are held: a helper begins. Whose batch handler is held has no time left."""
     may_go, answer, held = threading.Event(), clerk_module.answer_together, []
 
     def hold_the_first(group: Any) -> Any:
-        if len(held) < door_module.CLERKS:
+        if len(held) < batcher_module.HANDLERS:
             held.append(group)
             door_time.move(0.5)
             assert may_go.wait(60)
@@ -180,9 +180,11 @@ def test_slow_groups_do_not_hold_up_what_comes_after_them(acme: Account, door_ti
 
     site = Site(hold_the_first, seconds=0.5)
     try:
-        told = site.ask_in_turn(acme.key, *[[job()]] * door_module.CLERKS, [job(), job()], then=may_go.set)
-        assert statuses(told) == [*[503] * door_module.CLERKS, 202, 202]
-        assert site.groups == [*[1] * door_module.CLERKS, 2]
+        told = site.ask_in_turn(
+            acme.key, *[[job()]] * batcher_module.HANDLERS, [job(), job()], then=may_go.set
+        )
+        assert statuses(told) == [*[503] * batcher_module.HANDLERS, 202, 202]
+        assert site.groups == [*[1] * batcher_module.HANDLERS, 2]
     finally:
         may_go.set()
         site.close()
@@ -238,7 +240,7 @@ def test_groups_that_name_the_same_limits_in_another_order_don_t_wait_for_each_o
 ) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
-    monkeypatch.setattr(door_module, "MOST", 2)
+    monkeypatch.setattr(batcher_module, "MOST", 2)
     # waits in a circle are broken by the database, all others only take as long as they take
     monkeypatch.setattr(submit_batch, "TURN_SECONDS", 50.0)
     for one in (acme, other):
