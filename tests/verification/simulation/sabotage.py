@@ -169,8 +169,8 @@ def scripts_without(replaced: Mapping[str, str]) -> Iterator[None]:
 def generation_marker() -> Any:
     """An index is believed whoever made it, also one that a fail-over brought back."""
 
-    mine = "is_of_this_run(redis.call('HMGET', key('generation'), 'run_id', 'replication'))"
-    return scripts_without({mine: "redis.call('EXISTS', key('generation')) == 1"})
+    mine = "is_of_this_run(redis.call('HMGET', Keys.generation(), 'run_id', 'replication'))"
+    return scripts_without({mine: "redis.call('EXISTS', Keys.generation()) == 1"})
 
 
 def idempotent_requests() -> Any:
@@ -178,8 +178,8 @@ def idempotent_requests() -> Any:
 
     return scripts_without(
         {
-            "local known = find_lease(attempt)": "local known = nil",
-            "local given = find_lease(next_attempt)": "local given = nil",
+            "local known = Leases.find_lease(attempt)": "local known = nil",
+            "local given = Leases.find_lease(next_attempt)": "local given = nil",
         }
     )
 
