@@ -19,9 +19,8 @@ import pytest
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import find_valkey
-from dispatcher_project.supervisor.guard import marked_processes
 from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
-from tests.ports import free_port
+from tests.scenarios.up import Up
 
 pytestmark = [
     pytest.mark.scenario,
@@ -31,50 +30,9 @@ KEYS = {
     "url", "api_key", "tenant_key", "admin_user", "admin_password", "flower_url", "redis_url", "database_url",
     "pids",
 }  # fmt: skip
-LEFT_SECONDS = 10.0
-"""After SIGKILL nothing of a run lives longer than this."""
 PROCESSES = {
     "valkey", "demo", "web", "gpu_worker", "sweeps", "callbacks", "beat", "flower", "guard", "up",
 }  # fmt: skip
-
-
-class Up:
-    """A running `up` on a folder of its own."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.folder = folder
-        self.output = folder.parent / f"{folder.name}.out"
-        self.port = free_port()
-        command = [sys.executable, "manage.py", "up", "--data-dir", str(folder), "--port", str(self.port)]
-        ours = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
-        environment = {name: value for name, value in os.environ.items() if name not in ours}
-        with self.output.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*command, *options],
-                cwd=ROOT,
-                env={**environment, "DISPATCHER_NO_BOOTSTRAP": "1"},
-                stdout=output,
-                stderr=subprocess.STDOUT,
-            )
-
-    def facts(self) -> dict[str, Any]:
-        """up.json, once it is there."""
-        path = self.folder / "up.json"
-        wait_until(lambda: path.exists() or self.process.poll() is not None, seconds=120)
-        assert path.exists(), self.output.read_text()
-        return dict(json.loads(path.read_text()))
-
-    def left(self) -> list[int]:
-        """Processes of this run that live."""
-        return [pid for pid in marked_processes(f"{self.folder}#") if is_alive(pid)]
-
-    def kill(self, *others: int) -> None:
-        """SIGKILL; fails if one of its processes, or of the others, outlives it."""
-        pids = {*self.facts()["pids"].values(), *others}
-        self.process.kill()
-        self.process.wait()
-        wait_until(lambda: not self.left() and not any(map(is_alive, pids)), seconds=LEFT_SECONDS)
-        assert not (self.folder / "up.json").exists()
 
 
 @pytest.fixture
@@ -101,13 +59,13 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..
     assert set(facts["pids"]) == PROCESSES | {"local"}
     assert stat.S_IMODE((up.folder / "up.json").stat().st_mode) == 0o600
 
-    job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"prompt": "a sunset"}})
-    finished = _ask(facts, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
+    job = up.ask("/api/v1/queue/submit", {"model": "zimg", "payload": {"prompt": "a sunset"}})
+    finished = up.ask(f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
     assert finished["status"] == "completed"
     assert finished["result"]["model"] == "zimg"
 
-    job = _ask(facts, "/api/v1/queue/submit", {"model": "shout", "payload": {"text": "so it is"}})
-    finished = _ask(facts, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
+    job = up.ask("/api/v1/queue/submit", {"model": "shout", "payload": {"text": "so it is"}})
+    finished = up.ask(f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
     assert (finished["status"], finished["result"]) == ("completed", {"text": "SO IT IS"})
     holding = _descendants(facts["pids"]["local"]) if sys.platform == "linux" else set()
     if sys.platform == "linux":
@@ -117,7 +75,7 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..
     assert _flower_workers(facts) >= {"gpu", "sweeps", "callbacks"}
     assert f"runs on {up.folder} already (process {up.process.pid})" in _second_up(up)
 
-    job = _ask(facts, "/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
+    job = up.ask("/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
     up.kill(*holding)
 
     again = Up(up.folder)
@@ -126,7 +84,7 @@ def test_jobs_run_and_nothing_is_left_after_sigkill_or_ctrl_c(start: Callable[..
         assert set(later["pids"]) == PROCESSES
         for name in ("api_key", "tenant_key", "admin_password"):
             assert later[name] == facts[name]
-        finished = _ask(later, f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
+        finished = again.ask(f"/api/v1/queue/jobs/{job['job_id']}?wait=60")
         assert finished["status"] == "completed"
     finally:
         again.process.send_signal(signal.SIGINT)
@@ -166,16 +124,6 @@ def _second_up(up: Up) -> str:
     second = Up(up.folder)
     assert second.process.wait(90) == 1
     return second.output.read_text()
-
-
-def _ask(facts: dict[str, Any], path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    request = urllib.request.Request(
-        facts["url"] + path,
-        data=json.dumps(body).encode() if body is not None else None,
-        headers={"Authorization": f"Bearer {facts['tenant_key']}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=90) as response:
-        return dict(json.load(response))
 
 
 def _flower_workers(facts: dict[str, Any]) -> set[str]:

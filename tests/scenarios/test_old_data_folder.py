@@ -1,0 +1,52 @@
+"""A data folder of an older version, opened by this one.
+
+`old_data_folder/db.sql` is the database that version 0.1 of 2026-11-25 (before rooms and names changed) left
+behind when it was killed, with jobs in every state. It has no keys and no passwords: `up` makes new ones.
+"""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from dispatcher_project.supervisor.embedded import find_valkey
+from tests.dispatcher_project.supervisor.conftest import wait_until
+from tests.scenarios.up import Up
+
+pytestmark = [
+    pytest.mark.scenario,
+    pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary"),
+]
+BEFORE = {
+    "cancelled": 1, "completed": 17, "failed": 3, "queued": 1, "retrying": 1, "running": 5, "scheduled": 1,
+}  # fmt: skip
+AFTER = {"cancelled": 1, "completed": 23, "failed": 4, "scheduled": 1}
+"""The job that was retrying fails in all its attempts."""
+
+
+def test_the_jobs_of_an_older_version_go_on(tmp_path: Path) -> None:
+    folder = tmp_path / "var"
+    folder.mkdir()
+    dump = Path(__file__).parent / "old_data_folder" / "db.sql"
+    with closing(sqlite3.connect(folder / "db.sqlite3")) as database:
+        database.executescript(dump.read_text())
+    assert _states(folder) == BEFORE
+    up = Up(folder)
+    try:
+        new = up.ask("/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
+        finished = up.ask(f"/api/v1/queue/jobs/{new['job_id']}?wait=60")
+        assert finished["status"] == "completed"
+        wait_until(lambda: _states(folder) == {**AFTER, "completed": AFTER["completed"] + 1}, seconds=120)
+    finally:
+        up.process.send_signal(signal.SIGINT)
+        assert up.process.wait(90) == 0, up.output.read_text()
+
+
+def _states(folder: Path) -> dict[str, int]:
+    with closing(sqlite3.connect(folder / "db.sqlite3")) as database:
+        return dict(Counter(state for (state,) in database.execute("SELECT state FROM jobs_job")))

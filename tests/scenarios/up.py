@@ -1,0 +1,69 @@
+"""A running `manage.py up`, for the scenarios that meet the dispatcher as its user does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.guard import marked_processes
+from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
+from tests.ports import free_port
+
+LEFT_SECONDS = 10.0
+"""After SIGKILL nothing of a run lives longer than this."""
+
+
+class Up:
+    """A running `up` on a folder of its own."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.output = folder.parent / f"{folder.name}.out"
+        self.port = free_port()
+        command = [sys.executable, "manage.py", "up", "--data-dir", str(folder), "--port", str(self.port)]
+        ours = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
+        environment = {name: value for name, value in os.environ.items() if name not in ours}
+        with self.output.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*command, *options],
+                cwd=ROOT,
+                env={**environment, "DISPATCHER_NO_BOOTSTRAP": "1"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """up.json, once it is there."""
+        path = self.folder / "up.json"
+        wait_until(lambda: path.exists() or self.process.poll() is not None, seconds=120)
+        assert path.exists(), self.output.read_text()
+        return dict(json.loads(path.read_text()))
+
+    def left(self) -> list[int]:
+        """Processes of this run that live."""
+        return [pid for pid in marked_processes(f"{self.folder}#") if is_alive(pid)]
+
+    def kill(self, *others: int) -> None:
+        """SIGKILL; fails if one of its processes, or of the others, outlives it."""
+        pids = {*self.facts()["pids"].values(), *others}
+        self.process.kill()
+        self.process.wait()
+        wait_until(lambda: not self.left() and not any(map(is_alive, pids)), seconds=LEFT_SECONDS)
+        assert not (self.folder / "up.json").exists()
+
+    def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """The answer to a GET, or to a POST of a body, with the demo tenant's key."""
+        facts = self.facts()
+        request = urllib.request.Request(
+            facts["url"] + path,
+            data=json.dumps(body).encode() if body is not None else None,
+            headers={"Authorization": f"Bearer {facts['tenant_key']}", "Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=90) as response:
+            return dict(json.load(response))
