@@ -68,7 +68,7 @@ class FiberDeliveryWorker(DeliveryWorker):
 
         self._scheduler.spawn(self._process, send)
 
-    def _rest(self) -> None:
+    def _pause(self) -> None:
         self._scheduler.sleep(1.0)
 
 
