@@ -57,7 +57,7 @@ end
 
 -- also: another attempt, or nil.
 local function extend_lease(attempt, lease_us, also)
-  local at = Call.now + lease_us + Index.FLEET_TIME
+  local at = Index.expires_at(Call.now + lease_us)
   if also then redis.call('ZADD', Keys.expiry(), at, attempt, at, also) else redis.call('ZADD', Keys.expiry(), at, attempt) end
 end
 
