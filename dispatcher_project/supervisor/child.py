@@ -135,7 +135,14 @@ class Child:
             self._due = now + self.spec.stop_seconds
             self.kill()
         elif self.phase is Phase.PAUSING and now > self._due and len(self._draining) <= _MOST_DRAINING:
+            self._start_again(now)
+
+    def _start_again(self, now: float) -> None:
+        try:
             self.start(now)
+        except OSError as error:  # such as a full disk
+            self._terminal.say(self.spec.name, f"cannot start: {error}")
+            self._pause(now)
 
     def close(self) -> None:
         for process in (*self._draining, *([self._process] if self._process else [])):

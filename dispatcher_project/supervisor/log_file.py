@@ -10,20 +10,38 @@ KEPT = 2
 
 
 class LogFile:
-    """Appends; at `max_bytes` the file becomes ``name.1``, that one ``name.2``; older ones go."""
+    """Appends; at `max_bytes` the file becomes ``name.1``, that one ``name.2``; older ones go.
+
+    What the disk has no room for is dropped, and the file says so once there is room again.
+    """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> None:
         self.path = path
         self._max_bytes = max_bytes
         self._kept = kept
+        self._dropped = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._open()
 
     def write(self, data: bytes) -> None:
+        try:
+            self._append(data)
+        except OSError:
+            self._dropped += len(data)
+
+    def _append(self, data: bytes) -> None:
+        if self._file.closed:  # where an earlier call could not open the next one
+            self._open()
         if self._size and self._size + len(data) > self._max_bytes:
             self._rotate()
-        self._file.write(data)
-        self._size += len(data)
+        if self._dropped:
+            data = b"(%d bytes are missing here: the disk had no room)\n%b" % (self._dropped, data)
+        left = memoryview(data)
+        while left:  # what is written in part raises with the rest
+            written = self._file.write(left)
+            self._size += written
+            left = left[written:]
+            self._dropped = 0
 
     def tail(self, lines: int) -> list[str]:
         """The last lines of this run, as text."""

@@ -133,8 +133,13 @@ class Supervisor:
             pids["guard"] = self._guard.pid
         pids["up"] = os.getpid()
         if pids != self._told_pids and all(child.is_settled for child in self._children.values()):
-            self._told_pids = pids
-            self._on_pids(dict(pids))
+            try:
+                self._on_pids(dict(pids))
+            except OSError:  # a full disk: told again at the next turn
+                if not self._told_pids:
+                    raise
+            else:
+                self._told_pids = pids
 
     def _keep_guard(self) -> None:
         """A guard lives and knows the process groups of the children."""

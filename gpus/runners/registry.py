@@ -98,7 +98,9 @@ class RunnerRegistry:
                     raise ValueError(f"the name is taken: {origins[entry.name]} has a runner of that name")
                 found[entry.name] = checked(entry.name, entry.load())
                 origins[entry.name] = shown(entry)
-            except (Exception, SystemExit) as error:  # importing a package may do anything
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # importing a package may do anything, such as panic in Rust
                 why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
                 unusable.append(Unusable(shown(entry), why))
                 log.error("runner_not_loaded", entry_point=shown(entry), error=why)

@@ -7,6 +7,7 @@ transaction that begins looks again every few milliseconds, as long as `timeout`
 
 from __future__ import annotations
 
+import os
 import random
 import sqlite3
 import time
@@ -20,9 +21,30 @@ PAUSE_SECONDS = (0.001, 0.004)
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
+    _file: tuple[int, int] | None = None
+    """Which file the connection has open: device and inode."""
+
+    def connect(self) -> None:
+        super().connect()
+        self._file = self._file_now()
+
     def is_usable(self) -> bool:
-        """Not after an error of the database: its file may have been replaced, or its disk full."""
+        """Not after an error of the database: its disk may have been full."""
         return not self.errors_occurred
+
+    def close_if_unusable_or_obsolete(self) -> None:
+        """Also where its file was moved, removed or replaced: what is written there is read by nobody."""
+        if self.connection is not None and not self.in_atomic_block and self._file != self._file_now():
+            self.close()
+        super().close_if_unusable_or_obsolete()
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """None: there is no such file, as with a database in memory."""
+        try:
+            found = os.stat(self.settings_dict["NAME"])
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _start_transaction_under_autocommit(self) -> None:
         """Raises OperationalError when the lock was taken for all of `timeout`."""
@@ -47,5 +69,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
 
 def _is_busy(error: OperationalError) -> bool:
+    """A transaction whose connection reads an older state never gets the lock, however long it waits."""
     cause: Any = error.__cause__
-    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+    code = cause.sqlite_errorcode if isinstance(cause, sqlite3.Error) else 0
+    return code & 0xFF == sqlite3.SQLITE_BUSY and code != sqlite3.SQLITE_BUSY_SNAPSHOT

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from dispatcher_project.supervisor.log_file import LogFile
 
@@ -39,3 +43,44 @@ def test_the_tail_leaves_out_what_an_earlier_run_wrote(tmp_path: Path) -> None:
     log.write(b"new\n")
     assert log.tail(5) == ["new"]
     log.close()
+
+
+def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LogFile(tmp_path / "web.log")
+    log.write(b"first\n")
+    with monkeypatch.context() as full:
+        full.setattr(log, "_file", FullDisk(log._file))
+        log.write(b"12345678\n")
+        log.write(b"87654321\n")
+    log.write(b"last\n")
+    log.close()
+    text = (tmp_path / "web.log").read_text()
+    assert text == "first\n(18 bytes are missing here: the disk had no room)\nlast\n"
+
+
+def test_a_file_that_could_not_be_opened_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogFile(tmp_path / "web.log", max_bytes=10)
+    log.write(b"old line\n")
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", no_room)
+        log.write(b"lost line\n")
+    log.write(b"new\n")
+    log.close()
+    assert (tmp_path / "web.log").read_text().endswith("no room)\nnew\n")
+    assert (tmp_path / "web.log.1").read_text() == "old line\n"
+
+
+class FullDisk:
+    """An open file on a disk without room."""
+
+    def __init__(self, file: Any) -> None:
+        self.closed = file.closed
+
+    def write(self, _: bytes) -> int:
+        return no_room()
+
+
+def no_room(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, "No space left on device")

@@ -57,6 +57,18 @@ def test_a_dead_child_is_started_again_and_its_new_pid_told(supervise: Callable[
     assert "worker      │ ended (SIGKILL); next start in 1 s" in run.output.read_text()
 
 
+def test_pids_that_a_full_disk_has_no_room_for_are_told_later(supervise: Callable[..., Run]) -> None:
+    run = supervise([child("web"), child("worker")])
+    before = run.wait_ready()
+    in_the_way = run.folder / "pids.tmp"
+    in_the_way.mkdir()
+    os.kill(before["worker"], signal.SIGKILL)
+    wait_until(lambda: run.output.read_text().count("worker      │ ready") == 2)
+    in_the_way.rmdir()
+    wait_until(lambda: run.pids()["worker"] != before["worker"])
+    assert run.process.poll() is None
+
+
 def test_a_silent_child_is_started_again(supervise: Callable[..., Run]) -> None:
     once_alive = "notify('READY=1')\nnotify('WATCHDOG=1')\nsignal.pause()"
     talking = "notify('READY=1')\nwhile True: notify('WATCHDOG=1'); time.sleep(0.1)"

@@ -101,3 +101,29 @@ def test_a_connection_whose_file_failed_is_opened_anew(writer: Any, path: Path) 
         writer.cursor().execute("SELECT * FROM nowhere")
     writer.close_if_unusable_or_obsolete()
     assert writer.connection is None
+
+
+def test_a_transaction_over_an_older_state_is_refused_at_once(writer: Any, path: Path) -> None:
+    """Its connection has read, and another one has written since: it would wait for its whole time-out."""
+    holder = sqlite3.connect(path, isolation_level=None)
+    holder.execute("CREATE TABLE numbers AS SELECT 1 AS n UNION SELECT 2")
+    reader = writer.connection.execute("SELECT n FROM numbers")
+    assert reader.fetchone() == (1,)
+    holder.execute("INSERT INTO numbers VALUES (3)")
+    with pytest.raises(OperationalError, match="locked"):
+        writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+    assert [n for (n,) in reader] == [2]
+    holder.close()
+
+
+@pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "moved away"])
+def test_a_kept_connection_whose_file_is_another_now_is_closed(
+    writer: Any, path: Path, tmp_path: Path, *, replaced: bool
+) -> None:
+    writer.close_if_unusable_or_obsolete()
+    assert writer.connection is not None
+    path.rename(tmp_path / "away.sqlite3")
+    if replaced:
+        sqlite3.connect(path).close()
+    writer.close_if_unusable_or_obsolete()
+    assert writer.connection is None

@@ -82,14 +82,21 @@ def test_an_entry_point_that_brings_no_runner_is_named_once_and_stops_nothing(
     assert found.find("sync") is SyncHttpRunner
 
 
+@pytest.mark.parametrize(
+    ("module", "code", "why"),
+    [
+        ("exits_at_import", "raise SystemExit(3)", "SystemExit: 3"),
+        ("panics_at_import", "class Panic(BaseException): ...\nraise Panic('rust')", "Panic: rust"),
+    ],
+)
 def test_a_package_that_ends_the_process_at_its_import_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, code: str, why: str
 ) -> None:
-    (tmp_path / "exits_at_import.py").write_text("raise SystemExit(3)")
+    (tmp_path / f"{module}.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = installed(EntryPoint("acme", "exits_at_import:Acme", GROUP))
+    found = installed(EntryPoint("acme", f"{module}:Acme", GROUP))
     assert found.find("acme") is None
-    assert [one.why for one in found.unusable()] == ["SystemExit: 3"]
+    assert [one.why for one in found.unusable()] == [why]
 
 
 def test_of_two_packages_with_one_name_the_second_is_refused() -> None:
