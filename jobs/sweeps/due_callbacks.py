@@ -1,6 +1,7 @@
 """Callbacks whose time has come: due again by their schedule, or the wake after the commit was lost.
 
-The callbacks worker finds them by itself; workers of older versions send what they are named.
+The callbacks worker finds them by itself; workers of older versions send what they are named. A message is
+due when it is written: one that was never tried and is due later was written by a clock that was ahead.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from datetime import timedelta
 from jobs.callbacks.delivery_worker import limits
 from jobs.callbacks.pick import Pick
 from jobs.callbacks.shares import Shares
+from jobs.models import Callback
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount
 
@@ -18,15 +20,21 @@ GRACE_SECONDS = 1.0
 AGAIN_SECONDS = 10.0
 """A message still waiting for its worker gets no second wake sooner: they would pile up."""
 
+AHEAD_SECONDS = 10.0
+"""The clocks of two processes differ by less."""
+LOOK_AHEAD_SECONDS = 10.0
+
 
 class DueCallbacksSweep:
     def __init__(self) -> None:
         self._woken: dict[str, float] = {}
+        self._looked_ahead_at: float | None = None
         self._pick = Pick()
 
     def __call__(self, ports: Ports) -> SweepCount:
         """A doubled wake is harmless: a delivery takes its row by compare-and-set. repaired: wakes sent."""
         monotonic = ports.clock.monotonic()
+        self._bring_back_from_the_future(ports)
         due, _ = self._pick.ids(Shares(limits()), ports.clock.now() - timedelta(seconds=GRACE_SECONDS))
         for callback_id, woken_at in list(self._woken.items()):
             if not 0 <= monotonic - woken_at < AGAIN_SECONDS:
@@ -36,3 +44,15 @@ class DueCallbacksSweep:
             self._woken.update(dict.fromkeys(wake, monotonic))
             ports.wake_callbacks(wake)
         return SweepCount(len(due), len(wake))
+
+    def _bring_back_from_the_future(self, ports: Ports) -> None:
+        at = ports.clock.monotonic()
+        if self._looked_ahead_at is not None and 0 <= at - self._looked_ahead_at < LOOK_AHEAD_SECONDS:
+            return
+        self._looked_ahead_at = at
+        now = ports.clock.now()
+        ahead = Callback.objects.filter(
+            state=Callback.State.PENDING, tries=0, next_at__gt=now + timedelta(seconds=AHEAD_SECONDS)
+        )
+        if ahead.exists():  # whichever clock is right: it is due
+            ahead.update(next_at=now)

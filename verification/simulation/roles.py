@@ -281,8 +281,8 @@ class WebRole:
         return value
 
 
-LEFT_OUT = {"due_callbacks", "retention", "rollups"}
-"""Sweeps whose work is not simulated: nothing is delivered, gets old or is counted."""
+LEFT_OUT = {"retention", "rollups"}
+"""Sweeps whose work is not simulated: nothing gets old or is counted."""
 
 
 def simulated(sweeps: Sweeps) -> Callable[[], dict[str, Entry]]:

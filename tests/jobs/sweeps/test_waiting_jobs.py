@@ -276,6 +276,18 @@ def test_a_callback_whose_wake_was_lost_is_woken_once(world: World) -> None:
     assert run_sweep("due_callbacks", world.ports).repaired == 1
 
 
+def test_a_callback_that_a_clock_ahead_put_off_is_due_at_once(world: World) -> None:
+    new, tried = (world.job(push=False, callback_url="https://x.example/") for _ in range(2))
+    for job in (new, tried):
+        transitions.end_waiting(job.id, JobState.CANCELLED, world.clock.now(), code="c", message="m")
+    ahead = world.clock.now() + timedelta(hours=1)
+    Callback.objects.update(next_at=ahead)
+    Callback.objects.filter(job=tried).update(tries=3)
+    run_sweep("due_callbacks", replace(world.ports, clocks=WrongClocks()))
+    assert Callback.objects.get(job=new).next_at == world.clock.now()
+    assert Callback.objects.get(job=tried).next_at == ahead, "that is its schedule"
+
+
 def test_every_end_has_its_event(world: World) -> None:
     job = world.job(push=False, deadline_at=world.clock.now())
     deadlines.sweep(world.ports)
