@@ -22,13 +22,12 @@ from admin_ui.parts.formatting import badge
 from admin_ui.parts.live import sync_rules_after_commit
 from admin_ui.parts.read_only import OperatorAdmin, ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
-from jobs.callbacks.tenant_secret import renew_secret
+from jobs.callbacks.message import renew_secret
 from jobs.domain.errors import KeyNotActive
 from jobs.limits.gpu_usage import used_seconds
 from jobs.models import ApiKey, Tenant
 from jobs.operations.api_keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
-from jobs.operations.tenant_limits import CHANGEABLE
-from jobs.operations.tenants import renew_webhook_secret
+from jobs.operations.tenants import CHANGEABLE, renew_webhook_secret
 
 
 class KeysOfTenant(ReadOnlyInline):

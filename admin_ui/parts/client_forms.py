@@ -13,7 +13,7 @@ from jobs.domain.errors import Refused
 from jobs.domain.scopes import Scope
 from jobs.models import ApiKey, Tenant
 from jobs.operations.api_keys import check_key
-from jobs.operations.tenant_limits import CHANGEABLE
+from jobs.operations.tenants import CHANGEABLE
 
 
 def names_or_none(value: Any) -> list[str] | None:

@@ -14,7 +14,7 @@ from gpus.models import Pool
 from gpus.registry.index_sync import mirror_registry
 from jobs import ports
 from jobs.models import Tenant
-from jobs.operations.tenant_limits import sync_rules
+from jobs.operations.tenants import sync_rules
 
 
 def mirror_after_commit(request: HttpRequest) -> None:

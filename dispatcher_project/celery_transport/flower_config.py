@@ -50,7 +50,7 @@ purge_offline_workers = 3_600
 """Seconds. Workers are named by process: those of yesterday's deploys must not pile up."""
 
 tasks_columns = "name,args,kwargs,state,result,exception,received,runtime,worker"
-"""args, kwargs: what runs where, and for which job, as the worker told it (worker/shown.py)."""
+"""args, kwargs: what runs where, and for which job, as the worker told it (`events.ShownRuns`)."""
 natural_time = True
 
 for _name in [name for name in globals() if f"FLOWER_{name.upper()}" in os.environ]:

@@ -1,9 +1,19 @@
-"""Flower's HTTP server with bounds: as it comes, a connection may wait an hour for a request's head."""
+"""Flower's HTTP server with bounds: as it comes, a connection may wait an hour for a request's head.
+
+``python -m dispatcher_project.celery_transport.flower_server <fd> <arguments of celery>`` is Flower on an
+inherited socket. Flower can only be told a port, which another process may have taken before Flower binds it.
+It has no option for a socket that listens already: its one method that binds is replaced, which
+tests/scenarios/test_up.py pins.
+"""
 
 from __future__ import annotations
 
+import socket
+import sys
 from typing import Any
 
+from celery.__main__ import main
+from flower.app import Flower
 from tornado.httpserver import HTTPServer
 
 MOST_CONNECTIONS = 128
@@ -24,3 +34,20 @@ class BoundedHTTPServer(HTTPServer):
             stream.close()
             return
         super().handle_stream(stream, address)
+
+
+def serve_on(listening: socket.socket) -> None:
+    """From here on Flower serves there, in this process."""
+    listening.setblocking(False)  # tornado accepts until nobody waits
+
+    def start_http_server(app: Flower) -> int:
+        server = BoundedHTTPServer(app, ssl_options=app.ssl_options, xheaders=app.options.xheaders)
+        server.add_socket(listening)
+        return int(listening.getsockname()[1])
+
+    Flower.start_http_server = start_http_server
+
+
+if __name__ == "__main__":
+    serve_on(socket.socket(fileno=int(sys.argv.pop(1))))
+    main()

@@ -2,12 +2,17 @@
 
 Celery's own warm shutdown waits for the threads without a limit, and a thread can't be killed. So a thread
 of ours follows the order of docs/failures.md beside it: drain, wait, interrupt, and at last end the process.
+
+SIGTERM, SIGINT, SIGQUIT and SIGHUP all end there. Celery's own handlers do not work with threads: the one for
+SIGQUIT, and for a second Ctrl-C, asks the pool to kill a job, which raises, and the process then waits for
+its longest run without a message.
 """
 
 from __future__ import annotations
 
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,10 +20,43 @@ from typing import Any
 
 import structlog
 from celery import signals
+from celery.signals import worker_shutting_down
+from celery.worker import state
 
-from dispatcher_project.celery_transport.stop_signals import COLD, REPLACED, end_consumer
 from dispatcher_project.celery_transport.successor import start_successor
 from dispatcher_project.supervisor.notify import STOPPING, notify
+
+WARM, COLD, REPLACED = "Warm", "Cold", "Replaced"
+"""How a worker stops: with its grace, without it, or with it once the next process has taken over."""
+
+
+def end_consumer() -> None:
+    """Celery's loop sees it at its next turn, and the worker comes to its end when its threads have."""
+    state.should_stop = os.EX_OK
+
+
+def install_signal_handlers(*, hand_over: bool) -> None:
+    """Called in the main thread, after Celery has set its own. hand_over: SIGHUP starts the next process."""
+    signal.signal(signal.SIGTERM, lambda number, _: _on_signal(number, WARM))
+    signal.signal(signal.SIGQUIT, lambda number, _: _on_signal(number, COLD))
+    signal.signal(signal.SIGINT, lambda number, _: _on_signal(number, WARM if _serves() else COLD))
+    if hand_over:
+        signal.signal(signal.SIGHUP, lambda number, _: _announce(number, REPLACED))
+
+
+def _serves() -> bool:
+    return state.should_stop is None or state.should_stop is False
+
+
+def _on_signal(number: int, how: str) -> None:
+    _announce(number, how)
+    end_consumer()
+
+
+def _announce(number: int, how: str) -> None:
+    sent: dict[str, Any] = {"sig": signal.Signals(number).name, "how": how, "exitcode": os.EX_OK}
+    worker_shutting_down.send(sender=None, **sent)
+
 
 log = structlog.get_logger(__name__)
 
@@ -64,7 +102,7 @@ class OrderedStop:
         threading.Thread(target=self._run, name="ordered-stop", daemon=True).start()
 
     def ask(self, how: str = "Warm", **_: Any) -> None:
-        """Safe in a signal handler. how: see `stop_signals`."""
+        """Safe in a signal handler. how: WARM, COLD or REPLACED."""
         self._asked.put(how)
 
     def ended(self) -> None:

@@ -19,14 +19,13 @@ from django.conf import settings
 from django.db import close_old_connections
 
 from dispatcher_project.celery import app
-from dispatcher_project.celery_transport import stop_signals
+from dispatcher_project.celery_transport import ordered_stop
 from dispatcher_project.celery_transport.broker import PromptConnection
-from dispatcher_project.celery_transport.events import HEARTBEAT_SECONDS
+from dispatcher_project.celery_transport.events import HEARTBEAT_SECONDS, ShownRuns
 from dispatcher_project.celery_transport.gc_tuning import keep_what_is_loaded
 from dispatcher_project.celery_transport.health import Fleets, Health, HealthPort, Loop, Question, TicksOfLoop
 from dispatcher_project.celery_transport.ordered_stop import OrderedStop
 from dispatcher_project.celery_transport.pool_queues import PoolQueues, PoolWatch
-from dispatcher_project.celery_transport.shown import ShownRuns
 from dispatcher_project.celery_transport.successor import Predecessor, can_have_successor
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Runner
@@ -50,14 +49,14 @@ def run_gpu_worker(
     name: str = "",
     ready_file: Path | None = None,
     runners: Callable[[ModelSpec], Runner] | None = None,
-    warm: Callable[[], Sequence[str] | None] = lambda: None,
+    warm: Callable[[], Sequence[str] | None] | None = None,
     hand_over: bool = True,
     health_port: str = "",
 ) -> int:
     """Blocks until the worker was told to stop; returns its exit status.
 
     pools: None for all there are, also those registered later. host: pinned driver, queues of that host.
-    runners: how a model is run; None: over the network. warm: see `GpuWorker`. hand_over: SIGHUP starts the
+    runners: how a model is run; None: over the network. warm: see `WorkerState`. hand_over: SIGHUP starts the
     next process beside this one; never where both would need the same GPU's memory.
     """
     from jobs.execution.gpu_worker import create_worker
@@ -71,7 +70,9 @@ def run_gpu_worker(
     threads = concurrency or settings.DISPATCHER.worker_threads
     worker = create_worker(production_ports(), runners=runners, threads=threads)
     shown = ShownRuns()
-    worker.show_run, worker.warm, worker.on_registry = shown.show, warm, watch.nudge
+    worker.show_run, worker.on_registry = shown.show, watch.nudge
+    if warm is not None:
+        worker.warm = warm
     stop = OrderedStop(
         grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
         drain=worker.drain,
@@ -226,7 +227,7 @@ def _worker_class(*, hand_over: bool) -> Any:
     class ThreadedWorker(app.Worker):  # type: ignore[misc, name-defined]
         def install_platform_tweaks(self, worker: Any) -> None:
             super().install_platform_tweaks(worker)
-            stop_signals.install(hand_over=hand_over)
+            ordered_stop.install_signal_handlers(hand_over=hand_over)
 
     return ThreadedWorker
 

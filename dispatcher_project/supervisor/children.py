@@ -147,7 +147,7 @@ def plan_of_up(
         ChildSpec(
             "flower",
             (
-                python, "-m", "dispatcher_project.celery_transport.flower_socket", str(ports.flower.fileno()),
+                python, "-m", "dispatcher_project.celery_transport.flower_server", str(ports.flower.fileno()),
                 "--app", "dispatcher_project", "flower",
             ),
             with_flower,

@@ -21,7 +21,7 @@ from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import allow_only
 from jobs.api.tenant_schemas import tenant_change
 from jobs.models import Tenant
-from jobs.operations.tenant_limits import CHANGEABLE, change_rules
+from jobs.operations.tenants import CHANGEABLE, change_rules
 
 
 class TenantPages(CursorPages):

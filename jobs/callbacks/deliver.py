@@ -9,8 +9,9 @@ few journeys to the database as it can be, and messages that come together share
 from __future__ import annotations
 
 import http.client
+import random
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -27,11 +28,9 @@ from foundation.database.statements import value
 from gpus.registry.audit import record
 from jobs.models import Callback, CallbackTry, ReceiverCircuit, Tenant
 
-from . import circuits
 from .guard import receiver_of
-from .schedule import next_try_at
+from .pick import CLOSED, Circuit, Queue
 from .sending import Outcome
-from .shares import CLOSED, Circuit, Queue
 
 DELIVERED, GONE, GAVE_UP, FAILED = "delivered", "gone", "gave_up", "failed"
 LEASE_MARGIN_SECONDS = 45.0
@@ -123,7 +122,7 @@ def settle(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> list[str]:
 
 def is_silent(outcome: Outcome) -> bool:
     """Nothing answered, and a socket was held for it."""
-    return outcome.answer is None and outcome.duration_ms >= circuits.SILENT_SECONDS * 1000
+    return outcome.answer is None and outcome.duration_ms >= SILENT_SECONDS * 1000
 
 
 def due_callbacks(now: datetime, limit: int) -> list[str]:
@@ -199,5 +198,103 @@ def _update_circuits(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> No
     }
     for queue in sorted(silent):  # in one order, so that two workers don't wait for each other in a circle
         if queue not in answered:
-            circuits.record_silence(queue, silent[queue], now)
-    circuits.close(sorted(answered))
+            record_silence(queue, silent[queue], now)
+    close_circuits(sorted(answered))
+
+
+_MINUTE, _HOUR = 60.0, 3600.0
+DELAYS_SECONDS = (
+    0.0,
+    5.0,
+    5 * _MINUTE,
+    30 * _MINUTE,
+    2 * _HOUR,
+    5 * _HOUR,
+    10 * _HOUR,
+    14 * _HOUR,
+    20 * _HOUR,
+    24 * _HOUR,
+)
+"""Seconds before each try, the first included: ten tries over about 75 hours, as the Standard Webhooks
+specification recommends."""
+
+JITTER = 0.1
+"""± this share of each delay, so that messages that failed together don't come back together."""
+
+RETRY_AFTER_CAP_SECONDS = 24 * _HOUR
+"""A receiver may ask for a longer pause, up to this."""
+
+
+def next_try_at(
+    tries: int, *, now: datetime, retry_after_seconds: float | None = None, chance: float | None = None
+) -> datetime | None:
+    """When to try again after `tries` failed tries; None: the schedule is used up.
+
+    retry_after_seconds: what the receiver asked for; only ever lengthens the pause.
+    chance: 0..1, where in the jitter's range; None: random.
+    """
+    if tries >= len(DELAYS_SECONDS):
+        return None
+    where = random.random() if chance is None else chance
+    delay = DELAYS_SECONDS[tries] * (1 - JITTER + 2 * JITTER * where)
+    if retry_after_seconds is not None:
+        delay = max(delay, min(retry_after_seconds, RETRY_AFTER_CAP_SECONDS))
+    return now + timedelta(seconds=delay)
+
+
+SILENT_SECONDS = 1.0
+"""A try that failed sooner held no socket for long: its receiver keeps the schedule, and no circuit opens."""
+GIVE_UP = timedelta(seconds=sum(DELAYS_SECONDS))
+"""As long as the schedule: a message that was due for so long behind an open circuit is given up."""
+_GIVEN_UP_AT_ONCE = 500
+
+
+def close_circuits(queues: Collection[Queue]) -> None:
+    """Their receivers have answered. A circuit is opened by tries without an answer, and closed by any
+    answer; it is of one tenant's receiver, because a tenant chooses its paths: a slow one must not shut the
+    host for others."""
+    for tenant_id, receiver in queues:
+        ReceiverCircuit.objects.filter(tenant_id=tenant_id, receiver=receiver).delete()
+
+
+def record_silence(queue: Queue, tries: Sequence[tuple[datetime, str]], now: datetime) -> None:
+    """Tries of one queue came to no answer: when each began, and its error. Call inside a transaction."""
+    knobs = settings.DISPATCHER
+    tenant_id, receiver = queue
+    ReceiverCircuit.objects.bulk_create(
+        [ReceiverCircuit(tenant_id=tenant_id, receiver=receiver, failing_since=now, failed_at=now)],
+        ignore_conflicts=True,
+    )
+    circuit = ReceiverCircuit.objects.select_for_update().get(tenant_id=tenant_id, receiver=receiver)
+    circuit.failures += len(tries)
+    circuit.failed_at, circuit.last_error = now, tries[-1][1]
+    if 0 < knobs.callback_circuit_failures <= circuit.failures:
+        # tries of one burst fail together: only one that began after the last rest makes the next longer
+        if not circuit.rest_seconds:
+            circuit.rest_seconds = knobs.callback_circuit_rest_seconds
+        elif circuit.resting_until is not None and any(at >= circuit.resting_until for at, _ in tries):
+            circuit.rest_seconds = min(circuit.rest_seconds * 2, knobs.callback_circuit_rest_cap_seconds)
+        circuit.resting_until = now + timedelta(seconds=circuit.rest_seconds)
+        if circuit.failing_since < now - GIVE_UP:
+            _give_up_old(queue, now)
+    # not `save`, which asks how many rows it changed: in one trip nobody knows yet
+    changed = ("failures", "failed_at", "last_error", "rest_seconds", "resting_until")
+    ReceiverCircuit.objects.filter(pk=circuit.pk).update(**{name: getattr(circuit, name) for name in changed})
+
+
+def _give_up_old(queue: Queue, now: datetime) -> None:
+    """What waits behind an open circuit must not wait for ever. A message that is late because no worker ran
+    is no reason: its receiver must have failed for as long."""
+    last = CallbackTry.objects.filter(callback=OuterRef("pk")).order_by()
+    old = Callback.objects.filter(
+        tenant_id=queue[0], receiver=queue[1], state=Callback.State.PENDING, next_at__lt=now - GIVE_UP
+    ).annotate(number=Subquery(last.values("callback").annotate(last=Max("number")).values("last")))
+    numbers = dict(old.order_by("next_at").values_list("id", "number")[:_GIVEN_UP_AT_ONCE])
+    if not numbers:
+        return
+    error = f"not sent: its receiver answered nobody since {now - GIVE_UP:%Y-%m-%d %H:%M}"
+    Callback.objects.filter(id__in=numbers).update(state=Callback.State.GAVE_UP, next_at=None)
+    CallbackTry.objects.bulk_create(
+        CallbackTry(callback_id=pk, number=(number or 0) + 1, at=now, error=error)
+        for pk, number in numbers.items()
+    )

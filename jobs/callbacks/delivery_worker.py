@@ -21,12 +21,10 @@ from gpus.leasing.clock import ClockWatch
 from gpus.protocol import Clock
 
 from .deliver import Taken, settle, take
-from .pick import Pick
-from .refused_origins import refused_origins
-from .resolver import Resolver
-from .sending import Message, Outcome, failure_text, send
-from .shares import Circuit, Limits, Queue, Shares
-from .tenant_secret import secrets_of
+from .guard import refused_origins
+from .message import secrets_of
+from .pick import Circuit, Limits, Pick, Queue, Shares
+from .sending import Message, Outcome, Resolver, failure_text, send
 
 log = structlog.get_logger(__name__)
 

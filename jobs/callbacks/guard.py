@@ -2,22 +2,26 @@
 
 The form of a URL, and an address that stands in it, are checked when a job is submitted. A name is resolved
 at each delivery, and only addresses that were checked then are connected to: a name whose address changes in
-between (DNS rebinding) gains nothing.
+between (DNS rebinding) gains nothing. Whatever networks are allowed, no callback goes to a GPU server, which
+would be a run past queue, quota and lease, nor to the dispatcher's own services.
 """
 
 from __future__ import annotations
 
 import re
+import socket
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Any
 from urllib.parse import quote, urlsplit
 
+from django.conf import settings
+
+from gpus.registry import queries as registry
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models.callback import MAX_RECEIVER_LENGTH
-
-from .addresses import Address, is_allowed, literal_addresses
-from .refused_origins import Origins
 
 MAX_URL_LENGTH = 2000
 UNREADABLE = "unreadable"
@@ -117,3 +121,198 @@ def _ascii_path(path: str) -> str:
 
 def _refused(message: str) -> CallbackUrlRefused:
     return CallbackUrlRefused(message, pointer=_POINTER)
+
+
+Address = IPv4Address | IPv6Address
+
+
+def is_allowed(address: Address) -> bool:
+    """Public, or inside one of DISPATCHER_CALLBACK_NETWORKS; never a cloud's metadata service. An address
+    that carries an IPv4 address (mapped, NAT64) is judged by that one."""
+    inner = embedded(address)
+    if inner is not None:
+        return is_allowed(inner)
+    if address in _METADATA:
+        return False
+    if any(address in network for network in _networks(settings.DISPATCHER.callback_networks)):
+        return True
+    if any(address in network for network in _NEVER):
+        return False
+    return address.is_global and not (address.is_multicast or address.is_reserved or address.is_link_local)
+
+
+def literal_addresses(host: str, port: int) -> list[Address] | None:
+    """What `host` stands for by itself, in every spelling that the system knows; None: it is a name."""
+    try:
+        return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
+    except (OSError, UnicodeError):
+        return None
+
+
+_NEVER: tuple[IPv4Network | IPv6Network, ...] = tuple(
+    ip_network(text)
+    for text in (
+        "100.64.0.0/10",  # carrier-grade NAT
+        "192.0.0.0/24",  # protocol assignments; a cloud keeps its metadata here
+        "168.63.129.16/32",  # Azure's metadata and host service, on a public address
+        "192.88.99.0/24",  # 6to4 relays
+        "2002::/16",  # 6to4: carries any IPv4 address
+        "2001::/32",  # Teredo: the same
+        "::/96",  # IPv4-compatible, and ::1
+        "64:ff9b:1::/48",  # NAT64 inside a site
+        "fec0::/10",  # site-local
+    )
+)
+_METADATA: frozenset[Address] = frozenset(
+    ip_address(text)
+    for text in (
+        "169.254.169.254",
+        "169.254.170.2",  # credentials of AWS' containers
+        "169.254.170.23",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "168.63.129.16",  # Azure
+        "100.100.100.200",  # Alibaba
+        "192.0.0.192",  # Oracle
+    )
+)
+"""They answer with credentials, and tell no client from another."""
+_NAT64 = IPv6Network("64:ff9b::/96")
+
+
+def embedded(address: Address) -> IPv4Address | None:
+    """The IPv4 address that an IPv6 address carries."""
+    if isinstance(address, IPv6Address):
+        if address.ipv4_mapped is not None:
+            return address.ipv4_mapped
+        if address in _NAT64:
+            return IPv4Address(int(address) & 0xFFFFFFFF)
+    return None
+
+
+@lru_cache(maxsize=8)
+def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
+    return tuple(ip_network(text.strip(), strict=False) for text in texts)
+
+
+def resolve(host: str, port: int) -> list[Address]:
+    """The one place that asks the system; a literal address is its own answer."""
+    try:
+        return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    except UnicodeError as error:
+        raise OSError(f"the name {host} can't be resolved") from error
+
+
+def _read(found: Iterable[tuple[Any, ...]]) -> list[Address]:
+    return list(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
+
+
+_SERVICE_PORTS = {
+    "http": 80,
+    "https": 443,
+    "redis": 6379,
+    "rediss": 6379,
+    "valkey": 6379,
+    "valkeys": 6379,
+    "redis+sentinel": 26379,
+    "rediss+sentinel": 26379,
+    "sentinel": 26379,
+    "redis+cluster": 6379,
+    "rediss+cluster": 6379,
+    "amqp": 5672,
+    "amqps": 5671,
+    "postgres": 5432,
+    "postgresql": 5432,
+}
+_HERE = IPv4Address("127.0.0.1")
+
+
+@dataclass(frozen=True, slots=True)
+class Origins:
+    """names: host and port. literal: address and port, of those that are written as an address; ports: all of
+    theirs."""
+
+    names: frozenset[tuple[str, int]] = frozenset()
+    literal: frozenset[tuple[Address, int]] = frozenset()
+    ports: frozenset[int] = frozenset()
+
+    def has_name(self, host: str, port: int) -> bool:
+        return (host.rstrip(".").lower(), port) in self.names
+
+    def has_address(self, address: Address, port: int) -> bool:
+        return port in self.ports and (one_of(address), port) in self.literal
+
+    def names_with_port(self, port: int) -> Iterator[str]:
+        """Any of them may stand for an address that is asked for."""
+        return (host for host, known in self.names if known == port)
+
+
+def refused_origins() -> Origins:
+    """Those of the registry, at most a second old, and of the settings. Reads the database."""
+    limits, database = settings.DISPATCHER, settings.DATABASES["default"]
+    listens = [
+        _listening(origin) for origin in (*limits.callback_refused_origins, limits.health_port) if origin
+    ]
+    if database.get("HOST"):
+        listens.append(f"postgresql://{database['HOST']}:{database.get('PORT') or 5432}")
+    own = (settings.REDIS_URL, settings.BROKER_URL, limits.public_url, limits.flower_url)
+    return _origins((*own, *listens, *registry.addresses_in_use()))
+
+
+def _listening(origin: str) -> str:
+    """origin: ``[HOST:]PORT``; without a host it is this machine's."""
+    return f"//{_HERE}:{origin}" if origin.isdecimal() else f"//{origin}"
+
+
+@lru_cache(maxsize=4)
+def _origins(urls: tuple[str, ...]) -> Origins:
+    names, literal = set[tuple[str, int]](), set[tuple[Address, int]]()
+    for host, port in origins_of(urls):
+        found = literal_addresses(host, port)
+        if host == "localhost":
+            found = [_HERE]
+        if found is None:
+            names.add((host, port))
+        else:
+            literal |= {(one_of(address), port) for address in found}
+    ports = frozenset(port for _, port in literal)
+    return Origins(frozenset(names), frozenset(literal), ports)
+
+
+def origins_of(urls: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Host and port, also of URLs that name several; those without a host (files, unix sockets) have none."""
+    for url in urls:
+        scheme = ""
+        for part in re.split("[;,]", url):  # as Sentinel's and the broker's
+            before, found, rest = part.rpartition("//")
+            scheme = before.rstrip(":").lower() if found else scheme
+            try:
+                parts = urlsplit(f"//{re.split('[/?#]', rest)[0]}")
+                host, port = parts.hostname, parts.port or _SERVICE_PORTS.get(scheme)
+            except ValueError:
+                continue
+            if host and port:
+                yield host.rstrip("."), port
+
+
+def one_of(address: Address) -> Address:
+    """One address for all that lead to the same place: this machine has many."""
+    inner = embedded(address)
+    if inner is not None:
+        return one_of(inner)
+    if address.is_loopback or address.is_unspecified or _is_here(address):
+        return _HERE
+    return address
+
+
+def _is_here(address: Address) -> bool:
+    """Whether this machine has it: only then can a socket be bound to it."""
+    if address.is_multicast:
+        return False
+    family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.bind((str(address), 0))
+    except OSError:
+        return False
+    return True

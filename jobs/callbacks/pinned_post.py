@@ -19,8 +19,7 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
-from .addresses import Address
-from .guard import Target
+from .guard import Address, Target
 
 CONNECT_SECONDS = 5.0
 """For one address, so that a dead one leaves time for the next."""

@@ -13,10 +13,9 @@ from foundation.secrets import SecretUnreadable
 from gpus.registry.audit import record
 from jobs.models import Tenant
 
-from .guard import check_callback_url
-from .refused_origins import refused_origins
+from .guard import check_callback_url, refused_origins
+from .message import secrets_of
 from .sending import Message, Outcome, failure_text, send_now
-from .tenant_secret import secrets_of
 
 
 def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime) -> Outcome:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -15,14 +19,20 @@ from foundation.database.statements import value
 from foundation.ids import new_id
 from foundation.secrets import SecretUnreadable
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
+from gpus.health.health import evidence_for, refused_url
 from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, ReleaseMode
 from gpus.registry import queries as fleet
+from gpus.runners.base import RunRequest
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import after_commit, unreachable
+from jobs.execution.attempt_run import AttemptRun, run_seconds
 from jobs.execution.claimed import Claimed
+from jobs.execution.progress_events import progress_events_of
+from jobs.execution.pushes import push_token, pushed_body
 from jobs.execution.row_prefetch import OF_JOB
+from jobs.execution.run_steps import Order
 from jobs.execution.worker_state import WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome
@@ -132,7 +142,7 @@ def _back_off(worker: WorkerState, leases: Leases, lease: Lease) -> None:
     if lease.adopted:
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
     else:
-        rest = worker.backoff.after_failure(lease.server)
+        rest = worker.completion.backoff.after_failure(lease.server)
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest)
 
 
@@ -305,3 +315,73 @@ def _give_back(
         leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0, rest_seconds=rest_seconds)
     except LeasingUnavailable as error:
         log.warning("release_failed", slot=lease.slot, error=str(error))
+
+
+def make_run(
+    worker: WorkerState, claimed: Claimed, prefetch: Callable[[], None] = lambda: None
+) -> AttemptRun:
+    """Return the run of this attempt."""
+    lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
+    completion = worker.completion
+    progress_events = progress_events_of(
+        partial(completion.write_progress, lease),
+        completion.writer,
+        completion.ports.clock,
+        tries=claimed.job["attempts_made"] + lease.epoch,
+        rest_seconds=knobs.news_seconds,
+    )
+    request = RunRequest(
+        job_id=lease.job_id,
+        attempt_id=lease.attempt_id,
+        model=spec,
+        endpoint=claimed.endpoint,
+        payload=claimed.job["payload"],
+        slot=lease.slot,
+        fence=lease.fence,
+        push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
+        push_token=push_token(lease.attempt_id),
+        limit_seconds=claimed.job["max_run_seconds"] or math.inf,
+        tell=progress_events.add,
+        meanwhile=prefetch,
+    )
+    run = AttemptRun(
+        request,
+        worker.runner_for(spec),
+        worker.ports.clock,
+        limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
+        deadline=claimed.job["deadline_at"],
+        clocks_agree=lambda: worker.ports.clocks.report().agree,
+        is_fresh=lambda: worker.completion.keeper.age_seconds(lease) < knobs.lease_seconds,
+        pushed=lambda: _read_pushed(worker, lease),
+        prove_free=lambda: evidence_for(
+            lease.server,
+            lease.attempt_id,
+            transport=worker.ports.transport,
+            leases=claimed.leases,
+            clock=worker.ports.clock,
+        ),
+        refused_url=lambda: refused_url(lease.server, lease.model, transport=worker.ports.transport),
+        in_background=worker.in_background,
+        remote_id=claimed.remote_id,
+        progress_events=progress_events,
+    )
+    if claimed.job["cancel_requested_at"] is not None:
+        run.order(Order.CANCEL)
+    if claimed.started is not None:
+        # weak reference: avoids a reference cycle between run and future
+        known = weakref.ref(run)
+        claimed.started.add_done_callback(lambda started: _stop_if_refused(started, known()))
+    return run
+
+
+def _read_pushed(worker: WorkerState, lease: Lease) -> Mapping[str, Any] | None:
+    with worker.ports.database():
+        body: Mapping[str, Any] | None = pushed_body.first(attempt_id=lease.attempt_id)
+    return body
+
+
+def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun | None) -> None:
+    """run: None if it is over."""
+    refused = started.exception() is not None or started.result() is not StartOutcome.STARTED
+    if refused and run is not None:
+        run.order(Order.STOP)

@@ -6,24 +6,43 @@ the lease is forgotten. Requests that Redis does not answer are kept here and re
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
 from django.conf import settings
+from django.db import DatabaseError, connection
 
-from gpus.errors import LeasingUnavailable, RunFailed, Verdict
+from gpus.errors import (
+    ConnectFailed,
+    CredentialsRefused,
+    GpuBusy,
+    GpuError,
+    LeasingUnavailable,
+    RunFailed,
+    StaleFence,
+    Verdict,
+)
 from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import LeaseKeeper
 from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
 from jobs import transitions
-from jobs.domain.retry import Ending
+from jobs.domain.retry import Ending, verdict_of
 from jobs.execution import after_commit
-from jobs.execution.group_commit import MAX_BYTES, GroupCommitWriter, MakeWriter, Write, Writer
-from jobs.execution.latest_ends import LatestEnds, rough_bytes
-from jobs.execution.release_retries import PendingRelease, ReleaseRetries
+from jobs.execution.group_commit import (
+    MAX_BYTES,
+    GroupCommitWriter,
+    LatestEnds,
+    MakeWriter,
+    Write,
+    Writer,
+    rough_bytes,
+)
+from jobs.execution.run_steps import Over
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.reports import counters
@@ -33,6 +52,82 @@ log = structlog.get_logger()
 
 _LONG_BYTES = 256 * 1024
 """Of a result."""
+FIRST_REST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of a run: its release in Redis, and the row that is written for it.
+
+    max_retries: of its job. seconds: that the run took. at: when it was over. started: the commit of its
+    start; None: another worker's."""
+
+    leases: Leases
+    lease: Lease
+    spec: ModelSpec
+    max_retries: int | None
+    over: Over
+    seconds: float
+    at: datetime
+    started: Future[StartOutcome] | None = None
+
+    @property
+    def charge_seconds(self) -> float:
+        ending = self.over.ending
+        was_refused = isinstance(ending.error, (GpuBusy, ConnectFailed)) or not ending.sent
+        return 0.0 if was_refused else self.seconds
+
+    @property
+    def _started_at(self) -> datetime:
+        return self.at - timedelta(seconds=self.seconds)
+
+    def release(
+        self,
+        completion: Completion,
+        *,
+        next_attempt_id: str | None,
+        warm: Sequence[str] | None,
+        begun: Lease | None = None,
+    ) -> Lease | None:
+        """Release the slot and, under `next_attempt_id`, claim the next ticket for it, which is returned.
+        warm: loaded models, whose jobs are claimed first. begun: the prefetched lease that runs there
+        already; the next ticket follows it."""
+        lease, ending = self.lease, self.over.ending
+        return completion.release(
+            self.leases,
+            lease,
+            ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
+            gpu_seconds=self.charge_seconds,
+            next_attempt_id=next_attempt_id,
+            rest_seconds=completion.backoff.after_answer(lease.server, ending.error),
+            verdict=verdict_of(ending),
+            warm=warm if next_attempt_id else None,
+            begun=begun,
+        )
+
+    def write(self, completion: Completion, *, gather: bool) -> None:
+        """After the release: a crash in between leaves a settling lease that the sweep ends. gather: a start
+        will be written together with it."""
+        lease = self.lease
+        end = End(
+            job_id=lease.job_id,
+            attempt_id=lease.attempt_id,
+            epoch=lease.epoch,
+            slot=lease.slot,
+            ending=self.over.ending,
+            policy=after_commit.policy_for(self.spec, self.max_retries),
+            at=self.at,
+            result=self.over.result,
+            gpu_seconds=self.charge_seconds,
+            run_limit_seconds=self.spec.run_limit_seconds,
+            evidence=self.over.evidence,
+            usage=self.over.usage,
+            refused_url=self.over.refused_url,
+            start=Start(
+                lease.job_id, lease.attempt_id, lease.slot, lease.model, completion.name, self._started_at
+            ),
+        )
+        completion.write_end(self.leases, lease, end, gather=gather, started=self.started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +171,7 @@ class Completion:
         self.writer.again = self._rewrite_latest
         self._latest = LatestEnds(ports.clock.monotonic)
         self._release_retries = ReleaseRetries(ports, self.keeper, worker=name)
+        self.backoff = ServerBackoff()
         self._unsettled: dict[LeaseRef, EndWritten] = {}
 
     def start(self) -> None:
@@ -266,7 +362,8 @@ class Completion:
                 )
         self._settle()
         after_commit.after_ends([end.ended for end in ends], self.ports)
-        counters.add_if_possible(counters.Name.RESULTS_REFUSED, sum(not end.ended.won for end in ends))
+        if refused := sum(not end.ended.won for end in ends):
+            counters.add_if_possible(counters.Name.RESULTS_REFUSED, refused)
 
     def _keep(self, end: End, leases: Leases, ref: LeaseRef) -> None:
         """Not with its outcome: that holds the job, with its payload."""
@@ -338,3 +435,114 @@ def _copy_result(done: Future[Any], future: Future[StartOutcome]) -> None:
         future.set_exception(error)
     else:
         future.set_result(done.result()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class PendingRelease:
+    leases: Leases
+    lease: Lease
+    mode: ReleaseMode
+    gpu_seconds: float
+    next_attempt_id: str | None = None
+    verdict: Verdict = Verdict.NOTHING
+    begun: Lease | None = None
+
+
+class ReleaseRetries:
+    """Retries of releases that Redis did not answer (each is idempotent), and the tickets to push after them:
+    a ticket of a job that is still held would be refused. worker: the name that the leases are held under."""
+
+    def __init__(self, ports: Ports, keeper: LeaseKeeper, *, worker: str) -> None:
+        self._ports, self._keeper, self._worker = ports, keeper, worker
+        self._pending: dict[LeaseRef, PendingRelease] = {}
+        self._held: dict[LeaseRef, list[str]] = {}
+        self._lock = threading.Lock()
+
+    def __contains__(self, ref: LeaseRef) -> bool:
+        return ref in self._pending
+
+    def add(self, late: PendingRelease) -> None:
+        self._pending[late.lease.ref] = late
+
+    def push_after(self, ref: LeaseRef, job_id: str) -> None:
+        """Push the job's ticket once this lease is released; at once if it is."""
+        with self._lock:
+            if ref in self._pending:
+                self._held.setdefault(ref, []).append(job_id)
+                return
+        self._push(job_id)
+
+    def retry_slot(self, slot: str) -> None:
+        """Retry the slot's pending releases, before a later run of it is released: Redis must get them in
+        order. Raises LeasingUnavailable."""
+        for late in list(self._pending.values()):
+            if late.lease.slot == slot:
+                self._release(late)
+
+    def retry_all(self) -> None:
+        """Retry all pending releases (the watcher calls it)."""
+        waiting: set[str] = set()
+        for late in list(self._pending.values()):
+            if late.lease.slot in waiting:
+                continue
+            try:
+                self._release(late)
+            except LeasingUnavailable:
+                waiting.add(late.lease.slot)
+
+    def _release(self, late: PendingRelease) -> None:
+        following = late.leases.release(
+            late.lease.ref,
+            late.mode,
+            worker=self._worker,
+            gpu_seconds=late.gpu_seconds,
+            next_attempt_id=late.next_attempt_id,
+            verdict=late.verdict,
+            begun=late.begun,
+        )
+        if following is not None:  # its thread has gone on: nothing ran under this lease
+            late.leases.release(following.ref, ReleaseMode.FREE, worker=self._worker, gpu_seconds=0.0)
+        with self._lock:
+            self._pending.pop(late.lease.ref, None)
+            held = self._held.pop(late.lease.ref, [])
+        if late.mode is ReleaseMode.FREE:
+            self._keeper.forget(late.lease.ref)
+        if following is not None:
+            held.append(following.job_id)
+        for job_id in held:
+            self._push(job_id)
+
+    def _push(self, job_id: str) -> None:
+        """A database that is away must keep no run's end from Redis; the reconciler finds the job."""
+        try:
+            after_commit.push_waiting(job_id, self._ports)
+        except DatabaseError as error:
+            log.warning("not_pushed", job_id=job_id, error=str(error).strip())
+            connection.close()
+
+
+class ServerBackoff:
+    """Exponential backoff of GPU servers that refused a run: how long this process sends them nothing."""
+
+    def __init__(self) -> None:
+        self._next: dict[str, float] = {}
+
+    def after_answer(self, server: str, error: GpuError | None) -> float | None:
+        """Return the rest in seconds after a refusal (busy, stale fence, bad credentials, unreachable): the
+        server's Retry-After if that is a second or more, else 1 s doubling to 30 s. Any other answer resets
+        the backoff and returns None."""
+        if not isinstance(error, (GpuBusy, ConnectFailed, CredentialsRefused, StaleFence)):
+            self.reset(server)
+            return None
+        rest = self.after_failure(server)
+        asked = error.retry_after_seconds
+        return rest if asked is None or asked < FIRST_REST_SECONDS else min(asked, 3600.0)
+
+    def after_failure(self, server: str) -> float:
+        """Return the next rest of a server that can't be used here (an unreadable secret)."""
+        rest = self._next.get(server, FIRST_REST_SECONDS)
+        self._next[server] = min(rest * 2.0, REST_CAP_SECONDS)
+        return rest
+
+    def reset(self, server: str) -> None:
+        self._next.pop(server, None)

@@ -7,6 +7,7 @@ external changes (a cancel, a pushed result, a deadline) and retries what Redis 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -21,13 +22,11 @@ from gpus.registry.queries import forget
 from gpus.runners.base import Runner
 from jobs.execution import claiming
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.change_listener import Listener
-from jobs.execution.external_changes import changes_for
+from jobs.execution.claimed import TimeSlice, random_short_slices
+from jobs.execution.external_changes import Listener, changes_for
 from jobs.execution.presence import Presence
 from jobs.execution.run_steps import Order
-from jobs.execution.self_notifications import SelfNotifications
 from jobs.execution.slot_loop import SlotLoop, WorkReport
-from jobs.execution.time_slice import TimeSlice, random_short_slices
 from jobs.execution.worker_signs import WorkerSigns
 from jobs.execution.worker_state import WorkerState
 from jobs.ports import Ports
@@ -207,3 +206,41 @@ def current_worker() -> GpuWorker:
     if _current is None:
         raise RuntimeError("this process is not a GPU worker: start it by `manage.py gpu_worker`")
     return _current
+
+
+MOST_UNDER_WAY = 10_000
+"""Jobs whose own announcement has not come back yet."""
+
+
+class SelfNotifications:
+    """Tells a worker's own announcements, which come back to it by publish/subscribe, from those of others.
+    Hints only: after a lost announcement, the next one of that job by another process counts as our own;
+    the worker polls every second anyway. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: Counter[str] = Counter()
+
+    def tracking(self, announce: Callable[[Sequence[str]], None]) -> Callable[[Sequence[str]], None]:
+        """Wrap `announce` so that its announcements are counted as our own."""
+
+        def announce_and_know(job_ids: Sequence[str]) -> None:
+            with self._lock:
+                if len(self._under_way) > MOST_UNDER_WAY:  # nothing comes back: Redis is away
+                    self._under_way.clear()
+                self._under_way.update(job_ids)
+            announce(job_ids)
+
+        return announce_and_know
+
+    def from_others(self, job_ids: Sequence[str]) -> set[str]:
+        """Return the received job ids that other processes announced."""
+        others = set()
+        with self._lock:
+            for job_id in job_ids:
+                count = self._under_way.pop(job_id, 0)
+                if count == 0:
+                    others.add(job_id)
+                elif count > 1:
+                    self._under_way[job_id] = count - 1
+        return others

@@ -17,11 +17,9 @@ from gpus.errors import LeasingUnavailable
 from gpus.protocol import Lease
 from gpus.runners.registry import is_polled
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.claimed import Claimed, Ready
-from jobs.execution.claiming import open_prefetched, write_start
-from jobs.execution.run_end import RunEnd
-from jobs.execution.run_inputs import make_run
-from jobs.execution.time_slice import TimeSlice
+from jobs.execution.claimed import Claimed, Ready, TimeSlice
+from jobs.execution.claiming import make_run, open_prefetched, write_start
+from jobs.execution.completion import RunEnd
 from jobs.execution.worker_state import WorkerState
 
 log = structlog.get_logger()
@@ -66,8 +64,10 @@ class Prefetch:
         self.deferred_end = None  # frees its result's memory while this run goes on
         following = None
         if ended is not None:
-            following = ended.release(worker, next_attempt_id=next_id, begun=claimed.lease)
-            ended.write(worker, gather=True)
+            following = ended.release(
+                worker.completion, next_attempt_id=next_id, warm=worker.warm(), begun=claimed.lease
+            )
+            ended.write(worker.completion, gather=True)
             write_start(worker, claimed)
         elif next_id is not None and worker.prefetched.may_reserve(claimed.lease.pool, asked_at):
             following = self._reserve(next_id)

@@ -1,9 +1,9 @@
-"""The loop of a worker thread over one slot: claim an attempt, run it, end it, claim the next.
+"""A worker thread's way along one slot: claim → start → run → complete → next.
 
-The order of writes is the protocol (docs/leasing.md): Redis gives the lease, the start is queued for the
-group commit, the run goes to the GPU; at its end Redis moves the lease into `settling` and may hand the
-slot to the next ticket in the same step, then the end is queued, and its consequences follow the commit. A
-prefetched run is sent first, and the ended one is released while it runs.
+The order of the writes is the protocol (docs/leasing.md). Claim: Redis grants the lease, and the start is
+queued for the group commit. Run: the request goes to the GPU. Complete: Redis releases the slot, and may
+grant it to the next ticket in the same step; then the end is queued, and its consequences follow the commit.
+A prefetched run is sent first, and the ended one is released while it runs (`jobs.execution.prefetch`).
 """
 
 from __future__ import annotations
@@ -21,12 +21,11 @@ from gpus.registry import queries as fleet
 from gpus.registry.too_large import mark_too_large
 from jobs.domain.retry import Ending
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.claimed import Claimed
+from jobs.execution.claimed import Claimed, Ready, TimeSlice
 from jobs.execution.claiming import claim_next, drop_prefetched, open_lease, start
+from jobs.execution.completion import RunEnd
 from jobs.execution.prefetch import make_ready, start_prefetched
-from jobs.execution.run_end import RunEnd
 from jobs.execution.run_steps import HandedOver, Over, Remote, Wait
-from jobs.execution.time_slice import TimeSlice
 from jobs.execution.worker_state import WorkerState
 
 log = structlog.get_logger()
@@ -57,7 +56,7 @@ class SlotLoop:
 
     def work(self, pool: str, host: str | None) -> list[WorkReport]:
         """Claim and run until no job is left or the time slice is over."""
-        worker, clock = self._worker, self._worker.ports.clock
+        worker = self._worker
         with worker.ports.database():
             fleet_name = fleet.fleet_of(pool)
         reports: list[WorkReport] = []
@@ -66,26 +65,39 @@ class SlotLoop:
             claimed, report = self.run(claimed)
             reports.append(report)
             if claimed is None and not worker.is_draining:
-                if self._time_slice.is_over(clock.monotonic(), report.seconds):
-                    if worker.ports.send_wakes([Wakes(pool, host, 1)]):
-                        break
-                    # while the hand-back can't be published the thread keeps claiming: the slot must not wait
-                    # for a dead broker, but it is free only once its end is committed
-                    worker.until_done(worker.completion.writer.submit(lambda: None))
+                if self._hand_back(pool, host, report.seconds):
+                    break
                 claimed = claim_next(worker, fleet_name, pool, host)
         return reports
 
     def run(self, claimed: Claimed) -> tuple[Claimed | None, WorkReport]:
-        """Run a claimed attempt to its end; unless the time slice is over, also claim the next ticket for the
-        same slot."""
-        worker, lease = self._worker, claimed.lease
-        ready = claimed.ready or make_ready(worker, claimed)
+        """Take a claimed attempt to its end. Return what the slot runs next, and a report."""
+        ready = self._start(claimed)
+        over = self._drive(claimed.lease, ready)
+        seconds = ready.run.elapsed_seconds + claimed.ran_seconds
+        following, error_code = None, ""
+        if isinstance(over, HandedOver):
+            self._hand_over(claimed, ready.run)
+            outcome = "handed_over"
+        else:
+            error_code = over.ending.error.code if over.ending.error else ""
+            outcome = error_code or "completed"
+            following = self._complete(claimed, over, seconds, ready.run)
+        return following, _report(claimed.lease, outcome, seconds, error_code)
+
+    def _start(self, claimed: Claimed) -> Ready:
+        """Make the run, unless it was made when it was prefetched, and start its clock."""
+        ready = claimed.ready or make_ready(self._worker, claimed)
         ready.begin(self._time_slice)
+        return ready
+
+    def _drive(self, lease: Lease, ready: Ready) -> Over | HandedOver:
+        """Step through the run, and commit its remote id. Never raises."""
         run = ready.run
         try:
-            with worker.running(lease, run):
+            with self._worker.running(lease, run):
                 try:
-                    over = self._drive(lease, run)
+                    over = self._step_to_end(lease, run)
                 except Exception as error:  # whatever broke, the lease must not be renewed without a run
                     log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
                     over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
@@ -93,34 +105,9 @@ class SlotLoop:
             ready.prefetch.finish_deferred()
         if run.progress_events is not None:
             run.progress_events.end()
-        seconds = run.elapsed_seconds + claimed.ran_seconds
-        following = None
-        if isinstance(over, HandedOver):
-            prefetched, _ = worker.prefetched.take(lease.attempt_id)
-            worker.completion.hand_over(claimed.leases, lease, lost=run.was_lost)
-            drop_prefetched(worker, prefetched, lease)
-            outcome, code = "handed_over", ""
-        else:
-            now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
-            end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now, claimed.started)
-            following = self._end(claimed, end, run)
-            code = over.ending.error.code if over.ending.error else ""
-            outcome = code or "completed"
-        # one line for each of hundreds a second would cost as much as a claim
-        say = log.debug if outcome == "completed" and seconds < LONG_SECONDS else log.info
-        say(
-            "attempt_finished",
-            job_id=lease.job_id,
-            attempt=lease.attempt_id,
-            epoch=lease.epoch,
-            slot=lease.slot,
-            model=lease.model,
-            outcome=outcome,
-            seconds=round(seconds, 3),
-        )
-        return following, _report(lease, outcome, seconds, code)
+        return over
 
-    def _drive(self, lease: Lease, run: AttemptRun) -> Over | HandedOver:
+    def _step_to_end(self, lease: Lease, run: AttemptRun) -> Over | HandedOver:
         worker = self._worker
         if lease.estimate_seconds >= LONG_SECONDS:
             connection.close()  # the wait for the GPU needs none
@@ -132,13 +119,16 @@ class SlotLoop:
                 worker.wait(run, step.seconds)
             elif isinstance(step, Remote):
                 worker.completion.write_remote_id(lease, step.remote_id, run.remote_id_committed)
-                worker.backoff.reset(lease.server)
+                worker.completion.backoff.reset(lease.server)
             else:
                 return step
 
-    def _end(self, claimed: Claimed, end: RunEnd, run: AttemptRun) -> Claimed | None:
-        """Return what the slot runs next: its prefetched job, or what the release in Redis returns."""
-        worker, lease, ending = self._worker, claimed.lease, end.over.ending
+    def _complete(self, claimed: Claimed, over: Over, seconds: float, run: AttemptRun) -> Claimed | None:
+        """Release the slot and write the end: at once, or once a prefetched run is sent. Return what the
+        slot runs next."""
+        worker, lease, ending = self._worker, claimed.lease, over.ending
+        now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
+        end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now, claimed.started)
         if isinstance(ending.error, DoesNotFit):
             _leave_to_larger_servers(worker, lease, ending.error)
         prefetched, asked = worker.prefetched.take(lease.attempt_id)
@@ -148,20 +138,29 @@ class SlotLoop:
             worker.completion.refuse_start(claimed.leases, lease, refused, claimed.spec, proven_free=is_free)
             drop_prefetched(worker, prefetched, lease)
             return None
-        asked_at = worker.ports.clock.monotonic()
-        go_on = not ending.suspect and worker.may_claim()
-        if prefetched is not None and go_on and start_prefetched(worker, prefetched, run, end):
+        may_claim = not ending.suspect and worker.may_claim()
+        if prefetched is not None and may_claim and start_prefetched(worker, prefetched, run, end):
             return prefetched
+        return self._next(claimed, end, prefetched, asked, may_claim=may_claim)
+
+    def _next(
+        self, claimed: Claimed, end: RunEnd, prefetched: Claimed | None, asked: str | None, *, may_claim: bool
+    ) -> Claimed | None:
+        """Release the slot, and return its prefetched job, or the next ticket that the release returns.
+        asked: the attempt id of a reservation whose answer was lost."""
+        worker, lease = self._worker, claimed.lease
+        asked_at = worker.ports.clock.monotonic()
         if prefetched is None:
-            go_on = go_on and not self._time_slice.is_over(asked_at, end.seconds)
-        if go_on:
-            worker.row_prefetch.request(
-                claimed.fleet, lease.pool, slots=worker.busy() + 1, ran_seconds=end.seconds
-            )
+            may_claim = may_claim and not self._time_slice.is_over(asked_at, end.seconds)
+        if may_claim:
+            slots = worker.busy() + 1
+            worker.row_prefetch.request(claimed.fleet, lease.pool, slots=slots, ran_seconds=end.seconds)
         next_id = prefetched.lease.attempt_id if prefetched else asked or new_id()
         with worker.starts.claiming():
-            following = end.release(worker, next_attempt_id=next_id if go_on else None)
-            end.write(worker, gather=following is not None)
+            following = end.release(
+                worker.completion, next_attempt_id=next_id if may_claim else None, warm=worker.warm()
+            )
+            end.write(worker.completion, gather=following is not None)
             if prefetched is not None and following is not None and following.ref == prefetched.lease.ref:
                 worker.completion.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
                 return start(worker, prefetched)
@@ -169,6 +168,24 @@ class SlotLoop:
             if following is None:
                 return None
             return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
+
+    def _hand_over(self, claimed: Claimed, run: AttemptRun) -> None:
+        """The run goes on at its server; another worker polls it."""
+        prefetched, _ = self._worker.prefetched.take(claimed.lease.attempt_id)
+        self._worker.completion.hand_over(claimed.leases, claimed.lease, lost=run.was_lost)
+        drop_prefetched(self._worker, prefetched, claimed.lease)
+
+    def _hand_back(self, pool: str, host: str | None, ran_seconds: float) -> bool:
+        """Return True if the time slice is over and a wake goes on with the slot in this thread's place."""
+        worker = self._worker
+        if not self._time_slice.is_over(worker.ports.clock.monotonic(), ran_seconds):
+            return False
+        if worker.ports.send_wakes([Wakes(pool, host, 1)]):
+            return True
+        # while the hand-back can't be published the thread keeps claiming: the slot must not wait for a dead
+        # broker, but it is free only once its end is committed
+        worker.until_done(worker.completion.writer.submit(lambda: None))
+        return False
 
 
 def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFit) -> None:
@@ -181,6 +198,19 @@ def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFi
 
 
 def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:
+    """Log the attempt, and return the report of it."""
+    # one line for each of hundreds a second would cost as much as a claim
+    say = log.debug if outcome == "completed" and seconds < LONG_SECONDS else log.info
+    say(
+        "attempt_finished",
+        job_id=lease.job_id,
+        attempt=lease.attempt_id,
+        epoch=lease.epoch,
+        slot=lease.slot,
+        model=lease.model,
+        outcome=outcome,
+        seconds=round(seconds, 3),
+    )
     return WorkReport(
         job_id=lease.job_id,
         model=lease.model,

@@ -17,6 +17,7 @@ from foundation.database import statements
 from gpus.models import AuditEntry, QuarantinedSlot, Server
 from gpus.protocol import ModelSpec, slot_name
 from gpus.registry import queries as fleet
+from gpus.registry.quarantine import slot_proven_free
 from jobs import transitions
 from jobs.domain.states import LIVE_ATTEMPT_STATES
 from jobs.models import Attempt
@@ -81,3 +82,16 @@ def _on_registration(instance: Server, *, created: bool, raw: bool, **_: Any) ->
 
 
 post_save.connect(_on_registration, sender=Server, dispatch_uid="keep-unproven-slots-shut")
+
+
+def _on_proof(row: QuarantinedSlot, evidence: str, **_: Any) -> None:
+    proven = [attempt_id for attempt_id in (row.attempt_id, row.follower_attempt_id) if attempt_id]
+    still_open = QuarantinedSlot.objects.filter(attempt_id=row.follower_attempt_id, freed_at=None)
+    if row.follower_attempt_id and still_open.exists():
+        proven.remove(row.follower_attempt_id)  # its own row needs its own proof
+    Attempt.objects.filter(id__in=proven, finished_at__isnull=False, slot_freed=False, evidence="").update(
+        evidence=evidence
+    )
+
+
+slot_proven_free.connect(_on_proof, sender=QuarantinedSlot, dispatch_uid="keep-late-proofs")

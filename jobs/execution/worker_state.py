@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
@@ -20,15 +20,13 @@ from gpus.protocol import Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import find_runner, runner_for
 from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.claimed import PrefetchedJobs
 from jobs.execution.completion import Completion
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
-from jobs.execution.prefetched import PrefetchedJobs
 from jobs.execution.presence import process_name
 from jobs.execution.row_prefetch import RowPrefetch
 from jobs.execution.run_steps import Order
-from jobs.execution.server_backoff import ServerBackoff
-from jobs.execution.uncertain_claims import UncertainClaims
-from jobs.execution.written_starts import WrittenStarts
+from jobs.models import Attempt
 from jobs.ports import Ports
 
 log = structlog.get_logger()
@@ -64,7 +62,6 @@ class WorkerState:
         self.starts = WrittenStarts(ports, self.completion.keeper.refs)
         self.row_prefetch = RowPrefetch(ports)
         self.prefetched = PrefetchedJobs(settings.DISPATCHER.claim_ahead_seconds)
-        self.backoff = ServerBackoff()
         self.uncertain_claims = UncertainClaims()
         self.show_run: Callable[[Lease], None] = lambda lease: None
         """Shows a long run in Flower. Must not wait or raise."""
@@ -168,3 +165,91 @@ class WorkerState:
             if found := self._runs.get(ref.attempt_id):
                 found[1].order(Order.LOST)
         self.prefetched.mark_lost(ref)
+
+
+PAGE = 500
+
+
+class WrittenStarts:
+    """Checks that the database has every start under this worker's leases, before an index switch to another
+    layout. held: refs of the fleet's leases that this process renews, followers and uncommitted ends too."""
+
+    def __init__(self, ports: Ports, held: Callable[[str], list[LeaseRef]]) -> None:
+        self._ports, self._held = ports, held
+        self._lock = threading.Lock()
+        self._claiming = 0
+
+    @contextmanager
+    def claiming(self) -> Iterator[None]:
+        """Enclose each claim, until its lease is held or given back."""
+        with self._lock:
+            self._claiming += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._claiming -= 1
+
+    def ready_switches(self) -> Mapping[str, str]:
+        """Return the switches that may go on, by fleet: their index grants nothing any more, and every start
+        under its leases is written. Raises DatabaseError."""
+        return {
+            fleet: switch for fleet, switch in self._ports.layouts.left().items() if self._is_written(fleet)
+        }
+
+    def _is_written(self, fleet: str) -> bool:
+        try:
+            signs = self._ports.index_gate(fleet, self._ports.layouts.layout).signs()
+        except LeasingUnavailable as error:
+            log.info("switch_not_answered", fleet=fleet, error=str(error))
+            return False
+        # in this order: a closed index grants no claim, and an earlier claim is counted until its lease is
+        # held
+        if not signs.closed_by or self._claiming:
+            return False
+        ids = [ref.attempt_id for ref in self._held(fleet)]
+        pages = (ids[first : first + PAGE] for first in range(0, len(ids), PAGE))
+        return sum(Attempt.objects.filter(id__in=page).count() for page in pages) == len(ids)
+
+
+MOST_UNCERTAIN = 200
+"""Beyond this the oldest claim is dropped; its lease, if it was granted, expires."""
+HELD_BACK_SECONDS = 3.0
+"""A request may reach Redis late (a stalled server, a slow network): a claim counts as refused once it was
+seen ungranted for this long."""
+
+
+class UncertainClaims:
+    """Claims whose answer was lost: each may have been granted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fleets: dict[str, str] = {}  # by attempt, the oldest first
+        self._not_granted_since: dict[str, float] = {}
+
+    def add(self, attempt_id: str, fleet_name: str) -> None:
+        with self._lock:
+            self._fleets[attempt_id] = fleet_name
+            if len(self._fleets) > MOST_UNCERTAIN:
+                self._forget(next(iter(self._fleets)))
+
+    def by_fleet(self) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        with self._lock:
+            for attempt_id, fleet_name in self._fleets.items():
+                found.setdefault(fleet_name, []).append(attempt_id)
+        return found
+
+    def mark_not_granted(self, attempt_id: str, now: float) -> None:
+        """Redis holds no lease for this claim at `now` (monotonic seconds)."""
+        with self._lock:
+            if now - self._not_granted_since.setdefault(attempt_id, now) >= HELD_BACK_SECONDS:
+                self._forget(attempt_id)
+
+    def mark_returned(self, attempt_id: str) -> None:
+        with self._lock:
+            self._forget(attempt_id)
+
+    def _forget(self, attempt_id: str) -> None:
+        self._fleets.pop(attempt_id, None)
+        self._not_granted_since.pop(attempt_id, None)

@@ -12,9 +12,7 @@ from collections.abc import Iterator
 from foundation.plurals import counted
 from jobs.domain.states import JobState, is_final
 from jobs.explain.limits import held_back, refused_at_submit
-from jobs.explain.passing import passed_over
-from jobs.explain.reasons import Reason
-from jobs.explain.snapshot import Index, Later, Snapshot
+from jobs.explain.snapshot import Index, Later, Reason, Snapshot
 
 NO_WORKER_SECONDS = 10.0
 """A free slot with work for it is woken every two seconds; if nobody asked for so long, nobody listens."""
@@ -311,4 +309,24 @@ def _behind(now: Snapshot) -> Iterator[Reason]:
         f"{'goes' if ahead == 1 else 'go'} first.",
         "They run, more slots are added, or an operator moves it up.",
         evidence,
+    )
+
+
+def passed_over(now: Snapshot) -> Iterator[Reason]:
+    """Other jobs went in its place although it was its turn, and that may happen again."""
+    line = now.outlook
+    if not 0 < line.passed_over < line.most_passed_over or line.patience_seconds <= 0:
+        return
+    times = "once" if line.passed_over == 1 else f"{line.passed_over} times"
+    yield Reason(
+        "passed_over",
+        f"A slot that got free took another job in its place {times}: one whose model is loaded there, or one"
+        " that may run on the server that this one avoids.",
+        f"A slot that has its model loaded gets free; or that happened {line.most_passed_over} times, or its"
+        " patience is over.",
+        {
+            "passed_over": line.passed_over,
+            "at_most": line.most_passed_over,
+            "patience_seconds": round(line.patience_seconds, 1),
+        },
     )

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.values import StartsIn
-from jobs.explain.reasons import Reason
-from jobs.explain.snapshot import Index, Snapshot
+from jobs.explain.snapshot import Index, Reason, Snapshot
 
 UNKNOWABLE = frozenset(
     {

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jobs.domain.errors import ModelQueueFull, QuotaExhausted, RateLimited, TenantQueueFull
-from jobs.explain.reasons import Reason
-from jobs.explain.snapshot import Snapshot
+from jobs.explain.snapshot import Reason, Snapshot
 
 CAP, QUOTA, PAUSE = "m", "q", "p"
 """The letters of `parked` in the line; the pauses say the last one themselves."""

@@ -1,13 +1,24 @@
-"""What is known about a job at one moment: what `decide.explain` decides by. Pure."""
+"""What is known about a job at one moment: what `decide.explain` decides by; and what a reason is. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from gpus.leasing.queue_forecast import Outlook
 from jobs.domain.errors import Refused
 from jobs.domain.states import JobState
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """code: stable. evidence: what it was decided by. change: what would change it."""
+
+    code: str
+    message: str
+    change: str
+    evidence: dict[str, Any] = field(default_factory=dict)
 
 
 class Later(StrEnum):

@@ -20,8 +20,7 @@ from gpus.runners.registry import find_runner
 from jobs.domain.states import JobState
 from jobs.explain.decide import WAITING, explain
 from jobs.explain.interval import starts_in
-from jobs.explain.reasons import Reason
-from jobs.explain.snapshot import Index, Later, Servers, Snapshot
+from jobs.explain.snapshot import Index, Later, Reason, Servers, Snapshot
 from jobs.limits.gpu_quotas import quota_of, quota_refusal
 from jobs.limits.queue_limits import QueueLimits
 from jobs.limits.rate_limits import rate_refusal

@@ -10,8 +10,7 @@ from datetime import datetime
 from django.conf import settings
 
 from gpus.registry import queries as registry
-from jobs.callbacks.guard import check_callback_url
-from jobs.callbacks.refused_origins import refused_origins
+from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import ModelNotAllowed, PayloadTooLarge, Refused, TooManyRetries, UnknownModel
 from jobs.limits.tenant_limits import limits_of
 from jobs.models import IdempotencyKey

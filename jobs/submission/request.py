@@ -11,7 +11,21 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 
 from foundation.canonical_json import canonical_json
-from jobs.domain.priorities import DEFAULT, read_priority
+
+HIGHEST, DEFAULT_PRIORITY, LOWEST = 1, 5, 9
+PRIORITY_OF_TRUE = 2
+
+
+def read_priority(value: int | bool | None) -> int:
+    """1..9, 1 first; ``true`` (the founding API's flag) is 2, ``false`` and nothing are 5."""
+    if value is None or value is False:
+        return DEFAULT_PRIORITY
+    if value is True:
+        return PRIORITY_OF_TRUE
+    if not HIGHEST <= value <= LOWEST:
+        raise ValueError(f"priority is a number from {HIGHEST} to {LOWEST}, or a boolean")
+    return value
+
 
 QUEUE, REJECT = "queue", "reject"
 MAX_TAGS, MAX_TAG_LENGTH = 20, 64
@@ -31,7 +45,7 @@ class SubmitRequest:
     model: str
     payload: Any
     callback_url: str = ""
-    priority: int = DEFAULT
+    priority: int = DEFAULT_PRIORITY
     deadline_seconds: float | None = None
     start_deadline_seconds: float | None = None
     max_retries: int | None = None

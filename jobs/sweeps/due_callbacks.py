@@ -9,8 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from jobs.callbacks.delivery_worker import limits
-from jobs.callbacks.pick import Pick
-from jobs.callbacks.shares import Shares
+from jobs.callbacks.pick import Pick, Shares
 from jobs.models import Callback
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount

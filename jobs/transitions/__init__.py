@@ -6,9 +6,19 @@ repeated (a COMMIT whose reply was lost is applied again): the second time chang
 
 from jobs.transitions.unit_of_work import Touched, unit_of_work, write_out
 
-from .attempts import End, end_attempt, lose_stray, note_progress, note_remote_id, rewrite_end, take_over
-from .quarantine import quarantine_slot
-from .starts import Start, StartOutcome, start_attempt
+from .attempts import (
+    End,
+    Start,
+    StartOutcome,
+    end_attempt,
+    lose_stray,
+    note_progress,
+    note_remote_id,
+    quarantine_slot,
+    rewrite_end,
+    start_attempt,
+    take_over,
+)
 from .waiting import (
     WAITING,
     Ended,

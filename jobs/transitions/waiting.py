@@ -12,8 +12,7 @@ from jobs.domain.errors import CANCELLED, CANCELLED_BY_OPERATOR
 from jobs.domain.retry import Decision, cancel_message
 from jobs.domain.states import JobState
 from jobs.models import DEAD_LETTER, Attempt, Event, Job, JobTag
-from jobs.transitions.rows import call_back, log_event, move_job
-from jobs.transitions.unit_of_work import lock_job
+from jobs.transitions.unit_of_work import call_back, lock_job, log_event, move_job
 
 QueueDeadline = Callable[[Job, datetime], datetime | None]
 WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)

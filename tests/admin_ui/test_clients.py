@@ -16,7 +16,7 @@ from django.urls import reverse
 from admin_ui.parts.groups import write_groups
 from gpus.models import AuditEntry, Pool
 from gpus.protocol import TenantSpec
-from jobs.callbacks.tenant_secret import secret_of
+from jobs.callbacks.message import secret_of
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
 

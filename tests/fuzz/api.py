@@ -21,11 +21,10 @@ from jobs.api.jobs import _last_event_id
 from jobs.api.pages import JobPages
 from jobs.api.submit_answer import read_submit
 from jobs.api.submit_form import batch_errors, read_item
-from jobs.callbacks.guard import check_callback_url, read_url, receiver_of
+from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
 from jobs.callbacks.pinned_post import Answer
-from jobs.callbacks.refused_origins import Origins
 from jobs.domain.errors import CallbackUrlRefused, Refused
-from jobs.execution.push_tokens import attempt_of_token
+from jobs.execution.pushes import attempt_of_token
 from jobs.submission.request import SubmitRequest
 
 from .gpu_servers import HEADERS, NOW, texts_of

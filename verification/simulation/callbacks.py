@@ -6,11 +6,11 @@ import random
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from jobs.callbacks import deliver, delivery_worker, schedule
+from jobs.callbacks import deliver, delivery_worker
 from jobs.callbacks.deliver import Taken
 from jobs.callbacks.delivery_worker import DeliveryWorker
+from jobs.callbacks.pick import Limits
 from jobs.callbacks.sending import Message
-from jobs.callbacks.shares import Limits
 from jobs.ports import Ports
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.receivers import Receivers
@@ -30,7 +30,7 @@ _CARRIED_SECONDS = 0.02
 def shorten() -> None:
     """What takes hours in life."""
     delivery_worker.LOOK_SECONDS = LOOK_SECONDS
-    schedule.DELAYS_SECONDS = DELAYS_SECONDS
+    deliver.DELAYS_SECONDS = DELAYS_SECONDS
     deliver.LEASE_MARGIN_SECONDS = LEASE_MARGIN_SECONDS
 
 

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from foundation.database import statements
 from gpus.leasing.clock import ASK_SECONDS
-from jobs.callbacks.schedule import JITTER
+from jobs.callbacks.deliver import JITTER
 from jobs.models import Callback, ReceiverCircuit
 from verification.simulation.callback_faults import DATABASE_AWAY
 from verification.simulation.callbacks import DELAYS_SECONDS, LEASE_MARGIN_SECONDS, LIMITS, LOOK_SECONDS

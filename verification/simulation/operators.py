@@ -15,7 +15,7 @@ from gpus.registry.index_sync import mirror
 from gpus.registry.registry import remove_server
 from jobs.models import Job, Tenant
 from jobs.operations.queue_position import change_priority, run_next
-from jobs.operations.tenant_limits import change_rules
+from jobs.operations.tenants import change_rules
 from jobs.ports import Ports
 from jobs.transitions import WAITING
 from verification.simulation.world import FLEET, SHORT_MODEL, World, models_of, register

@@ -25,11 +25,10 @@ from gpus.registry import queries
 from gpus.registry.index_sync import LeasesOf
 from gpus.registry.layouts import Layouts
 from gpus.registry.registry import register_server
-from jobs.callbacks.signing import new_secret
+from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused
-from jobs.execution import time_slice, worker_signs
-from jobs.execution.push_admission import admit_push
-from jobs.execution.pushed_results import accept_push
+from jobs.execution import claimed, worker_signs
+from jobs.execution.pushes import accept_push, admit_push
 from jobs.limits import gpu_quotas, tenant_limits
 from jobs.models import Tenant
 from jobs.ports import Ports
@@ -404,7 +403,7 @@ class World:
         enqueue_retries._late.clear()
         queries.REMEMBER_SECONDS = tenant_limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
         gpu_quotas.REMEMBER_SECONDS = 0.0
-        time_slice.SHORT_SLICES = SHORT_SLICES
+        claimed.SHORT_SLICES = SHORT_SLICES
         worker_signs.SIGN_SECONDS = SIGN_SECONDS
         callbacks.shorten()
 

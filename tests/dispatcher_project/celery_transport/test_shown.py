@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 from celery import Celery
 
-from dispatcher_project.celery_transport import shown
-from dispatcher_project.celery_transport.events import BoundedEventDispatcher
-from dispatcher_project.celery_transport.shown import ShownRuns
+from dispatcher_project.celery_transport import events
+from dispatcher_project.celery_transport.events import BoundedEventDispatcher, ShownRuns
 from gpus.protocol import Lease
 
 LEASE = Lease("zimg", "gpu-1/2", "J1", "A1", 1, "zimg", "7", 5, 1, 0, 2.0)
@@ -26,7 +25,7 @@ def test_nothing_is_told_outside_a_task_or_before_there_is_a_way(monkeypatch: py
     runs.eventer = way
     runs.show(LEASE)
     assert sent == []
-    monkeypatch.setattr(shown, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
+    monkeypatch.setattr(events, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
     runs.show(LEASE)
     assert sent == [{"uuid": "t1", "args": "zimg on gpu-1/2", "kwargs": "{'job_id': 'J1'}"}]
 
@@ -44,7 +43,7 @@ def test_a_broker_that_refuses_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) 
 
     runs = ShownRuns()
     runs.eventer = SimpleNamespace(send=refuse)
-    monkeypatch.setattr(shown, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
+    monkeypatch.setattr(events, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
     runs.show(LEASE)
 
 
@@ -60,7 +59,7 @@ def test_a_run_that_begins_while_a_heartbeat_is_handed_over_is_shown(
     eventer.enabled, eventer.producer = True, object()
     runs = ShownRuns()
     runs.eventer = eventer
-    monkeypatch.setattr(shown, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
+    monkeypatch.setattr(events, "current_task", SimpleNamespace(request=SimpleNamespace(id="t1")))
     run = threading.Thread(target=runs.show, args=[LEASE])
     with eventer.mutex:  # the heartbeat's
         run.start()

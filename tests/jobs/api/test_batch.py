@@ -8,7 +8,7 @@ import pytest
 from django.db import connections
 
 from gpus.models import ModelConfig
-from jobs.callbacks import addresses
+from jobs.callbacks import guard
 from jobs.models import IdempotencyKey, Job
 from tests.builders import make_server
 
@@ -158,7 +158,7 @@ def test_no_name_of_a_callback_is_looked_up_at_submit(
     acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(addresses, "resolve", lambda host, port: asked.append(host) or [])
+    monkeypatch.setattr(guard, "resolve", lambda host, port: asked.append(host) or [])
     jobs = [JOB | {"callback_url": f"https://hangs{n}.example.com/"} for n in range(200)]
     jobs += [JOB | {"callback_url": f"http://{host}/"} for host in ("10.0.0.1", "localhost")]
     answer = acme.client.post(URL, {"jobs": jobs}, format="json")

@@ -12,12 +12,11 @@ from ipaddress import ip_address
 import pytest
 from django.conf import LazySettings
 
-from jobs.callbacks import addresses
+from jobs.callbacks import guard
 from jobs.callbacks.deliver import settle, take
-from jobs.callbacks.outbox import callback_for
-from jobs.callbacks.refused_origins import refused_origins
+from jobs.callbacks.guard import refused_origins
+from jobs.callbacks.message import callback_for, renew_secret, secrets_of
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
-from jobs.callbacks.tenant_secret import renew_secret, secrets_of
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job, Tenant
 
@@ -92,13 +91,13 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
     """Stands in for DNS: per name the answers to come, the last one for ever. Unknown names don't resolve."""
     table: dict[str, list[list[str]]] = {}
 
-    def resolve(host: str, port: int) -> list[addresses.Address]:
+    def resolve(host: str, port: int) -> list[guard.Address]:
         if host not in table:
             raise OSError(f"no such name: {host}")
         answers = table[host]
         return [ip_address(text) for text in (answers.pop(0) if len(answers) > 1 else answers[0])]
 
-    monkeypatch.setattr(addresses, "resolve", resolve)
+    monkeypatch.setattr(guard, "resolve", resolve)
     return table
 
 

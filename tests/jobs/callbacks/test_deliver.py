@@ -15,8 +15,7 @@ from standardwebhooks import Webhook
 
 from gpus.models import AuditEntry
 from jobs.callbacks import deliver as delivering
-from jobs.callbacks.deliver import due_callbacks, replay
-from jobs.callbacks.schedule import DELAYS_SECONDS
+from jobs.callbacks.deliver import DELAYS_SECONDS, due_callbacks, replay
 from jobs.models import Callback
 
 from . import conftest

@@ -16,10 +16,9 @@ from django.conf import LazySettings
 
 from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.protocol import Clock, SystemClock
-from jobs.callbacks import addresses
+from jobs.callbacks import guard
 from jobs.callbacks.delivery_worker import LOOK_SECONDS, DeliveryWorker
-from jobs.callbacks.outbox import callback_for
-from jobs.callbacks.tenant_secret import renew_secret
+from jobs.callbacks.message import callback_for, renew_secret
 from jobs.domain.states import JobState
 from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant
 
@@ -270,13 +269,13 @@ def test_a_resolver_that_hangs_for_one_tenant_answers_the_others(
     set_limits(callback_lookups=4, callback_lookup_seconds=1.0)
     go_on, threads = threading.Event(), set[int]()
 
-    def resolve(host: str, port: int) -> list[addresses.Address]:
+    def resolve(host: str, port: int) -> list[guard.Address]:
         if "slow" in host:
             threads.add(threading.get_ident())
             go_on.wait(30)
         return [ip_address("127.0.0.1")]
 
-    monkeypatch.setattr(addresses, "resolve", resolve)
+    monkeypatch.setattr(guard, "resolve", resolve)
     worker = start()
     for callback_id in outbox(tenant_named("slow"), [f"http://slow{n}.example.com/" for n in range(40)]):
         worker.nudge(callback_id)

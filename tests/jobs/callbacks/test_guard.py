@@ -9,10 +9,9 @@ import pytest
 from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
-from jobs.callbacks import addresses, guard
-from jobs.callbacks.guard import Target
-from jobs.callbacks.refused_origins import Origins
-from jobs.callbacks.resolver import Resolver
+from jobs.callbacks import guard
+from jobs.callbacks.guard import Origins, Target
+from jobs.callbacks.sending import Resolver
 from jobs.domain.errors import CallbackUrlRefused
 
 PRIVATE = [
@@ -32,8 +31,8 @@ def check_callback_url(url: str) -> None:
     guard.check_callback_url(url, NOWHERE)
 
 
-def resolve_allowed(host: str, port: int) -> list[addresses.Address]:
-    async def ask() -> list[addresses.Address]:
+def resolve_allowed(host: str, port: int) -> list[guard.Address]:
+    async def ask() -> list[guard.Address]:
         return await Resolver().allowed_addresses(Target("https", host, port, "/"), NOWHERE, tenant_id=1)
 
     return asyncio.run(ask())
@@ -145,13 +144,13 @@ def test_who_asks_later_for_a_name_gets_its_answer_though_the_first_one_gave_up(
     settings.DISPATCHER = replace(settings.DISPATCHER, callback_lookup_seconds=0.5)
     go_on, gave_up = threading.Event(), asyncio.Event()
 
-    def resolve(host: str, port: int) -> list[addresses.Address]:
+    def resolve(host: str, port: int) -> list[guard.Address]:
         assert go_on.wait(30)
         return [ip_address("93.184.216.34")]
 
-    monkeypatch.setattr(addresses, "resolve", resolve)
+    monkeypatch.setattr(guard, "resolve", resolve)
 
-    async def ask(resolver: Resolver) -> list[addresses.Address]:
+    async def ask(resolver: Resolver) -> list[guard.Address]:
         target = Target("https", "slow.example.com", 443, "/")
         return await resolver.allowed_addresses(target, NOWHERE, tenant_id=1)
 
@@ -160,7 +159,7 @@ def test_who_asks_later_for_a_name_gets_its_answer_though_the_first_one_gave_up(
             await ask(resolver)
         gave_up.set()
 
-    async def both() -> list[addresses.Address]:
+    async def both() -> list[guard.Address]:
         resolver = Resolver()
         one = asyncio.create_task(first(resolver))
         await asyncio.sleep(0.1)

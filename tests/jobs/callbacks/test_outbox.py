@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from foundation.json_text import JsonText
-from jobs.callbacks.outbox import callback_for
+from jobs.callbacks.message import callback_for
 from jobs.domain.disclosure import TEXTS
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job, Tenant

@@ -11,9 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.callbacks import pick
-from jobs.callbacks.pick import Pick
+from jobs.callbacks.pick import Limits, Pick, Shares
 from jobs.callbacks.report import delivery_report
-from jobs.callbacks.shares import Limits, Shares
 from jobs.models import Callback, ReceiverCircuit, Tenant
 
 from .conftest import NOW, Sent

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from jobs.callbacks import pinned_post
-from jobs.callbacks.addresses import Address
+from jobs.callbacks.guard import Address
 from jobs.callbacks.pinned_post import Answer
 
 from .conftest import NOW, Receiver, Sent, deliver

@@ -13,10 +13,9 @@ from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
 from gpus.registry import queries as registry
-from jobs.callbacks import addresses
-from jobs.callbacks.guard import check_callback_url, read_url
-from jobs.callbacks.refused_origins import origins_of, refused_origins
-from jobs.callbacks.resolver import KEEP_SECONDS, Resolver
+from jobs.callbacks import guard
+from jobs.callbacks.guard import check_callback_url, origins_of, read_url, refused_origins
+from jobs.callbacks.sending import KEEP_SECONDS, Resolver
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import CallbackTry
 from tests.builders import make_model, make_server
@@ -121,7 +120,7 @@ def test_names_of_the_registry_are_looked_up_once_in_a_while(monkeypatch: pytest
         asked.append(host)
         return [ip_address("10.0.0.5")]
 
-    monkeypatch.setattr(addresses, "resolve", resolve)
+    monkeypatch.setattr(guard, "resolve", resolve)
     gpu_server("http://gpu-1.lan:8100/run")
     refused, target = refused_origins(), read_url("http://10.0.0.9:8100/")
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.callbacks.schedule import DELAYS_SECONDS, next_try_at
+from jobs.callbacks.deliver import DELAYS_SECONDS, next_try_at
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from jobs.callbacks.shares import CLOSED, Circuit, Limits, Queue, Shares
+from jobs.callbacks.pick import CLOSED, Circuit, Limits, Queue, Shares
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 LIMITS = Limits(total=90, per_tenant=80, per_receiver=16, bytes=1000, circuit_failures=3)

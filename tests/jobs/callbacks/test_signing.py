@@ -6,8 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from jobs.callbacks.signing import new_secret, sign
-from jobs.callbacks.tenant_secret import renew_secret, secret_of, secrets_of
+from jobs.callbacks.message import new_secret, renew_secret, secret_of, secrets_of, sign
 from jobs.models import Tenant
 
 

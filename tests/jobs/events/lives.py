@@ -13,8 +13,7 @@ from jobs.domain.states import JobState
 from jobs.events.announce import Announcer
 from jobs.models import Job, Tenant
 from jobs.transitions import create_jobs, end_waiting
-from jobs.transitions.rows import log_event
-from jobs.transitions.unit_of_work import lock_job
+from jobs.transitions.unit_of_work import lock_job, log_event
 
 
 def new_job(tenant: Tenant) -> Job:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobs.events.subscription import subscriber_client
+from jobs.events.hub import subscriber_client
 
 
 def test_a_cluster_is_heard_at_one_node_after_the_other() -> None:

@@ -12,7 +12,7 @@ from gpus.models import QuarantinedSlot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution.after_commit import push_tickets
-from jobs.execution.latest_ends import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
+from jobs.execution.group_commit import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.operations.jobs import cancel_job
 from tests.jobs.execution.by_hand import Hands, by_hand

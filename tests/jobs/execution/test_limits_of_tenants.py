@@ -8,7 +8,7 @@ import pytest
 
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Tenant
-from jobs.operations.tenant_limits import change_rules
+from jobs.operations.tenants import change_rules
 from tests.jobs.execution.shop import Shop, eventually, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpus.runners.base import Finished, RunRequest
-from jobs.execution.latest_ends import LARGE_BYTES
+from jobs.execution.group_commit import LARGE_BYTES
 from jobs.execution.row_prefetch import FRESH_SECONDS
 from tests.jobs.execution.by_hand import Hands
 from tests.jobs.execution.prefetch_by_hand import hands
@@ -38,7 +38,7 @@ def test_memory_holds_only_the_running_and_the_prefetched_job(
     hands: Hands, no_collector: None, ahead: bool
 ) -> None:
     hands.worker.prefetched.short_seconds *= ahead
-    # small ones are kept for a while (jobs/execution/latest_ends.py)
+    # small ones are kept for a while (jobs/execution/group_commit.py)
     results, runs = [Brought(n="1" * 2 * LARGE_BYTES) for _ in range(7)], set[weakref.ref[Any]]()
     brought = [weakref.ref(result) for result in results]
     hands.gpu.answers, hands.gpu.seconds = [Finished(result) for result in results], 0.1

@@ -9,8 +9,8 @@ import pytest
 
 from gpus.runners.base import Accepted
 from jobs.execution import claiming, progress_events
+from jobs.execution.claiming import make_run
 from jobs.execution.progress_events import ProgressEvents
-from jobs.execution.run_inputs import make_run
 from jobs.models import Job
 from tests.builders import ManualClock
 from tests.jobs.execution.by_hand import by_hand

@@ -7,10 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from jobs.execution import gpu_worker as module
 from jobs.execution import gpu_worker as worker_module
-from jobs.execution import self_notifications as module
-from jobs.execution.gpu_worker import create_worker
-from jobs.execution.self_notifications import SelfNotifications
+from jobs.execution.gpu_worker import SelfNotifications, create_worker
 from tests.builders import Told, make_ports
 
 
@@ -27,7 +26,7 @@ def test_an_own_announcement_is_taken_out_once() -> None:
 
 
 def test_announcements_that_never_come_back_do_not_pile_up(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MOST", 10)
+    monkeypatch.setattr(module, "MOST_UNDER_WAY", 10)
     echoes = SelfNotifications()
     announce = echoes.tracking(lambda job_ids: None)
     for number in range(100):

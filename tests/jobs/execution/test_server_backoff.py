@@ -30,37 +30,44 @@ def worker() -> GpuWorker:
     ids=["busy", "busy, again in 0 s", "connect", "credentials", "stale fence"],
 )
 def test_the_backoff_doubles_from_one_second_to_thirty(worker, error):
-    rests = [worker.backoff.after_answer("gpu-1", error) for _ in range(7)]
+    rests = [worker.completion.backoff.after_answer("gpu-1", error) for _ in range(7)]
     assert rests == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
 
 
 @pytest.mark.parametrize("answer", [None, ServerFailed(), BadInput(), ServerLost()], ids=str)
 def test_any_other_answer_resets_the_backoff(worker, answer):
-    worker.backoff.after_answer("gpu-1", GpuBusy())
-    worker.backoff.after_answer("gpu-1", GpuBusy())
-    assert worker.backoff.after_answer("gpu-1", answer) is None, "it rests no more"
-    assert worker.backoff.after_answer("gpu-1", GpuBusy()) == 1.0
+    worker.completion.backoff.after_answer("gpu-1", GpuBusy())
+    worker.completion.backoff.after_answer("gpu-1", GpuBusy())
+    assert worker.completion.backoff.after_answer("gpu-1", answer) is None, "it rests no more"
+    assert worker.completion.backoff.after_answer("gpu-1", GpuBusy()) == 1.0
 
 
 def test_each_server_has_its_own_backoff(worker):
-    worker.backoff.after_answer("gpu-1", GpuBusy())
-    worker.backoff.after_answer("gpu-1", GpuBusy())
-    assert worker.backoff.after_answer("gpu-2", GpuBusy()) == 1.0
-    worker.backoff.reset("gpu-2")
-    assert worker.backoff.after_answer("gpu-1", GpuBusy()) == 4.0
+    worker.completion.backoff.after_answer("gpu-1", GpuBusy())
+    worker.completion.backoff.after_answer("gpu-1", GpuBusy())
+    assert worker.completion.backoff.after_answer("gpu-2", GpuBusy()) == 1.0
+    worker.completion.backoff.reset("gpu-2")
+    assert worker.completion.backoff.after_answer("gpu-1", GpuBusy()) == 4.0
 
 
 @pytest.mark.parametrize(("asked", "rest"), [(7.0, 7.0), (1.0, 1.0), (3600.0, 3600.0), (1e9, 3600.0)])
 def test_the_servers_retry_after_wins_up_to_an_hour(worker, asked, rest):
-    assert worker.backoff.after_answer("gpu-1", GpuBusy(retry_after_seconds=asked)) == rest
-    assert worker.backoff.after_answer("gpu-1", GpuBusy()) == 2.0, "the doubling goes on behind it"
+    assert worker.completion.backoff.after_answer("gpu-1", GpuBusy(retry_after_seconds=asked)) == rest
+    assert worker.completion.backoff.after_answer("gpu-1", GpuBusy()) == 2.0, "the doubling goes on behind it"
 
 
 @pytest.mark.parametrize("asked", [0.5, 0.0, -5.0])
 def test_a_retry_after_below_a_second_does_not_stop_the_doubling(worker, asked):
     """Else each refusal is another attempt at once, without end."""
     busy = GpuBusy(retry_after_seconds=asked)
-    assert [worker.backoff.after_answer("gpu-1", busy) for _ in range(6)] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+    assert [worker.completion.backoff.after_answer("gpu-1", busy) for _ in range(6)] == [
+        1.0,
+        2.0,
+        4.0,
+        8.0,
+        16.0,
+        30.0,
+    ]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -68,13 +75,13 @@ def test_a_retry_after_below_a_second_does_not_stop_the_doubling(worker, asked):
 def test_a_server_that_accepts_a_run_has_answered(shop):
     """Long before that run's end, which may come elsewhere."""
     hands = by_hand(shop, Accepted("r1"))
-    hands.worker.backoff.after_answer("gpu-1", GpuBusy())
-    hands.worker.backoff.after_answer("gpu-1", GpuBusy())
+    hands.worker.completion.backoff.after_answer("gpu-1", GpuBusy())
+    hands.worker.completion.backoff.after_answer("gpu-1", GpuBusy())
     hands.submit()
     hands.gpu.on_start = lambda run: hands.worker.drain()
     [report] = hands.worker.work("m")
     assert report.outcome == "handed_over"
-    assert hands.worker.backoff.after_answer("gpu-1", GpuBusy()) == 1.0
+    assert hands.worker.completion.backoff.after_answer("gpu-1", GpuBusy()) == 1.0
 
 
 @pytest.mark.django_db(transaction=True)

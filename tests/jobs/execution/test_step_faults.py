@@ -13,9 +13,8 @@ from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from gpus.runners.async_http import AsyncHttpRunner
 from gpus.runners.base import Accepted, Response, RunRequest
 from jobs.execution.attempt_run import AttemptRun, run_seconds
-from jobs.execution.completion import Completion, EndWritten
+from jobs.execution.completion import Completion, EndWritten, PendingRelease
 from jobs.execution.group_commit import GroupCommitWriter
-from jobs.execution.release_retries import PendingRelease
 from jobs.execution.run_steps import Order, Over, Remote, Wait
 from jobs.transitions import Ended
 from tests.builders import AbsentLeases, ManualClock, make_ports
@@ -192,7 +191,7 @@ def test_two_threads_settle_at_once():
 
 @pytest.mark.django_db
 def test_a_pushed_progress_does_not_hide_the_pushed_result():
-    from jobs.execution.pushed_results import accept_push
+    from jobs.execution.pushes import accept_push
     from jobs.models import PushedResult
 
     ports = make_ports()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.execution.uncertain_claims import HELD_BACK_SECONDS, MOST, UncertainClaims
+from jobs.execution.worker_state import HELD_BACK_SECONDS, MOST_UNCERTAIN, UncertainClaims
 
 
 def test_it_is_forgotten_when_nothing_was_granted_for_some_time() -> None:
@@ -19,6 +19,6 @@ def test_it_is_forgotten_when_nothing_was_granted_for_some_time() -> None:
 
 def test_an_outage_does_not_fill_the_memory() -> None:
     asked = UncertainClaims()
-    for number in range(MOST + 50):
+    for number in range(MOST_UNCERTAIN + 50):
         asked.add(f"a{number}", "main")
-    assert asked.by_fleet()["main"] == [f"a{number}" for number in range(50, MOST + 50)]
+    assert asked.by_fleet()["main"] == [f"a{number}" for number in range(50, MOST_UNCERTAIN + 50)]

@@ -12,7 +12,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, QuarantinedSlot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import claiming, run_inputs
+from jobs.execution import claiming
 from jobs.execution.completion import Completion
 from jobs.execution.slot_loop import SlotLoop
 from jobs.index_rebuild.rebuild import Progress, Rebuild
@@ -44,7 +44,7 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
         def first(self, **k):
             away()
 
-    monkeypatch.setattr(run_inputs, "pushed_body", Gone())
+    monkeypatch.setattr(claiming, "pushed_body", Gone())
     escaped = hidden(lambda: worker.work("m"))
     monkeypatch.undo()  # the database is back
     eventually(lambda: state(job) != JobState.RUNNING)
@@ -139,7 +139,7 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
         pytest.skip("jsonb refuses such a text at the door already")
     import json
 
-    from jobs.execution.pushed_results import accept_push
+    from jobs.execution.pushes import accept_push
 
     job = shop.submit({"seconds": 30})
     worker = shop.worker()

@@ -15,7 +15,7 @@ from gpus.registry import queries as registry
 from gpus.registry.controls import pause, switch_server
 from gpus.registry.index_sync import mirror_registry
 from jobs import transitions
-from jobs.explain.reasons import Reason
+from jobs.explain.snapshot import Reason
 from jobs.limits import gpu_quotas
 from jobs.limits.rate_limits import admit
 from jobs.models import Job

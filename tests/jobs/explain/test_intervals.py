@@ -13,8 +13,7 @@ from gpus.leasing.connect import connect
 from gpus.leasing.queue_forecast import Outlook
 from jobs.explain.decide import explain
 from jobs.explain.interval import UNKNOWABLE, starts_in
-from jobs.explain.reasons import Reason
-from jobs.explain.snapshot import Index, Servers, Snapshot
+from jobs.explain.snapshot import Index, Reason, Servers, Snapshot
 
 JOBS = 1_500
 

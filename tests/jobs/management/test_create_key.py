@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from jobs.api.authentication import forget_keys, principal_of_key
-from jobs.callbacks.tenant_secret import secret_of
+from jobs.callbacks.message import secret_of
 from jobs.models import ApiKey, Tenant
 
 pytestmark = pytest.mark.django_db

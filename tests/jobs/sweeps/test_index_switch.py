@@ -23,7 +23,7 @@ from gpus.protocol import FIRST_LAYOUT, Lease, ReleaseMode
 from gpus.registry import processes
 from gpus.registry.layouts import Layouts, read_index_states
 from jobs.execution.presence import Presence
-from jobs.execution.written_starts import WrittenStarts
+from jobs.execution.worker_state import WrittenStarts
 from jobs.models import Attempt, Job
 from jobs.operations import index_switch
 from jobs.operations.index_switch import begin_switch, cancel_switch, continue_switch

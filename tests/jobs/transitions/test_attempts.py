@@ -16,7 +16,7 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import AttemptState, IllegalMove, JobState
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.transitions import End, Start, StartOutcome
-from jobs.transitions.rows import move_attempt
+from jobs.transitions.unit_of_work import move_attempt
 from tests.builders import START, make_job, make_model, make_running, make_server
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

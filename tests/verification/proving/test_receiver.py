@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from jobs.callbacks.signing import new_secret, sign
+from jobs.callbacks.message import new_secret, sign
 from verification.proving.receiver import entry
 
 BODY = json.dumps({"job_id": "job-1", "status": "completed", "result": {"attempt": "attempt-1"}})

@@ -1,12 +1,17 @@
-"""Which push of a GPU server is read at all: decided by the attempt's rows, before its body is asked for."""
+"""Results that GPU servers push: the token that allows it, which push is read at all (decided by the
+attempt's rows, before its body is read), and how it is stored. Its attempt's holder is told afterwards."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models import F
 from django.db.models.fields.json import KeyTextTransform
 
@@ -19,6 +24,7 @@ from gpus.runners.answers import DONE, FAILED
 from jobs.domain.errors import AttemptOver, TooManyPushes
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import Attempt, Job, PushedResult
+from jobs.ports import Ports
 
 _job = statements.Read(
     lambda: Job.objects.filter(id=value(Job, "id")).values("model", "max_run_seconds", "state")
@@ -105,3 +111,48 @@ def _check_count(pushes: int, size: int) -> None:
         if number >= most:
             why = f"{number} {unit} of this attempt were read, the most are {most}."
             raise TooManyPushes(why, retry_after_seconds=RETRY_AFTER_SECONDS)
+
+
+pushed_body = statements.Read(
+    lambda: PushedResult.objects.filter(attempt_id=statements.value(PushedResult, "attempt_id")).values_list(
+        "body", flat=True
+    )
+)
+
+
+def accept_push(job_id: str, attempt_id: str, body: Mapping[str, Any], size: int, *, ports: Ports) -> None:
+    """For an admitted push (`admit_push`). Durable before it returns; the first final push of
+    an attempt stays. Only the holder of the attempt finishes it. size: of the body as sent, bytes."""
+    pushed = PushedResult(
+        attempt_id=attempt_id,
+        job_id=job_id,
+        body=dict(body),
+        received_at=ports.clock.now(),
+        pushes=1,
+        pushed_bytes=size,
+    )
+    with transaction.atomic():
+        is_first = statements.insert(pushed, ignore_conflicts=True)
+    if not is_first:
+        count_push(attempt_id, size)
+        if is_final(body.get("status")) and not is_final(
+            (pushed_body.first(attempt_id=attempt_id) or {}).get("status")
+        ):
+            PushedResult.objects.filter(attempt_id=attempt_id).update(body=dict(body))
+    ports.announce([job_id])
+
+
+def push_token(attempt_id: str) -> str:
+    """``<attempt id>.<40 hex digits>``, an HMAC of the id: it is verified without a row."""
+    return f"{attempt_id}.{_mac(attempt_id)}"
+
+
+def attempt_of_token(token: str) -> str | None:
+    """The attempt that the token was made for; None if it was not made here."""
+    attempt_id, _, mac = token.partition(".")
+    return attempt_id if hmac.compare_digest(mac.encode(), _mac(attempt_id).encode()) else None
+
+
+def _mac(attempt_id: str) -> str:
+    key = (settings.DISPATCHER.secret_key or settings.SECRET_KEY).encode()
+    return hmac.new(key, b"push:" + attempt_id.encode(), hashlib.sha256).hexdigest()[:40]

@@ -1,0 +1,123 @@
+"""A callback's message: its body, a row of the transaction that ends the job (the outbox), and its signature.
+
+Signatures follow Standard Webhooks (https://www.standardwebhooks.com, symmetric, ``v1``). The secrets are
+stored encrypted by tenant, and shown once, when they are made.
+"""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+from standardwebhooks import Webhook
+
+from foundation import json_text
+from foundation.database.row_codec import new_row
+from foundation.ids import new_id
+from foundation.secrets import decrypt, encrypt
+from jobs.domain.disclosure import shown_error
+from jobs.domain.states import JobState
+from jobs.models import Callback, Job, Tenant
+
+from .guard import receiver_of
+
+
+def callback_for(job: Job, *, now: datetime) -> Callback | None:
+    """The unsaved message for a job that carries its final values; None if nobody asked to be told.
+
+    Due at once. Its id is the `webhook-id`, the same in every try; its body never changes again.
+    """
+    if not job.callback_url:
+        return None
+    return new_row(
+        Callback,
+        id=f"msg_{new_id(now.timestamp())}",
+        job_id=job.id,
+        round=job.round,
+        tenant_id=job.tenant_id,
+        receiver=receiver_of(job.callback_url),
+        url=job.callback_url,
+        body=_body(job),
+        state=Callback.State.PENDING,
+        next_at=now,
+        created_at=now,
+    )
+
+
+def _body(job: Job) -> str:
+    """Canonical JSON, in ASCII: half a surrogate pair in a result must not stop the job from ending."""
+    body: dict[str, Any] = {
+        "job_id": job.id,
+        "status": str(job.state),
+        "model": job.model,
+        "tags": job.tags,
+        "metadata": job.metadata,
+        "finished_at": job.finished_at.isoformat() if job.finished_at else None,
+    }
+    if job.state == JobState.COMPLETED:
+        body["result"] = job.result
+    else:
+        body["error"] = shown_error(job.error_code or str(job.state), job.error_message, in_full=False)
+    return json_text.dumps(body, sort_keys=True)
+
+
+_SECRET_BYTES = 32
+
+
+def new_secret() -> str:
+    """``whsec_`` and 32 random bytes in base 64: what the receiver gives to any Standard Webhooks library."""
+    return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode("ascii")
+
+
+def sign(secret: str | Sequence[str], message_id: str, timestamp: datetime, body: str) -> dict[str, str]:
+    """The three headers that let a receiver trust `body`. timestamp: aware; of this try. Of several secrets
+    each makes a signature, and a receiver that knows one of them is content."""
+    all_of_them = [secret] if isinstance(secret, str) else secret
+    signatures = [Webhook(one).sign(message_id, timestamp, body) for one in all_of_them]
+    return {
+        "webhook-id": message_id,
+        "webhook-timestamp": str(int(timestamp.timestamp())),
+        "webhook-signature": " ".join(signatures),
+    }
+
+
+def renew_secret(tenant: Tenant, *, overlap_seconds: float = 0.0) -> str:
+    """A new secret from now on; the return value is the only time it is seen in the clear. The old one signs
+    too for `overlap_seconds`; one before that signs no more."""
+    secret, old = new_secret(), tenant.webhook_secret_encrypted
+    overlaps = bool(old) and overlap_seconds > 0
+    tenant.webhook_secret_before_encrypted = old if overlaps else ""
+    tenant.webhook_secret_before_until = (
+        timezone.now() + timedelta(seconds=overlap_seconds) if overlaps else None
+    )
+    tenant.webhook_secret_encrypted = encrypt(secret)
+    tenant.save(
+        update_fields=[
+            "webhook_secret_encrypted",
+            "webhook_secret_before_encrypted",
+            "webhook_secret_before_until",
+        ]
+    )
+    return secret
+
+
+def secrets_of(tenant: Tenant, now: datetime) -> list[str]:
+    """All that a callback is signed with now, the present one first."""
+    secrets = [secret_of(tenant)]
+    until = tenant.webhook_secret_before_until
+    if tenant.webhook_secret_before_encrypted and until is not None and now < until:
+        secrets.append(decrypt(tenant.webhook_secret_before_encrypted))
+    return secrets
+
+
+def secret_of(tenant: Tenant) -> str:
+    """For signing. A tenant without one gets it now: unsigned is worse than not yet known to its owner."""
+    if not tenant.webhook_secret_encrypted:
+        made = encrypt(new_secret())
+        Tenant.objects.filter(pk=tenant.pk, webhook_secret_encrypted="").update(webhook_secret_encrypted=made)
+        tenant.refresh_from_db(fields=["webhook_secret_encrypted"])
+    return decrypt(tenant.webhook_secret_encrypted)
