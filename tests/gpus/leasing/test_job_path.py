@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher_project.supervisor.data_folder import ROOT
 from gpus.leasing.scripts import FOLDER
 
 from .rig import WORKER, Rig
@@ -47,6 +48,8 @@ def test_a_job_passes_few_lua_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
     assert called == ["push", "claim", "granted", "renew", "release", "settled"]
     files = files_of(set(called))
     assert len(files) <= MOST_FILES, sorted(files)
+    page = (ROOT / "docs/one_job.md").read_text()
+    assert sorted(re.findall(r"^\| `([\w/]+\.lua)` \|", page, re.MULTILINE)) == sorted(files)
 
 
 def test_every_include_is_used() -> None:
