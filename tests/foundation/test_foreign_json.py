@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import tracemalloc
 from typing import Any
@@ -128,3 +129,17 @@ def test_the_bounds_are_checked_before_anything_is_parsed(monkeypatch: pytest.Mo
     with pytest.raises(TooMuch):
         read(b"[" + b"[]," * 300_000 + b"[]]")
     check_bounds(b"[" + b"[]," * 100_000 + b"[]]")
+
+
+NUMBER_PIECES = ["1" * 307, "0" * 309, "9", "e", "E", "e+", "-", ",", " " * 301]
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.sampled_from(NUMBER_PIECES), max_size=9))
+def test_a_large_number_is_seen_wherever_windows_end(pieces: list[str]) -> None:
+    body = "".join(pieces).encode()
+    has_long = re.search(rb"[0-9]{309}", body) is not None
+    may_be_infinite = has_long or re.search(rb"[0-9][eE][+]?[0-9]", body) is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(foreign_json, "_NUMBERS_WINDOW_BYTES", 310)
+        assert foreign_json._large_numbers(body) == (has_long, may_be_infinite)

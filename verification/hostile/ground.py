@@ -131,8 +131,11 @@ class Ground:
         else:
             say("starting a dispatcher of our own")
             path = f"{_SLOW_NAMES}{os.pathsep}{os.environ.get('PYTHONPATH', '')}".rstrip(os.pathsep)
+            environment = {"PYTHONPATH": path}
+            if options.database:
+                environment["DATABASE_URL"] = options.database
             self.system = OwnSystem(
-                self.folder, self.children, environment={"PYTHONPATH": path}, redis_url="", database_url="",
+                self.folder, self.children, environment=environment, redis_url="", database_url="",
                 ports=self.ports,
             )  # fmt: skip
 
@@ -306,6 +309,23 @@ class Ground:
 
         client: Any = connect(self.system.redis_url)
         client.flushall()
+        client.close()
+
+    def fill_redis(self) -> str:
+        """Lower Redis' memory limit below what it uses; return the limit before."""
+        from gpus.leasing.connect import connect
+
+        client: Any = connect(self.system.redis_url)
+        before = str(client.config_get("maxmemory")["maxmemory"])
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 0.9))
+        client.close()
+        return before
+
+    def set_redis_memory(self, limit: str) -> None:
+        from gpus.leasing.connect import connect
+
+        client: Any = connect(self.system.redis_url)
+        client.config_set("maxmemory", limit)
         client.close()
 
     def is_ready(self) -> bool:

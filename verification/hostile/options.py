@@ -31,6 +31,7 @@ class Options:
     neighbour: str = NEIGHBOUR
     up_json: Path | None = None
     data_dir: Path | None = None
+    database: str = ""
     report: Path | None = None
     floor_seconds: float = FLOOR_SECONDS
     quiet_seconds: float = QUIET_SECONDS
@@ -74,6 +75,9 @@ def parser() -> argparse.ArgumentParser:
         help="with --url: two tenants that exist, the attacker first (default %(default)s)",
     )
     arguments.add_argument("--data-dir", type=Path, help="of the trial's own system (default: a new one)")
+    arguments.add_argument(
+        "--database", default="", help="PostgreSQL URL of the trial's own system (default: SQLite)"
+    )
     arguments.add_argument("--report", type=Path, help="folder of the report (default <data-dir>/hostile)")
     return arguments
 
@@ -87,8 +91,10 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         _refuse("--url needs --api-key (or DISPATCHER_API_KEY), of the operator kind")
     if given.up_json is not None and not given.up_json.is_file():
         _refuse(f"there is no {given.up_json}: does that dispatcher run?")
-    if (given.url or given.up_json) and given.data_dir:
-        _refuse("--data-dir is for a system that the trial starts itself")
+    if (given.url or given.up_json) and (given.data_dir or given.database):
+        _refuse("--data-dir and --database are for a system that the trial starts itself")
+    if given.database and not given.database.startswith(("postgresql://", "postgres://")):
+        _refuse("--database is a postgresql:// URL")
     if given.seconds is not None and not 0.5 <= given.seconds <= 600:
         _refuse("--seconds is a number from 0.5 to 600")
     tenants = given.tenants.split(",")
@@ -104,6 +110,7 @@ def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
         neighbour=tenants[1],
         up_json=given.up_json,
         data_dir=given.data_dir,
+        database=given.database,
         report=given.report,
         floor_seconds=given.floor_ms / 1000,
         quiet_seconds=min(60.0, max(0.2, given.quiet_seconds)),

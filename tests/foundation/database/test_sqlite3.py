@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
 from foundation.database.sqlite3 import base
+from foundation.database.sqlite3.waiting_writers import GIVE_WAY_SECONDS, WaitingWriters
 
 TIMEOUT = 60
 
@@ -41,6 +43,20 @@ def holder_of(path: Path) -> sqlite3.Connection:
     return other
 
 
+def begin(writer: Any) -> None:
+    writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+
+
+def begun_after(writer: Any) -> float:
+    """The seconds until a transaction began, which is ended then."""
+    at = time.monotonic()
+    begin(writer)
+    took = time.monotonic() - at
+    writer.commit()
+    writer.set_autocommit(True)
+    return took
+
+
 def busy_timeout(writer: Any) -> int:
     (found,) = writer.connection.execute("PRAGMA busy_timeout").fetchone()
     return int(found)
@@ -57,7 +73,7 @@ def test_a_transaction_looks_again_soon_and_sqlite_waits_for_all_else(
             holder.execute("COMMIT")
 
     monkeypatch.setattr(base.time, "sleep", pause)
-    writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+    begin(writer)
     assert writer.connection.in_transaction
     assert [own_wait for _, own_wait in looked] == [0, 0, 0]
     assert all(seconds <= 0.004 for seconds, _ in looked)
@@ -69,7 +85,7 @@ def test_it_gives_up_in_its_time(writer: Any, path: Path) -> None:
     writer.settings_dict["OPTIONS"]["timeout"] = 0.05
     holder = holder_of(path)
     with pytest.raises(OperationalError, match="locked"):
-        writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+        begin(writer)
     holder.close()
 
 
@@ -127,3 +143,63 @@ def test_a_kept_connection_whose_file_is_another_now_is_closed(
         sqlite3.connect(path).close()
     writer.close_if_unusable_or_obsolete()
     assert writer.connection is None
+
+
+def test_a_connection_that_has_just_written_lets_a_waiting_writer_begin(writer: Any, path: Path) -> None:
+    other = WaitingWriters(str(path))
+    other.join()
+    leaves = threading.Timer(0.02, other.leave)
+    began = [begun_after(writer)]
+    leaves.start()
+    began.append(begun_after(writer))
+    leaves.join()
+    began.append(begun_after(writer))
+    assert began[0] < 0.02 <= began[1] < GIVE_WAY_SECONDS
+    assert began[2] < 0.02
+    other.close()
+
+
+def test_it_waits_no_longer_for_a_writer_that_stands_still(writer: Any, path: Path) -> None:
+    other = WaitingWriters(str(path))
+    other.join()
+    assert begun_after(writer) < GIVE_WAY_SECONDS <= begun_after(writer) < 10 * GIVE_WAY_SECONDS
+    other.close()
+
+
+def test_a_slow_writer_has_its_turn_beside_one_that_commits_back_to_back(
+    writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The greedy one holds the lock for 10 ms, and is without it for less than one; the other one looks every
+    30 ms, as in a process whose threads compute. Left to luck, it would begin once in some 30 looks."""
+    monkeypatch.setattr(base, "PAUSE_SECONDS", (0.03, 0.03))
+    began, stop = threading.Event(), threading.Event()
+
+    def write_back_to_back() -> None:
+        greedy: Any = ConnectionHandler({"default": database(f"sqlite:///{path}?timeout={TIMEOUT}")})[
+            "default"
+        ]
+        while not stop.is_set():
+            begin(greedy)
+            began.set()
+            time.sleep(0.01)
+            greedy.commit()
+            greedy.set_autocommit(True)
+        greedy.close()
+
+    thread = threading.Thread(target=write_back_to_back, daemon=True)
+    thread.start()
+    assert began.wait(30)
+    looks = 0
+
+    def joined(self: WaitingWriters) -> None:
+        nonlocal looks
+        looks += 1
+        join(self)
+
+    join = WaitingWriters.join
+    monkeypatch.setattr(WaitingWriters, "join", joined)
+    for _ in range(10):
+        begun_after(writer)
+    stop.set()
+    thread.join(30)
+    assert looks < 60

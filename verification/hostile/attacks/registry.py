@@ -8,6 +8,7 @@ from verification.hostile.attacks import (
     bodies,
     callbacks,
     connections,
+    full_redis,
     requests,
     secrets,
     servers,
@@ -29,6 +30,7 @@ _ORDER: tuple[type[Attack], ...] = (
     *connections.ATTACKS,
     *callbacks.ATTACKS,
     *servers.ATTACKS,
+    *full_redis.ATTACKS,
 )
 ATTACKS: Mapping[str, type[Attack]] = {attack.id: attack for attack in _ORDER}
 assert len(ATTACKS) == len(_ORDER)
