@@ -55,7 +55,8 @@ class Parameter:
     def lua(self, place: str) -> str:
         """The expression that reads it in Lua."""
         if self.kind == "number":
-            return f"tonumber({place})"
+            # `tonumber` would parse it twice
+            return f"{place} ~= '' and {place} + 0 or nil" if self.is_optional else f"{place} + 0"
         return f"{place} ~= '' and {place} or nil" if self.is_optional else place
 
 

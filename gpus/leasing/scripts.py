@@ -40,7 +40,8 @@ from redis.exceptions import (
 )
 
 from gpus.errors import LeasingFull, LeasingUnavailable
-from gpus.leasing.arguments import Argument, BadScript, Record, read_parameters, with_locals
+from gpus.leasing.arguments import Argument, BadScript, Parameter, Record, read_parameters, with_locals
+from gpus.leasing.local_names import with_local_names
 
 FOLDER = Path(__file__).parent / "lua"
 LIBRARIES = "gpuq_"
@@ -148,7 +149,11 @@ def function_of(name: str, text: str) -> str:
     """The script as a function of the library."""
     flags = "" if name in GROWING else "'allow-oom'"
     arguments = read_parameters(name, text).lua(OWN_ARGUMENTS + 1)
-    return FUNCTION.format(name=name, flags=flags, arguments=arguments, body=with_locals(code_of(text)))
+    since_us, clock_us = (Parameter("number", True).lua(f"ARGV[{at + 1}]") for at in range(OWN_ARGUMENTS))
+    return FUNCTION.format(
+        name=name, flags=flags, since_us=since_us, clock_us=clock_us, arguments=arguments,
+        body=with_locals(code_of(text)),
+    )  # fmt: skip
 
 
 @cache
@@ -180,19 +185,21 @@ local {name} = (function()
 """
 
 FUNCTION = """
-redis.register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
+register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
 callback = function(KEYS, ARGV)
-if not Call.run_id then return redis.error_reply('UNGREETED this process was not told its run id') end
-Call.begin_call(KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]))
+if not Call.run_id then return {{ err = 'UNGREETED this process was not told its run id' }} end
+Call.begin_call(KEYS[1], {since_us}, {clock_us})
 {arguments}{body}end }}
 """
 
 GREETING = """
 local READS = { 'no-writes' }
-redis.register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
+register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
+  bind_globals()
   Call.run_id, Call.replication = ARGV[1], ARGV[2] or ''
 end }
-redis.register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
+register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
+  bind_globals()
   return math.floor((Call.redis_clock() - (Call.now or 0)) / 1000000)
 end }
 """
@@ -206,7 +213,8 @@ def library_name(code: str, database: int = 0) -> str:
 
 
 def library_text(name: str, code: str) -> str:
-    return f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{code}"
+    """What the server loads."""
+    return f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{with_local_names(code)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,14 +81,15 @@ local function claim_free()
       fitting[#fitting + 1] = class
       local name = not warm and first_elsewhere(Keys.warm(pool_name, class[1], best.model, host))
       if name then
-        return Assign.give(Slots.read_slot(name), Slots.read_server((Slots.split_slot(name))), pool, best, attempt, worker, lease_us)
+        local slot, server = Slots.read_with_server(name)
+        return Assign.give(slot, server, pool, best, attempt, worker, lease_us)
       end
     end
   end
   for _, class in ipairs(fitting) do
     local name = first_elsewhere(Keys.free(pool_name, class[1], host))
     if name then
-      local slot, server = Slots.read_slot(name), Slots.read_server((Slots.split_slot(name)))
+      local slot, server = Slots.read_with_server(name)
       local ticket = Pick.prefer_warm(pool, best, warm or Pick.last_model(slot), class, server.name)
       return Assign.give(slot, server, pool, ticket, attempt, worker, lease_us)
     end
@@ -96,9 +97,9 @@ local function claim_free()
 
   -- Only the server it avoids is free: that slot goes to the next one.
   local name = redis.call('ZRANGE', Keys.free(pool_name, fitting[1][1], host), 0, 0)[1]
-  local server = Slots.read_server((Slots.split_slot(name)))
+  local slot, server = Slots.read_with_server(name)
   local ticket = Pick.best_ticket(pool, fitting[1], server.name)
-  if ticket then return Assign.give(Slots.read_slot(name), server, pool, ticket, attempt, worker, lease_us) end
+  if ticket then return Assign.give(slot, server, pool, ticket, attempt, worker, lease_us) end
   Pools.save_pool(pool)
   return nil
 end

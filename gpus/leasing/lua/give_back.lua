@@ -20,17 +20,15 @@ local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, arg
 local seconds, rest_us = args.seconds, args.rest_us
 
 if not Index.is_open() then return Index.refuse() end
-local slot = Leases.held_under(name, job, attempt, epoch)
-if not slot then
-  slot = Leases.followed_under(name, job, attempt, epoch)
-  if not slot or slot.worker ~= worker then return 0 end
+local slot, server = Slots.read_with_server(name)
+if not Leases.is_under(slot, job, attempt, epoch) then
+  if not Leases.is_followed_under(slot, job, attempt, epoch) or slot.worker ~= worker then return 0 end
   Assign.drop_follower(slot)
   Slots.save_slot(slot)
-  if rest_us then Availability.rest_server(Slots.read_server((Slots.split_slot(name))), Call.now + rest_us) end
+  if rest_us then Availability.rest_server(server, Call.now + rest_us) end
   return 1
 end
 if not Leases.is_holder(slot, worker) then return 0 end
-local server = Slots.read_server((Slots.split_slot(name)))
 Availability.hide_slot(slot, server)
 Assign.drop_lease(slot, seconds)
 if rest_us then Availability.rest_server(server, Call.now + rest_us) end

@@ -6,10 +6,12 @@
 --   epoch: number
 -- Returns: 1 or 0
 -- include: index
+-- include: slots
 -- include: leases
 local slot, job, attempt, epoch = args.slot, args.job, args.attempt, args.epoch
 
 if not Index.is_open() then return Index.refuse() end
-local is_held = Leases.held_under(slot, job, attempt, epoch) or Leases.end_under(slot, job, attempt, epoch)
-  or Leases.followed_under(slot, job, attempt, epoch)
+local found = Slots.read_slot(slot)
+local is_held = Leases.is_under(found, job, attempt, epoch) or Leases.end_under(slot, job, attempt, epoch)
+  or Leases.is_followed_under(found, job, attempt, epoch)
 return is_held and 1 or 0

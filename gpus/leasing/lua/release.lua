@@ -44,18 +44,15 @@ local begun = args.begun
 
 local whole = Index.is_whole()
 if not whole and not Index.is_filling() then return Index.refuse() end
-local slot = Leases.held_under(name, job, attempt, epoch)
-if not slot or not Leases.is_holder(slot, worker) then
+local slot, server, index = Slots.read_with_server(name)
+if not Leases.is_under(slot, job, attempt, epoch) or not Leases.is_holder(slot, worker) then
   if not next_attempt then return nil end
   local given = Leases.find_lease(next_attempt)
   if given then return given.name == name and Leases.lease_reply(given, false) or nil end
-  given = Slots.read_slot(name)
-  local follower = given and Leases.read_follower(given)
-  local is_ours = follower and follower.attempt == next_attempt and given.worker == worker
+  local follower = slot and Leases.read_follower(slot)
+  local is_ours = follower and follower.attempt == next_attempt and slot.worker == worker
   return is_ours and Leases.lease_reply(follower, false) or nil
 end
-local server_name, index = Slots.split_slot(name)
-local server = Slots.read_server(server_name)
 Availability.hide_slot(slot, server)
 
 local pool = Pools.load_pool(slot.pool)

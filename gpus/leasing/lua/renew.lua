@@ -28,13 +28,19 @@ local whole = Index.is_whole()
 if not whole and not Index.is_filling() then return Index.refuse() end
 Index.note_renewal()
 
+local names, renewed = {}, {}  -- of slots; attempts
+for i, lease in ipairs(args.held) do names[i] = lease.slot end
+-- One read and one write for all, unless leases may be restored: that may end another lease between two rows.
+local slots = whole and Slots.read_slots(names) or {}
+
 -- true: held; false: by somebody else; nil: unknown.
 local function renew(slot_name, job, attempt, epoch)
-  local slot = Leases.held_under(slot_name, job, attempt, epoch)
-  if not slot then
-    local followed = Leases.followed_under(slot_name, job, attempt, epoch)
-    if followed then return followed.worker == worker end  -- the holder's renewal keeps it
+  local slot = slots[slot_name] or Slots.read_slot(slot_name)
+  if not Leases.is_under(slot, job, attempt, epoch) then
+    -- the holder's renewal keeps its follower
+    if Leases.is_followed_under(slot, job, attempt, epoch) then return slot.worker == worker end
     if not Leases.end_under(slot_name, job, attempt, epoch) then return nil end
+    slot = nil
   elseif not Leases.is_holder(slot, worker) then
     return false
   elseif slot.state == 'adoptable' then
@@ -44,7 +50,7 @@ local function renew(slot_name, job, attempt, epoch)
     Leases.pass_lease(slot, worker, epoch)
     Slots.save_slot(slot)
   end
-  Leases.extend_lease(attempt, lease_us)
+  if whole then renewed[#renewed + 1] = attempt else Leases.extend_lease(attempt, lease_us) end
   if slot then Shares.charge_on(slot) end
   return true
 end
@@ -59,4 +65,5 @@ for i, lease in ipairs(args.held) do
   end
   if not held then lost[#lost + 1] = i - 1 end
 end
+Leases.extend_leases(renewed, lease_us)
 return lost

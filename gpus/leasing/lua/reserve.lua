@@ -18,9 +18,8 @@ local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, arg
 local next_attempt, warm = args.next_attempt, args.warm
 
 if not Index.is_whole() then return Index.refuse() end
-local slot = Leases.held_under(name, job, attempt, epoch)
-if not slot or slot.state ~= 'leased' or not Leases.is_holder(slot, worker) then return nil end
+local slot, server, index = Slots.read_with_server(name)
+if not Leases.is_under(slot, job, attempt, epoch) or slot.state ~= 'leased' or not Leases.is_holder(slot, worker) then return nil end
 local known = Leases.read_follower(slot)
 if known then return known.attempt == next_attempt and Leases.lease_reply(known, false) or nil end
-local server_name, index = Slots.split_slot(name)
-return Assign.follow(slot, Slots.read_server(server_name), index, Pools.load_pool(slot.pool), next_attempt, warm)
+return Assign.follow(slot, server, index, Pools.load_pool(slot.pool), next_attempt, warm)

@@ -5,8 +5,8 @@
 
 -- now: the fleet's time, µs since the epoch. run_id: of the server's process that this is; nil in one that nobody
 -- greeted (gpus/leasing/scripts.py). replication: its name then; a process gets another one when it becomes a master.
--- pools, rules, kept, open, paces, class_lists: what this call has read, each by name. set_asides: tenants that it has
--- set aside (turns.lua).
+-- pools, rules, kept, open, paces, class_lists: what this call has read, each by name. learnt: the mean that it has
+-- changed (shares.lua), {model, tenant, seconds} or nil. set_asides: tenants that it has set aside (turns.lua).
 local Call = {}
 Call.run_id, Call.replication = nil, nil
 
@@ -93,12 +93,17 @@ local function clock_of(prefix)
   return clock
 end
 
+-- A table that few calls fill: an empty one is kept, as a new one costs more than a look into it.
+local function emptied(read) return read and not next(read) and read or {} end
+
 -- since: µs since the caller sent its last call that was answered, or nil; clock_us: a simulator's clock in place of TIME,
 -- or nil.
 local function begin_call(prefix, since, clock_us)
   Keys.set_prefix(prefix)
   Call.since_us, Call.clock_us, Call.clock = since, clock_us, clock_of(prefix)
-  Call.pools, Call.rules, Call.kept, Call.open, Call.paces, Call.class_lists, Call.set_asides = {}, {}, {}, {}, {}, {}, 0
+  Call.pools, Call.rules, Call.learnt, Call.set_asides = {}, {}, nil, 0
+  Call.kept, Call.open = emptied(Call.kept), emptied(Call.open)
+  Call.paces, Call.class_lists = emptied(Call.paces), emptied(Call.class_lists)
   ask_time(Call.clock)
 end
 

@@ -13,14 +13,16 @@ local function find_lease(attempt)
   return name and Slots.read_slot(name) or nil
 end
 
+-- Whether the slot, or nil, is held under exactly this ref.
+local function is_under(slot, job, attempt, epoch)
+  return slot and slot.attempt == attempt and slot.job == job and slot.epoch == epoch
+    and (slot.state == 'leased' or slot.state == 'adoptable')
+end
+
 -- The slot if it is held under exactly this ref, else nil.
 local function held_under(slot_name, job, attempt, epoch)
   local slot = Slots.read_slot(slot_name)
-  if slot and slot.attempt == attempt and slot.job == job and slot.epoch == epoch
-    and (slot.state == 'leased' or slot.state == 'adoptable') then
-    return slot
-  end
-  return nil
+  return is_under(slot, job, attempt, epoch) and slot or nil
 end
 
 local FIRST_EPOCH = 1
@@ -35,12 +37,10 @@ local function read_follower(slot)
   }
 end
 
--- The slot whose follower has exactly this ref, else nil.
-local function followed_under(slot_name, job, attempt, epoch)
-  local slot = Slots.read_slot(slot_name)
+-- Whether the follower of the slot, or of nil, has exactly this ref.
+local function is_followed_under(slot, job, attempt, epoch)
   local follower = slot and read_follower(slot)
-  local is_it = follower and follower.attempt == attempt and follower.job == job and follower.epoch == epoch
-  return is_it and slot or nil
+  return follower and follower.attempt == attempt and follower.job == job and follower.epoch == epoch
 end
 
 -- Whether the worker may speak for the lease: it holds it, or nobody does since it was restored from the database.
@@ -59,6 +59,12 @@ end
 local function extend_lease(attempt, lease_us, also)
   local at = Index.expires_at(Call.now + lease_us)
   if also then redis.call('ZADD', Keys.expiry(), at, attempt, at, also) else redis.call('ZADD', Keys.expiry(), at, attempt) end
+end
+
+local function extend_leases(attempts, lease_us)
+  local at, flat = Index.expires_at(Call.now + lease_us), {}
+  for i, attempt in ipairs(attempts) do flat[2 * i - 1], flat[2 * i] = at, attempt end
+  if flat[1] then redis.call('ZADD', Keys.expiry(), unpack(flat)) end
 end
 
 -- Stores the lease whose fields the slot has got and whose job is `held`. The fence grows with every lease, also when
@@ -129,8 +135,9 @@ local function forget_end(attempt, found)
 end
 
 return {
-  begin_lease = begin_lease, end_under = end_under, extend_lease = extend_lease, find_lease = find_lease,
-  followed_under = followed_under, forget_end = forget_end, forget_job = forget_job, forget_lease = forget_lease,
-  held_under = held_under, is_holder = is_holder, lease_reply = lease_reply, pass_lease = pass_lease,
-  read_end = read_end, read_follower = read_follower, settle = settle, FIRST_EPOCH = FIRST_EPOCH,
+  begin_lease = begin_lease, end_under = end_under, extend_lease = extend_lease, extend_leases = extend_leases,
+  find_lease = find_lease, forget_end = forget_end, forget_job = forget_job, forget_lease = forget_lease,
+  held_under = held_under, is_followed_under = is_followed_under, is_holder = is_holder, is_under = is_under,
+  lease_reply = lease_reply, pass_lease = pass_lease, read_end = read_end, read_follower = read_follower,
+  settle = settle, FIRST_EPOCH = FIRST_EPOCH,
 }

@@ -188,15 +188,17 @@ end
 
 -- The lines in which its tenant still waits in this queue (as ZRANGE WITHSCORES gives them, one more than MOST_ORDERED
 -- at most), or nil if the ticket did not stand there. The caller says what the tenant pays: nothing
--- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {line: its line's key; score: its own; after:
--- the next one of its line, as ZRANGE WITHSCORES gives it; is_only: whether its line is its tenant's only one}.
+-- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {line: its line's key; score: its own;
+-- first_two: of its line, where it is the first of them, as ZRANGE WITHSCORES gives them; is_only: whether its line is its
+-- tenant's only one}.
 local function remove_ticket(pool, queue, name, tenant, member, parked, known)
   local line, models, model = known.line or named_line(pool, name, tenant), Keys.models(queue.at, tenant), name:sub(2)
   if redis.call('ZREM', line, member) == 0 then return nil end
   count_tickets(pool, queue, model, tenant, -1, parked)
   drop_mark(pool, member)
-  local head = known.after or redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')
-  local own = head[1] and own_score(pool, queue, name, head[2])
+  local score = known.first_two and known.first_two[4]
+  if not known.first_two then score = redis.call('ZRANGE', line, 0, 0, 'WITHSCORES')[2] end
+  local own = score and own_score(pool, queue, name, score)
   if own then redis.call('ZADD', models, own, name) else redis.call('ZREM', models, name) end
   local left
   if known.is_only then

@@ -1,6 +1,6 @@
 -- Which ticket goes next to a slot. The band first; in it the tenant whose turn it is (fair) or who has the oldest
 -- ticket (fifo), both read from the same lines, so that switching moves nothing. A set of models is written ',a,b,'. A
--- ticket here is {queue, name, line, model, tenant, rank, tag, member, score, after, is_only}; name: its line, as in
+-- ticket here is {queue, name, line, model, tenant, rank, tag, member, score, first_two, is_only}; name: its line, as in
 -- `models`; line: its key; rank: the tenant's tag (fair), or the score (fifo); tag: the tenant's, nil: not read; the
 -- last two: see `remove_ticket`. A class: {id, models}.
 -- include: keys
@@ -49,11 +49,12 @@ end
 local function ticket_at(pool, queue, name, tenant, tag, place, is_only)
   local line = Line.named_line(pool, name, tenant)
   local found = redis.call('ZRANGE', line, place, place + 1, 'WITHSCORES')
-  local score = tonumber(found[2])
-  return score and {
+  if not found[1] then return nil end
+  local score = found[2] + 0
+  return {
     queue = queue, name = name, line = line, model = name:sub(2), tenant = tenant, rank = pool.fifo and score or tag,
     tag = not pool.fifo and tag or nil, member = found[1], score = Line.own_score(pool, queue, name, score),
-    after = place == 0 and { found[3], found[4] } or nil, is_only = is_only,
+    first_two = place == 0 and found or nil, is_only = is_only,
   }
 end
 
@@ -133,7 +134,7 @@ local function head_of(pool, queue, class)
   if not tenant then return nil end
   local lines = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, 1)
   if not Classes.serves(class[2], lines[1]:sub(2)) then return search(pool, queue, class) end
-  return ticket_at(pool, queue, lines[1], tenant, tonumber(first[2]), 0, not lines[2])
+  return ticket_at(pool, queue, lines[1], tenant, first[2] + 0, 0, not lines[2])
 end
 
 -- The first ticket of one of the tenant's lines that does not avoid the server, not too far behind.
@@ -193,7 +194,8 @@ end
 -- The next ticket for a slot of the class; on a given server, one that does not avoid it. Also the place of its
 -- queue in the order. nil also if that `is_unsure`.
 local function best_ticket(pool, class, server)
-  class = { class[1], Classes.without_kept(pool.name, class[2]) }
+  local models = Classes.without_kept(pool.name, class[2])
+  if models ~= class[2] then class = { class[1], models } end
   for place, queue in ipairs(Shares.queues_in_order(pool)) do
     local ticket = head_of(pool, queue, class)
     if ticket and pool.failing > 0 then ticket = of_another_tenant(pool, ticket) end

@@ -13,9 +13,10 @@
 local NEWEST_COUNTS = 0.05  -- more lets a few short jobs make the next long ones cheap: shares swing
 
 local function estimated_seconds(model, tenant)
+  local learnt = Call.learnt
+  if learnt and learnt.model == model and learnt.tenant == tenant then return learnt.seconds end
   local means = redis.call('HMGET', Keys.estimates(), model .. ':' .. tenant, model)
-  local own, common = tonumber(means[1]), tonumber(means[2])
-  return own and math.abs(own) or common or 1
+  return math.abs(means[1] or means[2] or 1)
 end
 
 -- A run of so many seconds goes on.
@@ -23,15 +24,17 @@ local function learn_longer(model, tenant, seconds)
   local of_tenant = model .. ':' .. tenant
   local mean = tonumber(redis.call('HGET', Keys.estimates(), of_tenant))
   if not mean or math.abs(mean) < seconds then redis.call('HSET', Keys.estimates(), of_tenant, -seconds) end
+  Call.learnt = nil
 end
 
 local function learn_seconds(model, tenant, seconds)
   local of_tenant = model .. ':' .. tenant
   local means = redis.call('HMGET', Keys.estimates(), of_tenant, model)
-  local tenants, models = tonumber(means[1]) or seconds, tonumber(means[2]) or seconds
+  local tenants, models = (means[1] or seconds) + 0, (means[2] or seconds) + 0
   if tenants < 0 then tenants = math.max(-tenants, seconds) end
-  redis.call('HSET', Keys.estimates(), of_tenant, tenants + NEWEST_COUNTS * (seconds - tenants),
-    model, models + NEWEST_COUNTS * (seconds - models))
+  tenants, models = tenants + NEWEST_COUNTS * (seconds - tenants), models + NEWEST_COUNTS * (seconds - models)
+  redis.call('HSET', Keys.estimates(), of_tenant, tenants, model, models)
+  Call.learnt = { model = model, tenant = tenant, seconds = tenants }
 end
 
 -- Guaranteed share of a lower band: while it waits, it gets 1 of 16 GPU-seconds, whatever higher bands ask for.
@@ -46,16 +49,16 @@ local function is_due(queue) return queue.band > 0 and queue.owes <= 0 end
 
 -- The queues with tickets, in the order in which they are served now.
 local function queues_in_order(pool)
-  local due, others = {}, {}
+  local order, due = {}, 0
   for _, queue in ipairs(pool.queues) do
-    if queue.waiting > 0 then
-      local group = is_due(queue) and due or others
-      group[#group + 1] = queue
+    if queue.waiting > 0 and is_due(queue) then
+      due = due + 1
+      table.insert(order, due, queue)
+    elseif queue.waiting > 0 then
+      order[#order + 1] = queue
     end
   end
-  if not due[1] then return others end
-  for _, queue in ipairs(others) do due[#due + 1] = queue end
-  return due
+  return order
 end
 
 -- So many tickets came (or left) that a slot may take.
@@ -153,8 +156,8 @@ end
 -- time: nobody saves up turns.
 local function correct_turn(queue, tenant, seconds, charged_us)
   if seconds == 0 then return end
-  local turn = tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
-  local tag = turn or tonumber(redis.call('HGET', Keys.paid(queue.at), tenant)) or queue.virtual
+  local turn = redis.call('ZSCORE', Keys.turn(queue.at), tenant)
+  local tag = (turn or redis.call('HGET', Keys.paid(queue.at), tenant) or queue.virtual) + 0
   local corrected, floor = tag + seconds / Pools.rules_of(tenant).weight, math.min(tag, queue.virtual)
   if corrected < floor then
     local since = turn and tonumber(redis.call('HGET', Keys.since(queue.at), tenant))

@@ -10,8 +10,7 @@
 -- ticket stood; dues: what it paid between the bands (shares.lua); follower: what
 -- its holder runs next, packed (assign.lua); rest_us: how long it rested after its last failed adoption; rests_until:
 -- until then no claim adopts it.
-local function read_slot(name)
-  local packed = redis.call('GET', Keys.slot(name))
+local function slot_of(name, packed)
   if not packed then return nil end
   local state, home, warm, fence, since_us, pool, job, attempt, epoch, model, tenant, priority, estimate, leased_us,
     worker, asked, host, band, dues, follower, rest_us, rests_until = cmsgpack.unpack(packed)
@@ -21,6 +20,17 @@ local function read_slot(name)
     leased_us = leased_us, worker = worker, asked = asked, host = host, band = band,
     dues = dues, follower = follower, rest_us = rest_us, rests_until = rests_until,
   }
+end
+
+local function read_slot(name) return slot_of(name, redis.call('GET', Keys.slot(name))) end
+
+-- By name, those that are known.
+local function read_slots(names)
+  local keys, slots = {}, {}
+  for i, name in ipairs(names) do keys[i] = Keys.slot(name) end
+  local found = keys[1] and redis.call('MGET', unpack(keys)) or {}
+  for i, name in ipairs(names) do slots[name] = slot_of(name, found[i]) end
+  return slots
 end
 
 local function save_slot(slot)
@@ -59,7 +69,7 @@ end
 
 local function split_slot(slot)
   local server, index = slot:match('^(.*)/(%d+)$')
-  return server, tonumber(index)
+  return server, index and index + 0
 end
 
 -- nil if unknown. models: ',a,b,', sorted; slots: how many may be used; top: one above its highest slot; rests_until:
@@ -67,8 +77,7 @@ end
 -- (circuit.lua): strikes: failures in a row; struck: the job of the last one; opens: how often it opened in a row, 0
 -- while it is closed; probe: the slot that tries, once it is half open; tenants: failures by tenant, of those that an
 -- input may have caused, or nil.
-local function read_server(name)
-  local packed = redis.call('GET', Keys.server(name))
+local function server_of(name, packed)
   if not packed then return nil end
   local pool, host, models, class, slots, top, desired, rests_until, gone, strikes, struck, opens, probe, tenants =
     cmsgpack.unpack(packed)
@@ -77,6 +86,15 @@ local function read_server(name)
     desired = desired, rests_until = rests_until, gone = gone, strikes = strikes or 0, struck = struck or '',
     opens = opens or 0, probe = probe, tenants = tenants,
   }
+end
+
+local function read_server(name) return server_of(name, redis.call('GET', Keys.server(name))) end
+
+-- A slot, its server and its number there.
+local function read_with_server(slot_name)
+  local server_name, index = split_slot(slot_name)
+  local packed = redis.call('MGET', Keys.slot(slot_name), Keys.server(server_name))
+  return slot_of(slot_name, packed[1]), server_of(server_name, packed[2]), index
 end
 
 local function save_server(server)
@@ -105,6 +123,6 @@ end
 
 return {
   delete_slot = delete_slot, each_slot = each_slot, new_slot = new_slot, note_slot = note_slot,
-  read_server = read_server, read_slot = read_slot, save_server = save_server, save_slot = save_slot,
-  set_state = set_state, split_slot = split_slot,
+  read_server = read_server, read_slot = read_slot, read_slots = read_slots, read_with_server = read_with_server,
+  save_server = save_server, save_slot = save_slot, set_state = set_state, split_slot = split_slot,
 }
