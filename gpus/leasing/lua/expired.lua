@@ -21,7 +21,7 @@ Index.grant_time(silent_us > gap_us, lease_us)
 
 local floor_us, had_time_us = Index.read_floor()
 local clock_us = Call.redis_clock(Call.clock_us)
-local latest_us = Index.expires_at(math.max(Call.now, clock_us))
+local latest_us = math.max(Call.now, clock_us) + 1
 local rows = {}
 
 local function add(attempt)

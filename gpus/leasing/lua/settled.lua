@@ -25,7 +25,10 @@ for _, ref in ipairs(args.ends) do
   local found = Leases.end_under(ref.slot, ref.job, ref.attempt, ref.epoch)
   local slot = found and Leases.forget_end(ref.attempt, found)
   if not found then
+    -- A renewal under way brought its lease back. A lease that waits to be adopted, or is being adopted, is another
+    -- worker's to end: the end of the one before may have been refused.
     found = Leases.held_under(ref.slot, ref.job, ref.attempt, ref.epoch)
+    if found and (found.state ~= 'leased' or found.asked) then found = nil end
     if found then
       Assign.drop_lease(found)
       slot = found

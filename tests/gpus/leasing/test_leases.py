@@ -286,3 +286,17 @@ def test_what_was_granted_is_told_and_nothing_is_granted_by_asking(rig: Rig) -> 
     assert rig.states() == ["leased", "free"]
     rig.release(lease, "free")
     assert rig.leases.granted(lease.attempt_id, worker=WORKER) is None
+
+
+def test_an_end_that_was_refused_frees_no_slot_of_a_run_that_is_adopted(rig: Rig) -> None:
+    """Its worker settles it as any other; what it was the end of is another worker's by then."""
+    rig.server(slots=1)
+    rig.push("a")
+    lease = rig.must_claim()
+    rig.release(lease, "adopt")
+    rig.leases.settled([lease.ref])
+    assert rig.states() == ["adoptable"]
+    adopted = rig.must_claim(worker="w2")
+    rig.leases.settled([lease.ref])
+    assert rig.leases.take_over(adopted.ref, worker="w2", new_epoch=2)
+    assert rig.states() == ["leased"]
