@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
+from admin_ui.dashboard.pages import QUEUES, pause_of_system, require, window_of
 from admin_ui.pages.navigation import tidy_index
 from gpus.models import QuarantinedSlot, Server
 from jobs import ports
@@ -19,8 +20,6 @@ from jobs.reports.fleet import fleet_snapshot
 from jobs.reports.history import WINDOWS
 from jobs.reports.queue_report import queue_snapshot
 from jobs.sweeps import TICK, sweep_ages
-
-from .pages import QUEUES, pause_of_system, require, window_of
 
 MOST_RETRYING = 1000
 MOST_DEAD_LETTERS = 1000

@@ -10,6 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils import timezone
 
+from admin_ui.dashboard.labels import SWITCHES
 from gpus.models import Pause, Pool
 from gpus.registry.queries import pauses
 from gpus.reports.fleet import CellState
@@ -19,8 +20,6 @@ from jobs.reports.fleet import SERVERS_PER_PAGE, fleet_snapshot
 from jobs.reports.history import WINDOWS, Window
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import QueueSnapshot, queue_snapshot
-
-from .labels import SWITCHES
 
 QUEUES = ("gpus.view_modelconfig", "jobs.view_job")
 """Who sees the line sees jobs and models."""

@@ -11,9 +11,8 @@ from rest_framework.response import Response
 from foundation.http_api.openapi import described
 from foundation.http_api.pages import PARAMETERS, CursorPages
 from foundation.http_api.parameters import allow_only, text_parameter, text_schema
+from gpus.api.base import RegistryView
 from gpus.models import AuditEntry
-
-from .base import RegistryView
 
 _FILTERS = ("actor", "target", "action")
 _MAX_LENGTH = 200

@@ -7,10 +7,9 @@ from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import allow_only
+from gpus.api.base import MODEL, SERVER, RegistryView, actor, model_name, refusing, server_name
 from gpus.health.circuits import all_circuits, reset_circuit
 from gpus.protocol import CircuitKind
-
-from .base import MODEL, SERVER, RegistryView, actor, model_name, refusing, server_name
 
 _CLOSES = "It takes jobs at once, and its failures are forgotten. What is closed already stays so."
 

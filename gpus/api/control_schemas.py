@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from gpus.api.schemas import NAME, TIME, Schema, object_of
 from gpus.models import Pause
 from gpus.protocol import CircuitKind, CircuitState, DesiredState
 from gpus.registry.registry import MAX_SLOTS
-
-from .schemas import NAME, TIME, Schema, object_of
 
 DESIRED: Schema = {"enum": [state.value for state in DesiredState]}
 LIVE: Schema = {"type": "boolean", "description": "False: Redis is away; it follows when it is back."}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from .control_schemas import DESIRED, LIVE
-from .schemas import NAME, Schema, object_of
+from gpus.api.control_schemas import DESIRED, LIVE
+from gpus.api.schemas import NAME, Schema, object_of
 
 _NUMBER: Schema = {"type": ["number", "null"]}
 _COUNT: Schema = {"type": ["integer", "null"]}

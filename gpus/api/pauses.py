@@ -11,11 +11,10 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
+from gpus.api.base import MODEL, RegistryView, actor, model_name, read_optional_body, refusing
+from gpus.api.control_schemas import pause_body
 from gpus.models import Pause
 from gpus.registry.controls import Changed, pause, resume
-
-from .base import MODEL, RegistryView, actor, model_name, read_optional_body, refusing
-from .control_schemas import pause_body
 
 WAITING = (
     "Nothing of it is started any more. What runs goes on, what is submitted waits, and keeps its place."

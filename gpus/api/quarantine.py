@@ -12,10 +12,9 @@ from rest_framework.response import Response
 from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import allow_only
+from gpus.api.base import SERVER, RegistryView, actor, read_optional_body, refusing, server_name
+from gpus.api.control_schemas import free_body
 from gpus.registry.quarantine import free_slot, open_quarantines, quarantine_json
-
-from .base import SERVER, RegistryView, actor, read_optional_body, refusing, server_name
-from .control_schemas import free_body
 
 _INDEX = OpenApiParameter(
     "index",

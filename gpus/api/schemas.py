@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from foundation.names import NAME_PATTERN
+from gpus.api.option_schema import Schema, schema_of
 from gpus.health.first_look import NO_HEALTH, UNHEALTHY, UNREACHABLE
 from gpus.models.option_rules import MAX_SECONDS  # noqa: F401
 from gpus.registry.model_fields import all_options, defaults, help_of
 from gpus.registry.registry import MAX_SLOTS
-
-from .option_schema import Schema, schema_of
 
 TIME: Schema = {"type": "string", "format": "date-time"}
 NAME: Schema = {"type": "string", "pattern": NAME_PATTERN, "maxLength": 64}

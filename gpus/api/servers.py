@@ -17,15 +17,14 @@ from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
 from foundation.http_api.pages import PARAMETERS, CursorPages
 from foundation.http_api.parameters import allow_only, choice_parameter, text_parameter, text_schema
+from gpus.api.base import SERVER, RegistryView, actor, read_body, refusing, server_name, unknown_server
+from gpus.api.control_schemas import server_change
 from gpus.health.observed import Observed, observe
 from gpus.models import Server
 from gpus.protocol import DesiredState
 from gpus.registry.controls import change_server
 from gpus.registry.index_sync import LeasesOf, read_paused
 from gpus.registry.registry import remove_server
-
-from .base import SERVER, RegistryView, actor, read_body, refusing, server_name, unknown_server
-from .control_schemas import server_change
 
 _STATES = [state.value for state in DesiredState]
 

@@ -12,12 +12,11 @@ from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import allow_only, whole_parameter
+from gpus.api.base import SERVER, RegistryView, server_name, unknown_server
 from gpus.health.pinned_servers import BEAT_SECONDS
 from gpus.leasing.store import TELEMETRY_KEPT
 from gpus.leasing.values import Measured
 from gpus.models import Server
-
-from .base import SERVER, RegistryView, server_name, unknown_server
 
 KEPT_SECONDS = round(TELEMETRY_KEPT * BEAT_SECONDS)
 DEFAULT_SECONDS = 300

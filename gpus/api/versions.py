@@ -13,13 +13,12 @@ from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
 from foundation.http_api.pages import PARAMETERS, CursorPages
 from foundation.http_api.parameters import allow_only
+from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
+from gpus.api.control_schemas import revert_body
+from gpus.api.views import config_json
 from gpus.models import ConfigVersion, ModelConfig
 from gpus.registry.controls import revert_model
 from gpus.registry.registry import unknown_model
-
-from .base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
-from .control_schemas import revert_body
-from .views import config_json
 
 
 class VersionPages(CursorPages):
