@@ -14,10 +14,9 @@ from django.utils.module_loading import import_string
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
-from gpus.leasing.index_gate import IndexGate, IndexGates
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
-from gpus.registry.layouts import Layouts
+from gpus.registry.layouts import IndexGate, IndexGates, Layouts
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from jobs.reports.history import RecentHistory

@@ -14,7 +14,7 @@ from admin_ui.actions.operations import LATER, actor
 from admin_ui.parts.typed_decorators import operation
 from gpus.models import Server
 from gpus.protocol import DesiredState
-from gpus.registry.machines import switch_machine
+from gpus.registry.controls import switch_machine
 from gpus.registry.model_fields import RegistryRefused
 from jobs import ports
 

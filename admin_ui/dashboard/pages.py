@@ -13,7 +13,7 @@ from django.utils import timezone
 from admin_ui.dashboard.labels import SWITCHES
 from gpus.models import Pause, Pool
 from gpus.registry.queries import pauses
-from gpus.reports.fleet import CellState
+from gpus.reports import CellState
 from jobs import ports
 from jobs.events.handover import PULSE_HEADER, offered
 from jobs.reports.fleet import SERVERS_PER_PAGE, fleet_snapshot

@@ -20,7 +20,7 @@ from admin_ui.parts.read_only import ReadOnlyAdmin
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
 from gpus.protocol import CircuitKind, slot_name
-from gpus.registry.config_history import fields_before, models_before, note_change, note_changes
+from gpus.registry.audit import fields_before, models_before, note_change, note_changes
 from gpus.registry.model_fields import MODEL_FIELDS, RegistryRefused
 from gpus.registry.quarantine import free_slot
 from jobs import ports

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpus.reports.fleet import Cell, ServerRow
+from gpus.reports import Cell, ServerRow
 from jobs.api.representations import pause_json
 from jobs.models import DEAD_LETTER, Callback, Job
 from jobs.ports import Ports

@@ -4,15 +4,21 @@ from collections.abc import Callable
 
 from django.urls import URLPattern, path
 
-from gpus.api.audit import Audit
 from gpus.api.base import RegistryPorts
-from gpus.api.circuits import CircuitList, ResetModelCircuit, ResetServerCircuit
+from gpus.api.controls import (
+    CircuitList,
+    FreeSlot,
+    PauseModel,
+    PauseSystem,
+    Quarantine,
+    ResetModelCircuit,
+    ResetServerCircuit,
+    ResumeModel,
+    ResumeSystem,
+)
+from gpus.api.history import Audit, ConfigVersions, RevertConfig
 from gpus.api.machines import MachineDetail
-from gpus.api.pauses import PauseModel, PauseSystem, ResumeModel, ResumeSystem
-from gpus.api.quarantine import FreeSlot, Quarantine
-from gpus.api.servers import ServerDetail, Servers
-from gpus.api.telemetry import Telemetry
-from gpus.api.versions import ConfigVersions, RevertConfig
+from gpus.api.servers import ServerDetail, Servers, Telemetry
 from gpus.api.views import ModelConfigDetail, ModelConfigs, Register
 
 

@@ -15,7 +15,7 @@ from foundation.http_api.openapi import described
 from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api import schemas
 from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
-from gpus.health.first_look import look_at_registered
+from gpus.health.health import look_at_registered
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import REGISTRY_CHANGED
 from gpus.registry.model_fields import FIELDS, read_fields

@@ -15,15 +15,16 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable, Verdict
 from gpus.leasing import codec, keys
 from gpus.leasing.arguments import Argument, Row
 from gpus.leasing.connect import connect
-from gpus.leasing.queue_forecast import MOST_SERVERS, Outlook, read_outlook
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.leasing.values import (
     DEFAULT_RULES,
+    MOST_SERVERS,
     Beat,
     CircuitRules,
     Circuits,
     ExpiredLease,
     Measured,
+    Outlook,
     ParkedFor,
     PoolDepth,
     Pushed,
@@ -32,6 +33,7 @@ from gpus.leasing.values import (
     SpareSlots,
     Tokens,
     Wakes,
+    read_outlook,
 )
 from gpus.protocol import (
     CircuitKind,

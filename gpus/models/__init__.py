@@ -1,12 +1,7 @@
-from gpus.models.audit import AuditEntry
-from gpus.models.config_version import ConfigVersion
-from gpus.models.fleet_index import FleetIndex
-from gpus.models.model_config import ModelConfig
-from gpus.models.pause import Pause
-from gpus.models.pool import Pool
-from gpus.models.process import Process
-from gpus.models.quarantine import QuarantinedSlot
-from gpus.models.server import Placement, Server
+from gpus.models.controls import AuditEntry, Pause
+from gpus.models.model_config import ConfigVersion, ModelConfig
+from gpus.models.processes import FleetIndex, Process
+from gpus.models.server import Placement, Pool, QuarantinedSlot, Server
 
 __all__ = [
     "AuditEntry",

@@ -15,9 +15,8 @@ from admin_ui.parts.groups import write_groups
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks, ClockWatch
-from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.store import redis_leases
-from gpus.leasing.values import Circuits, PoolDepth, SlotView, Wakes
+from gpus.leasing.values import Circuits, Outlook, PoolDepth, SlotView, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
 from jobs import ports
 from jobs.events.announce import Announcer
