@@ -1,4 +1,5 @@
-"""What the NVIDIA driver says, by pynvml (package nvidia-ml-py), behind one small interface.
+"""What the NVIDIA driver says, by pynvml (package nvidia-ml-py), behind one small interface: asked in a
+thread of its own, and a GPU's memory measured by it.
 
 `FakeNvml` in the tests has the same functions as the library that is used here; a test holds both to its
 signatures.
@@ -7,13 +8,15 @@ signatures.
 from __future__ import annotations
 
 import importlib
+import queue
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpu_host.local.driver_thread import DriverThread, Unanswered
-from gpu_host.local.memory import MIB
+from gpu_host.local.memory import MIB, Also, Gauge, Memory, PortableGauge, held_by, members, no_processes
 from gpu_host.local.xids import XidEvents
 
 T = TypeVar("T")
@@ -215,3 +218,83 @@ class Nvml:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Unanswered(Exception):
+    def __init__(self) -> None:
+        super().__init__("the driver does not answer")
+
+
+class DriverThread:
+    """The one thread that asks the driver: a driver that hangs holds it, and nobody else.
+
+    A call into a driver that hangs can't be ended. Whoever waits for its answer gives up after a bound; until
+    the driver answers again everybody else gives up at once, so that a lock that is held while asking is held
+    for one bound in all."""
+
+    def __init__(self, name: str) -> None:
+        self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._silent = False
+        threading.Thread(target=self._answer, name=name, daemon=True).start()
+
+    def ask(self, question: Callable[[], T], seconds: float) -> T:
+        """Its answer, or what it raises. Raises Unanswered after so many seconds."""
+        with self._lock:
+            if self._silent:
+                raise Unanswered
+        future: Future[T] = Future()
+        self._asked.put((future, question))
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            with self._lock:
+                if future.done():
+                    return future.result()
+                self._silent = True
+                future.cancel()  # one that waits behind another is not asked any more
+            raise Unanswered from None
+
+    def _answer(self) -> None:
+        while True:
+            future, question = self._asked.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(question())
+                except BaseException as error:
+                    future.set_exception(error)
+            with self._lock:
+                self._silent = False
+            del future, question  # what was answered is not kept until the next question
+
+
+class VramGauge(Gauge):
+    """The memory of a GPU, whoever holds it. In a container the driver may not name our processes, and some
+    drivers name them without their memory: then what was held before our first process is others'."""
+
+    def __init__(self, nvml: Nvml, uuid: str, also: Also = no_processes) -> None:
+        """also: processes that are ours beside the session's."""
+        self._nvml, self._uuid, self._also = nvml, uuid, also
+        self._before = nvml.read(uuid).used_mb
+
+    def read(self, session: int | None) -> Memory:
+        reading = self._nvml.read(self._uuid)
+        also, within = set(self._also()), set(() if session is None else members(session))
+        ours = also | within
+        named = {pid: held for pid, held in reading.processes.items() if pid in ours and held is not None}
+        own = sum(named.values())
+        untold = any(reading.processes.get(pid, 0.0) is None for pid in ours)
+        if session is not None and (untold or not named):
+            own = max(own, reading.used_mb - self._before)
+        beside = sum(held for pid, held in named.items() if pid not in within)
+        return Memory(reading.total_mb, own, max(0.0, reading.used_mb - own), beside)
+
+
+def ram_of(session: int | None) -> float:
+    """MiB of main memory that a model process holds."""
+    if session is None:
+        return 0.0
+    try:
+        return sum(held_by(pid) for pid in members(session))
+    except OSError:  # no /proc here
+        return PortableGauge().read(session).own

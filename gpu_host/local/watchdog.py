@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.code import Declared
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.nvml import GpuReading
 from gpu_host.local.orders import Run

@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from foundation import foreign_json
-from gpu_host.local.wire import Pipe, PipeBroken
+from gpu_host.local.frames import Pipe, PipeBroken
 from gpu_host.node.http_server import HttpServer
 from gpu_host.node.routes import _read_order
 from gpu_host.node.wire import Request, reply_json

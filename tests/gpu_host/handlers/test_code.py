@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_host.handlers import RunContext
-from gpu_host.handlers.code import ModelCode, find_models
-from gpu_host.handlers.declared import Declared, declared_by, read_declared
+from gpu_host.handlers.code import Declared, ModelCode, declared_by, find_models, read_declared
 from gpu_host.handlers.errors import ContractError
 
 HERE = "tests.gpu_host.handlers"
