@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from foundation.pace import Pace
+from foundation.sockets import Pace
 from gpu_host.local.confinement import DEFAULT, Confinement
 from gpu_host.local.frames import MAX_FRAME_BYTES, Frame, Pipe, PipeBroken, printable
 from gpu_host.local.memory import members

@@ -12,8 +12,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
-from foundation.http_api.pages import PARAMETERS, CursorPages
-from foundation.http_api.parameters import allow_only, text_parameter, text_schema
+from foundation.http_api.parameters import PARAMETERS, CursorPages, allow_only, text_parameter, text_schema
 from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
 from gpus.api.control_schemas import revert_body
 from gpus.api.views import config_json

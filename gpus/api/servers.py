@@ -16,8 +16,9 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
-from foundation.http_api.pages import PARAMETERS, CursorPages
 from foundation.http_api.parameters import (
+    PARAMETERS,
+    CursorPages,
     allow_only,
     choice_parameter,
     text_parameter,

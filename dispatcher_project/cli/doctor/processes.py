@@ -8,7 +8,7 @@ from django.conf import settings
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.paint import age, plain
-from foundation.plurals import counted
+from foundation.texts import counted
 from gpus.models import Server
 from gpus.protocol import STARTED_HERE
 from jobs.api.metrics import SET_A_TOKEN
