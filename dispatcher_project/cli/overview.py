@@ -13,9 +13,9 @@ from jobs.models import DEAD_LETTER, Callback, Job
 from jobs.ports import Ports
 from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
 from jobs.reports.history import WINDOWS, history
-from jobs.reports.index_layouts import IndexReport, index_report
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
+from jobs.reports.workers import IndexReport, index_report
 from jobs.sweeps import TICK
 from jobs.sweeps.ages import sweep_ages
 

@@ -97,7 +97,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_structlog.middlewares.RequestMiddleware",
-    "admin_ui.pages.busy.PasswordsBusyMiddleware",
+    "admin_ui.pages.sign_in.PasswordsBusyMiddleware",
 ]
 
 ROOT_URLCONF = "dispatcher_project.urls"

@@ -14,7 +14,7 @@ from jobs.api.base import JobView
 from jobs.api.parameters import JOB_ID, job_id_of, unknown_job
 from jobs.domain.errors import AttemptOver, TooManyPushes
 from jobs.execution.pushes import Admitted, accept_push, admit_push, attempt_of_token
-from jobs.reports.push_refusals import count_refused
+from jobs.reports.counters import count_refused
 
 TOKEN_HEADER = "X-Callback-Token"
 

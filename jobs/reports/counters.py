@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -70,3 +74,32 @@ def add_by_code_if_possible(name: Name, counts: Mapping[str, int]) -> None:
 def read(name: Name) -> list[tuple[str, str, int]]:
     """(model, code, count)."""
     return list(Tally.objects.filter(name=name.value).values_list("model", "code", "count"))
+
+
+WRITE_SECONDS = 1.0
+# of the process, which writes them once a second
+_lock = threading.Lock()
+_counts: Counter[str] = Counter()
+_written_at = -math.inf
+
+
+def count_refused(code: str) -> None:
+    """code: of the refusal."""
+    global _written_at
+    with _lock:
+        _counts[code] += 1
+        now = time.monotonic()
+        if now - _written_at < WRITE_SECONDS:
+            return
+        _written_at = now
+        due = dict(_counts)
+        _counts.clear()
+    add_by_code_if_possible(Name.PUSHES_REFUSED, due)
+
+
+def forget() -> None:
+    """For tests: as if none had been refused."""
+    global _written_at
+    with _lock:
+        _counts.clear()
+        _written_at = -math.inf

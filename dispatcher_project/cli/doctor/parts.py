@@ -20,7 +20,7 @@ from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
 from gpus.registry import queries as registry
 from jobs.reports.database_clock import database_time
-from jobs.reports.index_layouts import index_report
+from jobs.reports.workers import index_report
 
 OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0

@@ -15,10 +15,9 @@ from jobs.models import Event, Rollup, SweepRun
 from jobs.reports import counters
 from jobs.reports import ended_events as reading
 from jobs.reports.ended_events import CURSOR
-from jobs.reports.event_horizon import EventHorizon
 from jobs.reports.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
 from jobs.sweeps import ages, rollups
-from jobs.sweeps.rollups import RollupsSweep
+from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.builders import START, ManualClock, make_job, make_ports
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.lives import Lives
