@@ -79,7 +79,3 @@ class AdaptiveTtlValue(Generic[Found]):
             kept = min(self.TIMES * took, self.MOST_SECONDS) if took > self.CHEAP_SECONDS else 0.0
             self._kept = (ended + kept, found)
             return found
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept = None

@@ -320,19 +320,20 @@ MAX_IDLE_PER_ORIGIN = 64
 
 
 class Pool:
-    """Idle connections, the last used first. Safe for threads."""
+    """Idle connections, the last used first. Safe for threads; a forked child leaves its parent's alone."""
 
     def __init__(self) -> None:
-        self.forget()
+        self._forget()
 
-    def forget(self) -> None:
-        """Leaves the connections to whoever holds them as well: a forked child must not use its parent's."""
+    def _forget(self) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle: dict[Origin, list[tuple[float, Connection]]] = {}
         self._swept_at = 0.0
 
     def take(self, origin: Origin) -> Connection | None:
         """One that is open and quiet as far as can be seen from here."""
+        self._leave_parents()
         while True:
             with self._lock:
                 waiting = self._idle.get(origin)
@@ -345,6 +346,7 @@ class Pool:
             connection.close()
 
     def keep(self, origin: Origin, connection: Connection) -> None:
+        self._leave_parents()
         now = time.monotonic()
         with self._lock:
             waiting = self._idle.setdefault(origin, [])
@@ -357,11 +359,16 @@ class Pool:
             old.close()
 
     def clear(self) -> None:
+        self._leave_parents()
         with self._lock:
             idle, self._idle = self._idle, {}
         for waiting in idle.values():
             for _, connection in waiting:
                 connection.close()
+
+    def _leave_parents(self) -> None:
+        if self._pid != os.getpid():
+            self._forget()
 
     def _sweep(self, now: float) -> list[Connection]:
         old = []
@@ -377,7 +384,3 @@ def _is_good(connection: Connection, idle_seconds: float) -> bool:
     if idle_seconds >= MAX_IDLE_SECONDS:
         return False
     return connection.is_open() if idle_seconds < FRESH_SECONDS else connection.is_quiet()
-
-
-SHARED_POOL = Pool()
-os.register_at_fork(after_in_child=SHARED_POOL.forget)

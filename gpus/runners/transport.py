@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
-from gpus.runners.connections import SHARED_POOL, BrokenAnswer, Connection, Cut, Origin, Pool, connect, reason
+from gpus.runners.connections import BrokenAnswer, Connection, Cut, Origin, Pool, connect, reason
 
 _BEGINNING = re.compile(rb"HTTP/1\.1 ([2-9]\d\d)(?: [^\r\n]*)?\r\n")
 _LINE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*?)[ \t]*")
@@ -85,11 +85,11 @@ class ResponseTooLarge(RunFailed):
 
 
 class HttpTransport:
-    """`gpus.runners.base.Transport` over sockets. Connections are kept alive in `pool`, by default the
-    process's own, per origin and CA."""
+    """`gpus.runners.base.Transport` over sockets. Connections are kept alive in `pool`, by default one of
+    its own, per origin and CA."""
 
     def __init__(self, pool: Pool | None = None) -> None:
-        self._pool = pool or SHARED_POOL
+        self._pool = pool or Pool()
 
     def request(
         self,

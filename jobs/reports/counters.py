@@ -76,30 +76,24 @@ def read(name: Name) -> list[tuple[str, str, int]]:
     return list(Tally.objects.filter(name=name.value).values_list("model", "code", "count"))
 
 
-WRITE_SECONDS = 1.0
-# of the process, which writes them once a second
-_lock = threading.Lock()
-_counts: Counter[str] = Counter()
-_written_at = -math.inf
+class BufferedCounts:
+    """Counts by code in memory, written once in `write_seconds` at most: what is refused again and again
+    costs no write for each. One object per process and name."""
 
+    def __init__(self, name: Name, *, write_seconds: float = 1.0) -> None:
+        self.write_seconds = write_seconds
+        self._name = name
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._written_at = -math.inf
 
-def count_refused(code: str) -> None:
-    """code: of the refusal."""
-    global _written_at
-    with _lock:
-        _counts[code] += 1
-        now = time.monotonic()
-        if now - _written_at < WRITE_SECONDS:
-            return
-        _written_at = now
-        due = dict(_counts)
-        _counts.clear()
-    add_by_code_if_possible(Name.PUSHES_REFUSED, due)
-
-
-def forget() -> None:
-    """For tests: as if none had been refused."""
-    global _written_at
-    with _lock:
-        _counts.clear()
-        _written_at = -math.inf
+    def count(self, code: str) -> None:
+        with self._lock:
+            self._counts[code] += 1
+            now = time.monotonic()
+            if now - self._written_at < self.write_seconds:
+                return
+            self._written_at = now
+            due = dict(self._counts)
+            self._counts.clear()
+        add_by_code_if_possible(self._name, due)
