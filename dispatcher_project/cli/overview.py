@@ -17,7 +17,7 @@ from jobs.reports.jobs import named
 from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
 from jobs.reports.workers import IndexReport, index_report
 from jobs.sweeps import TICK
-from jobs.sweeps.ages import sweep_ages
+from jobs.sweeps.base import sweep_ages
 
 LAST_FAILURES = 8
 MOST_COUNTED = 10_000

@@ -70,11 +70,6 @@ def declared_by(name: str, source: Any) -> Declared:
     return Declared(name, **found)
 
 
-def read_declared(said: Mapping[str, Any]) -> Declared:
-    """What `Declared.as_json` made."""
-    return Declared(**said)
-
-
 def _is_number(value: Any, *, above: float) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False

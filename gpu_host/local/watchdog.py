@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from gpu_host.handlers.code import Declared
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.nvml import GpuReading
+from gpu_host.local.nvml import GpuReading, sick_by
 from gpu_host.local.orders import Run
-from gpu_host.local.xids import sick_by
 from gpus.errors import RunTimedOut
 
 IDLE_PERCENT = 5.0
