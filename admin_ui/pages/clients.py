@@ -24,11 +24,13 @@ from admin_ui.parts.formatting import badge
 from admin_ui.parts.live import sync_rules_after_commit
 from admin_ui.parts.read_only import OperatorAdmin, ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
+from foundation.names import NAME_PATTERN
 from jobs.callbacks.message import renew_secret
-from jobs.domain.errors import KeyNotActive
+from jobs.domain.errors import KeyNotActive, Refused
+from jobs.domain.scopes import Scope
 from jobs.limits.gpu_usage import used_seconds
 from jobs.models import ApiKey, Tenant
-from jobs.operations.api_keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
+from jobs.operations.api_keys import OVERLAP_SECONDS, check_key, create_key, revoke_key, rotate_key
 from jobs.operations.tenants import CHANGEABLE, renew_webhook_secret
 
 
