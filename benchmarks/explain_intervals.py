@@ -28,8 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
-from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.store import RedisLeases
+from gpus.leasing.values import Outlook
 from gpus.protocol import Lease, PoolSpec, ReleaseMode, ServerSpec, Ticket
 from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from foundation.hidden_keys import hide_keys
+from foundation.texts import hide_keys
 
 _SPACE = re.compile(r"[\s=]")
 _TOKEN = re.compile(r"(token=)[^&\s'\"]+")

@@ -7,7 +7,7 @@ from django.utils.module_loading import import_string
 
 from foundation.database.connection_pool import ConnectionPool
 from gpus.leasing.clock import SharedClock, time_of
-from gpus.leasing.store import redis_leases
+from gpus.leasing.store import RedisFleets
 from gpus.protocol import SystemClock
 from gpus.registry.layouts import Layouts, read_index_states
 from jobs.events.announce import Announcer
@@ -27,12 +27,11 @@ def production_ports() -> Ports:
     )
     clock.keep_asking(after_seconds)
     layouts = Layouts(read_index_states)
-    refusal = layouts.refusal
     hints = HintPublisher(lambda: import_string(settings.CELERY_APP))
     return Ports(
         clock=clock,
         clocks=clock,
-        leases=lambda fleet: redis_leases(settings.REDIS_URL, fleet, refusal),
+        leases=RedisFleets(lambda: str(settings.REDIS_URL), layouts.refusal),
         send_wakes=hints.send_wakes,
         wake_callbacks=hints.wake_callbacks,
         announce=Announcer(lambda: str(settings.REDIS_URL)),

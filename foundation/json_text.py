@@ -1,4 +1,5 @@
-"""A large JSON value kept as its text: a number, as an object, takes ten times the bytes."""
+"""JSON values as texts: a large one is kept as its text, since a number, as an object, takes ten times the
+bytes; equal ones have one canonical text."""
 
 from __future__ import annotations
 
@@ -46,3 +47,8 @@ def dumps(value: Any, *, default: Callable[[Any], Any] | None = None, sort_keys:
         before, _, rest = rest.partition(mark)
         pieces += [before, text]
     return "".join([*pieces, rest])
+
+
+def canonical_json(value: object) -> str:
+    """One text per value: sorted keys, no white space."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -38,11 +38,6 @@ class TtlCache(Generic[Key, Found]):
             self._found[key] = (now + self._seconds(), found)
         return found
 
-    def is_cached(self, key: Key) -> bool:
-        """Return whether `get` would answer without reading."""
-        known = self._found.get(key)
-        return known is not None and known[0] > time.monotonic()
-
     def peek(self, key: Key) -> Found | None:
         """Return the cached value, or None."""
         known = self._found.get(key)
@@ -79,7 +74,3 @@ class AdaptiveTtlValue(Generic[Found]):
             kept = min(self.TIMES * took, self.MOST_SECONDS) if took > self.CHEAP_SECONDS else 0.0
             self._kept = (ended + kept, found)
             return found
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept = None

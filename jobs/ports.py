@@ -11,16 +11,18 @@ from functools import lru_cache
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from foundation.ttl_cache import AdaptiveTtlValue
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
-from gpus.leasing.index_gate import IndexGate, IndexGates
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
-from gpus.registry.layouts import Layouts
+from gpus.registry.layouts import IndexGate, IndexGates, Layouts
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
+from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.history import RecentHistory
+from jobs.reports.jobs import Waiting
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
@@ -48,7 +50,8 @@ class Ports:
     clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     layouts: which key layout each fleet's index has. index_gate: a fleet's index of any layout, from outside.
-    redis_rest, recent_history: what the process keeps of a slow Redis, and of the history that pages show.
+    redis_rest, recent_history, waiting_of_all, push_refusals: what the process keeps of a slow Redis, of the
+    history that pages show, of the counts of all unfinished jobs, and of pushes that were refused.
     """
 
     clock: Clock
@@ -67,6 +70,8 @@ class Ports:
     )
     redis_rest: RedisRest = field(default_factory=RedisRest)
     recent_history: RecentHistory = field(default_factory=RecentHistory)
+    waiting_of_all: AdaptiveTtlValue[list[Waiting]] = field(default_factory=AdaptiveTtlValue)
+    push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
 
 
 @lru_cache(maxsize=1)

@@ -105,9 +105,8 @@ def nothing_remembered() -> None:
     from gpus.registry import queries
     from jobs.api import authentication
     from jobs.limits import approximate_counts, gpu_quotas, tenant_limits
-    from jobs.reports import jobs as job_queries
 
-    for one in (queries, job_queries, tenant_limits, gpu_quotas, approximate_counts):
+    for one in (queries, tenant_limits, gpu_quotas, approximate_counts):
         one.forget()
     authentication.forget_keys()
 

@@ -12,8 +12,7 @@ from django.urls import reverse
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from admin_ui.actions.confirm_actions import asks_first
-from admin_ui.actions.operations import MOST_AT_ONCE, actor, back_to, for_each
+from admin_ui.actions.operations import MOST_AT_ONCE, actor, asks_first, back_to, for_each
 from admin_ui.parts.typed_decorators import operation
 from jobs import ports
 from jobs.domain.states import JobState, is_final

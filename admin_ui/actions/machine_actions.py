@@ -1,7 +1,8 @@
-"""Actions on the list of servers that mean all servers of the ticked ones' machines."""
+"""Actions on servers and models: closing their circuit breakers, and switching all servers of a machine."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import wraps
 from typing import Any
 
@@ -9,14 +10,39 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
-from admin_ui.actions.confirm_actions import Action, asks_first
-from admin_ui.actions.operations import LATER, actor
+from admin_ui.actions.operations import LATER, Action, actor, asks_first, for_each
+from admin_ui.dashboard.labels import age
 from admin_ui.parts.typed_decorators import operation
+from gpus.health.circuits import circuit_of, reset_circuit
 from gpus.models import Server
-from gpus.protocol import DesiredState
-from gpus.registry.machines import switch_machine
+from gpus.protocol import CircuitKind, CircuitState, DesiredState
+from gpus.registry.controls import switch_machine
 from gpus.registry.model_fields import RegistryRefused
 from jobs import ports
+
+
+def circuit_text(kind: CircuitKind, name: str, pool: str) -> str:
+    """One call to Redis: for a page of its own, not for lists."""
+    found = circuit_of(kind, name, pool, ports.production_ports().leases)
+    if found is None:
+        return "unknown: Redis does not answer"
+    if found.state is CircuitState.CLOSED:
+        return f"closed, {found.strikes} failures in a row" if found.strikes else "closed"
+    if found.state is CircuitState.HALF_OPEN:
+        return f"half open: one job tries (opened {found.opens} times in a row)"
+    return f"open: one job tries in {age(found.left_seconds)} (opened {found.opens} times in a row)"
+
+
+def close_circuits(request: HttpRequest, kind: CircuitKind, names: Iterable[str]) -> None:
+    real = ports.production_ports()
+
+    def close(name: str) -> str:
+        done = reset_circuit(kind, name, by=actor(request), leases=real.leases)
+        real.send_wakes(done.wakes)
+        return "closed" if done.changed else "closed already"
+
+    for_each(request, names, close)
+    messages.info(request, "A server or model that still fails opens it again.")
 
 
 def of_whole_machines(method: Action) -> Action:

@@ -13,6 +13,7 @@ from django.shortcuts import get_object_or_404
 from django.views.decorators.http import require_POST
 
 from admin_ui.actions.operations import LATER, actor
+from admin_ui.dashboard.pages import require
 from gpus.models import Pause
 from gpus.protocol import DesiredState, slot_name
 from gpus.registry import controls, quarantine
@@ -21,8 +22,6 @@ from gpus.registry.registry import Registered
 from jobs import ports
 from jobs.models import Tenant
 from jobs.operations.tenants import pause_tenant, resume_tenant
-
-from .pages import require
 
 _PERMISSIONS = {
     Pause.Kind.SYSTEM: "gpus.add_pause",

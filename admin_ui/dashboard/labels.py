@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpus.protocol import DesiredState
-from gpus.reports.fleet import CellState
+from gpus.reports import CellState
 
 CELL_ICONS = {
     CellState.FREE: "radio_button_unchecked",

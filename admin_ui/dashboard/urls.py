@@ -5,14 +5,13 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
+from admin_ui.dashboard import controls, pages
 from admin_ui.pages.flower_address import ADMIN_PATH
-
-from . import controls, overview, pages
 
 _staff = admin.site.admin_view
 
 _pages = [
-    path("now/", _staff(overview.overview_part), name="overview_part"),
+    path("now/", _staff(pages.overview_part), name="overview_part"),
     path("pulse/", _staff(pages.pulse), name="pulse"),
     path("fleet/", _staff(pages.fleet_page), name="fleet"),
     path("fleet/<str:name>/switch/", _staff(controls.switch_server), name="switch_server"),

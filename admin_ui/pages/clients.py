@@ -1,11 +1,15 @@
-"""Tenants and their API keys. Secrets are shown once, when they are made."""
+"""Tenants and their API keys. Secrets are shown once, when they are made; what the
+database would take and is surely a mistake is refused."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import ValidationError
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
@@ -15,19 +19,69 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from admin_ui.actions.confirm_actions import asks_first
-from admin_ui.actions.operations import actor
-from admin_ui.parts.client_forms import KeyForm, TenantForm
+from admin_ui.actions.operations import actor, asks_first
 from admin_ui.parts.formatting import badge
 from admin_ui.parts.live import sync_rules_after_commit
 from admin_ui.parts.read_only import OperatorAdmin, ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
+from foundation.names import NAME_PATTERN
 from jobs.callbacks.message import renew_secret
-from jobs.domain.errors import KeyNotActive
+from jobs.domain.errors import KeyNotActive, Refused
+from jobs.domain.scopes import Scope
 from jobs.limits.gpu_usage import used_seconds
 from jobs.models import ApiKey, Tenant
-from jobs.operations.api_keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
+from jobs.operations.api_keys import OVERLAP_SECONDS, check_key, create_key, revoke_key, rotate_key
 from jobs.operations.tenants import CHANGEABLE, renew_webhook_secret
+
+
+def names_or_none(value: Any) -> list[str] | None:
+    """A list of models' names. Raises ValidationError."""
+    if value is None:
+        return None
+    told = value if isinstance(value, list) else [None]
+    if not all(isinstance(one, str) and re.fullmatch(NAME_PATTERN, one) for one in told):
+        raise ValidationError('A JSON list of names, as in ["flux", "zimg"]; empty: all.')
+    return sorted(set(value))
+
+
+class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = Tenant
+        fields = ("name", *CHANGEABLE)
+
+    def clean_allowed_models(self) -> list[str] | None:
+        return names_or_none(self.cleaned_data["allowed_models"])
+
+
+class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
+    scopes = forms.MultipleChoiceField(
+        choices=[(scope.value, scope.value) for scope in Scope],
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+        help_text="What it may do. None chosen: all that a key of its kind may.",
+    )
+
+    class Meta:
+        model = ApiKey
+        fields = ("name", "tenant", "kind", "scopes", "allowed_models", "expiry_date")
+
+    def clean_scopes(self) -> list[str] | None:
+        return sorted(self.cleaned_data["scopes"]) or None
+
+    def clean_allowed_models(self) -> list[str] | None:
+        return names_or_none(self.cleaned_data["allowed_models"])
+
+    def clean(self) -> dict[str, Any] | None:
+        cleaned = super().clean() or {}
+        expires = cleaned.get("expiry_date") if "expiry_date" in self.changed_data else None
+        try:
+            check_key(
+                cleaned.get("kind") or self.instance.kind, scopes=cleaned.get("scopes"), expires_at=expires
+            )
+        except Refused as refused:
+            field = {"/expires_at": "expiry_date"}.get(refused.pointer or "", "scopes")
+            self.add_error(field if field in self.fields else None, str(refused))
+        return cleaned
 
 
 class KeysOfTenant(ReadOnlyInline):

@@ -1,10 +1,12 @@
-"""Callbacks: what was told to whom, every try, and sending one again by hand."""
+"""Callbacks: what was told to whom, every try, sending one again by hand, and
+sending a test callback."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
@@ -12,20 +14,80 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from admin_ui.actions.operations import MOST_AT_ONCE, actor, back_to, for_each
-from admin_ui.pages.callback_sample import SamplePage
 from admin_ui.parts.filters import MessageCreatedFilter
 from admin_ui.parts.formatting import CALLBACK_LABELS, badge, job_link, json_block
-from admin_ui.parts.payloads import without_bodies
-from admin_ui.parts.read_only import HistoryAdmin, ReadOnlyInline
+from admin_ui.parts.read_only import HistoryAdmin, ReadOnlyInline, without_bodies
 from admin_ui.parts.typed_decorators import column, operation
 from jobs import ports
 from jobs.callbacks.deliver import replay
+from jobs.callbacks.guard import MAX_URL_LENGTH
 from jobs.callbacks.report import delivery_report
-from jobs.models import Callback, CallbackTry, ReceiverCircuit
+from jobs.callbacks.sample import send_sample
+from jobs.domain.errors import CallbackUrlRefused
+from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant
+
+_LOOKED_AT = 200
+"""Of a tenant's latest jobs, for the address it uses."""
+
+
+class SampleForm(forms.Form):
+    tenant = forms.ModelChoiceField(
+        Tenant.objects.all(),
+        to_field_name="name",
+        widget=UnfoldAdminSelectWidget,
+        help_text="Whose secret signs it.",
+    )
+    url = forms.CharField(
+        label="URL",
+        max_length=MAX_URL_LENGTH,
+        widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "url", "placeholder": "https://…"}),
+        help_text="Guarded like every callback: only addresses that this dispatcher may call.",
+    )
+
+
+class SamplePage(HistoryAdmin):
+    """A page of the callbacks' admin."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.sample)
+        return [path("test/", view, name="jobs_callback_sample"), *super().get_urls()]
+
+    def has_operate_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        return bool(request.user.has_perm("jobs.change_callback"))
+
+    def sample(self, request: HttpRequest) -> HttpResponse:
+        """By GET the form, filled in with `?tenant=` and the address it used last; by POST it is sent."""
+        if not self.has_operate_permission(request):
+            raise PermissionDenied
+        outcome = None
+        form = SampleForm(request.POST or None, initial=_suggested(request.GET.get("tenant", "")))
+        if request.method == "POST" and form.is_valid():
+            chosen = form.cleaned_data
+            try:
+                outcome = send_sample(chosen["tenant"], chosen["url"], by=actor(request), now=timezone.now())
+            except CallbackUrlRefused as refusal:
+                form.add_error("url", str(refusal))
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Send a test callback",
+            "opts": self.opts,
+            "form": form,
+            "outcome": outcome,
+        }
+        return TemplateResponse(request, "admin_ui/sample.html", context)
+
+
+def _suggested(tenant: str) -> dict[str, Any]:
+    if not tenant:
+        return {}
+    latest = Job.objects.filter(tenant__name=tenant).order_by("-id").values_list("callback_url", flat=True)
+    return {"tenant": tenant, "url": next((url for url in latest[:_LOOKED_AT] if url), "")}
 
 
 class TriesOfCallback(ReadOnlyInline):

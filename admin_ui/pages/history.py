@@ -12,8 +12,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from admin_ui.parts.filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
 from admin_ui.parts.formatting import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
-from admin_ui.parts.payloads import sees_payloads, without_bodies
-from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin
+from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin, sees_payloads, without_bodies
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from gpus.models import FleetIndex, Process

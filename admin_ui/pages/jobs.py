@@ -10,9 +10,8 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdownFilter
 
-from admin_ui.actions.bulk_form import query_of_list
 from admin_ui.actions.job_actions import JobActions
-from admin_ui.pages.bulk import BULK_WORDS, BulkPage
+from admin_ui.pages.bulk import BULK_WORDS, BulkPage, query_of_list
 from admin_ui.pages.job import JobDetail
 from admin_ui.parts.filters import CreatedFilter, JobErrorFilter, ModelFilter, PoolFilter
 from admin_ui.parts.formatting import JOB_LABELS, badge, span

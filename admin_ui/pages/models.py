@@ -9,18 +9,17 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
-from admin_ui.actions.confirm_actions import asks_first
-from admin_ui.actions.operations import actor, for_each
-from admin_ui.parts.circuit_column import circuit_text, close_circuits
+from admin_ui.actions.machine_actions import circuit_text, close_circuits
+from admin_ui.actions.operations import actor, asks_first, for_each
 from admin_ui.parts.filters import ModelTypeFilter, OpenQuarantineFilter
 from admin_ui.parts.fleet_forms import ModelConfigForm, PlacementForm, PoolForm
 from admin_ui.parts.formatting import job_link
-from admin_ui.parts.live_admin import LiveAdmin
+from admin_ui.parts.live import LiveAdmin
 from admin_ui.parts.read_only import ReadOnlyAdmin
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
 from gpus.protocol import CircuitKind, slot_name
-from gpus.registry.config_history import fields_before, models_before, note_change, note_changes
+from gpus.registry.audit import fields_before, models_before, note_change, note_changes
 from gpus.registry.model_fields import MODEL_FIELDS, RegistryRefused
 from gpus.registry.quarantine import free_slot
 from jobs import ports

@@ -13,13 +13,11 @@ from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
-from admin_ui.actions.confirm_actions import asks_first
-from admin_ui.actions.machine_actions import MachineActions
-from admin_ui.actions.operations import LATER, actor
-from admin_ui.parts.circuit_column import circuit_text, close_circuits
+from admin_ui.actions.machine_actions import MachineActions, circuit_text, close_circuits
+from admin_ui.actions.operations import LATER, actor, asks_first
 from admin_ui.parts.fleet_forms import PlacementForm, ServerForm
 from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge
-from admin_ui.parts.live_admin import LiveAdmin
+from admin_ui.parts.live import LiveAdmin
 from admin_ui.parts.read_only import ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import Placement, QuarantinedSlot, Server

@@ -1,4 +1,5 @@
-"""The sign-in of the admin, with its limits in front (docs/security.md, "Sign-in, sessions and keys")."""
+"""The sign-in of the admin, with its limits in front (docs/security.md, "Sign-in, sessions and keys"),
+and a page that had to hash a password while too many others did."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from jobs.api.errors import answer, refusal_problem
 from jobs.domain.errors import Refused
 from jobs.operations import sign_in as limits
 from jobs.operations.passwords import PasswordsBusy
+from jobs.operations.sign_in import note_refusal
 
 log = structlog.get_logger()
 
@@ -79,3 +81,19 @@ def _known(account: str) -> str | None:
     """Only an account that exists is written to the log: people type passwords into the wrong field."""
     users = get_user_model().objects.filter(username=account[:150])
     return account if users.exists() else None
+
+
+class PasswordsBusyMiddleware:
+    """Changing a password or making a user while too many are hashed: 503 with a `Retry-After`."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        return self._get_response(request)
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        if not isinstance(error, PasswordsBusy):
+            return None
+        note_refusal(error)
+        return refused_page(request, error)

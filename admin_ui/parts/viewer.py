@@ -1,14 +1,21 @@
-"""JSON to be read by people: indented, coloured, and cut where it is long. Pure.
+"""Payloads and results to be read by people: JSON, indented, coloured, and cut where it is long; images,
+sound and video inside it found, named, and taken out again. Pure.
 
 A result may be megabytes (base64 images, vectors): it is cut before it is written as text, never after.
+What is embedded (a data: URI, or bare base64 that begins like an image) is served by us, by its place in the
+value; an address of another host is only ever a link, so that looking at a job tells nobody about it.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
@@ -88,3 +95,111 @@ def _coloured(text: str) -> SafeString:
         end = match.end()
     parts.append(escape(text[end:]))
     return mark_safe("".join(parts))  # every piece of it was escaped
+
+
+SHOWN_TYPES = frozenset(
+    {
+        *("image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "image/bmp"),
+        *("video/mp4", "video/webm", "audio/mpeg", "audio/wav", "audio/ogg", "audio/mp4"),
+    }
+)
+"""What a browser plays without running anything: no SVG, no HTML."""
+MOST_FOUND = 24
+_MOST_VALUES = 50_000
+_DATA_URI = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)(?:;[a-z0-9=.-]+)*;base64,", re.IGNORECASE)
+_BEGINS = (
+    ("iVBORw0KGgo", "image/png"),
+    ("/9j/", "image/jpeg"),
+    ("R0lGOD", "image/gif"),
+    ("UklGR", "image/webp"),
+    ("AAAAIGZ0eXBhdmlm", "image/avif"),
+    ("GkXfo", "video/webm"),
+)
+_SHORTEST_BASE64 = 64
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]++={0,2}\s*+\Z")  # possessive: what does not match fails at once
+_ENDINGS = {
+    **dict.fromkeys(("png", "jpg", "jpeg", "gif", "webp", "avif", "bmp"), "image"),
+    **dict.fromkeys(("mp4", "webm"), "video"),
+    **dict.fromkeys(("mp3", "wav", "ogg", "m4a"), "audio"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Media:
+    """path: where in the value, as in ``images/0``. kind: image, video, audio, or link.
+
+    content_type: of what is embedded; empty for an address. text: the string as it stands in the value.
+    """
+
+    path: str
+    kind: str
+    content_type: str
+    text: str
+
+    @property
+    def is_embedded(self) -> bool:
+        return bool(self.content_type)
+
+    def decoded(self) -> bytes:
+        """Raises ValueError for what only looked like base64."""
+        match = _DATA_URI.match(self.text)
+        text = self.text[match.end() :] if match else self.text
+        try:
+            return base64.b64decode("".join(text.split()), validate=True)
+        except binascii.Error as error:
+            raise ValueError(str(error)) from None
+
+
+def find_media(value: Any, *, host: str) -> list[Media]:
+    """In the order of the value, the first 24. host: our own; addresses there are shown, others linked."""
+    found = []
+    for path, text in _strings(value):
+        media = _media(path, text, host)
+        if media is not None:
+            found.append(media)
+            if len(found) == MOST_FOUND:
+                break
+    return found
+
+
+def _media(path: str, text: str, host: str) -> Media | None:
+    match = _DATA_URI.match(text)
+    if match:
+        content_type = match[1].lower()
+        shown = content_type in SHOWN_TYPES
+        return Media(path, content_type.split("/")[0] if shown else "file", content_type, text)
+    if len(text) >= _SHORTEST_BASE64:
+        for begin, content_type in _BEGINS:
+            if text.startswith(begin) and _BASE64.match(text):
+                return Media(path, content_type.split("/")[0], content_type, text)
+    if text.startswith(("http://", "https://", "/")) and not text.startswith("//"):
+        return _address(path, text, host)
+    return None
+
+
+def _address(path: str, text: str, host: str) -> Media | None:
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        return None
+    if any(character.isspace() or character == "\\" for character in text):
+        return None
+    kind = _ENDINGS.get(parts.path.rpartition(".")[2].lower())
+    if parts.netloc and parts.netloc != host:
+        return Media(path, "link", "", text)
+    return Media(path, kind, "", text) if kind else None
+
+
+def _strings(value: Any) -> Iterator[tuple[str, str]]:
+    waiting, seen = [("", value)], 0
+    while waiting and seen < _MOST_VALUES:
+        path, item = waiting.pop()
+        seen += 1
+        if isinstance(item, str):
+            yield path, item
+        elif isinstance(item, dict):
+            inner = [(f"{path}/{key}" if path else str(key), child) for key, child in item.items()]
+            waiting.extend(reversed(inner))
+        elif isinstance(item, list):
+            inner = [(f"{path}/{at}" if path else str(at), child) for at, child in enumerate(item)]
+            waiting.extend(reversed(inner[:_MOST_VALUES]))

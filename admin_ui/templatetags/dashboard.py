@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.safestring import SafeString
 
 from admin_ui.dashboard import charts, labels
-from gpus.reports.fleet import CellState
+from gpus.reports import CellState
 from jobs.reports.fleet import FleetSnapshot, LiveAttempt
 from jobs.reports.history import ModelHistory, Window
 

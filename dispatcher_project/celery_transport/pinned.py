@@ -22,21 +22,19 @@ from django.conf import settings
 
 from dispatcher_project.celery_transport.pinned_watch import PinnedWatch
 from foundation.names import NAME_PATTERN
-from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import ContractError
 from gpu_host.llm_servers import declared as cotenants
 from gpu_host.llm_servers.declared import read_file
 from gpu_host.llm_servers.units import UnitProcesses
 from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user, hide_process
 from gpu_host.local.device import Device, NoSuchDevice, choose_device, is_uuid
-from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.knobs import GPU_LIBRARY_MB, Knobs
+from gpu_host.local.gpu import LocalGpu, LocalRunner
+from gpu_host.local.loaded_models import GPU_LIBRARY_MB, Knobs
 from gpu_host.local.memory import Gauge, machine_gauge
-from gpu_host.local.nvml import Nvml, NvmlError
+from gpu_host.local.nvml import Nvml, NvmlError, VramGauge
 from gpu_host.local.orders import Order
 from gpu_host.local.output import folder_for_runs, make_own_folder
-from gpu_host.local.runner import LocalRunner
-from gpu_host.local.vram import VramGauge
 from gpus.errors import GpuError
 from gpus.health.pinned_servers import register_pinned, sign_off
 from gpus.models import Pool

@@ -12,12 +12,10 @@ from typing import Any
 import structlog
 from django.db import connection
 
-from gpu_host.local.cpu import ProcessMeter
 from gpu_host.local.device import Device
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.nvml import GpuReading, Nvml
-from gpu_host.local.telemetry import MachineMeter, Reading, measure
-from gpu_host.local.vram import ram_of
+from gpu_host.local.nvml import GpuReading, Nvml, ram_of
+from gpu_host.local.telemetry import MachineMeter, ProcessMeter, Reading, measure
 from gpu_host.local.watchdog import Watchdog
 from gpus.health.pinned_servers import BEAT_SECONDS, GONE_SECONDS, beat_of
 from gpus.models import Server

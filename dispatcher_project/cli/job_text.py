@@ -8,7 +8,7 @@ from typing import Any
 
 from admin_ui.pages.job_timeline import Lane, Timeline, timeline
 from dispatcher_project.cli.paint import Paint, age, fitted, plain, table
-from foundation.plurals import counted
+from foundation.texts import counted
 from jobs import ports as wiring
 from jobs.api.explain import explanation_json
 from jobs.api.representations import job_json

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpus.reports.fleet import Cell, ServerRow
+from gpus.reports import Cell, ServerRow
 from jobs.api.representations import pause_json
 from jobs.models import DEAD_LETTER, Callback, Job
 from jobs.ports import Ports
 from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
 from jobs.reports.history import WINDOWS, history
-from jobs.reports.index_layouts import IndexReport, index_report
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
+from jobs.reports.workers import IndexReport, index_report
 from jobs.sweeps import TICK
-from jobs.sweeps.ages import sweep_ages
+from jobs.sweeps.base import sweep_ages
 
 LAST_FAILURES = 8
 MOST_COUNTED = 10_000

@@ -9,7 +9,7 @@ from typing import Any
 
 from dispatcher_project.cli.overview import MOST_COUNTED
 from dispatcher_project.cli.paint import Paint, age, fitted, plain, table
-from foundation.plurals import counted
+from foundation.texts import counted
 from gpus.leasing.clock import ClockReport
 
 MOST_MESSAGE = 80

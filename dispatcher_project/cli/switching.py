@@ -14,8 +14,7 @@ from dispatcher_project.cli.paint import age, table
 from gpus.models import Server
 from gpus.protocol import DesiredState
 from gpus.registry.audit import cli_actor
-from gpus.registry.controls import switch_server
-from gpus.registry.machines import switch_machine
+from gpus.registry.controls import switch_machine, switch_server
 from jobs import ports as wiring
 from jobs.models import Attempt
 

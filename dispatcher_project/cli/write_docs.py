@@ -11,7 +11,7 @@ from typing import Any
 
 from dispatcher_project.cli.settings_page import settings_page
 from dispatcher_project.settings.dispatcher import DispatcherSettings
-from gpus.api.option_schema import schema_of
+from gpus.api.schemas import schema_of
 from gpus.registry.model_fields import all_options, defaults, help_of
 from gpus.runners.registry import BUILT_IN
 from jobs.domain.states import (

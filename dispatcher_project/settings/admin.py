@@ -33,7 +33,7 @@ UNFOLD: dict[str, Any] = {
         lambda request: static("admin_ui/admin.css"),
         lambda request: static("admin_ui/pages.css"),
     ],
-    "DASHBOARD_CALLBACK": "admin_ui.dashboard.overview.start_page",
+    "DASHBOARD_CALLBACK": "admin_ui.dashboard.pages.start_page",
     "SIDEBAR": {
         "show_search": True,
         "command_search": False,

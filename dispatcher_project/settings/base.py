@@ -85,19 +85,19 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "admin_ui.security_headers.SecurityHeaders",
+    "admin_ui.middleware.SecurityHeaders",
     "dispatcher_project.web.request_headers.CheckedHeaders",
-    "admin_ui.admin_hosts.AdminHosts",
+    "admin_ui.middleware.AdminHosts",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "admin_ui.session_limits.SessionLimits",
+    "admin_ui.middleware.SessionLimits",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_structlog.middlewares.RequestMiddleware",
-    "admin_ui.pages.busy.PasswordsBusyMiddleware",
+    "admin_ui.pages.sign_in.PasswordsBusyMiddleware",
 ]
 
 ROOT_URLCONF = "dispatcher_project.urls"

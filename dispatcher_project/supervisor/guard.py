@@ -16,7 +16,7 @@ import time
 
 MARKER_VARIABLE = "GPU_DISPATCHER_UP_RUN"
 """Processes that hold models carry it too; they do not get to see what begins with DISPATCHER_
-(gpu_host/local/environment.py)."""
+(gpu_host/local/process.py)."""
 _ROUNDS = 50
 _PAUSE_SECONDS = 0.05
 

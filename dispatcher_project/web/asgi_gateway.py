@@ -27,7 +27,7 @@ from dispatcher_project.web.request_bodies import (
 )
 from dispatcher_project.web.response_deadline import send_problem
 from dispatcher_project.web.tenant_shares import HOLDER_KEY, InFlight, TooManyInFlight, holder_of
-from foundation.http_api.late_body import GO_ON, LATER_KEY
+from foundation.http_api.json_body import GO_ON, LATER_KEY
 from foundation.http_api.problems import Problem
 from jobs.api.errors import API_PREFIX
 from jobs.api.parameters import PREFER_WAIT

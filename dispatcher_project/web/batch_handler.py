@@ -57,7 +57,7 @@ class _Last(threading.local):
 _last = _Last()
 _ALONE = Reply(pass_on={})
 _ALLOW = ("Allow", "POST, OPTIONS")
-"""As the view has it. The headers of every answer are added in front (admin_ui/security_headers.py)."""
+"""As the view has it. The headers of every answer are added in front (admin_ui/middleware.py)."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 threads. So a body is whole before a thread gets it, and its client has so long to send it.
 
 Anybody may send a small one. A long one for the API is asked for by its view
-(`foundation.http_api.late_body`), which knows who sends it and how long it may be; until then it is left with
+(`foundation.http_api.json_body`), which knows who sends it and how long it may be; until then it is left with
 the client. The body of a refused request is read after the answer and dropped, so that its client reads the
 answer.
 """

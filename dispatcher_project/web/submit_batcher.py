@@ -22,7 +22,7 @@ from django.http.request import split_domain_port, validate_host
 
 from dispatcher_project.web.response_deadline import is_given_up
 from dispatcher_project.web.tenant_shares import LIGHT_BYTES
-from foundation.http_api.late_body import LATER_KEY
+from foundation.http_api.json_body import LATER_KEY
 from foundation.http_api.problems import MEDIA_TYPE, Problem
 from jobs.api.representations import API_ROOT
 from jobs.events.stream import Message, Receive, Send

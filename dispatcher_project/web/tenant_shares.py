@@ -16,7 +16,7 @@ from typing import Any
 from dispatcher_project.web.client_gone import is_client_gone
 from dispatcher_project.web.request_bodies import ClientGone
 from foundation.client_network import network_of
-from foundation.http_api.late_body import LATER_KEY
+from foundation.http_api.json_body import LATER_KEY
 from foundation.http_api.problems import Problem
 from jobs.api.authentication import known_tenant
 from jobs.api.representations import API_ROOT

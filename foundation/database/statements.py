@@ -134,7 +134,7 @@ def update(row: Model, fields: Sequence[str]) -> bool:
 
 def change(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:
     """Sets these fields of the row (or rows) whose fields have the values in `of`; whether there was one. In
-    one trip with others (`foundation.database.pipeline`) the answer is not known yet."""
+    one trip with others (`foundation.database.transactions`) the answer is not known yet."""
     database = this_database()
     sql, places = update_sql(database.vendor, model, tuple(fields), tuple(of))
     values = {**{f"to {name}": value for name, value in fields.items()}, **of}

@@ -17,8 +17,25 @@ from referencing import Registry
 from rest_framework.parsers import BaseParser
 
 from foundation import foreign_json
-from foundation.http_api.late_body import require_body
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem, validation_problem
+
+LATER_KEY = "dispatcher.body_comes_later"
+GO_ON = 100
+
+
+def require_body(environ: Mapping[str, Any]) -> None:
+    """A long body is taken in only once its sender is known to be welcome, and never by one of the few
+    threads.
+
+    The async layer (`dispatcher_project.web.asgi_gateway`) lets the view begin without it. The view turns
+    away who may not send, by key, token or length; where it reads the body, the request ends with 100
+    Continue. This answer stays in the house: the layer takes the body in and lets the view begin again. So a
+    view does nothing that lasts before it reads its body.
+
+    Raises Problem 100 if the body was not taken in yet. Under plain WSGI it always was."""
+    if environ.get("asgi.scope", {}).get(LATER_KEY):
+        raise Problem(GO_ON, "body_wanted", "Send the body.")
+
 
 DEFAULT_MAX_BYTES = 256 * 1024
 _LONGEST_NAME = 100

@@ -7,6 +7,7 @@ threads at a time *moves* (spawns the process, unloads, loads); the others run o
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,18 +16,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.code import Declared
 from gpu_host.local.confinement import DEFAULT, Confinement
-from gpu_host.local.knobs import Knobs, Patience
 from gpu_host.local.load_unload import DoesNotCompute, ModelLoader
-from gpu_host.local.loaded_models import LoadedModels
+from gpu_host.local.loaded_models import Knobs, LoadedModels, Patience
 from gpu_host.local.memory import Gauge
 from gpu_host.local.orders import Order, Run, Stopped, Verdicts, interrupted, timeout_errors
 from gpu_host.local.output import remove_old
 from gpu_host.local.process_owner import GivenUp, ProcessOwner, never
-from gpu_host.local.running import RunTable
-from gpu_host.local.swap_queue import SwapQueue
-from gpus.errors import GpuError, Interrupted, ServerFailed
+from gpu_host.local.running import RunTable, SwapQueue
+from gpus.errors import GpuError, Interrupted, RunFailed, ServerFailed
+from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
+from gpus.runners.json_body import check_storable
 
 NUDGE_SECONDS = 0.1
 _SLICE_SECONDS = 0.5
@@ -320,3 +321,45 @@ def notify_waiters(lock: threading.Condition) -> None:
     if lock.acquire(timeout=NUDGE_SECONDS):
         lock.notify_all()
         lock.release()
+
+
+class LocalRunner:
+    """`gpus.runners.base.Runner` over a `LocalGpu`. The run limit counts from when the model is loaded."""
+
+    is_polled = False
+    is_pushed = False
+    is_pinned = True
+    tells_meanwhile = False
+    answer_ends_run = False
+
+    def __init__(self, gpu: LocalGpu) -> None:
+        self._gpu = gpu
+
+    def start(self, run: RunRequest, *, abort: Abort) -> Finished:
+        result = self._gpu.run(
+            Order(
+                attempt=run.attempt_id,
+                job=run.job_id,
+                model=run.model.name,
+                payload=run.payload,
+                limit_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
+                max_result_bytes=run.model.max_response_bytes,
+                tell=run.tell,
+            ),
+            abort,
+        )
+        size = len(json.dumps(result, separators=(",", ":")))
+        if size > run.model.max_response_bytes:
+            raise RunFailed(f"The result has {size} bytes, {run.model.max_response_bytes} at most.")
+        check_storable(result)
+        return Finished(result)
+
+    def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
+        raise PollFailed("A run on this machine has no remote id.", gone=True)
+
+    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        """What does not heed the cancel is killed with its process. False: that is not gone."""
+        return self._gpu.stop_run(run.attempt_id) is not Stopped.NOT_GONE
+
+    def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
+        return StillRunning()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import Failure
 from gpu_host.local.cache import (
     Load,
@@ -24,9 +25,39 @@ from gpu_host.local.cache import (
     make_room,
 )
 from gpu_host.local.frames import BadFrame, read_failure, read_seconds
-from gpu_host.local.knobs import Knobs
 from gpu_host.local.memory import Gauge
 from gpu_host.local.process_owner import Overdue, ProcessGone, ProcessOwner
+
+
+class Patience(Protocol):
+    """`gpus.runners.base.Abort`, as far as a wait here needs it."""
+
+    @property
+    def fired(self) -> bool: ...
+    def set_reader(self, end_read: Callable[[], None] | None) -> None: ...
+
+
+GPU_LIBRARY_MB = 1000.0
+
+
+@dataclass(frozen=True, slots=True)
+class Knobs:
+    """What a `LocalGpu` is told.
+
+    budget_mb: at most so much of the device's memory; None: all. back_seconds, back_mb: how soon and how
+    exactly an unload gives its memory back. cancel_seconds: what a handler gets to heed a cancel.
+    sample_seconds: what stays after runs is measured at most that often. library_mb: what libraries may keep
+    for good in each process once models have run (kernels, workspaces), beside the driver's context; each
+    model's first unload there may show a part of it."""
+
+    budget_mb: float | None = None
+    back_seconds: float = 10.0
+    back_mb: float = 100.0
+    cancel_seconds: float = 5.0
+    library_mb: float = 0.0
+    least_leak_mb: float = 128.0
+    sample_seconds: float = 1.0
+
 
 _LOOK_SECONDS = 0.1
 UNLOAD_SECONDS = 60.0

@@ -1,4 +1,13 @@
-"""What the NVIDIA driver says, by pynvml (package nvidia-ml-py), behind one small interface.
+"""What the NVIDIA driver says, by pynvml (package nvidia-ml-py), behind one small interface: asked in a
+thread of its own, with a GPU's memory as measured by it, and the Xid events that mean that a GPU is sick.
+
+Those are, by NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid
+Catalog"), the ones whose immediate action is to reset the GPU or to restart the machine, and 48 and 74, whose
+workflows may end in that. Most others are a run's own doing or follow from it (13, 31, 43, 45, 68: an
+exception, a page fault, a process that ended), are contained in the process that had them (94), or tell what
+the driver mended (63, 92). Two are left out though the catalog asks for a reset: 109 (a context switch timed
+out), which NVIDIA's own device plugin for Kubernetes counts as an application's error, and 155, which links
+raise on their way to sleep.
 
 `FakeNvml` in the tests has the same functions as the library that is used here; a test holds both to its
 signatures.
@@ -7,14 +16,78 @@ signatures.
 from __future__ import annotations
 
 import importlib
+import queue
+import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpu_host.local.driver_thread import DriverThread, Unanswered
-from gpu_host.local.memory import MIB
-from gpu_host.local.xids import XidEvents
+from gpu_host.local.memory import MIB, Also, Gauge, Memory, PortableGauge, held_by, members, no_processes
+
+SICK: Mapping[int, str] = {
+    46: "it stopped processing",
+    48: "a double-bit ECC error",
+    62: "a micro-controller of it halted",
+    64: "a row of its memory could not be remapped",
+    74: "an NVLink error",
+    79: "it has fallen off the bus",
+    95: "an uncontained memory error",
+    110: "a security fault",
+    119: "its system processor does not answer",
+    120: "an error of its system processor",
+    136: "an NVLink could not be trained",
+    140: "an ECC error that could not be handled",
+    143: "it could not be initialised",
+    151: "a key rotation failed",
+    156: "a part of it is to be retired by a reset",
+    158: "a fatal time-out",
+}
+ANY_INSTANCE = 0xFFFFFFFF
+"""NVML's word for an event that is of no one MIG instance."""
+_AT_ONCE = 256
+
+
+def sick_by(xids: Mapping[int, int]) -> str:
+    """In words; empty: by none of them."""
+    return ", ".join(f"Xid {xid} ({SICK[xid]})" for xid in xids if xid in SICK)
+
+
+class XidEvents:
+    """Counts a card's events from now on, where it tells of them. nv: `pynvml`. card: a handle; that of a MIG
+    instance tells of none. instance: only its events and those of no one instance; None: all. counts: where
+    they are counted."""
+
+    def __init__(self, nv: Any, card: Any, instance: int | None, counts: Counter[int]) -> None:
+        self._nv, self._instance, self._counts = nv, instance, counts
+        self._set: Any = None
+        try:
+            self._set = nv.nvmlEventSetCreate()
+            nv.nvmlDeviceRegisterEvents(card, nv.nvmlEventTypeXidCriticalError, self._set)
+        except nv.NVMLError:  # an old card, a guest, no permission: it does not tell
+            self.close()
+
+    def look(self) -> None:
+        """Never waits."""
+        for _ in range(_AT_ONCE if self._set is not None else 0):
+            try:
+                event = self._nv.nvmlEventSetWait_v2(self._set, 0)
+            except self._nv.NVMLError:  # a time-out: there is no more; else the readings tell what is wrong
+                return
+            if event.eventType & self._nv.nvmlEventTypeXidCriticalError and self._is_ours(event):
+                self._counts[int(event.eventData)] += 1
+
+    def close(self) -> None:
+        events, self._set = self._set, None
+        if events is not None:
+            with suppress(self._nv.NVMLError):
+                self._nv.nvmlEventSetFree(events)
+
+    def _is_ours(self, event: Any) -> bool:
+        return self._instance is None or event.gpuInstanceId in (self._instance, ANY_INSTANCE)
+
 
 T = TypeVar("T")
 
@@ -215,3 +288,83 @@ class Nvml:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+class Unanswered(Exception):
+    def __init__(self) -> None:
+        super().__init__("the driver does not answer")
+
+
+class DriverThread:
+    """The one thread that asks the driver: a driver that hangs holds it, and nobody else.
+
+    A call into a driver that hangs can't be ended. Whoever waits for its answer gives up after a bound; until
+    the driver answers again everybody else gives up at once, so that a lock that is held while asking is held
+    for one bound in all."""
+
+    def __init__(self, name: str) -> None:
+        self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._silent = False
+        threading.Thread(target=self._answer, name=name, daemon=True).start()
+
+    def ask(self, question: Callable[[], T], seconds: float) -> T:
+        """Its answer, or what it raises. Raises Unanswered after so many seconds."""
+        with self._lock:
+            if self._silent:
+                raise Unanswered
+        future: Future[T] = Future()
+        self._asked.put((future, question))
+        try:
+            return future.result(seconds)
+        except TimeoutError:
+            with self._lock:
+                if future.done():
+                    return future.result()
+                self._silent = True
+                future.cancel()  # one that waits behind another is not asked any more
+            raise Unanswered from None
+
+    def _answer(self) -> None:
+        while True:
+            future, question = self._asked.get()
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(question())
+                except BaseException as error:
+                    future.set_exception(error)
+            with self._lock:
+                self._silent = False
+            del future, question  # what was answered is not kept until the next question
+
+
+class VramGauge(Gauge):
+    """The memory of a GPU, whoever holds it. In a container the driver may not name our processes, and some
+    drivers name them without their memory: then what was held before our first process is others'."""
+
+    def __init__(self, nvml: Nvml, uuid: str, also: Also = no_processes) -> None:
+        """also: processes that are ours beside the session's."""
+        self._nvml, self._uuid, self._also = nvml, uuid, also
+        self._before = nvml.read(uuid).used_mb
+
+    def read(self, session: int | None) -> Memory:
+        reading = self._nvml.read(self._uuid)
+        also, within = set(self._also()), set(() if session is None else members(session))
+        ours = also | within
+        named = {pid: held for pid, held in reading.processes.items() if pid in ours and held is not None}
+        own = sum(named.values())
+        untold = any(reading.processes.get(pid, 0.0) is None for pid in ours)
+        if session is not None and (untold or not named):
+            own = max(own, reading.used_mb - self._before)
+        beside = sum(held for pid, held in named.items() if pid not in within)
+        return Memory(reading.total_mb, own, max(0.0, reading.used_mb - own), beside)
+
+
+def ram_of(session: int | None) -> float:
+    """MiB of main memory that a model process holds."""
+    if session is None:
+        return 0.0
+    try:
+        return sum(held_by(pid) for pid in members(session))
+    except OSError:  # no /proc here
+        return PortableGauge().read(session).own

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.handlers.errors import Failure
+from gpu_host.local.frames import Frame
 from gpu_host.local.output_limiter import OutputLimiter
-from gpu_host.local.wire import Frame
 from gpus.errors import (
     BadInput,
     ConnectFailed,

@@ -4,22 +4,53 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from foundation.pace import Pace
+from foundation.sockets import Pace
 from gpu_host.local.confinement import DEFAULT, Confinement
-from gpu_host.local.environment import for_models
-from gpu_host.local.frames import printable
+from gpu_host.local.frames import MAX_FRAME_BYTES, Frame, Pipe, PipeBroken, printable
 from gpu_host.local.memory import members
 from gpu_host.local.warden import SIGNALLED
-from gpu_host.local.wire import MAX_FRAME_BYTES, Frame, Pipe, PipeBroken
+
+_LISTED = re.compile(
+    r"""
+    (?# the system's)
+    PATH | HOME | USER | LOGNAME | SHELL | HOSTNAME | LANG | LANGUAGE | LC_\w+ | TZ | TERM | TMPDIR | TEMP
+    | TMP | XDG_\w+ | DBUS_\w+ | SSL_CERT_FILE | SSL_CERT_DIR | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE
+    | LD_LIBRARY_PATH | LD_PRELOAD | DYLD_\w+ | MALLOC_\w+ | PYTHON\w* | VIRTUAL_ENV
+    (?# of libraries that models are made with)
+    | (CUDA|CUDNN|CUBLAS|NVIDIA|NVCC|NCCL|HIP|HSA|ROCM|ROCR|TRITON|XLA|JAX|TF|TORCH|TORCHINDUCTOR|PYTORCH)_\w+
+    | (CUPY|NUMBA|ONNXRUNTIME|ORT|OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|TBB|VECLIB|CONDA)_\w+
+    | (HF|HUGGINGFACE|TRANSFORMERS|TOKENIZERS|DIFFUSERS|DATASETS|ACCELERATE|SAFETENSORS|VLLM|OLLAMA|LLAMA)_\w+
+    (?# what `up` finds its processes by)
+    | GPU_DISPATCHER_UP_RUN
+    """,
+    re.VERBOSE,
+)
+_CREDENTIAL = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE_KEY|AUTH", re.IGNORECASE)
+
+
+def for_models(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
+    """Which of the worker's environment variables its models' code gets to see. What is not on the list stays
+    with the worker: database and broker URLs, keys, tokens, whatever comes next.
+
+    also: further names (`DISPATCHER_MODEL_ENVIRONMENT`), which may be credentials of the models' own
+    (``HF_TOKEN``)."""
+    named = frozenset(also)
+    return {name: value for name, value in environment.items() if name in named or _is_listed(name)}
+
+
+def _is_listed(name: str) -> bool:
+    return _LISTED.fullmatch(name) is not None and _CREDENTIAL.search(name) is None
+
 
 ROOT = Path(__file__).resolve().parents[2]
 KILL_SECONDS = 60.0

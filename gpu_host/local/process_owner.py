@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.code import Declared
 from gpu_host.local.confinement import DEFAULT, Confinement
-from gpu_host.local.frames import ANSWERS, RUN_FRAMES, BadFrame, read_models, read_why
+from gpu_host.local.frames import ANSWERS, MAX_FRAME_BYTES, RUN_FRAMES, BadFrame, Frame, read_models, read_why
 from gpu_host.local.process import ModelProcess
-from gpu_host.local.wire import MAX_FRAME_BYTES, Frame
 
 Notification = Callable[[], None] | None
 SPAWN_SECONDS = 300.0

@@ -7,11 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.code import Declared
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.nvml import GpuReading
+from gpu_host.local.nvml import GpuReading, sick_by
 from gpu_host.local.orders import Run
-from gpu_host.local.xids import sick_by
 from gpus.errors import RunTimedOut
 
 IDLE_PERCENT = 5.0

@@ -6,10 +6,8 @@ import argparse
 import logging
 import sys
 
-from gpu_host.node.arguments import add_arguments, config_from
-from gpu_host.node.config import ConfigError
-from gpu_host.node.process import StopSignal, stop_after_runs
-from gpu_host.node.server import Node
+from gpu_host.node.config import ConfigError, add_arguments, config_from
+from gpu_host.node.server import Node, StopSignal, stop_after_runs
 
 
 def main() -> int:

@@ -19,7 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from gpu_host.node.config import TOKEN_VARIABLE, ConfigError
-from gpu_host.node.process import StopSignal, die_with_parent
+from gpu_host.node.server import StopSignal, die_with_parent
 from gpu_host.node.simulator import DEFAULT_SECONDS, DemoServer, demo_fleet
 
 _MOVES = 20

@@ -1,17 +1,25 @@
-"""Faults on order: what a simulated GPU server shall do wrong, and when.
+"""Faults on order: what a simulated GPU server shall do wrong, and when; those on the wire are carried out
+here.
 
 A fault is ``{"fault": kind, …its arguments}``, in a payload or posted to ``/faults`` (module `simulator`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+from gpu_host.node.admission import Admission
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.handlers import Handler
+from gpu_host.node.runs import RunLog, RunOrder
+from gpu_host.node.wire import CUT, Reply, reply_error, reply_json
 
 KINDS = frozenset(
     {"hang", "drop_reply", "restart", "slow", "late", "idle", "wrong_json", "huge_reply", "fail", "cuda"}
@@ -128,3 +136,105 @@ def _check_kind(kind: Any) -> None:
     if text in KINDS or (text.isdigit() and 300 <= int(text) <= 599):
         return
     raise BadOrder(f"fault is an HTTP status or one of {', '.join(sorted(KINDS))}, not {kind!r}")
+
+
+class ServedNode(Protocol):
+    """What of a `gpu_host.node.server.Node` its routes use."""
+
+    config: NodeConfig
+    simulates: bool
+    faults: FaultPlan
+    log: RunLog
+    admission: Admission
+    stopping: threading.Event
+
+    @property
+    def models(self) -> list[str]: ...
+
+    def handler_for(self, first_segment: str) -> Handler | None: ...
+
+    def health(self) -> dict[str, Any]: ...
+
+    def restart(self, *, down_seconds: float = 0.0) -> None: ...
+
+
+NOT_JSON = b"<html><body>this is not the answer you expect</body></html>"
+_DRIP_SECONDS = 5.0
+_DRIP_PIECES = 50
+_LATE_SECONDS = 5.0
+_HUGE_BYTES = 64 * 1024 * 1024
+_CHUNK = 64 * 1024
+
+
+def before_run(order: RunOrder, node: ServedNode) -> tuple[RunOrder, Reply | None]:
+    """The order with its fault, and the reply if nothing shall run. Raises BadOrder."""
+    if not order.handler.simulates:
+        return order, None
+    fault = node.faults.take_payload(order.payload, order.job_id)
+    fault = fault or node.faults.take("run", model=order.handler.model)
+    if fault is None:
+        return order, None
+    if status_of(fault) is not None or fault["fault"] == "restart":
+        return order, reply_of(fault, node)
+    return dataclasses.replace(order, fault=fault), None
+
+
+def reply_of(fault: Mapping[str, Any], node: ServedNode, answer: Callable[[], Reply] | None = None) -> Reply:
+    """The fault as the whole reply. answer: the honest one, which a late server gives in the end."""
+    status = status_of(fault)
+    if status is not None:
+        retry_after = fault.get("retry_after")
+        headers = {} if retry_after is None else {"Retry_After": str(retry_after)}
+        return reply_error(status, "fault_on_order", str(fault.get("message", f"fault {status}")), **headers)
+    kind = fault["fault"]
+    if kind == "restart":
+        node.restart(down_seconds=float(fault.get("down_seconds", 0.0)))
+        return CUT
+    if kind == "late" and answer is not None:
+        delay(fault, node)
+        return answer()
+    if kind == "idle":
+        return reply_json({**node.health(), "active_jobs": 0, "jobs": []})
+    if kind == "drop_reply":
+        return CUT
+    if kind == "hang":
+        return Reply(hold=True)
+    return with_result(fault, b'{"status": "error"}', node)
+
+
+def delay(fault: Mapping[str, Any] | None, node: ServedNode) -> None:
+    """Waits, if that is the fault."""
+    if fault and fault["fault"] == "late":
+        node.stopping.wait(float(fault.get("delay_seconds", _LATE_SECONDS)))
+
+
+def with_result(
+    fault: Mapping[str, Any] | None,
+    answer: bytes,
+    node: ServedNode,
+    on_end: Callable[[bool], None] | None = None,
+) -> Reply:
+    """The reply that carries a run's end, as its fault wants it."""
+    kind = fault["fault"] if fault else None
+    if fault and kind == "slow":
+        return Reply(chunks=_drip(answer, float(fault.get("drip_seconds", _DRIP_SECONDS)), node))
+    if kind == "wrong_json":
+        return Reply(body=NOT_JSON)
+    if fault and kind == "huge_reply":
+        return Reply(chunks=_huge(int(fault.get("reply_bytes", _HUGE_BYTES))))
+    return Reply(body=answer, on_end=on_end)
+
+
+def _drip(body: bytes, seconds: float, node: ServedNode) -> Iterator[bytes]:
+    size = max(1, -(-len(body) // _DRIP_PIECES))
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    for piece in pieces:
+        yield piece
+        node.stopping.wait(seconds / len(pieces))
+
+
+def _huge(size: int) -> Iterator[bytes]:
+    yield b'{"status": "success", "result": "'
+    for _ in range(size // _CHUNK):
+        yield b"x" * _CHUNK
+    yield b'"}'

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +14,33 @@ from gpu_host import handlers
 from gpu_host.handlers import BadInput, Cancelled
 from gpu_host.handlers.code import ModelCode, find_models, import_source, names_several
 from gpu_host.handlers.errors import ContractError
+from gpu_host.local.output_limiter import OutputLimiter
 from gpu_host.node.config import ConfigError, check_name
-from gpu_host.node.run_log import RunLogger
+
+log = logging.getLogger(__name__)
+
+
+class RunLogger:
+    """The log of one run, in the node's log; limited as on a pinned worker. Pollers read a run's progress
+    from its context. Partial output is dropped here: the node's protocol cannot carry it."""
+
+    def __init__(self, *, job_id: str, attempt_id: str, model: str) -> None:
+        self._job_id, self._attempt_id, self._model = job_id, attempt_id, model
+        self._limiter = OutputLimiter()
+
+    def __call__(self, kind: str, value: Any) -> None:
+        """Raises TypeError, ValueError for what is not JSON, as a pinned worker's does."""
+        for let_kind, let_value in self._limiter.admit(kind, value, time.monotonic()):
+            if let_kind == "log":
+                log.info(
+                    "model_log job_id=%s attempt=%s model=%s text=%s fields=%s",
+                    self._job_id,
+                    self._attempt_id,
+                    self._model,
+                    json.dumps(let_value["text"]),  # in one line, whatever it holds
+                    json.dumps(let_value["fields"]),
+                )
+
 
 __all__ = ["BadInput", "Cancelled", "Handle", "Handler", "RunContext", "load_handlers"]
 

@@ -1,4 +1,8 @@
-"""HTTP/1.1 on a thread per connection; every connection can be cut off at once."""
+"""HTTP/1.1 on a thread per connection; every connection can be cut off at once.
+
+A page of any site can post to loopback (`fetch` with `no-cors`), and by DNS rebinding it can read the answers
+under a name of its own: what a web page may not ask is refused.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,50 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpu_host.node.callers import Callers
-from gpu_host.node.foreign_pages import foreign_page_error
-from gpu_host.node.reading import HeadTooLarge, Reading
+from gpu_host.node.connections import Callers, HeadTooLarge, Reading
 from gpu_host.node.wire import Reply, Request, reply_error
+
+_OWN_SITE = frozenset({"", "none", "same-origin"})
+
+
+def foreign_page_error(method: str, headers: Mapping[str, str], *, any_name: bool = False) -> str:
+    """Why the request is a web page's, which may not ask a node without a token; empty: it need not be.
+    headers: lower-case names. any_name: whether it may be asked under names other than an address and
+    localhost."""
+    host, origin = headers.get("host", "").strip(), headers.get("origin", "").strip()
+    site = headers.get("sec-fetch-site", "").strip().lower()
+    if host and not any_name and not _is_address(_host_of(host)):  # a browser always names it
+        return "Without a token this node answers at an address or at localhost only, not at another name."
+    if origin and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
+        return "Without a token this node takes nothing from pages of other origins."
+    if site not in _OWN_SITE:
+        return "Without a token this node takes nothing from pages of other sites."
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if method == "POST" and (origin or site) and kind != "application/json":
+        return "Without a token this node takes only application/json from a browser."
+    return ""
+
+
+def _host_of(host: str) -> str:
+    """Without the port and brackets; empty where it is no host."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _is_address(name: str) -> bool:
+    """Addresses and localhost are no names that DNS may point elsewhere."""
+    try:
+        ip_address(name)
+    except ValueError:
+        return name == "localhost"
+    return True
+
 
 log = logging.getLogger(__name__)
 

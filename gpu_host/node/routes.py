@@ -10,14 +10,11 @@ from urllib.parse import unquote
 
 from foundation import foreign_json
 from gpu_host.node.admission import Refused
-from gpu_host.node.faults import BadOrder
+from gpu_host.node.faults import BadOrder, ServedNode, before_run, delay, reply_of, with_result
 from gpu_host.node.handlers import Handler
-from gpu_host.node.misbehave import before_run, delay, reply_of, with_result
-from gpu_host.node.push import push
 from gpu_host.node.runs import Run, RunOrder
-from gpu_host.node.served import ServedNode
 from gpu_host.node.wire import CUT, Reply, Request, reply_error, reply_json
-from gpu_host.node.work import failed_answer, work
+from gpu_host.node.work import failed_answer, push, work
 
 MAX_FENCE = 2**53
 """What every reader of JSON numbers holds exactly."""

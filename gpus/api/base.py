@@ -13,15 +13,14 @@ from rest_framework.views import APIView
 
 from foundation.http_api.json_body import check, compiled
 from foundation.http_api.problems import FieldError, Problem, validation_problem
+from gpus.api.permissions import IsOperator
+from gpus.api.schemas import NAME
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import unknown_model
 from gpus.runners.base import Transport
-
-from .permissions import IsOperator
-from .schemas import NAME
 
 Answer = TypeVar("Answer")
 

@@ -12,13 +12,12 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
+from gpus.api.base import MACHINE, RegistryView, actor, is_name, problem_of_refusal, read_body, refusing
+from gpus.api.control_schemas import machine_change
+from gpus.api.servers import servers_json
 from gpus.models import Server
 from gpus.protocol import DesiredState
-from gpus.registry.machines import switch_machine, unknown_machine
-
-from .base import MACHINE, RegistryView, actor, is_name, problem_of_refusal, read_body, refusing
-from .machine_schemas import machine_change
-from .servers import servers_json
+from gpus.registry.controls import switch_machine, unknown_machine
 
 
 class MachineDetail(RegistryView):

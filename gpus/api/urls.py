@@ -4,16 +4,22 @@ from collections.abc import Callable
 
 from django.urls import URLPattern, path
 
-from .audit import Audit
-from .base import RegistryPorts
-from .circuits import CircuitList, ResetModelCircuit, ResetServerCircuit
-from .machines import MachineDetail
-from .pauses import PauseModel, PauseSystem, ResumeModel, ResumeSystem
-from .quarantine import FreeSlot, Quarantine
-from .servers import ServerDetail, Servers
-from .telemetry import Telemetry
-from .versions import ConfigVersions, RevertConfig
-from .views import ModelConfigDetail, ModelConfigs, Register
+from gpus.api.base import RegistryPorts
+from gpus.api.controls import (
+    CircuitList,
+    FreeSlot,
+    PauseModel,
+    PauseSystem,
+    Quarantine,
+    ResetModelCircuit,
+    ResetServerCircuit,
+    ResumeModel,
+    ResumeSystem,
+)
+from gpus.api.history import Audit, ConfigVersions, RevertConfig
+from gpus.api.machines import MachineDetail
+from gpus.api.servers import ServerDetail, Servers, Telemetry
+from gpus.api.views import ModelConfigDetail, ModelConfigs, Register
 
 
 def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:

@@ -13,14 +13,13 @@ from rest_framework.response import Response
 from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
 from foundation.http_api.problems import FieldError, validation_problem
-from gpus.health.first_look import look_at_registered
+from gpus.api import schemas
+from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
+from gpus.health.health import look_at_registered
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import REGISTRY_CHANGED
 from gpus.registry.model_fields import FIELDS, read_fields
 from gpus.registry.registry import Registered, configure_model, register_server, reset_model, unknown_model
-
-from . import schemas
-from .base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
 
 _OWN = ("model", "server", "endpoint", "slots", "pool", "fleet", "host", "machine", "headers", "ca_pem")
 

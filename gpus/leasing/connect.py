@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from foundation import socket_timeouts
+from foundation import sockets
 from gpus.leasing.scripts import Client
 
 TIMEOUT_SECONDS = 2.0
@@ -55,7 +55,7 @@ def connect(url: str, *, timeout_seconds: float | None = None) -> Client:
 
 
 class _Blocking:
-    """A redis-py connection that waits in the system (see `foundation.socket_timeouts`). TLS has to wait in
+    """A redis-py connection that waits in the system (see `foundation.sockets`). TLS has to wait in
     Python."""
 
     released_at = -FRESH_SECONDS
@@ -67,9 +67,9 @@ class _Blocking:
 
     def _connect(self) -> socket.socket:
         sock: socket.socket = super()._connect()  # type: ignore[misc]
-        socket_timeouts.block(sock)
-        socket_timeouts.limit_reads(sock, TIMEOUT_SECONDS)
-        socket_timeouts.limit_writes(sock, TIMEOUT_SECONDS)
+        sockets.block(sock)
+        sockets.limit_reads(sock, TIMEOUT_SECONDS)
+        sockets.limit_writes(sock, TIMEOUT_SECONDS)
         return sock
 
 

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from gpus.errors import Verdict
-from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.values import (
     Beat,
     Circuits,
     ExpiredLease,
     Measured,
+    Outlook,
     ParkedFor,
     PoolDepth,
     Pushed,

@@ -15,15 +15,16 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable, Verdict
 from gpus.leasing import codec, keys
 from gpus.leasing.arguments import Argument, Row
 from gpus.leasing.connect import connect
-from gpus.leasing.queue_forecast import MOST_SERVERS, Outlook, read_outlook
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.leasing.values import (
     DEFAULT_RULES,
+    MOST_SERVERS,
     Beat,
     CircuitRules,
     Circuits,
     ExpiredLease,
     Measured,
+    Outlook,
     ParkedFor,
     PoolDepth,
     Pushed,
@@ -32,6 +33,7 @@ from gpus.leasing.values import (
     SpareSlots,
     Tokens,
     Wakes,
+    read_outlook,
 )
 from gpus.protocol import (
     CircuitKind,
@@ -471,37 +473,44 @@ class RedisLeases:
         return self._scripts.run(script, **args)
 
 
-_stores: dict[tuple[int, str, str, Callable[[str], str] | None], RedisLeases] = {}
-_stores_lock = threading.Lock()
-
-
-def redis_leases(url: str, fleet: str, refusal: Callable[[str], str] | None = None) -> RedisLeases:
-    """The fleet's leases on the Redis at `url`, with the times of the settings; one per process, URL, fleet
-    and refusal (a forked child makes its own). Raises LeasingUnavailable where a cluster does not answer.
+class RedisFleets:
+    """The leases of each fleet on the Redis at `url`, with the times of the settings: made when they are
+    first asked for, one per fleet (a forked child makes its own).
 
     refusal: as for `RedisLeases`, by fleet.
     """
-    from django.conf import settings
 
-    which = (os.getpid(), url, fleet, refusal)
-    with _stores_lock:
-        if which not in _stores:
-            try:
-                client = connect(url)
-            except FAILURES as error:
-                raise LeasingUnavailable(f"Redis does not answer: {error}") from error
-            knobs = settings.DISPATCHER
-            _stores[which] = RedisLeases(
-                client,
-                fleet,
-                lease_seconds=knobs.lease_seconds,
-                sweep_seconds=knobs.sweep_seconds,
-                circuit_rules=CircuitRules(
-                    knobs.circuit_failures, knobs.circuit_rest_seconds, knobs.circuit_rest_cap_seconds
-                ),
-                refusal=_never if refusal is None else partial(refusal, fleet),
-            )
-        return _stores[which]
+    def __init__(self, url: Callable[[], str], refusal: Callable[[str], str] | None = None) -> None:
+        self._url, self._refusal = url, refusal
+        self._lock = threading.Lock()
+        self._stores: dict[tuple[int, str, str], RedisLeases] = {}
+
+    def __call__(self, fleet: str) -> RedisLeases:
+        """Raises LeasingUnavailable where a cluster does not answer."""
+        which = (os.getpid(), self._url(), fleet)
+        with self._lock:
+            if which not in self._stores:
+                self._stores[which] = self._make(fleet)
+            return self._stores[which]
+
+    def _make(self, fleet: str) -> RedisLeases:
+        from django.conf import settings
+
+        try:
+            client = connect(self._url())
+        except FAILURES as error:
+            raise LeasingUnavailable(f"Redis does not answer: {error}") from error
+        knobs = settings.DISPATCHER
+        return RedisLeases(
+            client,
+            fleet,
+            lease_seconds=knobs.lease_seconds,
+            sweep_seconds=knobs.sweep_seconds,
+            circuit_rules=CircuitRules(
+                knobs.circuit_failures, knobs.circuit_rest_seconds, knobs.circuit_rest_cap_seconds
+            ),
+            refusal=_never if self._refusal is None else partial(self._refusal, fleet),
+        )
 
 
 def _us(seconds: float) -> int:

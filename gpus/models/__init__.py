@@ -1,12 +1,7 @@
-from .audit import AuditEntry
-from .config_version import ConfigVersion
-from .fleet_index import FleetIndex
-from .model_config import ModelConfig
-from .pause import Pause
-from .pool import Pool
-from .process import Process
-from .quarantine import QuarantinedSlot
-from .server import Placement, Server
+from gpus.models.controls import AuditEntry, Pause
+from gpus.models.model_config import ConfigVersion, ModelConfig
+from gpus.models.processes import FleetIndex, Process
+from gpus.models.server import Placement, Pool, QuarantinedSlot, Server
 
 __all__ = [
     "AuditEntry",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.core.exceptions import ValidationError
 from django.db import models
 
-from foundation.canonical_json import canonical_json
+from foundation.json_text import canonical_json
 from gpus.models import ModelConfig, Pool
 from gpus.models.option_rules import RuleBroken
 from gpus.runners.base import OptionRefused

@@ -11,7 +11,7 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.dispatch import Signal
 
-from foundation.plurals import counted
+from foundation.texts import counted
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import QuarantinedSlot, Server

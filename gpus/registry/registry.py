@@ -19,8 +19,8 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import STARTED_HERE
-from gpus.registry.audit import record
-from gpus.registry.config_history import models_before, note_change, note_changes
+from gpus.registry import queries
+from gpus.registry.audit import models_before, note_change, note_changes, record
 from gpus.registry.index_sync import LeasesOf, mirror
 from gpus.registry.model_fields import RegistryRefused, defaults, read_fields, write_fields
 
@@ -264,3 +264,23 @@ def _check_url(endpoint: str, *, pinned: bool) -> None:
         raise RegistryRefused(
             "invalid_endpoint", "The endpoint is an http:// or https:// URL with a host.", pointer="/endpoint"
         )
+
+
+_LONGEST_WHY = 500
+
+
+def mark_too_large(server: str, model: str, why: str, *, leases: LeasesOf) -> tuple[Wakes, ...]:
+    """Take a model that needs more memory than the server's GPU has from that server: its jobs wait for a
+    larger one. It counts for the process that drives the server now; the next one of the server tries again.
+
+    why: the message, with both numbers. Returns the wakes for the caller to send.
+    """
+    row = Server.objects.select_related("pool").filter(name=server).first()
+    if row is None:
+        return ()
+    Placement.objects.filter(server=row, model=model).update(
+        too_large=why[:_LONGEST_WHY] or "too large", too_large_boot=row.boot_id
+    )
+    queries.forget()
+    wakes, _ = mirror(leases, row.pool, row)
+    return wakes

@@ -148,7 +148,7 @@ class OptionRefused(ValueError):
 
 class Runner(Protocol):
     """The steps of one attempt. A protocol of servers has a name, options and a health probe as well:
-    `gpus.runners.server_runner.ServerRunner`."""
+    `gpus.runners.registry.ServerRunner`."""
 
     is_polled: bool
     """Whether its runs outlive the request that began them."""

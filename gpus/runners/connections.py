@@ -1,4 +1,5 @@
-"""Connections to GPU servers: opening one, holding it to a deadline, ending it from another thread."""
+"""Connections to GPU servers: opening one, holding it to a deadline, ending it from another thread, and
+keeping it for the next request."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from foundation import socket_timeouts
+from foundation import sockets
 from gpus.errors import ConnectFailed, ConnectRefused, ConnectTimedOut, Interrupted, ServerLost
 from gpus.runners.base import Abort
 
@@ -61,7 +62,7 @@ class Connection:
         self.sock = sock
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         if not self._is_tls:
-            socket_timeouts.block(sock)
+            sockets.block(sock)
         self.reused = False
         self.deadline = 0.0
         self.ended = False
@@ -83,7 +84,7 @@ class Connection:
         self._allowed = count
 
     def send(self, data: memoryview) -> int:
-        return self._in_time(socket_timeouts.limit_writes, lambda: self.sock.send(data))
+        return self._in_time(sockets.limit_writes, lambda: self.sock.send(data))
 
     def acknowledge_at_once(self) -> None:
         """A server that writes head and body apart (Python's `http.server`) sends the body only once its head
@@ -98,7 +99,7 @@ class Connection:
 
     def read(self, size: int) -> bytes:
         """What is there, at most `size`; nothing: it has ended."""
-        piece = self._in_time(socket_timeouts.limit_reads, lambda: self.sock.recv(size))
+        piece = self._in_time(sockets.limit_reads, lambda: self.sock.recv(size))
         self.ended = self.ended or not piece
         self._read_bytes += len(piece)
         return piece
@@ -121,7 +122,7 @@ class Connection:
             self._unread = self._unread[len(piece) :]
             buffer[: len(piece)] = piece
             return len(piece)
-        count = self._in_time(socket_timeouts.limit_reads, lambda: self.sock.recv_into(buffer))
+        count = self._in_time(sockets.limit_reads, lambda: self.sock.recv_into(buffer))
         self.ended = self.ended or count == 0
         self._read_bytes += count
         return count
@@ -308,3 +309,78 @@ def _tls(ca_pem: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=ca_pem)
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+MAX_IDLE_SECONDS = 4.0
+"""Servers close idle connections after 5 s (uvicorn, Node.js) or later: by then ours are gone, so that a
+request rarely meets a connection that is being closed."""
+FRESH_SECONDS = 0.1
+"""So soon after an answer the system's own count says enough: no poll gives the interpreter away."""
+MAX_IDLE_PER_ORIGIN = 64
+
+
+class Pool:
+    """Idle connections, the last used first. Safe for threads; a forked child leaves its parent's alone."""
+
+    def __init__(self) -> None:
+        self._forget()
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._idle: dict[Origin, list[tuple[float, Connection]]] = {}
+        self._swept_at = 0.0
+
+    def take(self, origin: Origin) -> Connection | None:
+        """One that is open and quiet as far as can be seen from here."""
+        self._leave_parents()
+        while True:
+            with self._lock:
+                waiting = self._idle.get(origin)
+                if not waiting:
+                    return None
+                since, connection = waiting.pop()
+            if _is_good(connection, time.monotonic() - since):
+                connection.reused = True
+                return connection
+            connection.close()
+
+    def keep(self, origin: Origin, connection: Connection) -> None:
+        self._leave_parents()
+        now = time.monotonic()
+        with self._lock:
+            waiting = self._idle.setdefault(origin, [])
+            waiting.append((now, connection))
+            surplus = [waiting.pop(0)[1]] if len(waiting) > MAX_IDLE_PER_ORIGIN else []
+            if now - self._swept_at >= 1.0:
+                self._swept_at = now
+                surplus += self._sweep(now)
+        for old in surplus:
+            old.close()
+
+    def clear(self) -> None:
+        self._leave_parents()
+        with self._lock:
+            idle, self._idle = self._idle, {}
+        for waiting in idle.values():
+            for _, connection in waiting:
+                connection.close()
+
+    def _leave_parents(self) -> None:
+        if self._pid != os.getpid():
+            self._forget()
+
+    def _sweep(self, now: float) -> list[Connection]:
+        old = []
+        for origin, waiting in list(self._idle.items()):
+            old += [connection for since, connection in waiting if now - since >= MAX_IDLE_SECONDS]
+            self._idle[origin] = [pair for pair in waiting if now - pair[0] < MAX_IDLE_SECONDS]
+            if not self._idle[origin]:
+                del self._idle[origin]
+        return old
+
+
+def _is_good(connection: Connection, idle_seconds: float) -> bool:
+    if idle_seconds >= MAX_IDLE_SECONDS:
+        return False
+    return connection.is_open() if idle_seconds < FRESH_SECONDS else connection.is_quiet()

@@ -1,4 +1,4 @@
-"""What both HTTP patterns share: the request, its headers, polls, cancels, health and options."""
+"""The dispatcher's own HTTP protocol: the base of all runners over HTTP, and its sync and async pattern."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ from gpus.runners.base import (
     Transport,
 )
 from gpus.runners.health_probe import NO_SUCH_PAGE, Get, Health, at_root
-from gpus.runners.json_body import Unreadable
-from gpus.runners.large_answers import read_in_turn
+from gpus.runners.json_body import Unreadable, read_in_turn
 from gpus.runners.refusals import refusal
-from gpus.runners.transport import HttpTransport
+from gpus.runners.transport import HttpTransport, ResponseTooLarge
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 POLL_SECONDS = 10.0
@@ -226,3 +225,49 @@ def _fill(template: str, run: RunRequest, remote_id: str) -> str:
     if (there.scheme, there.netloc.lower()) != (home.scheme, home.netloc.lower()):
         raise RunFailed(f"The template {template!r} leads away from the server's own address.")
     return url
+
+
+class SyncHttpRunner(HttpRunner):
+    """The answer to the POST is the result. (A server may still answer `processing`, if the model says where
+    to poll.)"""
+
+    name = "sync"
+    summary = "The answer to the POST is the result."
+    tells_meanwhile = True
+    answer_ends_run = True
+
+    def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
+        outcome = super().start(run, abort=abort)
+        if isinstance(outcome, Accepted) and not run.model.poll_endpoint_template:
+            error = Unreadable("The server works on it, and the model has no poll_endpoint_template.")
+            error.suspect = True
+            raise error
+        return outcome
+
+
+class AsyncHttpRunner(HttpRunner):
+    """The POST is answered with an id, the result is polled or pushed. (A server may still answer with the
+    result at once.)"""
+
+    name = "async"
+    summary = "The answer to the POST names a run to poll; a server may push the result."
+    is_polled = True
+    tells_meanwhile = True
+    answer_ends_run = True
+
+    def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
+        try:
+            return super().start(run, abort=abort)
+        except (Unreadable, ResponseTooLarge) as error:
+            error.suspect = True  # it may have been accepted all the same, under an id that we don't know
+            raise
+
+    @classmethod
+    def check_options(cls, model: ModelSpec) -> None:
+        if model.poll_endpoint_template is None:
+            raise OptionRefused(
+                "poll_endpoint_template",
+                "poll_template_required",
+                "An async model needs a poll_endpoint_template, as in /status/{id}.",
+            )
+        super().check_options(model)

@@ -12,18 +12,46 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
-from gpus.protocol import ModelSpec
-from gpus.runners.async_http import AsyncHttpRunner
+from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Runner, Transport
 from gpus.runners.cog_http import CogRunner
+from gpus.runners.health_probe import Get, Health
+from gpus.runners.http_runner import AsyncHttpRunner, SyncHttpRunner
 from gpus.runners.ollama_http import OllamaRunner
 from gpus.runners.openai_http import OpenAiRunner
-from gpus.runners.server_runner import ServerRunner
-from gpus.runners.sync_http import SyncHttpRunner
+
+
+class ServerRunner(Runner, Protocol):
+    """A `Runner` for servers that are registered with a URL; one object per attempt."""
+
+    name: str
+    """The `model_type` of its models: up to 64 letters, digits, ``.``, ``_`` and ``-``."""
+    summary: str
+    """Which servers speak it, in one sentence: for forms, the API's schema and docs/model_options.md."""
+    options: Sequence[str]
+    """The model's options that only some runners read, and this one does."""
+
+    def __init__(self, model: ModelSpec, transport: Transport | None = None) -> None: ...
+
+    @classmethod
+    def check_options(cls, model: ModelSpec) -> None:
+        """Raises OptionRefused for what the protocol can't work with, before it is stored."""
+        ...
+
+    @classmethod
+    def health_url(cls, model: ModelSpec, endpoint: Endpoint) -> str:
+        """Where the server is asked for its health first; its origin stands for the server."""
+        ...
+
+    @classmethod
+    def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
+        """Asks the server how it is. Lets the GpuErrors of `get` through."""
+        ...
+
 
 log = structlog.get_logger(__name__)
 
@@ -118,7 +146,7 @@ def checked(name: str, runner: Any) -> type[ServerRunner]:
     if isinstance(options, str) or not isinstance(options, Sequence):
         lacking.append("options")
     if lacking:
-        raise ValueError(f"the class has no usable {', '.join(lacking)} (gpus/runners/server_runner.py)")
+        raise ValueError(f"the class has no usable {', '.join(lacking)} (gpus/runners/registry.py)")
     found: type[ServerRunner] = runner
     if found.name != name:
         raise ValueError(f"the entry point is named {name!r}, the class {found.name!r}")

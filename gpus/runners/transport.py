@@ -1,7 +1,9 @@
 """One HTTP/1.1 exchange with a GPU server, under one deadline, with an exact account of what went wrong.
 
-Nothing is sent twice: where it can't be known whether the server has the request, it is `ServerLost`. The
-answer is parsed by `http.client` where it is not an ordinary one; redirects are answers like others.
+Nothing is sent twice: where it can't be known whether the server has the request, it is `ServerLost`.
+Redirects are answers like others. An ordinary answer is one piece that begins with a short head and says how
+long its body is: it is parsed here. Everything else is left to `http.client`, which takes the head for a mail
+and costs more than the rest of the exchange.
 """
 
 from __future__ import annotations
@@ -17,9 +19,52 @@ from urllib.parse import quote, urlsplit
 
 from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
-from gpus.runners.connections import BrokenAnswer, Connection, Cut, Origin, connect, reason
-from gpus.runners.heads import Head, ordinary_head
-from gpus.runners.pool import SHARED_POOL, Pool
+from gpus.runners.connections import BrokenAnswer, Connection, Cut, Origin, Pool, connect, reason
+
+_BEGINNING = re.compile(rb"HTTP/1\.1 ([2-9]\d\d)(?: [^\r\n]*)?\r\n")
+_LINE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+_END = b"\r\n\r\n"
+_WITHOUT_BODY = (204, 304)
+MAX_LINES = 100
+MAX_DIGITS = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """headers: lower-case names. size: of the head, in bytes; length: of the body."""
+
+    status: int
+    headers: dict[str, str]
+    size: int
+    length: int
+
+
+def ordinary_head(piece: bytes) -> Head | None:
+    """Of an answer's first piece: HTTP/1.1, whole, with a length, on a connection that stays. None: it is
+    something else, or not whole yet."""
+    beginning = _BEGINNING.match(piece)
+    end = piece.find(_END)
+    if beginning is None or end < 0:
+        return None
+    status = int(beginning[1])
+    lines = piece[beginning.end() : end].decode("latin-1").split("\r\n") if end > beginning.end() else []
+    headers: dict[str, str] = {}
+    for line in lines[:MAX_LINES]:
+        found = _LINE.fullmatch(line)
+        if found is None or (name := found[1].lower()) in headers:
+            return None
+        headers[name] = found[2]
+    length = headers.get("content-length", "")
+    if (
+        len(lines) > MAX_LINES
+        or status in _WITHOUT_BODY
+        or "transfer-encoding" in headers
+        or headers.get("connection", "keep-alive").lower() != "keep-alive"
+        or not (length.isascii() and length.isdigit() and len(length) <= MAX_DIGITS)
+    ):
+        return None
+    return Head(status, headers, end + len(_END), int(length))
+
 
 _READ_BYTES = 64 * 1024
 _FIRST_BYTES = 8 * 1024
@@ -40,11 +85,11 @@ class ResponseTooLarge(RunFailed):
 
 
 class HttpTransport:
-    """`gpus.runners.base.Transport` over sockets. Connections are kept alive in `pool`, by default the
-    process's own, per origin and CA."""
+    """`gpus.runners.base.Transport` over sockets. Connections are kept alive in `pool`, by default one of
+    its own, per origin and CA."""
 
     def __init__(self, pool: Pool | None = None) -> None:
-        self._pool = pool or SHARED_POOL
+        self._pool = pool or Pool()
 
     def request(
         self,

@@ -50,7 +50,7 @@ class Document(SpectacularAPIView):
 
 
 class Swagger(SpectacularSwaggerSplitView):
-    """Its script comes by a request of its own: a page of ours holds none (admin_ui/security_headers.py)."""
+    """Its script comes by a request of its own: a page of ours holds none (admin_ui/middleware.py)."""
 
     template_name = "jobs/swagger.html"
     authentication_classes: list[Any] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from foundation.http_api.pages import PARAMETERS, CursorPages
+from foundation.http_api.parameters import PARAMETERS, CursorPages
 
 __all__ = ["PARAMETERS", "JobPages"]
 

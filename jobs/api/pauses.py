@@ -7,7 +7,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
 from gpus.api.base import actor
-from gpus.api.pauses import WAITING, read_reason, switched_json
+from gpus.api.controls import WAITING, read_reason, switched_json
 from gpus.models import Pause
 from gpus.registry import queries as fleet_queries
 from jobs.api.dead_letters import OperatorView

@@ -14,7 +14,6 @@ from jobs.api.base import JobView
 from jobs.api.parameters import JOB_ID, job_id_of, unknown_job
 from jobs.domain.errors import AttemptOver, TooManyPushes
 from jobs.execution.pushes import Admitted, accept_push, admit_push, attempt_of_token
-from jobs.reports.push_refusals import count_refused
 
 TOKEN_HEADER = "X-Callback-Token"
 
@@ -73,7 +72,7 @@ class PushResult(JobView):
         try:
             admitted = admit_push(job_id, attempt_id, self.ports.clock.now())
         except (AttemptOver, TooManyPushes) as refused:
-            count_refused(refused.code)
+            self.ports.push_refusals.count(refused.code)
             raise
         if admitted is None:
             raise unknown_job()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from django.conf import settings
 
 from gpus.api import control_schemas as controls
-from gpus.api import machine_schemas as machines
 from gpus.api import schemas as registry
 from gpus.api.schemas import MAX_SECONDS, NAME, TIME, Schema, object_of
 from jobs.api import bulk_schemas, key_schemas, tenant_schemas, worker_schemas
@@ -265,7 +264,6 @@ def components() -> dict[str, Schema]:
             {"results": {"type": "array", "items": {"$ref": "#/components/schemas/ModelConfig"}}}
         ),
         **controls.components(),
-        **machines.components(),
         "Submit": submit(),
         "Batch": batch(),
         "BatchItem": batch_item(),

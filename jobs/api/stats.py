@@ -27,7 +27,7 @@ class Stats(JobView):
         pool's."""
         principal = principal_of(request)
         waiting: dict[str, list[Waiting]] = {}
-        for line in waiting_by_model_and_tenant(principal):
+        for line in waiting_by_model_and_tenant(principal, self.ports.waiting_of_all):
             waiting.setdefault(line.model, []).append(line)
         configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
         names = [name for name in configs if name in waiting or _may_submit(principal, name)]

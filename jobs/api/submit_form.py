@@ -7,10 +7,10 @@ from typing import Any
 
 from jsonschema import Draft202012Validator
 
-from foundation.canonical_json import canonical_json
 from foundation.http_api.json_body import check, compiled
 from foundation.http_api.plain_check import Plain, plain
 from foundation.http_api.problems import FieldError
+from foundation.json_text import canonical_json
 from jobs.api import schemas
 from jobs.api.parameters import NO_TIME, read_time
 from jobs.domain.errors import Refused

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
-from foundation.http_api.pages import PARAMETERS, CursorPages
+from foundation.http_api.parameters import PARAMETERS, CursorPages
 from foundation.http_api.problems import FieldError, Problem, validation_problem
 from gpus.api.base import actor, is_name, read_body
 from jobs.api.dead_letters import OperatorView

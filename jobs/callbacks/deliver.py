@@ -23,8 +23,8 @@ from django.db.models import Case, Max, OuterRef, QuerySet, Subquery, When
 from django.db.models.functions import Length
 
 from foundation.database import statements
-from foundation.database.pipeline import one_round_trip
 from foundation.database.statements import value
+from foundation.database.transactions import one_round_trip
 from gpus.registry.audit import record
 from jobs.models import Callback, CallbackTry, ReceiverCircuit, Tenant
 

@@ -24,9 +24,9 @@ from django.db import (
     transaction,
 )
 
-from foundation.database.pipeline import one_round_trip
+from foundation.database.transactions import one_round_trip
 from foundation.json_text import JsonText
-from gpus.runners.large_answers import TURN
+from gpus.runners.json_body import TURN
 from jobs.transitions import Touched, unit_of_work, write_out
 
 log = structlog.get_logger()

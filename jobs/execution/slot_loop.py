@@ -18,7 +18,7 @@ from gpus.errors import DoesNotFit, Interrupted
 from gpus.leasing.values import Wakes
 from gpus.protocol import Lease
 from gpus.registry import queries as fleet
-from gpus.registry.too_large import mark_too_large
+from gpus.registry.registry import mark_too_large
 from jobs.domain.retry import Ending
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.claimed import Claimed, Ready, TimeSlice

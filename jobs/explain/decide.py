@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from foundation.plurals import counted
+from foundation.texts import counted
 from jobs.domain.states import JobState, is_final
 from jobs.explain.limits import held_back, refused_at_submit
 from jobs.explain.snapshot import Index, Later, Reason, Snapshot

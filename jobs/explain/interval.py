@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpus.leasing.queue_forecast import Outlook
-from gpus.leasing.values import StartsIn
+from gpus.leasing.values import Outlook, StartsIn
 from jobs.explain.snapshot import Index, Reason, Snapshot
 
 UNKNOWABLE = frozenset(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gpus.leasing.queue_forecast import Outlook
+from gpus.leasing.values import Outlook
 from jobs.domain.errors import Refused
 from jobs.domain.states import JobState
 

@@ -26,7 +26,7 @@ from typing import Any
 from django.conf import settings
 from django.db import connection
 
-from foundation.plurals import counted
+from foundation.texts import counted
 from gpus.registry import queries as registry
 from jobs.domain.errors import ModelQueueFull, Refused, TenantQueueFull
 from jobs.limits import approximate_counts

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from foundation.plurals import counted
+from foundation.texts import counted
 from gpus.leasing.values import Tokens
 from jobs.domain.errors import BatchExceedsBurst, RateLimited, Refused
 from jobs.limits import redis_breaker

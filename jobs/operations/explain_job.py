@@ -11,8 +11,7 @@ from django.db.models import Count, Max, Q, Sum
 from foundation.database import statements
 from foundation.database.statements import value
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.queue_forecast import Outlook
-from gpus.leasing.values import ParkedFor, StartsIn
+from gpus.leasing.values import Outlook, ParkedFor, StartsIn
 from gpus.models import ModelConfig, Pause, Placement
 from gpus.protocol import DesiredState, Ticket
 from gpus.registry import queries as registry

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
+from collections import Counter
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -70,3 +74,26 @@ def add_by_code_if_possible(name: Name, counts: Mapping[str, int]) -> None:
 def read(name: Name) -> list[tuple[str, str, int]]:
     """(model, code, count)."""
     return list(Tally.objects.filter(name=name.value).values_list("model", "code", "count"))
+
+
+class BufferedCounts:
+    """Counts by code in memory, written once in `write_seconds` at most: what is refused again and again
+    costs no write for each. One object per process and name."""
+
+    def __init__(self, name: Name, *, write_seconds: float = 1.0) -> None:
+        self.write_seconds = write_seconds
+        self._name = name
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+        self._written_at = -math.inf
+
+    def count(self, code: str) -> None:
+        with self._lock:
+            self._counts[code] += 1
+            now = time.monotonic()
+            if now - self._written_at < self.write_seconds:
+                return
+            self._written_at = now
+            due = dict(self._counts)
+            self._counts.clear()
+        add_by_code_if_possible(self._name, due)

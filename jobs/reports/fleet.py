@@ -1,4 +1,4 @@
-"""Who works where: the fleet of `gpus.reports.fleet` with the jobs that run on it."""
+"""Who works where: the fleet of `gpus.reports` with the jobs that run on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.registry.index_sync import LeasesOf
-from gpus.reports.fleet import Cell, CellState, ServerRow, read_fleet
+from gpus.reports import Cell, CellState, ServerRow, read_fleet
 from jobs.models import Attempt
 
 SERVERS_PER_PAGE = 100

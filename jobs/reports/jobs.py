@@ -131,20 +131,14 @@ class Waiting:
     oldest_queued_at: datetime | None
 
 
-# of the process, like django.core.cache: its callers have no owner of it to pass
-_of_all: AdaptiveTtlValue[list[Waiting]] = AdaptiveTtlValue()
-
-
-def waiting_by_model_and_tenant(principal: Principal) -> list[Waiting]:
-    """Counts of unfinished jobs. An operator's read a row of each: with many they may be some seconds old."""
+def waiting_by_model_and_tenant(
+    principal: Principal, of_all: AdaptiveTtlValue[list[Waiting]]
+) -> list[Waiting]:
+    """Counts of unfinished jobs. An operator's read a row of each: with many they may be some seconds old, as
+    `of_all` keeps them for the process."""
     if principal.is_operator:
-        return _of_all.get(lambda: _waiting(principal))
+        return of_all.get(lambda: _waiting(principal))
     return _waiting(principal)
-
-
-def forget() -> None:
-    """What was remembered; for tests."""
-    _of_all.clear()
 
 
 def _waiting(principal: Principal) -> list[Waiting]:

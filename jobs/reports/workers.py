@@ -1,7 +1,8 @@
-"""Which processes of the dispatcher live, and what they do now: for operators."""
+"""For operators: which processes of the dispatcher live, what they do, and which key layouts they know."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,6 +10,9 @@ from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Now
 
 from gpus.models import Process
+from gpus.registry import processes
+from gpus.registry import queries as fleet_queries
+from gpus.registry.layouts import IndexState, read_index_states
 from gpus.registry.processes import silent_after
 from jobs.models import Attempt
 
@@ -52,3 +56,27 @@ def workers() -> list[WorkerRow]:
         )
         for row in Process.objects.annotate(age=age).order_by("kind", "name")
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """states: of all fleets. processes: those that live."""
+
+    states: dict[str, IndexState]
+    processes: Sequence[Process]
+
+    def others(self, state: IndexState) -> list[Process]:
+        """Processes that do nothing with an index of this state but as holders of leases."""
+        return [one for one in self.processes if one.layout != state.layout]
+
+    def can_take_over(self, layout: int) -> bool:
+        """Whether a GPU worker and a sweeper that know this layout live."""
+        kinds = {one.kind for one in self.processes if one.layout == layout}
+        return {Process.Kind.GPU.value, Process.Kind.SWEEPS.value} <= kinds
+
+
+def index_report() -> IndexReport:
+    """Two questions to the database."""
+    rows = read_index_states()
+    states = {fleet: rows.get(fleet, IndexState()) for fleet in sorted({*fleet_queries.fleets(), *rows})}
+    return IndexReport(states, list(processes.living().order_by("kind", "name")))

@@ -11,9 +11,8 @@ import structlog
 from django.db import transaction
 
 from foundation.database import bulk_rows
-from foundation.database.pipeline import one_round_trip
 from foundation.database.row_codec import new_row
-from foundation.database.write_lock import write_lock
+from foundation.database.transactions import one_round_trip, write_lock
 from foundation.ids import new_id
 from gpus.registry import queries as registry
 from jobs.domain.errors import Refused, UnknownModel

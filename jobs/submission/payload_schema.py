@@ -7,8 +7,18 @@ from typing import Any
 
 from django.conf import settings
 
-from foundation.foreign_schema import CHEAP_STEPS, Mismatch, Schema, SchemaRefused, compiled
-from foundation.schema_process import NoneFree, Patience, TooLong, TooMuchMemory, processes
+from foundation.foreign_schema import (
+    CHEAP_STEPS,
+    Mismatch,
+    NoneFree,
+    Patience,
+    Schema,
+    SchemaRefused,
+    TooLong,
+    TooMuchMemory,
+    compiled,
+    processes,
+)
 from jobs.domain.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
 
 ALONE_STEPS = CHEAP_STEPS // 10

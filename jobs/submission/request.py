@@ -10,7 +10,7 @@ from typing import Any
 
 from django.utils.dateparse import parse_datetime
 
-from foundation.canonical_json import canonical_json
+from foundation.json_text import canonical_json
 
 HIGHEST, DEFAULT_PRIORITY, LOWEST = 1, 5, 9
 PRIORITY_OF_TRUE = 2

@@ -26,9 +26,9 @@ def run_sweep(name: str) -> dict[str, Any]:
 def sweep_ages() -> dict[str, float]:
     """Seconds since each sweep's last run, by name; `tick` is beat's own."""
     from jobs.ports import production_ports
-    from jobs.sweeps import ages
+    from jobs.sweeps import base
 
-    return ages.sweep_ages(production_ports().clock.now())
+    return base.sweep_ages(production_ports().clock.now())
 
 
 @lru_cache(maxsize=1)

@@ -2,23 +2,29 @@
 
 Rules for all of them: a row is moved only by `jobs.transitions`, in a short transaction that is never held
 over Redis or HTTP; two at once do no harm, because every move is a compare-and-set; one bad row
-does not stop the others; without Redis the work on leases is skipped, and the note says so.
+does not stop the others; without Redis the work on leases is skipped, and the note says so. How long ago each
+last ran to its end is in the database, where the web process can read it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import structlog
 from django.db import OperationalError, transaction
 
+from foundation.database import bulk_rows
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.registry import queries as fleet_queries
 from jobs.execution.group_commit import is_about_the_write
+from jobs.models import SweepRun
 from jobs.ports import Ports
+from jobs.reports import counters
+from jobs.reports.ended_events import CURSOR
 
 log = structlog.get_logger(__name__)
 
@@ -121,3 +127,39 @@ def sweep_groups(name: str, groups: Iterable[Row], step: Callable[[Row], SweepCo
 
 def sweep_fleets(name: str, ports: Ports, step: Callable[[str, Leases], SweepCount]) -> SweepCount:
     return sweep_groups(name, fleet_queries.fleets(), lambda fleet: step(fleet, ports.leases(fleet)))
+
+
+def sweep_ages(now: datetime | None = None) -> dict[str, float]:
+    """Seconds by name; `tick` is beat's own, any other may also have been run by hand. One that never ran is
+    missing. Up to five seconds too old: the rows are written no more often."""
+    now = now or datetime.now(UTC)
+    return {
+        name: max(0.0, (now - at).total_seconds())
+        for name, at in SweepRun.objects.exclude(name=CURSOR).values_list("name", "at")
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """The runs of a sweep since its row was written before. at: when the last of them ended."""
+
+    at: datetime
+    count: SweepCount
+
+
+def write_runs(runs: Mapping[str, Ran]) -> None:
+    """One statement for all, and one for each that repaired something."""
+    rows = [
+        SweepRun(
+            name=name,
+            at=ran.at,
+            looked=ran.count.looked,
+            repaired=ran.count.repaired,
+            note="; ".join(ran.count.notes)[:500],
+        )
+        for name, ran in runs.items()
+    ]
+    if rows:
+        with transaction.atomic(savepoint=False):
+            bulk_rows.put_all(rows)
+    counters.add({(counters.Name.SWEEP_REPAIRS, "", name): ran.count.repaired for name, ran in runs.items()})

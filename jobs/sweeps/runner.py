@@ -17,8 +17,7 @@ import structlog
 from django.db import DatabaseError, connection
 
 from jobs.ports import Ports
-from jobs.sweeps.ages import Ran, write_runs
-from jobs.sweeps.base import SweepCount
+from jobs.sweeps.base import Ran, SweepCount, write_runs
 from jobs.sweeps.names import TICK
 from jobs.sweeps.registry import Entry
 from jobs.sweeps.silent_fleets import past_silent_fleets

@@ -15,9 +15,8 @@ from admin_ui.parts.groups import write_groups
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks, ClockWatch
-from gpus.leasing.queue_forecast import Outlook
-from gpus.leasing.store import redis_leases
-from gpus.leasing.values import Circuits, PoolDepth, SlotView, Wakes
+from gpus.leasing.store import RedisFleets
+from gpus.leasing.values import Circuits, Outlook, PoolDepth, SlotView, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
 from jobs import ports
 from jobs.events.announce import Announcer
@@ -164,7 +163,7 @@ def desk(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[Desk]:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     real = replace(
         World().ports(),
-        leases=lambda name: redis_leases(valkey.url, name),
+        leases=RedisFleets(lambda: valkey.url),
         announce=Announcer(lambda: valkey.url),
     )
     with override_settings(REDIS_URL=valkey.url), pytest.MonkeyPatch.context() as patch:

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui.actions import confirm_actions
+from admin_ui.actions import operations
 from gpus.models import Server
 from jobs.models import ApiKey, Job, Tenant
 
@@ -70,7 +70,7 @@ def test_nothing_is_done_before_the_answer_and_all_of_it_after(operator: Client,
 def test_the_page_names_the_rows_and_keeps_the_filter(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(confirm_actions, "NAMED", 2)
+    monkeypatch.setattr(operations, "NAMED", 2)
     where = reverse("admin:gpus_server_changelist") + "?pool__name__exact=flux"
     chosen = ticked("gpus_server", 1) | {"select_across": "1"}
     page = operator.post(where, chosen).content.decode()

@@ -9,8 +9,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui.actions.bulk_form import query_of_list
 from admin_ui.pages import bulk
+from admin_ui.pages.bulk import query_of_list
 from gpus.models import AuditEntry
 from jobs.models import Job, Tenant
 from jobs.operations.bulk import BulkAction

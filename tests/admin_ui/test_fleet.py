@@ -14,7 +14,7 @@ from django.urls import reverse
 
 from admin_ui.pages.servers import ServerPages
 from admin_ui.parts.fleet_forms import ServerForm
-from admin_ui.parts.live_admin import LiveAdmin
+from admin_ui.parts.live import LiveAdmin
 from gpus.models import ConfigVersion, ModelConfig, Placement, Pool, QuarantinedSlot, Server
 from gpus.protocol import DesiredState, QueueAlgorithm
 from gpus.registry.queries import read_headers

@@ -12,7 +12,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from admin_ui.pages import job_story
+from admin_ui.pages import job as job_page
 from gpus.models import AuditEntry
 from jobs.models import Attempt, Callback, Event, Job, PushedResult
 
@@ -81,7 +81,7 @@ def test_the_live_part_reads_no_payloads(viewer: Client) -> None:
 
 
 def test_a_job_of_many_attempts_shows_the_latest(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_story, "MOST_LANES", 3)
+    monkeypatch.setattr(job_page, "MOST_LANES", 3)
     job = job_in("queued")
     Attempt.objects.bulk_create(
         Attempt(
@@ -175,17 +175,17 @@ def test_what_a_run_put_out_so_far_is_hidden_like_its_result(viewer: Client, ope
 def test_a_talkative_run_does_not_push_the_course_of_its_job_off_the_page(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_story, "MOST_EVENTS", 4)
-    monkeypatch.setattr(job_story, "NEWS_LISTED", 3)
+    monkeypatch.setattr(job_page, "MOST_EVENTS", 4)
+    monkeypatch.setattr(job_page, "NEWS_LISTED", 3)
     job = job_in("running")
     Event.objects.bulk_create(
         Event(job=job, seq=seq, type=kind, at=NOW + timedelta(seconds=seq), data={"part": seq})
         for seq, kind in enumerate(["adopted", *["partial", "progress"] * 10], start=3)
     )
     Job.objects.filter(id=job.id).update(event_seq=23)
-    story = job_story.course(job, now=NOW)
+    story = job_page.course(job, now=NOW)
     assert [event.type for event in story.events] == ["submitted", "started", "adopted"]
-    listed = [step.event.seq for step in job_story.steps(job, story.events, with_output=False)]
+    listed = [step.event.seq for step in job_page.steps(job, story.events, with_output=False)]
     assert listed == [23, 22, 21, 3, 2, 1]
     page = page_of(viewer, job)
     assert "adopted" in page

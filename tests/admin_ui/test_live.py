@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from gpus.leasing.store import redis_leases
+from gpus.leasing.store import RedisFleets
 from gpus.models import ModelConfig, Pool
 from jobs import ports
 
@@ -30,8 +30,9 @@ def test_a_servers_slots_appear_and_go_as_it_is_saved(
     *,
     django_capture_on_commit_callbacks: Callable[..., AbstractContextManager[Any]],
 ) -> None:
-    leases = redis_leases(valkey.url, fleet)
-    real = replace(world.ports(), leases=lambda name: redis_leases(valkey.url, name))
+    fleets = RedisFleets(lambda: valkey.url)
+    leases = fleets(fleet)
+    real = replace(world.ports(), leases=fleets)
     monkeypatch.setattr(ports, "production_ports", lambda: real)
     leases.begin_rebuild("test")
     while not leases.wipe("test"):

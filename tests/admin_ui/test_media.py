@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin_ui.parts.media import MOST_FOUND, find_media
+from admin_ui.parts.viewer import MOST_FOUND, find_media
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 100).decode()
 HOST = "dispatcher.example"

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui.pages import callback_sample
+from admin_ui.pages import deliveries
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Server
 from gpus.registry.audit import record
 from gpus.registry.registry import configure_model
@@ -127,7 +127,7 @@ def test_a_test_callback_is_sent_and_its_answer_shown(
         sent.append((tenant.name, url, how["by"]))
         return Outcome(None, "OSError: no route", 12)
 
-    monkeypatch.setattr(callback_sample, "send_sample", send)
+    monkeypatch.setattr(deliveries, "send_sample", send)
     page = reverse("admin:jobs_callback_sample")
     tenant = Tenant.objects.get(name="acme")
     assert Job.objects.filter(tenant=tenant).exists()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from admin_ui.security_headers import SecureAnswers
+from admin_ui.middleware import SecureAnswers
 from dispatcher_project.asgi import make_application
 
 NAMES = (

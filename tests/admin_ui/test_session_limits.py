@@ -12,8 +12,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
-from admin_ui import session_limits
-from admin_ui.session_limits import BEGAN, SEEN
+from admin_ui import middleware
+from admin_ui.middleware import BEGAN, SEEN
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/fleet/"
@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(session_limits, "time", clock)
+    monkeypatch.setattr(middleware, "time", clock)
     return clock
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from foundation.plurals import counted
+from foundation.texts import counted
 
 
 def test_one_is_singular_and_all_else_plural() -> None:

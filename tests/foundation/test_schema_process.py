@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from foundation import schema_process
-from foundation.foreign_schema import compiled
-from foundation.schema_process import NoneFree, Patience, SchemaProcesses, TooLong, TooMuchMemory
+from foundation import foreign_schema
+from foundation.foreign_schema import NoneFree, Patience, SchemaProcesses, TooLong, TooMuchMemory, compiled
 
 NODE = {"$ref": "#/$defs/n"}
 TREE = {
@@ -84,7 +83,7 @@ def test_a_check_that_needs_too_much_memory_is_ended(
 def test_a_check_ends_also_without_its_parent(settings: LazySettings) -> None:
     """Which would have killed it in time."""
     settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_seconds=0.5)
-    process = schema_process._start()
+    process = foreign_schema._start()
     try:
         assert process.stdin is not None
         text = json.dumps(compiled(unevaluated(30)).text)
@@ -92,7 +91,7 @@ def test_a_check_ends_also_without_its_parent(settings: LazySettings) -> None:
         process.stdin.flush()
         assert process.wait(60) == -signal.SIGXCPU
     finally:
-        schema_process._end(process)
+        foreign_schema._end(process)
 
 
 def test_long_checks_are_bounded(processes: SchemaProcesses, settings: LazySettings) -> None:

@@ -11,7 +11,7 @@ from django.http import QueryDict
 from hypothesis import strategies as st
 from rest_framework.exceptions import APIException
 
-from admin_ui.parts.media import find_media
+from admin_ui.parts.viewer import find_media
 from foundation import foreign_json
 from foundation.http_api import parameters as gpus_parameters
 from foundation.http_api.json_body import check, compiled, read_json

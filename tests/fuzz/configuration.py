@@ -18,7 +18,7 @@ from gpu_host.handlers.errors import ContractError
 from gpu_host.llm_servers.declared import read_file
 from gpu_host.node.config import ConfigError, read_handlers
 from gpus.leasing import codec
-from gpus.leasing.queue_forecast import Outlook, read_outlook
+from gpus.leasing.values import Outlook, read_outlook
 from jobs.events.announce import read_announcement
 
 from .parser import Parser

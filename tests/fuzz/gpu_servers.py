@@ -14,7 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from foundation import foreign_json
-from gpu_host.local.wire import Pipe, PipeBroken
+from gpu_host.local.frames import Pipe, PipeBroken
 from gpu_host.node.http_server import HttpServer
 from gpu_host.node.routes import _read_order
 from gpu_host.node.wire import Request, reply_json
@@ -22,12 +22,12 @@ from gpus.errors import GpuError
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners import answers, cog_http, json_body, refusals
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, RunRequest
-from gpus.runners.heads import ordinary_head
 from gpus.runners.health_probe import Health
 from gpus.runners.llm import llm_error_of
 from gpus.runners.ollama_http import OllamaRunner, Words
 from gpus.runners.openai_http import Chunks, OpenAiRunner
 from gpus.runners.registry import RUNNERS, runner_for
+from gpus.runners.transport import ordinary_head
 
 from .parser import JSON, Parser, objects
 

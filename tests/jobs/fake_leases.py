@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.queue_forecast import Outlook
 from gpus.leasing.values import (
     Beat,
     Circuits,
     Measured,
+    Outlook,
     ParkedFor,
     PoolDepth,
     Pushed,

@@ -10,7 +10,7 @@ from django.db.utils import ConnectionHandler
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
-from gpus.leasing.store import redis_leases
+from gpus.leasing.store import RedisFleets
 from tests.builders import make_ports
 from tests.laws import assert_laws
 from tests.scenarios.running import System
@@ -38,7 +38,7 @@ class Judge:
 
     def assert_laws(self) -> None:
         """Every job must be over by now."""
-        leases = redis_leases(self._system.facts["redis_url"], "main")
+        leases = RedisFleets(lambda: str(self._system.facts["redis_url"]))("main")
         peaks = {server.name: server.node.health()["max_running"] for server in self._system.servers}
         with self.rows():
             assert_laws(

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from gpus.leasing.store import redis_leases
+from gpus.leasing.store import RedisFleets
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.scenarios.gates import open_gate
 from tests.scenarios.running import System
@@ -20,7 +20,7 @@ def test_a_flushed_redis_loses_no_job_and_runs_none_twice(system: System) -> Non
     ids = system.tenant.submit_batch("flushed", [{"gate": "flushed"}] * 10)
     beside = system.tenant.submit_batch("flushed-sync", [{"gate": "flushed"}] * 3)
     wait_for(lambda: len(server.running()) == 2 and sync.running(), what="full slots")
-    leases = redis_leases(system.facts["redis_url"], "main")
+    leases = RedisFleets(lambda: str(system.facts["redis_url"]))("main")
     before = leases.generation()
 
     with system.redis() as redis:

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
-from gpus.leasing.store import redis_leases
+from gpus.leasing.store import RedisFleets
 from gpus.leasing.values import SlotView
 from gpus.protocol import DesiredState, SystemClock, Ticket
 from gpus.registry.audit import cli_actor
@@ -57,6 +57,10 @@ class State:
 
     redis_url: str
     tenants: dict[str, int] = field(default_factory=dict)
+    _leases: RedisFleets = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._leases = RedisFleets(lambda: self.redis_url)
 
     def use_database_port(self, port: int) -> None:
         """Every thread's next connection goes there."""
@@ -76,7 +80,7 @@ class State:
         """Nothing that only looks shall wake anybody."""
         return Ports(
             clock=SystemClock(),
-            leases=lambda fleet: redis_leases(self.redis_url, fleet),
+            leases=self._leases,
             send_wakes=lambda wakes: 0,
             wake_callbacks=lambda ids: None,
             announce=lambda ids: None,
@@ -124,7 +128,7 @@ class State:
 
     def slot_views(self, servers: Collection[str]) -> dict[str, SlotView] | None:
         try:
-            leases = redis_leases(self.redis_url, FLEET)
+            leases = self._leases(FLEET)
             return {view.slot: view for server in servers for view in leases.slots(server)}
         except (LeasingUnavailable, RedisError):
             return None
@@ -144,7 +148,7 @@ class State:
                 waiting = Job.objects.filter(id__in=jobs, state=JobState.QUEUED.value)
                 found: dict[str, str] = {}
                 for job in waiting.defer("payload", "result"):
-                    leases = redis_leases(self.redis_url, FLEET)
+                    leases = self._leases(FLEET)
                     if leases.has_tickets(job.pool, [job.ticket])[0]:
                         found[job.id] = job.pool
                 return found
@@ -155,7 +159,7 @@ class State:
     def tickets(self, pools: Collection[str]) -> int:
         """How many jobs have their ticket; 0 while Redis does not answer."""
         try:
-            leases = redis_leases(self.redis_url, FLEET)
+            leases = self._leases(FLEET)
             return sum(sum(leases.depth(pool).waiting.values()) for pool in pools)
         except (LeasingUnavailable, RedisError):
             return 0
@@ -168,7 +172,7 @@ class State:
             with _unless_away():
                 for job in oldest.defer("payload", "result")[:_LOOKED_AT]:
                     lines.setdefault(job.pool, []).append(job.ticket)
-                leases = redis_leases(self.redis_url, FLEET)
+                leases = self._leases(FLEET)
                 return all(all(leases.has_tickets(pool, tickets)) for pool, tickets in lines.items())
         except (LeasingUnavailable, RedisError):
             pass

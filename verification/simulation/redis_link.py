@@ -14,7 +14,6 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gpus.leasing import keys
 from gpus.leasing.arguments import Argument
-from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.scripts import (
     UNGREETED,
     Loaded,
@@ -25,6 +24,7 @@ from gpus.leasing.scripts import (
     library_text,
 )
 from gpus.leasing.store import RedisLeases
+from gpus.registry.layouts import IndexGate
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
 

@@ -11,7 +11,7 @@ from django.db.models import Count, Exists, OuterRef, Q
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.paint import age, plain
 from foundation.foreign_schema import Schema, SchemaRefused, compiled
-from foundation.plurals import counted
+from foundation.texts import counted
 from gpus.health.circuits import all_circuits
 from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.models.server import TOO_LARGE

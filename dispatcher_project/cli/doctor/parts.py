@@ -14,13 +14,13 @@ from django.db.migrations.executor import MigrationExecutor
 from dispatcher_project.cli.command import about_redis
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.paint import age
-from foundation.plurals import counted
+from foundation.texts import counted
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
 from gpus.registry import queries as registry
 from jobs.reports.database_clock import database_time
-from jobs.reports.index_layouts import index_report
+from jobs.reports.workers import index_report
 
 OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0

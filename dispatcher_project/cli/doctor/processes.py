@@ -8,14 +8,14 @@ from django.conf import settings
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.paint import age, plain
-from foundation.plurals import counted
+from foundation.texts import counted
 from gpus.models import Server
 from gpus.protocol import STARTED_HERE
 from jobs.api.metrics import SET_A_TOKEN
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.sweeps import TICK
-from jobs.sweeps.ages import sweep_ages
+from jobs.sweeps.base import sweep_ages
 from jobs.sweeps.registry import Sweeps
 from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, queue_of
 

@@ -16,7 +16,7 @@ from dispatcher_project.cli.dead_letters import (
     letter_lines,
     work_through,
 )
-from foundation.plurals import counted
+from foundation.texts import counted
 from jobs import ports as wiring
 from jobs.operations.bulk import BulkAction, JobFilter
 from jobs.reports.failures import dead_letter_groups

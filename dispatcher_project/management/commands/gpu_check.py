@@ -37,8 +37,7 @@ class Command(BaseCommand):
         from gpu_host.local.check import check
         from gpu_host.local.device import NoSuchDevice
         from gpu_host.local.memory import Gauge, machine_gauge
-        from gpu_host.local.nvml import NvmlError
-        from gpu_host.local.vram import VramGauge
+        from gpu_host.local.nvml import NvmlError, VramGauge
 
         try:
             device, nvml = find_device(options["gpu"])

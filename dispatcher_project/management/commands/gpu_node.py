@@ -5,10 +5,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from gpu_host.node.arguments import add_arguments, config_from
-from gpu_host.node.config import ConfigError
-from gpu_host.node.process import StopSignal, stop_after_runs
-from gpu_host.node.server import Node
+from gpu_host.node.config import ConfigError, add_arguments, config_from
+from gpu_host.node.server import Node, StopSignal, stop_after_runs
 
 
 class Command(BaseCommand):

@@ -10,7 +10,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.keys import LAYOUT
 from jobs import ports as wiring
 from jobs.operations import index_switch
-from jobs.reports.index_layouts import index_report
+from jobs.reports.workers import index_report
 
 NOT_DONE = 1
 _STEP_SECONDS = 0.5

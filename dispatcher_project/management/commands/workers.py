@@ -4,7 +4,7 @@ from typing import Any
 
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.paint import age
-from foundation.plurals import counted
+from foundation.texts import counted
 from jobs.api.workers import worker_json
 from jobs.reports.workers import workers
 

@@ -1,5 +1,5 @@
 -- Why: explains why a job waits, or would wait: everything that the line knows of it, in one call. Caller:
---   gpus/leasing/queue_forecast.py.
+--   gpus/leasing/values.py.
 -- Keys: asked, circuits, classes, depth, estimates, forecast, generation, heads, held, kept, leases, line, marks,
 --   models, paid, parked, pool, running, server, serving, slot, states, tenants, turn
 -- Args:
@@ -9,7 +9,7 @@
 --   priority: number
 --   place_us: number
 --   most_servers: number, to look at
--- Returns: a JSON object, see gpus/leasing/queue_forecast.py; {"rebuilding": true} while the index is not whole
+-- Returns: a JSON object, see gpus/leasing/values.py; {"rebuilding": true} while the index is not whole
 -- include: keys
 -- include: call
 -- include: index

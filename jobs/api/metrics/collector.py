@@ -68,7 +68,7 @@ class DispatcherCollector(Collector):
         pinned: list[Server] = []
         try:
             found = [
-                *work.collect(now, name_tenants=self._name_tenants),
+                *work.collect(now, ports, name_tenants=self._name_tenants),
                 *fleet.collect(now, name_tenants=self._name_tenants),
                 *upkeep.collect(now),
                 fleet.circuits(ports),

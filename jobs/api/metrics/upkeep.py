@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from jobs.callbacks.report import delivery_report
 from jobs.models import Callback
 from jobs.reports import counters
-from jobs.sweeps.ages import sweep_ages
+from jobs.sweeps.base import sweep_ages
 
 MOST_CALLBACKS = 10_000
 """More pending ones are not counted out."""

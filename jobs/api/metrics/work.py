@@ -10,6 +10,7 @@ from itertools import accumulate
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from jobs.models import DEAD_LETTER, Job, Rollup, Tenant
+from jobs.ports import Ports
 from jobs.reports import counters
 from jobs.reports.jobs import UNFINISHED, Principal, waiting_by_model_and_tenant
 from jobs.reports.rollups import BOUNDS_SECONDS, EVER, Sums
@@ -20,14 +21,14 @@ _EVERYTHING = Principal(None, is_operator=True, name="metrics")
 _FINAL = ("completed", "failed", "cancelled")
 
 
-def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
-    yield from _unfinished(now)
+def collect(now: datetime, ports: Ports, *, name_tenants: bool) -> Iterator[Metric]:
+    yield from _unfinished(now, ports)
     yield from _finished(name_tenants)
     yield _attempts()
     yield _dead_letters()
 
 
-def _unfinished(now: datetime) -> Iterator[Metric]:
+def _unfinished(now: datetime, ports: Ports) -> Iterator[Metric]:
     jobs = GaugeMetricFamily(
         "dispatcher_jobs", "Jobs that are not over, by state.", labels=["model", "state"]
     )
@@ -36,7 +37,7 @@ def _unfinished(now: datetime) -> Iterator[Metric]:
     )
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[str, datetime] = {}
-    for line in waiting_by_model_and_tenant(_EVERYTHING):
+    for line in waiting_by_model_and_tenant(_EVERYTHING, ports.waiting_of_all):
         for one in UNFINISHED:
             counts[line.model, one.value] += getattr(line, one.value)
         if line.oldest_queued_at is not None:

@@ -10,11 +10,11 @@ from django.core.management import CommandError, call_command
 
 from dispatcher_project.celery_transport import pinned
 from dispatcher_project.celery_transport.pinned import PinnedOptions, _hear, find_device, run_pinned_worker
-from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.code import Declared
 from gpu_host.local.device import NoSuchDevice
+from gpu_host.local.gpu import LocalRunner
 from gpu_host.local.nvml import Nvml, NvmlError
 from gpu_host.local.orders import Order
-from gpu_host.local.runner import LocalRunner
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.registry.model_fields import RegistryRefused
 from gpus.runners.base import Abort, RunRequest

@@ -8,7 +8,7 @@ import pytest
 from django.core.serializers.json import DjangoJSONEncoder
 from rest_framework.test import APIRequestFactory
 
-from gpus.api.circuits import CircuitList
+from gpus.api.controls import CircuitList
 from gpus.api.permissions import IsOperator
 from gpus.errors import Verdict
 from gpus.health.circuits import circuit_of

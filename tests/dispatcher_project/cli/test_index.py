@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from dispatcher_project.management.commands import index
-from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.keys import LAYOUT
 from gpus.models import FleetIndex, Process
 from gpus.registry import processes
+from gpus.registry.layouts import IndexGate
 from jobs import ports as wiring
 from jobs.operations.index_switch import begin_switch
 from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, while_waiting, world

@@ -15,8 +15,7 @@ from dispatcher_project.management.commands import top
 from gpus.models import Pause, QuarantinedSlot, Server
 from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.sweeps.ages import Ran, write_runs
-from jobs.sweeps.base import SweepCount
+from jobs.sweeps.base import Ran, SweepCount, write_runs
 from jobs.transitions import end_waiting
 from tests.builders import WrongClocks
 from tests.dispatcher_project.cli.conftest import Terminal, World

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher_project.supervisor.guard import MARKER_VARIABLE, marked_processes
-from gpu_host.local.environment import for_models
+from gpu_host.local.process import for_models
 
 from .conftest import Run, child, is_alive, wait_until
 

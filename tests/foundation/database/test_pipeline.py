@@ -10,7 +10,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from foundation.database import bulk_rows
-from foundation.database.pipeline import one_round_trip
+from foundation.database.transactions import one_round_trip
 from jobs.models import Event, Job
 from tests.builders import make_job
 

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpu_host.handlers import RunContext
-from gpu_host.handlers.code import ModelCode, find_models
-from gpu_host.handlers.declared import Declared, declared_by, read_declared
+from gpu_host.handlers.code import Declared, ModelCode, declared_by, find_models
 from gpu_host.handlers.errors import ContractError
 
 HERE = "tests.gpu_host.handlers"
@@ -79,7 +78,7 @@ def test_a_declaration_that_makes_no_sense_is_refused(said):
 
 def test_a_declaration_survives_the_pipe():
     declared = Declared("m", vram_mb=5.0, at_once=3, min_resident=True)
-    assert read_declared(declared.as_json()) == declared
+    assert Declared(**declared.as_json()) == declared
 
 
 def test_an_unload_that_raises_forgets_the_handle_all_the_same():

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_host.handlers import BadInput, Cancelled, OutOfMemory, RunContext, TransientGpuError
 from gpu_host.handlers.code import ModelCode
-from gpu_host.local.wire import Pipe
+from gpu_host.local.frames import Pipe
 from tests.gpu_host.local.unspeakable import Mute, Unspeakable, broken
 
 _MIB = 1024 * 1024

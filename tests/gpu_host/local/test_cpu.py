@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_host.local.cpu import ProcessMeter
+from gpu_host.local.telemetry import ProcessMeter
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="Linux tells it")
 BUSY, IDLE = "while True: pass", "import time; time.sleep(600)"

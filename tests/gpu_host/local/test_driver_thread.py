@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from gpu_host.local.driver_thread import DriverThread, Unanswered
+from gpu_host.local.nvml import DriverThread, Unanswered
 from tests.gpu_host.node.caller import eventually
 
 

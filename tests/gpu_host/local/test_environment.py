@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_host.local.environment import for_models
+from gpu_host.local.process import for_models
 from tests.gpu_host.local.conftest import Bench
 
 SECRETS = [

@@ -9,11 +9,10 @@ from types import CodeType, ModuleType
 import pytest
 
 from gpu_host.local import nvml as nvml_module
-from gpu_host.local import xids as xids_module
+from gpu_host.local import nvml as xids_module
 from gpu_host.local.device import CPU, NoSuchDevice, choose_device
-from gpu_host.local.nvml import Nvml, NvmlError
+from gpu_host.local.nvml import Nvml, NvmlError, VramGauge
 from gpu_host.local.telemetry import MachineMeter, measure
-from gpu_host.local.vram import VramGauge
 from tests.gpu_host.local.fake_nvml import Card, FakeNvml
 
 OURS = os.getsid(0)

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from gpu_host.local.gpu import LocalGpu, notify_waiters
-from gpu_host.local.knobs import Knobs
-from gpu_host.local.nvml import Nvml
+from gpu_host.local.loaded_models import Knobs
+from gpu_host.local.nvml import Nvml, VramGauge
 from gpu_host.local.orders import Order, Stopped
-from gpu_host.local.vram import VramGauge
 from gpu_host.local.watchdog import READ_SECONDS, Watchdog
 from gpus.errors import GpuBusy, Interrupted
 from gpus.runners.base import Abort

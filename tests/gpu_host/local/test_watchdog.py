@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpu_host.handlers.declared import Declared
+from gpu_host.handlers.code import Declared
 from gpu_host.local.nvml import GpuReading
 from gpu_host.local.orders import Order, Run, Stopped
 from gpu_host.local.watchdog import Activity, Watchdog, hung, observe, why_sick

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_host.local.nvml import Nvml, NvmlError
-from gpu_host.local.xids import ANY_INSTANCE, sick_by
+from gpu_host.local.nvml import ANY_INSTANCE, Nvml, NvmlError, sick_by
 from tests.gpu_host.local.fake_nvml import Card, FakeNvml
 
 

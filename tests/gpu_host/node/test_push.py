@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpu_host.node import push
+from gpu_host.node import work
 from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.raw_server import RawServer
 
@@ -33,7 +33,7 @@ class Receiver(RawServer):
 
 @pytest.fixture
 def receiver(monkeypatch) -> Iterator[Receiver]:
-    monkeypatch.setattr(push, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(work, "_PAUSE_SECONDS", 0.01)
     with Receiver() as server:
         yield server
 
@@ -72,7 +72,7 @@ def test_a_push_ends(start, receiver, statuses, requests, delivered):
     node.dispatch({"seconds": 0}, Idempotency_Key="a", X_Callback_Url=receiver.url)
     run = node.node.admission._by_attempt["a"]
     receiver.statuses = statuses
-    assert push.push(run, threading.Event()) is delivered
+    assert work.push(run, threading.Event()) is delivered
     assert len(receiver.requests) == requests
 
 

@@ -10,8 +10,7 @@ from django.db import models
 
 from admin_ui.pages.models import ModelConfigPages
 from admin_ui.parts.fleet_forms import ModelConfigForm
-from gpus.api.option_schema import schema_of
-from gpus.api.schemas import model_config_body, register_body
+from gpus.api.schemas import model_config_body, register_body, schema_of
 from gpus.models import ModelConfig
 from gpus.models.option_rules import Matches, MoreThan
 from gpus.protocol import ModelSpec

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.health.observed import observed
 from gpus.leasing.values import SlotView
 from gpus.models import Pool, Server
+from gpus.reports import observed
 
 
 def view(state: str, *, resting: bool = False) -> SlotView:

@@ -15,7 +15,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing import connect as connect_module
 from gpus.leasing import keys, store
 from gpus.leasing.connect import connect
-from gpus.leasing.store import redis_leases
+from gpus.leasing.store import RedisFleets
 from tests.sentinels import NEVER_SECONDS, watched
 
 from .rig import Rig
@@ -109,18 +109,19 @@ def test_a_master_is_found_by_its_sentinels(tmp_path: Path) -> None:
 
 def test_a_cluster_that_does_not_answer_makes_leasing_unavailable() -> None:
     with pytest.raises(LeasingUnavailable, match="does not answer"):
-        redis_leases("redis+cluster://127.0.0.1:1", "main")
+        RedisFleets(lambda: "redis+cluster://127.0.0.1:1")("main")
 
 
-def test_a_store_is_made_once_per_process_url_and_fleet(
+def test_a_store_is_made_once_per_process_and_fleet(
     valkey: EmbeddedValkey, fleet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = redis_leases(valkey.url, fleet)
-    assert redis_leases(valkey.url, fleet) is one
-    assert redis_leases(valkey.url, f"{fleet}b") is not one
+    fleets = RedisFleets(lambda: valkey.url)
+    one = fleets(fleet)
+    assert fleets(fleet) is one
+    assert fleets(f"{fleet}b") is not one
     assert one._lease_us == settings.DISPATCHER.lease_seconds * 1_000_000
     monkeypatch.setattr(store.os, "getpid", os.getppid)
-    assert redis_leases(valkey.url, fleet) is not one
+    assert fleets(fleet) is not one
 
 
 @pytest.mark.parametrize("fleet", ["", "a{b", "a}b", "a:b"])

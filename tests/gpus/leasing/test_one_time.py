@@ -9,10 +9,10 @@ import pytest
 
 from gpus.leasing import keys
 from gpus.leasing.connect import connect
-from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Lease
+from gpus.registry.layouts import IndexGate
 
 from .rig import POOL, Rig
 

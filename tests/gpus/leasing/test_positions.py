@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpus.leasing.queue_forecast import Outlook
+from gpus.leasing.values import Outlook
 from gpus.protocol import PushOutcome
 
 from .rig import POOL, Rig

@@ -13,8 +13,8 @@ from gpus.health.pinned_servers import register_pinned
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, Server
 from gpus.protocol import DesiredState
-from gpus.registry import machines
-from gpus.registry.machines import switch_machine
+from gpus.registry import controls
+from gpus.registry.controls import switch_machine
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import register_server
 from tests.builders import make_model, make_server
@@ -78,7 +78,7 @@ def test_it_is_all_of_them_or_none(of: Any, monkeypatch: pytest.MonkeyPatch) -> 
         if target == "server:box-gpu1":
             raise RuntimeError("the disk is full")
 
-    monkeypatch.setattr(machines, "record", fails)
+    monkeypatch.setattr(controls, "record", fails)
     with pytest.raises(RuntimeError):
         switch_machine("box", DesiredState.OFF, by=BY, leases=of)
     assert wanted()["box-gpu0"] == "on"

@@ -12,7 +12,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Beat, SlotView
 from gpus.models import Pause, Pool, QuarantinedSlot, Server
 from gpus.protocol import split_slot
-from gpus.reports.fleet import CellState, Fleet, cell_of, read_fleet
+from gpus.reports import CellState, Fleet, cell_of, read_fleet
 from tests.builders import make_model, make_server
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

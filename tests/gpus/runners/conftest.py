@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from gpus.runners.pool import Pool
+from gpus.runners.connections import Pool
 from gpus.runners.transport import HttpTransport
 from tests.gpus.runners.raw_server import RawServer, Script
 

@@ -41,9 +41,8 @@ from gpus.runners.base import (
     RunRequest,
     StillRunning,
 )
-from gpus.runners.pool import Pool
-from gpus.runners.registry import find_runner, runner_for
-from gpus.runners.server_runner import ServerRunner
+from gpus.runners.connections import Pool
+from gpus.runners.registry import ServerRunner, find_runner, runner_for
 from gpus.runners.transport import HttpTransport
 from tests.gpu_host.node.caller import eventually
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpu_host.local.runner import LocalRunner
+from gpu_host.local.gpu import LocalRunner
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from gpus.protocol import Endpoint, ModelSpec

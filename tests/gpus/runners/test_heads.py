@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpus.runners.heads import MAX_LINES, ordinary_head
+from gpus.runners.transport import MAX_LINES, ordinary_head
 
 ORDINARY = [
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",

@@ -13,7 +13,7 @@ from foundation.json_text import JsonText
 from gpus.errors import GpuError
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, Response, Runner, RunRequest
-from gpus.runners.large_answers import SMALL_VALUES, TURN, read_in_turn
+from gpus.runners.json_body import SMALL_VALUES, TURN, read_in_turn
 from gpus.runners.llm import object_in
 from gpus.runners.registry import runner_for, runner_names
 from tests.gpu_host.node.caller import eventually

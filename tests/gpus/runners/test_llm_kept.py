@@ -9,9 +9,9 @@ import pytest
 
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import RunRequest
-from gpus.runners.lines import ServerEvents
 from gpus.runners.ollama_http import Words
 from gpus.runners.openai_http import Chunks
+from gpus.runners.streaming import ServerEvents
 from gpus.runners.transport import ResponseTooLarge
 
 RUN = RunRequest(

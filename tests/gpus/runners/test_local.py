@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpu_host.local.gpu import LocalRunner
 from gpu_host.local.orders import Order, Stopped
-from gpu_host.local.runner import LocalRunner
 from gpus.errors import RunFailed
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from gpus.protocol import ModelSpec
 from gpus.runners import registry
+from gpus.runners.http_runner import SyncHttpRunner
 from gpus.runners.registry import BUILT_IN, GROUP, RunnerMissing, RunnerRegistry, checked, runner_for
-from gpus.runners.sync_http import SyncHttpRunner
 
 
 class Acme(SyncHttpRunner):

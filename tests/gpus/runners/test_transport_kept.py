@@ -10,7 +10,7 @@ import pytest
 
 from gpus.errors import ServerLost
 from gpus.runners import connections
-from gpus.runners import pool as pool_module
+from gpus.runners import connections as pool_module
 from gpus.runners.connections import Connection, Origin
 from tests.gpus.runners.certificates import make_tls
 from tests.gpus.runners.posting import polite, post

@@ -21,6 +21,7 @@ from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
 from jobs.ports import Ports, RedisRest
+from jobs.reports.counters import BufferedCounts, Name
 from tests.jobs.fake_leases import FakeLeases
 
 
@@ -41,6 +42,7 @@ class World:
     clock: Clock = field(default_factory=SystemClock)
     transport: Transport = field(default_factory=Unreachable)
     redis_rest: RedisRest = field(default_factory=RedisRest)
+    push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
 
     def send_wakes(self, wakes: Sequence[Wakes]) -> int:
         self.wakes += wakes
@@ -57,6 +59,7 @@ class World:
             after=lambda seconds, work: None,
             transport=self.transport,
             redis_rest=self.redis_rest,
+            push_refusals=self.push_refusals,
         )
 
 

@@ -18,8 +18,7 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
 from jobs import ports as wiring
 from jobs.api import health
-from jobs.sweeps.ages import Ran, write_runs
-from jobs.sweeps.base import SweepCount
+from jobs.sweeps.base import Ran, SweepCount, write_runs
 from tests.builders import WrongClocks
 
 from .conftest import World

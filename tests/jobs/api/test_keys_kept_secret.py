@@ -13,7 +13,7 @@ from django.db import OperationalError
 from rest_framework.test import APIClient
 
 from dispatcher_project.logging import hide_tokens, logging_config
-from foundation.hidden_keys import hide_keys
+from foundation.texts import hide_keys
 from jobs.api import authentication
 from jobs.events import pulse, stream
 from jobs.models import ApiKey

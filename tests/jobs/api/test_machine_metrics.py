@@ -12,7 +12,7 @@ from admin_ui.dashboard.labels import measured
 from gpus.health.pinned_servers import beat_of, register_pinned
 from gpus.leasing.values import Beat
 from gpus.models import Server
-from gpus.reports.fleet import read_fleet
+from gpus.reports import read_fleet
 
 from .conftest import World
 from .test_metrics import scrape

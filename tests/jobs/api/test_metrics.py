@@ -24,11 +24,9 @@ from gpus.protocol import ServerSpec
 from jobs.api.metrics import DispatcherCollector
 from jobs.models import Callback, Job
 from jobs.reports import counters
-from jobs.reports.event_horizon import EventHorizon
 from jobs.reports.jobs import UNFINISHED
-from jobs.sweeps.ages import Ran, write_runs
-from jobs.sweeps.base import SweepCount
-from jobs.sweeps.rollups import RollupsSweep
+from jobs.sweeps.base import Ran, SweepCount, write_runs
+from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests import builders
 from tests.jobs.lives import Lives
 

@@ -11,7 +11,7 @@ from foundation.ids import new_id
 from gpus.models import ModelConfig
 from jobs.execution.pushes import push_token
 from jobs.models import Attempt, Job, PushedResult
-from jobs.reports import counters, push_refusals
+from jobs.reports import counters
 from tests.builders import make_job, make_running
 
 from .conftest import World
@@ -137,7 +137,6 @@ def test_pushes_of_one_attempt_are_bounded(
     anonymous: APIClient, job: Job, attempt: str, settings: Any, bound: dict[str, int]
 ) -> None:
     settings.DISPATCHER = settings.DISPATCHER.__class__(**bound)
-    push_refusals.forget()
     for _ in range(3):
         assert push(anonymous, job, attempt, GOES_ON).status_code == 200  # 23 bytes each
     refused = push(anonymous, job, attempt)
@@ -148,13 +147,12 @@ def test_pushes_of_one_attempt_are_bounded(
 
 
 def test_a_refusal_is_counted_without_a_write_for_each(
-    anonymous: APIClient, job: Job, attempt: str, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, job: Job, attempt: str, world: World
 ) -> None:
-    push_refusals.forget()
     end(attempt)
     for _ in range(3):
         problem(push(anonymous, job, attempt), 409, "attempt_over")
     assert counters.read(counters.Name.PUSHES_REFUSED) == [("", "attempt_over", 1)]
-    monkeypatch.setattr(push_refusals, "WRITE_SECONDS", 0.0)
+    world.push_refusals.write_seconds = 0.0
     problem(push(anonymous, job, attempt), 409, "attempt_over")
     assert counters.read(counters.Name.PUSHES_REFUSED) == [("", "attempt_over", 4)]

@@ -24,7 +24,7 @@ from dispatcher_project.web.tenant_shares import (
     TooManyInFlight,
     holder_of,
 )
-from foundation.http_api.late_body import LATER_KEY
+from foundation.http_api.json_body import LATER_KEY
 from jobs.api import authentication, refusals
 from jobs.api.unknown import unknown_route
 from jobs.reports import counters

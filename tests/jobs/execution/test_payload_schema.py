@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from foundation.foreign_schema import CHEAP_STEPS, Mismatch
-from foundation.schema_process import NoneFree, TooLong, TooMuchMemory
+from foundation.foreign_schema import CHEAP_STEPS, Mismatch, NoneFree, TooLong, TooMuchMemory
 from jobs.domain.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
 from jobs.submission import payload_schema
 from jobs.submission.payload_schema import Checks, check_payload, comes_alone

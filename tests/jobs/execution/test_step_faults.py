@@ -10,8 +10,8 @@ from django.db import OperationalError
 
 from gpus.errors import Interrupted, ServerLost
 from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
-from gpus.runners.async_http import AsyncHttpRunner
 from gpus.runners.base import Accepted, Response, RunRequest
+from gpus.runners.http_runner import AsyncHttpRunner
 from jobs.execution.attempt_run import AttemptRun, run_seconds
 from jobs.execution.completion import Completion, EndWritten, PendingRelease
 from jobs.execution.group_commit import GroupCommitWriter

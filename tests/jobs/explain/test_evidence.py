@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpus.leasing.queue_forecast import Outlook
+from gpus.leasing.values import Outlook
 from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.snapshot import Servers, Snapshot

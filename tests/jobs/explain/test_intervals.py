@@ -10,7 +10,7 @@ import pytest
 from benchmarks.explain_intervals import measure
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
-from gpus.leasing.queue_forecast import Outlook
+from gpus.leasing.values import Outlook
 from jobs.explain.decide import explain
 from jobs.explain.interval import UNKNOWABLE, starts_in
 from jobs.explain.snapshot import Index, Reason, Servers, Snapshot

@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from gpus.leasing.queue_forecast import Outlook
+from gpus.leasing.values import Outlook
 from gpus.protocol import DesiredState
 from gpus.registry import queries as registry
 from jobs.domain.states import JobState

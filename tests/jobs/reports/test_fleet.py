@@ -9,7 +9,7 @@ import pytest
 
 from gpus.errors import LeasingUnavailable
 from gpus.models import QuarantinedSlot, Server
-from gpus.reports.fleet import CellState
+from gpus.reports import CellState
 from jobs.reports import fleet as fleet_module
 from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
 from tests.builders import START, AbsentLeases, make_job, make_model, make_running, make_server, make_tenant

@@ -7,10 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from jobs.models import Job, Rollup
-from jobs.reports.event_horizon import EventHorizon
 from jobs.reports.history import WINDOWS, RecentHistory, Window, history, shares
 from jobs.reports.rollups import HOUR, EndedEvent, Sums, sum_up
-from jobs.sweeps.rollups import RollupsSweep
+from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.builders import START, ManualClock, make_ports, make_tenant
 from tests.jobs.lives import Lives
 

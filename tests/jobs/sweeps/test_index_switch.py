@@ -16,12 +16,11 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from foundation.ids import new_id
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.connect import connect
-from gpus.leasing.index_gate import IndexGate
 from gpus.leasing.store import RedisLeases
 from gpus.models import FleetIndex, Process
 from gpus.protocol import FIRST_LAYOUT, Lease, ReleaseMode
 from gpus.registry import processes
-from gpus.registry.layouts import Layouts, read_index_states
+from gpus.registry.layouts import IndexGate, Layouts, read_index_states
 from jobs.execution.presence import Presence
 from jobs.execution.worker_state import WrittenStarts
 from jobs.models import Attempt, Job

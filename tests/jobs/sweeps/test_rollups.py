@@ -15,10 +15,9 @@ from jobs.models import Event, Rollup, SweepRun
 from jobs.reports import counters
 from jobs.reports import ended_events as reading
 from jobs.reports.ended_events import CURSOR
-from jobs.reports.event_horizon import EventHorizon
 from jobs.reports.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
-from jobs.sweeps import ages, rollups
-from jobs.sweeps.rollups import RollupsSweep
+from jobs.sweeps import base, rollups
+from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.builders import START, ManualClock, make_job, make_ports
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.lives import Lives
@@ -127,7 +126,7 @@ def test_what_ended_long_ago_is_counted_where_it_is_still_kept() -> None:
 def test_the_cursor_is_no_sweep() -> None:
     sweep()
     assert SweepRun.objects.filter(name=CURSOR).exists()
-    assert CURSOR not in ages.sweep_ages()
+    assert CURSOR not in base.sweep_ages()
 
 
 def test_an_idle_run_asks_few_questions(django_assert_max_num_queries: Callable[..., object]) -> None:

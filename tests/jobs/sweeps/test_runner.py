@@ -14,7 +14,7 @@ from gpus.registry.layouts import IndexState, Layouts
 from jobs import sweeps as package
 from jobs.models import SweepRun
 from jobs.ports import Ports
-from jobs.sweeps import ages
+from jobs.sweeps import base
 from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
@@ -69,7 +69,7 @@ def test_each_sweep_runs_at_its_own_period() -> None:
 def test_a_sweep_that_breaks_does_not_stop_the_others_and_does_not_look_alive() -> None:
     stage = Stage(broken=Entry(fails, 1.0), sound=Entry(counts(2), 1.0))
     assert stage.tick() == ["sound"]
-    assert set(ages.sweep_ages(stage.clock.now())) == {"sound", "tick"}
+    assert set(base.sweep_ages(stage.clock.now())) == {"sound", "tick"}
 
 
 @pytest.mark.django_db
@@ -110,12 +110,12 @@ def test_ages_are_written_every_five_seconds_with_the_sum_of_the_runs_since() ->
         stage.clock.advance(1)
         stage.tick()
     assert SweepRun.objects.get(name="quick").at == first.at
-    assert ages.sweep_ages(stage.clock.now())["quick"] == 4.0
+    assert base.sweep_ages(stage.clock.now())["quick"] == 4.0
     stage.clock.advance(1)
     stage.tick()
     row = SweepRun.objects.get(name="quick")
     assert (row.looked, row.repaired) == (15, 15)
-    assert ages.sweep_ages(stage.clock.now())["tick"] == 0.0
+    assert base.sweep_ages(stage.clock.now())["tick"] == 0.0
 
 
 @pytest.mark.django_db
@@ -149,7 +149,7 @@ def test_a_sweep_run_by_hand_does_not_make_a_silent_beat_look_alive() -> None:
     stage.tick()  # its row is not due yet
     stage.clock.advance(600)
     stage.runner.run("quick")
-    found = ages.sweep_ages(stage.clock.now())
+    found = base.sweep_ages(stage.clock.now())
     assert (found["quick"], found["tick"]) == (0.0, 600.0)
 
 

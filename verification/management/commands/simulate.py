@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import INTERRUPTED, WRONG
-from foundation.plurals import counted
+from foundation.texts import counted
 from verification.simulation.campaign import verdicts
 from verification.simulation.nemesis import FAULTS as KINDS
 from verification.simulation.run import Verdict

@@ -12,8 +12,7 @@ from django.db import connection
 from dispatcher_project.cli.doctor import examine
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from gpus.models import Server
-from jobs.sweeps.ages import Ran, write_runs
-from jobs.sweeps.base import SweepCount
+from jobs.sweeps.base import Ran, SweepCount, write_runs
 from tests.dispatcher_project.cli.conftest import World
 
 

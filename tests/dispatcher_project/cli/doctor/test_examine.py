@@ -25,8 +25,7 @@ from gpus.protocol import ReleaseMode
 from gpus.runners.registry import GROUP, RunnerRegistry
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job
-from jobs.sweeps.ages import Ran, write_runs
-from jobs.sweeps.base import SweepCount
+from jobs.sweeps.base import Ran, SweepCount, write_runs
 from jobs.transitions import end_waiting, request_cancel
 from tests.dispatcher_project.cli.conftest import Terminal, terminal, world
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient

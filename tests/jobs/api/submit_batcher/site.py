@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from a2wsgi import WSGIMiddleware
 
-from admin_ui.security_headers import SecureAnswers
+from admin_ui.middleware import SecureAnswers
 from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.batch_handler import answer_together
 from dispatcher_project.web.request_headers import Utf8Handler

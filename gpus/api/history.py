@@ -1,25 +1,60 @@
-"""A model's configuration as it was, and back to it."""
+"""What was done over HTTP: the audit log, and a model's former configurations and the way back to one."""
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
 
+from drf_spectacular.utils import OpenApiParameter
 from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
-from foundation.http_api.pages import PARAMETERS, CursorPages
-from foundation.http_api.parameters import allow_only
-from gpus.models import ConfigVersion, ModelConfig
+from foundation.http_api.parameters import PARAMETERS, CursorPages, allow_only, text_parameter, text_schema
+from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
+from gpus.api.control_schemas import revert_body
+from gpus.api.views import config_json
+from gpus.models import AuditEntry, ConfigVersion, ModelConfig
 from gpus.registry.controls import revert_model
 from gpus.registry.registry import unknown_model
 
-from .base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
-from .control_schemas import revert_body
-from .views import config_json
+_FILTERS = ("actor", "target", "action")
+_MAX_LENGTH = 200
+
+
+class AuditPages(CursorPages):
+    ordering = "-id"
+    position = re.compile(r"[0-9]{1,18}\Z")
+
+
+class Audit(RegistryView):
+    needs = {"GET": "gpus.view_auditentry"}
+
+    @described(
+        "list_audit_entries",
+        "What operators did, the last first",
+        answers={200: "AuditPage"},
+        refusals=(400, 403),
+        parameters=(*(OpenApiParameter(name, text_schema(_MAX_LENGTH)) for name in _FILTERS), *PARAMETERS),
+        tag="admin",
+        description="Filters match exactly: actor=user:ada, target=server:flux-1, action=switch_server.",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, (*_FILTERS, "cursor", "limit"))
+        asked = {name: text_parameter(request, name, max_length=_MAX_LENGTH) for name in _FILTERS}
+        rows = AuditEntry.objects.filter(
+            **{name: value for name, value in asked.items() if value is not None}
+        )
+        pages = AuditPages()
+        page = pages.paginate_queryset(rows, request, view=self) or []
+        return pages.get_paginated_response([_entry(row) for row in page])
+
+
+def _entry(row: AuditEntry) -> dict[str, object]:
+    fields = ("id", "at", "actor", "action", "target", "detail")
+    return {name: getattr(row, name) for name in fields}
 
 
 class VersionPages(CursorPages):
@@ -64,12 +99,12 @@ class RevertConfig(RegistryView):
         description="The revert is a new version itself: nothing of the history is lost.",
     )
     def post(self, request: Request, model: str) -> Response:
-        number, name = read_body(request.data, _validator())["number"], model_name(model)
+        number, name = read_body(request.data, _revert_validator())["number"], model_name(model)
         by, leases = actor(request), self.ports().leases
         found = refusing(lambda: revert_model(name, number, by=by, leases=leases))
         return Response(config_json(found.config, found.pool))
 
 
 @lru_cache(maxsize=1)
-def _validator() -> Draft202012Validator:
+def _revert_validator() -> Draft202012Validator:
     return compiled(revert_body())

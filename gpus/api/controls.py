@@ -1,0 +1,257 @@
+"""What operators do to work over HTTP: pause and resume it, close a circuit, free a slot in quarantine.
+
+Tenants are paused above this floor, in the same words.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+from drf_spectacular.utils import OpenApiParameter
+from jsonschema import Draft202012Validator
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from foundation.http_api.json_body import compiled
+from foundation.http_api.openapi import described
+from foundation.http_api.parameters import allow_only
+from gpus.api.base import (
+    MODEL,
+    SERVER,
+    RegistryView,
+    actor,
+    model_name,
+    read_optional_body,
+    refusing,
+    server_name,
+)
+from gpus.api.control_schemas import free_body, pause_body
+from gpus.health.circuits import all_circuits, reset_circuit
+from gpus.models import Pause
+from gpus.protocol import CircuitKind
+from gpus.registry.controls import Changed, pause, resume
+from gpus.registry.quarantine import free_slot, open_quarantines, quarantine_json
+
+WAITING = (
+    "Nothing of it is started any more. What runs goes on, what is submitted waits, and keeps its place."
+)
+
+
+class _SwitchView(RegistryView):
+    def switched(self, kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -> Response:
+        self.ports().send_wakes(done.wakes)
+        return Response(switched_json(kind, name, done, paused=paused))
+
+
+class PauseModel(_SwitchView):
+    needs = {"POST": "gpus.change_modelconfig"}
+
+    @described(
+        "pause_model",
+        "Pause a model",
+        answers={200: "Switched"},
+        refusals=(403, 404),
+        body="PauseBody",
+        body_required=False,
+        parameters=(MODEL,),
+        tag="admin",
+        description=WAITING,
+    )
+    def post(self, request: Request, model: str) -> Response:
+        reason, name = read_reason(request), model_name(model)
+        by, leases = actor(request), self.ports().leases
+        done = refusing(lambda: pause(Pause.Kind.MODEL, name, by=by, reason=reason, leases=leases))
+        return self.switched(Pause.Kind.MODEL, name, done, paused=True)
+
+
+class ResumeModel(_SwitchView):
+    needs = {"POST": "gpus.change_modelconfig"}
+
+    @described(
+        "resume_model",
+        "End the pause of a model",
+        answers={200: "Switched"},
+        refusals=(403, 404),
+        parameters=(MODEL,),
+        tag="admin",
+    )
+    def post(self, request: Request, model: str) -> Response:
+        name = model_name(model)
+        done = resume(Pause.Kind.MODEL, name, by=actor(request), leases=self.ports().leases)
+        return self.switched(Pause.Kind.MODEL, name, done, paused=False)
+
+
+class PauseSystem(_SwitchView):
+    needs = {"POST": "gpus.add_pause"}
+
+    @described(
+        "pause_system",
+        "Pause everything",
+        answers={200: "Switched"},
+        refusals=(403,),
+        body="PauseBody",
+        body_required=False,
+        tag="admin",
+        description=WAITING,
+    )
+    def post(self, request: Request) -> Response:
+        reason = read_reason(request)
+        done = pause(Pause.Kind.SYSTEM, by=actor(request), reason=reason, leases=self.ports().leases)
+        return self.switched(Pause.Kind.SYSTEM, "", done, paused=True)
+
+
+class ResumeSystem(_SwitchView):
+    needs = {"POST": "gpus.add_pause"}
+
+    @described(
+        "resume_system",
+        "End the pause of everything",
+        answers={200: "Switched"},
+        refusals=(403,),
+        tag="admin",
+    )
+    def post(self, request: Request) -> Response:
+        done = resume(Pause.Kind.SYSTEM, by=actor(request), leases=self.ports().leases)
+        return self.switched(Pause.Kind.SYSTEM, "", done, paused=False)
+
+
+def read_reason(request: Request) -> str:
+    """Of a body that may be left out. Raises Problem 422."""
+    return str(read_optional_body(request.data, _pause_validator()).get("reason", ""))
+
+
+def switched_json(kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -> dict[str, Any]:
+    return {
+        "kind": kind.value,
+        "name": name,
+        "paused": paused,
+        "changed": done.changed,
+        "live": done.mirrored,
+    }
+
+
+@lru_cache(maxsize=1)
+def _pause_validator() -> Draft202012Validator:
+    return compiled(pause_body())
+
+
+_CLOSES = "It takes jobs at once, and its failures are forgotten. What is closed already stays so."
+
+
+class CircuitList(RegistryView):
+    needs = {"GET": "gpus.view_server"}
+
+    @described(
+        "list_circuits",
+        "Servers and models that failed last",
+        answers={200: "Circuits"},
+        refusals=(400, 403),
+        tag="admin",
+        description="Who is not listed is closed and did not fail last. An index that was made anew begins "
+        "with closed circuits.",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ())
+        found = all_circuits(self.ports().leases)
+        return Response({"results": [one.as_json() for one in found.struck], "away": list(found.away)})
+
+
+class _ResetView(RegistryView):
+    def reset(self, request: Request, kind: CircuitKind, name: str) -> Response:
+        ports = self.ports()
+        done = refusing(lambda: reset_circuit(kind, name, by=actor(request), leases=ports.leases))
+        ports.send_wakes(done.wakes)
+        return Response({"kind": kind.value, "name": name, "changed": done.changed})
+
+
+class ResetServerCircuit(_ResetView):
+    needs = {"POST": "gpus.change_server"}
+
+    @described(
+        "reset_server_circuit",
+        "Close the circuit of a server",
+        answers={200: "CircuitReset"},
+        refusals=(403, 404),
+        parameters=(SERVER,),
+        tag="admin",
+        description=_CLOSES,
+    )
+    def post(self, request: Request, server: str) -> Response:
+        return self.reset(request, CircuitKind.SERVER, server_name(server))
+
+
+class ResetModelCircuit(_ResetView):
+    needs = {"POST": "gpus.change_modelconfig"}
+
+    @described(
+        "reset_model_circuit",
+        "Close the circuit of a model",
+        answers={200: "CircuitReset"},
+        refusals=(403, 404),
+        parameters=(MODEL,),
+        tag="admin",
+        description=_CLOSES,
+    )
+    def post(self, request: Request, model: str) -> Response:
+        return self.reset(request, CircuitKind.MODEL, model_name(model))
+
+
+_INDEX = OpenApiParameter(
+    "index",
+    {"type": "integer", "minimum": 0},
+    OpenApiParameter.PATH,
+    description="The slot's number, from 0: 1 of `box-3/1`.",
+)
+
+
+class Quarantine(RegistryView):
+    needs = {"GET": "gpus.view_quarantinedslot"}
+
+    @described(
+        "list_quarantine",
+        "Slots in quarantine, the oldest first",
+        answers={200: "Quarantine"},
+        refusals=(400, 403),
+        tag="admin",
+        description="Slots whose GPU may still be busy with a run that nobody controls.",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ())
+        return Response({"results": [quarantine_json(row) for row in open_quarantines()]})
+
+
+class FreeSlot(RegistryView):
+    needs = {"POST": "gpus.change_server"}
+
+    @described(
+        "free_slot",
+        "Say that a slot in quarantine is free",
+        answers={200: "SlotFreed"},
+        refusals=(403, 404, 409),
+        body="FreeBody",
+        parameters=(SERVER, _INDEX),
+        tag="admin",
+        description="For an operator who knows that nothing runs there any more: the next job starts on it "
+        "at once. Said of a GPU that is still busy, two runs share it. 409: it is not in quarantine.",
+    )
+    def post(self, request: Request, server: str, index: str) -> Response:
+        body = read_optional_body(request.data or None, _free_validator())
+        ports = self.ports()
+        done = refusing(
+            lambda: free_slot(
+                f"{server_name(server)}/{index}",
+                by=actor(request),
+                leases=ports.leases,
+                at=ports.clock.now(),
+                reason=body.get("reason", ""),
+            ),
+            place="path",
+        )
+        ports.send_wakes(done.wakes)
+        return Response({"slot": done.slot, "attempts": list(done.attempts), "live": done.mirrored})
+
+
+@lru_cache(maxsize=1)
+def _free_validator() -> Draft202012Validator:
+    return compiled(free_body())
