@@ -1,4 +1,4 @@
-"""What stands before the admin's pages: its own hosts, limits of its sessions, and security headers.
+"""The admin's middleware: allowed hosts, session limits and security headers.
 
 What a browser may do with an answer is the same for every page, since no page of ours holds a script or a
 style sheet, and none needs a nonce. `SecurityHeaders` is Django's middleware, which a WSGI server has too.
@@ -22,6 +22,22 @@ from django.http.request import split_domain_port, validate_host
 from admin_ui.pages.flower_address import FLOWER_PREFIX
 from jobs.api.errors import not_found
 
+BEGAN, SEEN = "signed_in_at", "seen_at"
+"""In the session: Unix seconds."""
+NOTE_SECONDS = 60.0
+"""A click is written down this often at most."""
+_OWN_SCRIPTS_OF_FLOWER = tuple(f"\nvar autorefresh = {value};\n" for value in (1, 0))
+"""The one script inside a page of Flower's (workers.html), as its server sends it: without indentation."""
+PERMISSIONS = ", ".join(
+    f"{feature}=()"
+    for feature in ("accelerometer", "camera", "display-capture", "geolocation", "gyroscope", "hid",
+                    "microphone", "midi", "payment", "serial", "usb")
+)  # fmt: skip
+_Message = dict[str, Any]
+_Receive = Callable[[], Awaitable[Any]]
+_Send = Callable[[Any], Awaitable[None]]
+_Application = Callable[[dict[str, Any], _Receive, _Send], Awaitable[None]]
+
 
 class AdminHosts:
     """404 for the admin's path under a name that DISPATCHER_ADMIN_HOSTS does not have."""
@@ -36,12 +52,6 @@ class AdminHosts:
             if not validate_host(name, hosts):
                 return not_found(request, Http404())  # type: ignore[return-value]
         return self._get_response(request)
-
-
-BEGAN, SEEN = "signed_in_at", "seen_at"
-"""In the session: Unix seconds."""
-NOTE_SECONDS = 60.0
-"""A click is written down this often at most."""
 
 
 class SessionLimits:
@@ -81,10 +91,6 @@ def _begin(sender: Any, request: HttpRequest | None, **_: Any) -> None:
         request.session.clear_expired()
 
 
-_OWN_SCRIPTS_OF_FLOWER = tuple(f"\nvar autorefresh = {value};\n" for value in (1, 0))
-"""The one script inside a page of Flower's (workers.html), as its server sends it: without indentation."""
-
-
 def policy(*, scripts: str = "'self'") -> str:
     return "; ".join(
         (
@@ -108,11 +114,6 @@ def _hash(script: str) -> str:
 
 STRICT = policy()
 OF_FLOWER = policy(scripts=" ".join(["'self'", *map(_hash, _OWN_SCRIPTS_OF_FLOWER)]))
-PERMISSIONS = ", ".join(
-    f"{feature}=()"
-    for feature in ("accelerometer", "camera", "display-capture", "geolocation", "gyroscope", "hid",
-                    "microphone", "midi", "payment", "serial", "usb")
-)  # fmt: skip
 
 
 class SecurityHeaders:
@@ -128,12 +129,6 @@ class SecurityHeaders:
         answer.headers.setdefault("Content-Security-Policy", OF_FLOWER if is_flowers else STRICT)
         answer.headers["Permissions-Policy"] = PERMISSIONS
         return answer
-
-
-_Message = dict[str, Any]
-_Receive = Callable[[], Awaitable[Any]]
-_Send = Callable[[Any], Awaitable[None]]
-_Application = Callable[[dict[str, Any], _Receive, _Send], Awaitable[None]]
 
 
 class SecureAnswers:

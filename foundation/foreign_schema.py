@@ -43,6 +43,44 @@ _UNBOUNDED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevalua
 _LONGEST_TEXT = 200
 
 Schema = Mapping[str, Any] | bool
+_CHILD = """
+import json, resource, sys, time
+from contextlib import suppress
+from functools import lru_cache
+
+most_bytes, most_seconds = map(int, sys.argv[1:])
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+with suppress(ValueError, OSError):  # macOS has no such limit
+    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+
+from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
+
+def refuse(uri):
+    raise ValueError(uri)
+
+@lru_cache(maxsize=16)
+def compiled(text):
+    schema = json.loads(text)
+    return Draft202012Validator(
+        schema, retriever=refuse, pattern_options=RegexOptions(), mask="The value"
+    )
+
+for line in sys.stdin.buffer:
+    # should the parent end first, nobody else ends a check
+    last_second = int(time.process_time()) + most_seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (last_second, resource.RLIM_INFINITY))
+    payload = json.loads(sys.stdin.buffer.readline())
+    validator, said = compiled(json.loads(line)), None
+    if not validator.is_valid(payload):
+        try:
+            validator.validate(payload)
+        except ValidationError as error:
+            said = [list(error.instance_path), error.message[:200]]
+    sys.stdout.write(json.dumps(said) + "\\n")
+    sys.stdout.flush()
+"""
+_OUT_OF_TIME = (-signal.SIGKILL, -signal.SIGXCPU)
+"""Return codes. A process that is out of memory ends by itself: the library aborts, Python exits."""
 
 
 class SchemaRefused(ValueError):
@@ -239,48 +277,6 @@ def _parts(item: Any) -> Iterator[Any]:
 
 def _leads_nowhere(reference: str) -> str:
     return f"$ref {reference[:100]!r} leads nowhere; only references inside the schema are followed."
-
-
-_CHILD = """
-import json, resource, sys, time
-from contextlib import suppress
-from functools import lru_cache
-
-most_bytes, most_seconds = map(int, sys.argv[1:])
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-with suppress(ValueError, OSError):  # macOS has no such limit
-    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
-
-from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
-
-def refuse(uri):
-    raise ValueError(uri)
-
-@lru_cache(maxsize=16)
-def compiled(text):
-    schema = json.loads(text)
-    return Draft202012Validator(
-        schema, retriever=refuse, pattern_options=RegexOptions(), mask="The value"
-    )
-
-for line in sys.stdin.buffer:
-    # should the parent end first, nobody else ends a check
-    last_second = int(time.process_time()) + most_seconds
-    resource.setrlimit(resource.RLIMIT_CPU, (last_second, resource.RLIM_INFINITY))
-    payload = json.loads(sys.stdin.buffer.readline())
-    validator, said = compiled(json.loads(line)), None
-    if not validator.is_valid(payload):
-        try:
-            validator.validate(payload)
-        except ValidationError as error:
-            said = [list(error.instance_path), error.message[:200]]
-    sys.stdout.write(json.dumps(said) + "\\n")
-    sys.stdout.flush()
-"""
-
-
-_OUT_OF_TIME = (-signal.SIGKILL, -signal.SIGXCPU)
-"""Return codes. A process that is out of memory ends by itself: the library aborts, Python exits."""
 
 
 class TooLong(Exception):

@@ -1,5 +1,5 @@
-"""Many rows, one service call each; what came of it is told in one message. An action may ask first, as
-Django's own deleting does: a page between click and deed."""
+"""Admin actions on selected rows: one service call per row, one message with the counts. An action may show a
+confirmation page first, as Django's own delete action does."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Work on many jobs: counted before anything is done, then done in steps, each a request of a second or two.
 
-The page asks for the next step when one is done. Whoever closes it stops it, and nothing is half done then: a
-step moves each job in its own transaction. Which jobs it is for is told by the fields of `JobFilter`, from a
-form or a link."""
+The page requests the next step when one is done. Closing the page stops the work between two jobs: a step
+moves each job in its own transaction. The fields of `JobFilter`, from a form or a link, select the jobs."""
 
 from __future__ import annotations
 
@@ -29,6 +28,24 @@ from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, di
 from jobs.reports.job_filter import JobFilter
 
 _ANY = ("", "any")
+_SAME_IN_LISTS = {
+    "model": "model",
+    "error_code": "error_code",
+    "error_fingerprint": "fingerprint",
+    "state__exact": "state",
+}
+STEP = 100
+"""Jobs per request."""
+_ACTS: dict[BulkAction, Callable[..., BulkOutcome]] = {
+    BulkAction.RETRY: retry_jobs,
+    BulkAction.DISMISS: dismiss_jobs,
+    BulkAction.CANCEL: cancel_jobs,
+}
+BULK_WORDS = {
+    BulkAction.RETRY: ("Retry", "retried", "dead letters"),
+    BulkAction.DISMISS: ("Dismiss", "dismissed", "dead letters"),
+    BulkAction.CANCEL: ("Cancel", "cancelled or asked to stop", "jobs"),
+}
 
 
 def _text(**attrs: str) -> UnfoldAdminTextInputWidget:
@@ -36,7 +53,7 @@ def _text(**attrs: str) -> UnfoldAdminTextInputWidget:
 
 
 class BulkForm(forms.Form):
-    """Bound to the query of the page; what is empty does not matter."""
+    """Bound to the page's query string. Empty fields do not filter."""
 
     deed = forms.ChoiceField(
         label="Do what",
@@ -99,14 +116,6 @@ class BulkForm(forms.Form):
         return BulkAction(self.cleaned_data["deed"])
 
 
-_SAME_IN_LISTS = {
-    "model": "model",
-    "error_code": "error_code",
-    "error_fingerprint": "fingerprint",
-    "state__exact": "state",
-}
-
-
 def query_of_list(filters: Mapping[str, str], deed: BulkAction) -> str | None:
     """The page's query for what a list of jobs shows; None where the list is narrowed in a way that the page
     does not know (its search, a pool, when jobs ended)."""
@@ -131,21 +140,6 @@ def query_of_list(filters: Mapping[str, str], deed: BulkAction) -> str | None:
 
 def _moment(filters: Mapping[str, str], name: str) -> str:
     return f"{filters.get(f'{name}_0', '')}T{filters.get(f'{name}_1', '')}"
-
-
-STEP = 100
-"""Jobs per request."""
-
-_ACTS: dict[BulkAction, Callable[..., BulkOutcome]] = {
-    BulkAction.RETRY: retry_jobs,
-    BulkAction.DISMISS: dismiss_jobs,
-    BulkAction.CANCEL: cancel_jobs,
-}
-BULK_WORDS = {
-    BulkAction.RETRY: ("Retry", "retried", "dead letters"),
-    BulkAction.DISMISS: ("Dismiss", "dismissed", "dead letters"),
-    BulkAction.CANCEL: ("Cancel", "cancelled or asked to stop", "jobs"),
-}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""Callbacks: what was told to whom, every try, sending one again by hand, and
-sending a test callback."""
+"""Callbacks: message, receiver and tries of each; sending one again, and sending a test callback."""
 
 from __future__ import annotations
 

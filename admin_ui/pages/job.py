@@ -35,11 +35,13 @@ EVENTS_LISTED = 50
 NEWS_LISTED = 10
 """Of what runs say of themselves, which may be hundreds of events: the timeline needs none of them."""
 MOST_CALLBACKS = 10
+_BIG = ("payload", "result", "metadata")
+_STATIC_ONLY = "default-src 'none'; sandbox"
 
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Where the job is and how it got there; read anew every two seconds while it is not over.
+    """The job's state and history. The page reads them again every two seconds until the job has ended.
 
     earlier: attempts before the first lane. budget: counted tries that end the job.
     waited, ran: seconds so far, None before they began.
@@ -57,7 +59,7 @@ class Course:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A payload, result or metadata to look at. name: also in the addresses of what is embedded in it."""
+    """A payload, result or metadata as the page shows it. name: also part of the URLs of embedded media."""
 
     name: str
     title: str
@@ -150,10 +152,6 @@ def why(job: Job) -> Explanation | None:
     if job.state not in WAITING:
         return None
     return explain_job(job, wiring.production_ports())
-
-
-_BIG = ("payload", "result", "metadata")
-_STATIC_ONLY = "default-src 'none'; sandbox"
 
 
 class JobDetail(HistoryAdmin):

@@ -1,4 +1,4 @@
-"""Pages whose rows are live: what is saved there works at once, the lease layer is told after the commit."""
+"""Admin pages of rows that the lease layer mirrors: a change is written to Redis after its commit."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class LiveAdmin(OperatorAdmin):
         return (*super().get_readonly_fields(request, obj), *(self.fixed if obj is not None else ()))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """With a server or model goes its history, which nobody deletes by itself."""
+        """The history of a server or model is deleted with it, without a permission of its own."""
         told, counts, missing, protected = super().get_deleted_objects(objs, request)
         return told, counts, {name for name in missing if name not in _GOES_ALONG}, protected
 

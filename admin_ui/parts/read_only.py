@@ -20,16 +20,22 @@ from admin_ui.parts.keyset import KeysetChangeList
 from gpus.registry.audit import record
 from jobs.reports.jobs import VIEW_PAYLOAD
 
+BODIES = ("body", "body_json")
+COUNT_UP_TO = 10_000
+
 
 class AuditedAdmin(ModelAdmin):  # type: ignore[misc]
-    """audit_kind: what comes before the colon of a target; the row's own name if empty. audit_values: fields
-    whose old and new values are told; of all others only that they changed: some are secret, some long."""
+    """Writes an audit entry for each change, with the target ``kind:name``.
+
+    audit_kind: the target's kind; empty: the model's name. audit_values: fields whose old and new
+    values are recorded. For other fields the entry says only that they changed, because values may be secret
+    or long."""
 
     audit_kind = ""
     audit_values: tuple[str, ...] = ()
 
     def audit_name(self, row: Any) -> str:
-        """What comes after the colon."""
+        """The target's name."""
         return str(row)
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
@@ -87,9 +93,6 @@ def _as_json(value: Any) -> Any:
     return json.loads(json.dumps(value, default=str))
 
 
-BODIES = ("body", "body_json")
-
-
 def sees_payloads(request: HttpRequest) -> bool:
     """Payloads, results, and the messages that carry them."""
     return bool(request.user.has_perm(VIEW_PAYLOAD))
@@ -98,9 +101,6 @@ def sees_payloads(request: HttpRequest) -> bool:
 def without_bodies(request: HttpRequest, fields: Sequence[str]) -> Sequence[str]:
     """A page's fields; the body of a message only for those who may see payloads."""
     return fields if sees_payloads(request) else [name for name in fields if name not in BODIES]
-
-
-COUNT_UP_TO = 10_000
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]

@@ -38,7 +38,7 @@ class BoundedHTTPServer(HTTPServer):
 
 def serve_on(listening: socket.socket) -> None:
     """From here on Flower serves there, in this process."""
-    listening.setblocking(False)  # tornado accepts until nobody waits
+    listening.setblocking(False)  # tornado calls accept() until no connection is pending
 
     def start_http_server(app: Flower) -> int:
         server = BoundedHTTPServer(app, ssl_options=app.ssl_options, xheaders=app.options.xheaders)

@@ -37,7 +37,7 @@ class LogFile:
         if self._dropped:
             data = b"(%d bytes are missing here: the disk had no room)\n%b" % (self._dropped, data)
         left = memoryview(data)
-        while left:  # what is written in part raises with the rest
+        while left:  # a nearly full disk takes a part, and refuses the rest
             written = self._file.write(left)
             self._size += written
             left = left[written:]

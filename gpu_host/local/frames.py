@@ -28,6 +28,11 @@ SEND_SECONDS = 20.0
 _LENGTH = struct.Struct(">I")
 
 Frame = dict[str, Any]
+RUN_FRAMES = frozenset({"ended", "heard"})
+ANSWERS = frozenset({"ready", "loaded", "unloaded", "probed"})
+MOST_MODELS = 1000
+MAX_WHY = 2000
+_CODE_CHARS = 64
 
 
 class PipeBroken(Exception):
@@ -86,13 +91,6 @@ class Pipe:
                 raise PipeBroken("closed")
             parts += part
         return bytes(parts)
-
-
-RUN_FRAMES = frozenset({"ended", "heard"})
-ANSWERS = frozenset({"ready", "loaded", "unloaded", "probed"})
-MOST_MODELS = 1000
-MAX_WHY = 2000
-_CODE_CHARS = 64
 
 
 class BadFrame(Exception):

@@ -48,6 +48,16 @@ SICK: Mapping[int, str] = {
 ANY_INSTANCE = 0xFFFFFFFF
 """NVML's word for an event that is of no one MIG instance."""
 _AT_ONCE = 256
+T = TypeVar("T")
+ANSWER_SECONDS = 5.0
+START_SECONDS = 60.0
+"""A driver that nobody used before sets up every card first."""
+THROTTLES = {
+    0x8: "hardware slowdown",
+    0x20: "software thermal",
+    0x40: "hardware thermal",
+    0x80: "power brake",
+}
 
 
 def sick_by(xids: Mapping[int, int]) -> str:
@@ -87,19 +97,6 @@ class XidEvents:
 
     def _is_ours(self, event: Any) -> bool:
         return self._instance is None or event.gpuInstanceId in (self._instance, ANY_INSTANCE)
-
-
-T = TypeVar("T")
-
-ANSWER_SECONDS = 5.0
-START_SECONDS = 60.0
-"""A driver that nobody used before sets up every card first."""
-THROTTLES = {
-    0x8: "hardware slowdown",
-    0x20: "software thermal",
-    0x40: "hardware thermal",
-    0x80: "power brake",
-}
 
 
 class NvmlError(OSError):

@@ -14,6 +14,7 @@ from typing import Any
 TOKEN_VARIABLE = "GPU_NODE_TOKEN"
 MODES = ("sync", "async", "auto")
 RESERVED_NAMES = frozenset({"health", "status", "cancel", "runs", "faults"})
+GRACE_SECONDS = 30.0
 
 
 class ConfigError(ValueError):
@@ -112,9 +113,6 @@ def read_handlers(texts: list[str]) -> dict[str, Any]:
     if len({name for name, _, _ in named}) != len(named):
         raise ConfigError("two handlers have the same name")
     return {"handlers": {name: path for name, _, path in named}}
-
-
-GRACE_SECONDS = 30.0
 
 
 def add_arguments(parser: ArgumentParser) -> None:

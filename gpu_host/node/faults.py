@@ -27,6 +27,12 @@ KINDS = frozenset(
 """Besides these, any HTTP status from 300 to 599, as text or number: it is answered and nothing runs."""
 PLACES = ("run", "status", "health", "cancel")
 _REMEMBERED_JOBS = 10_000
+NOT_JSON = b"<html><body>this is not the answer you expect</body></html>"
+_DRIP_SECONDS = 5.0
+_DRIP_PIECES = 50
+_LATE_SECONDS = 5.0
+_HUGE_BYTES = 64 * 1024 * 1024
+_CHUNK = 64 * 1024
 
 
 class BadOrder(ValueError):
@@ -156,14 +162,6 @@ class ServedNode(Protocol):
     def health(self) -> dict[str, Any]: ...
 
     def restart(self, *, down_seconds: float = 0.0) -> None: ...
-
-
-NOT_JSON = b"<html><body>this is not the answer you expect</body></html>"
-_DRIP_SECONDS = 5.0
-_DRIP_PIECES = 50
-_LATE_SECONDS = 5.0
-_HUGE_BYTES = 64 * 1024 * 1024
-_CHUNK = 64 * 1024
 
 
 def before_run(order: RunOrder, node: ServedNode) -> tuple[RunOrder, Reply | None]:

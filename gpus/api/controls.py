@@ -36,6 +36,13 @@ from gpus.registry.quarantine import free_slot, open_quarantines, quarantine_jso
 WAITING = (
     "Nothing of it is started any more. What runs goes on, what is submitted waits, and keeps its place."
 )
+_CLOSES = "It takes jobs at once, and its failures are forgotten. What is closed already stays so."
+_INDEX = OpenApiParameter(
+    "index",
+    {"type": "integer", "minimum": 0},
+    OpenApiParameter.PATH,
+    description="The slot's number, from 0: 1 of `box-3/1`.",
+)
 
 
 class _SwitchView(RegistryView):
@@ -136,9 +143,6 @@ def _pause_validator() -> Draft202012Validator:
     return compiled(pause_body())
 
 
-_CLOSES = "It takes jobs at once, and its failures are forgotten. What is closed already stays so."
-
-
 class CircuitList(RegistryView):
     needs = {"GET": "gpus.view_server"}
 
@@ -195,14 +199,6 @@ class ResetModelCircuit(_ResetView):
     )
     def post(self, request: Request, model: str) -> Response:
         return self.reset(request, CircuitKind.MODEL, model_name(model))
-
-
-_INDEX = OpenApiParameter(
-    "index",
-    {"type": "integer", "minimum": 0},
-    OpenApiParameter.PATH,
-    description="The slot's number, from 0: 1 of `box-3/1`.",
-)
 
 
 class Quarantine(RegistryView):

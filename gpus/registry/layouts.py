@@ -27,6 +27,10 @@ from gpus.protocol import FIRST_LAYOUT
 log = structlog.get_logger(__name__)
 
 REMEMBER_SECONDS = 1.0
+_all_rows = statements.Read(
+    lambda: FleetIndex.objects.values_list("fleet", "layout", "next_layout", "switch").order_by()
+)
+MOST_ATTEMPTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +40,6 @@ class IndexState:
     layout: int = FIRST_LAYOUT
     next_layout: int | None = None
     switch: str = ""
-
-
-_all_rows = statements.Read(
-    lambda: FleetIndex.objects.values_list("fleet", "layout", "next_layout", "switch").order_by()
-)
 
 
 def read_index_states() -> dict[str, IndexState]:
@@ -130,9 +129,6 @@ class Layouts:
                     self.refresh()
             finally:
                 self._lock.release()
-
-
-MOST_ATTEMPTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)

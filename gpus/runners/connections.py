@@ -33,6 +33,12 @@ _ESTABLISHED = 1
 """The first byte of Linux' `tcp_info`, as long as neither side has closed its half."""
 _BYTES_RECEIVED = slice(128, 136)
 """Of `tcp_info`: how many bytes came in all, read or not. Empty or zero where the system does not count."""
+MAX_IDLE_SECONDS = 4.0
+"""Servers close idle connections after 5 s (uvicorn, Node.js) or later: by then ours are gone, so that a
+request rarely meets a connection that is being closed."""
+FRESH_SECONDS = 0.1
+"""So soon after an answer the system's own count says enough: no poll gives the interpreter away."""
+MAX_IDLE_PER_ORIGIN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,14 +315,6 @@ def _tls(ca_pem: str | None) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=ca_pem)
     context.set_alpn_protocols(["http/1.1"])
     return context
-
-
-MAX_IDLE_SECONDS = 4.0
-"""Servers close idle connections after 5 s (uvicorn, Node.js) or later: by then ours are gone, so that a
-request rarely meets a connection that is being closed."""
-FRESH_SECONDS = 0.1
-"""So soon after an answer the system's own count says enough: no poll gives the interpreter away."""
-MAX_IDLE_PER_ORIGIN = 64
 
 
 class Pool:

@@ -22,6 +22,13 @@ from foundation.json_text import JsonText
 from gpus.errors import RunFailed
 from gpus.runners.base import Finished
 
+T = TypeVar("T")
+SMALL_BYTES = 64 * 1024
+SMALL_VALUES = 10_000
+"""An answer with fewer JSON values is read at once: texts and images have few, however long they are."""
+_ANSWERS = threading.Lock()
+"""Large answers take this lock before they queue for `TURN`, so that a transaction waits for one at most."""
+
 
 class Unreadable(RunFailed):
     """The answer is not what the protocol says."""
@@ -65,13 +72,6 @@ def _check_texts(value: Any) -> None:
             _check_texts(item)
 
 
-T = TypeVar("T")
-
-SMALL_BYTES = 64 * 1024
-SMALL_VALUES = 10_000
-"""What has fewer waits for nothing: texts and images have few values, however long they are."""
-
-
 class Turn:
     """A lock that is taken in the order in which it was asked for. Not by a thread that has it already."""
 
@@ -100,9 +100,7 @@ class Turn:
 
 
 TURN = Turn()
-"""Of this process: whoever reads a large answer, or writes a transaction."""
-_ANSWERS = threading.Lock()
-"""The others wait outside of the line, so that a transaction waits for no more than one."""
+"""Of this process: taken to read a large answer or to write a transaction."""
 
 
 def read_in_turn(body: bytes, read: Callable[[], T]) -> T:

@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
-from time import monotonic
-
 from foundation.http_api.problems import COME_AGAIN_STATUSES, Problem
-from jobs.reports import counters
+from jobs.reports.counters import BufferedCounts, Name
 
 WRITE_SECONDS = 10.0
-_lock = threading.Lock()
-_counts: Counter[str] = Counter()
-_written_at = 0.0
+
+# of the process: every answer counts here, whoever wrote it
+_refused = BufferedCounts(Name.REQUESTS_REFUSED, write_seconds=WRITE_SECONDS)
 
 
 def count(problem: Problem) -> None:
-    """One that is answered."""
+    """Count a problem that is answered."""
     if problem.status in COME_AGAIN_STATUSES:
-        with _lock:
-            _counts[problem.code] += 1
+        _refused.add(problem.code)
 
 
 def write(*, now: bool = False) -> None:
     """Every ten seconds at most, or now. Never raises."""
-    global _written_at, _counts
-    with _lock:
-        if not _counts or (not now and monotonic() < _written_at + WRITE_SECONDS):
-            return
-        counts, _counts, _written_at = _counts, Counter(), monotonic()
-    counters.add_by_code_if_possible(counters.Name.REQUESTS_REFUSED, counts)
+    _refused.write(now=now)

@@ -39,6 +39,41 @@ _UNRECORDED = "sent; its end was not recorded"
 _SMALL_BYTES = 64 * 1024
 """Larger bodies are read only once they may be sent."""
 _log = structlog.get_logger(__name__)
+MayStart = Callable[[Queue, Circuit, int], bool]
+"""Whether a message of so many bytes may be sent now; asked once for each, and counted if so."""
+_OF_TENANT = (
+    "id",
+    "webhook_secret_encrypted",
+    "webhook_secret_before_encrypted",
+    "webhook_secret_before_until",
+)
+_body = statements.Read(
+    lambda: Callback.objects.filter(id=value(Callback, "id")).values_list("body", flat=True)
+)
+_MINUTE, _HOUR = 60.0, 3600.0
+DELAYS_SECONDS = (
+    0.0,
+    5.0,
+    5 * _MINUTE,
+    30 * _MINUTE,
+    2 * _HOUR,
+    5 * _HOUR,
+    10 * _HOUR,
+    14 * _HOUR,
+    20 * _HOUR,
+    24 * _HOUR,
+)
+"""Seconds before each try, the first included: ten tries over about 75 hours, as the Standard Webhooks
+specification recommends."""
+JITTER = 0.1
+"""± this share of each delay, so that messages that failed together don't come back together."""
+RETRY_AFTER_CAP_SECONDS = 24 * _HOUR
+"""A receiver may ask for a longer pause, up to this."""
+SILENT_SECONDS = 1.0
+"""A try that failed sooner held no socket for long: its receiver keeps the schedule, and no circuit opens."""
+GIVE_UP = timedelta(seconds=sum(DELAYS_SECONDS))
+"""As long as the schedule: a message that was due for so long behind an open circuit is given up."""
+_GIVEN_UP_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +93,6 @@ class Taken:
     number: int
     at: datetime
     held_until: datetime
-
-
-MayStart = Callable[[Queue, Circuit, int], bool]
-"""Whether a message of so many bytes may be sent now; asked once for each, and counted if so."""
 
 
 def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[Taken], int]:
@@ -142,14 +173,6 @@ def replay(callback_id: str, *, now: datetime, by: str) -> bool:
     return bool(changed)
 
 
-_OF_TENANT = (
-    "id",
-    "webhook_secret_encrypted",
-    "webhook_secret_before_encrypted",
-    "webhook_secret_before_until",
-)
-
-
 def _due(ids: Sequence[Any]) -> QuerySet[Any, Any]:
     """Those that are due, locked; what belongs to others is read beside them, and not locked."""
     tenant = Tenant.objects.filter(jobs__id=OuterRef("job_id"))
@@ -169,9 +192,6 @@ def _due(ids: Sequence[Any]) -> QuerySet[Any, Any]:
 
 
 _read_due = statements.ReadAmong((Callback, "id"), rows=_due)
-_body = statements.Read(
-    lambda: Callback.objects.filter(id=value(Callback, "id")).values_list("body", flat=True)
-)
 
 
 def _end(taken: Taken, outcome: Outcome, now: datetime) -> tuple[str, dict[str, Any]]:
@@ -202,29 +222,6 @@ def _update_circuits(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> No
     close_circuits(sorted(answered))
 
 
-_MINUTE, _HOUR = 60.0, 3600.0
-DELAYS_SECONDS = (
-    0.0,
-    5.0,
-    5 * _MINUTE,
-    30 * _MINUTE,
-    2 * _HOUR,
-    5 * _HOUR,
-    10 * _HOUR,
-    14 * _HOUR,
-    20 * _HOUR,
-    24 * _HOUR,
-)
-"""Seconds before each try, the first included: ten tries over about 75 hours, as the Standard Webhooks
-specification recommends."""
-
-JITTER = 0.1
-"""± this share of each delay, so that messages that failed together don't come back together."""
-
-RETRY_AFTER_CAP_SECONDS = 24 * _HOUR
-"""A receiver may ask for a longer pause, up to this."""
-
-
 def next_try_at(
     tries: int, *, now: datetime, retry_after_seconds: float | None = None, chance: float | None = None
 ) -> datetime | None:
@@ -240,13 +237,6 @@ def next_try_at(
     if retry_after_seconds is not None:
         delay = max(delay, min(retry_after_seconds, RETRY_AFTER_CAP_SECONDS))
     return now + timedelta(seconds=delay)
-
-
-SILENT_SECONDS = 1.0
-"""A try that failed sooner held no socket for long: its receiver keeps the schedule, and no circuit opens."""
-GIVE_UP = timedelta(seconds=sum(DELAYS_SECONDS))
-"""As long as the schedule: a message that was due for so long behind an open circuit is given up."""
-_GIVEN_UP_AT_ONCE = 500
 
 
 def close_circuits(queues: Collection[Queue]) -> None:

@@ -29,6 +29,54 @@ _POINTER = "/callback_url"
 _PORTS = {"http": 80, "https": 443}
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
+Address = IPv4Address | IPv6Address
+_NEVER: tuple[IPv4Network | IPv6Network, ...] = tuple(
+    ip_network(text)
+    for text in (
+        "100.64.0.0/10",  # carrier-grade NAT
+        "192.0.0.0/24",  # protocol assignments; a cloud keeps its metadata here
+        "168.63.129.16/32",  # Azure's metadata and host service, on a public address
+        "192.88.99.0/24",  # 6to4 relays
+        "2002::/16",  # 6to4: carries any IPv4 address
+        "2001::/32",  # Teredo: the same
+        "::/96",  # IPv4-compatible, and ::1
+        "64:ff9b:1::/48",  # NAT64 inside a site
+        "fec0::/10",  # site-local
+    )
+)
+_METADATA: frozenset[Address] = frozenset(
+    ip_address(text)
+    for text in (
+        "169.254.169.254",
+        "169.254.170.2",  # credentials of AWS' containers
+        "169.254.170.23",
+        "fd00:ec2::254",
+        "fd00:ec2::23",
+        "168.63.129.16",  # Azure
+        "100.100.100.200",  # Alibaba
+        "192.0.0.192",  # Oracle
+    )
+)
+"""They answer with credentials, and tell no client from another."""
+_NAT64 = IPv6Network("64:ff9b::/96")
+_SERVICE_PORTS = {
+    "http": 80,
+    "https": 443,
+    "redis": 6379,
+    "rediss": 6379,
+    "valkey": 6379,
+    "valkeys": 6379,
+    "redis+sentinel": 26379,
+    "rediss+sentinel": 26379,
+    "sentinel": 26379,
+    "redis+cluster": 6379,
+    "rediss+cluster": 6379,
+    "amqp": 5672,
+    "amqps": 5671,
+    "postgres": 5432,
+    "postgresql": 5432,
+}
+_HERE = IPv4Address("127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +171,6 @@ def _refused(message: str) -> CallbackUrlRefused:
     return CallbackUrlRefused(message, pointer=_POINTER)
 
 
-Address = IPv4Address | IPv6Address
-
-
 def is_allowed(address: Address) -> bool:
     """Public, or inside one of DISPATCHER_CALLBACK_NETWORKS; never a cloud's metadata service. An address
     that carries an IPv4 address (mapped, NAT64) is judged by that one."""
@@ -147,37 +192,6 @@ def literal_addresses(host: str, port: int) -> list[Address] | None:
         return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
     except (OSError, UnicodeError):
         return None
-
-
-_NEVER: tuple[IPv4Network | IPv6Network, ...] = tuple(
-    ip_network(text)
-    for text in (
-        "100.64.0.0/10",  # carrier-grade NAT
-        "192.0.0.0/24",  # protocol assignments; a cloud keeps its metadata here
-        "168.63.129.16/32",  # Azure's metadata and host service, on a public address
-        "192.88.99.0/24",  # 6to4 relays
-        "2002::/16",  # 6to4: carries any IPv4 address
-        "2001::/32",  # Teredo: the same
-        "::/96",  # IPv4-compatible, and ::1
-        "64:ff9b:1::/48",  # NAT64 inside a site
-        "fec0::/10",  # site-local
-    )
-)
-_METADATA: frozenset[Address] = frozenset(
-    ip_address(text)
-    for text in (
-        "169.254.169.254",
-        "169.254.170.2",  # credentials of AWS' containers
-        "169.254.170.23",
-        "fd00:ec2::254",
-        "fd00:ec2::23",
-        "168.63.129.16",  # Azure
-        "100.100.100.200",  # Alibaba
-        "192.0.0.192",  # Oracle
-    )
-)
-"""They answer with credentials, and tell no client from another."""
-_NAT64 = IPv6Network("64:ff9b::/96")
 
 
 def embedded(address: Address) -> IPv4Address | None:
@@ -205,26 +219,6 @@ def resolve(host: str, port: int) -> list[Address]:
 
 def _read(found: Iterable[tuple[Any, ...]]) -> list[Address]:
     return list(dict.fromkeys(ip_address(entry[4][0]) for entry in found))
-
-
-_SERVICE_PORTS = {
-    "http": 80,
-    "https": 443,
-    "redis": 6379,
-    "rediss": 6379,
-    "valkey": 6379,
-    "valkeys": 6379,
-    "redis+sentinel": 26379,
-    "rediss+sentinel": 26379,
-    "sentinel": 26379,
-    "redis+cluster": 6379,
-    "rediss+cluster": 6379,
-    "amqp": 5672,
-    "amqps": 5671,
-    "postgres": 5432,
-    "postgresql": 5432,
-}
-_HERE = IPv4Address("127.0.0.1")
 
 
 @dataclass(frozen=True, slots=True)

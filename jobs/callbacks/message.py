@@ -25,6 +25,8 @@ from jobs.models import Callback, Job, Tenant
 
 from .guard import receiver_of
 
+_SECRET_BYTES = 32
+
 
 def callback_for(job: Job, *, now: datetime) -> Callback | None:
     """The unsaved message for a job that carries its final values; None if nobody asked to be told.
@@ -63,9 +65,6 @@ def _body(job: Job) -> str:
     else:
         body["error"] = shown_error(job.error_code or str(job.state), job.error_message, in_full=False)
     return json_text.dumps(body, sort_keys=True)
-
-
-_SECRET_BYTES = 32
 
 
 def new_secret() -> str:

@@ -24,6 +24,56 @@ from .guard import receiver_of
 
 Queue = tuple[int, str]
 """A tenant's id and its receiver, as host:port."""
+TENANTS_LOOKED_AT = 50
+"""Half of them those of the messages that are due longest; the others in turn."""
+LONGEST_DUE = 200
+"""Messages whose tenants are looked at first."""
+QUEUES_LOOKED_AT = 500
+"""Of one tenant and one pick; the next one goes on behind them."""
+PICKED_AT_ONCE = 200
+_FILLED_IN = 500
+_QUEUES_PER_STATEMENT = 50
+_TENANTS = """
+WITH RECURSIVE found(tenant_id) AS (
+    SELECT MIN(tenant_id) FROM jobs_callback WHERE state = 'pending'
+    UNION ALL
+    SELECT (SELECT MIN(tenant_id) FROM jobs_callback WHERE state = 'pending' AND tenant_id > found.tenant_id)
+    FROM found WHERE found.tenant_id IS NOT NULL
+)
+SELECT tenant_id FROM found WHERE tenant_id IS NOT NULL
+"""
+_QUEUES = """
+WITH RECURSIVE found(receiver) AS (
+    SELECT MIN(receiver) FROM jobs_callback WHERE state = 'pending' AND tenant_id = %s AND receiver > %s
+    UNION ALL
+    SELECT (
+        SELECT MIN(receiver) FROM jobs_callback
+        WHERE state = 'pending' AND tenant_id = %s AND receiver > found.receiver
+    )
+    FROM found WHERE found.receiver IS NOT NULL
+)
+SELECT receiver, (
+    SELECT MIN(next_at) FROM jobs_callback
+    WHERE state = 'pending' AND tenant_id = %s AND receiver = page.receiver
+)
+FROM (SELECT receiver FROM found WHERE receiver IS NOT NULL LIMIT %s) AS page
+"""
+_MESSAGES = """
+SELECT * FROM (
+    SELECT id, tenant_id, receiver FROM jobs_callback
+    WHERE state = 'pending' AND tenant_id = %s AND receiver = %s AND next_at <= %s
+    ORDER BY next_at LIMIT %s
+) AS part
+"""
+_longest_due = statements.Read(
+    lambda: (
+        Callback.objects.filter(
+            state=Callback.State.PENDING, next_at__lte=statements.value(Callback, "next_at")
+        )
+        .order_by("next_at")
+        .values_list("tenant_id", flat=True)[:LONGEST_DUE]
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,60 +168,6 @@ class Shares:
         free = self.limits.bytes - self._bytes.total()
         held = self._bytes[tenant_id]
         return held + size <= free - size or (not held and free * 2 >= self.limits.bytes)
-
-
-TENANTS_LOOKED_AT = 50
-"""Half of them those of the messages that are due longest; the others in turn."""
-LONGEST_DUE = 200
-"""Messages whose tenants are looked at first."""
-QUEUES_LOOKED_AT = 500
-"""Of one tenant and one pick; the next one goes on behind them."""
-PICKED_AT_ONCE = 200
-_FILLED_IN = 500
-_QUEUES_PER_STATEMENT = 50
-
-_TENANTS = """
-WITH RECURSIVE found(tenant_id) AS (
-    SELECT MIN(tenant_id) FROM jobs_callback WHERE state = 'pending'
-    UNION ALL
-    SELECT (SELECT MIN(tenant_id) FROM jobs_callback WHERE state = 'pending' AND tenant_id > found.tenant_id)
-    FROM found WHERE found.tenant_id IS NOT NULL
-)
-SELECT tenant_id FROM found WHERE tenant_id IS NOT NULL
-"""
-_QUEUES = """
-WITH RECURSIVE found(receiver) AS (
-    SELECT MIN(receiver) FROM jobs_callback WHERE state = 'pending' AND tenant_id = %s AND receiver > %s
-    UNION ALL
-    SELECT (
-        SELECT MIN(receiver) FROM jobs_callback
-        WHERE state = 'pending' AND tenant_id = %s AND receiver > found.receiver
-    )
-    FROM found WHERE found.receiver IS NOT NULL
-)
-SELECT receiver, (
-    SELECT MIN(next_at) FROM jobs_callback
-    WHERE state = 'pending' AND tenant_id = %s AND receiver = page.receiver
-)
-FROM (SELECT receiver FROM found WHERE receiver IS NOT NULL LIMIT %s) AS page
-"""
-_MESSAGES = """
-SELECT * FROM (
-    SELECT id, tenant_id, receiver FROM jobs_callback
-    WHERE state = 'pending' AND tenant_id = %s AND receiver = %s AND next_at <= %s
-    ORDER BY next_at LIMIT %s
-) AS part
-"""
-
-_longest_due = statements.Read(
-    lambda: (
-        Callback.objects.filter(
-            state=Callback.State.PENDING, next_at__lte=statements.value(Callback, "next_at")
-        )
-        .order_by("next_at")
-        .values_list("tenant_id", flat=True)[:LONGEST_DUE]
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,13 @@ from .guard import Address, Origins, Target, allowed, literal_addresses, one_of,
 from .message import sign
 from .pinned_post import Answer, post
 
+KEEP_SECONDS = 10.0
+"""Addresses of names in the registry."""
+_MOST_KEPT = 10_000
+_OURS = 0
+"""No tenant's id."""
+_Name = tuple[int, str, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -86,14 +93,6 @@ def failure_text(failure: Exception) -> str:
     """For the delivery log: a receiver's bytes may stand in it, and PostgreSQL takes no NUL."""
     text = f"{type(failure).__name__}: {failure}"[:500]
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
-
-
-KEEP_SECONDS = 10.0
-"""Addresses of names in the registry."""
-_MOST_KEPT = 10_000
-_OURS = 0
-"""No tenant's id."""
-_Name = tuple[int, str, int]
 
 
 @dataclass(slots=True, eq=False)

@@ -17,6 +17,13 @@ from jobs.execution.completion import RunEnd
 from jobs.execution.run_steps import Order
 from jobs.transitions import StartOutcome
 
+SHORT_SLICES = 20
+"""With short jobs and idle threads, a thread is kept for this many time slices."""
+KEPT_SECONDS = 2.0
+"""How long a prefetched job waits for the current run before it is given back."""
+SHALLOW_SECONDS = 0.1
+"""How long a pool without a job to prefetch is not asked again."""
+
 
 class RunHook(Protocol):
     """What the slot's thread does during a run (`jobs.execution.prefetch.Prefetch`)."""
@@ -72,10 +79,6 @@ class Claimed:
         return None if outcome is StartOutcome.STARTED else outcome
 
 
-SHORT_SLICES = 20
-"""With short jobs and idle threads, a thread is kept for this many time slices."""
-
-
 def random_short_slices() -> float:
     """Jitter, so that threads that began together do not hand back together."""
     return SHORT_SLICES * random.uniform(0.75, 1.25)
@@ -101,12 +104,6 @@ class TimeSlice:
         if worked < self.seconds:
             return False
         return ran_seconds >= self.seconds or worked >= self.seconds * self.short_slices or self.is_wanted()
-
-
-KEPT_SECONDS = 2.0
-"""How long a prefetched job waits for the current run before it is given back."""
-SHALLOW_SECONDS = 0.1
-"""How long a pool without a job to prefetch is not asked again."""
 
 
 @dataclass(slots=True)

@@ -30,13 +30,18 @@ from jobs.models import Attempt
 from jobs.ports import Ports
 
 log = structlog.get_logger()
+MAX_BACKLOG = 1000
+PAGE = 500
+"""Attempts per statement of `WrittenStarts`."""
+MOST_UNCERTAIN = 200
+"""Beyond this the oldest claim is dropped; its lease, if it was granted, expires."""
+HELD_BACK_SECONDS = 3.0
+"""A request may reach Redis late (a stalled server, a slow network): a claim counts as refused once it was
+seen ungranted for this long."""
 
 
 def _is_installed(spec: ModelSpec) -> bool:
     return find_runner(spec.model_type) is not None
-
-
-MAX_BACKLOG = 1000
 
 
 class WorkerState:
@@ -167,9 +172,6 @@ class WorkerState:
         self.prefetched.mark_lost(ref)
 
 
-PAGE = 500
-
-
 class WrittenStarts:
     """Checks that the database has every start under this worker's leases, before an index switch to another
     layout. held: refs of the fleet's leases that this process renews, followers and uncommitted ends too."""
@@ -210,13 +212,6 @@ class WrittenStarts:
         ids = [ref.attempt_id for ref in self._held(fleet)]
         pages = (ids[first : first + PAGE] for first in range(0, len(ids), PAGE))
         return sum(Attempt.objects.filter(id__in=page).count() for page in pages) == len(ids)
-
-
-MOST_UNCERTAIN = 200
-"""Beyond this the oldest claim is dropped; its lease, if it was granted, expires."""
-HELD_BACK_SECONDS = 3.0
-"""A request may reach Redis late (a stalled server, a slow network): a claim counts as refused once it was
-seen ungranted for this long."""
 
 
 class UncertainClaims:

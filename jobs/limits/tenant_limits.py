@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from django.db.models.signals import post_save
 
@@ -34,15 +34,9 @@ class Limits:
         return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
 
 
-_FIELDS = (
-    "max_queued",
-    "max_queued_seconds",
-    "submits_per_second",
-    "submit_burst",
-    "daily_gpu_seconds",
-    "allowed_models",
-)
-_row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*_FIELDS))
+FIELDS = tuple(field.name for field in fields(Limits))
+"""Of the tenant's row."""
+_row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*FIELDS))
 # of the process, like django.core.cache: its callers have no owner of it to pass
 _remembered: TtlCache[int, Limits] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=20_000)
 

@@ -88,12 +88,22 @@ class BufferedCounts:
         self._written_at = -math.inf
 
     def count(self, code: str) -> None:
+        self.add(code)
+        self.write()
+
+    def add(self, code: str) -> None:
+        """Count without a write: the caller calls `write` now and then."""
         with self._lock:
             self._counts[code] += 1
-            now = time.monotonic()
-            if now - self._written_at < self.write_seconds:
+
+    def write(self, *, now: bool = False) -> None:
+        """Write what was counted, if `write_seconds` have passed since the last write, or now. Never raises
+        over a database that is away."""
+        with self._lock:
+            at = time.monotonic()
+            if not self._counts or (not now and at - self._written_at < self.write_seconds):
                 return
-            self._written_at = now
+            self._written_at = at
             due = dict(self._counts)
             self._counts.clear()
         add_by_code_if_possible(self._name, due)

@@ -18,7 +18,6 @@ GRACE_SECONDS = 1.0
 """The wake that followed the commit is given this long."""
 AGAIN_SECONDS = 10.0
 """A message still waiting for its worker gets no second wake sooner: they would pile up."""
-
 AHEAD_SECONDS = 10.0
 """The clocks of two processes differ by less."""
 LOOK_AHEAD_SECONDS = 10.0
@@ -33,7 +32,7 @@ class DueCallbacksSweep:
     def __call__(self, ports: Ports) -> SweepCount:
         """A doubled wake is harmless: a delivery takes its row by compare-and-set. repaired: wakes sent."""
         monotonic = ports.clock.monotonic()
-        self._bring_back_from_the_future(ports)
+        self._correct_future_times(ports)
         due, _ = self._pick.ids(Shares(limits()), ports.clock.now() - timedelta(seconds=GRACE_SECONDS))
         for callback_id, woken_at in list(self._woken.items()):
             if not 0 <= monotonic - woken_at < AGAIN_SECONDS:
@@ -44,7 +43,8 @@ class DueCallbacksSweep:
             ports.wake_callbacks(wake)
         return SweepCount(len(due), len(wake))
 
-    def _bring_back_from_the_future(self, ports: Ports) -> None:
+    def _correct_future_times(self, ports: Ports) -> None:
+        """An update takes the write lock of SQLite, so it is made only where a time is wrong."""
         at = ports.clock.monotonic()
         if self._looked_ahead_at is not None and 0 <= at - self._looked_ahead_at < LOOK_AHEAD_SECONDS:
             return
@@ -53,5 +53,5 @@ class DueCallbacksSweep:
         ahead = Callback.objects.filter(
             state=Callback.State.PENDING, tries=0, next_at__gt=now + timedelta(seconds=AHEAD_SECONDS)
         )
-        if ahead.exists():  # whichever clock is right: it is due
+        if ahead.exists():  # correct by any clock: these messages have been due since they were written
             ahead.update(next_at=now)

@@ -35,6 +35,10 @@ log = structlog.get_logger(__name__)
 
 PATIENCE_SECONDS = 20.0
 """A quarantine's row may be under way to its commit; no commit takes so long."""
+CHUNK = 64
+YOUNG_SECONDS = 10.0
+"""A lease is this old before its absence from the server's list is worth a note."""
+_servers = statements.Read(lambda: Server.objects.select_related("pool").order_by("name"))
 
 
 def _explain_or_free(server: Server, slot: str, leases: Leases, ports: Ports) -> bool:
@@ -80,13 +84,6 @@ class StaleHolds:
                 ripe.append(key[0])
         count = sweep_rows("held_back", ripe, lambda slot: _explain_or_free(server, slot, leases, ports))
         return SweepCount(0, count.repaired, count.failed, count.notes)
-
-
-CHUNK = 64
-YOUNG_SECONDS = 10.0
-"""A lease is this old before its absence from the server's list is worth a note."""
-
-_servers = statements.Read(lambda: Server.objects.select_related("pool").order_by("name"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,11 @@ from jobs.reports.ended_events import CURSOR, ended_between
 from jobs.reports.rollups import BEGINNING, EVER, KEPT_SECONDS, EndedEvent, Key, Sums, sum_up
 from jobs.sweeps.base import SweepCount
 
+PERIOD_SECONDS = 5.0
+BATCH = 1000
+"""Events of one step."""
+MAX_STEPS = 50
+
 
 @dataclass(slots=True)
 class EventHorizon:
@@ -57,12 +62,6 @@ def _transactions() -> tuple[int, int]:
         cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id()::text")
         oldest, coming = cursor.fetchone()
     return int(oldest), int(coming)
-
-
-PERIOD_SECONDS = 5.0
-BATCH = 1000
-"""Events of one step."""
-MAX_STEPS = 50
 
 
 def _sum_up_ended(decided: int) -> SweepCount:

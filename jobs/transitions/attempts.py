@@ -31,6 +31,29 @@ from jobs.transitions.unit_of_work import (
 )
 from jobs.transitions.waiting import WAITING, Ended, note_cancel
 
+_ENDED = (
+    "error_code",
+    "error_message",
+    "counted",
+    "slot_freed",
+    "evidence",
+    "finished_at",
+    "gpu_seconds",
+)
+_faults = statements.Read(
+    lambda: statements.summed(
+        Attempt.objects.filter(
+            job__pk=value(Job, "id", "job_id"),
+            round=value(Attempt, "round"),
+            server=value(Attempt, "server"),
+            error_code="gpu_fault",
+        ),
+        faults=Count("pk"),
+    )
+)
+_SAID_AT_ONCE = 200
+"""No transaction holds more of one job's events than this (`jobs.execution.group_commit.MAX_BATCH`)."""
+
 
 class StartOutcome(StrEnum):
     STARTED = "started"
@@ -168,32 +191,6 @@ class End:
     refused_url: str = ""
     start: Start | None = None
     cancelled_by_operator: bool | None = None
-
-
-_ENDED = (
-    "error_code",
-    "error_message",
-    "counted",
-    "slot_freed",
-    "evidence",
-    "finished_at",
-    "gpu_seconds",
-)
-
-
-_faults = statements.Read(
-    lambda: statements.summed(
-        Attempt.objects.filter(
-            job__pk=value(Job, "id", "job_id"),
-            round=value(Attempt, "round"),
-            server=value(Attempt, "server"),
-            error_code="gpu_fault",
-        ),
-        faults=Count("pk"),
-    )
-)
-_SAID_AT_ONCE = 200
-"""No transaction holds more of one job's events than this (`jobs.execution.group_commit.MAX_BATCH`)."""
 
 
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:

@@ -304,30 +304,6 @@ class Ground:
             time.sleep(0.2)
         return True
 
-    def flush_redis(self) -> None:
-        from gpus.leasing.connect import connect
-
-        client: Any = connect(self.system.redis_url)
-        client.flushall()
-        client.close()
-
-    def fill_redis(self) -> str:
-        """Lower Redis' memory limit below what it uses; return the limit before."""
-        from gpus.leasing.connect import connect
-
-        client: Any = connect(self.system.redis_url)
-        before = str(client.config_get("maxmemory")["maxmemory"])
-        client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 0.9))
-        client.close()
-        return before
-
-    def set_redis_memory(self, limit: str) -> None:
-        from gpus.leasing.connect import connect
-
-        client: Any = connect(self.system.redis_url)
-        client.config_set("maxmemory", limit)
-        client.close()
-
     def is_ready(self) -> bool:
         return http_says_ok(*address_of(self.url), "/readyz?strict=1")
 

@@ -14,7 +14,6 @@ from django.db.models import Count
 from redis.exceptions import RedisError
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisFleets
 from gpus.leasing.values import SlotView
 from gpus.protocol import DesiredState, SystemClock, Ticket
@@ -208,28 +207,6 @@ class State:
                     remove_server(name, by=cli_actor(), leases=self.ports().leases)
                 except RegistryRefused:
                     switch_server(name, DesiredState.OFF, by=cli_actor(), leases=self.ports().leases)
-
-    # -- Redis itself --------------------------------------------------------------------------------------
-
-    def fill_redis(self) -> str:
-        """Lowers Redis' memory limit below what it uses; returns the limit before."""
-        client: Any = connect(self.redis_url)
-        try:
-            before = str(client.config_get("maxmemory")["maxmemory"])
-            client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 0.9))
-        finally:
-            client.close()
-        return before
-
-    def set_max_memory(self, limit: str) -> None:
-        client: Any = connect(self.redis_url)
-        client.config_set("maxmemory", limit)
-        client.close()
-
-    def flush(self) -> None:
-        client: Any = connect(self.redis_url)
-        client.flushall()
-        client.close()
 
     # -- at the end ----------------------------------------------------------------------------------------
 

@@ -29,13 +29,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
     """Which file the connection has open: device and inode."""
     _waiting: WaitingWriters | None = None
 
-    def connect(self) -> None:
-        super().connect()
-        self._file = self._file_now()
-
     def get_new_connection(self, conn_params: Any) -> Any:
         self._waiting = None
         found = super().get_new_connection(conn_params)
+        self._file = self._file_now()
         name = str(self.settings_dict["NAME"])
         if not self.is_in_memory_db() and not name.startswith("file:"):
             with suppress(OSError):  # the folder is read-only: there are no writers

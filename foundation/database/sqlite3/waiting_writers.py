@@ -28,6 +28,7 @@ class WaitingWriters:
         self._file = os.open(f"{database}{SUFFIX}", flags, 0o600)
         self.close = weakref.finalize(self, os.close, self._file)
         self._wrote_at = float("-inf")
+        self._is_waiting = False
 
     def ended(self) -> None:
         """This connection has ended a transaction."""
@@ -43,16 +44,22 @@ class WaitingWriters:
 
     def join(self) -> None:
         """May be repeated: another writer that looks at this moment keeps it from joining."""
-        self._lock(fcntl.LOCK_SH)
+        self._is_waiting = self._is_waiting or self._lock(fcntl.LOCK_SH)
 
     def leave(self) -> None:
-        fcntl.flock(self._file, fcntl.LOCK_UN)
+        """No system call where it did not join: most transactions begin at once."""
+        if self._is_waiting:
+            self._is_waiting = False
+            self._unlock()
 
     def _is_empty(self) -> bool:
         if not self._lock(fcntl.LOCK_EX):
             return False
-        self.leave()
+        self._unlock()
         return True
+
+    def _unlock(self) -> None:
+        fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _lock(self, kind: int) -> bool:
         try:

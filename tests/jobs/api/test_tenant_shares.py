@@ -193,9 +193,9 @@ def test_a_request_that_leaves_while_it_waits_gives_its_turn_back() -> None:
 
 @pytest.fixture
 def counted() -> Iterator[dict[str, int]]:
-    refusals._counts.clear()
-    yield refusals._counts
-    refusals._counts.clear()
+    refusals._refused._counts.clear()
+    yield refusals._refused._counts
+    refusals._refused._counts.clear()
 
 
 def test_more_than_a_tenant_may_have_in_flight_is_refused(
@@ -211,7 +211,7 @@ def test_more_than_a_tenant_may_have_in_flight_is_refused(
     web.front._requests.most, web.front._bodies.most = 1000, 0
     assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests_in_flight")
     assert refused.headers["Retry-After"] == "1"
-    assert refusals._counts["too_many_requests_in_flight"] == 1
+    assert refusals._refused._counts["too_many_requests_in_flight"] == 1
     with web.front._bodies.of(f"tenant {tenant.tenant.pk}", 5):
         assert requests.get(url, headers=bearer, timeout=60).status_code == 200, "it has no body"
         refused = requests.post(f"{web.url}{SUBMIT}", json={}, headers=bearer, timeout=60)
@@ -243,7 +243,7 @@ def test_waiting_requests_of_a_tenant_are_bounded(web: Web, tenant: Account) -> 
 def test_refusals_are_counted_by_code(counted: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(3):
         refusals.count(TooManyInFlight(5, "requests"))
-    monkeypatch.setattr(refusals, "_written_at", float("inf"))
+    monkeypatch.setattr(refusals._refused, "_written_at", float("inf"))
     refusals.write()
     assert counters.read(counters.Name.REQUESTS_REFUSED) == []
     refusals.write(now=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from verification.hostile.attacks.base import Attack, wait_until
 from verification.hostile.attacks.tenants import job
 from verification.hostile.wire import ask, flood
+from verification.proving import own_redis
 
 if TYPE_CHECKING:
     from verification.hostile.ground import Ground
@@ -28,7 +29,8 @@ class FullRedis(Attack):
         self._accepted: list[tuple[str, str]] = []
 
     def play(self, ground: Ground, until: float) -> None:
-        before = ground.fill_redis()
+        redis_url = ground.system.redis_url
+        before = own_redis.fill_up(redis_url)
         try:
             neighbour = Thread(target=self._submit_as_neighbour, args=(ground, until), daemon=True)
             neighbour.start()
@@ -40,7 +42,7 @@ class FullRedis(Attack):
             )
             neighbour.join(30.0)
         finally:
-            ground.set_redis_memory(before)
+            own_redis.set_max_memory(redis_url, before)
 
     def check(self, ground: Ground) -> None:
         left = list(self._accepted)

@@ -12,6 +12,7 @@ from verification.hostile.attacks.base import GPU_SERVER, Attack, wait_until
 from verification.hostile.attacks.secrets import job_over
 from verification.hostile.gpu import HEALTHY, Asked, Told, told_json
 from verification.hostile.wire import flood
+from verification.proving import own_redis
 
 if TYPE_CHECKING:
     from verification.hostile.ground import Ground
@@ -141,7 +142,7 @@ class BadHealth(HostileGpu):
 
     def play(self, ground: Ground, until: float) -> None:
         wait_until(lambda: self.server.asked["GET /health"] > 0, 10.0)
-        ground.flush_redis()
+        own_redis.flush(ground.system.redis_url)
         time.sleep(max(0.0, until - time.monotonic()))
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from verification.proving import own_redis
 from verification.proving.faults.base import Fault
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class Flush(RedisFault):
         assert trial.state is not None
         self.waiting = trial.state.waiting() or 0
         trial.flushed_at = time.time()
-        trial.state.flush()
+        own_redis.flush(trial.state.redis_url)
 
     def notes(self, trial: Trial) -> list[str]:
         return [f"{self.waiting} jobs were waiting"]
@@ -136,7 +137,7 @@ class FullValkey(RedisFault):
 
     def play(self, trial: Trial) -> None:
         assert trial.state is not None
-        self.before = trial.state.fill_redis()
+        self.before = own_redis.fill_up(trial.state.redis_url)
         self.played_at = time.time()
 
     def mend(self, trial: Trial) -> None:
@@ -144,7 +145,7 @@ class FullValkey(RedisFault):
         left = trial.state.tickets({gpu.pool for gpu in trial.fleet.gpus})
         self.stood_still = left > 0 and not trial.runs_begin_since(self.played_at + 2.0)
         if self.before is not None:
-            trial.state.set_max_memory(self.before)
+            own_redis.set_max_memory(trial.state.redis_url, self.before)
 
     def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
         return ["no run began while Redis was full, though jobs waited there"] if self.stood_still else []

@@ -1,0 +1,36 @@
+"""What a trial does to the Redis of the system it tries: empty it, fill it up, lift the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpus.leasing.connect import connect
+
+
+def flush(url: str) -> None:
+    with _client(url) as client:
+        client.flushall()
+
+
+def fill_up(url: str) -> str:
+    """Lower the memory limit below what Redis uses; return the limit before."""
+    with _client(url) as client:
+        before = str(client.config_get("maxmemory")["maxmemory"])
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 0.9))
+    return before
+
+
+def set_max_memory(url: str, limit: str) -> None:
+    with _client(url) as client:
+        client.config_set("maxmemory", limit)
+
+
+@contextmanager
+def _client(url: str) -> Iterator[Any]:
+    client: Any = connect(url)
+    try:
+        yield client
+    finally:
+        client.close()
