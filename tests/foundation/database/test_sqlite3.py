@@ -37,6 +37,17 @@ def writer(path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Any]:
         writer.close()
 
 
+class CountedPauses:
+    """In place of `random`: how often this thread looked in vain for the write lock."""
+
+    def __init__(self) -> None:
+        self.count, self._thread = 0, threading.get_ident()
+
+    def uniform(self, least: float, most: float) -> float:
+        self.count += threading.get_ident() == self._thread
+        return (least + most) / 2
+
+
 def holder_of(path: Path) -> sqlite3.Connection:
     other = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     other.execute("BEGIN IMMEDIATE")
@@ -119,15 +130,20 @@ def test_a_connection_whose_file_failed_is_opened_anew(writer: Any, path: Path) 
     assert writer.connection is None
 
 
-def test_a_transaction_over_an_older_state_is_refused_at_once(writer: Any, path: Path) -> None:
+def test_a_transaction_over_an_older_state_is_refused_at_once(
+    writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its connection has read, and another one has written since: it would wait for its whole time-out."""
     holder = sqlite3.connect(path, isolation_level=None)
     holder.execute("CREATE TABLE numbers AS SELECT 1 AS n UNION SELECT 2")
     reader = writer.connection.execute("SELECT n FROM numbers")
     assert reader.fetchone() == (1,)
     holder.execute("INSERT INTO numbers VALUES (3)")
+    pauses = CountedPauses()
+    monkeypatch.setattr(base, "random", pauses)
     with pytest.raises(OperationalError, match="locked"):
         writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+    assert pauses.count == 0
     assert [n for (n,) in reader] == [2]
     holder.close()
 
@@ -159,6 +175,25 @@ def test_a_connection_that_has_just_written_lets_a_waiting_writer_begin(writer: 
     other.close()
 
 
+def test_a_writer_is_seen_by_the_others_from_its_first_pause_until_it_begins(
+    writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    holder, other = holder_of(path), WaitingWriters(str(path))
+    nobody_waits = []
+
+    def pause(_: float) -> None:
+        nobody_waits.append(other._is_empty())
+        if len(nobody_waits) == 2:
+            holder.execute("COMMIT")
+
+    monkeypatch.setattr(base.time, "sleep", pause)
+    writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
+    nobody_waits.append(other._is_empty())
+    assert nobody_waits == [False, False, True]
+    other.close()
+    holder.close()
+
+
 def test_it_waits_no_longer_for_a_writer_that_stands_still(writer: Any, path: Path) -> None:
     other = WaitingWriters(str(path))
     other.join()
@@ -172,6 +207,8 @@ def test_a_slow_writer_has_its_turn_beside_one_that_commits_back_to_back(
     """The greedy one holds the lock for 10 ms, and is without it for less than one; the other one looks every
     30 ms, as in a process whose threads compute. Left to luck, it would begin once in some 30 looks."""
     monkeypatch.setattr(base, "PAUSE_SECONDS", (0.03, 0.03))
+    looks = CountedPauses()
+    monkeypatch.setattr(base, "random", looks)
     began, stop = threading.Event(), threading.Event()
 
     def write_back_to_back() -> None:
@@ -189,17 +226,8 @@ def test_a_slow_writer_has_its_turn_beside_one_that_commits_back_to_back(
     thread = threading.Thread(target=write_back_to_back, daemon=True)
     thread.start()
     assert began.wait(30)
-    looks = 0
-
-    def joined(self: WaitingWriters) -> None:
-        nonlocal looks
-        looks += 1
-        join(self)
-
-    join = WaitingWriters.join
-    monkeypatch.setattr(WaitingWriters, "join", joined)
     for _ in range(10):
         begun_after(writer)
     stop.set()
     thread.join(30)
-    assert looks < 60
+    assert looks.count < 60
