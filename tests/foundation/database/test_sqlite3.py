@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from django.db.utils import ConnectionHandler
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
-from foundation.database.sqlite3 import base
-from foundation.database.sqlite3.waiting_writers import GIVE_WAY_SECONDS, WaitingWriters
+from foundation.database.sqlite3 import base, waiting_writers
+from foundation.database.sqlite3.waiting_writers import GIVE_WAY_SECONDS, LATELY_SECONDS, WaitingWriters
 
 TIMEOUT = 60
 
@@ -37,6 +37,29 @@ def writer(path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Any]:
         writer.close()
 
 
+class VirtualClock:
+    """In place of `time` where writers give way."""
+
+    def __init__(self) -> None:
+        self.now, self.slept = 1000.0, 0.0
+        self._events: list[tuple[float, Callable[[], None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def at(self, seconds: float, event: Callable[[], None]) -> None:
+        """It happens while somebody sleeps, `seconds` from now."""
+        self._events.append((self.now + seconds - 1e-9, event))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.slept += seconds
+        due = [event for at, event in self._events if at <= self.now]
+        self._events = [(at, event) for at, event in self._events if at > self.now]
+        for event in due:
+            event()
+
+
 class CountedPauses:
     """In place of `random`: how often this thread looked in vain for the write lock."""
 
@@ -46,6 +69,13 @@ class CountedPauses:
     def uniform(self, least: float, most: float) -> float:
         self.count += threading.get_ident() == self._thread
         return (least + most) / 2
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
+    clock = VirtualClock()
+    monkeypatch.setattr(waiting_writers, "time", clock)
+    return clock
 
 
 def holder_of(path: Path) -> sqlite3.Connection:
@@ -58,14 +88,10 @@ def begin(writer: Any) -> None:
     writer.set_autocommit(False, force_begin_transaction_with_broken_autocommit=True)
 
 
-def begun_after(writer: Any) -> float:
-    """The seconds until a transaction began, which is ended then."""
-    at = time.monotonic()
+def begin_and_commit(writer: Any) -> None:
     begin(writer)
-    took = time.monotonic() - at
     writer.commit()
     writer.set_autocommit(True)
-    return took
 
 
 def busy_timeout(writer: Any) -> int:
@@ -161,17 +187,18 @@ def test_a_kept_connection_whose_file_is_another_now_is_closed(
     assert writer.connection is None
 
 
-def test_a_connection_that_has_just_written_lets_a_waiting_writer_begin(writer: Any, path: Path) -> None:
+def test_a_connection_that_has_just_written_lets_a_waiting_writer_begin(
+    writer: Any, path: Path, clock: VirtualClock
+) -> None:
     other = WaitingWriters(str(path))
     other.join()
-    leaves = threading.Timer(0.02, other.leave)
-    began = [begun_after(writer)]
-    leaves.start()
-    began.append(begun_after(writer))
-    leaves.join()
-    began.append(begun_after(writer))
-    assert began[0] < 0.02 <= began[1] < GIVE_WAY_SECONDS
-    assert began[2] < 0.02
+    begin_and_commit(writer)
+    assert clock.slept == 0
+    clock.at(0.02, other.leave)
+    begin_and_commit(writer)
+    assert clock.slept == pytest.approx(0.02)
+    begin_and_commit(writer)
+    assert clock.slept == pytest.approx(0.02)
     other.close()
 
 
@@ -194,10 +221,26 @@ def test_a_writer_is_seen_by_the_others_from_its_first_pause_until_it_begins(
     holder.close()
 
 
-def test_it_waits_no_longer_for_a_writer_that_stands_still(writer: Any, path: Path) -> None:
+def test_it_waits_no_longer_for_a_writer_that_stands_still(
+    writer: Any, path: Path, clock: VirtualClock
+) -> None:
     other = WaitingWriters(str(path))
     other.join()
-    assert begun_after(writer) < GIVE_WAY_SECONDS <= begun_after(writer) < 10 * GIVE_WAY_SECONDS
+    begin_and_commit(writer)
+    begin_and_commit(writer)
+    assert clock.slept == pytest.approx(GIVE_WAY_SECONDS, abs=0.002)
+    other.close()
+
+
+def test_a_connection_that_wrote_long_ago_begins_at_once(
+    writer: Any, path: Path, clock: VirtualClock
+) -> None:
+    other = WaitingWriters(str(path))
+    other.join()
+    begin_and_commit(writer)
+    clock.now += 2 * LATELY_SECONDS
+    begin_and_commit(writer)
+    assert clock.slept == 0
     other.close()
 
 
@@ -205,8 +248,10 @@ def test_a_slow_writer_has_its_turn_beside_one_that_commits_back_to_back(
     writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The greedy one holds the lock for 10 ms, and is without it for less than one; the other one looks every
-    30 ms, as in a process whose threads compute. Left to luck, it would begin once in some 30 looks."""
+    30 ms, as in a process whose threads compute. Left to luck, it would begin once in some 30 looks. A slow
+    machine's looks come later still, so the greedy one waits for them longer than it would."""
     monkeypatch.setattr(base, "PAUSE_SECONDS", (0.03, 0.03))
+    monkeypatch.setattr(waiting_writers, "GIVE_WAY_SECONDS", 5.0)
     looks = CountedPauses()
     monkeypatch.setattr(base, "random", looks)
     began, stop = threading.Event(), threading.Event()
@@ -227,7 +272,7 @@ def test_a_slow_writer_has_its_turn_beside_one_that_commits_back_to_back(
     thread.start()
     assert began.wait(30)
     for _ in range(10):
-        begun_after(writer)
+        begin_and_commit(writer)
     stop.set()
     thread.join(30)
     assert looks.count < 60
