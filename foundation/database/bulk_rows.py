@@ -15,15 +15,13 @@ from typing import Any
 from django.db.models import AutoField, Model
 
 from foundation import json_text
+from foundation.database.row_codec import columns
 from foundation.database.statements import (
-    columns,
-    columns_of_all,
     execute,
     execute_all,
-    fill,
     insert_sql,
     this_database,
-    update_sql,
+    update_by_key_sql,
 )
 
 Statement = tuple[str, Sequence[Any]]
@@ -63,8 +61,8 @@ def put_all(rows: Sequence[Model]) -> None:
         sql, names = _json_insert(model)
         write([_with_json((sql + _or_over(model), names), rows)])
         return
-    sql, fields = insert_sql(database.vendor, model, ignore_conflicts=False)
-    execute_all(database, sql + _or_over(model), [columns(row, fields, database) for row in rows])
+    sql, plan = insert_sql(database.vendor, model, ignore_conflicts=False)
+    execute_all(database, sql + _or_over(model), [columns([row], plan, database) for row in rows])
 
 
 def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
@@ -75,12 +73,8 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
     if database.vendor == "postgresql":
         write([_with_json(_json_update(model, tuple(fields)), rows)])
         return
-    sql, places = update_sql(database.vendor, model, tuple(fields), ("pk",))
-    values = [
-        fill(places, {"pk": row.pk, **{f"to {name}": getattr(row, name) for name in fields}}, database)
-        for row in rows
-    ]
-    execute_all(database, sql, values)
+    sql, plan = update_by_key_sql(database.vendor, model, tuple(fields))
+    execute_all(database, sql, [columns([row], plan, database) for row in rows])
 
 
 def _with_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequence[Model]) -> Statement:
@@ -133,12 +127,12 @@ def _given(fields: Sequence[Any]) -> str:
 def _inserts_by_places(rows: Sequence[Model]) -> Iterator[Statement]:
     """As many at once as go into one statement, by powers of two: so there are few texts to compile."""
     database = this_database()
-    sql, fields = insert_sql(database.vendor, type(rows[0]), ignore_conflicts=False)
+    sql, plan = insert_sql(database.vendor, type(rows[0]), ignore_conflicts=False)
     head, values, places = sql.partition(" VALUES ")
-    at_most = min(MOST_ROWS, (database.features.max_query_params or MOST_PLACES) // len(fields))
+    at_most = min(MOST_ROWS, (database.features.max_query_params or MOST_PLACES) // len(plan))
     first = 0
     while first < len(rows):
         count = 1 << (min(len(rows) - first, at_most).bit_length() - 1)
         some = rows[first : first + count]
-        yield head + values + ", ".join([places] * count), columns_of_all(some, fields, database)
+        yield head + values + ", ".join([places] * count), columns(some, plan, database)
         first += count

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models.base import ModelState
@@ -54,6 +54,36 @@ def saved(field: Any, value: Any, database: Any) -> Any:
     if type(value) is JsonText:
         return _json_saved(value, database)
     return field.get_db_prep_save(value, database)
+
+
+class Column(NamedTuple):
+    """name: the row's attribute. as_is: the types whose values the database takes as they are."""
+
+    name: str
+    field: Any
+    as_is: frozenset[type]
+
+
+@cache
+def column_of(field: Any, vendor: str) -> Column:
+    """How values of this field go into its column."""
+    stored = field.target_field if type(field) is models.ForeignKey else field
+    plain = _AS_IT_IS.get(type(stored))
+    as_is: set[type] = set()
+    if vendor == "sqlite":
+        as_is = {type(None), plain} if plain else {type(None)}
+    elif plain is str and stored is field:
+        as_is = {str}
+    return Column(field.attname, field, frozenset(as_is))
+
+
+def columns(rows: Sequence[models.Model], plan: Sequence[Column], database: Any) -> list[Any]:
+    """The values of these columns of each row, one row after the other."""
+    return [
+        value if type(value := getattr(row, name)) in as_is else saved(field, value, database)
+        for row in rows
+        for name, field, as_is in plan
+    ]
 
 
 def _json_saved(value: JsonText, database: Any) -> Any:

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, lru_cache, partial
-from itertools import repeat
-from operator import attrgetter, is_
 from typing import Any, cast
 
 from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
@@ -21,7 +19,7 @@ from django.db.models import AutoField, Expression, Field, Model, QuerySet
 from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
-from foundation.database.row_codec import builder, converter, saved
+from foundation.database.row_codec import Column, builder, column_of, columns, converter, saved
 
 
 class Value(Expression):
@@ -123,8 +121,8 @@ class ReadAmong:
 def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
     """Whether the row was inserted. A key that the database makes is not read back."""
     database = this_database()
-    sql, fields = insert_sql(database.vendor, type(row), ignore_conflicts)
-    return bool(execute(database, sql, columns(row, fields, database)))
+    sql, plan = insert_sql(database.vendor, type(row), ignore_conflicts)
+    return bool(execute(database, sql, columns([row], plan, database)))
 
 
 def update(row: Model, fields: Sequence[str]) -> bool:
@@ -236,26 +234,6 @@ def _plan_each_time(connection: Any, **_: Any) -> None:
 connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
 
 
-def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
-    return [saved(field, getattr(row, field.attname), database) for field in fields]
-
-
-def columns_of_all(rows: Sequence[Model], fields: Sequence[Any], database: Any) -> list[Any]:
-    """Those of each row, one after the other. A value that all rows have, as in most columns of a batch, is
-    converted once."""
-    if len(rows) == 1:
-        return columns(rows[0], fields, database)
-    by_field: list[Sequence[Any]] = []
-    for field in fields:
-        values = list(map(attrgetter(field.attname), rows))
-        first = values[0]
-        if all(map(is_, values, repeat(first))):
-            by_field.append([saved(field, first, database)] * len(rows))
-        else:
-            by_field.append([saved(field, value, database) for value in values])
-    return [value for row in zip(*by_field, strict=True) for value in row]
-
-
 def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     """What is the same at each execution stands in SQLite's text: a value in a place it compares with the
     conditions of partial indexes, and compiles the statement anew for each that is put there."""
@@ -284,7 +262,7 @@ def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> lis
 
 
 @cache
-def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, list[Any]]:
+def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, tuple[Column, ...]]:
     fields = [field for field in model._meta.concrete_fields if not isinstance(field, AutoField)]
     options = {"on_conflict": OnConflict.IGNORE} if ignore_conflicts else {}
     query = InsertQuery(model, **options)
@@ -293,7 +271,7 @@ def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple
     compiler = query.get_compiler(connection=this_database())
     compiler.returning_fields = None
     [(sql, _)] = compiler.as_sql()
-    return sql, fields
+    return sql, tuple(column_of(field, vendor) for field in fields)
 
 
 @cache
@@ -307,3 +285,12 @@ def update_sql(
     query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
     sql, places = query.get_compiler(connection=this_database()).as_sql()
     return sql, tuple(places)
+
+
+@cache
+def update_by_key_sql(
+    vendor: str, model: type[Model], fields: tuple[str, ...]
+) -> tuple[str, tuple[Column, ...]]:
+    """`update_sql` of a row by its key, whose values are all columns of that row."""
+    sql, places = update_sql(vendor, model, fields, ("pk",))
+    return sql, tuple(column_of(place.output_field, vendor) for place in places)
