@@ -6,14 +6,13 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpus.leasing.contract import Leases
 from gpus.protocol import Endpoint, Lease, LeaseRef, ModelSpec
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.completion import RunEnd
+from jobs.execution.completion import RunEnd, WrittenStart
 from jobs.execution.run_steps import Order
 from jobs.transitions import StartOutcome
 
@@ -64,7 +63,7 @@ class Claimed:
     job: Mapping[str, Any]
     spec: ModelSpec
     endpoint: Endpoint
-    started: Future[StartOutcome] | None
+    started: WrittenStart | None
     remote_id: str | None = None
     ran_seconds: float = 0.0
     must_wait: bool = False

@@ -29,6 +29,7 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.execution import after_commit, unreachable
 from jobs.execution.attempt_run import AttemptRun, run_seconds
 from jobs.execution.claimed import Claimed
+from jobs.execution.completion import WrittenStart
 from jobs.execution.progress_events import progress_events_of
 from jobs.execution.pushes import push_token, pushed_body
 from jobs.execution.row_prefetch import OF_JOB
@@ -203,7 +204,7 @@ def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) ->
         after_commit.push_waiting(lease.job_id, worker.ports)
         return None
     must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
-    return Claimed(fleet_name, leases, lease, job, spec, endpoint, Future(), must_wait=must_wait)
+    return Claimed(fleet_name, leases, lease, job, spec, endpoint, WrittenStart(), must_wait=must_wait)
 
 
 def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:

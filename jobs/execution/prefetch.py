@@ -67,7 +67,7 @@ class Prefetch:
             following = ended.release(
                 worker.completion, next_attempt_id=next_id, warm=worker.warm(), begun=claimed.lease
             )
-            ended.write(worker.completion, gather=True)
+            worker.completion.write_end(ended, gather=True)
             write_start(worker, claimed)
         elif next_id is not None and worker.prefetched.may_reserve(claimed.lease.pool, asked_at):
             following = self._reserve(next_id)

@@ -160,7 +160,7 @@ class SlotLoop:
             following = end.release(
                 worker.completion, next_attempt_id=next_id if may_claim else None, warm=worker.warm()
             )
-            end.write(worker.completion, gather=following is not None)
+            worker.completion.write_end(end, gather=following is not None)
             if prefetched is not None and following is not None and following.ref == prefetched.lease.ref:
                 worker.completion.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
                 return start(worker, prefetched)
