@@ -6,6 +6,7 @@ the way through a field's five methods costs as much as the statement that carri
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -49,6 +50,8 @@ def saved(field: Any, value: Any, database: Any) -> Any:
             return value
         if kind is models.DateTimeField and type(value) is datetime and value.tzinfo is UTC:
             return value.replace(tzinfo=None).isoformat(" ")
+        if kind is models.JSONField and type(value) in (dict, list) and field.encoder is None:
+            return json.dumps(value)
         if kind is models.ForeignKey:
             return saved(field.target_field, value, database)
     if type(value) is JsonText:

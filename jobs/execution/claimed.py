@@ -72,10 +72,7 @@ class Claimed:
     @property
     def refused(self) -> StartOutcome | None:
         """Why the database did not accept the start, as far as it has answered yet."""
-        if self.started is None or not self.started.done():
-            return None
-        outcome = StartOutcome.JOB_MOVED if self.started.exception() else self.started.result()
-        return None if outcome is StartOutcome.STARTED else outcome
+        return None if self.started is None else self.started.refused
 
 
 def random_short_slices() -> float:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from django.conf import settings
@@ -371,7 +370,9 @@ def make_run(
     if claimed.started is not None:
         # weak reference: avoids a reference cycle between run and future
         known = weakref.ref(run)
-        claimed.started.add_done_callback(lambda started: _stop_if_refused(started, known()))
+        claimed.started.add_done_callback(
+            lambda started: _stop_if_refused(cast("WrittenStart", started), known())
+        )
     return run
 
 
@@ -381,8 +382,7 @@ def _read_pushed(worker: WorkerState, lease: Lease) -> Mapping[str, Any] | None:
     return body
 
 
-def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun | None) -> None:
+def _stop_if_refused(started: WrittenStart, run: AttemptRun | None) -> None:
     """run: None if it is over."""
-    refused = started.exception() is not None or started.result() is not StartOutcome.STARTED
-    if refused and run is not None:
+    if started.refused is not None and run is not None:
         run.order(Order.STOP)

@@ -55,17 +55,27 @@ _LONG_BYTES = 256 * 1024
 FIRST_REST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
 
 
-class WrittenStart(Future[StartOutcome]):
-    """The outcome of an attempt's start, once it is committed. start: as it was written."""
+class WrittenStart(Future[None]):
+    """An attempt's start on its way into the database; done when it is committed or refused.
+
+    start: as it was written. outcome: None before it is done."""
 
     start: Start | None = None
+    outcome: StartOutcome | None = None
+
+    def end(self, outcome: StartOutcome) -> None:
+        self.outcome = outcome
+        self.set_result(None)
 
     @property
     def committed(self) -> Start | None:
         """None: not yet, or the database refused it."""
-        if not self.done() or self.exception() is not None or self.result() is not StartOutcome.STARTED:
-            return None
-        return self.start
+        return self.start if self.outcome is StartOutcome.STARTED else None
+
+    @property
+    def refused(self) -> StartOutcome | None:
+        """Why the database did not accept it, as far as it has answered yet."""
+        return None if self.outcome is StartOutcome.STARTED else self.outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +206,9 @@ class Completion:
             lambda: _touched(start.job_id, transitions.start_attempt(start)),
             Touched(start.job_id, start.attempt_id),
         )
-        written.add_done_callback(lambda done: _copy_result(done, started))
+        written.add_done_callback(
+            lambda done: started.end(StartOutcome.JOB_MOVED if done.exception() else done.result()[1])
+        )
 
     def write_remote_id(self, lease: Lease, remote_id: str, then: Callable[[], None]) -> None:
         """then: called once the id is durable; only then may the run be handed over."""
@@ -409,14 +421,6 @@ def _with_cancel(end: End, job: Job | None) -> End:
     if job is None or job.cancel_requested_at is None:
         return end
     return replace(end, cancelled_by_operator=job.cancelled_by_operator)
-
-
-def _copy_result(done: Future[Any], future: WrittenStart) -> None:
-    error = done.exception()
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(done.result()[1])
 
 
 @dataclass(frozen=True, slots=True)

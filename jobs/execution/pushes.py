@@ -3,7 +3,6 @@ attempt's rows, before its body is read), and how it is stored. Its attempt's ho
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -155,4 +154,4 @@ def attempt_of_token(token: str) -> str | None:
 
 def _mac(attempt_id: str) -> str:
     key = (settings.DISPATCHER.secret_key or settings.SECRET_KEY).encode()
-    return hmac.new(key, b"push:" + attempt_id.encode(), hashlib.sha256).hexdigest()[:40]
+    return hmac.digest(key, b"push:" + attempt_id.encode(), "sha256").hex()[:40]
