@@ -33,7 +33,7 @@ def after_seconds(seconds: float, work: Callable[[], None]) -> None:
 
 @dataclass(slots=True)
 class RedisRest:
-    """until: the monotonic time until which a slow Redis is not asked (`jobs.limits.redis_breaker`)."""
+    """until: the monotonic time until which a slow Redis is not asked (`jobs.limits.rate_limits`)."""
 
     until: float = 0.0
 

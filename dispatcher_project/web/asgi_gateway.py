@@ -16,9 +16,9 @@ from urllib.parse import quote_from_bytes
 
 from django.conf import settings
 
-from dispatcher_project.web.body_budget import BodyBudget
 from dispatcher_project.web.request_bodies import (
     MAX_UNDECLARED_BYTES,
+    BodyBudget,
     BodyTooLong,
     BodyTooSlow,
     ClientGone,

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher_project.web.client_gone import is_client_gone
+from dispatcher_project.web.protocol import is_client_gone
 from dispatcher_project.web.request_bodies import ClientGone
 from foundation.client_network import network_of
 from foundation.http_api.json_body import LATER_KEY

@@ -1,5 +1,5 @@
-"""How many jobs may wait: for a model, and of a tenant. Waiting is all that is accepted and neither runs nor
-is over: in line, between two attempts, or ahead of its time.
+"""How many jobs may wait, for a model and of a tenant, and for how long. Waiting is all that is accepted and
+neither runs nor is over: in line, between two attempts, or ahead of its time.
 
 The rows are counted by an index, and never further than the limit: nothing is kept beside them, and the count
 is right while Redis is away. It is taken inside the transaction that inserts the jobs.
@@ -11,33 +11,42 @@ between its count and its commit while others fill all this would go over. SQLit
 time.
 
 A tenant without a limit of its own has `DISPATCHER_TENANT_MAX_QUEUED`. That one protects the database, so a
-count that is some seconds old will do (jobs/limits/approximate_counts.py).
+count that is some seconds old will do: other web processes let in jobs between two counts too.
 """
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
+from django.db.models import F, Sum
 
 from foundation.texts import counted
 from gpus.registry import queries as registry
 from jobs.domain.errors import ModelQueueFull, Refused, TenantQueueFull
-from jobs.limits import approximate_counts
-from jobs.limits.retry_after import seconds_until_one_ends
 from jobs.limits.tenant_limits import limits_of
-from jobs.models import Job
+from jobs.models import Job, Rollup
+from jobs.reports.rollups import MINUTE
 from jobs.transitions import WAITING
 
 FEW = 10
 """Jobs of one transaction that need no turn; a batch takes one."""
 _STATES = [state.value for state in WAITING]
+KEEP_SECONDS = 2.0
+SHARE_OF_TIME = 0.01
+"""The most of a process' time that goes into the counts of one limit."""
+MOST_LIMITS = 20_000
+WINDOW_SECONDS = 600.0
+LONGEST_SECONDS = 60.0
+"""Also where nothing ended for the whole window: somebody may cancel, or a server come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +89,7 @@ class QueueLimits:
             rough = [limit for limit in self._limits.values() if limit.is_rough]
             exact = [limit for limit in self._limits.values() if not limit.is_rough]
             self._left = _places(exact, self._patience_seconds)
-            self._left |= {
-                limit.name: approximate_counts.take(limit.name, limit.asking, limit.free_places)
-                for limit in rough
-            }
+            self._left |= {limit.name: take(limit.name, limit.asking, limit.free_places) for limit in rough}
         of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
         if self._left.get(of_tenant, 1) <= 0:
             return TenantQueueFull(
@@ -148,3 +154,70 @@ def _take_turn(limits: Iterable[_Limit], patience_seconds: float | None) -> None
                 "SELECT set_config('lock_timeout', %s, true)", [f"{patience_seconds * 1000:.0f}ms"]
             )
         cursor.execute("SELECT pg_advisory_xact_lock(one) FROM unnest(%s::bigint[]) AS one", [locks])
+
+
+@dataclass(slots=True)
+class _Count:
+    left: int
+    until: float
+
+
+# of the process, like django.core.cache: its callers have no owner of it to pass
+_counts: dict[str, _Count] = {}
+
+
+_lock = threading.Lock()
+
+
+def take(name: str, asking: int, count: Callable[[], int]) -> int:
+    """Return how many places are left for these jobs, and reserve them.
+
+    asking: jobs. count: reads the places that are left. A reservation that is not used counts until the next
+    reading.
+    """
+    known = _counts.get(name)
+    if known is None or known.until <= time.monotonic():
+        began = time.monotonic()
+        left = count()
+        ended = time.monotonic()
+        known = _Count(left, ended + max(KEEP_SECONDS, (ended - began) / SHARE_OF_TIME))
+        with _lock:
+            if len(_counts) >= MOST_LIMITS:
+                _counts.clear()
+            _counts[name] = known
+    with _lock:
+        left = known.left
+        known.left -= min(asking, max(left, 0))
+    return left
+
+
+def forget() -> None:
+    with _lock:
+        _counts.clear()
+
+
+def max_queued_seconds(tenant_id: int, model: str) -> float | None:
+    """Seconds; None: for ever."""
+    spec = registry.model_spec(model)
+    own = (limits_of(tenant_id).max_queued_seconds, spec.max_queued_seconds if spec else None)
+    chosen = [seconds for seconds in own if seconds is not None]
+    return min(chosen) if chosen else settings.DISPATCHER.max_queued_seconds or None
+
+
+def queue_deadline(tenant_id: int, model: str, start: datetime) -> datetime | None:
+    """start: when the job begins to wait."""
+    seconds = max_queued_seconds(tenant_id, model)
+    return None if seconds is None else start + timedelta(seconds=seconds)
+
+
+def queue_deadline_of(job: Job, start: datetime) -> datetime | None:
+    return queue_deadline(job.tenant_id, job.model, start)
+
+
+def seconds_until_one_ends(now: datetime, **of: object) -> float:
+    """The mean time between two ends in the last ten minutes, from 1 to 60 s. of: fields of the rollups, as
+    in model="flux" or tenant_id=3."""
+    since = now - timedelta(seconds=WINDOW_SECONDS)
+    rows = Rollup.objects.filter(span_seconds=MINUTE, at__gte=since, **of)
+    ended = rows.aggregate(ended=Sum(F("completed") + F("failed") + F("cancelled")))["ended"] or 0
+    return min(LONGEST_SECONDS, max(1.0, WINDOW_SECONDS / ended)) if ended else LONGEST_SECONDS

@@ -17,9 +17,8 @@ from foundation.ids import new_id
 from gpus.registry import queries as registry
 from jobs.domain.errors import Refused, UnknownModel
 from jobs.domain.states import JobState
-from jobs.limits.gpu_quotas import quota_refusal
-from jobs.limits.queue_deadline import queue_deadline
-from jobs.limits.queue_limits import QueueLimits
+from jobs.limits.queue_limits import QueueLimits, queue_deadline
+from jobs.limits.tenant_limits import quota_refusal
 from jobs.models import IdempotencyKey, Job
 from jobs.submission.capacity import Capacity
 from jobs.submission.deadlines import after, later_start

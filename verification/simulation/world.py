@@ -29,7 +29,7 @@ from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused
 from jobs.execution import claimed, worker_signs
 from jobs.execution.pushes import accept_push, admit_push
-from jobs.limits import gpu_quotas, tenant_limits
+from jobs.limits import tenant_limits
 from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.reports.database_clock import read_last_database_time
@@ -402,7 +402,7 @@ class World:
         _forget_registry()
         enqueue_retries._late.clear()
         queries.REMEMBER_SECONDS = tenant_limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
-        gpu_quotas.REMEMBER_SECONDS = 0.0
+        tenant_limits.REMEMBER_USED_SECONDS = 0.0
         claimed.SHORT_SLICES = SHORT_SLICES
         worker_signs.SIGN_SECONDS = SIGN_SECONDS
         callbacks.shorten()
@@ -453,7 +453,6 @@ def make_template() -> None:
 def _forget_registry() -> None:
     """What processes remember of rows."""
     tenant_limits.forget()
-    gpu_quotas.forget()
     queries.forget()
 
 

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from dispatcher_project.web.connections import Connections, Reason
 from dispatcher_project.web.limits import RESERVED_DESCRIPTORS, WebLimits
+from dispatcher_project.web.protocol import Connections, Reason
 from foundation.client_network import network_of
 from tests.sockets import until_closed
 

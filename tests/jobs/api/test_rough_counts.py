@@ -1,4 +1,4 @@
-"""The limit of tenants without one of their own: `jobs/limits/approximate_counts.py` and its use in
+"""The limit of tenants without one of their own: `jobs/limits/queue_limits.py` and its use in
 `room.py`."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from gpus.models import ModelConfig
-from jobs.limits import approximate_counts
+from jobs.limits import queue_limits
 from jobs.models import Job
 
 from .conftest import Account
@@ -47,20 +47,20 @@ def test_zero_means_any(acme: Account, zimg: ModelConfig, settings: Any) -> None
 def test_the_rows_are_counted_once_in_some_seconds(
     acme: Account, zimg: ModelConfig, at_most_three: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(approximate_counts, "KEEP_SECONDS", 3600.0)
+    monkeypatch.setattr(queue_limits, "KEEP_SECONDS", 3600.0)
     submit(acme)
     with CaptureQueriesContext(connection) as seen:
         assert [submit(acme).status_code for _ in range(3)] == [202, 202, 429]
     assert not [query for query in seen if "COUNT(" in query["sql"].upper()]
     Job.objects.all().delete()
     assert submit(acme).status_code == 429, "what ended is seen by the next count"
-    approximate_counts.forget()
+    queue_limits.forget()
     assert submit(acme).status_code == 202
 
 
 def test_what_takes_long_to_count_is_counted_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(approximate_counts.time, "monotonic", lambda: now)
+    monkeypatch.setattr(queue_limits.time, "monotonic", lambda: now)
     counts = 0
 
     def slowly() -> int:
@@ -70,9 +70,9 @@ def test_what_takes_long_to_count_is_counted_seldom(monkeypatch: pytest.MonkeyPa
 
     for second in range(1, 110):
         now = max(now, float(second))
-        approximate_counts.take("one", 0, slowly)
+        queue_limits.take("one", 0, slowly)
     assert counts == 2, "a count of a second, once in a hundred"
 
 
 def test_no_reservation_goes_below_none() -> None:
-    assert [approximate_counts.take("one", 2, lambda: 3) for _ in range(3)] == [3, 1, 0]
+    assert [queue_limits.take("one", 2, lambda: 3) for _ in range(3)] == [3, 1, 0]

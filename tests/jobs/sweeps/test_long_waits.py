@@ -13,7 +13,7 @@ from gpus.models import ModelConfig
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
-from jobs.limits.queue_deadline import max_queued_seconds, queue_deadline
+from jobs.limits.queue_limits import max_queued_seconds, queue_deadline
 from jobs.limits.tenant_limits import forget
 from jobs.models import Callback, Job, Tenant
 from jobs.operations import jobs

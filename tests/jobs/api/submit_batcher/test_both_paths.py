@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.limits import gpu_quotas, tenant_limits
+from jobs.limits import tenant_limits
 from jobs.models import ApiKey, IdempotencyKey, Job
 from jobs.operations.api_keys import create_key
 from tests.jobs.api.conftest import Account, World, account
@@ -104,7 +104,6 @@ def begin_anew(world: World) -> None:
     Job.objects.all().delete()
     world.leases = FakeLeases()
     tenant_limits.forget()
-    gpu_quotas.forget()
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
