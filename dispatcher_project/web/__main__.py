@@ -56,8 +56,6 @@ def _count(ended: Mapping[str, int]) -> None:
     connection.close()
 
 
-
-
 def check_proxies(named: str) -> None:
     """Refuse what names no address, and `*`, with which any client would choose its own address.
 

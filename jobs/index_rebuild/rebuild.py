@@ -26,7 +26,7 @@ from gpus.models import Pool, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode, slot_name
 from gpus.registry import queries as fleet_queries
 from jobs.domain.states import JobState
-from jobs.execution.unproven_slots import quarantine_unproven
+from jobs.execution.orphaned_runs import quarantine_unproven
 from jobs.index_rebuild import fleet_time
 from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.index_rebuild.recent_usage import recent_shares

@@ -22,9 +22,9 @@ from jobs.api.pages import JobPages
 from jobs.api.submit_answer import read_submit
 from jobs.api.submit_form import batch_errors, read_item
 from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
-from jobs.callbacks.pinned_post import Answer
+from jobs.callbacks.sending import Answer
 from jobs.domain.errors import CallbackUrlRefused, Refused
-from jobs.execution.pushes import attempt_of_token
+from jobs.execution.run_messages import attempt_of_token
 from jobs.submission.request import SubmitRequest
 
 from .gpu_servers import HEADERS, NOW, texts_of

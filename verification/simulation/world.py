@@ -27,8 +27,8 @@ from gpus.registry.layouts import Layouts
 from gpus.registry.registry import register_server
 from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused
-from jobs.execution import claimed, worker_signs
-from jobs.execution.pushes import accept_push, admit_push
+from jobs.execution import worker_signs, worker_state
+from jobs.execution.run_messages import accept_push, admit_push
 from jobs.limits import tenant_limits
 from jobs.models import Tenant
 from jobs.ports import Ports
@@ -403,7 +403,7 @@ class World:
         enqueue_retries._late.clear()
         queries.REMEMBER_SECONDS = tenant_limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
         tenant_limits.REMEMBER_USED_SECONDS = 0.0
-        claimed.SHORT_SLICES = SHORT_SLICES
+        worker_state.SHORT_SLICES = SHORT_SLICES
         worker_signs.SIGN_SECONDS = SIGN_SECONDS
         callbacks.shorten()
 

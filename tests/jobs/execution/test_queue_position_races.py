@@ -10,7 +10,7 @@ from gpus.models import AuditEntry, Server
 from jobs import transitions
 from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
-from jobs.execution.after_commit import push_tickets
+from jobs.execution.follow_ups import push_tickets
 from jobs.models import Event, Job
 from jobs.operations import queue_position
 from jobs.operations.jobs import CancelOutcome, cancel_job
