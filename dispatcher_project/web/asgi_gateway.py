@@ -43,8 +43,7 @@ from jobs.events.handover import (
     WaitFor,
 )
 from jobs.events.hub import EventHub
-from jobs.events.pulse import stream_pulse
-from jobs.events.stream import Message, Receive, Send, stream_events, until_disconnect
+from jobs.events.stream import Message, Receive, Send, stream_events, stream_pulse, until_disconnect
 from jobs.submission.outcomes import Outcome, outcome_in
 
 Scope = dict[str, Any]

@@ -26,8 +26,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 
 from dispatcher_project.web.limits import WebLimits
-from foundation.client_network import network_of
 from foundation.http_api.problems import MEDIA_TYPE, Problem
+from foundation.network import network_of
 
 MIN_READ_BYTES = 32 * 1024
 """What a client takes of its answer in each `read_seconds`, if there is as much."""

@@ -26,8 +26,8 @@ from django.db.models import Case, Max, OuterRef, QuerySet, Subquery, When
 from django.db.models.functions import Length
 
 from foundation.database import statements
+from foundation.database.connections import one_round_trip
 from foundation.database.statements import value
-from foundation.database.transactions import one_round_trip
 from foundation.ids import new_id
 from foundation.secrets import SecretUnreadable
 from gpus.registry.audit import record

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rest_framework.exceptions import APIException
 
 from admin_ui.parts.viewer import find_media
-from foundation import foreign_json
+from foundation import json_text
 from foundation.http_api import parameters as gpus_parameters
 from foundation.http_api.json_body import check, compiled, read_json
 from foundation.http_api.problems import Problem
@@ -149,8 +149,8 @@ def receivers_retry_after(text: str) -> None:
 
 def shown_media(body: bytes) -> None:
     try:
-        value = foreign_json.read(body)
-    except foreign_json.NotReadable:  # no such result is stored
+        value = json_text.read(body)
+    except json_text.NotReadable:  # no such result is stored
         return
     for media in find_media(value, host="dispatcher.example"):
         if media.is_embedded:

@@ -13,7 +13,7 @@ import pytest
 
 from dispatcher_project.web.limits import RESERVED_DESCRIPTORS, WebLimits
 from dispatcher_project.web.protocol import Connections, Reason
-from foundation.client_network import network_of
+from foundation.network import network_of
 from tests.sockets import until_closed
 
 from .serving import HEAD, WHOLE, Served, answer, serving, status_and_code

@@ -104,7 +104,7 @@ def test_who_dies_in_between_leaves_it_to_the_reconciler(shop, monkeypatch, afte
 
     if after == "remove":
         monkeypatch.setattr(queue_position.transitions, "change_place", die)
-    monkeypatch.setattr(queue_position.after_commit, "push_waiting", die)
+    monkeypatch.setattr(queue_position.follow_ups, "push_waiting", die)
     with pytest.raises(Died):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert hands.waiting() == 0
