@@ -104,10 +104,8 @@ def nothing_remembered() -> None:
     have too."""
     from gpus.registry import queries
     from jobs.api import authentication
-    from jobs.limits import queue_limits, tenant_limits
 
-    for one in (queries, tenant_limits, queue_limits):
-        one.forget()
+    queries.forget()
     authentication.forget_keys()
 
 
@@ -116,11 +114,9 @@ def all_remembered(nothing_remembered: None, monkeypatch: pytest.MonkeyPatch) ->
     """What the test has read it need not read again, however slow the machine is."""
     from gpus.registry import queries
     from jobs.api import authentication
-    from jobs.limits import tenant_limits
 
-    for one in (queries, tenant_limits, authentication):
+    for one in (queries, authentication):
         monkeypatch.setattr(one, "REMEMBER_SECONDS", 3600.0)
-    monkeypatch.setattr(tenant_limits, "REMEMBER_USED_SECONDS", 3600.0)
 
 
 @pytest.fixture

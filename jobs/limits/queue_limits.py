@@ -16,10 +16,8 @@ count that is some seconds old will do: other web processes let in jobs between 
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
@@ -34,16 +32,13 @@ from gpus.registry import queries as registry
 from jobs.domain.errors import ModelQueueFull, Refused, TenantQueueFull
 from jobs.limits.tenant_limits import limits_of
 from jobs.models import Job, Rollup
+from jobs.ports import Ports
 from jobs.reports.rollups import MINUTE
 from jobs.transitions import WAITING
 
 FEW = 10
 """Jobs of one transaction that need no turn; a batch takes one."""
 _STATES = [state.value for state in WAITING]
-KEEP_SECONDS = 2.0
-SHARE_OF_TIME = 0.01
-"""The most of a process' time that goes into the counts of one limit."""
-MOST_LIMITS = 20_000
 WINDOW_SECONDS = 600.0
 LONGEST_SECONDS = 60.0
 """Also where nothing ended for the whole window: somebody may cancel, or a server come back."""
@@ -76,8 +71,14 @@ class QueueLimits:
     for a limit's lock, after which OperationalError is raised; None: no bound."""
 
     def __init__(
-        self, now: datetime, asking: Iterable[tuple[int, str]], *, patience_seconds: float | None = None
+        self,
+        now: datetime,
+        asking: Iterable[tuple[int, str]],
+        ports: Ports,
+        *,
+        patience_seconds: float | None = None,
     ) -> None:
+        self.ports = ports
         self._now, self._asking, self._patience_seconds = now, list(asking), patience_seconds
         self._limits: dict[str, _Limit] = {}
         self._left: dict[str, int] | None = None
@@ -89,7 +90,10 @@ class QueueLimits:
             rough = [limit for limit in self._limits.values() if limit.is_rough]
             exact = [limit for limit in self._limits.values() if not limit.is_rough]
             self._left = _places(exact, self._patience_seconds)
-            self._left |= {limit.name: take(limit.name, limit.asking, limit.free_places) for limit in rough}
+            free = self.ports.limit_caches.free_places
+            self._left |= {
+                limit.name: free.take(limit.name, limit.asking, limit.free_places) for limit in rough
+            }
         of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
         if self._left.get(of_tenant, 1) <= 0:
             return TenantQueueFull(
@@ -111,7 +115,7 @@ class QueueLimits:
     def _of_all(self) -> Iterator[_Limit]:
         """The limits of all jobs that may ask."""
         for tenant_id, asking in Counter(tenant_id for tenant_id, _ in self._asking).items():
-            own = limits_of(tenant_id).max_queued
+            own = limits_of(tenant_id, self.ports).max_queued
             most = settings.DISPATCHER.tenant_max_queued if own is None else own
             if own is not None or most:
                 # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
@@ -156,62 +160,22 @@ def _take_turn(limits: Iterable[_Limit], patience_seconds: float | None) -> None
         cursor.execute("SELECT pg_advisory_xact_lock(one) FROM unnest(%s::bigint[]) AS one", [locks])
 
 
-@dataclass(slots=True)
-class _Count:
-    left: int
-    until: float
-
-
-# of the process, like django.core.cache: its callers have no owner of it to pass
-_counts: dict[str, _Count] = {}
-
-
-_lock = threading.Lock()
-
-
-def take(name: str, asking: int, count: Callable[[], int]) -> int:
-    """Return how many places are left for these jobs, and reserve them.
-
-    asking: jobs. count: reads the places that are left. A reservation that is not used counts until the next
-    reading.
-    """
-    known = _counts.get(name)
-    if known is None or known.until <= time.monotonic():
-        began = time.monotonic()
-        left = count()
-        ended = time.monotonic()
-        known = _Count(left, ended + max(KEEP_SECONDS, (ended - began) / SHARE_OF_TIME))
-        with _lock:
-            if len(_counts) >= MOST_LIMITS:
-                _counts.clear()
-            _counts[name] = known
-    with _lock:
-        left = known.left
-        known.left -= min(asking, max(left, 0))
-    return left
-
-
-def forget() -> None:
-    with _lock:
-        _counts.clear()
-
-
-def max_queued_seconds(tenant_id: int, model: str) -> float | None:
+def max_queued_seconds(tenant_id: int, model: str, ports: Ports) -> float | None:
     """Seconds; None: for ever."""
     spec = registry.model_spec(model)
-    own = (limits_of(tenant_id).max_queued_seconds, spec.max_queued_seconds if spec else None)
+    own = (limits_of(tenant_id, ports).max_queued_seconds, spec.max_queued_seconds if spec else None)
     chosen = [seconds for seconds in own if seconds is not None]
     return min(chosen) if chosen else settings.DISPATCHER.max_queued_seconds or None
 
 
-def queue_deadline(tenant_id: int, model: str, start: datetime) -> datetime | None:
+def queue_deadline(tenant_id: int, model: str, start: datetime, ports: Ports) -> datetime | None:
     """start: when the job begins to wait."""
-    seconds = max_queued_seconds(tenant_id, model)
+    seconds = max_queued_seconds(tenant_id, model, ports)
     return None if seconds is None else start + timedelta(seconds=seconds)
 
 
-def queue_deadline_of(job: Job, start: datetime) -> datetime | None:
-    return queue_deadline(job.tenant_id, job.model, start)
+def queue_deadline_of(job: Job, start: datetime, ports: Ports) -> datetime | None:
+    return queue_deadline(job.tenant_id, job.model, start, ports)
 
 
 def seconds_until_one_ends(now: datetime, **of: object) -> float:

@@ -50,7 +50,7 @@ class Admission:
 
 def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
     """What a submit of one job would be refused with now; takes no token."""
-    limits = limits_of(tenant_id)
+    limits = limits_of(tenant_id, ports)
     if limits.submits_per_second is None:
         return None
     tokens = _take(tenant_id, 0, limits, ports)
@@ -64,7 +64,7 @@ def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
 def admit(tenant_id: int, jobs: int, ports: Ports, *, taken: int = 0) -> Admission:
     """Takes a token per job, or none. taken: those that the request took already. Not remembered under any
     key: a request that comes again takes its tokens again."""
-    limits = limits_of(tenant_id)
+    limits = limits_of(tenant_id, ports)
     per_second, burst = limits.submits_per_second, limits.burst
     if per_second is None:
         return Admission()
@@ -86,7 +86,7 @@ def admit(tenant_id: int, jobs: int, ports: Ports, *, taken: int = 0) -> Admissi
 def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
     """Of so many submits of one job each that are here at once: what `admit` would tell one after the other,
     asked in one go where there are tokens for all."""
-    limits = limits_of(tenant_id)
+    limits = limits_of(tenant_id, ports)
     per_second, burst = limits.submits_per_second, limits.burst
     if per_second is None:
         return [Admission()] * submits

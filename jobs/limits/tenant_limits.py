@@ -12,11 +12,9 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 from django.db.models import Sum
-from django.db.models.signals import post_save
 
 from foundation.database import statements
 from foundation.database.statements import value
-from foundation.ttl_cache import TtlCache
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
 from gpus.registry import queries as registry
@@ -24,11 +22,10 @@ from jobs.domain.errors import QuotaExhausted
 from jobs.domain.states import JobState
 from jobs.explain.snapshot import Quota
 from jobs.models import Attempt, Event, Job, Rollup, SweepRun, Tenant
+from jobs.ports import Ports
 from jobs.reports.ended_events import CLOSE, CURSOR
 from jobs.reports.rollups import HOUR
 
-REMEMBER_SECONDS = 1.0
-REMEMBER_USED_SECONDS = 2.0
 MOST_EVENTS = 20_000
 """Behind the rollups; where they are further behind than that, nobody sums up, and doctor says so."""
 LOOKS = 3
@@ -37,6 +34,83 @@ CHUNK = 512
 _limited = statements.Read(
     lambda: Tenant.objects.exclude(daily_gpu_seconds=None).order_by().values_list("pk", "daily_gpu_seconds")
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """None: no limit of its own; of max_queued, that of the settings. burst: jobs at once, of the rate.
+    allowed_models: names."""
+
+    max_queued: int | None = None
+    max_queued_seconds: float | None = None
+    submits_per_second: float | None = None
+    submit_burst: int | None = None
+    daily_gpu_seconds: float | None = None
+    allowed_models: frozenset[str] | None = None
+
+    @property
+    def burst(self) -> int:
+        return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
+
+
+FIELDS = tuple(field.name for field in fields(Limits))
+"""Of the tenant's row."""
+_row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*FIELDS))
+
+
+def limits_of(tenant_id: int, ports: Ports) -> Limits:
+    """Cached for a second; a change by this process is seen at once."""
+    found: Limits = ports.limit_caches.limits.get(tenant_id, lambda: _read(tenant_id))
+    return found
+
+
+def _read(tenant_id: int) -> Limits:
+    row = _row.first(id=tenant_id)
+    if row is None:
+        return Limits()
+    names = row.pop("allowed_models")
+    return Limits(**row, allowed_models=None if names is None else frozenset(names))
+
+
+def exhausted(now: datetime) -> Mapping[int, float]:
+    """Tenants whose day is used up, with what they used."""
+    limits: dict[int, float] = dict(_limited())
+    used = used_seconds(limits, now) if limits else {}
+    return {tenant: seconds for tenant, seconds in used.items() if seconds >= limits[tenant]}
+
+
+def quota_of(tenant_id: int, now: datetime, ports: Ports) -> Quota | None:
+    """None: it has none; what was used is remembered for two seconds."""
+    limit = limits_of(tenant_id, ports).daily_gpu_seconds
+    if limit is None:
+        return None
+    left = (day_of(now) + timedelta(days=1) - now).total_seconds()
+    used = ports.limit_caches.used_seconds.get(
+        (tenant_id, day_of(now)), lambda: used_seconds([tenant_id], now)[tenant_id]
+    )
+    return Quota(used=used, limit=limit, left_seconds=left)
+
+
+def quota_refusal(tenant_id: int, now: datetime, ports: Ports) -> QuotaExhausted | None:
+    """None while there is something left of the day."""
+    quota = quota_of(tenant_id, now, ports)
+    if quota is None or not quota.is_exhausted:
+        return None
+    return QuotaExhausted(
+        f"The tenant has used {quota.used:.0f} of its {quota.limit:g} GPU-seconds of this UTC day.",
+        retry_after_seconds=quota.left_seconds,
+    )
+
+
+def park_exhausted(fleet: str, leases: Leases, tenants: Iterable[int]) -> tuple[Wakes, ...]:
+    """Tells every pool of the fleet who is held back; all others go on. Raises LeasingUnavailable."""
+    names = [str(tenant) for tenant in sorted(tenants)]
+    wakes: list[Wakes] = []
+    for pool in registry.pools(fleet=fleet):
+        wakes += leases.set_paused_tenants(pool.name, names, reason=ParkedFor.QUOTA)
+    return tuple(wakes)
+
+
 _cursor_note = statements.Read(lambda: SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True))
 _rolled_up = statements.ReadAmong(
     (Rollup, "tenant"),
@@ -82,99 +156,6 @@ _attempts_of = statements.ReadAmong(
         .values_list("pk", "job_id", "number", "gpu_seconds")
     ),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """None: no limit of its own; of max_queued, that of the settings. burst: jobs at once, of the rate.
-    allowed_models: names."""
-
-    max_queued: int | None = None
-    max_queued_seconds: float | None = None
-    submits_per_second: float | None = None
-    submit_burst: int | None = None
-    daily_gpu_seconds: float | None = None
-    allowed_models: frozenset[str] | None = None
-
-    @property
-    def burst(self) -> int:
-        return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
-
-
-FIELDS = tuple(field.name for field in fields(Limits))
-"""Of the tenant's row."""
-_row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*FIELDS))
-
-
-# of the process, like django.core.cache: its callers have no owner of it to pass
-_remembered: TtlCache[int, Limits] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=20_000)
-_remembered_used: TtlCache[tuple[int, datetime], float] = TtlCache(
-    lambda: REMEMBER_USED_SECONDS, max_entries=10_000
-)
-
-
-def limits_of(tenant_id: int) -> Limits:
-    return _remembered.get(tenant_id, lambda: _read(tenant_id))
-
-
-def forget() -> None:
-    _remembered.clear()
-    _remembered_used.clear()
-
-
-def _read(tenant_id: int) -> Limits:
-    row = _row.first(id=tenant_id)
-    if row is None:
-        return Limits()
-    names = row.pop("allowed_models")
-    return Limits(**row, allowed_models=None if names is None else frozenset(names))
-
-
-def _forget_on_change(**_: object) -> None:
-    forget()
-
-
-post_save.connect(_forget_on_change, sender=Tenant, dispatch_uid="forget-limits")
-
-
-def exhausted(now: datetime) -> Mapping[int, float]:
-    """Tenants whose day is used up, with what they used."""
-    limits: dict[int, float] = dict(_limited())
-    used = used_seconds(limits, now) if limits else {}
-    return {tenant: seconds for tenant, seconds in used.items() if seconds >= limits[tenant]}
-
-
-def quota_of(tenant_id: int, now: datetime) -> Quota | None:
-    """None: it has none; what was used is remembered for two seconds."""
-    limit = limits_of(tenant_id).daily_gpu_seconds
-    if limit is None:
-        return None
-    left = (day_of(now) + timedelta(days=1) - now).total_seconds()
-    return Quota(used=_recently_used(tenant_id, now), limit=limit, left_seconds=left)
-
-
-def quota_refusal(tenant_id: int, now: datetime) -> QuotaExhausted | None:
-    """None while there is something left of the day."""
-    quota = quota_of(tenant_id, now)
-    if quota is None or not quota.is_exhausted:
-        return None
-    return QuotaExhausted(
-        f"The tenant has used {quota.used:.0f} of its {quota.limit:g} GPU-seconds of this UTC day.",
-        retry_after_seconds=quota.left_seconds,
-    )
-
-
-def park_exhausted(fleet: str, leases: Leases, tenants: Iterable[int]) -> tuple[Wakes, ...]:
-    """Tells every pool of the fleet who is held back; all others go on. Raises LeasingUnavailable."""
-    names = [str(tenant) for tenant in sorted(tenants)]
-    wakes: list[Wakes] = []
-    for pool in registry.pools(fleet=fleet):
-        wakes += leases.set_paused_tenants(pool.name, names, reason=ParkedFor.QUOTA)
-    return tuple(wakes)
-
-
-def _recently_used(tenant_id: int, now: datetime) -> float:
-    return _remembered_used.get((tenant_id, day_of(now)), lambda: used_seconds([tenant_id], now)[tenant_id])
 
 
 def day_of(now: datetime) -> datetime:

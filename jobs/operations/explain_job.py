@@ -92,8 +92,8 @@ def estimate_job(
     now = ports.clock.now()
     asked = (
         rate_refusal(tenant_id, ports),
-        quota_refusal(tenant_id, now),
-        QueueLimits(now, [(tenant_id, model)]).refusal(tenant_id, model),
+        quota_refusal(tenant_id, now, ports),
+        QueueLimits(now, [(tenant_id, model)], ports).refusal(tenant_id, model),
     )
     spec = registry.model_spec(model)
     pool = spec.pool if spec else model
@@ -121,7 +121,7 @@ def _around(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: 
         system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
         model_paused_seconds=paused.get(Pause.Kind.MODEL),
         tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
-        quota=quota_of(int(ticket.tenant), now) if is_asked else None,
+        quota=quota_of(int(ticket.tenant), now, ports) if is_asked else None,
         servers=_servers(ticket.model),
         index=index,
         outlook=outlook,

@@ -43,13 +43,13 @@ class Gate:
         self.tenant_id, self.now = tenant_id, now
         self._capacity = capacity.anew() if capacity else None
         self._room = room
-        self.quota: Refused | None = quota_refusal(tenant_id, now)
+        self.quota: Refused | None = quota_refusal(tenant_id, now, room.ports)
         self._longest: dict[str, timedelta | None] = {}
 
     def queue_deadline(self, model: str, start: datetime) -> datetime | None:
         """As `queue_deadline`; a batch asks once for each of its models."""
         if model not in self._longest:
-            end = queue_deadline(self.tenant_id, model, start)
+            end = queue_deadline(self.tenant_id, model, start, self._room.ports)
             self._longest[model] = None if end is None else end - start
         longest = self._longest[model]
         return None if longest is None else start + longest

@@ -16,11 +16,11 @@ from tests.builders import make_server
 
 from .conftest import Account, World, make_model
 from .test_bad_input import problem
-from .test_limits import BATCH, JOB, REJECT, limit, nothing_remembered, server, submit
+from .test_limits import BATCH, JOB, REJECT, limit, server, submit
 
 pytestmark = pytest.mark.sqlite_only
 
-__all__ = ["nothing_remembered", "server"]
+__all__ = ["server"]
 
 
 def test_who_would_not_wait_is_refused_and_nothing_is_stored(
