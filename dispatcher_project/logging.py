@@ -10,6 +10,8 @@ import json
 import logging
 import re
 import sys
+import uuid
+from collections.abc import Mapping
 from typing import Any
 
 import structlog
@@ -22,6 +24,7 @@ _MOST_OF_A_REQUEST = 1000
 """Characters: its URL may have 64 KB, and three lines name it."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Of a terminal: a header of a request must not move its cursor or set its title."""
+_requests = structlog.get_logger("django_structlog.middlewares.request")
 
 
 def hide_tokens(logger: Any, method: str, event: Any) -> Any:
@@ -151,3 +154,33 @@ def _renderer(style: str) -> list[Any]:
         return [structlog.processors.format_exc_info, plain_line]
     encode = json.JSONEncoder(default=str).encode  # made once: `json.dumps` makes one for each line
     return [structlog.processors.format_exc_info, lambda logger, name, said: encode(said)]
+
+
+def log_request_started(scope: Mapping[str, Any], named: Mapping[bytes, bytes]) -> dict[str, str | None]:
+    """Log the line that `django_structlog`'s middleware writes, for a request that never comes to Django.
+    Return what every line of the request says: `request_id`, `ip`, `user_id`. named: its headers."""
+    asked_by = {"request_id": str(uuid.uuid4()), "user_id": None, "ip": _ip(scope)}
+    agent = named.get(b"user-agent")
+    _requests.info(
+        "request_started",
+        request=_request(scope),
+        user_agent=None if agent is None else agent.decode("latin1"),
+        **asked_by,
+    )
+    return asked_by
+
+
+def log_request_finished(
+    scope: Mapping[str, Any], asked_by: Mapping[str, str | None], status: int, user_id: str
+) -> None:
+    write = _requests.error if status >= 500 else _requests.info
+    write("request_finished", code=status, request=_request(scope), **{**asked_by, "user_id": user_id})
+
+
+def _request(scope: Mapping[str, Any]) -> str:
+    return f"{scope['method']} {scope['path']}"
+
+
+def _ip(scope: Mapping[str, Any]) -> str | None:
+    """The web server has put the address in place that a trusted proxy names (`--forwarded-allow-ips`)."""
+    return (scope.get("client") or (None,))[0]

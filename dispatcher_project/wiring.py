@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from foundation.database.connection_pool import ConnectionPool
+from foundation.database.connections import ConnectionPool
 from gpus.leasing.clock import SharedClock, time_of
 from gpus.leasing.store import RedisFleets
 from gpus.protocol import SystemClock

@@ -27,8 +27,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012
 
-from foundation.foreign_json import Bounds, NotReadable, check_bounds
-from foundation.json_text import canonical_json
+from foundation.json_text import Bounds, NotReadable, canonical_json, check_bounds
 
 CHEAP_STEPS = 2_000_000
 """At about 10 ns each; more are taken elsewhere."""

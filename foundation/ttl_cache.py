@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import Generic, TypeVar, overload
 
 Key = TypeVar("Key", bound=Hashable)
@@ -43,7 +44,8 @@ class TtlCache(Generic[Key, Found]):
         known = self._found.get(key)
         return known[1] if known is not None and known[0] > time.monotonic() else None
 
-    def clear(self) -> None:
+    def clear(self, **_: object) -> None:
+        """Also as a receiver of Django's signals."""
         with self._lock:
             self._found.clear()
 
@@ -74,3 +76,48 @@ class AdaptiveTtlValue(Generic[Found]):
             kept = min(self.TIMES * took, self.MOST_SECONDS) if took > self.CHEAP_SECONDS else 0.0
             self._kept = (ended + kept, found)
             return found
+
+
+@dataclass(slots=True)
+class _Count:
+    left: int
+    until: float
+
+
+class FreePlaces:
+    """How many places are left under limits that need not be exact: counted every few seconds, and reduced by
+    what this process lets in meanwhile. Other processes let in more between two counts: a limit may be
+    exceeded by what they take then. keep_seconds: between two counts at least."""
+
+    SHARE_OF_TIME = 0.01
+    """The most of a process' time that goes into the counts of one limit."""
+    MOST_LIMITS = 20_000
+
+    def __init__(self, keep_seconds: float = 2.0) -> None:
+        self._keep_seconds = keep_seconds
+        self._lock = threading.Lock()
+        self._counts: dict[str, _Count] = {}
+
+    def take(self, name: str, asking: int, count: Callable[[], int]) -> int:
+        """Return how many places are left under the limit, and reserve `asking` of them.
+
+        count: reads the places that are left. A reservation that is not used counts until the next reading.
+        """
+        known = self._counts.get(name)
+        if known is None or known.until <= time.monotonic():
+            began = time.monotonic()
+            left = count()
+            ended = time.monotonic()
+            known = _Count(left, ended + max(self._keep_seconds, (ended - began) / self.SHARE_OF_TIME))
+            with self._lock:
+                if len(self._counts) >= self.MOST_LIMITS:
+                    self._counts.clear()
+                self._counts[name] = known
+        with self._lock:
+            left = known.left
+            known.left -= min(asking, max(left, 0))
+        return left
+
+    def clear(self) -> None:
+        with self._lock:
+            self._counts.clear()

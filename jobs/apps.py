@@ -8,4 +8,4 @@ class JobsConfig(AppConfig):
 
     def ready(self) -> None:
         # both receive signals of gpus: a server is registered, a slot is proven free
-        from jobs.execution import unproven_slots  # noqa: F401
+        from jobs.execution import orphaned_runs  # noqa: F401

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache
+from typing import Any
 
 from django.conf import settings
+from django.db.models.signals import post_save
 from django.utils.module_loading import import_string
 
-from foundation.ttl_cache import AdaptiveTtlValue
+from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, TtlCache
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
@@ -20,6 +23,7 @@ from gpus.protocol import Clock
 from gpus.registry.layouts import IndexGate, IndexGates, Layouts
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
+from jobs.models import Tenant
 from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.history import RecentHistory
 from jobs.reports.jobs import Waiting
@@ -33,9 +37,32 @@ def after_seconds(seconds: float, work: Callable[[], None]) -> None:
 
 @dataclass(slots=True)
 class RedisRest:
-    """until: the monotonic time until which a slow Redis is not asked (`jobs.limits.redis_breaker`)."""
+    """until: the monotonic time until which a slow Redis is not asked (`jobs.limits.rate_limits`)."""
 
     until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LimitCaches:
+    """What a process has read lately of its tenants' limits (`jobs.limits`).
+
+    limits: by tenant. used_seconds: GPU-seconds, by tenant and day. free_places: in queues, by limit.
+    """
+
+    limits: TtlCache[int, Any] = field(default_factory=lambda: TtlCache(lambda: 1.0, max_entries=20_000))
+    used_seconds: TtlCache[tuple[int, datetime], float] = field(
+        default_factory=lambda: TtlCache(lambda: 2.0, max_entries=10_000)
+    )
+    free_places: FreePlaces = field(default_factory=FreePlaces)
+
+    def __post_init__(self) -> None:
+        """A change by this process is seen at once. Signals hold their receivers weakly."""
+        post_save.connect(self.limits.clear, sender=Tenant)
+
+    def clear(self) -> None:
+        self.limits.clear()
+        self.used_seconds.clear()
+        self.free_places.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,8 +77,9 @@ class Ports:
     clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     layouts: which key layout each fleet's index has. index_gate: a fleet's index of any layout, from outside.
-    redis_rest, recent_history, waiting_of_all, push_refusals: what the process keeps of a slow Redis, of the
-    history that pages show, of the counts of all unfinished jobs, and of pushes that were refused.
+    redis_rest, recent_history, waiting_of_all, push_refusals, limit_caches: what the process keeps of a slow
+    Redis, of the history that pages show, of the counts of all unfinished jobs, of pushes that were refused,
+    and of tenants' limits.
     """
 
     clock: Clock
@@ -72,6 +100,7 @@ class Ports:
     recent_history: RecentHistory = field(default_factory=RecentHistory)
     waiting_of_all: AdaptiveTtlValue[list[Waiting]] = field(default_factory=AdaptiveTtlValue)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
+    limit_caches: LimitCaches = field(default_factory=LimitCaches)
 
 
 @lru_cache(maxsize=1)

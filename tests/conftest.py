@@ -104,10 +104,8 @@ def nothing_remembered() -> None:
     have too."""
     from gpus.registry import queries
     from jobs.api import authentication
-    from jobs.limits import approximate_counts, gpu_quotas, tenant_limits
 
-    for one in (queries, tenant_limits, gpu_quotas, approximate_counts):
-        one.forget()
+    queries.forget()
     authentication.forget_keys()
 
 
@@ -116,9 +114,8 @@ def all_remembered(nothing_remembered: None, monkeypatch: pytest.MonkeyPatch) ->
     """What the test has read it need not read again, however slow the machine is."""
     from gpus.registry import queries
     from jobs.api import authentication
-    from jobs.limits import gpu_quotas, tenant_limits
 
-    for one in (queries, tenant_limits, gpu_quotas, authentication):
+    for one in (queries, authentication):
         monkeypatch.setattr(one, "REMEMBER_SECONDS", 3600.0)
 
 

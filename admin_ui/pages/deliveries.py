@@ -24,10 +24,9 @@ from admin_ui.parts.formatting import CALLBACK_LABELS, badge, job_link, json_blo
 from admin_ui.parts.read_only import HistoryAdmin, ReadOnlyInline, without_bodies
 from admin_ui.parts.typed_decorators import column, operation
 from jobs import ports
-from jobs.callbacks.deliver import replay
+from jobs.callbacks.deliver import replay, send_sample
 from jobs.callbacks.guard import MAX_URL_LENGTH
-from jobs.callbacks.report import delivery_report
-from jobs.callbacks.sample import send_sample
+from jobs.callbacks.pick import delivery_report
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant
 

@@ -19,7 +19,7 @@ from gpus.models import FleetIndex, Process
 from gpus.protocol import FIRST_LAYOUT
 from gpus.registry.layouts import read_index_states
 from gpus.registry.queries import fleets
-from jobs.events.news import shown_data
+from jobs.events.hub import shown_data
 from jobs.models import (
     Attempt,
     Event,

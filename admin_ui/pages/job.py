@@ -24,7 +24,7 @@ from gpus.models import ModelConfig
 from jobs import ports as wiring
 from jobs.api.representations import job_json
 from jobs.domain.states import JobState, is_final
-from jobs.events.news import NEWS, shown_data
+from jobs.events.hub import NEWS, shown_data
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 from jobs.operations.explain_job import Explanation, explain_job
 from jobs.transitions import WAITING

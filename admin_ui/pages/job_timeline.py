@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
-from jobs.events.news import NEWS
+from jobs.events.hub import NEWS
 from jobs.models import Attempt, Event
 
 QUEUED, PAUSE, SENT, POLLING = "queued", "pause", "sent", "polling"

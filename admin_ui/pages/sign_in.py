@@ -15,7 +15,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_protect
 from django.views.decorators.debug import sensitive_post_parameters
 
-from foundation.client_network import network_of
+from foundation.network import network_of
 from jobs.api.errors import answer, refusal_problem
 from jobs.domain.errors import Refused
 from jobs.operations import sign_in as limits

@@ -12,7 +12,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
-from foundation import foreign_json
+from foundation import json_text
 from foundation.secrets import encrypt
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.registry.model_fields import (
@@ -56,7 +56,7 @@ class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
         if not text:
             return None
         try:
-            headers = foreign_json.read(text.encode())
+            headers = json_text.read(text.encode())
         except ValueError as error:
             raise ValidationError(f"Not JSON: {error}") from None
         if not isinstance(headers, dict):

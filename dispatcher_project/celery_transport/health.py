@@ -25,7 +25,7 @@ from dispatcher_project.addresses import split_address
 from dispatcher_project.celery import app
 from dispatcher_project.supervisor.notify import ALIVE, notify
 from foundation.probes import Probes
-from gpu_host.node.connections import Callers, Reading
+from gpu_host.node.http_server import Callers, Reading
 from gpus.errors import LayoutNotInUse
 from gpus.registry import queries as registry
 

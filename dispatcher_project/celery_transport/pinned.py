@@ -26,12 +26,11 @@ from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import ContractError
 from gpu_host.llm_servers import declared as cotenants
 from gpu_host.llm_servers.declared import read_file
-from gpu_host.llm_servers.units import UnitProcesses
+from gpu_host.llm_servers.server import UnitProcesses
 from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user, hide_process
-from gpu_host.local.device import Device, NoSuchDevice, choose_device, is_uuid
+from gpu_host.local.device import Device, Gauge, NoSuchDevice, choose_device, is_uuid, machine_gauge
 from gpu_host.local.gpu import LocalGpu, LocalRunner
 from gpu_host.local.loaded_models import GPU_LIBRARY_MB, Knobs
-from gpu_host.local.memory import Gauge, machine_gauge
 from gpu_host.local.nvml import Nvml, NvmlError, VramGauge
 from gpu_host.local.orders import Order
 from gpu_host.local.output import folder_for_runs, make_own_folder

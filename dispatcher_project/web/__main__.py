@@ -7,16 +7,15 @@ import contextlib
 import os
 import sys
 from collections.abc import Mapping
+from ipaddress import ip_network
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
 from uvicorn.config import STARTUP_FAILURE
 
 from dispatcher_project.settings.dispatcher import read_settings
-
-from .limits import WebLimits, within_descriptors
-from .proxies import check_proxies
-from .server import make_server
+from dispatcher_project.web.limits import WebLimits, within_descriptors
+from dispatcher_project.web.server import make_server
 
 APPLICATION = "dispatcher_project.asgi:application"
 GRACE_SECONDS = 3
@@ -55,6 +54,21 @@ def _count(ended: Mapping[str, int]) -> None:
 
     counters.add_by_code_if_possible(counters.Name.WEB_ENDED, ended)
     connection.close()
+
+
+def check_proxies(named: str) -> None:
+    """Refuse what names no address, and `*`, with which any client would choose its own address.
+
+    named: addresses and networks, separated by commas. uvicorn takes anything else for the name of a unix
+    socket, and then believes no proxy. Raises ImproperlyConfigured.
+    """
+    for part in filter(None, (one.strip() for one in named.split(","))):
+        try:
+            ip_network(part)
+        except ValueError:
+            raise ImproperlyConfigured(
+                f"FORWARDED_ALLOW_IPS must name the addresses or networks of your proxies, not {part!r}"
+            ) from None
 
 
 if __name__ == "__main__":

@@ -16,9 +16,9 @@ from urllib.parse import quote_from_bytes
 
 from django.conf import settings
 
-from dispatcher_project.web.body_budget import BodyBudget
 from dispatcher_project.web.request_bodies import (
     MAX_UNDECLARED_BYTES,
+    BodyBudget,
     BodyTooLong,
     BodyTooSlow,
     ClientGone,
@@ -43,8 +43,7 @@ from jobs.events.handover import (
     WaitFor,
 )
 from jobs.events.hub import EventHub
-from jobs.events.pulse import stream_pulse
-from jobs.events.stream import Message, Receive, Send, stream_events, until_disconnect
+from jobs.events.stream import Message, Receive, Send, stream_events, stream_pulse, until_disconnect
 from jobs.submission.outcomes import Outcome, outcome_in
 
 Scope = dict[str, Any]

@@ -20,8 +20,8 @@ from django.conf import settings
 from django.db import close_old_connections, connection
 from rest_framework.renderers import JSONRenderer
 
-from dispatcher_project.web import request_log
-from dispatcher_project.web.kept_values import forget_long_values
+from dispatcher_project.logging import log_request_finished, log_request_started
+from dispatcher_project.web.request_bodies import forget_long_values
 from dispatcher_project.web.submit_batcher import Asked, Reply
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import MEDIA_TYPE
@@ -131,7 +131,7 @@ def _text(asked: Asked, name: bytes) -> str:
 def _answer(cases: Sequence[_Case], ports: Ports) -> None:
     cases = [case for case in _with_tokens(cases, ports) if case.admission.refused or _read(case)]
     for case in cases:
-        case.asked_by = request_log.began(case.asked.scope, case.asked.named)
+        case.asked_by = log_request_started(case.asked.scope, case.asked.named)
     welcome = [case for case in cases if case.admission.refused is None]
     submits = [
         Submit(case.wanted.request, case.tenant_id, case.principal.models, case.asked_by) for case in welcome
@@ -183,4 +183,4 @@ def _close(case: _Case, item: Item | Exception) -> None:
     every = (*headers.items(), _ALLOW, ("Content-Length", str(len(content))))
     written = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in every]
     case.reply = Reply(status, written, content)
-    request_log.finished(case.asked.scope, case.asked_by, status, str(case.principal.pk))
+    log_request_finished(case.asked.scope, case.asked_by, status, str(case.principal.pk))

@@ -1,25 +1,50 @@
-"""One connection of the web server: uvicorn's protocol, with an end to everything its client may delay."""
+"""The connections of a web process: how many there may be, and an end to everything that a client may delay.
+
+Where there is no room for another, the connection goes that has waited longest for a request's head; then
+those whose clients take longest over a body or an answer. With neither the new one is refused.
+"""
 
 from __future__ import annotations
 
+import array
 import asyncio
+import fcntl
+import socket
+import struct
 import sys
-from typing import Any, cast
+import termios
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from http import HTTPStatus
+from typing import Any, Protocol, cast
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 
-from .client_gone import GONE_KEY
-from .connections import Connections, Reason
-from .progress import bytes_acknowledged, bytes_in_kernel
-from .replies import bad_request, head_too_large, head_too_slow, too_many_connections, url_too_long
+from dispatcher_project.web.limits import WebLimits
+from foundation.http_api.problems import MEDIA_TYPE, Problem
+from foundation.network import network_of
 
 MIN_READ_BYTES = 32 * 1024
 """What a client takes of its answer in each `read_seconds`, if there is as much."""
 FREE_CHUNKS = 1024
 MIN_CHUNK_BYTES = 64
 """On average, of more chunks than those: each costs the event loop as much as a small request."""
+EVICTED_TOGETHER = 32
+"""Of those that are found by looking at all connections."""
+_LOOK_AGAIN_SECONDS = 0.1
+RETRY_SECONDS = 2.0
+_BYTES_ACKED = struct.Struct("=Q")
+_BYTES_ACKED_AT = 120
+"""Of `tcpi_bytes_acked` in Linux' `struct tcp_info`."""
+GONE_KEY = "dispatcher.client_gone"
+"""In a request's scope: returns whether its connection is closed. Another server says nothing."""
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 class TooManyChunks(h11.RemoteProtocolError):
@@ -45,7 +70,7 @@ class _CountedChunks(h11.Connection):
 
 
 class BoundedProtocol(H11Protocol):
-    """open_connections: all of this process."""
+    """One connection: uvicorn's protocol, bounded. open_connections: all of this process."""
 
     def __init__(self, open_connections: Connections, **options: Any) -> None:
         super().__init__(**options)
@@ -174,3 +199,236 @@ class BoundedProtocol(H11Protocol):
         else:
             self.transport.abort()
         self.transport.close()
+
+
+class Reason:
+    """Why a connection was ended: the label of dispatcher_web_connections_ended_total."""
+
+    HEAD_LATE = "head_late"
+    EVICTED = "evicted"
+    REFUSED = "refused"
+    READS_SLOWLY = "reads_slowly"
+    UNSENT_BYTES = "unsent_bytes"
+    HEAD_TOO_LARGE = "head_too_large"
+    CHUNKS_TOO_SMALL = "chunks_too_small"
+    NO_DESCRIPTORS = "no_descriptors"
+
+
+class Connection(Protocol):
+    """`BoundedProtocol`, as `Connections` sees it."""
+
+    address_name: str
+    since: float
+
+    @property
+    def waits_for_client(self) -> bool: ...
+
+    def overdue(self, now: float) -> str: ...
+
+    def end(self, reason: str) -> None: ...
+
+
+@dataclass(slots=True)
+class Address:
+    """One client address. waiting: its connections that wait for a request, oldest first."""
+
+    open: int = 0
+    waiting: dict[Connection, None] = field(default_factory=dict)
+
+
+class Connections:
+    """is_proxy: an address whose connections are those of many clients."""
+
+    def __init__(
+        self,
+        limits: WebLimits,
+        is_proxy: Callable[[str], bool] = lambda address: False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.limits = limits
+        self.clock = clock
+        self.ended: Counter[str] = Counter()
+        """By reason, since this was last written to the database."""
+        self._is_proxy = is_proxy
+        self._open: dict[Connection, Address] = {}
+        self._waiting: dict[Connection, None] = {}
+        self._addresses: dict[str, Address] = {}
+        self._unsent: dict[Connection, int] = {}
+        self._unsent_bytes = 0
+        self._look_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def admit(self, connection: Connection, host: str) -> bool:
+        """Make room for it, or return False: it has to be refused."""
+        name = "" if self._is_proxy(host) else network_of(host)
+        address = self._addresses.setdefault(name, Address())
+        if name and address.open >= self.limits.per_address and not self._evict_oldest(address.waiting):
+            return self._refuse(name, address)
+        if len(self._open) >= self.limits.connections and not (
+            self._evict_oldest(self._waiting) or self._evict_slow()
+        ):
+            return self._refuse(name, address)
+        self._addresses[name] = address  # the eviction may have removed the last of it
+        connection.address_name = name
+        self._open[connection] = address
+        address.open += 1
+        self.wait(connection)
+        return True
+
+    def wait(self, connection: Connection) -> None:
+        """The server waits for its next request."""
+        address = self._open.get(connection)
+        if address is not None:
+            self._waiting[connection] = None
+            address.waiting[connection] = None
+
+    def begin(self, connection: Connection) -> None:
+        """A request's head has come."""
+        address = self._open.get(connection)
+        if address is not None and connection in self._waiting:
+            del self._waiting[connection], address.waiting[connection]
+
+    def forget(self, connection: Connection) -> None:
+        self.begin(connection)
+        self.unsent(connection, 0)
+        address = self._open.pop(connection, None)
+        if address is None:
+            return
+        address.open -= 1
+        if not address.open:
+            self._addresses.pop(connection.address_name, None)
+
+    def unsent(self, connection: Connection, size: int) -> None:
+        """It has so many bytes to be sent. Too many over all: those end that have waited longest."""
+        self._unsent_bytes += size - self._unsent.pop(connection, 0)
+        if size:
+            self._unsent[connection] = size
+        while self._unsent_bytes > self.limits.unsent_bytes and len(self._unsent) > 1:
+            oldest = next(iter(self._unsent))
+            self._unsent_bytes -= self._unsent.pop(oldest)
+            oldest.end(Reason.UNSENT_BYTES)
+
+    def sweep(self) -> None:
+        """End what has no time left; called every second."""
+        now = self.clock()
+        for connection in list(self._open):
+            reason = connection.overdue(now)
+            if reason:
+                connection.end(reason)
+
+    def free_descriptors(self) -> None:
+        """The process has no file descriptor left: the oldest that wait for a head give theirs back."""
+        for connection in list(self._waiting)[:EVICTED_TOGETHER]:
+            connection.end(Reason.NO_DESCRIPTORS)
+
+    def _refuse(self, name: str, address: Address) -> bool:
+        if not address.open:
+            self._addresses.pop(name, None)
+        self.ended[Reason.REFUSED] += 1
+        return False
+
+    def _evict_oldest(self, waiting: dict[Connection, None]) -> bool:
+        oldest = next(iter(waiting), None)
+        if oldest is not None:
+            oldest.end(Reason.EVICTED)
+        return oldest is not None
+
+    def _evict_slow(self) -> bool:
+        """Looks at all connections, so not for each that comes."""
+        now = self.clock()
+        if now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_AGAIN_SECONDS
+        slow = [connection for connection in self._open if connection.waits_for_client]
+        slow.sort(key=lambda connection: connection.since)
+        for connection in slow[:EVICTED_TOGETHER]:
+            connection.end(Reason.EVICTED)
+        return bool(slow)
+
+
+def within_heads(application: Application, limits: WebLimits) -> Application:
+    """application: as ASGI has it. Its head as a whole is bounded by the protocol."""
+
+    async def bounded(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            if len(scope["headers"]) > limits.headers:
+                detail = f"The request has more than {limits.headers} headers."
+                return await _send_problem(send, Problem(431, "head_too_large", detail))
+            if len(scope["raw_path"]) + len(scope["query_string"]) > limits.url_bytes:
+                detail = f"The URL has more than {limits.url_bytes} bytes."
+                return await _send_problem(send, Problem(414, "url_too_long", detail))
+        return await application(scope, receive, send)
+
+    return bounded
+
+
+async def _send_problem(send: Any, problem: Problem) -> None:
+    content = problem.as_bytes()
+    headers = {"content-type": MEDIA_TYPE, "content-length": str(len(content)), "connection": "close"}
+    lines = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": lines})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
+
+
+@cache
+def too_many_connections() -> bytes:
+    detail = "As many connections are open, of this address or in all, as may be. Try again."
+    return _wire(Problem(503, "too_many_connections", detail, retry_after_seconds=RETRY_SECONDS))
+
+
+@cache
+def head_too_slow(seconds: float) -> bytes:
+    return _wire(Problem(408, "head_too_slow", f"The request's head did not arrive within {seconds:g} s."))
+
+
+@cache
+def head_too_large(most: int) -> bytes:
+    return _wire(Problem(431, "head_too_large", f"The request's head has more than {most} bytes."))
+
+
+@cache
+def url_too_long(most: int) -> bytes:
+    return _wire(Problem(414, "url_too_long", f"The URL has more than {most} bytes."))
+
+
+@cache
+def bad_request(detail: str) -> bytes:
+    return _wire(Problem(400, "bad_request", detail))
+
+
+def _wire(problem: Problem) -> bytes:
+    content = problem.as_bytes()
+    headers = {"Content-Type": MEDIA_TYPE, "Content-Length": str(len(content)), "Connection": "close"}
+    lines = [f"HTTP/1.1 {problem.status} {HTTPStatus(problem.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in {**headers, **problem.headers}.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + content
+
+
+def bytes_in_kernel(sock: Any) -> int:
+    """Bytes that were written to the socket and are not acknowledged yet; 0 where that can't be read."""
+    if sys.platform != "linux":
+        return 0
+    waiting = array.array("i", [0])
+    try:
+        fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, waiting)
+    except OSError:
+        return 0
+    return waiting[0]
+
+
+def bytes_acknowledged(sock: Any) -> int | None:
+    """Bytes that the client's system has taken since the connection began; None where that can't be read."""
+    if sys.platform != "linux":
+        return None
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED_AT + _BYTES_ACKED.size)
+        return int(_BYTES_ACKED.unpack_from(info, _BYTES_ACKED_AT)[0])
+    except (OSError, struct.error):
+        return None
+
+
+def is_client_gone(scope: Mapping[str, Any]) -> bool:
+    is_gone: Callable[[], bool] | None = scope.get(GONE_KEY)
+    return is_gone is not None and is_gone()

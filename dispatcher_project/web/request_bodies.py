@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import time
 from tempfile import SpooledTemporaryFile
+from typing import Protocol
 
 import structlog
 from django.conf import settings
+from django.db import connection
 
-from dispatcher_project.web.body_budget import BodyBudget
 from jobs.events.stream import Message, Receive
 
 log = structlog.get_logger(__name__)
@@ -27,6 +28,8 @@ MAX_UNDECLARED_BYTES = 1024 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
 """What is longer waits in a file for its thread."""
 _PART_BYTES = 1024 * 1024
+MOST_KEPT_BYTES = 256 * 1024
+"""Of bodies whose values may stay in a database connection."""
 
 
 class BodyTooLong(Exception):
@@ -148,3 +151,42 @@ class RequestBody:
             raise BodyTooSlow from None
         finally:
             self._waiting = None
+
+
+class Arriving(Protocol):
+    def give_up(self) -> None:
+        """Its client is told that it took too long."""
+
+
+class BodyBudget:
+    """Memory of request bodies that are still arriving, over all connections of a web process. Where it is
+    used up, the body goes that has taken longest: a sender that drips one in never keeps others out.
+
+    most_bytes: in memory at once."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = 0
+        self._arriving: dict[Arriving, int] = {}
+        """Bytes of each, by when it began."""
+
+    def hold(self, body: Arriving, size: int) -> None:
+        """It has so many bytes in memory now."""
+        self._bytes += size - self._arriving.get(body, 0)
+        self._arriving[body] = size
+        while self._bytes > self._most_bytes and len(self._arriving) > 1:
+            oldest = next(iter(self._arriving))
+            self.release(oldest)
+            oldest.give_up()
+
+    def release(self, body: Arriving) -> None:
+        """It has arrived, or never will."""
+        self._bytes -= self._arriving.pop(body, 0)
+
+
+def forget_long_values(body_bytes: int) -> None:
+    """Close the database connection after a long body, in the thread that answered it: Python's sqlite3 keeps
+    the values that a compiled statement was executed with last, 32 MB of jobs in each thread that once stored
+    them."""
+    if body_bytes > MOST_KEPT_BYTES and connection.vendor == "sqlite":
+        connection.close()

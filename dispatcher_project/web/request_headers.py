@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 from django.http import HttpRequest, HttpResponse
 
-from dispatcher_project.web.kept_values import forget_long_values
+from dispatcher_project.web.request_bodies import forget_long_values
 from foundation.http_api.problems import Problem
 from jobs.api.errors import answer
 

@@ -14,10 +14,8 @@ import structlog
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from .connections import Connections, Reason
-from .heads import within_heads
-from .limits import WebLimits
-from .protocol import BoundedProtocol
+from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.web.protocol import BoundedProtocol, Connections, Reason, within_heads
 
 log = structlog.get_logger(__name__)
 

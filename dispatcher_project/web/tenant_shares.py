@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher_project.web.client_gone import is_client_gone
+from dispatcher_project.web.protocol import is_client_gone
 from dispatcher_project.web.request_bodies import ClientGone
-from foundation.client_network import network_of
 from foundation.http_api.json_body import LATER_KEY
 from foundation.http_api.problems import Problem
+from foundation.network import network_of
 from jobs.api.authentication import known_tenant
 from jobs.api.representations import API_ROOT
 from jobs.events.stream import Message, Receive, Send

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator, ValidationError, validators
 from referencing import Registry
 from rest_framework.parsers import BaseParser
 
-from foundation import foreign_json
+from foundation import json_text
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem, validation_problem
 
 LATER_KEY = "dispatcher.body_comes_later"
@@ -91,12 +91,12 @@ def read_json(raw: bytes) -> Any:
     """The value; raises Problem 400 for text that is not JSON or names a key twice, 422 for JSON that can't
     be stored, or has too much of something."""
     try:
-        value = foreign_json.read(raw, pairs=_unique_keys)
-    except foreign_json.TooMuch as error:
+        value = json_text.read(raw, pairs=_unique_keys)
+    except json_text.TooMuch as error:
         raise validation_problem([FieldError("", error.code, f"The body can't be taken: {error}.")]) from None
-    except foreign_json.NotReadable as error:
+    except json_text.NotReadable as error:
         raise _malformed(str(error)) from None
-    if foreign_json.may_be_unstorable(raw):
+    if json_text.may_be_unstorable(raw):
         errors = list(islice(_unstorable(value, ()), MAX_ERRORS))
         if errors:
             raise validation_problem(errors)

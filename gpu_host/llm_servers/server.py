@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 from foundation.json_text import plain
@@ -30,6 +32,8 @@ UNLOAD_SECONDS = 20.0
 _BUSY_FIRST_SECONDS, _BUSY_CAP_SECONDS = 0.2, 5.0
 _ANSWER_BYTES = 1024 * 1024
 _RUNNERS: dict[str, type[LlmRunner]] = {runner.name: runner for runner in (OpenAiRunner, OllamaRunner)}
+
+ASK_AGAIN_SECONDS = 2.0
 
 
 class LlmServer:
@@ -283,3 +287,45 @@ def _systemctl(do: str, unit: str) -> None:
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", "") or str(error)
         raise RuntimeError(f"systemctl {do} {unit}: {said.strip()}") from None
+
+
+class UnitProcesses:
+    """Called, it names the processes of these units that run now. cgroups: the folder, for tests."""
+
+    def __init__(self, units: Sequence[str], cgroups: Path = Path("/sys/fs/cgroup")) -> None:
+        self._units, self._cgroups = tuple(units), cgroups
+        self._paths: dict[str, Path] = {}
+        self._asked_at: dict[str, float] = {}
+
+    def __call__(self) -> Collection[int]:
+        return {pid for unit in self._units for pid in self._of(unit)}
+
+    def _of(self, unit: str) -> list[int]:
+        path = self._paths.get(unit)
+        if path is None or not path.exists():
+            path = self._find(unit)
+        if path is None:
+            return []
+        found = []
+        for file in path.rglob("cgroup.procs"):
+            try:
+                found += [int(line) for line in file.read_text().split()]
+            except (OSError, ValueError):
+                continue  # it ended meanwhile
+        return found
+
+    def _find(self, unit: str) -> Path | None:
+        now = time.monotonic()
+        if now - self._asked_at.get(unit, -1e9) < ASK_AGAIN_SECONDS:
+            return None
+        self._asked_at[unit] = now
+        command = ["systemctl", "show", "--property=ControlGroup", "--value", unit]
+        try:
+            said = subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout
+        except (OSError, subprocess.SubprocessError):
+            return None
+        group = said.strip().lstrip("/")
+        if not group:
+            return None
+        self._paths[unit] = self._cgroups / group
+        return self._paths[unit]

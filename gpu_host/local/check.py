@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_host.local.device import Device
+from gpu_host.local.device import Device, Gauge
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.loaded_models import GPU_LIBRARY_MB, Knobs
-from gpu_host.local.memory import Gauge
 from gpu_host.local.orders import Order
 from gpus.errors import GpuError, GpuFault
 

@@ -17,7 +17,7 @@ from dataclasses import fields
 from types import SimpleNamespace
 from typing import Any
 
-from foundation import foreign_json
+from foundation import json_text
 from gpu_host.handlers.code import Declared, declared_by, is_name
 from gpu_host.handlers.errors import MAX_TEXT, ContractError, Failure, storable
 from gpu_host.local.output_limiter import MAX_FIELDS_BYTES, MAX_LOG_CHARS
@@ -68,8 +68,8 @@ class Pipe:
             raise PipeBroken(f"a frame of {length} bytes")
         admit(length)
         try:
-            frame = foreign_json.read(self._read(length))
-        except foreign_json.NotReadable as error:
+            frame = json_text.read(self._read(length))
+        except json_text.NotReadable as error:
             raise PipeBroken(f"a frame that can't be read: {error}") from error
         if not isinstance(frame, dict):
             raise PipeBroken("a frame that is not an object")

@@ -18,9 +18,9 @@ from typing import Any
 
 from gpu_host.handlers.code import Declared
 from gpu_host.local.confinement import DEFAULT, Confinement
+from gpu_host.local.device import Gauge
 from gpu_host.local.load_unload import DoesNotCompute, ModelLoader
 from gpu_host.local.loaded_models import Knobs, LoadedModels, Patience
-from gpu_host.local.memory import Gauge
 from gpu_host.local.orders import Order, Run, Stopped, Verdicts, interrupted, timeout_errors
 from gpu_host.local.output import remove_old
 from gpu_host.local.process_owner import GivenUp, ProcessOwner, never

@@ -24,8 +24,8 @@ from gpu_host.local.cache import (
     is_leaking,
     make_room,
 )
+from gpu_host.local.device import Gauge
 from gpu_host.local.frames import BadFrame, read_failure, read_seconds
-from gpu_host.local.memory import Gauge
 from gpu_host.local.process_owner import Overdue, ProcessGone, ProcessOwner
 
 

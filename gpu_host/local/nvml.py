@@ -25,7 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpu_host.local.memory import MIB, Also, Gauge, Memory, PortableGauge, held_by, members, no_processes
+from gpu_host.local.device import MIB, Also, Gauge, Memory, PortableGauge, held_by, members, no_processes
 
 SICK: Mapping[int, str] = {
     46: "it stopped processing",

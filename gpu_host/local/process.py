@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from foundation.sockets import Pace
+from foundation.network import Pace
 from gpu_host.local.confinement import DEFAULT, Confinement
+from gpu_host.local.device import members
 from gpu_host.local.frames import MAX_FRAME_BYTES, Frame, Pipe, PipeBroken, printable
-from gpu_host.local.memory import members
 from gpu_host.local.warden import SIGNALLED
 
 _LISTED = re.compile(

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpu_host.local.memory import members
+from gpu_host.local.device import members
 from gpu_host.local.nvml import GpuReading
 
 Reading = dict[str, Any]

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 from gpu_host.node.admission import Admission
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.handlers import Handler
+from gpu_host.node.http_server import CUT, Reply, reply_error, reply_json
 from gpu_host.node.runs import RunLog, RunOrder
-from gpu_host.node.wire import CUT, Reply, reply_error, reply_json
 
 KINDS = frozenset(
     {"hang", "drop_reply", "restart", "slow", "late", "idle", "wrong_json", "huge_reply", "fail", "cuda"}

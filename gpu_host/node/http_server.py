@@ -1,4 +1,5 @@
-"""HTTP/1.1 on a thread per connection; every connection can be cut off at once.
+"""HTTP/1.1 on a thread per connection: requests and replies, how many connections there may be, and how long
+a request's head or body may take. Every connection can be cut off at once.
 
 A page of any site can post to loopback (`fetch` with `no-cors`), and by DNS rebinding it can read the answers
 under a name of its own: what a web page may not ask is refused.
@@ -10,22 +11,75 @@ import contextlib
 import errno
 import hmac
 import io
+import json
 import logging
 import select
 import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpu_host.node.connections import Callers, HeadTooLarge, Reading
-from gpu_host.node.wire import Reply, Request, reply_error
+log = logging.getLogger(__name__)
 
 _OWN_SITE = frozenset({"", "none", "same-origin"})
+
+_WRITE_SECONDS = 75.0
+_NO_DESCRIPTOR_SECONDS = 0.05
+_BACKLOG = 512
+_MAX_DIGITS = 15
+
+IDLE_SECONDS = 75.0
+"""An answered connection waits so long for a next request. The dispatcher gives an idle one up after 4 s."""
+HEAD_SECONDS = 10.0
+HEAD_BYTES = 64 * 1024
+BODY_IDLE_SECONDS = 10.0
+BODY_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """path: as sent, without the query. headers: lower-case names. gone: whether the caller hung up."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+    gone: Callable[[], bool]
+
+    def header(self, name: str) -> str:
+        return self.headers.get(name, "").strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """chunks: sent one by one instead of `body`. cut: the connection is closed without a reply. hold: it
+    is kept without one until the caller hangs up. on_end: told whether it was sent, as far as known."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    content_type: str = "application/json"
+    chunks: Iterable[bytes] | None = None
+    cut: bool = False
+    hold: bool = False
+    on_end: Callable[[bool], None] | None = None
+
+
+CUT = Reply(cut=True)
+
+
+def reply_json(value: Any, status: int = 200, **headers: str) -> Reply:
+    return Reply(status, json.dumps(value).encode(), {k.replace("_", "-"): v for k, v in headers.items()})
+
+
+def reply_error(status: int, code: str, message: str, **headers: str) -> Reply:
+    return reply_json({"status": "error", "code": code, "error": message}, status, **headers)
 
 
 def foreign_page_error(method: str, headers: Mapping[str, str], *, any_name: bool = False) -> str:
@@ -63,14 +117,7 @@ def _is_address(name: str) -> bool:
     return True
 
 
-log = logging.getLogger(__name__)
-
 Answer = Callable[[Request], Reply]
-
-_WRITE_SECONDS = 75.0
-_NO_DESCRIPTOR_SECONDS = 0.05
-_BACKLOG = 512
-_MAX_DIGITS = 15
 
 
 class HttpServer:
@@ -286,3 +333,112 @@ class _Conversation(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Silent: runs are logged, requests are not."""
+
+
+class Callers:
+    """most: connections at one time, each with a thread."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._threads: dict[socket.socket, threading.Thread] = {}
+        self._idle: dict[socket.socket, None] = {}
+        """Those that wait for a request's head, the oldest first."""
+
+    def admit(self, connection: socket.socket, thread: threading.Thread) -> bool:
+        """False: there is no room, and it has to be closed."""
+        with self._lock:
+            if len(self._threads) >= self._most and not self._end_oldest():
+                return False
+            self._threads[connection] = thread
+            self._idle[connection] = None
+            return True
+
+    def wait(self, connection: socket.socket) -> None:
+        with self._lock:
+            if connection in self._threads:
+                self._idle[connection] = None
+
+    def begin(self, connection: socket.socket) -> None:
+        """Its request's head has come."""
+        with self._lock:
+            self._idle.pop(connection, None)
+
+    def forget(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._threads.pop(connection, None)
+            self._idle.pop(connection, None)
+
+    def end_oldest(self) -> None:
+        with self._lock:
+            self._end_oldest()
+
+    def cut(self) -> None:
+        """Ends every connection, also in the middle of a reply."""
+        with self._lock:
+            connections = list(self._threads)
+        for connection in connections:
+            _shut(connection)
+
+    def join(self, timeout_seconds: float) -> None:
+        """Waits for the threads of connections that were cut."""
+        until = time.monotonic() + timeout_seconds
+        with self._lock:
+            threads = list(self._threads.values())
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, until - time.monotonic()))
+
+    def _end_oldest(self) -> bool:
+        """Its thread notices; the connection does not count any more."""
+        oldest = next(iter(self._idle), None)
+        if oldest is None:
+            return False
+        del self._idle[oldest], self._threads[oldest]
+        _shut(oldest)
+        return True
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+class HeadTooLarge(ConnectionError):
+    """A request's head has more than `HEAD_BYTES`."""
+
+
+class Reading(io.RawIOBase):
+    """Raises TimeoutError where it takes too long, HeadTooLarge."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._idle = False
+        self._until = time.monotonic() + HEAD_SECONDS
+        self._left: int | None = HEAD_BYTES
+        """Bytes of the head that may come. None: it is a body."""
+
+    def readable(self) -> bool:
+        return True
+
+    def await_next_head(self) -> None:
+        self._idle, self._until, self._left = True, time.monotonic() + IDLE_SECONDS, HEAD_BYTES
+
+    def await_body(self) -> None:
+        self._idle, self._until, self._left = False, time.monotonic() + BODY_SECONDS, None
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        patience = self._until - time.monotonic()
+        if patience <= 0:
+            raise TimeoutError
+        self._connection.settimeout(patience if self._left is not None else min(patience, BODY_IDLE_SECONDS))
+        if self._left is not None:
+            if not self._left:
+                raise HeadTooLarge
+            buffer = buffer[: self._left]
+        count = self._connection.recv_into(buffer)
+        if self._left is not None:
+            self._left -= count
+        if self._idle and count:
+            self._idle, self._until = False, time.monotonic() + HEAD_SECONDS
+        return count

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
-from foundation import foreign_json
+from foundation import json_text
 from gpu_host.node.admission import Refused
 from gpu_host.node.faults import BadOrder, ServedNode, before_run, delay, reply_of, with_result
 from gpu_host.node.handlers import Handler
+from gpu_host.node.http_server import CUT, Reply, Request, reply_error, reply_json
 from gpu_host.node.runs import Run, RunOrder
-from gpu_host.node.wire import CUT, Reply, Request, reply_error, reply_json
 from gpu_host.node.work import failed_answer, push, work
 
 MAX_FENCE = 2**53
@@ -155,7 +155,7 @@ class Routes:
             self._node.faults.clear()
             return reply_json({"faults": []})
         try:
-            wish = foreign_json.read(request.body)
+            wish = json_text.read(request.body)
             if not isinstance(wish, dict):
                 raise BadOrder("a fault is a JSON object")
             self._node.faults.order(wish)
@@ -167,8 +167,8 @@ class Routes:
 def _read_order(request: Request, handler: Handler) -> RunOrder:
     """Raises ValueError."""
     try:
-        payload = foreign_json.read(request.body) if request.body else None
-    except foreign_json.NotReadable as error:
+        payload = json_text.read(request.body) if request.body else None
+    except json_text.NotReadable as error:
         raise ValueError(f"The body is not JSON: {error}") from error
     fence = request.header("x-fence")
     if fence and not (fence.isascii() and fence.isdigit() and len(fence) <= 16 and int(fence) <= MAX_FENCE):

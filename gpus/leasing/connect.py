@@ -21,7 +21,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 from redis.sentinel import Sentinel, SentinelConnectionPool
 
-from foundation import sockets
+from foundation import network
 from gpus.leasing.scripts import Client
 
 TIMEOUT_SECONDS = 2.0
@@ -55,7 +55,7 @@ def connect(url: str, *, timeout_seconds: float | None = None) -> Client:
 
 
 class _Blocking:
-    """A redis-py connection that waits in the system (see `foundation.sockets`). TLS has to wait in
+    """A redis-py connection that waits in the system (see `foundation.network`). TLS has to wait in
     Python."""
 
     released_at = -FRESH_SECONDS
@@ -67,9 +67,9 @@ class _Blocking:
 
     def _connect(self) -> socket.socket:
         sock: socket.socket = super()._connect()  # type: ignore[misc]
-        sockets.block(sock)
-        sockets.limit_reads(sock, TIMEOUT_SECONDS)
-        sockets.limit_writes(sock, TIMEOUT_SECONDS)
+        network.block(sock)
+        network.limit_reads(sock, TIMEOUT_SECONDS)
+        network.limit_writes(sock, TIMEOUT_SECONDS)
         return sock
 
 

@@ -40,32 +40,24 @@ from redis.exceptions import (
 )
 
 from gpus.errors import LeasingFull, LeasingUnavailable
-from gpus.leasing.arguments import Argument, BadScript, Parameter, Record, read_parameters, with_locals
-from gpus.leasing.local_names import with_local_names
+from gpus.leasing.codec import Argument, BadScript, Parameter, Record, read_parameters, with_locals
 
 FOLDER = Path(__file__).parent / "lua"
 LIBRARIES = "gpuq_"
 """How the names of our libraries begin."""
-
 GROWING = frozenset({"push"})
 """What a server at its maxmemory refuses: it adds to the line without bound. All others must go on there, or
 the line could not be worked off; what they add is bounded by slots, servers and tenants."""
-
 CONTRACT = ("Why", "Keys", "Returns")
-"""What the head of each script must say, beside its arguments (arguments.py)."""
-
+"""What the head of each script must say, beside its arguments (codec.py)."""
 OWN_ARGUMENTS = 2
 """Before those of a script stand two for the time (call.lua): since_us and clock_us."""
-
 LOAD_SECONDS = 1.0
 """How long a thread waits for another that loads: before a Redis that hangs, threads must not queue up. With
 the time-out of a load of its own after that (connect.py) a submit still ends in 3.5 s."""
-
 Client = redis.Redis | redis.RedisCluster
-
 FAILURES = (RedisError, RedisClusterException)
 """What redis-py raises when no answer came; the cluster's is not a RedisError."""
-
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _TABLE = re.compile(r"^return \{\n(.*)^\}$", re.MULTILINE | re.DOTALL)
@@ -81,6 +73,42 @@ _NOT_THERE = ("Function not found", UNGREETED)
 _EXISTS = "already exists"
 _IDLE_SECONDS = 3600.0
 """A library of another version that nobody called for so long is deleted by who loads one."""
+MODULE = """
+local {name} = (function()
+{body}end)()
+"""
+FUNCTION = """
+register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
+callback = function(KEYS, ARGV)
+if not Call.run_id then return {{ err = 'UNGREETED this process was not told its run id' }} end
+Call.begin_call(KEYS[1], {since_us}, {clock_us})
+{arguments}{body}end }}
+"""
+GREETING = """
+local READS = { 'no-writes' }
+register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
+  bind_globals()
+  Call.run_id, Call.replication = ARGV[1], ARGV[2] or ''
+end }
+register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
+  bind_globals()
+  return math.floor((Call.redis_clock() - (Call.now or 0)) / 1000000)
+end }
+"""
+_CHUNK = re.compile(
+    r"^(?P<begin>local (?P<module>[A-Z]\w*) = \(function\(\)\n|register_function\{)"
+    r"(?P<body>.*?^end(?:\)\(\)| \})\n)",
+    re.MULTILINE | re.DOTALL,
+)
+_GLOBAL = re.compile(
+    r"(?<![\w.:])((?:cmsgpack|math|redis|string|table)\.\w+"
+    r"|(?:ipairs|next|pairs|tonumber|tostring|unpack)\b)"
+)
+_HEAD = """local register_function = redis.register_function
+local function read_globals() return {globals} end
+local {locals}
+local function bind_globals() {locals} = read_globals() end
+"""
 
 
 @cache
@@ -177,32 +205,6 @@ def add_includes(text: str, folder: Path, includes: dict[str, str]) -> None:
             include = read_text(folder / f"{name}.lua")
             add_includes(include, folder, includes)
             includes[name] = include
-
-
-MODULE = """
-local {name} = (function()
-{body}end)()
-"""
-
-FUNCTION = """
-register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
-callback = function(KEYS, ARGV)
-if not Call.run_id then return {{ err = 'UNGREETED this process was not told its run id' }} end
-Call.begin_call(KEYS[1], {since_us}, {clock_us})
-{arguments}{body}end }}
-"""
-
-GREETING = """
-local READS = { 'no-writes' }
-register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
-  bind_globals()
-  Call.run_id, Call.replication = ARGV[1], ARGV[2] or ''
-end }
-register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
-  bind_globals()
-  return math.floor((Call.redis_clock() - (Call.now or 0)) / 1000000)
-end }
-"""
 
 
 def library_name(code: str, database: int = 0) -> str:
@@ -397,3 +399,32 @@ def as_text(answer: Any) -> Any:
     if isinstance(answer, list):
         return [as_text(item) for item in answer]
     return answer
+
+
+def with_local_names(code: str) -> str:
+    """Make locals of the names that the library looks up in tables: `Slots_read_slot` of `Slots.read_slot`,
+    `redis_call` of `redis.call`. Looked up at every use they took 4 % of a release-and-claim's instructions.
+
+    code: includes and scripts as `MODULE` and `FUNCTION` write them. Redis shows globals to a library only
+    once it is loaded: what is called first calls `bind_globals`."""
+    names = sorted(set(_GLOBAL.findall(code)))
+    head = _HEAD.format(globals=", ".join(names), locals=", ".join(map(_local, names)))
+    return head + _GLOBAL.sub(lambda use: _local(use[0]), _CHUNK.sub(_with_imports, code))
+
+
+def _local(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _with_imports(chunk: re.Match[str]) -> str:
+    """An include or a script, with a local for each function that it uses of an include. `Call` holds values
+    that change, and stays a table."""
+    own = ("Call", chunk["module"])
+    used = sorted({use[0] for use in _USE.finditer(chunk["body"]) if use[1] not in own})
+    if not used:
+        return chunk[0]
+    body = _USE.sub(lambda use: _local(use[0]) if use[0] in used else use[0], chunk["body"])
+    imports = f"local {', '.join(map(_local, used))} = {', '.join(used)}\n"
+    if chunk["module"]:
+        return f"{chunk['begin']}{imports}{body}"
+    return f"do\n{imports}{chunk['begin']}{body}end\n"

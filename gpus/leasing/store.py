@@ -13,7 +13,7 @@ from typing import Any
 
 from gpus.errors import LayoutNotInUse, LeasingUnavailable, Verdict
 from gpus.leasing import codec, keys
-from gpus.leasing.arguments import Argument, Row
+from gpus.leasing.codec import Argument, Row
 from gpus.leasing.connect import connect
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.leasing.values import (

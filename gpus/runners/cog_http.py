@@ -17,10 +17,17 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from gpus.errors import BadInput, ConnectFailed, RunFailed, RunTimedOut, ServerLost
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.answers import DONE, RUNNING, numbers_of
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
 from gpus.runners.health_probe import Get, Health, said_by
-from gpus.runners.http_runner import CANCEL_SECONDS, POLL_SECONDS, HttpRunner, identity
+from gpus.runners.http_runner import (
+    CANCEL_SECONDS,
+    DONE,
+    POLL_SECONDS,
+    RUNNING,
+    HttpRunner,
+    identity,
+    numbers_of,
+)
 from gpus.runners.json_body import Unreadable, read_in_turn, read_json
 from gpus.runners.refusals import error_of, failure_of, refusal
 

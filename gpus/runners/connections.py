@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from foundation import sockets
+from foundation import network
 from gpus.errors import ConnectFailed, ConnectRefused, ConnectTimedOut, Interrupted, ServerLost
 from gpus.runners.base import Abort
 
@@ -68,7 +68,7 @@ class Connection:
         self.sock = sock
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         if not self._is_tls:
-            sockets.block(sock)
+            network.block(sock)
         self.reused = False
         self.deadline = 0.0
         self.ended = False
@@ -90,7 +90,7 @@ class Connection:
         self._allowed = count
 
     def send(self, data: memoryview) -> int:
-        return self._in_time(sockets.limit_writes, lambda: self.sock.send(data))
+        return self._in_time(network.limit_writes, lambda: self.sock.send(data))
 
     def acknowledge_at_once(self) -> None:
         """A server that writes head and body apart (Python's `http.server`) sends the body only once its head
@@ -105,7 +105,7 @@ class Connection:
 
     def read(self, size: int) -> bytes:
         """What is there, at most `size`; nothing: it has ended."""
-        piece = self._in_time(sockets.limit_reads, lambda: self.sock.recv(size))
+        piece = self._in_time(network.limit_reads, lambda: self.sock.recv(size))
         self.ended = self.ended or not piece
         self._read_bytes += len(piece)
         return piece
@@ -128,7 +128,7 @@ class Connection:
             self._unread = self._unread[len(piece) :]
             buffer[: len(piece)] = piece
             return len(piece)
-        count = self._in_time(sockets.limit_reads, lambda: self.sock.recv_into(buffer))
+        count = self._in_time(network.limit_reads, lambda: self.sock.recv_into(buffer))
         self.ended = self.ended or count == 0
         self._read_bytes += count
         return count

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, TypeVar
 
-from foundation import foreign_json
+from foundation import json_text
 from foundation.json_text import JsonText
 from gpus.errors import RunFailed
 from gpus.runners.base import Finished
@@ -36,12 +36,12 @@ class Unreadable(RunFailed):
 
 def read_json(body: bytes) -> Any:
     """Raises Unreadable: not JSON, NaN or infinite numbers, text that can't be stored, or too much
-    of something (`foreign_json.Bounds`)."""
+    of something (`json_text.Bounds`)."""
     try:
-        value = foreign_json.read(body)
-        if foreign_json.may_be_unstorable(body):
+        value = json_text.read(body)
+        if json_text.may_be_unstorable(body):
             _check_texts(value)
-    except foreign_json.TooMuch as error:
+    except json_text.TooMuch as error:
         raise Unreadable(f"The answer can't be read: {error}.") from error
     except ValueError as error:
         raise Unreadable(f"The answer is not JSON that can be stored: {error}") from error
@@ -119,7 +119,7 @@ def read_in_turn(body: bytes, read: Callable[[], T]) -> T:
 
 
 def _is_large(body: bytes) -> bool:
-    """By its values, as `foreign_json` counts them at most."""
+    """By its values, as `json_text` counts them at most."""
     return len(body) >= SMALL_BYTES and sum(map(body.count, (b",", b"[", b"{"))) >= SMALL_VALUES
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from http.client import HTTPException, HTTPResponse
 from typing import Protocol
 
-from foundation.sockets import Pace
+from foundation.network import Pace
 from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
 from gpus.runners.connections import Connection, Cut, connect, reason

@@ -59,9 +59,7 @@ class EstimateJob(PacedView):
         if errors:
             raise validation_problem(errors)
         wanted = read_request(cast("dict[str, Any]", request.data))
-        check_request(
-            wanted, tenant=tenant_id, now=self.ports.clock.now(), key_models=principal_of(request).models
-        )
+        check_request(wanted, tenant=tenant_id, ports=self.ports, key_models=principal_of(request).models)
         found = estimate_job(wanted.model, tenant_id, wanted.priority, self.ports, run_at=wanted.run_at)
         return Response(explanation_json(found), headers=headers)
 

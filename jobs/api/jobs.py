@@ -37,7 +37,7 @@ from jobs.api.parameters import (
 from jobs.domain.scopes import Scope
 from jobs.domain.states import JobState, is_final
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
-from jobs.events.news import done_event, read_new_events
+from jobs.events.hub import done_event, read_new_events
 from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
 from jobs.reports.jobs import list_jobs, may_see_details, may_see_payloads
 

@@ -13,7 +13,7 @@ from foundation.http_api.problems import FieldError, Problem, validation_problem
 from jobs.api.base import JobView
 from jobs.api.parameters import JOB_ID, job_id_of, unknown_job
 from jobs.domain.errors import AttemptOver, TooManyPushes
-from jobs.execution.pushes import Admitted, accept_push, admit_push, attempt_of_token
+from jobs.execution.run_messages import Admitted, accept_push, admit_push, attempt_of_token
 
 TOKEN_HEADER = "X-Callback-Token"
 

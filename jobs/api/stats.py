@@ -30,7 +30,7 @@ class Stats(JobView):
         for line in waiting_by_model_and_tenant(principal, self.ports.waiting_of_all):
             waiting.setdefault(line.model, []).append(line)
         configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
-        names = [name for name in configs if name in waiting or _may_submit(principal, name)]
+        names = [name for name in configs if name in waiting or _may_submit(principal, name, self.ports)]
         names += sorted(set(waiting) - set(configs))
         depths, _ = depths_by_pool(self.ports.leases)
         slots = {pool: depth.slots for pool, depth in depths.items()}
@@ -69,10 +69,10 @@ def _model(
     }
 
 
-def _may_submit(principal: Principal, model: str) -> bool:
+def _may_submit(principal: Principal, model: str, ports: Ports) -> bool:
     if principal.is_operator or principal.tenant_id is None:
         return True
-    lists = (limits_of(principal.tenant_id).allowed_models, principal.models)
+    lists = (limits_of(principal.tenant_id, ports).allowed_models, principal.models)
     return all(names is None or model in names for names in lists)
 
 

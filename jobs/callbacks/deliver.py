@@ -4,11 +4,14 @@ A message is taken (and the try logged) in one short transaction, sent with none
 another. A crash in between leaves the row due again when its lease runs out: a repeat with the same
 `webhook-id`, never a loss. A client waits for this: each transaction is as few statements, prepared, and as
 few journeys to the database as it can be, and messages that come together share one.
+
+A sample is sent once, by hand, and belongs to no job.
 """
 
 from __future__ import annotations
 
 import http.client
+import json
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -23,14 +26,16 @@ from django.db.models import Case, Max, OuterRef, QuerySet, Subquery, When
 from django.db.models.functions import Length
 
 from foundation.database import statements
+from foundation.database.connections import one_round_trip
 from foundation.database.statements import value
-from foundation.database.transactions import one_round_trip
+from foundation.ids import new_id
+from foundation.secrets import SecretUnreadable
 from gpus.registry.audit import record
+from jobs.callbacks.guard import check_callback_url, receiver_of, refused_origins
+from jobs.callbacks.message import secrets_of
+from jobs.callbacks.pick import CLOSED, Circuit, Queue
+from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
 from jobs.models import Callback, CallbackTry, ReceiverCircuit, Tenant
-
-from .guard import receiver_of
-from .pick import CLOSED, Circuit, Queue
-from .sending import Outcome
 
 DELIVERED, GONE, GAVE_UP, FAILED = "delivered", "gone", "gave_up", "failed"
 LEASE_MARGIN_SECONDS = 45.0
@@ -288,3 +293,21 @@ def _give_up_old(queue: Queue, now: datetime) -> None:
         CallbackTry(callback_id=pk, number=(number or 0) + 1, at=now, error=error)
         for pk, number in numbers.items()
     )
+
+
+def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime) -> Outcome:
+    """Raises CallbackUrlRefused for an address that must not be called. Never inside a transaction."""
+    refused = refused_origins()
+    check_callback_url(url, refused)
+    message_id = f"msg_{new_id(now.timestamp())}"
+    body = json.dumps(
+        {"status": "test", "message": "A test of this address, sent by hand.", "sent_at": now.isoformat()},
+        separators=(",", ":"),
+    )
+    with transaction.atomic():  # before it leaves: what was done is known even if this process ends here
+        record(by, "send_sample_callback", f"tenant:{tenant.name}", url=url, message_id=message_id)
+    try:
+        secrets = secrets_of(tenant, now)
+    except SecretUnreadable as failure:
+        return Outcome(None, failure_text(failure), 0)
+    return send_now(Message(message_id, tenant.pk, url, body, secrets, refused), now=now)

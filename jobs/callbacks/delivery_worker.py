@@ -19,12 +19,11 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 
 from gpus.leasing.clock import ClockWatch
 from gpus.protocol import Clock
-
-from .deliver import Taken, settle, take
-from .guard import refused_origins
-from .message import secrets_of
-from .pick import Circuit, Limits, Pick, Queue, Shares
-from .sending import Message, Outcome, Resolver, failure_text, send
+from jobs.callbacks.deliver import Taken, settle, take
+from jobs.callbacks.guard import refused_origins
+from jobs.callbacks.message import secrets_of
+from jobs.callbacks.pick import Circuit, Limits, Pick, Queue, Shares
+from jobs.callbacks.sending import Message, Outcome, Resolver, failure_text, send
 
 log = structlog.get_logger(__name__)
 

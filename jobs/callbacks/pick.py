@@ -1,8 +1,9 @@
-"""Which due callbacks are next: by tenant and receiver with the fewest in flight, then the longest due; and
-how many may be in flight, of all, of one tenant, of one receiver (`Shares`).
+"""The queues of due callbacks: which are next, how many may be in flight, and how deliveries stand.
 
-The queues are found by jumping along the index `callback_queue_idx` from one tenant, or receiver, to the
-next: what a pick costs follows from the number of queues, not from how many messages wait in them.
+Next are, by tenant and receiver, those with the fewest in flight, then the longest due; `Shares` bounds the
+number in flight, of all, of one tenant, of one receiver. The queues are found by jumping along the index
+`callback_queue_idx` from one tenant, or receiver, to the next: what a pick costs follows from the number of
+queues, not from how many messages wait in them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from typing import Any
 
+from django.conf import settings
 from django.db import connection
+from django.db.models import Exists, OuterRef, QuerySet
 
 from foundation.database import statements
 from foundation.database.row_codec import saved
+from jobs.callbacks.guard import receiver_of
 from jobs.models import Callback, ReceiverCircuit
-
-from .guard import receiver_of
 
 Queue = tuple[int, str]
 """A tenant's id and its receiver, as host:port."""
@@ -74,6 +76,8 @@ _longest_due = statements.Read(
         .values_list("tenant_id", flat=True)[:LONGEST_DUE]
     )
 )
+MOST_COUNTED = 10_000
+"""More are not counted out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,3 +291,49 @@ def _rows(sql: str, values: Sequence[Any]) -> list[Any]:
 def _moment(value: Any) -> datetime:
     """SQLite's driver does not read times of expressions."""
     return datetime.fromisoformat(value).replace(tzinfo=UTC) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryReport:
+    """in_flight: being sent now. due: may be sent now. held: due behind an open circuit. All counted up to
+    10,000. oldest_due_seconds: how late the first due one is, of each tenant's first 500 receivers."""
+
+    in_flight: int
+    due: int
+    held: int
+    oldest_due_seconds: float
+    open_circuits: int
+
+
+def delivery_report(now: datetime) -> DeliveryReport:
+    pending = Callback.objects.filter(state=Callback.State.PENDING)
+    due = pending.filter(next_at__lte=now)
+    here = open_circuits().filter(tenant_id=OuterRef("tenant_id"), receiver=OuterRef("receiver"))
+    held = due.filter(Exists(here))[:MOST_COUNTED].count() if open_circuits().exists() else 0
+    first = _oldest_due(now)
+    return DeliveryReport(
+        in_flight=pending.filter(sending_until__gt=now)[:MOST_COUNTED].count(),
+        due=max(due[:MOST_COUNTED].count() - held, 0),
+        held=held,
+        oldest_due_seconds=max(0.0, (now - first).total_seconds()) if first else 0.0,
+        open_circuits=open_circuits()[:MOST_COUNTED].count(),
+    )
+
+
+def open_circuits() -> QuerySet[ReceiverCircuit]:
+    """Of receivers that are tried one message at a time."""
+    failures = settings.DISPATCHER.callback_circuit_failures
+    return (
+        ReceiverCircuit.objects.filter(failures__gte=failures) if failures else ReceiverCircuit.objects.none()
+    )
+
+
+def _oldest_due(now: datetime) -> datetime | None:
+    failures = settings.DISPATCHER.callback_circuit_failures
+    unnamed = Callback.objects.filter(state=Callback.State.PENDING, receiver=None, next_at__lte=now)
+    found = list(unnamed.order_by("next_at").values_list("next_at", flat=True)[:1])
+    for tenant_id in tenants_with_pending():
+        for one in read_queues(tenant_id):
+            if one.due_at <= now and not 0 < failures <= one.circuit.failures:
+                found.append(one.due_at)
+    return min((at for at in found if at is not None), default=None)

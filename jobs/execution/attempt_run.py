@@ -32,7 +32,7 @@ from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, Poll
 from gpus.runners.json_body import Unreadable
 from gpus.runners.registry import is_polled
 from jobs.domain.retry import Ending
-from jobs.execution.progress_events import ProgressEvents
+from jobs.execution.run_messages import ProgressEvents
 from jobs.execution.run_steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 
 log = structlog.get_logger()

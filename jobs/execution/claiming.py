@@ -25,15 +25,13 @@ from gpus.registry import queries as fleet
 from gpus.runners.base import RunRequest
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import after_commit, unreachable
+from jobs.execution import follow_ups, orphaned_runs
 from jobs.execution.attempt_run import AttemptRun, run_seconds
-from jobs.execution.claimed import Claimed
 from jobs.execution.completion import WrittenStart
-from jobs.execution.progress_events import progress_events_of
-from jobs.execution.pushes import push_token, pushed_body
 from jobs.execution.row_prefetch import OF_JOB
+from jobs.execution.run_messages import progress_events_of, push_token, pushed_body
 from jobs.execution.run_steps import Order
-from jobs.execution.worker_state import WorkerState
+from jobs.execution.worker_state import Claimed, WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome
 
@@ -94,7 +92,7 @@ def give_back_unrun(worker: WorkerState, leases: Leases, lease: Lease) -> None:
     mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
     leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0)
     if not lease.adopted:
-        after_commit.push_waiting(lease.job_id, worker.ports)
+        follow_ups.push_waiting(lease.job_id, worker.ports)
 
 
 def open_lease(
@@ -129,7 +127,7 @@ def _open(
         log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
         _back_off(worker, leases, lease)
         if not lease.adopted:
-            after_commit.push_waiting(lease.job_id, worker.ports)  # other servers can run it
+            follow_ups.push_waiting(lease.job_id, worker.ports)  # other servers can run it
         return None, True
     except Exception:  # a bug, a row that can't be read: not the job's fault, and no death
         log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
@@ -155,7 +153,7 @@ def _begin(
     if worker.ports.clock.monotonic() - asked_at >= settings.DISPATCHER.lease_seconds:
         # this process stood still meanwhile: a start that is written now has no lease any more
         _give_back(worker, leases, lease, ReleaseMode.FREE)
-        after_commit.push_waiting(lease.job_id, worker.ports)
+        follow_ups.push_waiting(lease.job_id, worker.ports)
         return None
     worker.completion.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
     return start(worker, claimed)
@@ -200,7 +198,7 @@ def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) ->
         endpoint = None
     if spec is None or endpoint is None or endpoint.is_off:  # the lease layer does not know it yet
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
-        after_commit.push_waiting(lease.job_id, worker.ports)
+        follow_ups.push_waiting(lease.job_id, worker.ports)
         return None
     must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
     return Claimed(fleet_name, leases, lease, job, spec, endpoint, WrittenStart(), must_wait=must_wait)
@@ -260,10 +258,10 @@ def _adopt(
         # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
         _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
         return None
-    gone = unreachable.missing_part(lease.server, lease.model)
+    gone = orphaned_runs.missing_part(lease.server, lease.model)
     if gone is not None:
         log.warning("run_out_of_reach", job_id=lease.job_id, slot=lease.slot, why=gone)
-        if not unreachable.end(attempt, gone, leases, worker.ports):
+        if not orphaned_runs.end(attempt, gone, leases, worker.ports):
             _back_off(worker, leases, lease)
         return None
     spec, endpoint = fleet.model_spec(lease.model), fleet.endpoint_for(lease.server, lease.model)

@@ -6,7 +6,6 @@ the lease is forgotten. Requests that Redis does not answer are kept here and re
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -15,7 +14,6 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, connection
 
 from gpus.errors import (
     ConnectFailed,
@@ -32,7 +30,8 @@ from gpus.leasing.keeper import LeaseKeeper
 from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.domain.retry import Ending, verdict_of
-from jobs.execution import after_commit
+from jobs.execution import follow_ups
+from jobs.execution.follow_ups import PendingRelease, ReleaseRetries
 from jobs.execution.group_commit import (
     MAX_BYTES,
     GroupCommitWriter,
@@ -133,7 +132,7 @@ class RunEnd:
             epoch=lease.epoch,
             slot=lease.slot,
             ending=over.ending,
-            policy=after_commit.policy_for(self.spec, self.max_retries),
+            policy=follow_ups.policy_for(self.spec, self.max_retries),
             at=self.at,
             result=over.result,
             gpu_seconds=self.charge_seconds,
@@ -337,7 +336,7 @@ class Completion:
                 run_limit_seconds=spec.run_limit_seconds,
             )
             # a job that still waits lost its ticket to this lease
-            job: Job | None = after_commit.waiting_job.first(id=lease.job_id)
+            job: Job | None = follow_ups.waiting_job.first(id=lease.job_id)
             return EndWritten(Ended(won=job is not None, job=job, quarantined=True), leases, lease.ref)
 
         self.writer.submit(apply)
@@ -361,7 +360,7 @@ class Completion:
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
                 )
         self._settle()
-        after_commit.after_ends([end.ended for end in ends], self.ports)
+        follow_ups.after_ends([end.ended for end in ends], self.ports)
         if refused := sum(not end.ended.won for end in ends):
             counters.add_if_possible(counters.Name.RESULTS_REFUSED, refused)
 
@@ -421,90 +420,6 @@ def _with_cancel(end: End, job: Job | None) -> End:
     if job is None or job.cancel_requested_at is None:
         return end
     return replace(end, cancelled_by_operator=job.cancelled_by_operator)
-
-
-@dataclass(frozen=True, slots=True)
-class PendingRelease:
-    leases: Leases
-    lease: Lease
-    mode: ReleaseMode
-    gpu_seconds: float
-    next_attempt_id: str | None = None
-    verdict: Verdict = Verdict.NOTHING
-    begun: Lease | None = None
-
-
-class ReleaseRetries:
-    """Retries of releases that Redis did not answer (each is idempotent), and the tickets to push after them:
-    a ticket of a job that is still held would be refused. worker: the name that the leases are held under."""
-
-    def __init__(self, ports: Ports, keeper: LeaseKeeper, *, worker: str) -> None:
-        self._ports, self._keeper, self._worker = ports, keeper, worker
-        self._pending: dict[LeaseRef, PendingRelease] = {}
-        self._held: dict[LeaseRef, list[str]] = {}
-        self._lock = threading.Lock()
-
-    def __contains__(self, ref: LeaseRef) -> bool:
-        return ref in self._pending
-
-    def add(self, late: PendingRelease) -> None:
-        self._pending[late.lease.ref] = late
-
-    def push_after(self, ref: LeaseRef, job_id: str) -> None:
-        """Push the job's ticket once this lease is released; at once if it is."""
-        with self._lock:
-            if ref in self._pending:
-                self._held.setdefault(ref, []).append(job_id)
-                return
-        self._push(job_id)
-
-    def retry_slot(self, slot: str) -> None:
-        """Retry the slot's pending releases, before a later run of it is released: Redis must get them in
-        order. Raises LeasingUnavailable."""
-        for late in list(self._pending.values()):
-            if late.lease.slot == slot:
-                self._release(late)
-
-    def retry_all(self) -> None:
-        """Retry all pending releases (the watcher calls it)."""
-        waiting: set[str] = set()
-        for late in list(self._pending.values()):
-            if late.lease.slot in waiting:
-                continue
-            try:
-                self._release(late)
-            except LeasingUnavailable:
-                waiting.add(late.lease.slot)
-
-    def _release(self, late: PendingRelease) -> None:
-        following = late.leases.release(
-            late.lease.ref,
-            late.mode,
-            worker=self._worker,
-            gpu_seconds=late.gpu_seconds,
-            next_attempt_id=late.next_attempt_id,
-            verdict=late.verdict,
-            begun=late.begun,
-        )
-        if following is not None:  # its thread has gone on: nothing ran under this lease
-            late.leases.release(following.ref, ReleaseMode.FREE, worker=self._worker, gpu_seconds=0.0)
-        with self._lock:
-            self._pending.pop(late.lease.ref, None)
-            held = self._held.pop(late.lease.ref, [])
-        if late.mode is ReleaseMode.FREE:
-            self._keeper.forget(late.lease.ref)
-        if following is not None:
-            held.append(following.job_id)
-        for job_id in held:
-            self._push(job_id)
-
-    def _push(self, job_id: str) -> None:
-        """A database that is away must keep no run's end from Redis; the reconciler finds the job."""
-        try:
-            after_commit.push_waiting(job_id, self._ports)
-        except DatabaseError as error:
-            log.warning("not_pushed", job_id=job_id, error=str(error).strip())
-            connection.close()
 
 
 class ServerBackoff:

@@ -1,39 +1,52 @@
 """A GPU worker process: its threads, its watcher, and how it stops.
 
-`work` is called by Celery tasks from many threads; the watcher is one thread that checks once a second for
-external changes (a cancel, a pushed result, a deadline) and retries what Redis did not answer.
+`work` is called by Celery tasks from many threads. The watcher is one thread that checks once a second, and
+at once when an announcement of one of its jobs arrives, for external changes: a cancel, a pushed result, a
+deadline, a server that an operator switched off, an attempt that a sweep ended. It also retries what Redis
+did not answer.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import redis
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, connection
+from django.db.models import QuerySet
+from django.db.models import Value as Constant
 
-from gpus.models import Process
-from gpus.protocol import REGISTRY_CHANGED, Lease, ModelSpec
+from foundation.database import statements
+from gpus.leasing.connect import connect
+from gpus.models import Process, Server
+from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease, ModelSpec
 from gpus.registry.queries import forget
 from gpus.runners.base import Runner
+from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 from jobs.execution import claiming
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.claimed import TimeSlice, random_short_slices
-from jobs.execution.external_changes import Listener, changes_for
 from jobs.execution.presence import Presence
 from jobs.execution.run_steps import Order
 from jobs.execution.slot_loop import SlotLoop, WorkReport
 from jobs.execution.worker_signs import WorkerSigns
-from jobs.execution.worker_state import WorkerState
+from jobs.execution.worker_state import TimeSlice, WorkerState, random_short_slices
+from jobs.models import Attempt, Job, PushedResult
 from jobs.ports import Ports
 
 log = structlog.get_logger()
 
 WATCH_SECONDS = 1.0
+MOST_UNDER_WAY = 10_000
+"""Jobs whose own announcement has not come back yet."""
+_CANCELLED, _PUSHED, _OFF, _OVER = "cancelled", "pushed", "off", "over"
+LISTEN_AGAIN_SECONDS = 2.0
+LISTEN_SLICE_SECONDS = 1.0
 
 
 class GpuWorker(WorkerState):
@@ -208,10 +221,6 @@ def current_worker() -> GpuWorker:
     return _current
 
 
-MOST_UNDER_WAY = 10_000
-"""Jobs whose own announcement has not come back yet."""
-
-
 class SelfNotifications:
     """Tells a worker's own announcements, which come back to it by publish/subscribe, from those of others.
     Hints only: after a lost announcement, the next one of that job by another process counts as our own;
@@ -244,3 +253,87 @@ class SelfNotifications:
                 elif count > 1:
                     self._under_way[job_id] = count - 1
         return others
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """cancelled: ids of jobs whose cancel was requested. pushed: ids of attempts. off: names of servers.
+    over: ids of attempts whose end is committed, whoever wrote it."""
+
+    cancelled: frozenset[str]
+    pushed: frozenset[str]
+    off: frozenset[str]
+    over: frozenset[str]
+
+
+def changes_for(leases: Iterable[Lease]) -> Changes:
+    runs = list(leases)
+    found: dict[str, list[str]] = defaultdict(list)
+    for kind, name in _changed(
+        [lease.job_id for lease in runs],
+        [lease.attempt_id for lease in runs],
+        sorted({lease.server for lease in runs}),
+    ):
+        found[kind].append(name)
+    return Changes(*(frozenset(found[kind]) for kind in (_CANCELLED, _PUSHED, _OFF, _OVER)))
+
+
+def _rows(jobs: list[str], attempts: list[str], servers: list[str]) -> QuerySet[Any, Any]:
+    cancelled = Job.objects.filter(id__in=jobs, cancel_requested_at__isnull=False)
+    pushed = PushedResult.objects.filter(attempt_id__in=attempts)
+    off = Server.objects.filter(name__in=servers, desired=DesiredState.OFF.value)
+    over = Attempt.objects.filter(id__in=attempts).exclude(state__in=Attempt.LIVE)
+    others = _as(_PUSHED, pushed, "attempt_id"), _as(_OFF, off, "name"), _as(_OVER, over, "id")
+    return _as(_CANCELLED, cancelled, "id").union(*others, all=True)
+
+
+def _as(kind: str, rows: QuerySet[Any, Any], name: str) -> QuerySet[Any, Any]:
+    named: QuerySet[Any, Any] = rows.order_by().annotate(kind=Constant(kind)).values_list("kind", name)
+    return named
+
+
+_changed = statements.ReadAmong((Job, "id"), (PushedResult, "attempt_id"), (Server, "name"), rows=_rows)
+
+
+class Listener:
+    """Calls `heard` with the ids of announced jobs, from a thread of its own. A Redis that is away costs a
+    cancel one second and no more."""
+
+    def __init__(self, url: str, heard: Callable[[Sequence[str]], None]) -> None:
+        self._url = url
+        self._heard = heard
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="job-listener", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(5.0)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._listen()
+            except (redis.RedisError, OSError) as error:
+                log.warning("listener_lost_redis", error=str(error))
+                self._stopping.wait(LISTEN_AGAIN_SECONDS)
+
+    def _listen(self) -> None:
+        client: Any = connect(self._url)
+        with client.pubsub(ignore_subscribe_messages=True) as subscription:
+            subscription.subscribe(channel())
+            heard_at, pinged = time.monotonic(), False
+            while not self._stopping.is_set():
+                # as it came: of RESP 3's answer to a PING `get_message` makes nothing
+                message = subscription.parse_response(block=False, timeout=LISTEN_SLICE_SECONDS)
+                if message is not None:
+                    heard_at, pinged = time.monotonic(), False
+                    if message[0] == "message":
+                        self._heard(read_announcement(message[2]))
+                elif time.monotonic() - heard_at > SILENCE_SECONDS:
+                    if pinged:
+                        raise redis.TimeoutError("the subscription's server does not answer")
+                    subscription.ping()
+                    heard_at, pinged = time.monotonic(), True

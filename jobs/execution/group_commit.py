@@ -24,7 +24,7 @@ from django.db import (
     transaction,
 )
 
-from foundation.database.transactions import one_round_trip
+from foundation.database.connections import one_round_trip
 from foundation.json_text import JsonText
 from gpus.runners.json_body import TURN
 from jobs.transitions import Touched, unit_of_work, write_out

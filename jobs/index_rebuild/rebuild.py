@@ -26,13 +26,13 @@ from gpus.models import Pool, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode, slot_name
 from gpus.registry import queries as fleet_queries
 from jobs.domain.states import JobState
-from jobs.execution.unproven_slots import quarantine_unproven
+from jobs.execution.orphaned_runs import quarantine_unproven
 from jobs.index_rebuild import fleet_time
 from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.index_rebuild.recent_usage import recent_shares
 from jobs.index_rebuild.unknown_runs import askable, quarantine_unknown_runs
 from jobs.index_rebuild.waiting_jobs import START, waiting_tickets
-from jobs.limits.gpu_quotas import exhausted, park_exhausted
+from jobs.limits.tenant_limits import exhausted, park_exhausted
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 

@@ -1,5 +1,5 @@
-"""How many jobs may wait: for a model, and of a tenant. Waiting is all that is accepted and neither runs nor
-is over: in line, between two attempts, or ahead of its time.
+"""How many jobs may wait, for a model and of a tenant, and for how long. Waiting is all that is accepted and
+neither runs nor is over: in line, between two attempts, or ahead of its time.
 
 The rows are counted by an index, and never further than the limit: nothing is kept beside them, and the count
 is right while Redis is away. It is taken inside the transaction that inserts the jobs.
@@ -11,7 +11,7 @@ between its count and its commit while others fill all this would go over. SQLit
 time.
 
 A tenant without a limit of its own has `DISPATCHER_TENANT_MAX_QUEUED`. That one protects the database, so a
-count that is some seconds old will do (jobs/limits/approximate_counts.py).
+count that is some seconds old will do: other web processes let in jobs between two counts too.
 """
 
 from __future__ import annotations
@@ -19,25 +19,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any
 
 from django.conf import settings
 from django.db import connection
+from django.db.models import F, Sum
 
 from foundation.texts import counted
 from gpus.registry import queries as registry
 from jobs.domain.errors import ModelQueueFull, Refused, TenantQueueFull
-from jobs.limits import approximate_counts
-from jobs.limits.retry_after import seconds_until_one_ends
 from jobs.limits.tenant_limits import limits_of
-from jobs.models import Job
+from jobs.models import Job, Rollup
+from jobs.ports import Ports
+from jobs.reports.rollups import MINUTE
 from jobs.transitions import WAITING
 
 FEW = 10
 """Jobs of one transaction that need no turn; a batch takes one."""
 _STATES = [state.value for state in WAITING]
+WINDOW_SECONDS = 600.0
+LONGEST_SECONDS = 60.0
+"""Also where nothing ended for the whole window: somebody may cancel, or a server come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,14 @@ class QueueLimits:
     for a limit's lock, after which OperationalError is raised; None: no bound."""
 
     def __init__(
-        self, now: datetime, asking: Iterable[tuple[int, str]], *, patience_seconds: float | None = None
+        self,
+        now: datetime,
+        asking: Iterable[tuple[int, str]],
+        ports: Ports,
+        *,
+        patience_seconds: float | None = None,
     ) -> None:
+        self.ports = ports
         self._now, self._asking, self._patience_seconds = now, list(asking), patience_seconds
         self._limits: dict[str, _Limit] = {}
         self._left: dict[str, int] | None = None
@@ -80,9 +90,9 @@ class QueueLimits:
             rough = [limit for limit in self._limits.values() if limit.is_rough]
             exact = [limit for limit in self._limits.values() if not limit.is_rough]
             self._left = _places(exact, self._patience_seconds)
+            free = self.ports.limit_caches.free_places
             self._left |= {
-                limit.name: approximate_counts.take(limit.name, limit.asking, limit.free_places)
-                for limit in rough
+                limit.name: free.take(limit.name, limit.asking, limit.free_places) for limit in rough
             }
         of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
         if self._left.get(of_tenant, 1) <= 0:
@@ -105,7 +115,7 @@ class QueueLimits:
     def _of_all(self) -> Iterator[_Limit]:
         """The limits of all jobs that may ask."""
         for tenant_id, asking in Counter(tenant_id for tenant_id, _ in self._asking).items():
-            own = limits_of(tenant_id).max_queued
+            own = limits_of(tenant_id, self.ports).max_queued
             most = settings.DISPATCHER.tenant_max_queued if own is None else own
             if own is not None or most:
                 # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
@@ -148,3 +158,30 @@ def _take_turn(limits: Iterable[_Limit], patience_seconds: float | None) -> None
                 "SELECT set_config('lock_timeout', %s, true)", [f"{patience_seconds * 1000:.0f}ms"]
             )
         cursor.execute("SELECT pg_advisory_xact_lock(one) FROM unnest(%s::bigint[]) AS one", [locks])
+
+
+def max_queued_seconds(tenant_id: int, model: str, ports: Ports) -> float | None:
+    """Seconds; None: for ever."""
+    spec = registry.model_spec(model)
+    own = (limits_of(tenant_id, ports).max_queued_seconds, spec.max_queued_seconds if spec else None)
+    chosen = [seconds for seconds in own if seconds is not None]
+    return min(chosen) if chosen else settings.DISPATCHER.max_queued_seconds or None
+
+
+def queue_deadline(tenant_id: int, model: str, start: datetime, ports: Ports) -> datetime | None:
+    """start: when the job begins to wait."""
+    seconds = max_queued_seconds(tenant_id, model, ports)
+    return None if seconds is None else start + timedelta(seconds=seconds)
+
+
+def queue_deadline_of(job: Job, start: datetime, ports: Ports) -> datetime | None:
+    return queue_deadline(job.tenant_id, job.model, start, ports)
+
+
+def seconds_until_one_ends(now: datetime, **of: object) -> float:
+    """The mean time between two ends in the last ten minutes, from 1 to 60 s. of: fields of the rollups, as
+    in model="flux" or tenant_id=3."""
+    since = now - timedelta(seconds=WINDOW_SECONDS)
+    rows = Rollup.objects.filter(span_seconds=MINUTE, at__gte=since, **of)
+    ended = rows.aggregate(ended=Sum(F("completed") + F("failed") + F("cancelled")))["ended"] or 0
+    return min(LONGEST_SECONDS, max(1.0, WINDOW_SECONDS / ended)) if ended else LONGEST_SECONDS

@@ -1,22 +1,32 @@
 """How fast a tenant submits: a token bucket in Redis, one token per job, at least one per body that is read.
 
 Without Redis everybody gets in: the promise that a submit is answered stands above the limit, and what the
-database takes bounds it then. The bucket is in `gpus/leasing/lua/take_tokens.lua`."""
+database takes bounds it then. The bucket is in `gpus/leasing/lua/take_tokens.lua`.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
+
+import structlog
 
 from foundation.texts import counted
+from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Tokens
 from jobs.domain.errors import BatchExceedsBurst, RateLimited, Refused
-from jobs.limits import redis_breaker
 from jobs.limits.tenant_limits import Limits, limits_of
 from jobs.ports import Ports
 
+log = structlog.get_logger()
+
 HOME_FLEET = "main"
 """A tenant has one bucket, whatever the fleets of its models."""
+SLOW_SECONDS = 0.5
+REST_SECONDS = 2.0
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +50,7 @@ class Admission:
 
 def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
     """What a submit of one job would be refused with now; takes no token."""
-    limits = limits_of(tenant_id)
+    limits = limits_of(tenant_id, ports)
     if limits.submits_per_second is None:
         return None
     tokens = _take(tenant_id, 0, limits, ports)
@@ -54,7 +64,7 @@ def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
 def admit(tenant_id: int, jobs: int, ports: Ports, *, taken: int = 0) -> Admission:
     """Takes a token per job, or none. taken: those that the request took already. Not remembered under any
     key: a request that comes again takes its tokens again."""
-    limits = limits_of(tenant_id)
+    limits = limits_of(tenant_id, ports)
     per_second, burst = limits.submits_per_second, limits.burst
     if per_second is None:
         return Admission()
@@ -76,7 +86,7 @@ def admit(tenant_id: int, jobs: int, ports: Ports, *, taken: int = 0) -> Admissi
 def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
     """Of so many submits of one job each that are here at once: what `admit` would tell one after the other,
     asked in one go where there are tokens for all."""
-    limits = limits_of(tenant_id)
+    limits = limits_of(tenant_id, ports)
     per_second, burst = limits.submits_per_second, limits.burst
     if per_second is None:
         return [Admission()] * submits
@@ -101,7 +111,7 @@ def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
 def _take(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | None:
     """None: nobody could ask."""
     per_second = limits.submits_per_second or math.inf
-    return redis_breaker.ask(
+    return ask_redis(
         "rate_not_checked",
         lambda: ports.leases(HOME_FLEET).take_tokens(
             str(tenant_id), jobs, per_second=per_second, burst=limits.burst
@@ -114,3 +124,23 @@ def _limited(limits: Limits, wait_seconds: float) -> RateLimited:
     s = "" if limits.submits_per_second == 1 else "s"
     detail = f"The tenant may submit {limits.submits_per_second:g} job{s} per second, {limits.burst} at once."
     return RateLimited(detail, retry_after_seconds=wait_seconds)
+
+
+def ask_redis(what: str, call: Callable[[], Answer], ports: Ports) -> Answer | None:
+    """What Redis answers; None while it is away, or rests because it was slow. One that answered slowly rests
+    too: what the same request would ask next could come too late."""
+    began = ports.clock.monotonic()
+    if began < ports.redis_rest.until:
+        return None
+    answer, error = None, ""
+    try:
+        answer = call()
+    except LeasingUnavailable as away:
+        error = str(away)
+    now = ports.clock.monotonic()
+    if now - began > SLOW_SECONDS:
+        ports.redis_rest.until = now + REST_SECONDS
+        error = error or "Redis is slow"
+    if error:
+        log.warning(what, error=error)
+    return answer

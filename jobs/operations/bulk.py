@@ -18,7 +18,7 @@ from gpus.registry.audit import record
 from jobs import transitions
 from jobs.domain.errors import NotCancellable
 from jobs.domain.states import JobState
-from jobs.execution.after_commit import after_ends
+from jobs.execution.follow_ups import after_ends
 from jobs.models import Job
 from jobs.operations.jobs import CancelOutcome, move_to_cancelled, open_rounds
 from jobs.ports import Ports

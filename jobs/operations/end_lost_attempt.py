@@ -12,7 +12,7 @@ from gpus.protocol import ModelSpec
 from gpus.registry import queries as fleet_queries
 from jobs import transitions
 from jobs.domain.retry import Ending
-from jobs.execution import after_commit
+from jobs.execution import follow_ups
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from jobs.transitions import End, Ended, Start, StartOutcome
@@ -76,7 +76,7 @@ def _end(loss: Loss, ports: Ports) -> Ended:
             epoch=found["epoch"],
             slot=loss.slot,
             ending=Ending(ServerLost(loss.why), suspect=loss.suspect, process_died=loss.process_died),
-            policy=after_commit.policy_for(spec, job["max_retries"]),
+            policy=follow_ups.policy_for(spec, job["max_retries"]),
             at=now,
             gpu_seconds=(now - found["started_at"]).total_seconds() if held is None else held,
             run_limit_seconds=spec.run_limit_seconds,

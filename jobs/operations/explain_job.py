@@ -20,9 +20,9 @@ from jobs.domain.states import JobState
 from jobs.explain.decide import WAITING, explain
 from jobs.explain.interval import starts_in
 from jobs.explain.snapshot import Index, Later, Reason, Servers, Snapshot
-from jobs.limits.gpu_quotas import quota_of, quota_refusal
 from jobs.limits.queue_limits import QueueLimits
 from jobs.limits.rate_limits import rate_refusal
+from jobs.limits.tenant_limits import quota_of, quota_refusal
 from jobs.models import Attempt, Event, Job
 from jobs.ports import Ports
 
@@ -92,8 +92,8 @@ def estimate_job(
     now = ports.clock.now()
     asked = (
         rate_refusal(tenant_id, ports),
-        quota_refusal(tenant_id, now),
-        QueueLimits(now, [(tenant_id, model)]).refusal(tenant_id, model),
+        quota_refusal(tenant_id, now, ports),
+        QueueLimits(now, [(tenant_id, model)], ports).refusal(tenant_id, model),
     )
     spec = registry.model_spec(model)
     pool = spec.pool if spec else model
@@ -121,7 +121,7 @@ def _around(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: 
         system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
         model_paused_seconds=paused.get(Pause.Kind.MODEL),
         tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
-        quota=quota_of(int(ticket.tenant), now) if is_asked else None,
+        quota=quota_of(int(ticket.tenant), now, ports) if is_asked else None,
         servers=_servers(ticket.model),
         index=index,
         outlook=outlook,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import structlog
@@ -20,8 +21,8 @@ from gpus.registry.audit import record
 from jobs import transitions
 from jobs.domain.errors import NotCancellable, NotDeadLetter
 from jobs.domain.states import JobState
-from jobs.execution.after_commit import after_ends, remove_tickets
-from jobs.limits.queue_deadline import queue_deadline_of
+from jobs.execution.follow_ups import after_ends, remove_tickets
+from jobs.limits.queue_limits import queue_deadline_of
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from jobs.transitions import Ended
@@ -102,9 +103,10 @@ def retry_dead_letter(job_id: str, *, ports: Ports, by: str | None = None) -> No
 def open_rounds(job_ids: Sequence[str], ports: Ports, *, by: str | None = None) -> int:
     """How many of these were dead letters and wait again, each in its own short transaction."""
     opened = []
+    deadline = partial(queue_deadline_of, ports=ports)
     for job_id in job_ids:
         with transaction.atomic():
-            job = transitions.open_round(job_id, ports.clock.now(), queue_deadline=queue_deadline_of)
+            job = transitions.open_round(job_id, ports.clock.now(), queue_deadline=deadline)
             if job is not None:
                 _audit(by, "retry_dead_letter", job_id, round=job.round)
                 opened.append(job)

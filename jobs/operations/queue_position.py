@@ -15,8 +15,8 @@ from gpus.registry.audit import record
 from jobs import transitions
 from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
-from jobs.execution import after_commit
-from jobs.execution.after_commit import remove_tickets
+from jobs.execution import follow_ups
+from jobs.execution.follow_ups import remove_tickets
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.transitions import WAITING
@@ -60,7 +60,7 @@ def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, 
                     record(by, action, f"job:{job_id}", priority=priority, before=job.priority)
         finally:
             if job.state == JobState.QUEUED:
-                after_commit.push_waiting(job_id, ports)
+                follow_ups.push_waiting(job_id, ports)
         if moved is not None:
             ports.announce([job_id])
             return moved

@@ -19,7 +19,7 @@ from django.db import transaction
 from django.db.models import Max, Q, Sum
 from django.utils.crypto import salted_hmac
 
-from foundation.client_network import network_of
+from foundation.network import network_of
 from jobs.domain.errors import Refused
 from jobs.models import SignInFailure
 from jobs.reports import counters

@@ -8,8 +8,8 @@ from copy import copy
 
 from gpus.registry import queries as registry
 from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
-from jobs.limits import redis_breaker
-from jobs.limits.retry_after import seconds_until_one_ends
+from jobs.limits import rate_limits
+from jobs.limits.queue_limits import seconds_until_one_ends
 from jobs.ports import Ports
 from jobs.submission.deadlines import later_start
 from jobs.submission.request import SubmitRequest
@@ -39,7 +39,7 @@ class Capacity:
                 pools[spec.pool].append(model)
         for pool, names in pools.items():
             fleet = registry.fleet_of(pool)
-            found = redis_breaker.ask(
+            found = rate_limits.ask_redis(
                 "slots_not_looked_at",
                 lambda pool=pool, names=names, fleet=fleet: (  # type: ignore[misc]
                     ports.leases(fleet).spare_slots(pool, str(tenant_id), names)

@@ -14,6 +14,7 @@ from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import ModelNotAllowed, PayloadTooLarge, Refused, TooManyRetries, UnknownModel
 from jobs.limits.tenant_limits import limits_of
 from jobs.models import IdempotencyKey
+from jobs.ports import Ports
 from jobs.submission.deadlines import check_times
 from jobs.submission.payload_schema import Checks, check_payload
 from jobs.submission.request import SubmitRequest
@@ -73,9 +74,10 @@ def _checked(request: SubmitRequest, may: Allowed, now: datetime) -> SubmitReque
 
 
 def check_request(
-    request: SubmitRequest, *, tenant: int, now: datetime, key_models: frozenset[str] | None = None
+    request: SubmitRequest, *, tenant: int, ports: Ports, key_models: frozenset[str] | None = None
 ) -> None:
     """What a submit would refuse whatever else goes on, without submitting. Raises Refused."""
-    checked = _checked(request, Allowed(limits_of(tenant).allowed_models, key_models), now)
+    may = Allowed(limits_of(tenant, ports).allowed_models, key_models)
+    checked = _checked(request, may, ports.clock.now())
     if isinstance(checked, Refused):
         raise checked

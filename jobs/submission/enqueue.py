@@ -17,7 +17,7 @@ from gpus.protocol import PushOutcome
 from gpus.registry import queries as registry
 from jobs.domain.errors import Refused
 from jobs.domain.states import JobState
-from jobs.limits import redis_breaker
+from jobs.limits import rate_limits
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.submission.enqueue_retries import push_later
@@ -25,7 +25,7 @@ from jobs.submission.outcomes import Item, Outcome, Submitted, WaitReason
 
 log = structlog.get_logger()
 
-_SLOW_SECONDS = redis_breaker.SLOW_SECONDS
+_SLOW_SECONDS = rate_limits.SLOW_SECONDS
 _NOTHING = Pushed((), ())
 
 
@@ -59,7 +59,9 @@ def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
     tickets = [job.ticket for job in jobs]
     try:
         return (
-            redis_breaker.ask("tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports)
+            rate_limits.ask_redis(
+                "tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports
+            )
             or _NOTHING
         )
     except Exception as error:  # the jobs are committed: no defect of ours may make the answer say otherwise

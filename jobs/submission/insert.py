@@ -10,16 +10,15 @@ from typing import Any
 import structlog
 from django.db import transaction
 
-from foundation.database import bulk_rows
+from foundation.database import statements
+from foundation.database.connections import one_round_trip, write_lock
 from foundation.database.row_codec import new_row
-from foundation.database.transactions import one_round_trip, write_lock
 from foundation.ids import new_id
 from gpus.registry import queries as registry
 from jobs.domain.errors import Refused, UnknownModel
 from jobs.domain.states import JobState
-from jobs.limits.gpu_quotas import quota_refusal
-from jobs.limits.queue_deadline import queue_deadline
-from jobs.limits.queue_limits import QueueLimits
+from jobs.limits.queue_limits import QueueLimits, queue_deadline
+from jobs.limits.tenant_limits import quota_refusal
 from jobs.models import IdempotencyKey, Job
 from jobs.submission.capacity import Capacity
 from jobs.submission.deadlines import after, later_start
@@ -44,13 +43,13 @@ class Gate:
         self.tenant_id, self.now = tenant_id, now
         self._capacity = capacity.anew() if capacity else None
         self._room = room
-        self.quota: Refused | None = quota_refusal(tenant_id, now)
+        self.quota: Refused | None = quota_refusal(tenant_id, now, room.ports)
         self._longest: dict[str, timedelta | None] = {}
 
     def queue_deadline(self, model: str, start: datetime) -> datetime | None:
         """As `queue_deadline`; a batch asks once for each of its models."""
         if model not in self._longest:
-            end = queue_deadline(self.tenant_id, model, start)
+            end = queue_deadline(self.tenant_id, model, start, self._room.ports)
             self._longest[model] = None if end is None else end - start
         longest = self._longest[model]
         return None if longest is None else start + longest
@@ -77,11 +76,11 @@ class Entry:
 
 @dataclass(slots=True)
 class _Plan:
-    """items: what becomes of each entry. new: which of them make a job. statements: what makes them."""
+    """items: what becomes of each entry. new: which of them make a job. writes: what makes them."""
 
     items: list[Item]
     new: list[int]
-    statements: list[bulk_rows.Statement]
+    writes: list[statements.Statement]
 
 
 def store(entries: Sequence[Entry]) -> list[Item]:
@@ -90,7 +89,7 @@ def store(entries: Sequence[Entry]) -> list[Item]:
     if plan.new:  # what only repeats, or is wrong in itself, waits for no turn to write
         with write_lock(len(plan.new)), one_round_trip(), transaction.atomic():
             plan = _admitted(entries, plan)
-            bulk_rows.write(plan.statements)
+            statements.write(plan.writes)
     _log(entries, plan.items)
     return plan.items
 
@@ -100,7 +99,7 @@ def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint:
     plan = _plan(entries, {})
     with write_lock(len(plan.new)), one_round_trip(), transaction.atomic():
         plan = _admitted(entries, plan)
-        bulk_rows.write(plan.statements)
+        statements.write(plan.writes)
         first = next((item.job for item in plan.items if isinstance(item, Submitted)), None)
         if first is not None:
             row = IdempotencyKey(
@@ -110,7 +109,7 @@ def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint:
                 job=first,
                 batch=[remembered(item) for item in plan.items],
             )
-            bulk_rows.insert_all([row])
+            statements.insert_all([row])
     _log(entries, plan.items)
     return plan.items
 
@@ -122,7 +121,7 @@ def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
     plan = _plan(again, {})
     with write_lock(len(plan.new)), transaction.atomic():
         plan = _admitted(again, plan)
-        bulk_rows.write(plan.statements)
+        statements.write(plan.writes)
         tried = dict(zip(open_places, plan.items, strict=True))
         items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
         complete_batch(earlier, items)
@@ -178,8 +177,8 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
             keys[gate.tenant_id, key] = IdempotencyKey(
                 tenant_id=gate.tenant_id, key=key, fingerprint=request.fingerprint, job=job
             )
-    statements = new_jobs(jobs, jobs[0].created_at) if jobs else []
-    return _Plan(items, new, [*statements, *bulk_rows.inserts(list(keys.values()))])
+    rows = new_jobs(jobs, jobs[0].created_at) if jobs else []
+    return _Plan(items, new, [*rows, *statements.inserts(list(keys.values()))])
 
 
 def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:

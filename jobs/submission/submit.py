@@ -55,7 +55,7 @@ def submit_batch(
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
     if idempotency_key is not None:
         requests = [_under_its_own_key(request, idempotency_key) for request in requests]
-    may = Allowed(limits_of(tenant_id).allowed_models, key_models)
+    may = Allowed(limits_of(tenant_id, ports).allowed_models, key_models)
     capacity: Capacity | None = None
     for race in range(_RACES):
         try:
@@ -64,7 +64,7 @@ def submit_batch(
             checked = [checked_unless_known(request, known, may, now) for request in requests]
             capacity = capacity or _capacity(checked, known, tenant_id, ports)
             asking = [(tenant_id, one.model) for one in checked if isinstance(one, SubmitRequest)]
-            gate = Gate(tenant_id, now, QueueLimits(now, asking), capacity)
+            gate = Gate(tenant_id, now, QueueLimits(now, asking, ports), capacity)
             entries = [Entry(request, gate, known) for request in checked]
             earlier = None
             if idempotency_key is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any
 
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError
@@ -49,7 +48,7 @@ def submit_together(submits: Sequence[Submit], ports: Ports) -> list[Item]:
     """What became of each, in order. Raises NotTogether; and OperationalError while the database is away:
     nobody knows then whether they are stored."""
     try:
-        items = store(_entries(submits, ports.clock.now()))
+        items = store(_entries(submits, ports))
     except Exception as error:
         if _was_refused(error):
             raise NotTogether from error
@@ -57,7 +56,8 @@ def submit_together(submits: Sequence[Submit], ports: Ports) -> list[Item]:
     return list(placed(items, ports))
 
 
-def _entries(submits: Sequence[Submit], now: datetime) -> list[Entry]:
+def _entries(submits: Sequence[Submit], ports: Ports) -> list[Entry]:
+    now = ports.clock.now()
     by_tenant: dict[int, list[SubmitRequest]] = {}
     for one in submits:
         by_tenant.setdefault(one.tenant_id, []).append(one.request)
@@ -66,7 +66,7 @@ def _entries(submits: Sequence[Submit], now: datetime) -> list[Entry]:
         checked_unless_known(
             one.request,
             known[one.tenant_id],
-            Allowed(limits_of(one.tenant_id).allowed_models, one.key_models),
+            Allowed(limits_of(one.tenant_id, ports).allowed_models, one.key_models),
             now,
         )
         for one in submits
@@ -76,7 +76,7 @@ def _entries(submits: Sequence[Submit], now: datetime) -> list[Entry]:
         for one, request in zip(submits, checked, strict=True)
         if isinstance(request, SubmitRequest)
     ]
-    room = QueueLimits(now, asking, patience_seconds=TURN_SECONDS)
+    room = QueueLimits(now, asking, ports, patience_seconds=TURN_SECONDS)
     gates = {tenant_id: Gate(tenant_id, now, room) for tenant_id in by_tenant}
     return [
         Entry(request, gates[one.tenant_id], known[one.tenant_id], one.asked_by)

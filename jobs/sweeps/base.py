@@ -16,7 +16,7 @@ from typing import TypeVar
 import structlog
 from django.db import OperationalError, transaction
 
-from foundation.database import bulk_rows
+from foundation.database import statements
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.registry import queries as fleet_queries
@@ -161,5 +161,5 @@ def write_runs(runs: Mapping[str, Ran]) -> None:
     ]
     if rows:
         with transaction.atomic(savepoint=False):
-            bulk_rows.put_all(rows)
+            statements.put_all(rows)
     counters.add({(counters.Name.SWEEP_REPAIRS, "", name): ran.count.repaired for name, ran in runs.items()})

@@ -22,7 +22,7 @@ from gpus.models import QuarantinedSlot
 from gpus.protocol import slot_name
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import after_commit, unreachable
+from jobs.execution import follow_ups, orphaned_runs
 from jobs.models import Attempt, Job
 from jobs.operations.end_lost_attempt import spec_of
 from jobs.ports import Ports
@@ -54,7 +54,7 @@ def sweep(ports: Ports) -> SweepCount:
             jobs[job.state].append(job)
     count = sweep_rows("cancelling", jobs[JobState.CANCELLING], lambda job: _finish(job, now, ports))
     count += sweep_rows(
-        "cancelling", jobs[JobState.QUEUED], lambda job: after_commit.cancel_waiting(job, ports)
+        "cancelling", jobs[JobState.QUEUED], lambda job: follow_ups.cancel_waiting(job, ports)
     )
     count += sweep_rows("cancelling", _out_of_reach(jobs[JobState.RUNNING]), lambda run: _end(*run, ports))
     return count
@@ -62,7 +62,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _out_of_reach(jobs: Sequence[Job]) -> Iterator[tuple[Job, Attempt, str]]:
     """Those of these whose runs no worker can poll, and why."""
-    obstacle = cache(unreachable.obstacle)
+    obstacle = cache(orphaned_runs.obstacle)
     by_attempt = {job.live_attempt: job for job in jobs if job.live_attempt}
     ids = list(by_attempt)
     for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters
@@ -77,7 +77,7 @@ def _finish(job: Job, now: datetime, ports: Ports) -> bool:
         return False
     with transaction.atomic():
         ended = transitions.finish_cancelling(job.id, now, evidence=evidence)
-    after_commit.after_end(ended, ports)
+    follow_ups.after_end(ended, ports)
     return ended.won
 
 
@@ -85,7 +85,7 @@ def _end(job: Job, attempt: Attempt, why: str, ports: Ports) -> bool:
     """A worker that holds its lease ends it itself."""
     leases, slot = ports.leases(job.fleet), slot_name(attempt.server, attempt.slot)
     if any((view.slot, view.state) == (slot, "adoptable") for view in leases.slots(attempt.server)):
-        return unreachable.end(attempt, why, leases, ports)
+        return orphaned_runs.end(attempt, why, leases, ports)
     return False
 
 

@@ -19,8 +19,8 @@ from gpus.errors import LeasingUnavailable
 from jobs import transitions
 from jobs.domain.errors import DEADLINE_EXCEEDED, START_DEADLINE_EXCEEDED
 from jobs.domain.states import JobState
-from jobs.execution import after_commit
-from jobs.execution.after_commit import remove_tickets
+from jobs.execution import follow_ups
+from jobs.execution.follow_ups import remove_tickets
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, in_batches, move_rows, sweep_rows
@@ -85,7 +85,7 @@ def end_jobs(sweep: str, jobs: Sequence[Job], due: Due, ports: Ports, reason: Re
     looked = sweep_rows(sweep, jobs, take_out)
     off_the_line.sort(key=lambda job: job.id)
     moved = move_rows(sweep, off_the_line, lambda job: _fail(job, now, reason), ends)
-    after_commit.after_ends(ends, ports)
+    follow_ups.after_ends(ends, ports)
     return looked + SweepCount(0, moved.repaired, moved.failed)
 
 

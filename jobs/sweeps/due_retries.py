@@ -10,7 +10,7 @@ from foundation.database.statements import value
 from gpus.protocol import Ticket
 from jobs import transitions
 from jobs.domain.states import JobState
-from jobs.execution import after_commit
+from jobs.execution import follow_ups
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, in_batches, move_rows
@@ -36,14 +36,14 @@ def sweep(ports: Ports) -> SweepCount:
     count = SweepCount()
     for rows in in_batches(due):
         count += move_rows("due_retries", sorted(rows), lambda row: _queue(row, now), moved)
-    after_commit.after_ends([one for one in moved if isinstance(one, Ended)], ports)
+    follow_ups.after_ends([one for one in moved if isinstance(one, Ended)], ports)
     queued = [one for one in moved if isinstance(one, Job)]
     if queued:
         ports.announce([job.id for job in queued])
     for job in queued:
         lines[job.fleet, job.pool].append(job.ticket)
     for (fleet, pool), tickets in lines.items():
-        after_commit.push_tickets(fleet, pool, tickets, ports)
+        follow_ups.push_tickets(fleet, pool, tickets, ports)
     return count
 
 

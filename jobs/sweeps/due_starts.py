@@ -9,7 +9,7 @@ from foundation.database.statements import value
 from gpus.protocol import Ticket
 from jobs import transitions
 from jobs.domain.states import JobState
-from jobs.execution import after_commit
+from jobs.execution import follow_ups
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, in_batches, move_rows
@@ -44,5 +44,5 @@ def sweep(ports: Ports) -> SweepCount:
     for job in queued:
         lines[job.fleet, job.pool].append(job.ticket)
     for (fleet, pool), tickets in lines.items():
-        after_commit.push_tickets(fleet, pool, tickets, ports)
+        follow_ups.push_tickets(fleet, pool, tickets, ports)
     return count

@@ -33,7 +33,7 @@ from gpus.protocol import ExpiryVerdict, LeaseRef, ReleaseMode, split_slot
 from gpus.registry import processes
 from jobs import transitions
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
-from jobs.execution import after_commit
+from jobs.execution import follow_ups
 from jobs.execution.worker_signs import Sign, sign_of
 from jobs.models import Attempt
 from jobs.operations.end_lost_attempt import Loss, lose_attempt, lose_unwritten, spec_of
@@ -98,7 +98,7 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
         if attempt is not None and attempt.state == AttemptState.COMPLETED:
             return leases.resolve_expired(ref, ExpiryVerdict.FOLLOWED)
         resolved = _resolve_holder(expired, attempt, sign, leases, ports)
-        after_commit.push_waiting(expired.follower.job_id, ports)
+        follow_ups.push_waiting(expired.follower.job_id, ports)
         return resolved
     return _resolve_holder(expired, attempt, sign, leases, ports)
 
@@ -214,9 +214,9 @@ def _resolve_as(verdict: ExpiryVerdict, ref: LeaseRef, ended: Ended, leases: Lea
 def _follow_up(ended: Ended, ref: LeaseRef, ports: Ports) -> None:
     """A job that stands QUEUED without this run having ended it lost its ticket to the lease: push it."""
     if ended.won:
-        after_commit.after_end(ended, ports)
+        follow_ups.after_end(ended, ports)
         return
-    after_commit.push_waiting(ref.job_id, ports)
+    follow_ups.push_waiting(ref.job_id, ports)
 
 
 def _write_quarantine(expired: ExpiredLease, reason: str, ports: Ports) -> None:

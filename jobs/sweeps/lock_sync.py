@@ -23,8 +23,8 @@ from gpus.protocol import slot_name, split_slot
 from gpus.registry import queries
 from gpus.runners.health_probe import Health
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
-from jobs.execution import after_commit
-from jobs.execution.unproven_slots import last_attempt_on, quarantine_unproven
+from jobs.execution import follow_ups
+from jobs.execution.orphaned_runs import last_attempt_on, quarantine_unproven
 from jobs.index_rebuild.unknown_runs import keep_slots
 from jobs.models import Attempt
 from jobs.operations.end_lost_attempt import Loss, lose_attempt
@@ -184,7 +184,7 @@ def _lose_unpolled(
         if slot in {view.slot for view in views if view.attempt_id == attempt.id}:
             leases.quarantine(slot, attempt.id)  # forgets the lease, whatever its epoch …
             ports.send_wakes(leases.free_slot(slot))  # … and the restart proves the slot free
-        after_commit.after_end(ended, ports)
+        follow_ups.after_end(ended, ports)
         return ended.won
 
     count = sweep_rows("lock_sync", list(dead), lose)

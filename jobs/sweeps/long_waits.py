@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from operator import attrgetter
 
 from foundation.database import statements
 from foundation.database.statements import value
 from jobs.domain.errors import MAX_QUEUED_EXCEEDED
-from jobs.limits.queue_deadline import queue_deadline_of
+from jobs.limits.queue_limits import queue_deadline_of
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, in_batches, sweep_rows
@@ -29,7 +30,7 @@ def sweep(ports: Ports) -> SweepCount:
     count = SweepCount()
     for jobs in in_batches(_past_queue_deadline(now=now)):
         retried = [job for job in jobs if _was_set_before_it_waited(job)]
-        count += sweep_rows("long_waits", retried, _set_anew)
+        count += sweep_rows("long_waits", retried, partial(_set_anew, ports=ports))
         ended = [job for job in jobs if job not in retried]
         count += end_jobs("long_waits", ended, attrgetter("queue_deadline_at"), ports, _reason)
     return count
@@ -40,9 +41,9 @@ def _was_set_before_it_waited(job: Job) -> bool:
     return job.round > 1 and job.queue_deadline_at is not None and job.queue_deadline_at <= _waits_since(job)
 
 
-def _set_anew(job: Job) -> bool:
+def _set_anew(job: Job, ports: Ports) -> bool:
     stale = Job.objects.filter(id=job.id, queue_deadline_at=job.queue_deadline_at)
-    return bool(stale.update(queue_deadline_at=queue_deadline_of(job, _waits_since(job))))
+    return bool(stale.update(queue_deadline_at=queue_deadline_of(job, _waits_since(job), ports)))
 
 
 def _waits_since(job: Job) -> datetime:

@@ -18,7 +18,7 @@ from foundation.database import statements
 from gpus.leasing.contract import Leases
 from gpus.protocol import LeaseRef, slot_name
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution import after_commit
+from jobs.execution import follow_ups
 from jobs.index_rebuild.rebuild import restore
 from jobs.models import Attempt, Job
 from jobs.operations.end_lost_attempt import Loss, lose_attempt, spec_of
@@ -157,6 +157,6 @@ class OrphansSweep:
         )
         ended = lose_attempt(loss, ports)
         leases.quarantine(run.ref.slot, run.attempt.id)
-        after_commit.after_end(ended, ports)
+        follow_ups.after_end(ended, ports)
         self.leaseless_since.pop(run.attempt.id, None)
         return ended.won

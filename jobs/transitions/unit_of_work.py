@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db.models import Model
 
-from foundation.database import bulk_rows, statements
+from foundation.database import statements
 from foundation.database.row_codec import new_row
 from foundation.database.statements import value
 from jobs.callbacks.message import callback_for
@@ -123,7 +123,7 @@ class UnitOfWork:
 
     def _insert(self, model: type[Model]) -> None:
         new, self._new[model] = self._new[model], {}
-        bulk_rows.insert_all(list(new.values()))
+        statements.insert_all(list(new.values()))
 
     def _update(self, model: type[Model]) -> None:
         changed, self._changed[model] = self._changed[model], {}
@@ -131,7 +131,7 @@ class UnitOfWork:
         for row, fields in changed.values():
             alike.setdefault(frozenset(fields), []).append(row)
         for names, rows in alike.items():
-            bulk_rows.update_all(rows, sorted(names))
+            statements.update_all(rows, sorted(names))
 
 
 _now: ContextVar[UnitOfWork | None] = ContextVar("rows_of_this_transaction", default=None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from foundation.database import bulk_rows
+from foundation.database import statements
 from foundation.database.row_codec import new_row
 from jobs.domain.errors import CANCELLED, CANCELLED_BY_OPERATOR
 from jobs.domain.retry import Decision, cancel_message
@@ -32,10 +32,10 @@ class Ended:
 
 def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
     """Inserts QUEUED and SCHEDULED jobs with their tags and their first event, named after the state."""
-    bulk_rows.write(new_jobs(jobs, now))
+    statements.write(new_jobs(jobs, now))
 
 
-def new_jobs(jobs: Sequence[Job], now: datetime) -> list[bulk_rows.Statement]:
+def new_jobs(jobs: Sequence[Job], now: datetime) -> list[statements.Statement]:
     """What `create_jobs` executes, in this order."""
     for job in jobs:
         job.event_seq = 1
@@ -51,7 +51,7 @@ def new_jobs(jobs: Sequence[Job], now: datetime) -> list[bulk_rows.Statement]:
         )
         for job in jobs
     ]
-    return [*bulk_rows.inserts(jobs), *bulk_rows.inserts(tags), *bulk_rows.inserts(events)]
+    return [*statements.inserts(jobs), *statements.inserts(tags), *statements.inserts(events)]
 
 
 def _later(job: Job) -> dict[str, str]:

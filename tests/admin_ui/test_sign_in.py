@@ -20,7 +20,7 @@ from django.urls import reverse
 from django.utils import timezone
 from structlog.testing import capture_logs
 
-from foundation.client_network import network_of
+from foundation.network import network_of
 from jobs.models import SignInFailure
 from jobs.operations import passwords, sign_in
 from jobs.operations.passwords import BoundedHasher, HashingSlots, PasswordsBusy

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foundation import foreign_json
-from foundation.foreign_json import Bounds, NotReadable, TooDeep, TooMuch, check_bounds, read
+from foundation import json_text
+from foundation.json_text import Bounds, NotReadable, TooDeep, TooMuch, check_bounds, read
 
 JSON = st.recursive(
     st.none()
@@ -125,7 +125,7 @@ def test_a_hostile_text_costs_no_more_than_its_length(name: str) -> None:
 
 
 def test_the_bounds_are_checked_before_anything_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_json.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
+    monkeypatch.setattr(json_text.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
     with pytest.raises(TooMuch):
         read(b"[" + b"[]," * 300_000 + b"[]]")
     check_bounds(b"[" + b"[]," * 100_000 + b"[]]")
@@ -141,5 +141,5 @@ def test_a_large_number_is_seen_wherever_windows_end(pieces: list[str]) -> None:
     has_long = re.search(rb"[0-9]{309}", body) is not None
     may_be_infinite = has_long or re.search(rb"[0-9][eE][+]?[0-9]", body) is not None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(foreign_json, "_NUMBERS_WINDOW_BYTES", 310)
-        assert foreign_json._large_numbers(body) == (has_long, may_be_infinite)
+        patch.setattr(json_text, "_NUMBERS_WINDOW_BYTES", 310)
+        assert json_text._large_numbers(body) == (has_long, may_be_infinite)

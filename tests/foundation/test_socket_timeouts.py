@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from foundation import sockets
+from foundation import network
 from gpus.leasing.connect import TIMEOUT_SECONDS, _Blocking, connect
 from gpus.runners.connections import Connection
 
@@ -22,9 +22,9 @@ def limit_of(sock: socket.socket, option: int) -> float:
 def test_a_read_and_a_write_end_when_their_time_is_over() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        sockets.block(ours)
-        sockets.limit_reads(ours, 0.02)
-        sockets.limit_writes(ours, 0.02)
+        network.block(ours)
+        network.limit_reads(ours, 0.02)
+        network.limit_writes(ours, 0.02)
         with pytest.raises(BlockingIOError):
             ours.recv(1)
         with pytest.raises(BlockingIOError):
@@ -35,8 +35,8 @@ def test_a_read_and_a_write_end_when_their_time_is_over() -> None:
 def test_no_time_left_is_not_for_ever(seconds: float) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        sockets.block(ours)
-        sockets.limit_reads(ours, seconds)
+        network.block(ours)
+        network.limit_reads(ours, seconds)
         assert limit_of(ours, socket.SO_RCVTIMEO) > 0
         with pytest.raises(BlockingIOError):
             ours.recv(1)

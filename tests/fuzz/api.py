@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rest_framework.exceptions import APIException
 
 from admin_ui.parts.viewer import find_media
-from foundation import foreign_json
+from foundation import json_text
 from foundation.http_api import parameters as gpus_parameters
 from foundation.http_api.json_body import check, compiled, read_json
 from foundation.http_api.problems import Problem
@@ -22,9 +22,9 @@ from jobs.api.pages import JobPages
 from jobs.api.submit_answer import read_submit
 from jobs.api.submit_form import batch_errors, read_item
 from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
-from jobs.callbacks.pinned_post import Answer
+from jobs.callbacks.sending import Answer
 from jobs.domain.errors import CallbackUrlRefused, Refused
-from jobs.execution.pushes import attempt_of_token
+from jobs.execution.run_messages import attempt_of_token
 from jobs.submission.request import SubmitRequest
 
 from .gpu_servers import HEADERS, NOW, texts_of
@@ -149,8 +149,8 @@ def receivers_retry_after(text: str) -> None:
 
 def shown_media(body: bytes) -> None:
     try:
-        value = foreign_json.read(body)
-    except foreign_json.NotReadable:  # no such result is stored
+        value = json_text.read(body)
+    except json_text.NotReadable:  # no such result is stored
         return
     for media in find_media(value, host="dispatcher.example"):
         if media.is_embedded:

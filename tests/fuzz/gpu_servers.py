@@ -13,14 +13,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from foundation import foreign_json
+from foundation import json_text
 from gpu_host.local.frames import Pipe, PipeBroken
-from gpu_host.node.http_server import HttpServer
+from gpu_host.node.http_server import HttpServer, Request, reply_json
 from gpu_host.node.routes import _read_order
-from gpu_host.node.wire import Request, reply_json
 from gpus.errors import GpuError
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners import answers, cog_http, json_body, refusals
+from gpus.runners import cog_http, http_runner, json_body, refusals
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, RunRequest
 from gpus.runners.health_probe import Health
 from gpus.runners.llm import llm_error_of
@@ -134,7 +133,9 @@ def run_of(kind: str) -> RunRequest:
 
 def answer_to_start(kind: str) -> Any:
     def read(body: bytes) -> Finished | Accepted:
-        return answers.read_start(Response(200, {}, body), model(kind), now=NOW, bare_is_id=kind == "async")
+        return http_runner.read_start(
+            Response(200, {}, body), model(kind), now=NOW, bare_is_id=kind == "async"
+        )
 
     return read
 
@@ -156,7 +157,7 @@ def cancelled(body: bytes) -> None:
     for status in (200, 202, 404, 410, 500):
         for guessed in (False, True):
             try:
-                answers.read_cancel(Response(status, {}, body), known=True, guessed=guessed)
+                http_runner.read_cancel(Response(status, {}, body), known=True, guessed=guessed)
             except CancelUnsupported:
                 assert guessed
 
@@ -271,9 +272,9 @@ HEAD = st.sampled_from(
 )
 
 PARSERS = [
-    Parser("bounded JSON", foreign_json.read, texts_of(JSON), (foreign_json.NotReadable,)),
+    Parser("bounded JSON", json_text.read, texts_of(JSON), (json_text.NotReadable,)),
     Parser("JSON of a GPU server", json_body.read_json, texts_of(JSON), (json_body.Unreadable,)),
-    Parser("health of a node", answers.read_health, texts_of(HEALTH)),
+    Parser("health of a node", http_runner.read_health, texts_of(HEALTH)),
     *(Parser(f"health of {kind}", health_of(kind), texts_of(HEALTH)) for kind in RUNNERS.all()),
     Parser("metrics of an LLM server", metrics, METRICS),
     *(
@@ -282,7 +283,7 @@ PARSERS = [
     ),
     Parser(
         "poll",
-        lambda body: answers.read_poll(Response(200, {}, body)),
+        lambda body: http_runner.read_poll(Response(200, {}, body)),
         texts_of(ANSWER),
         (GpuError, PollFailed),
     ),

@@ -12,8 +12,7 @@ from django.conf import settings
 
 from jobs.callbacks.guard import receiver_of
 from jobs.callbacks.message import sign
-from jobs.callbacks.pinned_post import Answer
-from jobs.callbacks.sending import Message, Outcome
+from jobs.callbacks.sending import Answer, Message, Outcome
 from verification.simulation.scheduler import Process, Scheduler
 
 RECEIVERS_EACH = 6

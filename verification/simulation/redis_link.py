@@ -13,7 +13,7 @@ from redis.exceptions import ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gpus.leasing import keys
-from gpus.leasing.arguments import Argument
+from gpus.leasing.codec import Argument
 from gpus.leasing.scripts import (
     UNGREETED,
     Loaded,

@@ -15,6 +15,7 @@ from django.db import connection
 
 from foundation import ids
 from foundation.secrets import encrypt
+from foundation.ttl_cache import TtlCache
 from gpu_host.node import runs
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
@@ -27,11 +28,10 @@ from gpus.registry.layouts import Layouts
 from gpus.registry.registry import register_server
 from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused
-from jobs.execution import claimed, worker_signs
-from jobs.execution.pushes import accept_push, admit_push
-from jobs.limits import gpu_quotas, tenant_limits
+from jobs.execution import worker_signs, worker_state
+from jobs.execution.run_messages import accept_push, admit_push
 from jobs.models import Tenant
-from jobs.ports import Ports
+from jobs.ports import LimitCaches, Ports
 from jobs.reports.database_clock import read_last_database_time
 from jobs.submission import enqueue_retries
 from verification.simulation import callbacks
@@ -208,6 +208,10 @@ class World:
             transport=GpuLink(self.scheduler, self.active_faults, self.servers),
             parallel_probes=1,
             after=partial(self._after, process),
+            limit_caches=LimitCaches(  # by no clock but ours
+                limits=TtlCache(lambda: 1e9, max_entries=1000),
+                used_seconds=TtlCache(lambda: 0.0, max_entries=1000),
+            ),
         )
 
     def processes(self) -> list[Process]:
@@ -401,9 +405,8 @@ class World:
         ids._last_milliseconds = -1
         _forget_registry()
         enqueue_retries._late.clear()
-        queries.REMEMBER_SECONDS = tenant_limits.REMEMBER_SECONDS = 1e9  # by no clock but ours
-        gpu_quotas.REMEMBER_SECONDS = 0.0
-        claimed.SHORT_SLICES = SHORT_SLICES
+        queries.REMEMBER_SECONDS = 1e9  # by no clock but ours
+        worker_state.SHORT_SLICES = SHORT_SLICES
         worker_signs.SIGN_SECONDS = SIGN_SECONDS
         callbacks.shorten()
 
@@ -452,8 +455,6 @@ def make_template() -> None:
 
 def _forget_registry() -> None:
     """What processes remember of rows."""
-    tenant_limits.forget()
-    gpu_quotas.forget()
     queries.forget()
 
 

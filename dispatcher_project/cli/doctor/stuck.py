@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.paint import age, plain
 from gpus.errors import LeasingUnavailable
-from jobs.callbacks.report import delivery_report, open_circuits
+from jobs.callbacks.pick import delivery_report, open_circuits
 from jobs.domain.states import JobState
 from jobs.models import DEAD_LETTER, Attempt, Job
 

@@ -35,8 +35,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         from dispatcher_project.celery_transport.pinned import find_device
         from gpu_host.local.check import check
-        from gpu_host.local.device import NoSuchDevice
-        from gpu_host.local.memory import Gauge, machine_gauge
+        from gpu_host.local.device import Gauge, NoSuchDevice, machine_gauge
         from gpu_host.local.nvml import NvmlError, VramGauge
 
         try:

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand
-from foundation.client_network import is_address, network_of
+from foundation.network import is_address, network_of
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor, record
 from jobs.operations.sign_in import unlock

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from jobs.callbacks.report import delivery_report
+from jobs.callbacks.pick import delivery_report
 from jobs.models import Callback
 from jobs.reports import counters
 from jobs.sweeps.base import sweep_ages

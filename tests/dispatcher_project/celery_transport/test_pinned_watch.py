@@ -9,9 +9,8 @@ import pytest
 
 from dispatcher_project.celery_transport import pinned_watch
 from dispatcher_project.celery_transport.pinned_watch import PinnedWatch
-from gpu_host.local.device import CPU, Device
+from gpu_host.local.device import CPU, Device, RamGauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.memory import RamGauge
 from gpu_host.local.nvml import Nvml
 from gpus.health.pinned_servers import GONE_SECONDS
 from tests.gpu_host.local.fake_nvml import Card, FakeNvml

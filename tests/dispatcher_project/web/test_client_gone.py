@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatcher_project.web.client_gone import is_client_gone
 from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.web.protocol import is_client_gone
 from tests.dispatcher_project.web.serving import WHOLE, answer, serving
 
 

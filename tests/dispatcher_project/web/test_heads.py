@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher_project.web.connections import Reason
 from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.web.protocol import Reason
 from tests.sockets import until_closed
 
 from .serving import HEAD, WHOLE, answer, serving, status_and_code

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.web.connections import Reason
 from dispatcher_project.web.limits import WebLimits
-from dispatcher_project.web.progress import bytes_in_kernel
+from dispatcher_project.web.protocol import Reason, bytes_in_kernel
 from tests.sockets import until_closed
 
 from .serving import HEAD, LARGE, WHOLE, Served, answer, serving, status_and_code

@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from dispatcher_project.web.connections import Connections, Reason
 from dispatcher_project.web.limits import RESERVED_DESCRIPTORS, WebLimits
-from foundation.client_network import network_of
+from dispatcher_project.web.protocol import Connections, Reason
+from foundation.network import network_of
 from tests.sockets import until_closed
 
 from .serving import HEAD, WHOLE, Served, answer, serving, status_and_code

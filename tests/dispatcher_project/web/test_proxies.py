@@ -9,7 +9,7 @@ import sys
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from dispatcher_project.web.proxies import check_proxies
+from dispatcher_project.web.__main__ import check_proxies
 
 
 @pytest.mark.parametrize("named", ["", "127.0.0.1", "10.0.0.1, ::1", "172.16.0.0/12,fd00::/8"])

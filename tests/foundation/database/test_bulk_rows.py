@@ -9,8 +9,7 @@ import pytest
 from django.db import DataError, IntegrityError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from foundation.database import bulk_rows
-from foundation.database import statements as prepared
+from foundation.database import statements
 from foundation.json_text import JsonText
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job, SweepRun
@@ -34,13 +33,13 @@ def event(job: Job, seq: int, data: Any = None) -> Event:
     return Event(job=job, seq=seq, type="x", at=NOW, data={"n": seq} if data is None else data)
 
 
-@pytest.mark.parametrize(("count", "statements"), [(0, 0), (1, 1), (3, 2), (8, 1), (100, 3)])
-def test_several_rows_of_a_kind_are_inserted_in_order(count: int, statements: int) -> None:
+@pytest.mark.parametrize(("count", "asked_for"), [(0, 0), (1, 1), (3, 2), (8, 1), (100, 3)])
+def test_several_rows_of_a_kind_are_inserted_in_order(count: int, asked_for: int) -> None:
     job = make_job()
     rows = [event(job, 10 + seq) for seq in range(count)]
     with CaptureQueriesContext(connection) as asked:
-        bulk_rows.insert_all(rows)
-    assert len(asked) == (min(statements, 1) if ON_POSTGRESQL else statements)
+        statements.insert_all(rows)
+    assert len(asked) == (min(asked_for, 1) if ON_POSTGRESQL else asked_for)
     stored = Event.objects.filter(job=job, type="x").order_by("id").values_list("seq", "data")
     assert list(stored) == [(10 + seq, {"n": 10 + seq}) for seq in range(count)]
 
@@ -49,9 +48,9 @@ def test_what_is_put_stands_there_once_as_it_was_said_last() -> None:
     for looked in (1, 2):
         rows = [SweepRun(name=name, at=NOW, looked=looked, note=f"it's {looked}") for name in ("a", "b")]
         with CaptureQueriesContext(connection) as asked:
-            bulk_rows.put_all(rows)
+            statements.put_all(rows)
         assert len(asked) == 1
-    bulk_rows.put_all([SweepRun(name="c", at=NOW)])
+    statements.put_all([SweepRun(name="c", at=NOW)])
     stored = SweepRun.objects.order_by("name").values_list("name", "at", "looked", "repaired", "note")
     assert list(stored) == [
         ("a", NOW, 2, 0, "it's 2"),
@@ -68,7 +67,7 @@ def test_a_wide_table_stays_below_what_a_statement_may_hold() -> None:
         )
         for n in range(150)
     ]
-    bulk_rows.insert_all(jobs)
+    statements.insert_all(jobs)
     assert Job.objects.filter(id__in=[job.id for job in jobs]).count() == 150
 
 
@@ -84,8 +83,8 @@ def test_what_is_inserted_together_reads_back_as_what_is_inserted_alone(odd: Any
             error_message=odd if isinstance(odd, str) else "", usage=odd,
         )  # fmt: skip
 
-    prepared.insert(row("A", 0))
-    bulk_rows.insert_all([row("B", 1), row("C", 2)])
+    statements.insert(row("A", 0))
+    statements.insert_all([row("B", 1), row("C", 2)])
     alone, *others = Attempt.objects.order_by("id").values()
     for other in others:
         assert {**other, "id": "", "number": 0, "slot": 0} == {**alone, "id": "", "number": 0, "slot": 0}
@@ -98,9 +97,9 @@ def test_what_is_updated_together_reads_back_as_what_is_updated_alone(odd: Any) 
         job.state, job.finished_at, job.result, job.deadline_at = JobState.COMPLETED, NOW, odd, None
         job.error_message, job.event_seq = odd if isinstance(odd, str) else "", 2**30
     fields = ("state", "finished_at", "result", "deadline_at", "error_message", "event_seq")
-    prepared.update(jobs[1], fields)
+    statements.update(jobs[1], fields)
     with CaptureQueriesContext(connection) as asked:
-        bulk_rows.update_all(jobs[2:], fields)
+        statements.update_all(jobs[2:], fields)
     assert len(asked) == 1
     untouched, alone, *others = Job.objects.order_by("id").values()
     assert (untouched["state"], untouched["deadline_at"]) == (JobState.QUEUED, NOW)
@@ -113,8 +112,8 @@ def test_a_value_that_is_kept_as_its_text_reads_back_as_the_value(odd: Any) -> N
     jobs = [make_job() for _ in range(3)]
     for job in jobs:
         job.result = JsonText.of(odd)
-    prepared.update(jobs[0], ("result",))
-    bulk_rows.update_all(jobs[1:], ("result",))
+    statements.update(jobs[0], ("result",))
+    statements.update_all(jobs[1:], ("result",))
     assert list(Job.objects.values_list("result", flat=True)) == [odd] * 3
 
 
@@ -122,14 +121,14 @@ def test_a_row_that_is_gone_stays_gone() -> None:
     there, gone = make_job(), make_job()
     Job.objects.filter(id=gone.id).delete()
     there.priority = gone.priority = 1
-    bulk_rows.update_all([gone, there], ("priority",))
+    statements.update_all([gone, there], ("priority",))
     assert list(Job.objects.values_list("id", "priority")) == [(there.id, 1)]
 
 
 def test_where_one_row_is_refused_none_is_there() -> None:
     job = make_job()
     with pytest.raises(IntegrityError), transaction.atomic():
-        bulk_rows.insert_all([event(job, 7), event(job, 8), event(job, 7)])
+        statements.insert_all([event(job, 7), event(job, 8), event(job, 7)])
     assert not Event.objects.filter(job=job, type="x").exists()
 
 
@@ -138,21 +137,21 @@ def test_where_one_row_is_refused_none_is_there() -> None:
 def test_what_no_column_takes_is_refused(text: str) -> None:
     job = make_job()
     with pytest.raises(DataError), transaction.atomic():
-        bulk_rows.insert_all([event(job, 7, {"text": text}), event(job, 8)])
+        statements.insert_all([event(job, 7, {"text": text}), event(job, 8)])
 
 
 def test_a_value_that_is_none_of_a_column_is_refused_before_it_is_sent() -> None:
     job = make_job()
     job.priority = object()
     with pytest.raises(TypeError):
-        bulk_rows.update_all([job], ("priority",))
+        statements.update_all([job], ("priority",))
 
 
 @pytest.mark.skipif(not ON_POSTGRESQL, reason="SQLite plans no joins here")
 def test_a_few_rows_are_found_by_their_keys() -> None:
     """Where the planner guesses how many come, it reads the whole table."""
     some = make_job()
-    bulk_rows.insert_all(
+    statements.insert_all(
         [
             Job(tenant=some.tenant, model="m", pool="m", payload={"n": "x" * 200}, place_us=n, created_at=NOW)
             for n in range(1000)
@@ -160,7 +159,7 @@ def test_a_few_rows_are_found_by_their_keys() -> None:
     )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE jobs_job")
-        sql, _ = bulk_rows._json_update(Job, ("priority",))
+        sql, _ = statements._json_update(Job, ("priority",))
         cursor.execute("EXPLAIN " + sql, ('[{"id":"x","priority":1}]', 8))
         plan = "\n".join(line for (line,) in cursor.fetchall())
     assert "Index Scan" in plan, plan

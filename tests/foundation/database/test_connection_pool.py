@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import OperationalError, connection, connections
 
-from foundation.database import connection_pool, statements
-from foundation.database.connection_pool import ConnectionPool
+from foundation.database import connections as pooling
+from foundation.database import statements
+from foundation.database.connections import ConnectionPool
 from gpus.models import Pool
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -65,7 +66,7 @@ def test_many_threads_share_the_pools_connections(pool) -> None:
 
 
 def test_a_thread_that_finds_no_free_connection_is_refused_after_a_while(pool, monkeypatch) -> None:
-    monkeypatch.setattr(connection_pool, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(pooling, "WAIT_SECONDS", 0.01)
     held, done = threading.Barrier(3), threading.Event()
 
     def hold() -> None:
@@ -102,7 +103,7 @@ def test_a_broken_connection_is_not_used_again(pool) -> None:
 
 
 def test_an_idle_connection_is_checked_before_use(pool, monkeypatch) -> None:
-    monkeypatch.setattr(connection_pool, "CHECK_AFTER_SECONDS", -1.0)
+    monkeypatch.setattr(pooling, "CHECK_AFTER_SECONDS", -1.0)
     monkeypatch.setitem(connections.settings["default"], "CONN_HEALTH_CHECKS", True)
     with pool.connection():
         named()

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 from django.db import IntegrityError, OperationalError, connection, transaction
 
-from foundation.database import bulk_rows
-from foundation.database.transactions import one_round_trip
+from foundation.database import statements
+from foundation.database.connections import one_round_trip
 from jobs.models import Event, Job
 from tests.builders import make_job
 
@@ -33,7 +33,7 @@ def insert(job: Job, *numbers: int, then: Callable[[], object] = lambda: None) -
     """One statement for each."""
     with one_round_trip(), transaction.atomic():
         for number in numbers:
-            bulk_rows.insert_all([Event(job=job, seq=number, type="x", at=NOW, data={})])
+            statements.insert_all([Event(job=job, seq=number, type="x", at=NOW, data={})])
         then()
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.llm_servers.declared import FILE_VARIABLE, MODULE
+from gpu_host.local.device import Gauge, RamGauge
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.loaded_models import Knobs
-from gpu_host.local.memory import Gauge, RamGauge
 from gpu_host.local.orders import Order
 from gpus.runners.base import Abort
 from tests.ports import free_port

@@ -8,8 +8,8 @@ import pytest
 
 from gpu_host.handlers.errors import ContractError
 from gpu_host.llm_servers.declared import LlmServerConfig, read_file
-from gpu_host.llm_servers.units import UnitProcesses
-from gpu_host.local.memory import RamGauge
+from gpu_host.llm_servers.server import UnitProcesses
+from gpu_host.local.device import RamGauge
 
 GOOD = 'protocol = "openai"\nurl = "http://127.0.0.1:8001/v1"\nvram_mb = 100\n'
 

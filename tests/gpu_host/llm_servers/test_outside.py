@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_host.local.device import Memory, RamGauge, held_by
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.memory import Memory, RamGauge, held_by
 from gpus.errors import DoesNotFit
 from tests.gpu_host.llm_servers.box import CHAT, Box
 from tests.gpu_host.node.caller import eventually

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.loaded_models import Knobs
-from gpu_host.local.memory import RamGauge
 from gpu_host.local.orders import Order
 from gpus.runners.base import Abort
 

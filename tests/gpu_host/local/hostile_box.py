@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.local.confinement import Confinement, find_user, hide_process
+from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.loaded_models import Knobs
-from gpu_host.local.memory import RamGauge
 from gpu_host.local.orders import Order
 from gpu_host.local.output import folder_for_runs, make_own_folder
 from gpus.errors import GpuError

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gpu_host.local.device import Memory
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.loaded_models import Knobs
-from gpu_host.local.memory import Memory
 from tests.gpu_host.local.conftest import MODELS, Bench, Going
 from tests.gpu_host.node.caller import eventually
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.memory import RamGauge
 from gpus.errors import GpuError, Interrupted
 from tests.gpu_host.local.conftest import Bench, Going
 from tests.gpu_host.node.caller import eventually

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.memory import RamGauge
 from gpu_host.local.process_owner import Overdue
 from gpus.errors import GpuBusy
 from gpus.runners.base import Abort

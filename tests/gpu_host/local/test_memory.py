@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_host.local.memory import PortableGauge, RamGauge, held_by, machine_gauge, members
+from gpu_host.local.device import PortableGauge, RamGauge, held_by, machine_gauge, members
 
 MEMINFO = "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 6291456 kB\n"
 

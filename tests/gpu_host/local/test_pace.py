@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from foundation.sockets import UNIT_BYTES, Pace
+from foundation.network import UNIT_BYTES, Pace
 
 
 class Time:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpu_host.handlers.errors import Failure
+from gpu_host.local.device import RamGauge, members
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.memory import RamGauge, members
 from gpu_host.local.orders import Stopped, Verdicts, error_of
 from gpus.errors import (
     BadInput,

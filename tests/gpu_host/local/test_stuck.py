@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_host.local import process
-from gpu_host.local.memory import members
+from gpu_host.local.device import members
 from gpu_host.local.orders import Stopped
 from gpus.errors import GpuBusy, RunTimedOut
 from tests.gpu_host.local.conftest import Bench

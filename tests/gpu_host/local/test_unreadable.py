@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpu_host.local.device import Memory, RamGauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.memory import Memory, RamGauge
 from gpus.errors import GpuBusy, ProcessDied
 from gpus.runners.base import Abort
 from tests.gpu_host.local.conftest import MODELS, Bench

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-from gpu_host.node import connections
+from gpu_host.node import http_server
 from gpu_host.node.config import TOKEN_VARIABLE, ConfigError, NodeConfig, token_from
-from gpu_host.node.connections import Callers
-from gpu_host.node.http_server import HttpServer
-from gpu_host.node.wire import reply_json
+from gpu_host.node.http_server import Callers, HttpServer, reply_json
 from tests.gpu_host.node.caller import Caller, eventually
 from tests.sockets import until_closed
 
@@ -147,9 +145,9 @@ def test_so_many_slots_are_remembered(start: Start, monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-    monkeypatch.setattr(connections, "BODY_SECONDS", 0.4)
-    monkeypatch.setattr(connections, "BODY_IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 0.2)
+    monkeypatch.setattr(http_server, "BODY_SECONDS", 0.4)
+    monkeypatch.setattr(http_server, "BODY_IDLE_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize(
@@ -185,15 +183,15 @@ def test_nor_is_one_that_drips(start: Start, hurried: None, body: bool) -> None:
 
 def test_a_kept_connection_waits_longer_for_its_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(connections.time, "monotonic", lambda: now)
+    monkeypatch.setattr(http_server.time, "monotonic", lambda: now)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        kept, buffer = connections.Reading(ours), memoryview(bytearray(10))
+        kept, buffer = http_server.Reading(ours), memoryview(bytearray(10))
         kept.await_next_head()
-        now += connections.IDLE_SECONDS - 1
+        now += http_server.IDLE_SECONDS - 1
         theirs.sendall(b"GE")
         assert kept.readinto(buffer) == 2
-        now += connections.HEAD_SECONDS
+        now += http_server.HEAD_SECONDS
         theirs.sendall(b"T")
         with pytest.raises(TimeoutError):
             kept.readinto(buffer)
@@ -216,7 +214,7 @@ def test_a_head_is_bounded(start: Start, head: bytes) -> None:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No connection ends because it is late."""
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 3600.0)
+    monkeypatch.setattr(http_server, "HEAD_SECONDS", 3600.0)
 
 
 def test_a_node_has_so_many_connections_and_the_oldest_idle_one_goes(start: Start, patient: None) -> None:

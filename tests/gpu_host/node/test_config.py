@@ -42,7 +42,7 @@ def test_handlers_are_read_from_the_command_line():
     "path",
     [
         "",
-        "gpu_host.node.wire",
+        "gpu_host.node.http_server",
         "no.such.module:run",
         "gpu_host.node.simulator:nothing",
         ":run",

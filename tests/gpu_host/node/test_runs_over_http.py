@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
+from gpu_host.node.http_server import Request
 from gpu_host.node.routes import Routes
-from gpu_host.node.wire import Request
 from tests.gpu_host.node.caller import eventually
 
 CUSTOM = "tests.gpu_host.node.custom_handlers"

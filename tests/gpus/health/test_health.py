@@ -25,7 +25,7 @@ from gpus.health.health import (
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import Clock
-from gpus.runners.answers import read_health
+from gpus.runners.http_runner import read_health
 from gpus.runners.transport import HttpTransport
 from tests.builders import AbsentLeases, ManualClock, make_model, make_server
 from tests.gpus.health.health_server import HealthServer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpus.leasing.arguments import BadCall, BadScript, read_parameters, with_locals
+from gpus.leasing.codec import BadCall, BadScript, read_parameters, with_locals
 from gpus.leasing.scripts import FOLDER, parameters_of, script_names
 
 from .rig import Rig

@@ -8,8 +8,8 @@ import pytest
 
 from gpus.errors import BadInput, GpuError, GpuFault, RunFailed
 from gpus.protocol import ModelSpec
-from gpus.runners.answers import read_cancel, read_news, read_poll, read_start
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, StillRunning
+from gpus.runners.http_runner import read_cancel, read_news, read_poll, read_start
 from gpus.runners.json_body import Unreadable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

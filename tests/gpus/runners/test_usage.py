@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpus.runners.answers import MOST_NAMES, numbers_of
+from gpus.runners.http_runner import MOST_NAMES, numbers_of
 
 
 @pytest.mark.parametrize(

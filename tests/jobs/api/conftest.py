@@ -10,6 +10,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from dispatcher_project.web import response_deadline
+from foundation.ttl_cache import TtlCache
 from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
@@ -20,7 +21,7 @@ from jobs import ports as wiring
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
-from jobs.ports import Ports, RedisRest
+from jobs.ports import LimitCaches, Ports, RedisRest
 from jobs.reports.counters import BufferedCounts, Name
 from tests.jobs.fake_leases import FakeLeases
 
@@ -43,6 +44,12 @@ class World:
     transport: Transport = field(default_factory=Unreachable)
     redis_rest: RedisRest = field(default_factory=RedisRest)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
+    limit_caches: LimitCaches = field(
+        default_factory=lambda: LimitCaches(
+            limits=TtlCache(lambda: 3600.0, max_entries=1000),
+            used_seconds=TtlCache(lambda: 0.0, max_entries=1000),
+        )
+    )
 
     def send_wakes(self, wakes: Sequence[Wakes]) -> int:
         self.wakes += wakes
@@ -60,6 +67,7 @@ class World:
             transport=self.transport,
             redis_rest=self.redis_rest,
             push_refusals=self.push_refusals,
+            limit_caches=self.limit_caches,
         )
 
 

@@ -247,7 +247,7 @@ def test_text_that_can_not_be_stored_costs_no_more_than_the_body(body: str) -> N
     raw = (body % (',"abcdef"' * 200_000)).encode()
     tracemalloc.start()
     try:
-        json_body.foreign_json.read(raw)
+        json_body.json_text.read(raw)
         _, plain = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
         with pytest.raises(Problem) as refused:

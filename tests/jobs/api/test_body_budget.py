@@ -5,8 +5,7 @@ from __future__ import annotations
 import requests
 
 from dispatcher_project.asgi import make_application
-from dispatcher_project.web.body_budget import BodyBudget
-from dispatcher_project.web.request_bodies import SMALL_BYTES
+from dispatcher_project.web.request_bodies import SMALL_BYTES, BodyBudget
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.jobs.web import Web
 

@@ -10,11 +10,9 @@ import pytest
 from jobs.models import Job
 from tests.builders import make_model, make_running, make_server
 
-from .test_limits import limit, nothing_remembered, used
+from .test_limits import limit, used
 
 pytestmark = pytest.mark.sqlite_only
-
-__all__ = ["nothing_remembered"]
 
 URL = "/api/v1/queue"
 

@@ -9,18 +9,18 @@ import pytest
 from django.db import IntegrityError
 from django.utils import timezone
 
-from foundation.database import bulk_rows
+from foundation.database import statements
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job
 from tests.builders import make_server
 
 from .conftest import Account, World, make_model
 from .test_bad_input import problem
-from .test_limits import BATCH, JOB, REJECT, limit, nothing_remembered, server, submit
+from .test_limits import BATCH, JOB, REJECT, limit, server, submit
 
 pytestmark = pytest.mark.sqlite_only
 
-__all__ = ["nothing_remembered", "server"]
+__all__ = ["server"]
 
 
 def test_who_would_not_wait_is_refused_and_nothing_is_stored(
@@ -132,14 +132,14 @@ def test_a_race_for_a_key_takes_one_slot(
 ) -> None:
     """The first try finds its key taken when it commits; the second one counts anew."""
     world.leases.free_slots = 1
-    write, raced = bulk_rows.write, []
+    write, raced = statements.write, []
 
-    def race(statements: Any) -> None:
+    def race(rows: Any) -> None:
         if not raced:
             raced.append(True)
             raise IntegrityError("taken meanwhile")
-        write(statements)
+        write(rows)
 
-    monkeypatch.setattr(bulk_rows, "write", race)
+    monkeypatch.setattr(statements, "write", race)
     assert submit(acme, REJECT, HTTP_IDEMPOTENCY_KEY="k").json().get("outcome") == "leased"
     assert raced

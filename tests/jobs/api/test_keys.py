@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +13,6 @@ from rest_framework.test import APIClient
 from gpus.models import AuditEntry, ModelConfig
 from jobs.api import authentication
 from jobs.api.authentication import forget_keys
-from jobs.limits import tenant_limits
 from jobs.models import ApiKey, Event, Job
 from jobs.operations.api_keys import LONGEST_LIFE, create_key, rotate_key
 
@@ -27,13 +25,6 @@ from .test_permissions import session
 SUBMIT, JOBS = "/api/v1/queue/submit", "/api/v1/queue/jobs"
 JOB = {"model": "zimg", "payload": {"prompt": "a secret"}}
 KEYS = "/api/v1/admin/tenants/acme/keys"
-
-
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    tenant_limits.forget()
-    yield
-    tenant_limits.forget()
 
 
 def client_of(account: Account, *scopes: str, **values: Any) -> APIClient:

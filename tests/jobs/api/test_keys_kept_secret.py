@@ -15,7 +15,7 @@ from rest_framework.test import APIClient
 from dispatcher_project.logging import hide_tokens, logging_config
 from foundation.texts import hide_keys
 from jobs.api import authentication
-from jobs.events import pulse, stream
+from jobs.events import stream
 from jobs.models import ApiKey
 
 from .conftest import Account
@@ -133,4 +133,4 @@ def test_every_stream_asks_again_or_ends_within_a_minute() -> None:
     """Of one that a revoked key holds; what was remembered of it adds two seconds."""
     remembered = authentication.REMEMBER_SECONDS
     assert stream.CHECK_SECONDS + stream.KEEP_ALIVE_SECONDS + remembered <= 60
-    assert pulse.STREAM_SECONDS + pulse.QUIET_SECONDS + pulse.REST_SECONDS + remembered <= 60
+    assert stream.STREAM_SECONDS + stream.QUIET_SECONDS + stream.REST_SECONDS + remembered <= 60

@@ -4,7 +4,6 @@ nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,7 +14,6 @@ from django.test.utils import CaptureQueriesContext
 from foundation.http_api import json_body
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
-from jobs.limits import approximate_counts, gpu_quotas, tenant_limits
 from jobs.models import IdempotencyKey, Job, Rollup
 from jobs.submission.idempotency import earlier_batch
 from tests.builders import ManualClock, make_running, make_server
@@ -30,15 +28,6 @@ REJECT = JOB | {"if_busy": "reject"}
 NOON = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    for one in (tenant_limits, gpu_quotas, approximate_counts):
-        one.forget()
-    yield
-    for one in (tenant_limits, gpu_quotas, approximate_counts):
-        one.forget()
-
-
 @pytest.fixture
 def server(zimg: ModelConfig) -> Server:
     return make_server(model=zimg, healthy=True)
@@ -48,7 +37,6 @@ def limit(account: Account, **values: Any) -> None:
     for name, value in values.items():
         setattr(account.tenant, name, value)
     account.tenant.save()
-    gpu_quotas.forget()
 
 
 def submit(account: Account, body: Any = JOB, **headers: Any) -> Any:
@@ -236,7 +224,6 @@ def used(account: Account, at: datetime, seconds: float) -> None:
     Rollup.objects.create(
         span_seconds=3600, at=at, model="zimg", tenant=account.tenant, completed=1, gpu_seconds=seconds
     )
-    gpu_quotas.forget()
 
 
 def test_a_used_up_day_is_refused_until_midnight(
@@ -263,7 +250,6 @@ def test_what_runs_now_counts_as_far_as_it_ran_today(acme: Account, zimg: ModelC
     make_running(make_job(acme.tenant, "queued"), at=midnight - timedelta(hours=5))
     assert submit(acme).status_code == 202
     world.clock = ManualClock(midnight + timedelta(seconds=101))
-    gpu_quotas.forget()
     problem(submit(acme), 429, "quota_exhausted")
 
 

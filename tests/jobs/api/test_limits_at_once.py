@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,6 @@ import pytest
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from jobs.limits import tenant_limits
 from jobs.limits.queue_limits import FEW
 from jobs.models import Job
 
@@ -23,13 +22,6 @@ from .test_limits import BATCH, JOB, SUBMIT, limit
 
 pytestmark = pytest.mark.django_db(transaction=True)
 THREADS = 20
-
-
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> Iterator[None]:
-    tenant_limits.forget()
-    yield
-    tenant_limits.forget()
 
 
 def at_once(threads: int, submit: Callable[[Any, int], str], *accounts: Account) -> Counter[str]:

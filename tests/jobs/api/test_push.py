@@ -9,7 +9,7 @@ from rest_framework.test import APIClient
 
 from foundation.ids import new_id
 from gpus.models import ModelConfig
-from jobs.execution.pushes import push_token
+from jobs.execution.run_messages import push_token
 from jobs.models import Attempt, Job, PushedResult
 from jobs.reports import counters
 from tests.builders import make_job, make_running

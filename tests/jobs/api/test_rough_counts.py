@@ -1,5 +1,4 @@
-"""The limit of tenants without one of their own: `jobs/limits/approximate_counts.py` and its use in
-`room.py`."""
+"""The limit of tenants without one of their own: `FreePlaces` and its use in `QueueLimits`."""
 
 from __future__ import annotations
 
@@ -10,11 +9,13 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from foundation import ttl_cache
+from foundation.ttl_cache import FreePlaces
 from gpus.models import ModelConfig
-from jobs.limits import approximate_counts
 from jobs.models import Job
+from jobs.ports import LimitCaches
 
-from .conftest import Account
+from .conftest import Account, World
 from .test_bad_input import problem
 from .test_limits import limit, submit
 
@@ -45,23 +46,23 @@ def test_zero_means_any(acme: Account, zimg: ModelConfig, settings: Any) -> None
 
 
 def test_the_rows_are_counted_once_in_some_seconds(
-    acme: Account, zimg: ModelConfig, at_most_three: None, monkeypatch: pytest.MonkeyPatch
+    acme: Account, zimg: ModelConfig, at_most_three: None, world: World
 ) -> None:
-    monkeypatch.setattr(approximate_counts, "KEEP_SECONDS", 3600.0)
+    world.limit_caches = LimitCaches(free_places=FreePlaces(keep_seconds=3600.0))
     submit(acme)
     with CaptureQueriesContext(connection) as seen:
         assert [submit(acme).status_code for _ in range(3)] == [202, 202, 429]
     assert not [query for query in seen if "COUNT(" in query["sql"].upper()]
     Job.objects.all().delete()
     assert submit(acme).status_code == 429, "what ended is seen by the next count"
-    approximate_counts.forget()
+    world.limit_caches.clear()
     assert submit(acme).status_code == 202
 
 
 def test_what_takes_long_to_count_is_counted_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(approximate_counts.time, "monotonic", lambda: now)
-    counts = 0
+    monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
+    counts, places = 0, FreePlaces()
 
     def slowly() -> int:
         nonlocal now, counts
@@ -70,9 +71,10 @@ def test_what_takes_long_to_count_is_counted_seldom(monkeypatch: pytest.MonkeyPa
 
     for second in range(1, 110):
         now = max(now, float(second))
-        approximate_counts.take("one", 0, slowly)
+        places.take("one", 0, slowly)
     assert counts == 2, "a count of a second, once in a hundred"
 
 
 def test_no_reservation_goes_below_none() -> None:
-    assert [approximate_counts.take("one", 2, lambda: 3) for _ in range(3)] == [3, 1, 0]
+    places = FreePlaces()
+    assert [places.take("one", 2, lambda: 3) for _ in range(3)] == [3, 1, 0]

@@ -12,7 +12,7 @@ from django.db import connection
 from django.urls import resolve
 
 from dispatcher_project import asgi
-from dispatcher_project.web.client_gone import GONE_KEY
+from dispatcher_project.web.protocol import GONE_KEY
 from dispatcher_project.web.request_bodies import ClientGone
 from dispatcher_project.web.tenant_shares import (
     BATCH,

@@ -69,7 +69,7 @@ def test_a_limit_is_taken_away_with_null(operator: Account) -> None:
     assert operator.client.patch(PAGE, {"max_running": None}, format="json").json()["max_running"] is None
 
 
-def test_the_limits_of_the_front_door_count_at_once(operator: Account, acme: Account) -> None:
+def test_the_limits_of_the_front_door_count_at_once(operator: Account, acme: Account, world: World) -> None:
     limits = {
         "max_queued": 7,
         "max_queued_seconds": 60.0,
@@ -78,10 +78,10 @@ def test_the_limits_of_the_front_door_count_at_once(operator: Account, acme: Acc
         "daily_gpu_seconds": 3600.0,
         "allowed_models": ["flux"],
     }
-    limits_of(acme.tenant.pk)  # what is remembered must not be what counts
+    limits_of(acme.tenant.pk, world.ports)  # what is remembered must not be what counts
     answer = operator.client.patch(PAGE, limits, format="json")
     assert (answer.status_code, answer.json()) == (200, {**NEW, **limits, "changed": True, "live": True})
-    found = limits_of(acme.tenant.pk)
+    found = limits_of(acme.tenant.pk, world.ports)
     assert (found.max_queued, found.burst, found.allowed_models) == (7, 10, frozenset({"flux"}))
     values = AuditEntry.objects.get(action="change_tenant").detail["values"]
     assert values == {name: [None, value] for name, value in limits.items()}

@@ -20,7 +20,7 @@ from django.utils import timezone
 from dispatcher_project.asgi import WSGI_THREADS
 from foundation.ids import new_id
 from gpus.models import ModelConfig
-from jobs.execution.pushes import push_token
+from jobs.execution.run_messages import push_token
 from jobs.models import Job, PushedResult
 from tests.builders import make_job
 from tests.jobs.events.conftest import redis_url, tenant, web

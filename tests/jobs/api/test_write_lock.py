@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from foundation.database import bulk_rows, transactions
+from foundation.database import connections, statements
 from jobs.domain.errors import QuotaExhausted
 from jobs.submission import insert
 from jobs.submission.request import read_request
@@ -23,9 +23,9 @@ from tests.jobs.api.conftest import Account, World
 def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     said = SimpleNamespace(vendor="sqlite", in_atomic_block=False, settings_dict={})
     said.settings_dict = {"NAME": "db.sqlite3", "OPTIONS": {"timeout": 20}}
-    monkeypatch.setattr(transactions, "connections", {"default": said})
+    monkeypatch.setattr(connections, "connections", {"default": said})
     yield said
-    assert not transactions._lock.taken, "every turn is given back"
+    assert not connections._lock.taken, "every turn is given back"
 
 
 def in_a_thread(
@@ -35,7 +35,7 @@ def in_a_thread(
     has_it = threading.Event()
 
     def write() -> None:
-        with transactions.write_lock(rows):
+        with connections.write_lock(rows):
             has_it.set()
             then()
 
@@ -45,7 +45,7 @@ def in_a_thread(
 
 
 def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace) -> None:
-    with transactions.write_lock(1):
+    with connections.write_lock(1):
         thread, has_it = in_a_thread()
         assert not has_it.wait(0.1)
     assert has_it.wait(10)
@@ -54,11 +54,11 @@ def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace
 
 def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> None:
     order: list[str] = []
-    with transactions.write_lock(1):
+    with connections.write_lock(1):
         long, _ = in_a_thread(1_000, lambda: order.append("long"))
-        wait_for(lambda: len(transactions._lock._changed._waiters) == 1)  # type: ignore[attr-defined]
+        wait_for(lambda: len(connections._lock._changed._waiters) == 1)  # type: ignore[attr-defined]
         short, _ = in_a_thread(1, lambda: order.append("short"))
-        wait_for(lambda: len(transactions._lock._changed._waiters) == 2)  # type: ignore[attr-defined]
+        wait_for(lambda: len(connections._lock._changed._waiters) == 2)  # type: ignore[attr-defined]
     long.join()
     short.join()
     assert order == ["short", "long"]
@@ -66,36 +66,36 @@ def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> No
 
 def test_a_writer_inside_a_transaction_does_not_wait(database: SimpleNamespace) -> None:
     database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
-    with transactions.write_lock(1):
-        assert not transactions._lock.taken
+    with connections.write_lock(1):
+        assert not connections._lock.taken
 
 
 def test_fibers_of_the_simulator_do_not_wait(database: SimpleNamespace) -> None:
     database.settings_dict = {"NAME": ":memory:"}
-    with transactions.write_lock(1):
-        assert not transactions._lock.taken
+    with connections.write_lock(1):
+        assert not connections._lock.taken
 
 
 def test_a_writer_that_fails_releases_the_lock(database: SimpleNamespace) -> None:
-    with pytest.raises(KeyError), transactions.write_lock(1):
+    with pytest.raises(KeyError), connections.write_lock(1):
         raise KeyError
 
 
 def test_a_lock_that_stays_taken_stops_no_writer(database: SimpleNamespace) -> None:
     """The database's own `timeout` bounds both waits, so a locked database is told of in time."""
     database.settings_dict["OPTIONS"]["timeout"] = 0.01
-    with transactions.write_lock(1):
+    with connections.write_lock(1):
         thread, has_it = in_a_thread()
         assert has_it.wait(10)
         thread.join()
-        assert transactions._lock.taken, "it gives back no turn that it did not have"
+        assert connections._lock.taken, "it gives back no turn that it did not have"
 
 
 def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None:
     database.vendor = "postgresql"
     with ExitStack() as writers:
         for _ in range(3):
-            writers.enter_context(transactions.write_lock(1))
+            writers.enter_context(connections.write_lock(1))
 
 
 @pytest.mark.django_db(transaction=True)
@@ -105,18 +105,18 @@ def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None
 def test_jobs_are_stored_under_the_lock(
     acme: Account, world: World, monkeypatch: pytest.MonkeyPatch, key: str | None
 ) -> None:
-    write, held = bulk_rows.write, []
+    write, held = statements.write, []
 
-    def look(statements: Any) -> None:
-        held.append(transactions._lock.taken)
-        write(statements)
+    def look(rows: Any) -> None:
+        held.append(connections._lock.taken)
+        write(rows)
 
-    monkeypatch.setattr(bulk_rows, "write", look)
+    monkeypatch.setattr(statements, "write", look)
     request = read_request({"model": "zimg", "payload": {}})
     submit_batch([request], tenant=acme.tenant, ports=world.ports, idempotency_key=key, fingerprint="f")
     assert all(held)
     assert held
-    assert not transactions._lock.taken
+    assert not connections._lock.taken
 
 
 @pytest.mark.django_db

@@ -11,8 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.callbacks import pick
-from jobs.callbacks.pick import Limits, Pick, Shares
-from jobs.callbacks.report import delivery_report
+from jobs.callbacks.pick import Limits, Pick, Shares, delivery_report
 from jobs.models import Callback, ReceiverCircuit, Tenant
 
 from .conftest import NOW, Sent

@@ -14,9 +14,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from jobs.callbacks import pinned_post
+from jobs.callbacks import sending
 from jobs.callbacks.guard import Address
-from jobs.callbacks.pinned_post import Answer
+from jobs.callbacks.sending import Answer
 
 from .conftest import NOW, Receiver, Sent, deliver
 
@@ -35,7 +35,7 @@ def test_a_name_that_changes_its_mind_is_connected_at_the_checked_address(
         asked.append((str(address), port))
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(pinned_post, "_open", connect)
+    monkeypatch.setattr(sending, "_open_socket", connect)
     assert deliver(sent.callback.id, now=NOW) == "failed"
     assert asked == [("8.8.8.8", receiver.port)]
     assert deliver(sent.callback.id, now=NOW + timedelta(minutes=1)) == "failed"  # now it says 127.0.0.1
@@ -81,7 +81,7 @@ def test_tls_is_verified_by_name(
     outcome: str,
 ) -> None:
     certificate = _certificate(tmp_path, "hooks.example.test")
-    monkeypatch.setattr(pinned_post, "_tls", lambda: ssl.create_default_context(cafile=str(certificate)))
+    monkeypatch.setattr(sending, "_tls", lambda: ssl.create_default_context(cafile=str(certificate)))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
     asked_for: list[str | None] = []

@@ -9,8 +9,8 @@ from django.db import connection
 from standardwebhooks import Webhook
 
 from gpus.models import AuditEntry
+from jobs.callbacks.deliver import send_sample
 from jobs.callbacks.message import renew_secret
-from jobs.callbacks.sample import send_sample
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import Callback, Tenant
 

@@ -12,8 +12,7 @@ import pytest
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from jobs.events import hub as hub_module
-from jobs.events.hub import FROM_NOW_ON, EventHub
-from jobs.events.news import NewEvents, SeenEvent
+from jobs.events.hub import FROM_NOW_ON, EventHub, NewEvents, SeenEvent
 
 NOWHERE = "redis://127.0.0.1:1/0"
 

@@ -4,8 +4,8 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from jobs.events import news
-from jobs.events.news import NewEvents, read_new_events
+from jobs.events import hub
+from jobs.events.hub import NewEvents, read_new_events
 from jobs.models import Job
 from tests.jobs.api.conftest import Account, account, make_model
 
@@ -43,7 +43,7 @@ def test_of_each_job_only_what_its_listener_lacks_is_read(tenant: Account) -> No
 
 
 def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "MOST_EVENTS", 10)
+    monkeypatch.setattr(hub, "MOST_EVENTS", 10)
     long, short = busy_job(tenant, 7), busy_job(tenant, 1)
     end_job(long.id, tell=False)
     cursors, read, reads = {long.id: 0, short.id: 0}, 0, []
@@ -62,7 +62,7 @@ def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: py
 def test_jobs_that_are_more_than_a_read_has_events_get_one_each(
     tenant: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(news, "MOST_EVENTS", 2)
+    monkeypatch.setattr(hub, "MOST_EVENTS", 2)
     told = read_new_events(dict.fromkeys((busy_job(tenant, 2).id for _ in range(3)), 0))
     assert [seqs(one) for one in told.values()] == [[1]] * 3
     assert all(one.has_more for one in told.values())

@@ -10,7 +10,7 @@ from typing import Any
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from jobs.events.announce import Announcer
 from jobs.events.hub import EventHub
-from jobs.events.pulse import stream_pulse
+from jobs.events.stream import stream_pulse
 
 from .patient import announce_patiently
 from .test_hub import NOWHERE, on_a_loop

@@ -10,11 +10,11 @@ from typing import Any
 
 from gpus.leasing.contract import Leases
 from gpus.runners.base import Abort, Accepted, Finished, RunRequest, StillRunning
-from jobs.execution.after_commit import push_tickets
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.claimed import TimeSlice
+from jobs.execution.follow_ups import push_tickets
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.group_commit import AfterCommit, Write, write_batch
+from jobs.execution.worker_state import TimeSlice
 from jobs.models import Job
 from jobs.transitions import Touched
 from tests.builders import ManualClock, make_job

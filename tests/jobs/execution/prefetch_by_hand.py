@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from jobs.execution import claiming
-from jobs.execution.claimed import Claimed, TimeSlice
 from jobs.execution.completion import RunEnd
 from jobs.execution.slot_loop import SlotLoop
+from jobs.execution.worker_state import Claimed, TimeSlice
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, Hands, by_hand
 from tests.jobs.execution.shop import Shop

@@ -15,7 +15,7 @@ from gpu_host.node.server import Node
 from gpus.leasing.store import RedisLeases
 from gpus.models import ModelConfig
 from gpus.protocol import SystemClock
-from jobs.execution.after_commit import push_tickets
+from jobs.execution.follow_ups import push_tickets
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Job
 from jobs.ports import Ports

@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing import connect
 from jobs.events.announce import channel
-from jobs.execution import external_changes
-from jobs.execution.external_changes import Listener
+from jobs.execution import gpu_worker
+from jobs.execution.gpu_worker import Listener
 from tests.sentinels import watched
 
 
@@ -49,7 +49,7 @@ def test_announced_jobs_are_heard(valkey):
 
 
 def test_it_hears_again_after_redis_was_killed(tmp_path, monkeypatch):
-    monkeypatch.setattr(external_changes, "LISTEN_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_worker, "LISTEN_AGAIN_SECONDS", 0.05)
     heard = Heard()
     with EmbeddedValkey(tmp_path, append_only=False) as server:
         ears = Listener(server.url, heard)
@@ -65,8 +65,8 @@ def test_it_hears_again_after_redis_was_killed(tmp_path, monkeypatch):
 
 def test_it_hears_the_promoted_replica_while_the_former_master_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(connect, "TIMEOUT_SECONDS", 0.4)
-    monkeypatch.setattr(external_changes, "SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(external_changes, "LISTEN_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_worker, "SILENCE_SECONDS", 0.2)
+    monkeypatch.setattr(gpu_worker, "LISTEN_AGAIN_SECONDS", 0.05)
     heard = Heard()
     with watched(tmp_path) as servers:
         ears = Listener(servers.url, heard)
@@ -85,8 +85,8 @@ def pings(client: redis.Redis) -> int:
 
 
 def test_a_server_that_has_nothing_to_say_is_kept(valkey, monkeypatch):
-    monkeypatch.setattr(external_changes, "SILENCE_SECONDS", 0.1)
-    monkeypatch.setattr(external_changes, "LISTEN_SLICE_SECONDS", 0.05)
+    monkeypatch.setattr(gpu_worker, "SILENCE_SECONDS", 0.1)
+    monkeypatch.setattr(gpu_worker, "LISTEN_SLICE_SECONDS", 0.05)
     heard = Heard()
     with redis.Redis.from_url(valkey.url, decode_responses=True) as client, capture_logs() as logs:
         ears = Listener(valkey.url, heard)

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection
 
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution.pushes import accept_push, attempt_of_token
+from jobs.execution.run_messages import accept_push, attempt_of_token
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
 from tests.builders import make_model

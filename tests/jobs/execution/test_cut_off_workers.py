@@ -13,8 +13,8 @@ from gpus.protocol import Lease
 from gpus.runners.base import Accepted
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import claiming
-from jobs.execution.claimed import Claimed
 from jobs.execution.slot_loop import SlotLoop
+from jobs.execution.worker_state import Claimed
 from jobs.models import Attempt, Job, WorkerSign
 from jobs.sweeps import expired_leases, retention
 from tests.jobs.execution.by_hand import OVER, Gpu, HandWorker, HandWriter

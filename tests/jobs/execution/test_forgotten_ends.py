@@ -11,7 +11,7 @@ from gpus.errors import GpuBusy, GpuError, Interrupted, ServerFailed, ServerLost
 from gpus.models import QuarantinedSlot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution.after_commit import push_tickets
+from jobs.execution.follow_ups import push_tickets
 from jobs.execution.group_commit import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.operations.jobs import cancel_job

@@ -10,7 +10,7 @@ from django.db import connection, transaction
 
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
-from jobs.limits.gpu_usage import day_of, used_seconds
+from jobs.limits.tenant_limits import day_of, used_seconds
 from tests.builders import START, ManualClock, make_job, make_ports, make_running, make_tenant
 from tests.jobs.lives import Lives
 from tests.jobs.sweeps.by_process import run_sweep

@@ -11,7 +11,7 @@ from gpus.health.health import health_url, health_urls, probe
 from gpus.models import ModelConfig, Server
 from gpus.registry import queries
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution.unreachable import obstacle
+from jobs.execution.orphaned_runs import obstacle
 from jobs.models import Attempt
 from tests.builders import make_model, make_server
 from tests.gpus.runners.cog_server import CogServer

@@ -12,7 +12,7 @@ from gpus.protocol import Lease, ReleaseMode
 from gpus.registry.queries import forget
 from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs.execution import claiming
-from jobs.execution.claimed import SHALLOW_SECONDS
+from jobs.execution.worker_state import SHALLOW_SECONDS
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import OVER, Hands, by_hand
 from tests.jobs.execution.prefetch_by_hand import (

@@ -13,8 +13,8 @@ from gpus.models import ModelConfig
 from gpus.protocol import Lease, LeaseRef
 from gpus.runners.base import Accepted, RunRequest
 from jobs.domain.states import JobState
-from jobs.execution import after_commit, claiming
-from jobs.execution.claimed import Claimed
+from jobs.execution import claiming, follow_ups
+from jobs.execution.worker_state import Claimed
 from jobs.models import Job
 from jobs.operations import jobs as operate
 from tests.jobs.execution.by_hand import GOES_ON, OVER, Hands
@@ -118,7 +118,7 @@ def test_a_database_that_is_away_at_the_release_costs_no_end(hands: Hands, monke
         hands.leases.instead["release"] = lambda real, *given, **named: unanswered()
         hands.worker.check_external_changes()
         del hands.leases.instead["release"]
-        monkeypatch.setattr(after_commit, "push_waiting", away)
+        monkeypatch.setattr(follow_ups, "push_waiting", away)
 
     hands.gpu.on_start = cut_off_for_a_moment
     run_first(hands)

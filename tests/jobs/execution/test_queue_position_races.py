@@ -10,7 +10,7 @@ from gpus.models import AuditEntry, Server
 from jobs import transitions
 from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
-from jobs.execution.after_commit import push_tickets
+from jobs.execution.follow_ups import push_tickets
 from jobs.models import Event, Job
 from jobs.operations import queue_position
 from jobs.operations.jobs import CancelOutcome, cancel_job
@@ -104,7 +104,7 @@ def test_who_dies_in_between_leaves_it_to_the_reconciler(shop, monkeypatch, afte
 
     if after == "remove":
         monkeypatch.setattr(queue_position.transitions, "change_place", die)
-    monkeypatch.setattr(queue_position.after_commit, "push_waiting", die)
+    monkeypatch.setattr(queue_position.follow_ups, "push_waiting", die)
     with pytest.raises(Died):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert hands.waiting() == 0

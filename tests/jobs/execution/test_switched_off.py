@@ -13,8 +13,7 @@ from gpus.protocol import DesiredState
 from gpus.registry import controls
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import gpu_worker as workers
-from jobs.execution.external_changes import changes_for
-from jobs.execution.gpu_worker import interrupt_switched_off
+from jobs.execution.gpu_worker import changes_for, interrupt_switched_off
 from jobs.execution.run_steps import Order
 from jobs.models import Attempt, Job
 from tests.builders import make_model, make_server

@@ -16,7 +16,7 @@ from gpus.registry.controls import pause, switch_server
 from gpus.registry.index_sync import mirror_registry
 from jobs import transitions
 from jobs.explain.snapshot import Reason
-from jobs.limits import gpu_quotas
+from jobs.limits import tenant_limits
 from jobs.limits.rate_limits import admit
 from jobs.models import Job
 from tests.builders import AbsentLeases, make_running
@@ -178,9 +178,9 @@ def over_quota(scene: Scene) -> Job:
     scene.use_up_the_day()
     if scene.chance.random() < 0.5:
         scene.fill_slots()
-    exhausted = gpu_quotas.exhausted(scene.clock.now())
+    exhausted = tenant_limits.exhausted(scene.clock.now())
     assert scene.tenant.pk in exhausted
-    gpu_quotas.park_exhausted(scene.name, scene.leases, exhausted)
+    tenant_limits.park_exhausted(scene.name, scene.leases, exhausted)
     return scene.job()
 
 

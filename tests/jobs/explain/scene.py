@@ -17,7 +17,6 @@ from gpus.protocol import (
 )
 from gpus.registry import queries
 from gpus.registry.index_sync import mirror_registry
-from jobs.limits import gpu_quotas, tenant_limits
 from jobs.models import Job, Rollup, Tenant
 from jobs.operations.explain_job import Explanation, estimate_job, explain_job
 from jobs.ports import Ports
@@ -39,8 +38,6 @@ class Scene:
         self.ports: Ports = make_ports(self.leases, clock=self.clock)
         self.numbers = 0
         queries.forget()
-        gpu_quotas.forget()
-        tenant_limits.forget()
         self.pool = Pool.objects.create(name=self.name, fleet=self.name)
         self.model = ModelConfig.objects.create(name=self.name, pool=self.pool)
         self.other = ModelConfig.objects.create(name=f"{self.name}-b", pool=self.pool)

@@ -16,7 +16,6 @@ from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in
 from jobs.explain.snapshot import Quota, Servers, Snapshot
-from jobs.limits import gpu_quotas, tenant_limits
 from jobs.operations.explain_job import estimate_job
 from tests.builders import make_model, make_ports, make_server, make_tenant
 
@@ -29,8 +28,6 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 @pytest.fixture
 def scene(valkey: EmbeddedValkey) -> Iterator[Scene]:
     yield Scene(redis.Redis.from_url(valkey.url), 4)
-    tenant_limits.forget()
-    gpu_quotas.forget()
     registry.forget()
 
 

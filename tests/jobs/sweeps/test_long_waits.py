@@ -13,8 +13,7 @@ from gpus.models import ModelConfig
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
-from jobs.limits.queue_deadline import max_queued_seconds, queue_deadline
-from jobs.limits.tenant_limits import forget
+from jobs.limits.queue_limits import max_queued_seconds, queue_deadline
 from jobs.models import Callback, Job, Tenant
 from jobs.operations import jobs
 from jobs.sweeps import long_waits
@@ -138,11 +137,11 @@ def test_the_shorter_of_model_and_tenant_counts_else_the_setting(
     world.server()
     ModelConfig.objects.update(max_queued_seconds=model)
     Tenant.objects.update(max_queued_seconds=tenant)
-    forget()
+    world.ports.limit_caches.clear()
     settings.DISPATCHER = replace(settings.DISPATCHER, max_queued_seconds=setting)
-    assert max_queued_seconds(world.tenant.pk, "m") == expected
+    assert max_queued_seconds(world.tenant.pk, "m", world.ports) == expected
     start = world.clock.now()
-    at = queue_deadline(world.tenant.pk, "m", start)
+    at = queue_deadline(world.tenant.pk, "m", start, world.ports)
     assert at == (None if expected is None else start + timedelta(seconds=expected))
 
 

@@ -4,26 +4,15 @@ more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
 
 from jobs.index_rebuild.rebuild import Progress, Rebuild
-from jobs.limits import gpu_quotas, tenant_limits
-from jobs.limits.gpu_usage import day_of
+from jobs.limits.tenant_limits import day_of
 from jobs.models import Rollup
 from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
-
-
-@pytest.fixture(autouse=True)
-def nothing_told() -> Iterator[None]:
-    for room in (gpu_quotas, tenant_limits):
-        room.forget()
-    yield
-    for room in (gpu_quotas, tenant_limits):
-        room.forget()
 
 
 @pytest.fixture

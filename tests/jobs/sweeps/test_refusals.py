@@ -10,7 +10,7 @@ from gpus.errors import GpuBusy, Interrupted
 from gpus.protocol import LeaseRef
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
-from jobs.events import news
+from jobs.events import hub
 from jobs.models import Event, Job, SweepRun
 from jobs.ports import Ports
 from jobs.reports.ended_events import CURSOR
@@ -127,14 +127,14 @@ def test_nothing_goes_while_clocks_disagree(clock: ManualClock) -> None:
 def test_a_client_that_follows_the_events_comes_over_the_gap(
     clock: ManualClock, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(news, "MOST_EVENTS", 20)
+    monkeypatch.setattr(hub, "MOST_EVENTS", 20)
     job = refused(clock, 4 * ATTEMPTS_SHOWN)
     clock.move(KEPT_SECONDS)
     refusals.sweep(ports)
     seen: list[int] = []
     last = 3
     while True:
-        read = news.read_new_events({job.id: last})[job.id]
+        read = hub.read_new_events({job.id: last})[job.id]
         seen += [event.seq for event in read.events]
         if not read.has_more:
             break

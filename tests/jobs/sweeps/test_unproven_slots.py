@@ -8,7 +8,7 @@ from gpus.models import Pool, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
 from gpus.registry.registry import remove_server
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
-from jobs.execution import unreachable
+from jobs.execution import orphaned_runs
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases, quarantine
 from tests.gpus.health.health_server import HealthServer
@@ -80,7 +80,7 @@ def test_a_run_that_nobody_could_reach_keeps_its_slot_too(world: World, lease: L
     world.accept(lease)
     world.release(lease, ReleaseMode.ADOPT)
     remove(world)
-    assert unreachable.end(Attempt.objects.get(), "the server is gone", world.leases, world.ports)
+    assert orphaned_runs.end(Attempt.objects.get(), "the server is gone", world.leases, world.ports)
     assert world.leases.slots("gpu-1") == []
     world.server()
     assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")

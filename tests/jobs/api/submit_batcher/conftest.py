@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 import pytest
 from django.db import connections
 
-from jobs.limits import gpu_quotas, tenant_limits
 from tests.builders import ManualClock
 from tests.jobs.api.conftest import World, make_model
 
@@ -22,16 +21,12 @@ def ground(world: World) -> Iterator[None]:
     """Threads leave no connection behind."""
     kept, connections.settings["default"]["CONN_MAX_AGE"] = connections.settings["default"]["CONN_MAX_AGE"], 0
     world.clock = ManualClock(NOW)
-    tenant_limits.forget()
-    gpu_quotas.forget()
     make_model("zimg")
     make_model("full", max_queued=0)
     make_model("strict", payload_schema={"type": "object", "required": ["prompt"]})
     make_model("tree", payload_schema={"properties": {"prompt": {"$ref": "#"}}})
     yield
     connections.settings["default"]["CONN_MAX_AGE"] = kept
-    tenant_limits.forget()
-    gpu_quotas.forget()
 
 
 @pytest.fixture

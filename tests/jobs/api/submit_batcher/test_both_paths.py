@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from jobs.limits import gpu_quotas, tenant_limits
 from jobs.models import ApiKey, IdempotencyKey, Job
 from jobs.operations.api_keys import create_key
 from tests.jobs.api.conftest import Account, World, account
@@ -103,8 +102,7 @@ _OF_INTEREST = ("request_started", "request_finished", "job_submitted")
 def begin_anew(world: World) -> None:
     Job.objects.all().delete()
     world.leases = FakeLeases()
-    tenant_limits.forget()
-    gpu_quotas.forget()
+    world.limit_caches.clear()
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:

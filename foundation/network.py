@@ -1,8 +1,10 @@
-"""Sockets to other machines: how long one is waited for, and how fast it is read.
+"""Other machines: how long a socket to one is waited for, how fast it is read, and which addresses count as
+one client.
 
 Python's `settimeout` makes a socket non-blocking: each read and write is then a poll and the call itself, and
 each of the two gives the interpreter away and has to get it back, which among many threads costs more than
-the call. Here a time-out is the system's own."""
+the call. Here a time-out is the system's own.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,17 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from ipaddress import IPv6Address, ip_address, ip_network
 
 LEAST_SECONDS = 0.001
 """Nothing would mean for ever."""
+
+UNIT_BYTES = 1024
+"""What one frame or line costs beside its bytes."""
+
+IPV6_BITS = 64
+"""The network that a provider gives to one customer at least."""
+_LONGEST_NAME = 50
 
 
 def block(sock: socket.socket) -> None:
@@ -32,10 +42,6 @@ def limit_writes(sock: socket.socket, seconds: float) -> None:
 def _timeval(seconds: float) -> bytes:
     micros = int(max(LEAST_SECONDS, seconds) * 1_000_000)
     return struct.pack("@ll", micros // 1_000_000, micros % 1_000_000)
-
-
-UNIT_BYTES = 1024
-"""What one frame or line costs beside its bytes."""
 
 
 class Pace:
@@ -60,3 +66,25 @@ class Pace:
         self._at = now
         if self._left < 0:
             self._sleep(-self._left / self._per_second)
+
+
+def network_of(address: str) -> str:
+    """Return an IPv4 address as it is, of an IPv6 address its /64 network; a mapped IPv4 address is IPv4."""
+    try:
+        parsed = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address[:_LONGEST_NAME]
+    if isinstance(parsed, IPv6Address):
+        if parsed.ipv4_mapped is not None:
+            return str(parsed.ipv4_mapped)
+        return str(ip_network((int(parsed), IPV6_BITS), strict=False))
+    return str(parsed)
+
+
+def is_address(text: str) -> bool:
+    """Whether the text is an IP address, or a network that IPv6 addresses are counted by."""
+    try:
+        ip_network(text)
+    except ValueError:
+        return False
+    return "/" not in text or (":" in text and text.endswith("/64"))
