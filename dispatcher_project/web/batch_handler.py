@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Any, cast
 
 import structlog
-from django.conf import settings
 from django.db import close_old_connections, connection
 from rest_framework.renderers import JSONRenderer
 
@@ -31,9 +30,8 @@ from jobs.api import refusals
 from jobs.api.authentication import principal_of_header
 from jobs.api.errors import problem_of
 from jobs.api.parameters import idempotency_key
-from jobs.api.submit import ADMISSION_KEY
+from jobs.api.submit import ADMISSION_KEY, most_body_bytes
 from jobs.api.submit_answer import Wanted, admitted, answer_submit, read_submit
-from jobs.api.submit_form import ENVELOPE_BYTES
 from jobs.domain.errors import Refused
 from jobs.domain.scopes import Scope
 from jobs.events.handover import SCOPE_KEY
@@ -100,7 +98,7 @@ def _known(asked: Asked) -> _Case | None:
         principal = principal_of_header(_text(asked, b"authorization"))
         if principal is None or principal.tenant_id is None or Scope.SUBMIT not in principal.scopes:
             return None
-        if len(asked.body) > settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES:
+        if len(asked.body) > most_body_bytes():
             return None
         key = idempotency_key(_text(asked, b"idempotency-key") if b"idempotency-key" in asked.named else None)
     except Exception:  # the view says what it is
@@ -113,7 +111,7 @@ def _read(case: _Case) -> bool:
     body = case.asked.body
     try:
         case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))
-        spec = registry.model_spec(case.wanted.request.model)
+        spec = registry.model_spec(case.wanted.request.body.model)
         may_take_on = not case.wanted.request.reject_if_busy and not (
             spec and comes_alone(spec.payload_schema, body)
         )

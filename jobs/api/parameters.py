@@ -9,7 +9,8 @@ from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from foundation.http_api.json_body import check, compiled
+from foundation.http_api.json_body import NO_TIME, read_time
+from foundation.http_api.openapi import json_schema
 from foundation.http_api.parameters import (
     allow_only,
     choice_parameter,
@@ -17,25 +18,23 @@ from foundation.http_api.parameters import (
     text_schema,
     whole_parameter,
 )
-from foundation.http_api.plain_check import plain
 from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from foundation.ids import ID_LENGTH
-from jobs.api.bulk_schemas import FINGERPRINT
-from jobs.api.schemas import IDEMPOTENCY_KEY
+from jobs.api import bodies
 from jobs.reports.jobs import ATTEMPTS_SHOWN
-from jobs.submission.request import NO_TIME, read_time
+from jobs.submission.request import IdempotencyKey
 
-__all__ = ["NO_TIME", "allow_only", "choice_parameter", "read_time", "text_parameter"]
+__all__ = ["allow_only", "choice_parameter", "text_parameter"]
 
 _MOST_ATTEMPTS = 999_999_999
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
-_IS_KEY = plain({"type": "string", **IDEMPOTENCY_KEY})
-_FINGERPRINT = compiled(FINGERPRINT)
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
 PREFER_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
 
 JOB_ID = OpenApiParameter("job_id", str, OpenApiParameter.PATH, description="As `submit` answered it.")
 TEXT = text_schema()
+FINGERPRINT = {"type": "string", "pattern": bodies.FINGERPRINT}
 WAIT = OpenApiParameter(
     "wait",
     {"type": "number", "minimum": 0, "maximum": 999_999_999},
@@ -50,7 +49,7 @@ ATTEMPTS_BEFORE = OpenApiParameter(
 )
 IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key",
-    {"type": "string", **IDEMPOTENCY_KEY},
+    json_schema(IdempotencyKey),
     OpenApiParameter.HEADER,
     description="Repeat a request safely: the same key and body mean the same job. Another body: 422.",
 )
@@ -92,7 +91,7 @@ def time_parameter(request: Request, name: str) -> datetime | None:
 
 def fingerprint_parameter(request: Request) -> str | None:
     value = request.query_params.get("fingerprint")
-    if value is not None and check(value, _FINGERPRINT):
+    if value is not None and not re.fullmatch(bodies.FINGERPRINT, value):
         raise parameter_problem("fingerprint", "Must be 16 hexadecimal digits, in lower case.")
     return value
 
@@ -120,7 +119,7 @@ def idempotency_key(key: str | None) -> str | None:
     """Of the header's value. Raises Problem 400."""
     if key is None:
         return None
-    if not _IS_KEY(key):
+    if not _IDEMPOTENCY_KEY.match(key):
         detail = "Must be 1 to 255 printable ASCII characters without spaces."
         error = FieldError("/Idempotency-Key", "invalid_idempotency_key", detail, place="header")
         raise Problem(400, "invalid_idempotency_key", detail, errors=[error])

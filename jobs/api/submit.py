@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import expect_body
+from foundation.http_api.json_body import expect_body, read_body
 from foundation.http_api.openapi import described
-from foundation.http_api.problems import validation_problem
+from foundation.http_api.problems import Problem
+from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.parameters import IDEMPOTENCY, PREFER, idempotency_key
 from jobs.api.representations import batch_item_json
 from jobs.api.submit_answer import admitted, answer_submit, read_submit
-from jobs.api.submit_form import ENVELOPE_BYTES, batch_errors, read_item
 from jobs.domain.errors import Refused
 from jobs.domain.scopes import Scope
 from jobs.events.handover import offered
 from jobs.limits.rate_limits import Admission, admit
 from jobs.submission.outcomes import Item
-from jobs.submission.request import fingerprint
+from jobs.submission.request import Submit as SubmitBody
+from jobs.submission.request import SubmitRequest, fingerprint, read_item
 from jobs.submission.submit import submit_batch, submit_job
 
 _MAX_BATCH_BYTES = 32 * 1024 * 1024
 ADMISSION_KEY = "dispatcher.admission"
 """In a request's ASGI scope: its tokens were taken already (`dispatcher_project.web.submit_batcher`)."""
+
+
+ENVELOPE_BYTES = 64 * 1024
+"""What a submit's body may have besides its payload."""
+
+
+class InvalidItem(Refused):
+    """One job of a batch is not well-formed."""
+
+    code = "validation_failed"
+    status = 422
+
+
+def most_body_bytes() -> int:
+    """Of a submit."""
+    return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
 
 
 class PacedView(JobView):
@@ -44,14 +61,14 @@ class PacedView(JobView):
 
 class Submit(PacedView):
     def max_body_bytes(self) -> int:
-        return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
+        return most_body_bytes()
 
     @described(
         "submit_job",
         "Submit a job",
-        answers={202: "Submitted", 200: "Submitted"},
+        answers={202: answers.Submitted, 200: answers.Submitted},
         refusals=(403, 429),
-        body="Submit",
+        body=SubmitBody,
         parameters=(IDEMPOTENCY, PREFER),
         description="202 once the job is durable. 200: with `Prefer: wait=n` the job is over within "
         "n seconds, or the request is a repetition of one whose job is over.",
@@ -76,9 +93,9 @@ class SubmitBatch(PacedView):
     @described(
         "submit_batch",
         "Submit up to 1,000 jobs in one transaction",
-        answers={202: "SubmittedBatch"},
+        answers={202: answers.SubmittedBatch},
         refusals=(403, 429),
-        body="Batch",
+        body=bodies.Batch,
         parameters=(IDEMPOTENCY,),
         description="One answer per job, in order: what became of it, or the problem it has. "
         "Jobs with a problem don't stop the others.",
@@ -87,10 +104,7 @@ class SubmitBatch(PacedView):
         tenant_id = tenant_of(request)
         key = idempotency_key(request.headers.get("Idempotency-Key"))
         headers = self.take_token(request, tenant_id)
-        errors = batch_errors(request.data)
-        if errors:
-            raise validation_problem(errors)
-        items = [read_item(item) for item in cast("dict[str, Any]", request.data)["jobs"]]
+        items = [_item(item) for item in read_body(bodies.Batch, request.data).jobs]
         if len(items) > 1:
             headers = admitted(admit(tenant_id, len(items), self.ports, taken=1))
         batch = submit_batch(
@@ -105,3 +119,12 @@ class SubmitBatch(PacedView):
             headers["Idempotency-Replayed"] = "true"
         answers = [batch_item_json(item, index) for index, item in enumerate(batch.items)]
         return Response({"jobs": answers}, status=202, headers=headers)
+
+
+def _item(value: Any) -> SubmitRequest | Refused:
+    """One job of a batch."""
+    try:
+        return read_item(value)
+    except Problem as problem:
+        first = problem.errors[0]
+        return InvalidItem(first.detail, pointer=first.pointer)

@@ -6,14 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from foundation.http_api.problems import validation_problem
 from jobs.api.errors import refusal_problem
 from jobs.api.parameters import preferred_wait
 from jobs.api.rate_headers import rate_headers
 from jobs.api.representations import job_json, job_url, submitted_json
-from jobs.api.submit_form import submit_errors
 from jobs.domain.errors import Refused
 from jobs.events.handover import WAIT_HEADER, WaitFor
 from jobs.limits.rate_limits import Admission
@@ -41,10 +39,7 @@ class SubmitAnswer:
 
 def read_submit(body: Any, *, key: str | None, prefer: str) -> Wanted:
     """key: checked. prefer: the value of `Prefer`. Raises Problem."""
-    errors = submit_errors(body)
-    if errors:
-        raise validation_problem(errors)
-    return Wanted(read_request(cast("dict[str, Any]", body), idempotency_key=key), preferred_wait(prefer))
+    return Wanted(read_request(body, idempotency_key=key), preferred_wait(prefer))
 
 
 def admitted(admission: Admission) -> dict[str, str]:

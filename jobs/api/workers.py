@@ -8,6 +8,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
+from jobs.api import answers
 from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import allow_only
 from jobs.reports.workers import WorkerRow, workers
@@ -19,7 +20,7 @@ class Workers(OperatorView):
     @described(
         "list_workers",
         "Processes of the dispatcher: which live, what they drive, when they last said so",
-        answers={200: "Workers"},
+        answers={200: answers.Workers},
         refusals=(400, 403),
         tag="admin",
         description="GPU workers, workers for sweeps and callbacks, and web processes, also those that fell "

@@ -50,23 +50,23 @@ def checked_unless_known(
 def _checked(request: SubmitRequest, may: Allowed, now: datetime) -> SubmitRequest | Refused:
     """What is wrong with the request whatever else goes on."""
     try:
-        may.check(request.model)
-        spec = registry.model_spec(request.model)
+        may.check(request.body.model)
+        spec = registry.model_spec(request.body.model)
         if spec is None:
-            raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
+            raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
         check_times(request, spec, now)
-        if request.max_retries is not None and request.max_retries > spec.max_retries:
+        if request.body.max_retries is not None and request.body.max_retries > spec.max_retries:
             raise TooManyRetries(
                 f"The model's jobs are tried again {spec.max_retries} times at most; a job can lower that.",
                 pointer="/max_retries",
             )
         limit = settings.DISPATCHER.max_payload_bytes
-        text = json.dumps(request.payload, separators=(",", ":"), ensure_ascii=False).encode()
+        text = json.dumps(request.body.payload, separators=(",", ":"), ensure_ascii=False).encode()
         if len(text) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
-        check_payload(spec.payload_schema, request.payload, text, may.checks)
-        if request.callback_url:
-            check_callback_url(request.callback_url, refused_origins())
+        check_payload(spec.payload_schema, request.body.payload, text, may.checks)
+        if request.body.callback_url:
+            check_callback_url(request.body.callback_url, refused_origins())
     except Refused as refused:
         return refused
     return request

@@ -27,27 +27,27 @@ MAX_AHEAD_SECONDS = 366 * 86_400.0
 
 def check_times(request: SubmitRequest, spec: ModelSpec, now: datetime) -> None:
     """Raises Refused."""
-    start, end = request.start_deadline_seconds, request.deadline_seconds
+    start, end = request.body.start_deadline_seconds, request.body.deadline_seconds
     if start is not None and end is not None and end < start:
         raise DeadlineBeforeStartDeadline(
             f"The job would have to be over after {end:g} s and to start within {start:g} s.",
             pointer="/deadline_seconds",
         )
     limit = spec.run_limit_seconds
-    if request.max_run_seconds is not None and request.max_run_seconds > limit:
+    if request.body.max_run_seconds is not None and request.body.max_run_seconds > limit:
         raise MaxRunSecondsTooLong(
             f"The model's runs may take {limit:g} s; a job can lower that, not raise it.",
             pointer="/max_run_seconds",
         )
     least = min(limit, _least_run_seconds(spec))
-    if request.max_run_seconds is not None and request.max_run_seconds < least:
+    if request.body.max_run_seconds is not None and request.body.max_run_seconds < least:
         raise MaxRunSecondsTooShort(
             f"A job may limit its runs of this model to {least:g} s or more.",
             pointer="/max_run_seconds",
         )
-    if request.run_at is None:
+    if request.body.run_at is None:
         return
-    ahead = (request.run_at - now).total_seconds()
+    ahead = (request.body.run_at - now).total_seconds()
     told = f"The dispatcher's clock says {now.isoformat(timespec='seconds')}"
     if ahead < -SKEW_SECONDS:
         raise RunAtInPast(f"{told}: that was {-ahead:.0f} s ago.", pointer="/run_at")
@@ -62,7 +62,7 @@ def _least_run_seconds(spec: ModelSpec) -> float:
 
 def later_start(request: SubmitRequest, now: datetime) -> datetime | None:
     """When the job comes into the line; None: now."""
-    return request.run_at if request.run_at is not None and request.run_at > now else None
+    return request.body.run_at if request.body.run_at is not None and request.body.run_at > now else None
 
 
 def after(start: datetime, seconds: float | None) -> datetime | None:

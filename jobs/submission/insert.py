@@ -58,7 +58,7 @@ class Gate:
     def refusal(self, request: SubmitRequest) -> Refused | None:
         """None: it is in, and has taken its place and its slot."""
         refused = self._capacity.refusal(request) if self._capacity is not None else None
-        refused = refused or self._room.refusal(self.tenant_id, request.model)
+        refused = refused or self._room.refusal(self.tenant_id, request.body.model)
         if refused is None and self._capacity is not None:
             self._capacity.take(request)
         return refused
@@ -199,30 +199,30 @@ def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
 def _job(request: SubmitRequest, gate: Gate, place_us: int) -> Job:
     """A later one stands among those that come at its time."""
     now = gate.now
-    spec = registry.model_spec(request.model)
+    spec = registry.model_spec(request.body.model)
     if spec is None:
-        raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
+        raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
     run_at = later_start(request, now)
     start = run_at or now
     return new_row(
         Job,
         id=new_id(place_us / 1_000_000),
         tenant_id=gate.tenant_id,
-        model=request.model,
+        model=request.body.model,
         pool=spec.pool,
         fleet=registry.fleet_of(spec.pool),
-        payload=request.payload,
-        priority=request.priority,
-        tags=list(request.tags),
-        metadata=dict(request.metadata),
-        callback_url=request.callback_url,
-        max_retries=request.max_retries,
-        max_run_seconds=request.max_run_seconds,
+        payload=request.body.payload,
+        priority=request.body.priority,
+        tags=list(dict.fromkeys(request.body.tags or ())),
+        metadata=request.body.metadata or {},
+        callback_url=request.body.callback_url or "",
+        max_retries=request.body.max_retries,
+        max_run_seconds=request.body.max_run_seconds,
         state=(JobState.QUEUED if run_at is None else JobState.SCHEDULED).value,
         run_at=run_at,
         place_us=place_us if run_at is None else int(run_at.timestamp() * 1_000_000),
         created_at=now,
-        deadline_at=after(start, request.deadline_seconds),
-        start_deadline_at=after(start, request.start_deadline_seconds),
-        queue_deadline_at=gate.queue_deadline(request.model, start),
+        deadline_at=after(start, request.body.deadline_seconds),
+        start_deadline_at=after(start, request.body.start_deadline_seconds),
+        queue_deadline_at=gate.queue_deadline(request.body.model, start),
     )

@@ -63,7 +63,7 @@ def submit_batch(
             known = known_keys(tenant_id, requests)
             checked = [checked_unless_known(request, known, may, now) for request in requests]
             capacity = capacity or _capacity(checked, known, tenant_id, ports)
-            asking = [(tenant_id, one.model) for one in checked if isinstance(one, SubmitRequest)]
+            asking = [(tenant_id, one.body.model) for one in checked if isinstance(one, SubmitRequest)]
             gate = Gate(tenant_id, now, QueueLimits(now, asking), capacity)
             entries = [Entry(request, gate, known) for request in checked]
             earlier = None

@@ -72,7 +72,7 @@ def _entries(submits: Sequence[Submit], now: datetime) -> list[Entry]:
         for one in submits
     ]
     asking = [
-        (one.tenant_id, request.model)
+        (one.tenant_id, request.body.model)
         for one, request in zip(submits, checked, strict=True)
         if isinstance(request, SubmitRequest)
     ]

@@ -19,7 +19,7 @@ from jobs.limits import queue_limits
 from jobs.models import IdempotencyKey, Job
 from jobs.submission import enqueue, submit_batch
 from jobs.submission.checks import checked_unless_known
-from jobs.submission.request import SubmitRequest, fingerprint
+from jobs.submission.request import Submit, SubmitRequest, fingerprint
 from jobs.submission.submit import submit_job
 from tests.jobs.api.conftest import Account, DoorTime, World
 from tests.jobs.api.test_limits import limit
@@ -39,7 +39,9 @@ def test_a_key_that_somebody_uses_meanwhile_spoils_nobody_s_submit(
 ) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=4)
     submit_job(
-        SubmitRequest("zimg", JOB["payload"], idempotency_key="a"), tenant=acme.tenant, ports=world.ports
+        SubmitRequest(Submit(model="zimg", payload=JOB["payload"]), idempotency_key="a"),
+        tenant=acme.tenant,
+        ports=world.ports,
     )
     IdempotencyKey.objects.update(fingerprint=fingerprint(JOB))
     monkeypatch.setattr(submit_batch, "known_keys", lambda tenant, requests: {})
@@ -56,7 +58,7 @@ def test_a_defect_of_ours_that_one_request_finds_is_its_alone(
     acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(request: Any, *rest: Any) -> Any:
-        if request.priority == 9:
+        if request.body.priority == 9:
             raise RuntimeError("a defect")
         return checked_unless_known(request, *rest)
 
