@@ -16,8 +16,7 @@ from foundation.http_api.problems import Problem
 from jobs import ports as wiring
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job, Tenant
-from jobs.submission.outcomes import Submitted
-from jobs.submission.request import read_item
+from jobs.submission.request import Submitted, read_item
 from jobs.submission.submit import submit_job
 
 OPERATORS = "operator"

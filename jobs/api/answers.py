@@ -14,8 +14,8 @@ from jobs.api import bodies
 from jobs.domain.states import AttemptState, JobState
 from jobs.operations.bulk import AT_MOST
 from jobs.reports.jobs import ATTEMPTS_SHOWN
-from jobs.submission.outcomes import Outcome as SubmitOutcome
-from jobs.submission.outcomes import WaitReason
+from jobs.submission.request import Outcome as SubmitOutcome
+from jobs.submission.request import WaitReason
 
 Count = Annotated[int, Field(ge=0)]
 _JobStatus = Annotated[str, choices(JobState)]

@@ -10,7 +10,6 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
 from foundation.http_api.json_body import NO_TIME, read_time
-from foundation.http_api.openapi import json_schema
 from foundation.http_api.parameters import (
     allow_only,
     choice_parameter,
@@ -22,15 +21,12 @@ from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from foundation.ids import ID_LENGTH
 from jobs.api import bodies
 from jobs.reports.jobs import ATTEMPTS_SHOWN
-from jobs.submission.request import IdempotencyKey
 
 __all__ = ["allow_only", "choice_parameter", "text_parameter"]
 
 _MOST_ATTEMPTS = 999_999_999
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
-_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
-PREFER_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
 
 JOB_ID = OpenApiParameter("job_id", str, OpenApiParameter.PATH, description="As `submit` answered it.")
 TEXT = text_schema()
@@ -46,18 +42,6 @@ ATTEMPTS_BEFORE = OpenApiParameter(
     {"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPTS},
     description=f"The last {ATTEMPTS_SHOWN} attempts with a lower number than this, in place of the last of "
     "all. Answered at once, whatever `wait` says.",
-)
-IDEMPOTENCY = OpenApiParameter(
-    "Idempotency-Key",
-    json_schema(IdempotencyKey),
-    OpenApiParameter.HEADER,
-    description="Repeat a request safely: the same key and body mean the same job. Another body: 422.",
-)
-PREFER = OpenApiParameter(
-    "Prefer",
-    {"type": "string", "pattern": "^[A-Za-z0-9=, -]*$"},
-    OpenApiParameter.HEADER,
-    description="wait=n: answer 200 with the finished job if it is over within n seconds (RFC 7240).",
 )
 
 
@@ -107,20 +91,3 @@ def wait_parameter(request: Request) -> float | None:
     if not _SECONDS.match(value):
         raise parameter_problem("wait", "Must be a number of seconds.")
     return min(float(value), settings.DISPATCHER.max_wait_seconds)
-
-
-def preferred_wait(prefer: str) -> float | None:
-    """What `Prefer: wait=n` asks for; what can't be understood is ignored, as RFC 7240 says."""
-    found = PREFER_WAIT.search(prefer)
-    return min(float(found[1]), settings.DISPATCHER.max_wait_seconds) if found else None
-
-
-def idempotency_key(key: str | None) -> str | None:
-    """Of the header's value. Raises Problem 400."""
-    if key is None:
-        return None
-    if not _IDEMPOTENCY_KEY.match(key):
-        detail = "Must be 1 to 255 printable ASCII characters without spaces."
-        error = FieldError("/Idempotency-Key", "invalid_idempotency_key", detail, place="header")
-        raise Problem(400, "invalid_idempotency_key", detail, errors=[error])
-    return key

@@ -13,7 +13,7 @@ from jobs.domain.disclosure import shown_error, shown_evidence
 from jobs.domain.errors import Refused
 from jobs.models import Attempt, Job
 from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
-from jobs.submission.outcomes import Submitted
+from jobs.submission.request import Submitted
 
 API_ROOT = "/api/v1"
 

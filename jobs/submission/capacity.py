@@ -11,7 +11,6 @@ from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, Tenan
 from jobs.limits import redis_breaker
 from jobs.limits.retry_after import seconds_until_one_ends
 from jobs.ports import Ports
-from jobs.submission.deadlines import later_start
 from jobs.submission.request import SubmitRequest
 
 HEALTH_SECONDS = 10.0
@@ -81,7 +80,7 @@ class Capacity:
 
     def take(self, request: SubmitRequest) -> None:
         """The request was accepted: the next one finds a slot less, whoever of the two asked."""
-        if later_start(request, self._looked_at) is not None:
+        if request.later_start(self._looked_at) is not None:
             return
         for left, name in ((self._spare, request.body.model), (self._most, _fleet_of(request.body.model))):
             if name in left:
@@ -89,7 +88,7 @@ class Capacity:
 
     def _is_asked(self, request: SubmitRequest) -> bool:
         """What is free now says nothing of a later start."""
-        return request.reject_if_busy and later_start(request, self._looked_at) is None
+        return request.reject_if_busy and request.later_start(self._looked_at) is None
 
 
 def _fleet_of(model: str) -> str:

@@ -1,10 +1,12 @@
-"""What a client asks for: the body of a submit, and the request that is made of it."""
+"""A submit as values: the body of a request, the request that is made of it, and what became of it."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -23,7 +25,11 @@ from foundation.http_api.json_body import (
     whole,
 )
 from foundation.json_text import canonical_json
+from gpus.leasing.values import StartsIn
 from gpus.models.option_rules import MAX_SECONDS
+from jobs.domain.errors import Refused
+from jobs.domain.states import JobState, is_final
+from jobs.models import Job
 
 HIGHEST, DEFAULT_PRIORITY, LOWEST = 1, 5, 9
 PRIORITY_OF_TRUE = 2
@@ -125,6 +131,11 @@ class SubmitRequest:
         """Whether the job is refused unless a slot is free for it now."""
         return self.body.if_busy == REJECT
 
+    def later_start(self, now: datetime) -> datetime | None:
+        """When the job comes into the line; None: now."""
+        run_at = self.body.run_at
+        return run_at if run_at is not None and run_at > now else None
+
 
 def read_request(value: Any, *, idempotency_key: str | None = None) -> SubmitRequest:
     """The body of a submit. idempotency_key: the header's. Raises Problem 422."""
@@ -146,3 +157,65 @@ def read_item(value: Any) -> SubmitRequest:
 def fingerprint(body: Any) -> str:
     """SHA-256 of the canonical text."""
     return hashlib.sha256(canonical_json(body).encode()).hexdigest()
+
+
+# -- what became of it ----------------------------------------------------------------
+
+
+class Outcome(StrEnum):
+    LEASED = "leased"
+    """A slot was free and nobody ahead (a forecast: the lease is the worker's), or it runs already."""
+    QUEUED = "queued"
+    SCHEDULED = "scheduled"
+    """Its time has not come: it is not in the line yet."""
+    FINISHED = "finished"
+    """Only of a replayed request: the job is over."""
+
+
+class WaitReason(StrEnum):
+    """Why a submitted job does not start at once."""
+
+    BUSY = "busy"
+    """Its slots are taken, or others go first."""
+    NO_CAPACITY = "no_capacity"
+    """No healthy server runs its model, or circuits keep it from all of them."""
+    LATER_START = "later_start"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """position: estimated place in line, from 1; None if unknown. replayed: an earlier request made it.
+    wait_reason: None where it does not wait, or nobody knows why. starts: None where it starts now, or nobody
+    can know when."""
+
+    job: Job
+    outcome: Outcome
+    position: int | None
+    replayed: bool
+    wait_reason: WaitReason | None = None
+    starts: StartsIn | None = None
+
+
+Item = Submitted | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedBatch:
+    """One item per request, in order. replayed: the whole batch had been accepted before."""
+
+    items: tuple[Item, ...]
+    replayed: bool
+
+
+def outcome_of(job: Job) -> Outcome:
+    """Of a job as it stands."""
+    return outcome_in(JobState(job.state))
+
+
+def outcome_in(state: JobState) -> Outcome:
+    """Of a job in this state."""
+    if is_final(state):
+        return Outcome.FINISHED
+    if state is JobState.SCHEDULED:
+        return Outcome.SCHEDULED
+    return Outcome.LEASED if state is JobState.RUNNING else Outcome.QUEUED

@@ -19,7 +19,7 @@ from foundation.http_api.problems import Problem
 from jobs.api import bodies, job_filters, parameters
 from jobs.api.jobs import _last_event_id
 from jobs.api.pages import JobPages
-from jobs.api.submit_answer import read_submit
+from jobs.api.submit import preferred_wait, read_submit
 from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
 from jobs.callbacks.pinned_post import Answer
 from jobs.domain.errors import CallbackUrlRefused
@@ -126,7 +126,7 @@ def query(text: str) -> None:
 
 
 def prefer(text: str) -> None:
-    seconds = parameters.preferred_wait(text)
+    seconds = preferred_wait(text)
     assert seconds is None or 0 <= seconds < 1e9
 
 

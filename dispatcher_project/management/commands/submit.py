@@ -11,7 +11,7 @@ from dispatcher_project.cli.submit_options import add_submit_options, submit_opt
 from dispatcher_project.cli.submitting import read_payload, submit, tenant_named, wait_for_end
 from jobs.api.representations import starts_json
 from jobs.domain.states import JobState, is_final
-from jobs.submission.outcomes import Submitted
+from jobs.submission.request import Submitted
 
 FAILED, STILL_GOING = 1, 3
 
