@@ -3,8 +3,8 @@ together. A thread, a transaction and a round trip to Redis for each of them wou
 of a submit.
 
 Only what is usual goes through it. The ordinary view (`jobs.api.submit`), which answers the same, gets what
-is not; what is wrong before it costs anything; what would have to wait for somebody else; and what the
-database refuses in company.
+is not; what may not submit; what would have to wait for somebody else; and what the database refuses in
+company.
 """
 
 from __future__ import annotations
@@ -247,8 +247,8 @@ _ALLOW = ("Allow", "POST, OPTIONS")
 
 @dataclass(slots=True)
 class _Case:
-    """A submit that the batch handler takes on. tenant_id: the principal's. key: its idempotency key. wanted:
-    its body, once it has a token. asked_by: what its lines in the log say."""
+    """A submit that the batcher takes on. tenant_id: the principal's. key: its idempotency key. wanted: its
+    body, once it has a token. became: what it is answered. asked_by: what its lines in the log say."""
 
     asked: Asked
     principal: Principal
@@ -258,6 +258,7 @@ class _Case:
     admission: Admission = field(default_factory=Admission)
     reply: Reply = _ALONE
     wanted: Wanted = field(init=False)
+    became: Item | Exception | None = None
 
 
 def answer_together(group: Sequence[Asked]) -> list[Reply]:
@@ -294,19 +295,18 @@ def _known(asked: Asked) -> _Case | None:
 
 
 def _read(case: _Case) -> bool:
-    """Whether its body is one that the batch handler takes on; else it is passed on, with its token."""
+    """Whether the batcher takes it on; what would wait for somebody else is passed on, with its token."""
     body = case.asked.body
     try:
         case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))
         spec = registry.model_spec(case.wanted.request.body.model)
-        may_take_on = not case.wanted.request.reject_if_busy and not (
-            spec and comes_alone(spec.payload_schema, body)
-        )
-    except Exception:  # the view says what it is
-        may_take_on = False
-    if not may_take_on:
+        waits = case.wanted.request.reject_if_busy or (spec and comes_alone(spec.payload_schema, body))
+    except Exception as error:
+        case.became = error
+        return True
+    if waits:
         case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
-    return may_take_on
+    return not waits
 
 
 def _text(asked: Asked, name: bytes) -> str:
@@ -314,26 +314,27 @@ def _text(asked: Asked, name: bytes) -> str:
 
 
 def _answer(cases: Sequence[_Case], ports: Ports) -> None:
-    cases = [case for case in _with_tokens(cases, ports) if case.admission.refused or _read(case)]
+    cases = [case for case in _with_tokens(cases, ports) if case.became or _read(case)]
     for case in cases:
         case.asked_by = request_log.began(case.asked.scope, case.asked.named)
-    welcome = [case for case in cases if case.admission.refused is None]
+    welcome = [case for case in cases if case.became is None]
     submits = [
         Submission([case.wanted.request], case.tenant_id, case.principal.models, case.asked_by)
         for case in welcome
     ]
     try:
-        became: list[Item | Exception] = [*submit_together(submits, ports)]
+        items: Sequence[Item | Exception] = submit_together(submits, ports)
     except NotTogether as error:
         log.info("submits_not_together", submits=len(submits), error=str(error.__cause__).strip())
         for case in welcome:
             case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
-        cases, became = [case for case in cases if case.admission.refused is not None], []
+        cases, welcome, items = [case for case in cases if case.became is not None], [], []
     except Exception as error:
-        became = [error] * len(submits)
-    items = iter(became)
+        items = [error] * len(submits)
+    for case, item in zip(welcome, items, strict=True):
+        case.became = item
     for case in cases:  # from here on nothing is passed on: it may be stored
-        _close(case, next(items) if case.admission.refused is None else case.admission.refused)
+        _close(case)
 
 
 def _with_tokens(cases: Sequence[_Case], ports: Ports) -> list[_Case]:
@@ -345,15 +346,17 @@ def _with_tokens(cases: Sequence[_Case], ports: Ports) -> list[_Case]:
     for tenant_id, of_tenant in by_tenant.items():
         with suppress(Exception):  # the database is away: the view says so
             for case, admission in zip(of_tenant, admit_each(tenant_id, len(of_tenant), ports), strict=True):
-                case.admission = admission
+                case.admission, case.became = admission, admission.refused
             asked.add(tenant_id)
     return [case for case in cases if case.tenant_id in asked]
 
 
-def _close(case: _Case, item: Item | Exception) -> None:
+def _close(case: _Case) -> None:
     """Writes the reply."""
+    item = case.became
     try:
         rate = admitted(case.admission)
+        assert item is not None
         if isinstance(item, Exception) and not isinstance(item, Refused):
             raise item
         can_wait = bool(case.asked.scope.get(SCOPE_KEY))
