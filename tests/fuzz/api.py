@@ -19,7 +19,7 @@ from foundation.http_api.problems import Problem
 from jobs.api import bodies, job_filters, parameters
 from jobs.api.jobs import _last_event_id
 from jobs.api.pages import JobPages
-from jobs.api.submit import preferred_wait, read_submit
+from jobs.api.submit import idempotency_key, preferred_wait, read_submit
 from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
 from jobs.callbacks.pinned_post import Answer
 from jobs.domain.errors import CallbackUrlRefused
@@ -188,7 +188,7 @@ PARSERS = [
         header(prefer),
         st.sampled_from(["wait=5", 'respond-async, wait = "10"', "wait=999999999", ""]),
     ),
-    Parser("Idempotency-Key", header(parameters.idempotency_key), st.text(max_size=300), (Problem,)),
+    Parser("Idempotency-Key", header(idempotency_key), st.text(max_size=300), (Problem,)),
     Parser("Last-Event-ID", header(last_event_id), st.sampled_from(["0", "17", "999999999999"]), (Problem,)),
     Parser("job id", parameters.job_id_of, st.text(max_size=30), (Problem,)),
     Parser("token of a push", header(attempt_of_token), st.text(max_size=60)),
