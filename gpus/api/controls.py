@@ -5,8 +5,6 @@ Tenants are paused above this floor, in the same words.
 
 from __future__ import annotations
 
-from typing import Any
-
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -125,7 +123,7 @@ def read_reason(request: Request) -> str:
     return read_optional_body(bodies.PauseBody, request.data).reason
 
 
-def switched_json(kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -> dict[str, Any]:
+def switched_json(kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -> answers.Switched:
     return {
         "kind": kind.value,
         "name": name,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
@@ -141,20 +141,20 @@ class ServerDetail(RegistryView):
         return Response({**found, "live": live and found["live"]})
 
 
-def servers_json(rows: Sequence[Server], leases: LeasesOf) -> list[dict[str, Any]]:
+def servers_json(rows: Sequence[Server], leases: LeasesOf) -> list[answers.Server]:
     """rows: with pools and placements fetched."""
     seen, paused = observe(rows, leases), read_paused().models
     return [_server(row, seen[row.name], paused) for row in rows]
 
 
-def _server(row: Server, seen: Observed, paused: Collection[str]) -> dict[str, Any]:
+def _server(row: Server, seen: Observed, paused: Collection[str]) -> answers.Server:
     return {
         "server": row.name,
         "pool": row.pool_id,
         "fleet": row.pool.fleet,
         "slots": row.slots,
         "desired": row.desired,
-        "observed": asdict(seen),
+        "observed": cast("answers.Observed", asdict(seen)),
         "host": row.host,
         "machine": row.machine,
         "healthy": row.healthy,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
+from typing import cast
 
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -63,9 +63,9 @@ class EstimateJob(PacedView):
         return Response(explanation_json(found), headers=headers)
 
 
-def explanation_json(found: Explanation) -> dict[str, Any]:
+def explanation_json(found: Explanation) -> answers.Estimate:
     return {
-        "reasons": [asdict(reason) for reason in found.reasons],
+        "reasons": cast("list[answers.Reason]", [asdict(reason) for reason in found.reasons]),
         "position": found.position,
         "starts_in": starts_json(found.starts),
     }

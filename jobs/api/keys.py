@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
@@ -135,7 +133,7 @@ def _overlap(request: Request) -> float:
     return read_optional_body(bodies.OverlapBody, request.data).overlap_seconds
 
 
-def _key_json(key: ApiKey) -> dict[str, Any]:
+def _key_json(key: ApiKey) -> answers.ApiKey:
     return {
         "prefix": key.prefix,
         "name": key.name,

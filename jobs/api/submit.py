@@ -199,7 +199,7 @@ class SubmitAnswer:
 
     status: int
     headers: dict[str, str]
-    data: dict[str, Any]
+    data: answers.Submitted
 
 
 def answer_submit(

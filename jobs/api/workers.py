@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -32,7 +30,7 @@ class Workers(OperatorView):
         return Response({"results": [worker_json(row) for row in workers()]})
 
 
-def worker_json(row: WorkerRow) -> dict[str, Any]:
+def worker_json(row: WorkerRow) -> answers.Worker:
     return {
         "name": row.name,
         "kind": row.kind,
