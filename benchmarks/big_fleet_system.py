@@ -27,7 +27,7 @@ from jobs.domain.errors import Refused
 from jobs.events.announce import Announcer
 from jobs.models import Tenant
 from jobs.ports import Ports
-from jobs.submission.request import SubmitRequest
+from jobs.submission.request import Submit, SubmitRequest
 from jobs.submission.submit import submit_batch
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
@@ -255,4 +255,4 @@ def _request(asked: Asked, sender: Sender, now: float) -> SubmitRequest:
         "kind": sender.kind,
         "band": BAND_NAMES[asked.priority],
     }
-    return SubmitRequest(model=asked.model, payload=payload, priority=asked.priority, tags=())
+    return SubmitRequest(Submit(model=asked.model, payload=payload, priority=asked.priority))

@@ -11,9 +11,10 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from . import Client, DispatcherError, Job, NotOver, Problem, Spooled, Unavailable
+from .submit_options import SubmitOptions, add_submit_options, json_value
 
 DONE, REFUSED, UNANSWERED, SPOOLED, NOT_OVER = 0, 1, 3, 4, 5
 
@@ -47,17 +48,7 @@ def _submit(client: Client, options: argparse.Namespace) -> int:
     job = client.submit(
         options.model,
         options.payload,
-        callback_url=options.callback_url,
-        priority=options.priority,
-        deadline_seconds=options.deadline_seconds,
-        start_deadline_seconds=options.start_deadline_seconds,
-        max_run_seconds=options.max_run_seconds,
-        run_at=options.run_at,
-        if_busy=options.if_busy,
-        max_retries=options.max_retries,
-        tags=options.tag,
-        metadata=options.metadata,
-        idempotency_key=options.idempotency_key,
+        **cast("SubmitOptions", {name: getattr(options, name) for name in SubmitOptions.__annotations__}),
     )
     _show(job.data)
     return DONE
@@ -100,20 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     submit = commands.add_parser("submit", help="a job; prints it")
     submit.set_defaults(command=_submit)
     submit.add_argument("model")
-    submit.add_argument("payload", type=_json, help="a JSON object; - reads it from stdin")
-    submit.add_argument("--callback-url")
-    submit.add_argument("--priority", type=int)
-    submit.add_argument("--deadline-seconds", type=float)
-    submit.add_argument("--start-deadline-seconds", type=float)
-    submit.add_argument("--max-run-seconds", type=float, help="of one attempt")
-    submit.add_argument("--run-at", help="not before, as in 2026-02-01T12:00:00Z")
-    submit.add_argument(
-        "--if-busy", choices=["queue", "reject"], help="reject: refused where no slot is free"
-    )
-    submit.add_argument("--max-retries", type=int)
-    submit.add_argument("--tag", action="append", help="may be repeated")
-    submit.add_argument("--metadata", type=_json, help="a JSON object")
-    submit.add_argument("--idempotency-key", help="default: a new one")
+    submit.add_argument("payload", type=json_value, help="a JSON object; - reads it from stdin")
+    add_submit_options(submit)
 
     wait = _of_job(commands.add_parser("wait", help="for its end; prints the job"), _wait)
     wait.add_argument("--timeout", type=float, help="seconds; default: for ever")
@@ -130,13 +109,6 @@ def _of_job(
     parser.set_defaults(command=command)
     parser.add_argument("job_id")
     return parser
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(sys.stdin.read() if text == "-" else text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
 
 
 def _show(told: Any) -> None:

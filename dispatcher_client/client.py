@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
 from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
@@ -15,6 +15,7 @@ from .job import Job, read_job
 from .patience import insist
 from .spool import Entry, Flushed, Spool
 from .stream import Event, Follower
+from .submit_options import SubmitOptions
 from .transport import Answer, Http
 from .waiting import wait_until_over
 
@@ -54,18 +55,7 @@ class Client:
         self,
         model: str,
         payload: Mapping[str, Any],
-        *,
-        callback_url: str | None = None,
-        priority: int | bool | None = None,
-        deadline_seconds: float | None = None,
-        start_deadline_seconds: float | None = None,
-        max_run_seconds: float | None = None,
-        run_at: datetime | str | None = None,
-        if_busy: str | None = None,
-        max_retries: int | None = None,
-        tags: Sequence[str] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        idempotency_key: str | None = None,
+        **options: Unpack[SubmitOptions],
     ) -> Job:
         """The job, durable, once and only once: all tries carry one idempotency key (a new one by default).
 
@@ -74,22 +64,16 @@ class Client:
 
         When nothing answered: `Spooled` if there is a spool, else the last error, with the key in it.
         """
-        fields = {
-            "model": model,
-            "payload": payload,
-            "callback_url": callback_url,
-            "priority": priority,
-            "deadline_seconds": deadline_seconds,
-            "start_deadline_seconds": start_deadline_seconds,
-            "max_run_seconds": max_run_seconds,
-            "run_at": _time(run_at),
-            "if_busy": if_busy,
-            "max_retries": max_retries,
-            "tags": None if tags is None else list(tags),
-            "metadata": metadata,
-        }
-        body = {name: value for name, value in fields.items() if value is not None}
-        entry = Entry(SUBMIT, _key(idempotency_key), body)
+        if unknown := sorted(options.keys() - SubmitOptions.__annotations__.keys()):
+            raise TypeError(f"a submit has no {', '.join(unknown)}")
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        key = _key(given.pop("idempotency_key", None))
+        body = {"model": model, "payload": payload, **given}
+        if "run_at" in body:
+            body["run_at"] = _time(body["run_at"])
+        if "tags" in body:
+            body["tags"] = list(body["tags"])
+        entry = Entry(SUBMIT, key, body)
         return self._send_or_spool(entry, lambda entry, told: read_job(told))
 
     def submit_batch(
@@ -205,7 +189,7 @@ def _job_path(job_id: str) -> str:
     return f"/queue/jobs/{quote(job_id, safe='')}"
 
 
-def _time(at: datetime | str | None) -> str | None:
+def _time(at: Any) -> Any:
     if not isinstance(at, datetime):
         return at
     if at.tzinfo is None:
@@ -213,7 +197,7 @@ def _time(at: datetime | str | None) -> str | None:
     return at.isoformat()
 
 
-def _key(given: str | None) -> str:
+def _key(given: Any) -> str:
     if given is not None and not _KEY.match(given):
         raise ValueError("an idempotency key has 1 to 255 printable ASCII characters without spaces")
     return given or uuid.uuid4().hex

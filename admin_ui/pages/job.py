@@ -22,7 +22,7 @@ from admin_ui.parts.read_only import HistoryAdmin, sees_payloads
 from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, show_json
 from gpus.models import ModelConfig
 from jobs import ports as wiring
-from jobs.api.representations import job_json
+from jobs.api.representations import job_json, summary_json
 from jobs.domain.states import JobState, is_final
 from jobs.events.hub import NEWS, shown_data
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
@@ -129,9 +129,7 @@ def callbacks(job: Job) -> list[Callback]:
 
 def as_clients_read_it(job: Job) -> dict[str, Any]:
     """Without the result, which has its own place on the page."""
-    told = job_json(job)
-    del told["result"], told["result_hidden"]
-    return told
+    return {**summary_json(job)}
 
 
 def embedded(job: Job, name: str, place: int, *, host: str) -> Media | None:

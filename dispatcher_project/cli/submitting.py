@@ -11,14 +11,12 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from dispatcher_project.cli.paint import plain
-from foundation.http_api.json_body import check, compiled, read_json
+from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import Problem
 from jobs import ports as wiring
-from jobs.api import schemas
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job, Tenant
-from jobs.submission.outcomes import Submitted
-from jobs.submission.request import read_request, read_time
+from jobs.submission.request import Submitted, read_item
 from jobs.submission.submit import submit_job
 
 OPERATORS = "operator"
@@ -62,11 +60,11 @@ def tenant_named(name: str | None) -> Tenant:
 def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
     """body: as of POST /queue/submit; None means not given. Raises CommandError and Refused."""
     given = {name: value for name, value in body.items() if value is not None}
-    if errors := check(given, compiled(schemas.batch_item())):
-        raise CommandError("; ".join(f"{error.pointer[1:]}: {plain(error.detail)}" for error in errors))
-    if "run_at" in given and read_time(given["run_at"]) is None:
-        raise CommandError("run_at: a time with a zone, as in 2026-02-01T12:00:00Z")
-    return submit_job(read_request(given), tenant=tenant, ports=wiring.production_ports())
+    try:
+        request = read_item(given)
+    except Problem as problem:
+        raise CommandError(_told(problem)) from None
+    return submit_job(request, tenant=tenant, ports=wiring.production_ports())
 
 
 def wait_for_end(job_id: str, seconds: float | None) -> Job:

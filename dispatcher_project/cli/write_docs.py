@@ -1,6 +1,6 @@
 """The pages of docs/ that are made from code (`manage.py write_docs`): lifecycle.md from the state tables of
 jobs/domain/states.py, model_options.md from the fields of `ModelConfig` and the runners, sweeps.md from the
-registry of sweeps."""
+registry of sweeps, settings.md from the settings; and the client's options of a submit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher_project.cli.settings_page import settings_page
+from dispatcher_project.cli.submit_options import client_module
 from dispatcher_project.settings.dispatcher import DispatcherSettings
-from gpus.api.schemas import schema_of
+from gpus.api.bodies import schema_of
 from gpus.registry.model_fields import all_options, defaults, help_of
 from gpus.runners.registry import BUILT_IN
 from jobs.domain.states import (
@@ -34,6 +35,7 @@ def pages() -> Mapping[Path, Callable[[], str]]:
         DOCS / "model_options.md": model_options_page,
         DOCS / "sweeps.md": sweeps_page,
         DOCS / "settings.md": settings_page,
+        DOCS.parent / "dispatcher_client/submit_options.py": client_module,
     }
 
 

@@ -30,8 +30,8 @@ from dispatcher_project.web.tenant_shares import HOLDER_KEY, InFlight, TooManyIn
 from foundation.http_api.json_body import GO_ON, LATER_KEY
 from foundation.http_api.problems import Problem
 from jobs.api.errors import API_PREFIX
-from jobs.api.parameters import PREFER_WAIT
 from jobs.api.representations import job_url
+from jobs.api.submit import PREFER_WAIT
 from jobs.domain.states import JobState, is_final
 from jobs.events.handover import (
     FOLLOW_HEADER,
@@ -44,7 +44,7 @@ from jobs.events.handover import (
 )
 from jobs.events.hub import EventHub
 from jobs.events.stream import Message, Receive, Send, stream_events, stream_pulse, until_disconnect
-from jobs.submission.outcomes import Outcome, outcome_in
+from jobs.submission.request import Outcome, outcome_in
 
 Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -1,31 +1,63 @@
 """The batcher for submits: those of many clients that come in the same moment are answered by one thread
-together (`dispatcher_project.web.batch_handler`). A thread, a transaction and a round trip to Redis for each
-of them would cost more than all the rest of a submit.
+together. A thread, a transaction and a round trip to Redis for each of them would cost more than all the rest
+of a submit.
 
-Only what is usual goes through it; everything else, and what the batch handler passes on, gets the ordinary
-view (`jobs.api.submit`), which answers the same.
+Only what is usual goes through it. The ordinary view (`jobs.api.submit`), which answers the same, gets what
+is not; what may not submit; what would have to wait for somebody else; and what the database refuses in
+company.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from time import monotonic
+from typing import Any, cast
 
 import structlog
 from django.conf import settings
+from django.db import close_old_connections, connection
 from django.http.request import split_domain_port, validate_host
+from rest_framework.renderers import JSONRenderer
 
+from dispatcher_project.logging import log_request_finished, log_request_started
+from dispatcher_project.web.request_bodies import forget_long_values
 from dispatcher_project.web.response_deadline import is_given_up
 from dispatcher_project.web.tenant_shares import LIGHT_BYTES
-from foundation.http_api.json_body import LATER_KEY
+from foundation.http_api.json_body import LATER_KEY, read_json
 from foundation.http_api.problems import MEDIA_TYPE, Problem
+from gpus.registry import queries as registry
+from jobs import ports as wiring
+from jobs.api import refusals
+from jobs.api.authentication import principal_of_header
+from jobs.api.errors import problem_of
 from jobs.api.representations import API_ROOT
+from jobs.api.submit import (
+    ADMISSION_KEY,
+    Wanted,
+    admitted,
+    answer_submit,
+    idempotency_key,
+    most_body_bytes,
+    read_submit,
+)
+from jobs.domain import scopes
+from jobs.domain.errors import Refused
+from jobs.events.handover import SCOPE_KEY
 from jobs.events.stream import Message, Receive, Send
+from jobs.limits.rate_limits import Admission, admit_each
+from jobs.ports import Ports
+from jobs.reports.jobs import Principal
+from jobs.submission.checks import comes_alone
+from jobs.submission.request import Item
+from jobs.submission.submit import NotTogether, Submission, submit_together
 
 log = structlog.get_logger()
 
@@ -171,7 +203,7 @@ def _is_welcome(host: str) -> bool:
 
 def _broken(error: BaseException) -> Reply:
     """The batch handler failed: what it has stored by then nobody knows."""
-    log.error("batch_handler_failed", exc_info=error)
+    log.error("submit_batch_failed", exc_info=error)
     problem = Problem(500, "internal_error", "Something went wrong on our side.")
     return Reply(500, ((b"content-type", MEDIA_TYPE.encode()),), problem.as_bytes())
 
@@ -195,3 +227,149 @@ def _again(body: bytes, receive: Receive) -> Receive:
         return await receive()
 
     return first_the_body
+
+
+# -- in a thread: a group's answers --------------------------------------------------
+
+_RENDERER = JSONRenderer()
+STILL_ALIVE_SECONDS = 0.5
+
+
+class _Last(threading.local):
+    used_at = -math.inf
+
+
+_last = _Last()
+_ALONE = Reply(pass_on={})
+_ALLOW = ("Allow", "POST, OPTIONS")
+"""As the view has it. The headers of every answer are added in front (admin_ui/middleware.py)."""
+
+
+@dataclass(slots=True)
+class _Case:
+    """A submit that the batcher takes on. tenant_id: the principal's. key: its idempotency key. wanted: its
+    body, once it has a token. became: what it is answered. asked_by: what its lines in the log say."""
+
+    asked: Asked
+    principal: Principal
+    tenant_id: int
+    key: str | None
+    asked_by: Mapping[str, str | None] = field(default_factory=dict)
+    admission: Admission = field(default_factory=Admission)
+    reply: Reply = _ALONE
+    wanted: Wanted = field(init=False)
+    became: Item | Exception | None = None
+
+
+def answer_together(group: Sequence[Asked]) -> list[Reply]:
+    """Each one's reply, in order."""
+    _look_after_connection()
+    try:
+        cases = [_known(asked) for asked in group]
+        _answer([case for case in cases if case is not None], wiring.production_ports())
+        return [_ALONE if case is None else case.reply for case in cases]
+    finally:
+        close_old_connections()
+        forget_long_values(sum(len(asked.body) for asked in group))
+        _last.used_at = monotonic()
+
+
+def _look_after_connection() -> None:
+    """As Django does between requests; but one that was used a moment ago is not asked whether it lives."""
+    close_old_connections()
+    cast("Any", connection).health_check_done = monotonic() - _last.used_at < STILL_ALIVE_SECONDS
+
+
+def _known(asked: Asked) -> _Case | None:
+    """None: for the view."""
+    try:
+        principal = principal_of_header(_text(asked, b"authorization"))
+        if principal is None or principal.tenant_id is None or scopes.Scope.SUBMIT not in principal.scopes:
+            return None
+        if len(asked.body) > most_body_bytes():
+            return None
+        key = idempotency_key(_text(asked, b"idempotency-key") if b"idempotency-key" in asked.named else None)
+    except Exception:  # the view says what it is
+        return None
+    return _Case(asked, principal, principal.tenant_id, key)
+
+
+def _read(case: _Case) -> bool:
+    """Whether the batcher takes it on; what would wait for somebody else is passed on, with its token."""
+    body = case.asked.body
+    try:
+        case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))
+        spec = registry.model_spec(case.wanted.request.body.model)
+        waits = case.wanted.request.reject_if_busy or (spec and comes_alone(spec.payload_schema, body))
+    except Exception as error:
+        case.became = error
+        return True
+    if waits:
+        case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
+    return not waits
+
+
+def _text(asked: Asked, name: bytes) -> str:
+    return asked.named.get(name, b"").decode("latin1")
+
+
+def _answer(cases: Sequence[_Case], ports: Ports) -> None:
+    cases = [case for case in _with_tokens(cases, ports) if case.became or _read(case)]
+    for case in cases:
+        case.asked_by = log_request_started(case.asked.scope, case.asked.named)
+    welcome = [case for case in cases if case.became is None]
+    submits = [
+        Submission([case.wanted.request], case.tenant_id, case.principal.models, case.asked_by)
+        for case in welcome
+    ]
+    try:
+        items: Sequence[Item | Exception] = submit_together(submits, ports)
+    except NotTogether as error:
+        log.info("submits_not_together", submits=len(submits), error=str(error.__cause__).strip())
+        for case in welcome:
+            case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
+        cases, welcome, items = [case for case in cases if case.became is not None], [], []
+    except Exception as error:
+        items = [error] * len(submits)
+    for case, item in zip(welcome, items, strict=True):
+        case.became = item
+    for case in cases:  # from here on nothing is passed on: it may be stored
+        _close(case)
+
+
+def _with_tokens(cases: Sequence[_Case], ports: Ports) -> list[_Case]:
+    """Those that were asked for; the others are left to the view."""
+    by_tenant: dict[int, list[_Case]] = {}
+    for case in cases:
+        by_tenant.setdefault(case.tenant_id, []).append(case)
+    asked: set[int] = set()
+    for tenant_id, of_tenant in by_tenant.items():
+        with suppress(Exception):  # the database is away: the view says so
+            for case, admission in zip(of_tenant, admit_each(tenant_id, len(of_tenant), ports), strict=True):
+                case.admission, case.became = admission, admission.refused
+            asked.add(tenant_id)
+    return [case for case in cases if case.tenant_id in asked]
+
+
+def _close(case: _Case) -> None:
+    """Writes the reply."""
+    item = case.became
+    try:
+        rate = admitted(case.admission)
+        assert item is not None
+        if isinstance(item, Exception) and not isinstance(item, Refused):
+            raise item
+        can_wait = bool(case.asked.scope.get(SCOPE_KEY))
+        answer = answer_submit(item, case.wanted, case.principal, rate, can_wait=can_wait)
+        headers = {"Content-Type": _RENDERER.media_type, **answer.headers}
+        status, content = answer.status, _RENDERER.render(answer.data, _RENDERER.media_type)
+    except Exception as error:
+        with structlog.contextvars.bound_contextvars(**case.asked_by):
+            problem = problem_of(error)
+            refusals.count(problem)
+        headers = {**problem.headers, "Content-Type": MEDIA_TYPE}
+        status, content = problem.status, problem.as_bytes()
+    every = (*headers.items(), _ALLOW, ("Content-Length", str(len(content))))
+    written = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in every]
+    case.reply = Reply(status, written, content)
+    log_request_finished(case.asked.scope, case.asked_by, status, str(case.principal.pk))

@@ -1,6 +1,7 @@
-"""Request bodies: strict JSON that every database can store, checked against the published schema.
+"""Request bodies: strict JSON that every database can store, read into pydantic models.
 
-The schemas are JSON Schema 2020-12, which is what OpenAPI 3.1 uses: one text is the contract and the check.
+A model (`Body`) is the contract and the check: `foundation.http_api.openapi` publishes it. Bounds on depth,
+size and numbers hold before pydantic reads a value (`foundation.foreign_json`).
 """
 
 from __future__ import annotations
@@ -8,16 +9,21 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from heapq import nsmallest
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from jsonschema import Draft202012Validator, ValidationError, validators
-from referencing import Registry
+from django.utils.dateparse import parse_datetime
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
 from rest_framework.parsers import BaseParser
 
 from foundation import json_text
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem, validation_problem
+from foundation.names import NAME_PATTERN
 
 LATER_KEY = "dispatcher.body_comes_later"
 GO_ON = 100
@@ -40,22 +46,6 @@ def require_body(environ: Mapping[str, Any]) -> None:
 DEFAULT_MAX_BYTES = 256 * 1024
 _LONGEST_NAME = 100
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-
-_CODES = {
-    "required": "required",
-    "additionalProperties": "unknown_field",
-    "type": "wrong_type",
-    "enum": "not_a_choice",
-    "const": "not_a_choice",
-    "minimum": "out_of_range",
-    "maximum": "out_of_range",
-    "exclusiveMinimum": "out_of_range",
-    "exclusiveMaximum": "out_of_range",
-    "minLength": "too_short",
-    "maxLength": "too_long",
-    "minItems": "too_few",
-    "maxItems": "too_many",
-}
 
 
 class StrictJsonParser(BaseParser):
@@ -101,17 +91,6 @@ def read_json(raw: bytes) -> Any:
         if errors:
             raise validation_problem(errors)
     return value
-
-
-def check(value: Any, validator: Draft202012Validator) -> list[FieldError]:
-    """What is wrong with the value, by place: the first `MAX_ERRORS`, since a body may have a million."""
-    found = (error for raw in validator.iter_errors(value) for error in _field_errors(raw))
-    return sorted(islice(found, MAX_ERRORS), key=lambda error: error.pointer)
-
-
-def compiled(schema: Mapping[str, Any]) -> Draft202012Validator:
-    """A validator for one of our own schemas. `$ref`s lead nowhere outside it."""
-    return _StrictValidator(schema, registry=Registry())
 
 
 def pointer_to(*path: object) -> str:
@@ -163,52 +142,216 @@ def _bad_text(path: tuple[object, ...], text: str) -> FieldError:
     return FieldError(pointer_to(*path), "invalid_text", f"Text {why}.")
 
 
-def _field_errors(error: ValidationError) -> Iterator[FieldError]:
-    code = _CODES.get(str(error.validator), "invalid")
-    path = [str(part) for part in error.absolute_path]
-    if error.validator == "required":
-        for name in error.validator_value:
-            if name not in error.instance and error.message.startswith(repr(name)):
-                yield FieldError(pointer_to(*path, name), code, "This field is required.")
-    elif error.validator == "additionalProperties":
-        for name in sorted(set(error.instance) - set(error.schema.get("properties", ()))):
-            yield FieldError(pointer_to(*path, name[:100]), code, "There is no such field.")
-    else:
-        yield FieldError(pointer_to(*path), code, _message_of(error))
+# -- models ------------------------------------------------------------------------------------------------
+
+Schema = dict[str, Any]
 
 
-def _message_of(error: ValidationError) -> str:
-    """jsonschema's message without the value: it may be a megabyte, or a secret."""
-    limit = error.validator_value
-    match error.validator:
-        case "type":
-            return f"Must be of type {' or '.join([limit] if isinstance(limit, str) else limit)}."
-        case "enum":
-            return f"Must be one of {', '.join(json.dumps(choice) for choice in limit)}."
-        case "minimum":
-            return f"Must be at least {limit}."
-        case "exclusiveMinimum":
-            return f"Must be greater than {limit}."
-        case "maximum":
-            return f"Must be at most {limit}."
-        case "minLength" | "minItems":
-            return (
-                f"Must have at least {limit} {'characters' if error.validator == 'minLength' else 'items'}."
-            )
-        case "maxLength" | "maxItems":
-            return f"Must have at most {limit} {'characters' if error.validator == 'maxLength' else 'items'}."
-        case "pattern":
-            return f"Must match {limit}."
-        case _:
-            return f"Does not satisfy {error.validator!r} of its schema."
+class Body(BaseModel):
+    """A request's body: no value is converted, and no field is unknown."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    def given(self) -> dict[str, Any]:
+        """The fields that the client wrote, as they were read."""
+        return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-def _strict_pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[ValidationError]:
-    """`$` means the end, as in ECMAScript; Python's would let a newline follow."""
-    if validator.is_type(instance, "string"):
-        exact = pattern[:-1] + r"\Z" if pattern.endswith("$") else pattern
-        if not re.search(exact, instance):
-            yield ValidationError("does not match")
+LEFT_OUT: Any = None
+"""The default of a field that may be left out, and must not be null where it is written."""
 
 
-_StrictValidator = validators.extend(Draft202012Validator, {"pattern": _strict_pattern})
+def not_empty(body: Any) -> Any:
+    """A validator of bodies of which each field may be left out, but not all."""
+    if not body.model_fields_set:
+        raise PydanticCustomError("invalid", "Must have at least one field.")
+    return body
+
+
+BodyType = TypeVar("BodyType", bound=Body)
+
+
+def read_body(body: type[BodyType], value: Any) -> BodyType:
+    """The model; raises Problem 422 with the first `MAX_ERRORS` errors, by place."""
+    try:
+        if type(value) is not dict or len(value) <= len(body.model_fields) + MAX_ERRORS:
+            found: BodyType = body.model_validate(value)
+            return found
+    except ValidationError as error:
+        raise validation_problem(field_errors(error)) from None
+    raise validation_problem(_unknown_fields(body, value))
+
+
+def field_errors(error: ValidationError) -> list[FieldError]:
+    """The first `MAX_ERRORS`, by place."""
+    found = (_field_error(raw) for raw in error.errors(include_url=False, include_input=False))
+    return sorted(islice(found, MAX_ERRORS), key=lambda error: error.pointer)
+
+
+def _unknown_fields(body: type[Body], value: Mapping[str, Any]) -> list[FieldError]:
+    """Of a body with so many that pydantic would collect a million errors."""
+    names = nsmallest(MAX_ERRORS, value.keys() - body.model_fields.keys())
+    return [FieldError(pointer_to(name[:_LONGEST_NAME]), *_ERRORS["extra_forbidden"]) for name in names]
+
+
+_ERRORS = {
+    "missing": ("required", "This field is required."),
+    "extra_forbidden": ("unknown_field", "There is no such field."),
+    "string_type": ("wrong_type", "Must be of type string."),
+    "int_type": ("wrong_type", "Must be of type integer."),
+    "float_type": ("wrong_type", "Must be of type number."),
+    "bool_type": ("wrong_type", "Must be of type boolean."),
+    "list_type": ("wrong_type", "Must be of type array."),
+    "dict_type": ("wrong_type", "Must be of type object."),
+    "model_type": ("wrong_type", "Must be of type object."),
+    "is_instance_of": ("wrong_type", "Must be of type object."),
+    "literal_error": ("not_a_choice", "Must be one of {expected}."),
+    "greater_than_equal": ("out_of_range", "Must be at least {ge}."),
+    "greater_than": ("out_of_range", "Must be greater than {gt}."),
+    "less_than_equal": ("out_of_range", "Must be at most {le}."),
+    "string_too_short": ("too_short", "Must have at least {min_length} characters."),
+    "string_too_long": ("too_long", "Must have at most {max_length} characters."),
+    "too_short": ("too_few", "Must have at least {min_length} items."),
+    "too_long": ("too_many", "Must have at most {max_length} items."),
+    "string_pattern_mismatch": ("invalid", "Must match {pattern}."),
+    "string_unicode": ("invalid_text", "Text contains half a surrogate pair."),
+}
+"""Code and text by pydantic's type of error. No text has the value in it: it may be long, or a secret."""
+
+
+def _field_error(error: Any) -> FieldError:
+    """Of one of pydantic's. The type of an error that our own validators raise is its code."""
+    place = [part for part in error["loc"] if part != "[key]"]
+    pointer = pointer_to(*(part[:_LONGEST_NAME] if isinstance(part, str) else part for part in place))
+    if error["type"] not in _ERRORS:
+        return FieldError(pointer, error["type"], error["msg"])
+    code, text = _ERRORS[error["type"]]
+    limits = {name: whole(value) for name, value in error.get("ctx", {}).items()}
+    return FieldError(pointer, code, text.format_map(limits))
+
+
+# -- types of fields -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of these texts, as in `Annotated[str, Choice("a", "b")]`."""
+
+    values: tuple[str, ...]
+
+    def __init__(self, *values: str) -> None:
+        object.__setattr__(self, "values", values)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.literal_schema(list(self.values))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Schema:
+        return {"enum": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Items:
+    """How many a list may have, which is looked at before they are. most: may depend on settings."""
+
+    least: int = 0
+    most: int | Callable[[], int] | None = None
+    unique: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Schema:
+        found: Schema = handler(schema)
+        limits: Schema = {"minItems": self.least or None, "maxItems": self._most()}
+        limits["uniqueItems"] = self.unique or None
+        return found | {name: limit for name, limit in limits.items() if limit is not None}
+
+    def _most(self) -> int | None:
+        return self.most() if callable(self.most) else self.most
+
+    def _check(self, value: Any) -> Any:
+        if isinstance(value, list):
+            most = self._most()
+            if len(value) < self.least:
+                raise PydanticCustomError(
+                    "too_few", "Must have at least {least} items.", {"least": self.least}
+                )
+            if most is not None and len(value) > most:
+                raise PydanticCustomError("too_many", "Must have at most {most} items.", {"most": most})
+            if self.unique and len(value) > len({one for one in value if isinstance(one, str)}):
+                raise PydanticCustomError("invalid", "Must not have an item twice.")
+        return value
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number within these limits, as in `Annotated[int, Whole(1, 9)]`."""
+
+    least: int
+    most: int | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        number = core_schema.int_schema(strict=True, ge=self.least, le=self.most)
+        return core_schema.no_info_before_validator_function(whole, number)
+
+
+class _Opaque:
+    """Of type object; pydantic neither walks nor copies it."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.is_instance_schema(dict)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> Schema:
+        return {"type": "object"}
+
+
+def whole(value: Any) -> Any:
+    """JSON knows one kind of number: 5.0 is a 5."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def read_time(text: str) -> datetime | None:
+    """In UTC; None for what is no time with a zone, or lies beyond the calendar."""
+    try:
+        parsed = parse_datetime(text)
+        if parsed is None or parsed.tzinfo is None:
+            return None
+        return parsed.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+NO_TIME = "Must be a time with a zone, as in 2026-02-01T12:00:00Z."
+"""What `read_time` could not read."""
+_LONGEST_TIME = 64
+
+
+def _time(value: Any) -> Any:
+    if isinstance(value, datetime):  # of our own code
+        return value
+    if not isinstance(value, str):
+        raise PydanticKnownError("string_type")
+    if len(value) > _LONGEST_TIME:
+        raise PydanticKnownError("string_too_long", {"max_length": _LONGEST_TIME})
+    if (found := read_time(value)) is None:
+        raise PydanticCustomError("invalid", NO_TIME)
+    return found
+
+
+JsonObject = Annotated[dict[str, Any], _Opaque()]
+Time = Annotated[
+    datetime,
+    BeforeValidator(_time),
+    WithJsonSchema({"type": "string", "format": "date-time", "maxLength": _LONGEST_TIME}),
+]
+Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
+
+
+def choices(values: Iterable[str]) -> Choice:
+    """Of an enumeration."""
+    return Choice(*(str(value) for value in values))
+
+
+def about(text: str) -> Any:
+    """A field's description, which the published document has."""
+    return Field(description=text)

@@ -1,12 +1,17 @@
-"""Describing a route in OpenAPI: plain schemas in, drf-spectacular's decorator out."""
+"""Describing a route in OpenAPI: types of bodies and answers in, drf-spectacular's decorator out."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, NotRequired
 
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
+from pydantic import TypeAdapter, WithJsonSchema
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from typing_extensions import TypedDict
 
+from foundation.http_api.json_body import Choice, about
 from foundation.http_api.problems import MEDIA_TYPE
 
 REFUSALS = {
@@ -28,9 +33,89 @@ OPTIONAL_BODY = "x-optional-body"
 """Marks operations for the schema's postprocessing, which says it in the words of OpenAPI."""
 
 
-def reference(name: str) -> dict[str, str]:
-    """To a component that the schema's postprocessing adds."""
-    return {"$ref": f"#/components/schemas/{name}"}
+Instant = Annotated[datetime | str, WithJsonSchema({"type": "string", "format": "date-time"})]
+"""A time in an answer."""
+
+ProblemError = TypedDict(
+    "ProblemError",
+    {
+        "pointer": str,
+        "in": Annotated[str, Choice("body", "query", "path", "header")],
+        "code": str,
+        "detail": str,
+    },
+)
+
+
+class Problem(TypedDict):
+    """An error, as RFC 9457 has it."""
+
+    type: str
+    title: str
+    status: int
+    code: Annotated[str, about("Stable: see docs/api_errors.md.")]
+    detail: str
+    retryable: bool
+    retry_after_seconds: NotRequired[Annotated[int, about("When to try again; as the Retry-After header.")]]
+    errors: NotRequired[list[ProblemError]]
+
+
+class _Published(GenerateJsonSchema):
+    """JSON Schema without titles and without defaults of null; what may be null is one more type."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        return _without_title(super().model_schema(schema))
+
+    def typed_dict_schema(self, schema: Any) -> JsonSchemaValue:
+        return _without_title(super().typed_dict_schema(schema))
+
+    def dict_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().dict_schema(schema)
+        return {name: value for name, value in found.items() if value is not True}
+
+    def default_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().default_schema(schema)
+        return {name: value for name, value in found.items() if (name, value) != ("default", None)}
+
+    def nullable_schema(self, schema: Any) -> JsonSchemaValue:
+        found = self.generate_inner(schema["schema"])
+        if "enum" in found:
+            return {**found, "enum": [*found["enum"], None]}
+        if "type" in found:
+            types = found["type"] if isinstance(found["type"], list) else [found["type"]]
+            return {**found, "type": [*types, "null"]}
+        return {"anyOf": [found, {"type": "null"}]}
+
+
+def _without_title(schema: JsonSchemaValue) -> JsonSchemaValue:
+    return {name: value for name, value in schema.items() if name != "title"}
+
+
+_PLACE = "#/components/schemas/{model}"
+# of the process: what its routes were described with, by name
+_described: dict[str, Any] = {"Problem": Problem}
+
+
+def json_schema(type_: Any) -> JsonSchemaValue:
+    """Of one type, as it is published."""
+    return TypeAdapter(type_).json_schema(ref_template=_PLACE, schema_generator=_Published)
+
+
+def components() -> dict[str, JsonSchemaValue]:
+    """The named schemas of all routes that are described."""
+    types = [(name, "validation", TypeAdapter(type_)) for name, type_ in sorted(_described.items())]
+    _, found = TypeAdapter.json_schemas(types, ref_template=_PLACE, schema_generator=_Published)  # type: ignore[arg-type]
+    return dict(found["$defs"])
+
+
+def reference(type_: Any) -> dict[str, str]:
+    """To the type's component, which the schema's postprocessing adds."""
+    known = _described.setdefault(type_.__name__, type_)
+    assert known is type_, f"two components are named {type_.__name__}"
+    return {"$ref": _PLACE.format(model=type_.__name__)}
 
 
 def described(
@@ -39,23 +124,23 @@ def described(
     *,
     answers: Mapping[int, Any],
     refusals: Sequence[int] = (),
-    body: str | None = None,
+    body: Any = None,
     body_required: bool = True,
     parameters: Sequence[OpenApiParameter] = (),
     description: str = "",
     tag: str = "queue",
     public: bool = False,
 ) -> Callable[[Any], Any]:
-    """answers: component name by status; None: no body. body: component name of the request."""
+    """answers: the body's type by status; None: no body. body: the `Body` of the request."""
     responses: dict[Any, Any] = {}
-    for status, name in answers.items():
-        responses[(status, "application/json") if name else status] = OpenApiResponse(
-            response=reference(name) if name else None, description=summary
+    for status, type_ in answers.items():
+        responses[(status, "application/json") if type_ else status] = OpenApiResponse(
+            response=reference(type_) if type_ else None, description=summary
         )
     refused = {*refusals, *(() if public else _ALWAYS), *((400, 408, 413, 415, 422) if body else ())}
     for status in sorted(refused):
-        responses[(status, MEDIA_TYPE)] = OpenApiResponse(reference("Problem"), REFUSALS[status])
-    return extend_schema(
+        responses[(status, MEDIA_TYPE)] = OpenApiResponse(reference(Problem), REFUSALS[status])
+    describe = extend_schema(
         operation_id=operation,
         summary=summary,
         description=description or summary,
@@ -66,3 +151,10 @@ def described(
         auth=[] if public else None,
         extensions={OPTIONAL_BODY: True} if body and not body_required else None,
     )
+
+    def decorate(method: Any) -> Any:
+        found = describe(method)
+        found.answers = answers  # which tests compare with real ones
+        return found
+
+    return decorate

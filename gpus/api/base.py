@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Protocol, TypeVar, cast
 
 from drf_spectacular.utils import OpenApiParameter
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
-from foundation.http_api.json_body import check, compiled
-from foundation.http_api.problems import FieldError, Problem, validation_problem
+from foundation.http_api.json_body import BodyType, read_body
+from foundation.http_api.problems import FieldError, Problem
+from foundation.names import NAME_PATTERN
 from gpus.api.permissions import IsOperator
-from gpus.api.schemas import NAME
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
@@ -58,22 +57,14 @@ def actor(request: Request) -> str:
     return str(cast("Any", request.user).name)
 
 
-def read_body(data: Any, validator: Draft202012Validator) -> dict[str, Any]:
-    """Raises Problem 422."""
-    errors = check(data, validator)
-    if errors:
-        raise validation_problem(errors)
-    return cast("dict[str, Any]", data)
-
-
-def read_optional_body(data: Any, validator: Draft202012Validator) -> dict[str, Any]:
+def read_optional_body(body: type[BodyType], data: Any) -> BodyType:
     """Of a request that may have none. Raises Problem 422."""
-    return read_body({} if data is None else data, validator)
+    return read_body(body, {} if data is None else data)
 
 
 def is_name(text: str) -> bool:
     """Whether it can be the name of anything: what can't is not even looked for."""
-    return not check(text, _name_validator())
+    return re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def model_name(text: str) -> str:
@@ -108,8 +99,3 @@ def problem_of_refusal(refused: RegistryRefused, place: str | None = None) -> Pr
     place = place or ("path" if refused.status == 404 else "body")
     error = FieldError(refused.pointer, refused.code, str(refused), place=place)
     return Problem(refused.status, refused.code, str(refused), errors=[error])
-
-
-@lru_cache(maxsize=1)
-def _name_validator() -> Draft202012Validator:
-    return compiled(NAME)

@@ -5,17 +5,13 @@ Tenants are paused above this floor, in the same words.
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 from drf_spectacular.utils import OpenApiParameter
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import allow_only
+from gpus.api import answers, bodies
 from gpus.api.base import (
     MODEL,
     SERVER,
@@ -26,7 +22,6 @@ from gpus.api.base import (
     refusing,
     server_name,
 )
-from gpus.api.control_schemas import free_body, pause_body
 from gpus.health.circuits import all_circuits, reset_circuit
 from gpus.models import Pause
 from gpus.protocol import CircuitKind
@@ -57,9 +52,9 @@ class PauseModel(_SwitchView):
     @described(
         "pause_model",
         "Pause a model",
-        answers={200: "Switched"},
+        answers={200: answers.Switched},
         refusals=(403, 404),
-        body="PauseBody",
+        body=bodies.PauseBody,
         body_required=False,
         parameters=(MODEL,),
         tag="admin",
@@ -78,7 +73,7 @@ class ResumeModel(_SwitchView):
     @described(
         "resume_model",
         "End the pause of a model",
-        answers={200: "Switched"},
+        answers={200: answers.Switched},
         refusals=(403, 404),
         parameters=(MODEL,),
         tag="admin",
@@ -95,9 +90,9 @@ class PauseSystem(_SwitchView):
     @described(
         "pause_system",
         "Pause everything",
-        answers={200: "Switched"},
+        answers={200: answers.Switched},
         refusals=(403,),
-        body="PauseBody",
+        body=bodies.PauseBody,
         body_required=False,
         tag="admin",
         description=WAITING,
@@ -114,7 +109,7 @@ class ResumeSystem(_SwitchView):
     @described(
         "resume_system",
         "End the pause of everything",
-        answers={200: "Switched"},
+        answers={200: answers.Switched},
         refusals=(403,),
         tag="admin",
     )
@@ -125,10 +120,10 @@ class ResumeSystem(_SwitchView):
 
 def read_reason(request: Request) -> str:
     """Of a body that may be left out. Raises Problem 422."""
-    return str(read_optional_body(request.data, _pause_validator()).get("reason", ""))
+    return read_optional_body(bodies.PauseBody, request.data).reason
 
 
-def switched_json(kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -> dict[str, Any]:
+def switched_json(kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -> answers.Switched:
     return {
         "kind": kind.value,
         "name": name,
@@ -138,18 +133,13 @@ def switched_json(kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -
     }
 
 
-@lru_cache(maxsize=1)
-def _pause_validator() -> Draft202012Validator:
-    return compiled(pause_body())
-
-
 class CircuitList(RegistryView):
     needs = {"GET": "gpus.view_server"}
 
     @described(
         "list_circuits",
         "Servers and models that failed last",
-        answers={200: "Circuits"},
+        answers={200: answers.Circuits},
         refusals=(400, 403),
         tag="admin",
         description="Who is not listed is closed and did not fail last. An index that was made anew begins "
@@ -175,7 +165,7 @@ class ResetServerCircuit(_ResetView):
     @described(
         "reset_server_circuit",
         "Close the circuit of a server",
-        answers={200: "CircuitReset"},
+        answers={200: answers.CircuitReset},
         refusals=(403, 404),
         parameters=(SERVER,),
         tag="admin",
@@ -191,7 +181,7 @@ class ResetModelCircuit(_ResetView):
     @described(
         "reset_model_circuit",
         "Close the circuit of a model",
-        answers={200: "CircuitReset"},
+        answers={200: answers.CircuitReset},
         refusals=(403, 404),
         parameters=(MODEL,),
         tag="admin",
@@ -207,7 +197,7 @@ class Quarantine(RegistryView):
     @described(
         "list_quarantine",
         "Slots in quarantine, the oldest first",
-        answers={200: "Quarantine"},
+        answers={200: answers.Quarantine},
         refusals=(400, 403),
         tag="admin",
         description="Slots whose GPU may still be busy with a run that nobody controls.",
@@ -223,16 +213,16 @@ class FreeSlot(RegistryView):
     @described(
         "free_slot",
         "Say that a slot in quarantine is free",
-        answers={200: "SlotFreed"},
+        answers={200: answers.SlotFreed},
         refusals=(403, 404, 409),
-        body="FreeBody",
+        body=bodies.FreeBody,
         parameters=(SERVER, _INDEX),
         tag="admin",
         description="For an operator who knows that nothing runs there any more: the next job starts on it "
         "at once. Said of a GPU that is still busy, two runs share it. 409: it is not in quarantine.",
     )
     def post(self, request: Request, server: str, index: str) -> Response:
-        body = read_optional_body(request.data or None, _free_validator())
+        body = read_optional_body(bodies.FreeBody, request.data or None)
         ports = self.ports()
         done = refusing(
             lambda: free_slot(
@@ -240,14 +230,9 @@ class FreeSlot(RegistryView):
                 by=actor(request),
                 leases=ports.leases,
                 at=ports.clock.now(),
-                reason=body.get("reason", ""),
+                reason=body.reason,
             ),
             place="path",
         )
         ports.send_wakes(done.wakes)
         return Response({"slot": done.slot, "attempts": list(done.attempts), "live": done.mirrored})
-
-
-@lru_cache(maxsize=1)
-def _free_validator() -> Draft202012Validator:
-    return compiled(free_body())

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from drf_spectacular.utils import OpenApiParameter
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
+from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import PARAMETERS, CursorPages, allow_only, text_parameter, text_schema
-from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
-from gpus.api.control_schemas import revert_body
+from gpus.api import answers, bodies
+from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, refusing
 from gpus.api.views import config_json
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig
 from gpus.registry.controls import revert_model
@@ -35,7 +33,7 @@ class Audit(RegistryView):
     @described(
         "list_audit_entries",
         "What operators did, the last first",
-        answers={200: "AuditPage"},
+        answers={200: answers.AuditPage},
         refusals=(400, 403),
         parameters=(*(OpenApiParameter(name, text_schema(_MAX_LENGTH)) for name in _FILTERS), *PARAMETERS),
         tag="admin",
@@ -68,7 +66,7 @@ class ConfigVersions(RegistryView):
     @described(
         "list_model_config_versions",
         "What a model's configuration was, the last change first",
-        answers={200: "ConfigVersionPage"},
+        answers={200: answers.ConfigVersionPage},
         refusals=(400, 403, 404),
         parameters=(MODEL, *PARAMETERS),
         tag="admin",
@@ -91,20 +89,15 @@ class RevertConfig(RegistryView):
     @described(
         "revert_model_config",
         "Bring a model's configuration back to one of its versions",
-        answers={200: "ModelConfig"},
+        answers={200: answers.ModelConfig},
         refusals=(403, 404),
-        body="RevertBody",
+        body=bodies.RevertBody,
         parameters=(MODEL,),
         tag="admin",
         description="The revert is a new version itself: nothing of the history is lost.",
     )
     def post(self, request: Request, model: str) -> Response:
-        number, name = read_body(request.data, _revert_validator())["number"], model_name(model)
+        number, name = read_body(bodies.RevertBody, request.data).number, model_name(model)
         by, leases = actor(request), self.ports().leases
         found = refusing(lambda: revert_model(name, number, by=by, leases=leases))
         return Response(config_json(found.config, found.pool))
-
-
-@lru_cache(maxsize=1)
-def _revert_validator() -> Draft202012Validator:
-    return compiled(revert_body())

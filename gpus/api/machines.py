@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from functools import lru_cache
 from typing import Any
 
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
+from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
-from gpus.api.base import MACHINE, RegistryView, actor, is_name, problem_of_refusal, read_body, refusing
-from gpus.api.control_schemas import machine_change
+from gpus.api import answers, bodies
+from gpus.api.base import MACHINE, RegistryView, actor, is_name, problem_of_refusal, refusing
 from gpus.api.servers import servers_json
 from gpus.models import Server
 from gpus.protocol import DesiredState
@@ -26,7 +24,7 @@ class MachineDetail(RegistryView):
     @described(
         "get_machine",
         "The servers of a machine",
-        answers={200: "Machine"},
+        answers={200: answers.Machine},
         refusals=(403, 404),
         parameters=(MACHINE,),
         tag="admin",
@@ -37,15 +35,15 @@ class MachineDetail(RegistryView):
     @described(
         "patch_machine",
         "Switch all servers of a machine on, draining or off",
-        answers={200: "Machine"},
+        answers={200: answers.Machine},
         refusals=(403, 404),
-        body="MachineChange",
+        body=bodies.MachineChange,
         parameters=(MACHINE,),
         tag="admin",
         description="All of them or none, and no other server. What the states mean: PATCH of a server.",
     )
     def patch(self, request: Request, machine: str) -> Response:
-        wanted = DesiredState(read_body(request.data, _validator())["desired"])
+        wanted = DesiredState(read_body(bodies.MachineChange, request.data).desired)
         name, by, ports = _machine_name(machine), actor(request), self.ports()
         done = refusing(lambda: switch_machine(name, wanted, by=by, leases=ports.leases))
         ports.send_wakes(done.wakes)
@@ -65,8 +63,3 @@ def _machine_name(text: str) -> str:
     if not is_name(text):
         raise problem_of_refusal(unknown_machine(text[:64]))
     return text
-
-
-@lru_cache(maxsize=1)
-def _validator() -> Draft202012Validator:
-    return compiled(machine_change())

@@ -6,15 +6,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from drf_spectacular.utils import OpenApiParameter
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
+from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import (
     PARAMETERS,
@@ -25,8 +23,8 @@ from foundation.http_api.parameters import (
     text_schema,
     whole_parameter,
 )
-from gpus.api.base import SERVER, RegistryView, actor, read_body, refusing, server_name, unknown_server
-from gpus.api.control_schemas import server_change
+from gpus.api import answers, bodies
+from gpus.api.base import SERVER, RegistryView, actor, refusing, server_name, unknown_server
 from gpus.health.pinned_servers import BEAT_SECONDS
 from gpus.leasing.store import TELEMETRY_KEPT
 from gpus.leasing.values import Measured
@@ -51,7 +49,7 @@ class Servers(RegistryView):
     @described(
         "list_servers",
         "GPU servers by name, as they are wanted and as they are",
-        answers={200: "ServerPage"},
+        answers={200: answers.ServerPage},
         refusals=(400, 403),
         parameters=(
             OpenApiParameter("pool", text_schema()),
@@ -83,7 +81,7 @@ class ServerDetail(RegistryView):
     @described(
         "get_server",
         "A GPU server",
-        answers={200: "Server"},
+        answers={200: answers.Server},
         refusals=(403, 404),
         parameters=(SERVER,),
         tag="admin",
@@ -94,24 +92,24 @@ class ServerDetail(RegistryView):
     @described(
         "patch_server",
         "Switch a server on, draining or off; change its slots",
-        answers={200: "Server"},
+        answers={200: answers.Server},
         refusals=(403, 404),
-        body="ServerChange",
+        body=bodies.ServerChange,
         parameters=(SERVER,),
         tag="admin",
         description="draining: what runs there ends, nothing starts. off: what runs is stopped within about "
         "a second and waits again in its old place; it costs no try.",
     )
     def patch(self, request: Request, server: str) -> Response:
-        body = read_body(request.data, _validator())
+        body = read_body(bodies.ServerChange, request.data)
         ports = self.ports()
         found = refusing(
             lambda: change_server(
                 server_name(server),
                 by=actor(request),
                 leases=ports.leases,
-                slots=body.get("slots"),
-                desired=DesiredState(body["desired"]) if "desired" in body else None,
+                slots=body.slots,
+                desired=DesiredState(body.desired) if body.desired else None,
             )
         )
         if found is None:
@@ -143,20 +141,20 @@ class ServerDetail(RegistryView):
         return Response({**found, "live": live and found["live"]})
 
 
-def servers_json(rows: Sequence[Server], leases: LeasesOf) -> list[dict[str, Any]]:
+def servers_json(rows: Sequence[Server], leases: LeasesOf) -> list[answers.Server]:
     """rows: with pools and placements fetched."""
     seen, paused = observe(rows, leases), read_paused().models
     return [_server(row, seen[row.name], paused) for row in rows]
 
 
-def _server(row: Server, seen: Observed, paused: Collection[str]) -> dict[str, Any]:
+def _server(row: Server, seen: Observed, paused: Collection[str]) -> answers.Server:
     return {
         "server": row.name,
         "pool": row.pool_id,
         "fleet": row.pool.fleet,
         "slots": row.slots,
         "desired": row.desired,
-        "observed": asdict(seen),
+        "observed": cast("answers.Observed", asdict(seen)),
         "host": row.host,
         "machine": row.machine,
         "healthy": row.healthy,
@@ -170,11 +168,6 @@ def _server(row: Server, seen: Observed, paused: Collection[str]) -> dict[str, A
         ],
         "live": seen.state != "unknown",
     }
-
-
-@lru_cache(maxsize=1)
-def _validator() -> Draft202012Validator:
-    return compiled(server_change())
 
 
 KEPT_SECONDS = round(TELEMETRY_KEPT * BEAT_SECONDS)
@@ -197,7 +190,7 @@ class Telemetry(RegistryView):
     @described(
         "get_server_telemetry",
         "What the worker of a server measured lately",
-        answers={200: "Telemetry"},
+        answers={200: answers.Telemetry},
         refusals=(400, 403, 404),
         parameters=(
             SERVER,

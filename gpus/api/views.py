@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import lru_cache
 from typing import Any
 
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
+from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from foundation.http_api.problems import FieldError, validation_problem
-from gpus.api import schemas
-from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, read_body, refusing
+from gpus.api import answers, bodies
+from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, refusing
 from gpus.health.health import look_at_registered
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import REGISTRY_CHANGED
@@ -31,9 +29,9 @@ class Register(RegistryView):
     @described(
         "register_server",
         "Put a model on a GPU server",
-        answers={201: "Registered", 200: "Registered"},
+        answers={201: answers.Registered, 200: answers.Registered},
         refusals=(403, 409),
-        body="Register",
+        body=bodies.Register,
         tag="admin",
         description="201: the server is new, 200: it was known. Live at once, without a restart. "
         "An unknown model is made with the defaults and the fields given here. "
@@ -41,12 +39,13 @@ class Register(RegistryView):
         "lost where it has no health endpoint, or that it does not answer.",
     )
     def post(self, request: Request) -> Response:
-        body = read_body(request.data, _register_validator())
+        body = read_body(bodies.Register, request.data)
+        given = body.given()
         ports = self.ports()
         found = refusing(
             lambda: register_server(
-                **{name: body[name] for name in _OWN if name in body},
-                model_fields={name: body[name] for name in FIELDS if name in body},
+                **{name: given[name] for name in _OWN if name in given},
+                model_fields={name: given[name] for name in FIELDS if name in given},
                 by=actor(request),
                 leases=ports.leases,
             )
@@ -54,7 +53,7 @@ class Register(RegistryView):
         ports.announce([REGISTRY_CHANGED])  # workers consume a new pool's queue before its first job comes
         ports.send_wakes(found.wakes)
         warnings = look_at_registered(found, transport=ports.transport, now=ports.clock.now)
-        said = _registered(found, body["endpoint"]) | {"warnings": [asdict(one) for one in warnings]}
+        said = _registered(found, body.endpoint) | {"warnings": [asdict(one) for one in warnings]}
         return Response(said, status=201 if found.created else 200)
 
 
@@ -62,7 +61,7 @@ class ModelConfigs(RegistryView):
     needs = {"GET": "gpus.view_modelconfig"}
 
     @described(
-        "list_model_configs", "All models", answers={200: "ModelConfigs"}, refusals=(403,), tag="admin"
+        "list_model_configs", "All models", answers={200: answers.ModelConfigs}, refusals=(403,), tag="admin"
     )
     def get(self, request: Request) -> Response:
         rows = ModelConfig.objects.select_related("pool")
@@ -80,7 +79,7 @@ class ModelConfigDetail(RegistryView):
     @described(
         "get_model_config",
         "How a model is run",
-        answers={200: "ModelConfig"},
+        answers={200: answers.ModelConfig},
         refusals=(403, 404),
         parameters=(MODEL,),
         tag="admin",
@@ -94,9 +93,9 @@ class ModelConfigDetail(RegistryView):
     @described(
         "put_model_config",
         "Replace a model's configuration",
-        answers={200: "ModelConfig", 201: "ModelConfig"},
+        answers={200: answers.ModelConfig, 201: answers.ModelConfig},
         refusals=(403, 404, 409),
-        body="ModelConfigBody",
+        body=bodies.ModelConfigBody,
         parameters=(MODEL,),
         tag="admin",
         description="Fields left out get their defaults. An unknown model is made (201), in its own pool.",
@@ -107,9 +106,9 @@ class ModelConfigDetail(RegistryView):
     @described(
         "patch_model_config",
         "Change some fields of a model's configuration",
-        answers={200: "ModelConfig"},
+        answers={200: answers.ModelConfig},
         refusals=(403, 404, 409),
-        body="ModelConfigBody",
+        body=bodies.ModelConfigBody,
         parameters=(MODEL,),
         tag="admin",
     )
@@ -129,7 +128,7 @@ class ModelConfigDetail(RegistryView):
         return Response(status=204)
 
     def _write(self, request: Request, model: str, *, replace: bool) -> Response:
-        body = read_body(request.data, _config_validator())
+        body = read_body(bodies.ModelConfigBody, request.data).given()
         if body.get("model", model) != model:
             raise validation_problem(
                 [FieldError("/model", "mismatch", "The model's name is the one in the path.")]
@@ -172,13 +171,3 @@ def config_json(row: ModelConfig, pool: Pool) -> dict[str, Any]:
         "fleet": pool.fleet,
         **read_fields(row, pool),
     }
-
-
-@lru_cache(maxsize=1)
-def _register_validator() -> Draft202012Validator:
-    return compiled(schemas.register_body())
-
-
-@lru_cache(maxsize=1)
-def _config_validator() -> Draft202012Validator:
-    return compiled(schemas.model_config_body())

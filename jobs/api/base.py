@@ -10,6 +10,7 @@ from rest_framework.views import APIView
 
 from foundation.http_api.problems import Problem
 from jobs import ports as wiring
+from jobs.api import answers
 from jobs.api.authentication import IsKnown
 from jobs.api.parameters import job_id_of, unknown_job
 from jobs.api.representations import job_json, summary_json
@@ -43,13 +44,13 @@ def tenant_of(request: Request) -> int:
     return tenant_id
 
 
-def shown_job(request: Request, job: Job) -> dict[str, Any]:
+def shown_job(request: Request, job: Job) -> answers.Job:
     """As its reader may see it."""
     reader = principal_of(request)
     return job_json(job, with_result=may_see_payloads(reader), in_full=may_see_details(reader))
 
 
-def job_summaries(request: Request, jobs: Iterable[Job]) -> list[dict[str, Any]]:
+def job_summaries(request: Request, jobs: Iterable[Job]) -> list[answers.JobSummary]:
     """For lists."""
     in_full = may_see_details(principal_of(request))
     return [summary_json(job, in_full=in_full) for job in jobs]

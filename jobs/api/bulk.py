@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import lru_cache
 
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
+from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
-from gpus.api.base import actor, read_body
-from jobs.api.bulk_schemas import bulk_body
+from gpus.api.base import actor
+from jobs.api import answers, bodies
 from jobs.api.dead_letters import OperatorView
 from jobs.api.job_filters import body_filter
 from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
@@ -24,8 +22,8 @@ _AGAIN = "Up to a thousand per call: ask again while something remains."
 
 class BulkView(OperatorView):
     def carry_out(self, request: Request, deed: BulkAction) -> Response:
-        asked = read_body(request.data, _validator())
-        chosen, dry_run = body_filter(asked["filter"], "/filter"), asked.get("dry_run", False)
+        asked = read_body(bodies.BulkBody, request.data)
+        chosen, dry_run = body_filter(asked.filter.given(), "/filter"), asked.dry_run
         if dry_run:
             done = BulkOutcome(0, count(chosen, deed), 0)
         else:
@@ -37,9 +35,9 @@ class CancelJobs(BulkView):
     @described(
         "cancel_jobs",
         "Cancel all jobs that match",
-        answers={200: "BulkOutcome"},
+        answers={200: answers.BulkOutcome},
         refusals=_REFUSALS,
-        body="BulkBody",
+        body=bodies.BulkBody,
         tag="admin",
         description=f"Those that wait are cancelled, those that run are being stopped. {_AGAIN}",
     )
@@ -51,9 +49,9 @@ class RetryJobs(BulkView):
     @described(
         "retry_jobs",
         "Retry all failed jobs that match",
-        answers={200: "BulkOutcome"},
+        answers={200: answers.BulkOutcome},
         refusals=_REFUSALS,
-        body="BulkBody",
+        body=bodies.BulkBody,
         tag="admin",
         description=f"Dead letters only; those that failed longest ago first. {_AGAIN}",
     )
@@ -65,16 +63,11 @@ class DismissDeadLetters(BulkView):
     @described(
         "dismiss_dead_letters",
         "Take all failed jobs that match off the list",
-        answers={200: "BulkOutcome"},
+        answers={200: answers.BulkOutcome},
         refusals=_REFUSALS,
-        body="BulkBody",
+        body=bodies.BulkBody,
         tag="admin",
         description=_AGAIN,
     )
     def post(self, request: Request) -> Response:
         return self.carry_out(request, BulkAction.DISMISS)
-
-
-@lru_cache(maxsize=1)
-def _validator() -> Draft202012Validator:
-    return compiled(bulk_body())

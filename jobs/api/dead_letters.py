@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 
 from drf_spectacular.utils import OpenApiParameter
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
 from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api.base import actor, read_optional_body
 from gpus.api.permissions import IsOperator
+from jobs.api import answers, bodies
 from jobs.api.base import JobView, job_summaries, require_visible, shown_job, visible_job
-from jobs.api.bulk_schemas import retry_body
 from jobs.api.job_filters import PARAMETERS as FILTERS
 from jobs.api.job_filters import body_filter, query_filter
 from jobs.api.pages import PARAMETERS, JobPages
@@ -37,7 +34,7 @@ class DeadLetters(OperatorView):
     @described(
         "list_dead_letters",
         "Failed jobs, newest first",
-        answers={200: "JobPage"},
+        answers={200: answers.JobPage},
         refusals=(400, 403),
         parameters=(*FILTERS, *PARAMETERS),
         tag="admin",
@@ -53,7 +50,7 @@ class DeadLetterGroups(OperatorView):
     @described(
         "list_dead_letter_groups",
         "Failed jobs by kind of failure, the largest groups first",
-        answers={200: "DeadLetterGroups"},
+        answers={200: answers.DeadLetterGroups},
         refusals=(400, 403),
         parameters=FILTERS,
         tag="admin",
@@ -68,10 +65,10 @@ class RetryDeadLetters(OperatorView):
     @described(
         "retry_dead_letters",
         "Retry failed jobs, all or those that match, up to a thousand per call",
-        answers={200: "Retried"},
+        answers={200: answers.Retried},
         refusals=(400, 403),
         parameters=(*FILTERS, OpenApiParameter("dry_run", {"enum": ["true", "false"]})),
-        body="RetryBody",
+        body=bodies.RetryBody,
         body_required=False,
         tag="admin",
         description="Which ones say the parameters and the body together. With `dry_run` nothing is retried, "
@@ -89,7 +86,7 @@ class RetryDeadLetter(OperatorView):
     @described(
         "retry_dead_letter",
         "Retry a failed job: a new round with its own budget",
-        answers={200: "Job"},
+        answers={200: answers.Job},
         refusals=(403, 404, 409),
         parameters=(JOB_ID,),
         tag="admin",
@@ -104,7 +101,7 @@ class DeadLetter(OperatorView):
     @described(
         "get_dead_letter",
         "A failed job with its attempts",
-        answers={200: "Job"},
+        answers={200: answers.Job},
         refusals=(403, 404),
         parameters=(JOB_ID,),
         tag="admin",
@@ -128,15 +125,11 @@ class DeadLetter(OperatorView):
 def _asked_for(request: Request) -> tuple[JobFilter, bool]:
     """The filter, from the query and the body together, and whether it is a dry run. Raises Problem."""
     in_query = query_filter(request, "dry_run")
-    body = read_optional_body(request.data, _retry_validator())
-    if twice := sorted(set(body) & set(request.query_params)):
+    body = read_optional_body(bodies.RetryBody, request.data)
+    given = body.given()
+    if twice := sorted(set(given) & set(request.query_params)):
         raise validation_problem([FieldError(f"/{twice[0]}", "invalid", "It stands in the query already.")])
-    named = {name: value for name, value in body.items() if name != "dry_run"}
+    named = {name: value for name, value in given.items() if name != "dry_run"}
     in_body = body_filter(named, "")
-    dry_run = body.get("dry_run", False) or flag_parameter(request, "dry_run")
+    dry_run = body.dry_run or flag_parameter(request, "dry_run")
     return replace(in_query, **{name: getattr(in_body, name) for name in named}), dry_run
-
-
-@lru_cache(maxsize=1)
-def _retry_validator() -> Draft202012Validator:
-    return compiled(retry_body())

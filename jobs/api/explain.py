@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any, cast
+from typing import cast
 
-from django.conf import settings
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
-from foundation.http_api.problems import validation_problem
+from jobs.api import answers
 from jobs.api.base import JobView, principal_of, tenant_of, visible_job
 from jobs.api.parameters import JOB_ID, allow_only
 from jobs.api.representations import starts_json
-from jobs.api.submit import PacedView
-from jobs.api.submit_form import ENVELOPE_BYTES, submit_errors
+from jobs.api.submit import PacedView, most_body_bytes
 from jobs.operations.explain_job import Explanation, estimate_job, explain_job
 from jobs.submission.checks import check_request
-from jobs.submission.request import read_request
+from jobs.submission.request import Submit, read_request
 
 
 class ExplainJob(JobView):
     @described(
         "explain_job",
         "Why a job waits, and when it will start",
-        answers={200: "Explanation"},
+        answers={200: answers.Explanation},
         refusals=(404,),
         parameters=(JOB_ID,),
         description="Reasons, most binding first: the first one is what to change first. Of other tenants it "
@@ -41,32 +39,31 @@ class ExplainJob(JobView):
 
 class EstimateJob(PacedView):
     def max_body_bytes(self) -> int:
-        return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
+        return most_body_bytes()
 
     @described(
         "estimate_job",
         "What a job would wait for if it were submitted now",
-        answers={200: "Estimate"},
+        answers={200: answers.Estimate},
         refusals=(403, 429),
-        body="Submit",
+        body=Submit,
         description="The body of a submit, checked and paced like one: it costs a token of the rate. "
         "Nothing is stored. What a submit would be refused with now (rate, quota, a full queue) comes first.",
     )
     def post(self, request: Request) -> Response:
         tenant_id = tenant_of(request)
         headers = self.take_token(request, tenant_id)
-        errors = submit_errors(request.data)
-        if errors:
-            raise validation_problem(errors)
-        wanted = read_request(cast("dict[str, Any]", request.data))
+        wanted = read_request(request.data)
         check_request(wanted, tenant=tenant_id, ports=self.ports, key_models=principal_of(request).models)
-        found = estimate_job(wanted.model, tenant_id, wanted.priority, self.ports, run_at=wanted.run_at)
+        found = estimate_job(
+            wanted.body.model, tenant_id, wanted.body.priority, self.ports, run_at=wanted.body.run_at
+        )
         return Response(explanation_json(found), headers=headers)
 
 
-def explanation_json(found: Explanation) -> dict[str, Any]:
+def explanation_json(found: Explanation) -> answers.Estimate:
     return {
-        "reasons": [asdict(reason) for reason in found.reasons],
+        "reasons": cast("list[answers.Reason]", [asdict(reason) for reason in found.reasons]),
         "position": found.position,
         "starts_in": starts_json(found.starts),
     }

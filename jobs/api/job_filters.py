@@ -10,14 +10,12 @@ from typing import Any
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from foundation.http_api.problems import FieldError, Problem, parameter_problem, validation_problem
-from jobs.api.bulk_schemas import FINGERPRINT
+from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from jobs.api.parameters import (
-    NO_TIME,
+    FINGERPRINT,
     TEXT,
     allow_only,
     fingerprint_parameter,
-    read_time,
     text_parameter,
 )
 from jobs.domain.states import JobState
@@ -47,13 +45,8 @@ def query_filter(request: Request, *others: str) -> JobFilter:
 
 
 def body_filter(given: Mapping[str, Any], at: str) -> JobFilter:
-    """given: checked against its schema. at: pointer to it. Raises Problem 422."""
+    """given: the fields of a `bodies.BulkFilter`. at: pointer to it. Raises Problem 422."""
     values = dict(given)
-    for name in ("created_after", "created_before"):
-        if name in values and (moment := read_time(values[name])) is not None:
-            values[name] = moment
-        elif name in values:
-            raise validation_problem([FieldError(f"{at}/{name}", "invalid", NO_TIME)])
     if "state" in values:
         values["state"] = JobState(values["state"])
     chosen = JobFilter(**values)

@@ -12,7 +12,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.openapi import REFUSALS, described, reference
+from foundation.http_api.openapi import Problem as ProblemJson
 from foundation.http_api.problems import MEDIA_TYPE, FieldError, Problem
+from jobs.api import answers
 from jobs.api.base import (
     JobView,
     job_summaries,
@@ -49,7 +51,7 @@ class Jobs(JobView):
     @described(
         "list_jobs",
         "Your jobs, newest first",
-        answers={200: "JobPage"},
+        answers={200: answers.JobPage},
         refusals=(400,),
         parameters=(
             OpenApiParameter("status", str, enum=_STATUSES),
@@ -85,7 +87,7 @@ class JobDetail(JobView):
     @described(
         "get_job",
         "A job with its attempts and its result",
-        answers={200: "Job"},
+        answers={200: answers.Job},
         refusals=(400, 404),
         parameters=(JOB_ID, WAIT, ATTEMPTS_BEFORE),
     )
@@ -140,7 +142,7 @@ class JobEvents(JobView):
         responses={
             (200, "text/event-stream"): OpenApiResponse({"type": "string"}, "The stream."),
             **{
-                (status, MEDIA_TYPE): OpenApiResponse(reference("Problem"), REFUSALS[status])
+                (status, MEDIA_TYPE): OpenApiResponse(reference(ProblemJson), REFUSALS[status])
                 for status in (400, 401, 404, 406, 429, 503)
             },
         },
@@ -169,7 +171,7 @@ class CancelJob(JobView):
     @described(
         "cancel_job",
         "Cancel a job",
-        answers={200: "Cancelled", 202: "Cancelled"},
+        answers={200: answers.Cancelled, 202: answers.Cancelled},
         refusals=(404, 409),
         parameters=(JOB_ID,),
         description="200: it was waiting and is cancelled. 202: it is running and is being stopped; it is "

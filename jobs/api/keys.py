@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
-
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
 from foundation.http_api.openapi import described
-from foundation.http_api.problems import FieldError, Problem, validation_problem
+from foundation.http_api.problems import FieldError, Problem
 from gpus.api.base import actor, read_optional_body
-from jobs.api import key_schemas
+from jobs.api import answers, bodies
 from jobs.api.dead_letters import OperatorView
-from jobs.api.parameters import NO_TIME, read_time
 from jobs.api.tenants import TENANT, tenant_row
 from jobs.models import ApiKey
-from jobs.operations.api_keys import OVERLAP_SECONDS, create_key, revoke_key, rotate_key
+from jobs.operations.api_keys import create_key, revoke_key, rotate_key
 from jobs.operations.tenants import renew_webhook_secret
 
 _PREFIX = OpenApiParameter("prefix", str, OpenApiParameter.PATH, description="As the list shows it.")
@@ -32,7 +26,7 @@ class Keys(OperatorView):
     @described(
         "list_keys",
         "A tenant's API keys, the newest first",
-        answers={200: "ApiKeys"},
+        answers={200: answers.ApiKeys},
         refusals=(403, 404),
         parameters=(TENANT,),
         tag="admin",
@@ -44,23 +38,23 @@ class Keys(OperatorView):
     @described(
         "create_key",
         "Make an API key",
-        answers={201: "NewApiKey"},
+        answers={201: answers.NewApiKey},
         refusals=(403, 404),
-        body="KeyBody",
+        body=bodies.KeyBody,
         body_required=False,
         parameters=(TENANT,),
         tag="admin",
         description="`key` is shown only in this answer.",
     )
     def post(self, request: Request, tenant: str) -> Response:
-        body, row = read_optional_body(request.data, _create_validator()), tenant_row(tenant)
+        body, row = read_optional_body(bodies.KeyBody, request.data), tenant_row(tenant)
         key, plaintext = create_key(
             row,
-            ApiKey.Kind(body.get("kind", "tenant")),
-            name=body.get("name", ""),
-            scopes=body.get("scopes"),
-            allowed_models=body.get("allowed_models"),
-            expires_at=_time(body, "expires_at"),
+            ApiKey.Kind(body.kind),
+            name=body.name,
+            scopes=body.scopes,
+            allowed_models=body.allowed_models,
+            expires_at=body.expires_at,
             by=actor(request),
         )
         return Response({**_key_json(key), "key": plaintext}, status=201)
@@ -72,9 +66,9 @@ class RotateKey(OperatorView):
     @described(
         "rotate_key",
         "Replace an API key: a new one that may do the same; both work for a while",
-        answers={201: "NewApiKey"},
+        answers={201: answers.NewApiKey},
         refusals=(403, 404, 409),
-        body="OverlapBody",
+        body=bodies.OverlapBody,
         body_required=False,
         parameters=(TENANT, _PREFIX),
         tag="admin",
@@ -92,7 +86,7 @@ class RevokeKey(OperatorView):
     @described(
         "revoke_key",
         "Revoke an API key: it stops working within two seconds",
-        answers={200: "ApiKey"},
+        answers={200: answers.ApiKey},
         refusals=(403, 404),
         parameters=(TENANT, _PREFIX),
         tag="admin",
@@ -110,9 +104,9 @@ class WebhookSecret(OperatorView):
     @described(
         "renew_webhook_secret",
         "A new webhook secret; callbacks are signed with the old one too for a while",
-        answers={201: "WebhookSecret"},
+        answers={201: answers.WebhookSecret},
         refusals=(403, 404),
-        body="OverlapBody",
+        body=bodies.OverlapBody,
         body_required=False,
         parameters=(TENANT,),
         tag="admin",
@@ -136,22 +130,10 @@ def _key(tenant: str, prefix: str) -> ApiKey:
 
 
 def _overlap(request: Request) -> float:
-    body = read_optional_body(request.data, _overlap_validator())
-    return float(body.get("overlap_seconds", OVERLAP_SECONDS))
+    return read_optional_body(bodies.OverlapBody, request.data).overlap_seconds
 
 
-def _time(body: dict[str, Any], name: str) -> Any:
-    text = body.get(name)
-    if text is None:
-        return None
-    at = read_time(text)
-    if at is None:
-        detail = NO_TIME
-        raise validation_problem([FieldError(f"/{name}", "invalid", detail)])
-    return at
-
-
-def _key_json(key: ApiKey) -> dict[str, Any]:
+def _key_json(key: ApiKey) -> answers.ApiKey:
     return {
         "prefix": key.prefix,
         "name": key.name,
@@ -166,13 +148,3 @@ def _key_json(key: ApiKey) -> dict[str, Any]:
         "is_valid": not key.revoked and not key.has_expired,
         "rotated_to": key.rotated_to.prefix if key.rotated_to else None,
     }
-
-
-@lru_cache(maxsize=1)
-def _create_validator() -> Draft202012Validator:
-    return compiled(key_schemas.create_body())
-
-
-@lru_cache(maxsize=1)
-def _overlap_validator() -> Draft202012Validator:
-    return compiled(key_schemas.overlap_body())

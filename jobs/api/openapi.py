@@ -1,11 +1,10 @@
-"""The published contract: drf-spectacular makes the paths, the components are our own schemas."""
+"""The published contract: drf-spectacular makes the paths, the types of bodies and answers the components."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from foundation.http_api.openapi import OPTIONAL_BODY
-from jobs.api.schemas import components
+from foundation.http_api.openapi import OPTIONAL_BODY, components
 
 
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 
-from foundation.http_api.json_body import check, compiled
+from foundation.http_api.json_body import NO_TIME, read_time
 from foundation.http_api.parameters import (
     allow_only,
     choice_parameter,
@@ -17,25 +17,20 @@ from foundation.http_api.parameters import (
     text_schema,
     whole_parameter,
 )
-from foundation.http_api.plain_check import plain
 from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from foundation.ids import ID_LENGTH
-from jobs.api.bulk_schemas import FINGERPRINT
-from jobs.api.schemas import IDEMPOTENCY_KEY
+from jobs.api import bodies
 from jobs.reports.jobs import ATTEMPTS_SHOWN
-from jobs.submission.request import NO_TIME, read_time
 
-__all__ = ["NO_TIME", "allow_only", "choice_parameter", "read_time", "text_parameter"]
+__all__ = ["allow_only", "choice_parameter", "text_parameter"]
 
 _MOST_ATTEMPTS = 999_999_999
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
-_IS_KEY = plain({"type": "string", **IDEMPOTENCY_KEY})
-_FINGERPRINT = compiled(FINGERPRINT)
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
-PREFER_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
 
 JOB_ID = OpenApiParameter("job_id", str, OpenApiParameter.PATH, description="As `submit` answered it.")
 TEXT = text_schema()
+FINGERPRINT = {"type": "string", "pattern": bodies.FINGERPRINT}
 WAIT = OpenApiParameter(
     "wait",
     {"type": "number", "minimum": 0, "maximum": 999_999_999},
@@ -47,18 +42,6 @@ ATTEMPTS_BEFORE = OpenApiParameter(
     {"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPTS},
     description=f"The last {ATTEMPTS_SHOWN} attempts with a lower number than this, in place of the last of "
     "all. Answered at once, whatever `wait` says.",
-)
-IDEMPOTENCY = OpenApiParameter(
-    "Idempotency-Key",
-    {"type": "string", **IDEMPOTENCY_KEY},
-    OpenApiParameter.HEADER,
-    description="Repeat a request safely: the same key and body mean the same job. Another body: 422.",
-)
-PREFER = OpenApiParameter(
-    "Prefer",
-    {"type": "string", "pattern": "^[A-Za-z0-9=, -]*$"},
-    OpenApiParameter.HEADER,
-    description="wait=n: answer 200 with the finished job if it is over within n seconds (RFC 7240).",
 )
 
 
@@ -92,7 +75,7 @@ def time_parameter(request: Request, name: str) -> datetime | None:
 
 def fingerprint_parameter(request: Request) -> str | None:
     value = request.query_params.get("fingerprint")
-    if value is not None and check(value, _FINGERPRINT):
+    if value is not None and not re.fullmatch(bodies.FINGERPRINT, value):
         raise parameter_problem("fingerprint", "Must be 16 hexadecimal digits, in lower case.")
     return value
 
@@ -108,20 +91,3 @@ def wait_parameter(request: Request) -> float | None:
     if not _SECONDS.match(value):
         raise parameter_problem("wait", "Must be a number of seconds.")
     return min(float(value), settings.DISPATCHER.max_wait_seconds)
-
-
-def preferred_wait(prefer: str) -> float | None:
-    """What `Prefer: wait=n` asks for; what can't be understood is ignored, as RFC 7240 says."""
-    found = PREFER_WAIT.search(prefer)
-    return min(float(found[1]), settings.DISPATCHER.max_wait_seconds) if found else None
-
-
-def idempotency_key(key: str | None) -> str | None:
-    """Of the header's value. Raises Problem 400."""
-    if key is None:
-        return None
-    if not _IS_KEY(key):
-        detail = "Must be 1 to 255 printable ASCII characters without spaces."
-        error = FieldError("/Idempotency-Key", "invalid_idempotency_key", detail, place="header")
-        raise Problem(400, "invalid_idempotency_key", detail, errors=[error])
-    return key

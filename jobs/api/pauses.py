@@ -6,6 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
+from gpus.api import answers, bodies
 from gpus.api.base import actor
 from gpus.api.controls import WAITING, read_reason, switched_json
 from gpus.models import Pause
@@ -20,7 +21,7 @@ from jobs.reports.jobs import named
 class Pauses(OperatorView):
     needs = {"GET": "gpus.view_pause"}
 
-    @described("list_pauses", "What is paused", answers={200: "Pauses"}, refusals=(403,), tag="admin")
+    @described("list_pauses", "What is paused", answers={200: answers.Pauses}, refusals=(403,), tag="admin")
     def get(self, request: Request) -> Response:
         return Response(
             {"results": [pause_json(pause, name) for pause, name in named(fleet_queries.pauses())]}
@@ -33,9 +34,9 @@ class PauseTenant(OperatorView):
     @described(
         "pause_tenant",
         "Pause a tenant",
-        answers={200: "Switched"},
+        answers={200: answers.Switched},
         refusals=(403, 404),
-        body="PauseBody",
+        body=bodies.PauseBody,
         body_required=False,
         parameters=(TENANT,),
         tag="admin",
@@ -53,7 +54,7 @@ class ResumeTenant(OperatorView):
     @described(
         "resume_tenant",
         "End the pause of a tenant",
-        answers={200: "Switched"},
+        answers={200: answers.Switched},
         refusals=(403, 404),
         parameters=(TENANT,),
         tag="admin",

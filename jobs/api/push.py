@@ -10,6 +10,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
 from foundation.http_api.problems import FieldError, Problem, validation_problem
+from jobs.api import answers, bodies
 from jobs.api.base import JobView
 from jobs.api.parameters import JOB_ID, job_id_of, unknown_job
 from jobs.domain.errors import AttemptOver, TooManyPushes
@@ -29,9 +30,9 @@ class PushResult(JobView):
     @described(
         "push_result",
         "A GPU server pushes an attempt's result",
-        answers={200: "Accepted"},
+        answers={200: answers.Accepted},
         refusals=(401, 404, 409, 429, 503),
-        body="Pushed",
+        body=bodies.Pushed,
         parameters=(
             JOB_ID,
             OpenApiParameter(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 
 from foundation.http_api.problems import FieldError, Problem
 from gpus.leasing.values import StartsIn
 from gpus.models import Pause
+from jobs.api import answers
 from jobs.domain.disclosure import shown_error, shown_evidence
 from jobs.domain.errors import Refused
 from jobs.models import Attempt, Job
 from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
-from jobs.submission.outcomes import Submitted
+from jobs.submission.request import Submitted
 
 API_ROOT = "/api/v1"
 
@@ -29,7 +30,7 @@ def pause_json(pause: Pause, name: str) -> dict[str, Any]:
 
 def summary_json(
     job: Job, attempts: Iterable[Attempt] | None = None, *, in_full: bool = False
-) -> dict[str, Any]:
+) -> answers.JobSummary:
     """Without the result, which may be megabytes: for lists. attempts: by number; None: the last ones, which
     are read unless they came with the job. in_full: with what only operators read
     (`jobs.domain.disclosure`)."""
@@ -41,7 +42,7 @@ def summary_json(
         "priority": job.priority,
         "tags": job.tags,
         "metadata": job.metadata,
-        "created_at": _time(job.created_at),
+        "created_at": job.created_at.isoformat(),
         "run_at": _time(job.run_at),
         "started_at": _time(job.started_at),
         "finished_at": _time(job.finished_at),
@@ -49,7 +50,7 @@ def summary_json(
         "start_deadline_at": _time(job.start_deadline_at),
         "queue_deadline_at": _time(job.queue_deadline_at),
         "cancel_requested_at": _time(job.cancel_requested_at),
-        "error": shown_error(job.error_code, job.error_message, in_full=in_full),
+        "error": _error(job.error_code, job.error_message, in_full=in_full),
         "attempts": [_attempt(attempt, in_full=in_full) for attempt in shown],
         "attempts_count": job.attempts_made,
         "refusals_folded": job.refusals_folded,
@@ -67,7 +68,7 @@ def job_json(
     *,
     with_result: bool = True,
     in_full: bool = False,
-) -> dict[str, Any]:
+) -> answers.Job:
     result = job.result if with_result else None
     return {
         **summary_json(job, attempts, in_full=in_full),
@@ -76,12 +77,12 @@ def job_json(
     }
 
 
-def submitted_json(submitted: Submitted, job: dict[str, Any]) -> dict[str, Any]:
+def submitted_json(submitted: Submitted, job: answers.Job) -> answers.Submitted:
     """job: as it is shown."""
     return {**job, **_outcome(submitted)}
 
 
-def batch_item_json(item: Submitted | Refused, index: int) -> dict[str, Any]:
+def batch_item_json(item: Submitted | Refused, index: int) -> answers.SubmittedItem | dict[str, Any]:
     if isinstance(item, Submitted):
         return {
             "job_id": item.job.id,
@@ -100,7 +101,7 @@ def batch_item_json(item: Submitted | Refused, index: int) -> dict[str, Any]:
     return problem.as_json()
 
 
-def _outcome(submitted: Submitted) -> dict[str, Any]:
+def _outcome(submitted: Submitted) -> answers.Outcome:
     reason = submitted.wait_reason
     return {
         "outcome": submitted.outcome.value,
@@ -110,7 +111,7 @@ def _outcome(submitted: Submitted) -> dict[str, Any]:
     }
 
 
-def starts_json(starts: StartsIn | None) -> dict[str, Any] | None:
+def starts_json(starts: StartsIn | None) -> answers.StartsIn | None:
     if starts is None:
         return None
     return {"p50_seconds": starts.p50_seconds, "p90_seconds": starts.p90_seconds, "seen": starts.seen}
@@ -123,19 +124,23 @@ def _last_attempts(job: Job) -> Iterable[Attempt]:
     return reversed(found)
 
 
-def _attempt(attempt: Attempt, *, in_full: bool) -> dict[str, Any]:
+def _attempt(attempt: Attempt, *, in_full: bool) -> answers.Attempt:
     return {
         "number": attempt.number,
         "server": attempt.server,
         "slot": attempt.slot,
         "state": str(attempt.state),
-        "error": shown_error(attempt.error_code, attempt.error_message, in_full=in_full),
+        "error": _error(attempt.error_code, attempt.error_message, in_full=in_full),
         "slot_freed": attempt.slot_freed,
         "evidence": shown_evidence(attempt.evidence, in_full=in_full),
         "usage": attempt.usage,
-        "started_at": _time(attempt.started_at),
+        "started_at": attempt.started_at.isoformat(),
         "finished_at": _time(attempt.finished_at),
     }
+
+
+def _error(code: str, message: str, *, in_full: bool) -> answers.Error | None:
+    return cast("answers.Error | None", shown_error(code, message, in_full=in_full))
 
 
 def _time(at: datetime | None) -> str | None:

@@ -13,6 +13,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
 from gpus.registry import queries as registry
+from jobs.api import answers
 from jobs.api.base import JobView, principal_of
 from jobs.limits.tenant_limits import limits_of
 from jobs.ports import Ports
@@ -21,7 +22,7 @@ from jobs.reports.queue_report import depths_by_pool, working
 
 
 class Stats(JobView):
-    @described("get_stats", "The line, per model", answers={200: "Stats"})
+    @described("get_stats", "The line, per model", answers={200: answers.Stats})
     def get(self, request: Request) -> Response:
         """A tenant sees its own jobs, and the models that it may submit to; an operator all. Slots are the
         pool's."""

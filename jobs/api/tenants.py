@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import Any
 
 from django.core.exceptions import ValidationError
 from drf_spectacular.utils import OpenApiParameter
-from jsonschema import Draft202012Validator
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from foundation.http_api.json_body import compiled
+from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import PARAMETERS, CursorPages
 from foundation.http_api.problems import FieldError, Problem, validation_problem
-from gpus.api.base import actor, is_name, read_body
+from gpus.api.base import actor, is_name
+from jobs.api import answers, bodies
 from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import allow_only
-from jobs.api.tenant_schemas import tenant_change
 from jobs.models import Tenant
 from jobs.operations.tenants import CHANGEABLE, change_rules
 
@@ -38,7 +36,7 @@ class Tenants(OperatorView):
     @described(
         "list_tenants",
         "Tenants by name, with their shares, bands and limits",
-        answers={200: "TenantPage"},
+        answers={200: answers.TenantPage},
         refusals=(400, 403),
         parameters=PARAMETERS,
         tag="admin",
@@ -56,7 +54,7 @@ class TenantRules(OperatorView):
     @described(
         "get_tenant",
         "A tenant's share, band and limits",
-        answers={200: "Tenant"},
+        answers={200: answers.Tenant},
         refusals=(403, 404),
         parameters=(TENANT,),
         tag="admin",
@@ -67,15 +65,15 @@ class TenantRules(OperatorView):
     @described(
         "change_tenant",
         "Change a tenant's share, band and limits",
-        answers={200: "ChangedTenant"},
+        answers={200: answers.ChangedTenant},
         refusals=(403, 404),
-        body="TenantChange",
+        body=bodies.TenantChange,
         parameters=(TENANT,),
         tag="admin",
         description="What is left out stays as it is. Live: jobs that wait stand by it at once.",
     )
     def patch(self, request: Request, tenant: str) -> Response:
-        rules = read_body(request.data, _validator())
+        rules = read_body(bodies.TenantChange, request.data).given()
         try:
             done = change_rules(tenant_row(tenant).name, rules, by=actor(request), ports=self.ports)
         except ValidationError as error:
@@ -106,8 +104,3 @@ def _problem(error: ValidationError) -> Problem:
             for message in messages
         ]
     )
-
-
-@lru_cache(maxsize=1)
-def _validator() -> Draft202012Validator:
-    return compiled(tenant_change())

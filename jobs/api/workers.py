@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
+from jobs.api import answers
 from jobs.api.dead_letters import OperatorView
 from jobs.api.parameters import allow_only
 from jobs.reports.workers import WorkerRow, workers
@@ -19,7 +18,7 @@ class Workers(OperatorView):
     @described(
         "list_workers",
         "Processes of the dispatcher: which live, what they drive, when they last said so",
-        answers={200: "Workers"},
+        answers={200: answers.Workers},
         refusals=(400, 403),
         tag="admin",
         description="GPU workers, workers for sweeps and callbacks, and web processes, also those that fell "
@@ -31,7 +30,7 @@ class Workers(OperatorView):
         return Response({"results": [worker_json(row) for row in workers()]})
 
 
-def worker_json(row: WorkerRow) -> dict[str, Any]:
+def worker_json(row: WorkerRow) -> answers.Worker:
     return {
         "name": row.name,
         "kind": row.kind,

@@ -11,7 +11,6 @@ from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, Tenan
 from jobs.limits import rate_limits
 from jobs.limits.queue_limits import seconds_until_one_ends
 from jobs.ports import Ports
-from jobs.submission.deadlines import later_start
 from jobs.submission.request import SubmitRequest
 
 HEALTH_SECONDS = 10.0
@@ -33,7 +32,7 @@ class Capacity:
         self._most: dict[str, int] = {}
         """By fleet: how many more jobs of the tenant may run there, in all its pools."""
         pools: dict[str, list[str]] = defaultdict(list)
-        for model in sorted({one.model for one in requests if self._is_asked(one)}):
+        for model in sorted({one.body.model for one in requests if self._is_asked(one)}):
             spec = registry.model_spec(model)
             if spec is not None and registry.has_capacity(model):
                 pools[spec.pool].append(model)
@@ -63,7 +62,7 @@ class Capacity:
         """None: a slot is free, or nobody asked."""
         if not self._is_asked(request):
             return None
-        model = request.model
+        model = request.body.model
         if model in self._failing or not registry.has_capacity(model):
             return NoCapacity(f"No healthy server runs {model!r} now.", retry_after_seconds=HEALTH_SECONDS)
         if model not in self._spare:
@@ -81,15 +80,15 @@ class Capacity:
 
     def take(self, request: SubmitRequest) -> None:
         """The request was accepted: the next one finds a slot less, whoever of the two asked."""
-        if later_start(request, self._looked_at) is not None:
+        if request.later_start(self._looked_at) is not None:
             return
-        for left, name in ((self._spare, request.model), (self._most, _fleet_of(request.model))):
+        for left, name in ((self._spare, request.body.model), (self._most, _fleet_of(request.body.model))):
             if name in left:
                 left[name] -= 1
 
     def _is_asked(self, request: SubmitRequest) -> bool:
         """What is free now says nothing of a later start."""
-        return request.reject_if_busy and later_start(request, self._looked_at) is None
+        return request.reject_if_busy and request.later_start(self._looked_at) is None
 
 
 def _fleet_of(model: str) -> str:

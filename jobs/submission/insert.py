@@ -1,4 +1,9 @@
-"""What is stored of a submit, in one transaction: new jobs, if the door lets them in, and their keys."""
+"""What is stored of a submit, in one transaction: new jobs, where limits let them in, and their keys.
+
+The same key and body mean the same job, another body is refused. A key lives as long as its job; a refusal
+alone is never stored under one. A batch's key remembers the refusals of its jobs that time does not heal; the
+others are tried again when the batch is repeated.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +13,21 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from foundation.database import statements
 from foundation.database.connections import one_round_trip, write_lock
 from foundation.database.row_codec import new_row
+from foundation.database.statements import value
 from foundation.ids import new_id
 from gpus.registry import queries as registry
-from jobs.domain.errors import Refused, UnknownModel
+from jobs.domain.errors import IdempotencyConflict, Refused, UnknownModel
 from jobs.domain.states import JobState
 from jobs.limits.queue_limits import QueueLimits, queue_deadline
 from jobs.limits.tenant_limits import quota_refusal
 from jobs.models import IdempotencyKey, Job
 from jobs.submission.capacity import Capacity
-from jobs.submission.deadlines import after, later_start
-from jobs.submission.idempotency import EarlierBatch, complete_batch, remembered, replayed
-from jobs.submission.outcomes import Item, Submitted, outcome_of
-from jobs.submission.request import SubmitRequest
+from jobs.submission.request import Item, SubmitRequest, Submitted, outcome_of
 from jobs.transitions import new_jobs
 
 log = structlog.get_logger()
@@ -57,7 +60,7 @@ class Gate:
     def refusal(self, request: SubmitRequest) -> Refused | None:
         """None: it is in, and has taken its place and its slot."""
         refused = self._capacity.refusal(request) if self._capacity is not None else None
-        refused = refused or self._room.refusal(self.tenant_id, request.model)
+        refused = refused or self._room.refusal(self.tenant_id, request.body.model)
         if refused is None and self._capacity is not None:
             self._capacity.take(request)
         return refused
@@ -198,30 +201,128 @@ def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
 def _job(request: SubmitRequest, gate: Gate, place_us: int) -> Job:
     """A later one stands among those that come at its time."""
     now = gate.now
-    spec = registry.model_spec(request.model)
+    spec = registry.model_spec(request.body.model)
     if spec is None:
-        raise UnknownModel(f"No model {request.model!r} is registered.", pointer="/model")
-    run_at = later_start(request, now)
+        raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
+    run_at = request.later_start(now)
     start = run_at or now
     return new_row(
         Job,
         id=new_id(place_us / 1_000_000),
         tenant_id=gate.tenant_id,
-        model=request.model,
+        model=request.body.model,
         pool=spec.pool,
         fleet=registry.fleet_of(spec.pool),
-        payload=request.payload,
-        priority=request.priority,
-        tags=list(request.tags),
-        metadata=dict(request.metadata),
-        callback_url=request.callback_url,
-        max_retries=request.max_retries,
-        max_run_seconds=request.max_run_seconds,
+        payload=request.body.payload,
+        priority=request.body.priority,
+        tags=list(dict.fromkeys(request.body.tags or ())),
+        metadata=request.body.metadata or {},
+        callback_url=request.body.callback_url or "",
+        max_retries=request.body.max_retries,
+        max_run_seconds=request.body.max_run_seconds,
         state=(JobState.QUEUED if run_at is None else JobState.SCHEDULED).value,
         run_at=run_at,
         place_us=place_us if run_at is None else int(run_at.timestamp() * 1_000_000),
         created_at=now,
-        deadline_at=after(start, request.deadline_seconds),
-        start_deadline_at=after(start, request.start_deadline_seconds),
-        queue_deadline_at=gate.queue_deadline(request.model, start),
+        deadline_at=_after(start, request.body.deadline_seconds),
+        start_deadline_at=_after(start, request.body.start_deadline_seconds),
+        queue_deadline_at=gate.queue_deadline(request.body.model, start),
     )
+
+
+def _after(start: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else start + timedelta(seconds=seconds)
+
+
+# -- idempotency keys ----------------------------------------------------------------
+
+AGAIN: dict[str, Any] = {"again": True}
+"""In a batch's answer: it was refused for the moment only, which no key remembers."""
+
+_used_among = statements.ReadAmong(
+    (IdempotencyKey, "key"),
+    rows=lambda keys: IdempotencyKey.objects.filter(
+        tenant=value(IdempotencyKey, "tenant"), key__in=keys
+    ).values_list("pk", flat=True),
+)
+_with_jobs = statements.ReadAmong(
+    (IdempotencyKey, "id"),
+    rows=lambda ids: (
+        IdempotencyKey.objects.select_related("job").defer("job__payload", "job__result").filter(pk__in=ids)
+    ),
+)
+
+
+def known_keys(tenant_id: int, requests: Sequence[SubmitRequest | Refused]) -> dict[str, IdempotencyKey]:
+    asked = [r.idempotency_key for r in requests if isinstance(r, SubmitRequest) and r.idempotency_key]
+    ids = _used_among(asked, tenant=tenant_id)  # mostly none: the join costs more
+    return {row.key: row for row in _with_jobs(ids)}
+
+
+def replayed(used: IdempotencyKey, fingerprint: str) -> Item:
+    if used.fingerprint != fingerprint:
+        return IdempotencyConflict()
+    return Submitted(used.job, outcome_of(used.job), None, replayed=True)
+
+
+def remembered(item: Item) -> dict[str, Any]:
+    if isinstance(item, Submitted):
+        return {"job_id": item.job.id}
+    if item.passes:
+        return AGAIN
+    return {"code": item.code, "status": item.status, "message": str(item), "pointer": item.pointer}
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierBatch:
+    """What a batch with this key was answered. items: None for a job that is to be tried again, because what
+    it was refused for passes (a full queue, a used up quota). row: as read."""
+
+    row: IdempotencyKey
+    items: list[Item | None]
+
+    @property
+    def is_complete(self) -> bool:
+        return None not in self.items
+
+
+def earlier_batch(tenant_id: int, key: str, fingerprint: str) -> EarlierBatch | None:
+    used = IdempotencyKey.objects.filter(tenant_id=tenant_id, key=key).first()
+    if used is None:
+        return None
+    if used.fingerprint != fingerprint or used.batch is None:
+        raise IdempotencyConflict
+    jobs = Job.objects.defer("payload", "result").in_bulk(
+        [line["job_id"] for line in used.batch if "job_id" in line]
+    )
+    return EarlierBatch(used, [_recalled(line, jobs) for line in used.batch])
+
+
+def complete_batch(earlier: EarlierBatch, items: Sequence[Item]) -> None:
+    """Inside the transaction that stores what was tried again. Raises IntegrityError if somebody else tried
+    it meanwhile."""
+    row = IdempotencyKey.objects.select_for_update().filter(pk=earlier.row.pk).first()
+    if row is None or row.batch != earlier.row.batch:
+        raise IntegrityError("the batch was completed meanwhile")
+    row.batch = [remembered(item) for item in items]
+    row.save(update_fields=["batch"])
+
+
+def _recalled(line: dict[str, Any], jobs: dict[Any, Job]) -> Item | None:
+    if line == AGAIN:
+        return None
+    job = jobs.get(line.get("job_id"))
+    if job is not None:
+        return Submitted(job, outcome_of(job), None, replayed=True)
+    if "job_id" in line:
+        return RecalledRefusal("gone", 410, "The job was removed by retention.", None)
+    return RecalledRefusal(line["code"], line["status"], line["message"], line["pointer"])
+
+
+class RecalledRefusal(Refused):
+    """A refusal as it was answered the first time."""
+
+    def __init__(self, code: str, status: int, message: str, pointer: str | None) -> None:
+        super().__init__(message, pointer=pointer)
+        self.code = code
+        self.status = status

@@ -14,18 +14,17 @@ from rest_framework.exceptions import APIException
 from admin_ui.parts.viewer import find_media
 from foundation import json_text
 from foundation.http_api import parameters as gpus_parameters
-from foundation.http_api.json_body import check, compiled, read_json
+from foundation.http_api.json_body import read_body, read_json
 from foundation.http_api.problems import Problem
-from jobs.api import bulk_schemas, job_filters, parameters
+from jobs.api import bodies, job_filters, parameters
 from jobs.api.jobs import _last_event_id
 from jobs.api.pages import JobPages
-from jobs.api.submit_answer import read_submit
-from jobs.api.submit_form import batch_errors, read_item
+from jobs.api.submit import idempotency_key, preferred_wait, read_submit
 from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
 from jobs.callbacks.sending import Answer
-from jobs.domain.errors import CallbackUrlRefused, Refused
+from jobs.domain.errors import CallbackUrlRefused
 from jobs.execution.run_messages import attempt_of_token
-from jobs.submission.request import SubmitRequest
+from jobs.submission.request import SubmitRequest, read_item
 
 from .gpu_servers import HEADERS, NOW, texts_of
 from .parser import JSON, Parser, objects
@@ -60,7 +59,6 @@ FILTER = objects(
     "server",
     values=st.sampled_from(["a", "failed", "0123456789abcdef", "2026-01-01T00:00:00Z"]),
 )
-BULK = compiled(bulk_schemas.bulk_body())
 QUERY = st.lists(
     st.tuples(
         st.sampled_from(
@@ -92,20 +90,21 @@ def header(read: Any) -> Any:
 def submit(body: bytes) -> None:
     wanted = read_submit(read_json(body), key="key", prefer="wait=5")
     assert isinstance(wanted.request, SubmitRequest)
-    json.dumps(wanted.request.payload, allow_nan=False).encode()
+    json.dumps(wanted.request.body.payload, allow_nan=False).encode()
 
 
 def batch(body: bytes) -> None:
     found = read_json(body)
-    batch_errors(found)
-    assert isinstance(read_item(found), (SubmitRequest, Refused))
+    with suppress(Problem):
+        read_body(bodies.Batch, found)
+    assert isinstance(read_item(found), SubmitRequest)
 
 
 def bulk(body: bytes) -> None:
     """The tenant's name is left out: whether there is one is the database's word."""
     found = read_json(body)
-    if not check({"filter": found}, BULK):
-        job_filters.body_filter({name: value for name, value in found.items() if name != "tenant"}, "/filter")
+    chosen = read_body(bodies.BulkBody, {"filter": found}).filter.given()
+    job_filters.body_filter({name: value for name, value in chosen.items() if name != "tenant"}, "/filter")
 
 
 def query(text: str) -> None:
@@ -127,7 +126,7 @@ def query(text: str) -> None:
 
 
 def prefer(text: str) -> None:
-    seconds = parameters.preferred_wait(text)
+    seconds = preferred_wait(text)
     assert seconds is None or 0 <= seconds < 1e9
 
 
@@ -189,7 +188,7 @@ PARSERS = [
         header(prefer),
         st.sampled_from(["wait=5", 'respond-async, wait = "10"', "wait=999999999", ""]),
     ),
-    Parser("Idempotency-Key", header(parameters.idempotency_key), st.text(max_size=300), (Problem,)),
+    Parser("Idempotency-Key", header(idempotency_key), st.text(max_size=300), (Problem,)),
     Parser("Last-Event-ID", header(last_event_id), st.sampled_from(["0", "17", "999999999999"]), (Problem,)),
     Parser("job id", parameters.job_id_of, st.text(max_size=30), (Problem,)),
     Parser("token of a push", header(attempt_of_token), st.text(max_size=60)),

@@ -16,7 +16,7 @@ from foundation.database import statements
 from jobs.domain.errors import NotCancellable, QuotaExhausted, Refused, RunAtInPast
 from jobs.models import Job
 from jobs.operations.jobs import cancel_job
-from jobs.submission.request import SubmitRequest, fingerprint
+from jobs.submission.request import Submit, SubmitRequest, fingerprint
 from jobs.submission.submit import submit_job
 from verification.simulation.scheduler import START
 from verification.simulation.size import Size
@@ -177,14 +177,13 @@ class Clients:
 
 
 def _request(order: Order) -> SubmitRequest:
-    return SubmitRequest(
+    body = Submit(
         model=order.model,
         payload=order.payload,
         priority=order.priority,
         deadline_seconds=order.deadline_seconds,
         max_retries=order.max_retries,
         callback_url=order.callback_url,
-        idempotency_key=order.key,
         run_at=None if order.run_at is None else START + timedelta(seconds=order.run_at),
-        fingerprint=fingerprint([order.payload, order.run_at]),
     )
+    return SubmitRequest(body, order.key, fingerprint([order.payload, order.run_at]))

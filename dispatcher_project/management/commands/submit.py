@@ -7,10 +7,11 @@ from django.core.management.base import CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
 from dispatcher_project.cli.paint import plain
+from dispatcher_project.cli.submit_options import add_submit_options, submit_options
 from dispatcher_project.cli.submitting import read_payload, submit, tenant_named, wait_for_end
 from jobs.api.representations import starts_json
 from jobs.domain.states import JobState, is_final
-from jobs.submission.outcomes import Submitted
+from jobs.submission.request import Submitted
 
 FAILED, STILL_GOING = 1, 3
 
@@ -23,24 +24,15 @@ class Command(TerminalCommand):
         parser.add_argument("model")
         parser.add_argument("payload", help="JSON, - for stdin, or @FILE")
         parser.add_argument("--tenant", help="whose job; default: operator's, or the only one's")
-        parser.add_argument("--priority", type=int, help="1 first to 9 last; default 5")
-        parser.add_argument("--tag", action="append", dest="tags")
-        parser.add_argument("--callback-url")
-        parser.add_argument("--idempotency-key", help="submit at most once under it")
-        parser.add_argument("--max-retries", type=int)
-        parser.add_argument("--deadline-seconds", type=positive_seconds)
-        parser.add_argument("--start-deadline-seconds", type=positive_seconds)
-        parser.add_argument("--max-run-seconds", type=positive_seconds)
-        parser.add_argument("--run-at", metavar="TIME", help="not before, as in 2026-02-01T12:00:00Z")
+        add_submit_options(parser)
         parser.add_argument(
             "--wait", nargs="?", type=positive_seconds, const=float("inf"), metavar="SECONDS",
             help="until it is over, or so long",
         )  # fmt: skip
 
     def act(self, options: dict[str, Any]) -> int | None:
-        fields = ("model", "priority", "tags", "callback_url", "idempotency_key", "max_retries",
-                  "deadline_seconds", "start_deadline_seconds", "max_run_seconds", "run_at")  # fmt: skip
-        body = {name: options[name] for name in fields} | {"payload": read_payload(options["payload"])}
+        body = {option.name: options[option.name] for option in submit_options()}
+        body |= {"model": options["model"], "payload": read_payload(options["payload"])}
         submitted = submit(body, tenant_named(options["tenant"]))
         if options["wait"] is None:
             self._show(submitted)

@@ -8,7 +8,7 @@ from dispatcher_project.cli.write_docs import pages
 
 
 class Command(BaseCommand):
-    help = "Writes the pages of docs/ that are made from code."
+    help = "Writes what is made from code: pages of docs/, and the client's options of a submit."
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:

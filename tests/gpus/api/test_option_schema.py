@@ -10,7 +10,8 @@ from django.db import models
 
 from admin_ui.pages.models import ModelConfigPages
 from admin_ui.parts.fleet_forms import ModelConfigForm
-from gpus.api.schemas import model_config_body, register_body, schema_of
+from foundation.http_api.openapi import json_schema
+from gpus.api.bodies import ModelConfigBody, Register, schema_of
 from gpus.models import ModelConfig
 from gpus.models.option_rules import Matches, MoreThan
 from gpus.protocol import ModelSpec
@@ -46,8 +47,8 @@ def test_the_types_of_models_are_the_installed_runners() -> None:
 
 
 def test_every_option_is_in_the_api_and_on_the_admins_page() -> None:
-    for body in (register_body(), model_config_body()):
-        properties = body["properties"]
+    for body in (Register, ModelConfigBody):
+        properties = json_schema(body)["properties"]
         assert set(FIELDS) <= set(properties)
         assert [properties[name]["description"] for name in FIELDS] == [help_of(name) for name in FIELDS]
     shown = {

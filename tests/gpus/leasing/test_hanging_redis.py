@@ -13,7 +13,7 @@ from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisLeases
 
 PROMISED_SECONDS = 3.5
-"""What a submit has for all of it (jobs/submission/enqueue.py)."""
+"""What a submit has for all of it (jobs/submission/submit.py)."""
 
 
 def test_threads_that_have_no_script_yet_do_not_queue_up() -> None:

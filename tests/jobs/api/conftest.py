@@ -23,6 +23,7 @@ from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
 from jobs.ports import LimitCaches, Ports, RedisRest
 from jobs.reports.counters import BufferedCounts, Name
+from tests.declared_answers import compare_answers
 from tests.jobs.fake_leases import FakeLeases
 
 
@@ -82,6 +83,7 @@ class Account:
 def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     registry.forget()
     forget_keys()
+    compare_answers(monkeypatch)
     world = World()
     monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
     yield world

@@ -15,7 +15,7 @@ from foundation.http_api import json_body
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
-from jobs.submission.idempotency import earlier_batch
+from jobs.submission.insert import earlier_batch
 from tests.builders import ManualClock, make_running, make_server
 
 from .conftest import Account, World, make_model

@@ -14,7 +14,7 @@ from foundation.database import connections, statements
 from jobs.domain.errors import QuotaExhausted
 from jobs.submission import insert
 from jobs.submission.request import read_request
-from jobs.submission.submit import submit_batch
+from jobs.submission.submit import BatchKey, submit_batch
 from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.api.conftest import Account, World
 
@@ -113,7 +113,7 @@ def test_jobs_are_stored_under_the_lock(
 
     monkeypatch.setattr(statements, "write", look)
     request = read_request({"model": "zimg", "payload": {}})
-    submit_batch([request], tenant=acme.tenant, ports=world.ports, idempotency_key=key, fingerprint="f")
+    submit_batch([request], tenant=acme.tenant, ports=world.ports, key=BatchKey(key, "f"))
     assert all(held)
     assert held
     assert not connections._lock.taken

@@ -9,8 +9,8 @@ from django.conf import LazySettings
 
 from foundation.foreign_schema import CHEAP_STEPS, Mismatch, NoneFree, TooLong, TooMuchMemory
 from jobs.domain.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
-from jobs.submission import payload_schema
-from jobs.submission.payload_schema import Checks, check_payload, comes_alone
+from jobs.submission import checks as payload_schema
+from jobs.submission.checks import Checks, check_payload, comes_alone
 
 CHOICE = {"items": {"enum": list(range(1000))}}
 

@@ -52,11 +52,8 @@ USUAL = {
     "bearer in capitals": with_headers(authorization="BEARER {key}"),
     "through proxies": with_headers(x_forwarded_for="8.8.8.8, 10.0.0.1", x_real_ip="1.1.1.1"),
     "no user agent": with_headers(user_agent=None),
-}  # fmt: skip
-UNUSUAL = {
     "no JSON": Ask(b"{"),
     "not UTF-8": Ask(b'{"model": "\xff"}'),
-    "nothing": Ask(b"", {"content-length": "0"}),
     "a list": Ask([JOB]),
     "twice the same name": Ask(b'{"model":"zimg","model":"zimg","payload":{}}'),
     "NaN": Ask(b'{"model":"zimg","payload":{"a":NaN}}'),
@@ -69,6 +66,9 @@ UNUSUAL = {
     "too much metadata": job(metadata={"a": "x" * 20_000}),
     "no time": job(run_at="tomorrow"),
     "a newline after the model": job(model="zimg\n"),
+}  # fmt: skip
+UNUSUAL = {
+    "nothing": Ask(b"", {"content-length": "0"}),
     "a long body": job(payload={"prompt": "x" * 65_536}),
     "if busy, reject": job(if_busy="reject"),
     "a schema that refers to itself": job(model="tree"),
