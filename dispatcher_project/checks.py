@@ -25,6 +25,36 @@ from dispatcher_project.supervisor.embedded import die_with_parent
 DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
 ON_POSTGRESQL = "(database or not scenario) and not sqlite_only and not by_hand"
 """Scenarios start whole processes and are slow: on PostgreSQL only those that ask for it run."""
+ONLY_ON_SQLITE = (
+    # rooms that keep no rows
+    "tests/benchmarks",
+    "tests/dispatcher_project/settings",
+    "tests/dispatcher_project/supervisor",
+    "tests/dispatcher_project/supply",
+    "tests/fuzz",
+    "tests/gpu_host",
+    "tests/gpus/leasing",
+    "tests/gpus/runners",
+    "tests/jobs/domain",
+    "tests/jobs/explain",
+    "tests/mutations",
+    "tests/verification",
+    # what they ask and write, tests/gpus/registry, tests/jobs/callbacks/test_deliver.py and
+    # tests/admin_ui/test_pages.py ask and write on PostgreSQL
+    "tests/admin_ui/dashboard",
+    "tests/admin_ui/test_flower_page.py",
+    "tests/admin_ui/test_live.py",
+    "tests/admin_ui/test_secure_answers.py",
+    "tests/admin_ui/test_session_limits.py",
+    "tests/admin_ui/test_strict_policy.py",
+    "tests/gpus/api",
+    "tests/gpus/health",
+    "tests/jobs/api/test_request_headers.py",
+    "tests/jobs/callbacks/test_bad_receivers.py",
+    "tests/jobs/callbacks/test_pinned_post.py",
+    "tests/jobs/callbacks/test_refused_origins.py",
+)
+"""What the pass on PostgreSQL neither imports nor repeats."""
 
 _PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -110,7 +140,8 @@ def _checked(name: str, process: subprocess.Popen[str]) -> Outcome:
 def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
     """Side by side: tests that wait leave the cores to the other's. PostgreSQL's output comes second."""
     held_back: list[str] = []
-    options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL)))
+    left_out = [f"--ignore={path}" for path in ONLY_ON_SQLITE]
+    options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL, *left_out)))
     # its tests hardly wait, and each process more makes all of them dearer
     with (
         _begun(options, {DATABASE_VARIABLE: url}, processes=_cores()) as on_postgresql,

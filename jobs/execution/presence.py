@@ -82,14 +82,17 @@ class Presence:
             self._on_layout_overlap()
 
     def _keep(self) -> None:
-        with suppress(DatabaseError, InterfaceError):
-            processes.forget_silent()
+        self._try(processes.forget_silent)
         while True:
-            try:
-                self.step()
-            except Exception as error:  # most likely the database is away; the next step tries again
-                log.warning("presence_not_told", error=str(error).strip(), kind=type(error).__name__)
-                connection.close()
+            self._try(self.step)
             if self._stopped.wait(STEP_SECONDS):
                 break
         connection.close()
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """Log what fails and go on: most likely the database is away, and the next step tries again."""
+        try:
+            work()
+        except Exception as error:
+            log.warning("presence_not_told", error=str(error).strip(), kind=type(error).__name__)
+            connection.close()

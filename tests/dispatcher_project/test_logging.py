@@ -7,6 +7,7 @@ import logging
 import re
 import subprocess
 import sys
+from functools import cache
 
 import pytest
 
@@ -31,7 +32,9 @@ logging.getLogger("django.request").warning("Not Found: /refused/J1", extra={{"r
 """
 
 
+@cache
 def logged(style: str) -> str:
+    """What a process wrote that began anew."""
     script = SCRIPT.format(style=style)
     return subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True

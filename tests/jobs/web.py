@@ -48,5 +48,8 @@ def running_web(limits: WebLimits = WebLimits()) -> Iterator[Web]:  # noqa: B008
     finally:
         server.should_exit = True
         thread.join(60)
+        presence = [one for one in threading.enumerate() if one.name == "presence"]
+        for one in presence:  # it would meet the next test's database
+            one.join(60)
         connections.settings["default"]["CONN_MAX_AGE"] = kept
-        assert not thread.is_alive()
+        assert not [one.name for one in (thread, *presence) if one.is_alive()]

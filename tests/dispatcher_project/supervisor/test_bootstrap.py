@@ -263,8 +263,14 @@ def test_no_bootstrap_uses_the_running_python_from_any_folder(tmp_path: Path) ->
     assert done.stdout.startswith("5.2.")
 
 
-@pytest.mark.parametrize("settings", ["", "dispatcher_project.settings.production"])
-@pytest.mark.parametrize("command", ["top --help", "create_key -h", "migrate --data-dir nowhere --help"])
+@pytest.mark.parametrize(
+    ("command", "settings"),
+    [
+        ("top --help", ""),
+        ("create_key -h", "dispatcher_project.settings.production"),
+        ("migrate --data-dir nowhere --help", ""),
+    ],
+)
 def test_help_needs_no_dispatcher(tmp_path: Path, command: str, settings: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SECRET_KEY"}
     own = {

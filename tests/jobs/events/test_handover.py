@@ -7,7 +7,7 @@ import pytest
 from jobs.events.handover import Follow
 
 
-@pytest.mark.parametrize(("with_output", "in_full"), itertools.product([True, False], repeat=2))
+@pytest.mark.parametrize(("with_output", "in_full"), list(itertools.product([True, False], repeat=2)))
 def test_what_a_reader_may_see_comes_over_the_header(with_output: bool, in_full: bool) -> None:
     follow = Follow("J1", 3, with_output, in_full, "user:ä b")
     assert Follow.from_header(follow.as_header()) == follow

@@ -17,16 +17,16 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("mechanism", "faults", "law", "size"),
     [
-        ("result fence", "cut_from_redis,pause,pause_in_a_step", "(7)", (12, 6, 6)),
+        ("result fence", "cut_from_redis,pause,pause_in_a_step", "(7)", (12, 6, 12)),
         ("reconciler", "redis_refuses,redis_silent,cut_from_redis", "(5)", (24, 12, 13)),
         ("expired leases", "kill,kill_in_a_step", "dead:", (6, 6, 0)),
         (
             "quarantine",
             "cut_from_redis,gpu_replies_lost,gpu_unreachable,kill",
             "oversubscribed:",
-            (24, 12, 15),
+            (24, 12, 23),
         ),
-        ("generation marker", "redis_fails_over", "oversubscribed:", (40, 20, 26)),
+        ("generation marker", "redis_fails_over", "oversubscribed:", (40, 20, 31)),
         ("idempotent requests", "redis_calls_doubled", "lost:", (12, 12, 3)),
         ("later starts", "kill", "early:", (12, 6, 3)),
         ("quota's sweep", "quota_cut", "quota:", (6, 6, 0)),

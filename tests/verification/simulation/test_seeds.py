@@ -1,4 +1,4 @@
-"""A hundred and twenty short histories of the real protocol break no law; a seed is always the same history.
+"""Sixty short histories of the real protocol break no law; a seed is always the same history.
 
 `manage.py simulate` plays more and longer ones (docs/simulation.md)."""
 
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary on this machine"),
 ]
-SEEDS, PARTS = 120, 12
+SEEDS, PARTS = 60, 12
 JOBS, FAULTS = 6, 6
 
 
