@@ -4,7 +4,8 @@ lost their lease before anybody saw that it ran out.
 No row names them and no keeper announces them, so an index that is made anew would give their slots away.
 Their servers are asked before it opens, those that are away then by `lock_sync` once they answer; the
 `quarantine` sweep finds out when the runs are over. A server does not say which slot such a run has: any free
-one is kept, because what must be right is how many. A server that only counts its jobs can't tell.
+one is kept, because what must be right is how many. A server that only counts its jobs can't tell: other
+clients' jobs are among them, for which a rebuild would shut all its slots.
 """
 
 from __future__ import annotations
