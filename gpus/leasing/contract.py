@@ -53,6 +53,10 @@ class Leases(Protocol):
         """Removes the server's slots. Leases that still run there go on until they end."""
         ...
 
+    def servers(self) -> list[str]:
+        """All that the index knows, also forgotten ones while something holds one of their slots."""
+        ...
+
     def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
         """What the operator decided about them, live: tickets that wait stand by it at once. Tenants that
         are not named keep what they have, unknown ones have a new one's. Returns wakes for the tickets of
@@ -193,9 +197,10 @@ class Leases(Protocol):
         this ref."""
         ...
 
-    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
+    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> bool:
         """A slot that holds no lease of another attempt stays shut until `free_slot`. pool: of its
-        server, where that is configured only after this."""
+        server, where that is configured only after this. False: it was shut before, or another attempt holds
+        it."""
         ...
 
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:

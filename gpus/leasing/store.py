@@ -144,6 +144,9 @@ class RedisLeases:
     def forget_server(self, server: str) -> None:
         self._run("forget_server", server=server)
 
+    def servers(self) -> list[str]:
+        return list(self._run("servers"))
+
     def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
         codec.check_names(*(tenant.name for tenant in tenants))
         wakes: list[Wakes] = []
@@ -291,8 +294,8 @@ class RedisLeases:
     def keep(self, ref: LeaseRef) -> bool:
         return bool(self._run("keep", **codec.ref_args(ref), lease_us=self._lease_us))
 
-    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
-        self._run("quarantine", slot=slot, attempt=attempt_id, pool=pool)
+    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> bool:
+        return bool(self._run("quarantine", slot=slot, attempt=attempt_id, pool=pool))
 
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:
         return codec.read_wakes(self._run("free_slot", slot=slot))

@@ -21,7 +21,7 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pause, Placement, Pool, QuarantinedSlot, Server
 from gpus.models.server import TOO_LARGE
-from gpus.protocol import DesiredState, ServerSpec, slot_name
+from gpus.protocol import DesiredState, ServerSpec, slot_name, split_slot
 from gpus.registry import queries
 from gpus.runners.registry import find_runner
 
@@ -199,15 +199,29 @@ def _write_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple
 
     def write(one: _IndexedServer) -> tuple[Wakes, ...]:
         written.add(one.spec.name)
-        for slot, attempt_id in one.suspects:  # first: where Redis does not know the server, it would be free
-            leases.quarantine(slot, attempt_id, pool=one.spec.pool)
-        return leases.configure_server(one.spec)
+        # first: where Redis does not know the server, the slots would be free
+        shut = shut_slots(leases, one.suspects, pool=one.spec.pool)
+        return (*leases.configure_server(one.spec), *shut)
 
     wakes = _write_until_current(read, write)
     # one that was removed meanwhile must not stay behind as written
     for gone in written - set(_still_there(sorted(written))):
         leases.forget_server(gone)
     return wakes
+
+
+def shut_slots(leases: Leases, suspects: Iterable[tuple[str, str]], *, pool: str = "") -> tuple[Wakes, ...]:
+    """Tell the lease layer of open quarantines that were just read. A slot whose quarantine was closed before
+    it was told is free again. Returns the wakes for the caller to send.
+
+    suspects: slot and attempt of each. pool: as for `Leases.quarantine`. Raises LeasingUnavailable.
+    """
+    shut = [slot for slot, attempt_id in suspects if leases.quarantine(slot, attempt_id, pool=pool)]
+    if not shut:
+        return ()
+    servers = sorted({split_slot(slot)[0] for slot in shut})
+    still = {slot_name(server, slot) for server, slot, _ in _suspects_on(servers)}
+    return tuple(wake for slot in shut if slot not in still for wake in leases.free_slot(slot))
 
 
 def _write_until_current(

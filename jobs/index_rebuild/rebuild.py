@@ -25,6 +25,7 @@ from gpus.leasing.keeper import announced_seconds
 from gpus.models import Pool, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode, slot_name
 from gpus.registry import queries as fleet_queries
+from gpus.registry.index_sync import shut_slots
 from jobs.domain.states import JobState
 from jobs.execution.orphaned_runs import quarantine_unproven
 from jobs.index_rebuild import fleet_time
@@ -167,8 +168,11 @@ class Rebuild:
         if _may_be_held(self.fleet):
             self._ask(askable(servers))
         open_rows = _open_rows(fleet=self.fleet)
-        for server_name, slot, attempt_id in self._with_signs(open_rows):
-            self.leases.quarantine(slot_name(server_name, slot), attempt_id)
+        suspects = (
+            (slot_name(server_name, slot), attempt_id)
+            for server_name, slot, attempt_id in self._with_signs(open_rows)
+        )
+        shut_slots(self.leases, suspects)  # nothing is woken before the index opens
         return len(open_rows)
 
     def _ask(self, servers: Sequence[Server]) -> None:

@@ -3,8 +3,9 @@ lost their lease before anybody saw that it ran out.
 
 No row names them and no keeper announces them, so an index that is made anew would give their slots away.
 Their servers are asked before it opens, those that are away then by `lock_sync` once they answer; the
-`quarantine` sweep finds out when the runs are over. A server does not say which slot such a run has: any free
-one is kept, because what must be right is how many. A server that only counts its jobs can't tell.
+`quarantine` sweep finds out when the runs are over. A server does not say which slot such a run has: any idle
+one is kept, because what must be right is how many. A server that only counts its jobs can't tell: other
+clients' jobs are among them, for which a rebuild would shut all its slots.
 """
 
 from __future__ import annotations
@@ -69,8 +70,11 @@ def keep_slots(
     models = dict(Job.objects.filter(id__in=[said[one] for one in unknown]).values_list("id", "model"))
     # what is no job of ours is none of our business
     ours = sorted(one for one in unknown if said[one] in models)
-    free = [view.slot for view in views if view.state == "free" and split_slot(view.slot)[1] not in kept]
-    kept_now = list(zip(free, ours, strict=False))
+    # slots of a paused or draining server are off; after the resume they would be free while the run goes on
+    idle = [
+        view.slot for view in views if view.state in ("free", "off") and split_slot(view.slot)[1] not in kept
+    ]
+    kept_now = list(zip(idle, ours, strict=False))
     for slot, attempt in kept_now:
         job = said[attempt]
         log.warning("stranger_found", slot=slot, job_id=job, attempt=attempt)

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from django.db.models import Count, F, Max, Q, Sum
-
 from foundation.database import statements
 from foundation.database.statements import value
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, Placement, Pool, Server
-from gpus.protocol import BANDS
+from gpus.protocol import TenantSpec
 from gpus.registry import queries as fleet_queries
 from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.models import Tenant
@@ -26,14 +24,13 @@ is told again this often, also where nothing changed."""
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What this process told a fleet last. last_deed: the newest audit entry; what was switched there and
-    back since the last look may have reached the lease layer only half. tenants: sums over all of them, to
-    see a change of their rules cheaply. at: monotonic."""
+    back since the last look may have reached the lease layer only half. tenants: the rules of those that
+    differ from a new tenant's. at: monotonic."""
 
     generation: str
     last_deed: int | None
     registry: frozenset[tuple[object, ...]]
-    servers: frozenset[str]
-    tenants: tuple[object, ...]
+    tenants: frozenset[tuple[object, ...]]
     at: float = field(compare=False)
 
 
@@ -54,16 +51,16 @@ _placed = statements.Read(
 )
 
 _last_deed = statements.Read(lambda: AuditEntry.objects.order_by("-pk").values_list("pk", flat=True)[:1])
+_NEW_TENANT = TenantSpec("new")
 _tenants = statements.Read(
-    lambda: statements.summed(
-        Tenant.objects.all(),
-        rows=Count("pk"),
-        last=Max("pk"),
-        weights=Sum("weight"),
-        limited=Count("max_running"),
-        mixed=Sum(F("pk") * F("weight")),
-        limits=Sum(F("pk") * F("max_running")),
-        **{band: Sum("pk", filter=Q(highest_band=band)) for band in BANDS},
+    lambda: (
+        Tenant.objects.exclude(
+            weight=_NEW_TENANT.weight,
+            highest_band=_NEW_TENANT.highest_band,
+            max_running=_NEW_TENANT.max_running,
+        )
+        .order_by()
+        .values_list("pk", "weight", "highest_band", "max_running")
     )
 )
 
@@ -84,10 +81,24 @@ def _read(fleet: str, generation: str, ports: Ports) -> _Known:
                 *(("pause", one.kind, one.name) for one in fleet_queries.pauses()),
             ]
         ),
-        frozenset(row[0] for row in servers),
-        tuple(sorted(_tenants.first().items())),
+        frozenset(_tenants()),
         ports.clock.monotonic(),
     )
+
+
+def _forget_removed(fleet: str, leases: Leases, ports: Ports) -> None:
+    """Forgets servers of the index that have no row, whichever process saw the row last. The index is read
+    before the rows, so that a server that is registered in between has its row."""
+    indexed = leases.servers()
+    removed = frozenset(indexed) - _names(fleet)
+    for name in removed:
+        leases.forget_server(name)
+    if removed & _names(fleet):  # registered again while it was forgotten
+        mirror_fleet(fleet, leases, ports, tenants=False)
+
+
+def _names(fleet: str) -> frozenset[str]:
+    return frozenset(row[0] for row in _servers(fleet=fleet))
 
 
 class MirrorRegistrySweep:
@@ -111,8 +122,7 @@ class MirrorRegistrySweep:
                 now.last_deed,
             )
             mirror_fleet(fleet, leases, ports, tenants=is_old or not is_same)
-            for gone in (before.servers if before else frozenset()) - now.servers:
-                leases.forget_server(gone)
+            _forget_removed(fleet, leases, ports)
             self._known[fleet] = now
             return SweepCount(1, int(now != before))
 

@@ -26,6 +26,7 @@ from gpus.leasing.contract import Leases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.registry import queries
+from gpus.registry.index_sync import shut_slots
 from gpus.registry.quarantine import close_quarantine
 from gpus.runners.health_probe import Health
 from jobs.models import Attempt
@@ -199,7 +200,9 @@ def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group]
             continue
         leases = ports.leases(fleet)
         try:
-            leases.quarantine(slot_name(server.name, row.slot), row.attempt_id)
+            suspect = slot_name(server.name, row.slot), row.attempt_id
+            if wakes := shut_slots(leases, [suspect]):
+                ports.send_wakes(wakes)
         except LeasingUnavailable as error:
             away[fleet] = str(error)
             continue

@@ -69,8 +69,9 @@ class LeasesOnPaper:
         self._answer()
         return [view for view in self.views if view.slot.startswith(f"{server}/")]
 
-    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
+    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> bool:
         self._answer()
+        return False
 
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:
         self._answer()

@@ -70,8 +70,9 @@ class FakeLeases:
         self.servers[server.name] = server
         return (Wakes(server.pool, server.host, server.slots),)
 
-    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> None:
+    def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> bool:
         self._answer()
+        return False
 
     def forget_server(self, server: str) -> None:
         self._answer()

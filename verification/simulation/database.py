@@ -58,6 +58,12 @@ def restore_database(copy: sqlite3.Connection) -> set[str]:
     return {attempt_id for attempt_id, state in since.items() if before.get(attempt_id) != state}
 
 
+def has_attempt(attempt_id: str) -> bool:
+    """Read past Django, whose statements are steps of the history."""
+    found = connection.connection.execute("SELECT 1 FROM jobs_attempt WHERE id = ?", (attempt_id,))
+    return found.fetchone() is not None
+
+
 def _attempt_states(database: sqlite3.Connection) -> dict[str, str]:
     """Read past Django, whose statements are steps of the history."""
     return dict(database.execute("SELECT id, state FROM jobs_attempt"))

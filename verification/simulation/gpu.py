@@ -25,11 +25,12 @@ Push = Callable[[str, str, Mapping[str, Any]], None]
 
 @dataclass(slots=True)
 class Ran:
-    """One run that held a slot; times in virtual seconds."""
+    """One run that held a slot; times in virtual seconds. sender: the process that sent it."""
 
     job_id: str
     attempt_id: str
     began: float
+    sender: str = ""
     ended: float | None = None
     outcome: str = ""
 
@@ -69,10 +70,13 @@ class GpuServer:
         self.up = False
         self.fails = True
         """Whether tries fail whose job asks for it."""
+        self.is_known_here_only: Callable[[Ran], bool] = lambda ran: False
+        """Whether the run's worker, the database and Redis have all lost it."""
         self._scheduler, self._chance, self._push = scheduler, chance, push
         self._fences: dict[str, int] = {}
         self._late: set[str] = set()
         self._old: set[str] = set()
+        self._senders: dict[str, str] = {}
         self.start()
 
     # -- life ------------------------------------------------------------------------------------------
@@ -100,6 +104,10 @@ class GpuServer:
 
     def running(self) -> list[Ran]:
         return [one for one in self.ran if one.ended is None]
+
+    def comes_from(self, sender: str, headers: Mapping[str, str]) -> None:
+        if "Idempotency-Key" in headers:
+            self._senders[headers["Idempotency-Key"]] = sender
 
     def comes_late(self, headers: Mapping[str, str]) -> None:
         """Its sender stood still for longer than a lease, the request in its hands. If that begins a run,
@@ -158,9 +166,11 @@ class GpuServer:
         return _json({"status": "processing", "job_id": run.id})
 
     def _judge(self, order: RunOrder) -> None:
-        """A full machine is the dispatcher's fault, unless a late sender is there that nobody could stop."""
+        """A full machine is the dispatcher's fault, unless a late sender is there that nobody could stop, or
+        runs that only this server knows and that it does not name: its count may be other clients' jobs."""
         running = self.running()
-        if not any(one.attempt_id in self._late for one in running):
+        known = [one for one in running if not (self.plain and self.is_known_here_only(one))]
+        if len(known) >= self.slots and not any(one.attempt_id in self._late for one in running):
             there = ", ".join(f"{one.attempt_id} of {one.job_id} since {one.began:.2f}" for one in running)
             self.oversubscribed.append(
                 f"{self.name} at {self._scheduler.now:.2f}: {order.attempt_id} of {order.job_id} came to "
@@ -168,7 +178,8 @@ class GpuServer:
             )
 
     def _begin(self, run: Run) -> None:
-        ran = Ran(run.order.job_id, run.order.attempt_id, self._scheduler.now)
+        sender = self._senders.get(run.order.attempt_id, "")
+        ran = Ran(run.order.job_id, run.order.attempt_id, self._scheduler.now, sender)
         self.ran.append(ran)
         admission, done = self._admission, Event(self._scheduler)
         self._done[run.id] = done

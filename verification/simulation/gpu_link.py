@@ -42,6 +42,8 @@ class GpuLink:
         name, path = server_of(url), urlsplit(url).path
         server, until = self._servers[name], self._scheduler.now + deadline_seconds
         asked_at = self._scheduler.now
+        if (process := self._scheduler.current()) is not None:
+            server.comes_from(process.name, headers)
         self._scheduler.point(f"{method} {name}{path[:20]}")
         if self._scheduler.now - asked_at > settings.DISPATCHER.lease_seconds:
             server.comes_late(headers)

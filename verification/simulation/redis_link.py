@@ -73,6 +73,8 @@ class RedisServer:
         self.client, self.scheduler, self.active_faults = client, scheduler, active_faults
         self.run_id, self.replication, self.term = "run-1", "replication-1", 1
         self.witness: Witness = lambda script, args, answer: None
+        self.index_lost_at = 0.0
+        """When an index was last lost: whatever a new run of the server has is not trusted."""
         self._filled = 0
         self.offset_seconds = 0.0
         """Of its wall clock."""
@@ -110,6 +112,7 @@ class RedisServer:
 
     def flush(self) -> None:
         self.client.flushdb()
+        self.index_lost_at = self.scheduler.now
 
     def restart(self, *, empty: bool) -> None:
         self._change_to(f"run-{self.term + 1}")
@@ -155,6 +158,7 @@ class RedisServer:
 
     def _change_to(self, run_id: str) -> None:
         self.term += 1
+        self.index_lost_at = self.scheduler.now
         self.run_id, self.replication = run_id, f"replication-{self.term}"
 
     # -- calls -----------------------------------------------------------------------------------------

@@ -42,9 +42,10 @@ from verification.simulation.database import (
     Forgotten,
     copy_database,
     fresh_database,
+    has_attempt,
     restore_database,
 )
-from verification.simulation.gpu import GpuServer, origin
+from verification.simulation.gpu import GpuServer, Ran, origin
 from verification.simulation.gpu_link import GpuLink
 from verification.simulation.receivers import Receivers
 from verification.simulation.redis_link import RedisServer
@@ -111,6 +112,8 @@ class World:
         self.database = DatabaseLink(self.scheduler, self.active_faults)
         self.outside = Process("outside")
         self.servers = {server.name: server for server in self._fleet()}
+        for server in self.servers.values():
+            server.is_known_here_only = self._only_its_server_knows
         self.workers: list[WorkerRole] = []
         self.sweepers: list[SweepsRole] = []
         self.beat_is_up, self.beat_seconds = True, BEAT_SECONDS
@@ -428,6 +431,13 @@ class World:
                 )
             )
         return fleet
+
+    def _only_its_server_knows(self, ran: Ran) -> bool:
+        """There is no row of its start, not written yet or lost again, and its worker died before it could
+        announce the lease to the index that is made anew."""
+        sender = self.known.get(ran.sender)
+        is_gone = sender is not None and not sender.alive
+        return is_gone and self.redis.index_lost_at > ran.began and not has_attempt(ran.attempt_id)
 
     def _push(self, job_id: str, attempt_id: str, body: Mapping[str, Any]) -> None:
         """The GPU server calls the web process; it does not try for ever."""

@@ -7,7 +7,7 @@
 -- Args:
 --   slot, attempt: text
 --   pool: text, its server's, '' for a server that is configured
--- Returns: 1 if the slot is quarantined now, else 0
+-- Returns: 1 if this call shut the slot; 0 if it was shut before, or another attempt holds it
 -- include: index
 -- include: slots
 -- include: availability
@@ -16,7 +16,7 @@ local name, attempt = args.slot, args.attempt
 
 if not Index.is_open() then return Index.refuse() end
 local slot, server = Slots.note_slot(name, args.pool)
-if slot.state == 'quarantined' then return 1 end
+if slot.state == 'quarantined' then return 0 end
 local is_held = slot.state == 'leased' or slot.state == 'adoptable' or slot.state == 'settling'
 if is_held and slot.attempt ~= attempt then return 0 end
 Availability.hide_slot(slot, server)

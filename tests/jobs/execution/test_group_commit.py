@@ -271,3 +271,57 @@ def test_what_was_confirmed_lately_is_written_again_first_after_the_database_fai
     finally:
         writer.stop()
     assert order == ["confirmed", "next", "later"]
+
+
+def test_a_stop_during_an_outage_writes_what_is_queued_once_the_database_is_back(monkeypatch):
+    real = group_commit.write_batch
+    back = threading.Event()
+
+    def away(batch):
+        if not back.is_set():
+            raise OperationalError("connection refused")
+        return real(batch)
+
+    monkeypatch.setattr(group_commit, "write_batch", away)
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writer.start()
+    writes = [writer.submit(lambda n=n: create(n)) for n in ("a", "b")]
+    eventually(lambda: writer.failing)
+    assert not writer.stop(0.0)
+    writes.append(writer.submit(lambda: create("c")))  # a run that ends after the stop
+    back.set()
+    assert writer.stop(30.0)
+    assert [write.result(1) for write in writes] == ["a", "b", "c"]
+
+
+def test_what_follows_from_the_last_batch_is_written_before_the_end():
+    """An end that can't be stored is written once more, as a failure."""
+    writer = GroupCommitWriter(lambda outcomes: None)
+    followed = list[Any]()
+    first = writer.submit(lambda: create("a"))
+    first.add_done_callback(lambda done: followed.append(writer.submit(lambda: create("b"))))
+    writer.start()
+    assert writer.stop(30.0)
+    assert followed[0].result(1) == "b"
+
+
+def test_a_database_that_goes_away_in_a_refused_batch_repeats_no_write_of_it(monkeypatch):
+    """Written one by one, because one of them is refused; then it is away for a moment."""
+    make_tenant("taken")
+    applied = list[str]()
+    monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.0,))
+    away = iter((True, False))
+
+    def apply(name: str) -> str:
+        applied.append(name)
+        if name == "c" and applied.count("c") > 1 and next(away, False):
+            raise OperationalError("database is locked")
+        return create(name)
+
+    writer = GroupCommitWriter(lambda outcomes: None)
+    writes = [writer.submit(lambda n=n: apply(n)) for n in ("a", "c", "taken")]
+    writer.start()
+    assert writer.stop(30.0)
+    assert [write.result(1) for write in writes[:2]] == ["a", "c"]
+    assert writes[2].exception(1) is not None
+    assert applied.count("a") == 2, "in the batch, and alone"

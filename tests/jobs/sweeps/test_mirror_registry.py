@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.models import Pause, Placement, Pool, Server
+from gpus.models import Pause, Placement, Pool, QuarantinedSlot, Server
 from gpus.protocol import QueueAlgorithm
 from gpus.registry import controls
+from gpus.registry.quarantine import close_quarantine
+from jobs import transitions
 from jobs.models import Tenant
 from jobs.sweeps import mirror_registry
+from jobs.sweeps.mirror_registry import MirrorRegistrySweep
 from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World, open_index
 
@@ -55,6 +58,92 @@ def test_a_server_that_is_gone_from_the_database_is_forgotten(world: World) -> N
     Server.objects.all().delete()
     assert sweep(world) == 1
     assert world.leases.slots("gpu-1") == []
+
+
+def test_a_server_that_was_removed_before_this_process_began_is_forgotten(world: World) -> None:
+    """As after a removal without Redis, and a restart of the sweeps before Redis was back."""
+    world.server()
+    world.server("gpu-2")
+    sweep(world)
+    Server.objects.filter(name="gpu-1").delete()
+    MirrorRegistrySweep()(world.ports)
+    assert world.leases.servers() == ["gpu-2"]
+
+
+def test_a_server_that_is_registered_while_it_is_forgotten_is_told_once_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    sweep(world)
+    Server.objects.all().delete()
+    forget = world.leases.forget_server
+
+    def register_first(name: str) -> None:
+        world.server(name)
+        forget(name)
+
+    monkeypatch.setattr(world.leases, "forget_server", register_first)
+    sweep(world)
+    assert world.slot() == "free"
+
+
+def test_what_runs_on_a_removed_server_goes_on(world: World) -> None:
+    world.server()
+    world.job()
+    lease = world.claim()
+    Server.objects.all().delete()
+    MirrorRegistrySweep()(world.ports)
+    MirrorRegistrySweep()(world.ports)
+    assert world.leases.is_held(lease.ref)
+    assert world.leases.servers() == ["gpu-1"]
+
+
+def test_a_slot_that_is_proven_free_before_its_quarantine_is_told_stays_free(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    transitions.quarantine_slot(
+        "gpu-1/0",
+        attempt_id="a",
+        job_id="j",
+        model="m",
+        reason="lost",
+        at=world.clock.now(),
+        run_limit_seconds=60,
+    )
+    tell = world.leases.quarantine
+
+    def prove_first(slot: str, attempt_id: str, *, pool: str = "") -> bool:
+        if row := QuarantinedSlot.objects.filter(freed_at=None).first():
+            close_quarantine(row, at=world.clock.now(), evidence="the server does not run it")
+            world.leases.free_slot(slot)
+        return tell(slot, attempt_id, pool=pool)
+
+    monkeypatch.setattr(world.leases, "quarantine", prove_first)
+    sweep(world)
+    assert world.slot() == "free"
+
+
+def test_rules_that_change_places_between_tenants_are_told(world: World) -> None:
+    """Their number and their sums are the same, also weighted by the tenants' ids."""
+    world.server()
+    world.tenant.delete()
+    for pk, weight in ((1, 2.0), (2, 1.5), (3, 2.0)):
+        Tenant.objects.create(pk=pk, name=f"tenant-{pk}", weight=weight)
+    sweep(world)
+    for pk, weight in ((1, 1.75), (2, 2.0), (3, 1.75)):
+        Tenant.objects.filter(pk=pk).update(weight=weight)
+    assert sweep(world) == 1
+    assert rules_told(world, 2) == (2.0, 1, None)
+
+
+def test_rules_that_are_a_new_tenants_again_are_told(world: World) -> None:
+    world.server()
+    Tenant.objects.update(max_running=2)
+    sweep(world)
+    Tenant.objects.update(max_running=None)
+    assert sweep(world) == 1
+    assert rules_told(world) == (1.0, 1, None)
 
 
 def test_a_model_that_left_a_server_and_another_algorithm_are_seen(world: World) -> None:
@@ -110,8 +199,9 @@ return {tostring(weight), band, cap or -1}
 """
 
 
-def rules_told(world: World) -> tuple[float, int, int | None]:
-    weight, band, most = world.client.eval(READ_RULES, 1, f"{world.keys()}tenants", str(world.tenant.pk))
+def rules_told(world: World, tenant: int = 0) -> tuple[float, int, int | None]:
+    name = str(tenant or world.tenant.pk)
+    weight, band, most = world.client.eval(READ_RULES, 1, f"{world.keys()}tenants", name)
     return float(weight), band, None if most == -1 else most
 
 

@@ -12,17 +12,23 @@ import requests
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from gpus.errors import RunTimedOut
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
+from gpus.registry.index_sync import shut_slots
+from gpus.registry.quarantine import free_slot
 from gpus.runners.health_probe import Health
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
+from jobs.index_rebuild import rebuild as rebuilding
 from jobs.models import Attempt, Job
 from jobs.sweeps import quarantine
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
 from tests.gpus.health.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
+from tests.jobs.sweeps.test_generation import rebuild
 from tests.plain_server import PlainServer
 from tests.ports import free_port
 
@@ -66,6 +72,54 @@ def sweep(world: World) -> SweepCount:
 
 def row() -> QuarantinedSlot:
     return QuarantinedSlot.objects.latest("pk")
+
+
+def freed_before_it_is_told(world: World, patch: pytest.MonkeyPatch) -> None:
+    """An operator frees the slot between the reading of its row and the telling of the index."""
+    tell = world.leases.quarantine
+
+    def free_first(slot: str, attempt_id: str, *, pool: str = "") -> bool:
+        patch.undo()
+        free_slot(slot, by="user:ada", leases=world.ports.leases, at=world.clock.now())
+        return tell(slot, attempt_id, pool=pool)
+
+    patch.setattr(world.leases, "quarantine", free_first)
+
+
+@pytest.mark.usefixtures("lease")
+def test_a_slot_that_is_freed_before_its_quarantine_is_told_again_stays_free(
+    world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu.status = 500
+    freed_before_it_is_told(world, monkeypatch)
+    sweep(world)
+    assert world.slot() == "free"
+
+
+@pytest.mark.usefixtures("lease")
+def test_a_slot_that_is_freed_before_a_rebuild_tells_its_quarantine_is_free(
+    world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu.status = 500
+    world.flush()
+    tell = rebuilding.shut_slots
+
+    def free_first(leases: Leases, suspects: Iterable[tuple[str, str]]) -> tuple[Wakes, ...]:
+        freed_before_it_is_told(world, monkeypatch)
+        return tell(leases, suspects)
+
+    monkeypatch.setattr(rebuilding, "shut_slots", free_first)
+    rebuild(world)
+    assert world.slot() == "free"
+
+
+def test_a_slot_that_another_run_left_shut_is_not_freed(world: World) -> None:
+    """The row of that run is under way to its commit."""
+    world.server()
+    world.job()
+    world.release(world.claim(), ReleaseMode.SUSPECT)
+    assert shut_slots(world.leases, [("gpu-1/0", "an older attempt")]) == ()
+    assert world.slot() == "quarantined"
 
 
 def test_a_server_that_still_runs_it_keeps_the_slot_shut(

@@ -9,8 +9,9 @@ from unittest.mock import patch
 import pytest
 
 from gpus.health.pinned_servers import ask_all
-from gpus.models import QuarantinedSlot, Server
+from gpus.models import Pause, QuarantinedSlot, Server
 from gpus.protocol import Lease
+from gpus.registry import controls
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.index_rebuild import rebuild as rebuilding
@@ -62,6 +63,21 @@ def test_each_such_run_keeps_one_free_slot_however_often_the_index_is_made_anew(
     assert sorted(states) == ["free", "leased", "quarantined", "quarantined"]
     rows = QuarantinedSlot.objects.values_list("attempt_id", flat=True)
     assert sorted(rows) == sorted([lost.attempt_id, another.attempt_id])
+
+
+def test_a_server_that_is_paused_meanwhile_keeps_its_slot_shut_when_it_goes_on(
+    world: World, gpu: HealthServer
+) -> None:
+    world.server(slots=2, url=f"{gpu.url}/run")
+    world.job()
+    lost = world.claim(written=False)
+    gpu.lists((lost.job_id, lost.attempt_id))
+    controls.pause(Pause.Kind.SYSTEM, by="cli:ada", leases=world.ports.leases)
+    world.flush()
+    rebuild(world)
+    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["off", "quarantined"]
+    controls.resume(Pause.Kind.SYSTEM, by="cli:ada", leases=world.ports.leases)
+    assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
 
 
 def test_no_second_slot_is_kept_for_a_run_that_somebody_else_knows_of(

@@ -8,16 +8,20 @@ from datetime import timedelta
 import pytest
 
 from foundation.ids import new_id
+from gpus import errors
 from gpus.errors import BadInput, ConnectFailed, GpuBusy, LeaseLost, ProcessDied, ServerFailed, ServerLost
 from gpus.models import QuarantinedSlot
 from gpus.protocol import LeaseRef
 from jobs import transitions
+from jobs.domain.errors import Refused
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import AttemptState, IllegalMove, JobState
 from jobs.models import Attempt, Callback, Event, Job
+from jobs.operations.jobs import retry_dead_letter
 from jobs.transitions import End, Start, StartOutcome
 from jobs.transitions.unit_of_work import move_attempt
-from tests.builders import START, make_job, make_model, make_running, make_server
+from tests.builders import START, make_job, make_model, make_ports, make_running, make_server
+from tests.jobs.fake_leases import FakeLeases
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
@@ -287,3 +291,59 @@ def test_an_illegal_move_of_an_attempt_is_refused_and_writes_nothing() -> None:
     with pytest.raises(IllegalMove, match="from lost to completed"):
         move_attempt(attempt, AttemptState.COMPLETED)
     assert (attempt.state, Attempt.objects.get(id=attempt_id).state) == ("lost", "lost")
+
+
+_ERRORS = sorted(
+    (one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.GpuError)),
+    key=lambda one: one.__name__,
+)
+
+
+@pytest.mark.parametrize("error", _ERRORS)
+@pytest.mark.parametrize("live", [AttemptState.SENT, AttemptState.WAITING])
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("suspect", [False, True])
+def test_no_end_of_a_run_is_an_illegal_move(
+    error: type[errors.GpuError], live: AttemptState, cancelled: bool, suspect: bool
+) -> None:
+    job = make_job()
+    _, attempt_id = start(job)
+    if live is AttemptState.WAITING:
+        assert transitions.note_remote_id(job.id, attempt_id, 1, "r1", START)
+    if cancelled:
+        Job.objects.filter(id=job.id).update(cancel_requested_at=START)
+    ended = transitions.end_attempt(end(job, attempt_id, Ending(error("it broke"), suspect=suspect)))
+    assert ended.won
+    assert Attempt.objects.get(id=attempt_id).state not in Attempt.LIVE
+
+
+def test_a_late_end_of_a_round_that_an_operator_reopened_changes_nothing() -> None:
+    """Its slot is still in quarantine; the new round runs elsewhere."""
+    model = make_model("m")
+    make_server("gpu-1", model=model, slots=2)
+    job = make_job("m", max_retries=0)
+    _, first = start(job)
+    late = end(job, first, Ending(BadInput("no"), suspect=True))
+    assert transitions.end_attempt(late).won
+    retry_dead_letter(job.id, ports=make_ports(FakeLeases()))
+    outcome, second = start(job, "gpu-1/1")
+    assert outcome is StartOutcome.STARTED
+    for write in (transitions.end_attempt, transitions.rewrite_end):
+        assert not write(late).won
+    job.refresh_from_db()
+    assert (job.state, job.live_attempt, job.round) == (JobState.RUNNING, second, 2)
+    assert QuarantinedSlot.objects.filter(freed_at=None).count() == 1
+    assert transitions.end_attempt(replace(end(job, second), slot="gpu-1/1")).won
+    assert Callback.objects.filter(job=job).count() == 0
+
+
+def test_of_two_operators_who_rerun_a_job_one_opens_a_round() -> None:
+    job = make_job(max_retries=0)
+    _, attempt_id = start(job)
+    transitions.end_attempt(end(job, attempt_id, Ending(BadInput("no"))))
+    ports = make_ports(FakeLeases())
+    retry_dead_letter(job.id, ports=ports)
+    with pytest.raises(Refused):
+        retry_dead_letter(job.id, ports=ports)
+    job.refresh_from_db()
+    assert (job.state, job.round) == (JobState.QUEUED, 2)

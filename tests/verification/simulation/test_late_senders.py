@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from django.conf import settings
 
 from foundation.ids import new_id
+from verification.simulation import world
 from verification.simulation.active_faults import ActiveFaults
-from verification.simulation.gpu import GpuServer, origin
+from verification.simulation.gpu import GpuServer, Ran, origin
 from verification.simulation.gpu_link import GpuLink
 from verification.simulation.scheduler import START, Process, Scheduler
 
@@ -85,3 +89,51 @@ def test_a_poll_that_stood_still_excuses_nothing() -> None:
     scheduler.run(LEASE_SECONDS + 4.0)
     scheduler.end()
     assert len(server.oversubscribed) == 1
+
+
+@pytest.mark.parametrize(("plain", "is_known", "is_excused"), [
+    (True, False, True),
+    (True, True, False),
+    (False, False, False),
+])  # fmt: skip
+def test_a_run_that_only_its_server_knows_excuses_a_server_that_names_no_jobs(
+    plain: bool, is_known: bool, is_excused: bool
+) -> None:
+    scheduler, chance = Scheduler(1), random.Random(1)
+    server = GpuServer("gpu", scheduler, chance, slots=1, is_async=False, plain=plain)
+    server.is_known_here_only = lambda ran: ran.sender == "forgotten" and not is_known
+    link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
+    scheduler.spawn(Process("forgotten"), sender(link, FIRST, 1, seconds=100))
+    scheduler.run(1.0)
+    scheduler.spawn(Process("other"), sender(link, SECOND, 2))
+    scheduler.run(2.0)
+    scheduler.end()
+    assert (server.oversubscribed == []) is is_excused
+
+
+@dataclass
+class Remembered:
+    """What the world knows of a run of worker-1 that began after two seconds."""
+
+    is_dead: bool = True
+    index_lost_at: float = 3.0
+    has_row: bool = False
+    known: dict[str, Process] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.known["worker-1"] = Process("worker-1", alive=not self.is_dead)
+        self.redis = SimpleNamespace(index_lost_at=self.index_lost_at)
+
+
+@pytest.mark.parametrize(("remembered", "is_lost"), [
+    (Remembered(), True),
+    (Remembered(is_dead=False), False),
+    (Remembered(index_lost_at=1.0), False),
+    (Remembered(has_row=True), False),
+])  # fmt: skip
+def test_a_run_is_known_while_its_worker_its_lease_or_its_row_is_there(
+    remembered: Remembered, is_lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world, "has_attempt", lambda attempt_id: remembered.has_row)
+    ran = Ran("job", FIRST, began=2.0, sender="worker-1")
+    assert world.World._only_its_server_knows(cast(Any, remembered), ran) is is_lost

@@ -1,0 +1,85 @@
+"""An attempt that a sweep ended while its worker ran it: the worker stops it, whatever else it was told."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpus.errors import LeaseLost
+from gpus.models import QuarantinedSlot
+from gpus.runners.base import Accepted, RunRequest
+from jobs.domain.states import AttemptState
+from jobs.execution.run_steps import Order, Over
+from jobs.models import Attempt
+from jobs.operations.end_lost_attempt import Loss, lose_attempt
+from tests.jobs.execution.by_hand import Hands
+from tests.jobs.execution.prefetch_by_hand import hands, run_first, tries
+from tests.jobs.execution.run_bench import Bench, ScriptedRunner
+from tests.jobs.execution.shop import state
+
+__all__ = ["hands"]
+
+
+def end_elsewhere(hands: Hands, run: RunRequest) -> None:
+    """As `expired_leases` does, and the worker reads it a moment later."""
+    attempt = Attempt.objects.get(id=run.attempt_id)
+    loss = Loss(
+        job_id=run.job_id, attempt_id=run.attempt_id, slot=run.slot, model="m", pool="m", why="gone",
+        suspect=True, process_died=True,
+    )  # fmt: skip
+    assert lose_attempt(loss, hands.worker.ports).won
+    hands.leases.real.quarantine(run.slot, attempt.id)
+    hands.worker.check_external_changes()
+
+
+def test_a_run_that_is_over_is_stopped_and_not_handed_over() -> None:
+    bench = Bench(ScriptedRunner(starts=[Accepted("r1")])).accept()
+    bench.run.order(Order.HAND_OVER)
+    bench.run.order(Order.OVER)
+    step = bench.run.step()
+    assert isinstance(step, Over)
+    assert isinstance(step.ending.error, LeaseLost)
+    assert bench.runner.calls == ["start", "cancel r1"]
+
+
+def test_a_result_that_is_pushed_for_a_run_that_is_over_is_not_taken() -> None:
+    bench = Bench(ScriptedRunner(starts=[Accepted("r1")])).accept()
+    bench.push = {"result": "late"}
+    bench.run.order(Order.OVER)
+    step = bench.run.step()
+    assert isinstance(step, Over)
+    assert isinstance(step.ending.error, LeaseLost)
+    assert step.result is None
+
+
+def test_a_run_that_is_over_before_it_was_sent_is_never_sent() -> None:
+    bench = Bench(ScriptedRunner(starts=[Accepted("r1")]))
+    bench.run.order(Order.OVER)
+    step = bench.run.step()
+    assert isinstance(step, Over)
+    assert not step.ending.sent
+    assert bench.runner.calls == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.database
+def test_the_prefetched_job_of_a_run_that_is_over_waits_again_and_its_slot_stays_shut(hands: Hands) -> None:
+    first, second, _ = (hands.submit() for _ in range(3))
+    hands.gpu.on_start = lambda run: end_elsewhere(hands, run)
+    assert run_first(hands) is None
+    assert hands.gpu.sent == [first.id]
+    assert hands.slot() == "quarantined"
+    assert (state(second), tries(second)) == ("queued", 0)
+    assert hands.waiting() == 2, "the sweep pushes the first one"
+    assert hands.worker.completion.keeper.held() == 0
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.database
+def test_an_answer_that_arrives_for_a_run_that_is_over_counts_nothing(hands: Hands) -> None:
+    job = hands.submit()
+    hands.gpu.on_start = lambda run: end_elsewhere(hands, run)
+    run_first(hands)
+    attempt = Attempt.objects.get(job=job)
+    assert attempt.state == AttemptState.LOST
+    assert state(job) in ("queued", "retrying")
+    assert QuarantinedSlot.objects.filter(freed_at=None, attempt_id=attempt.id).count() == 1
