@@ -19,6 +19,8 @@ SWITCH_SECONDS = 0.0005
 """A submit gives the interpreter away at each statement; with Python's 5 ms it would get it back
 a slice of each thread that computes later."""
 
+HEAVY_AT_ONCE = 2
+
 
 def make_application() -> Any:
     """One per event loop: the hub belongs to it."""
@@ -50,13 +52,11 @@ def make_application() -> Any:
 
 
 def heavy_at_once() -> int:
-    """SQLite has room for one writer: one request writes while another one computes. PostgreSQL works on
-    several while they wait for it."""
+    """One computes while another one waits for the database. More take the interpreter from each other and
+    from every short submit, and store no more jobs a second."""
     from django.conf import settings
-    from django.db import connection
 
-    limits = settings.DISPATCHER
-    return limits.web_heavy_at_once or (2 if connection.vendor == "sqlite" else limits.web_threads_per_tenant)
+    return int(settings.DISPATCHER.web_heavy_at_once) or HEAVY_AT_ONCE
 
 
 def begin_presence() -> Callable[[], None]:

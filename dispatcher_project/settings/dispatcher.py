@@ -191,7 +191,7 @@ class DispatcherSettings:
     of an address, where no valid key names a tenant."""
     web_heavy_at_once: int = 0
     """Heavy requests that a web process answers at once: bodies over 64 KiB, batches over 8 KiB, and lists.
-    The others wait, and tenants take turns. 0: two with SQLite, `web_threads_per_tenant` with PostgreSQL."""
+    The others wait, and tenants take turns. 0: two."""
     web_requests_per_tenant: int = 1000
     """Requests that are being read, wait or are answered in a web process; more are told 429."""
     web_body_bytes_per_tenant: int = 64 * 1024 * 1024

@@ -22,6 +22,12 @@ def fill_up(url: str) -> str:
     return before
 
 
+def refused_writes(url: str) -> int:
+    """How many commands Redis has answered with OOM since it started."""
+    with _client(url) as client:
+        return int(client.info("errorstats").get("errorstat_OOM", {}).get("count", 0))
+
+
 def set_max_memory(url: str, limit: str) -> None:
     with _client(url) as client:
         client.config_set("maxmemory", limit)

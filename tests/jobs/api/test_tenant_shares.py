@@ -250,13 +250,12 @@ def test_refusals_are_counted_by_code(counted: dict[str, int], monkeypatch: pyte
     assert counters.read(counters.Name.REQUESTS_REFUSED) == [("", "too_many_requests_in_flight", 3)]
 
 
-def test_heavy_requests_at_once_are_a_setting_and_two_with_sqlite(
-    settings: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("vendor", ["sqlite", "postgresql"])
+def test_heavy_requests_at_once_are_a_setting_and_two_with_every_database(
+    vendor: str, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connection, "vendor", vendor)
     assert asgi.heavy_at_once() == 2
-    with monkeypatch.context() as patched:
-        patched.setattr(connection, "vendor", "postgresql")
-        assert asgi.heavy_at_once() == settings.DISPATCHER.web_threads_per_tenant
     settings.DISPATCHER = settings.DISPATCHER.__class__(web_heavy_at_once=3)
     assert asgi.heavy_at_once() == 3
 

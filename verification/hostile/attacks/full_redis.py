@@ -30,6 +30,7 @@ class FullRedis(Attack):
 
     def play(self, ground: Ground, until: float) -> None:
         redis_url = ground.system.redis_url
+        refused = own_redis.refused_writes(redis_url)
         before = own_redis.fill_up(redis_url)
         try:
             neighbour = Thread(target=self._submit_as_neighbour, args=(ground, until), daemon=True)
@@ -43,6 +44,8 @@ class FullRedis(Attack):
             neighbour.join(30.0)
         finally:
             own_redis.set_max_memory(redis_url, before)
+        refused = self.figures["refused writes"] = own_redis.refused_writes(redis_url) - refused
+        self.must(refused > 0, "Redis refused no write: it was not full")
 
     def check(self, ground: Ground) -> None:
         left = list(self._accepted)

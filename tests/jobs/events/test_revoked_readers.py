@@ -1,0 +1,127 @@
+"""Streams whose reader's key is revoked, on a virtual clock: they end within a minute."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from itertools import count
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobs.api.authentication import REMEMBER_SECONDS
+from jobs.events.handover import Follow
+from jobs.events.news import NewEvents, SeenEvent
+from jobs.events.pulse import stream_pulse
+from jobs.events.stream import Message, stream_events
+
+from .virtual_loop import run_virtually
+
+PROMISED_SECONDS = 60.0
+"""What docs/security.md says."""
+NEVER = 1e9
+FOLLOW = Follow("job", 0, with_output=True, in_full=False, reader="key")
+
+
+class Hub:
+    """A job that goes on for ever, with an event every so many seconds."""
+
+    def __init__(self, every: float) -> None:
+        self._every = every
+
+    @asynccontextmanager
+    async def watch(self, job_id: str, after: int) -> AsyncIterator[Any]:
+        news: asyncio.Queue[NewEvents] = asyncio.Queue()
+
+        def come(number: int) -> None:
+            news.put_nowait(
+                NewEvents(job_id, "running", number, number - 1, (SeenEvent(number, "progress", {}),))
+            )
+
+        with self._beating(come):
+            yield SimpleNamespace(events=news.get)
+
+    @asynccontextmanager
+    async def pulses(self) -> AsyncIterator[asyncio.Event]:
+        pulse = asyncio.Event()
+        with self._beating(lambda number: pulse.set()):
+            yield pulse
+
+    @contextmanager
+    def _beating(self, beat: Callable[[int], None]) -> Iterator[None]:
+        async def run() -> None:
+            for number in count(1):
+                await asyncio.sleep(self._every)
+                beat(number)
+
+        task = asyncio.ensure_future(run())
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+async def stays() -> Message:
+    """A client that never leaves."""
+    await asyncio.sleep(NEVER)
+    return {"type": "http.disconnect"}
+
+
+class Client:
+    """When it was sent each piece, and what it was sent."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[float, bytes]] = []
+        self.has_ended = False
+
+    async def send(self, message: Message) -> None:
+        assert not self.has_ended
+        self.said.append((asyncio.get_running_loop().time(), message.get("body", b"")))
+        self.has_ended = message["type"] == "http.response.body" and not message["more_body"]
+
+
+def stream_until_the_end(revoked_at: float, every: float) -> Client:
+    async def run() -> Client:
+        client = Client()
+        now = asyncio.get_running_loop().time
+
+        async def may_follow() -> bool:
+            """By a key that the web remembers for a moment."""
+            return now() < revoked_at + REMEMBER_SECONDS
+
+        hub: Any = Hub(every)
+        await stream_events(hub, FOLLOW, stays, client.send, may_follow=may_follow)
+        return client
+
+    return run_virtually(run())
+
+
+@pytest.mark.parametrize("every", [1.0, 14.0, 40.0, NEVER])
+@pytest.mark.parametrize("revoked_at", [0.0, 27.9, 28.1, 95.0])
+def test_a_stream_ends_within_a_minute_of_its_keys_end(revoked_at: float, every: float) -> None:
+    client = stream_until_the_end(revoked_at, every)
+    assert client.has_ended
+    ended = client.said[-1][0]
+    assert revoked_at <= ended <= revoked_at + PROMISED_SECONDS
+    assert not any(b"event: done" in said for _, said in client.said), "its job goes on"
+
+
+def test_a_stream_goes_on_while_its_key_is_good() -> None:
+    client = stream_until_the_end(revoked_at=7200.0, every=600.0)
+    events = [at for at, said in client.said if b"event: progress" in said]
+    assert len(events) == 12
+
+
+@pytest.mark.parametrize("every", [1.0, 3.0, NEVER])
+def test_the_admins_stream_ends_within_a_minute_whoever_reads_it(every: float) -> None:
+    async def run() -> Client:
+        client = Client()
+        hub: Any = Hub(every)
+        await stream_pulse(hub, stays, client.send)
+        return client
+
+    client = run_virtually(run())
+    assert client.has_ended
+    assert client.said[-1][0] <= PROMISED_SECONDS
