@@ -35,7 +35,7 @@ def test_a_name_that_changes_its_mind_is_connected_at_the_checked_address(
         asked.append((str(address), port))
         raise ConnectionRefusedError
 
-    monkeypatch.setattr(sending, "_open", connect)
+    monkeypatch.setattr(sending, "_open_socket", connect)
     assert deliver(sent.callback.id, now=NOW) == "failed"
     assert asked == [("8.8.8.8", receiver.port)]
     assert deliver(sent.callback.id, now=NOW + timedelta(minutes=1)) == "failed"  # now it says 127.0.0.1
