@@ -6,11 +6,12 @@ the way through a field's five methods costs as much as the statement that carri
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, models
 from django.db.models.base import ModelState
@@ -49,11 +50,43 @@ def saved(field: Any, value: Any, database: Any) -> Any:
             return value
         if kind is models.DateTimeField and type(value) is datetime and value.tzinfo is UTC:
             return value.replace(tzinfo=None).isoformat(" ")
+        if kind is models.JSONField and type(value) in (dict, list) and field.encoder is None:
+            return json.dumps(value)
         if kind is models.ForeignKey:
             return saved(field.target_field, value, database)
     if type(value) is JsonText:
         return _json_saved(value, database)
     return field.get_db_prep_save(value, database)
+
+
+class Column(NamedTuple):
+    """name: the row's attribute. as_is: the types whose values the database takes as they are."""
+
+    name: str
+    field: Any
+    as_is: frozenset[type]
+
+
+@cache
+def column_of(field: Any, vendor: str) -> Column:
+    """How values of this field go into its column."""
+    stored = field.target_field if type(field) is models.ForeignKey else field
+    plain = _AS_IT_IS.get(type(stored))
+    as_is: set[type] = set()
+    if vendor == "sqlite":
+        as_is = {type(None), plain} if plain else {type(None)}
+    elif plain is str and stored is field:
+        as_is = {str}
+    return Column(field.attname, field, frozenset(as_is))
+
+
+def columns(rows: Sequence[models.Model], plan: Sequence[Column], database: Any) -> list[Any]:
+    """The values of these columns of each row, one row after the other."""
+    return [
+        value if type(value := getattr(row, name)) in as_is else saved(field, value, database)
+        for row in rows
+        for name, field, as_is in plan
+    ]
 
 
 def _json_saved(value: JsonText, database: Any) -> Any:

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache, lru_cache, partial
-from itertools import repeat
-from operator import attrgetter, is_
 from typing import Any, cast
 
 from django.db import DEFAULT_DB_ALIAS, NotSupportedError, connections
@@ -28,7 +26,7 @@ from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
 from foundation import json_text
-from foundation.database.row_codec import builder, converter, saved
+from foundation.database.row_codec import Column, builder, column_of, columns, converter, saved
 
 Statement = tuple[str, Sequence[Any]]
 """A text with its values."""
@@ -136,8 +134,8 @@ class ReadAmong:
 def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
     """Whether the row was inserted. A key that the database makes is not read back."""
     database = this_database()
-    sql, fields = insert_sql(database.vendor, type(row), ignore_conflicts)
-    return bool(execute(database, sql, columns(row, fields, database)))
+    sql, plan = insert_sql(database.vendor, type(row), ignore_conflicts)
+    return bool(execute(database, sql, columns([row], plan, database)))
 
 
 def update(row: Model, fields: Sequence[str]) -> bool:
@@ -184,8 +182,8 @@ def put_all(rows: Sequence[Model]) -> None:
         sql, names = _json_insert(model)
         write([_with_json((sql + _or_over(model), names), rows)])
         return
-    sql, fields = insert_sql(database.vendor, model, ignore_conflicts=False)
-    execute_all(database, sql + _or_over(model), [columns(row, fields, database) for row in rows])
+    sql, plan = insert_sql(database.vendor, model, ignore_conflicts=False)
+    execute_all(database, sql + _or_over(model), [columns([row], plan, database) for row in rows])
 
 
 def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
@@ -196,12 +194,8 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
     if database.vendor == "postgresql":
         write([_with_json(_json_update(model, tuple(fields)), rows)])
         return
-    sql, places = update_sql(database.vendor, model, tuple(fields), ("pk",))
-    values = [
-        fill(places, {"pk": row.pk, **{f"to {name}": getattr(row, name) for name in fields}}, database)
-        for row in rows
-    ]
-    execute_all(database, sql, values)
+    sql, plan = update_by_key_sql(database.vendor, model, tuple(fields))
+    execute_all(database, sql, [columns([row], plan, database) for row in rows])
 
 
 # of the thread, like its connection to the database
@@ -299,26 +293,6 @@ def _plan_each_time(connection: Any, **_: Any) -> None:
 connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
 
 
-def columns(row: Model, fields: Sequence[Any], database: Any) -> list[Any]:
-    return [saved(field, getattr(row, field.attname), database) for field in fields]
-
-
-def columns_of_all(rows: Sequence[Model], fields: Sequence[Any], database: Any) -> list[Any]:
-    """Those of each row, one after the other. A value that all rows have, as in most columns of a batch, is
-    converted once."""
-    if len(rows) == 1:
-        return columns(rows[0], fields, database)
-    by_field: list[Sequence[Any]] = []
-    for field in fields:
-        values = list(map(attrgetter(field.attname), rows))
-        first = values[0]
-        if all(map(is_, values, repeat(first))):
-            by_field.append([saved(field, first, database)] * len(rows))
-        else:
-            by_field.append([saved(field, value, database) for value in values])
-    return [value for row in zip(*by_field, strict=True) for value in row]
-
-
 def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
     """What is the same at each execution stands in SQLite's text: a value in a place it compares with the
     conditions of partial indexes, and compiles the statement anew for each that is put there."""
@@ -347,7 +321,7 @@ def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> lis
 
 
 @cache
-def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, list[Any]]:
+def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, tuple[Column, ...]]:
     fields = [field for field in model._meta.concrete_fields if not isinstance(field, AutoField)]
     options = {"on_conflict": OnConflict.IGNORE} if ignore_conflicts else {}
     query = InsertQuery(model, **options)
@@ -356,7 +330,7 @@ def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple
     compiler = query.get_compiler(connection=this_database())
     compiler.returning_fields = None
     [(sql, _)] = compiler.as_sql()
-    return sql, fields
+    return sql, tuple(column_of(field, vendor) for field in fields)
 
 
 @cache
@@ -370,6 +344,15 @@ def update_sql(
     query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
     sql, places = query.get_compiler(connection=this_database()).as_sql()
     return sql, tuple(places)
+
+
+@cache
+def update_by_key_sql(
+    vendor: str, model: type[Model], fields: tuple[str, ...]
+) -> tuple[str, tuple[Column, ...]]:
+    """`update_sql` of a row by its key, whose values are all columns of that row."""
+    sql, places = update_sql(vendor, model, fields, ("pk",))
+    return sql, tuple(column_of(place.output_field, vendor) for place in places)
 
 
 def _with_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequence[Model]) -> Statement:
@@ -422,12 +405,12 @@ def _given(fields: Sequence[Any]) -> str:
 def _inserts_by_places(rows: Sequence[Model]) -> Iterator[Statement]:
     """As many at once as go into one statement, by powers of two: so there are few texts to compile."""
     database = this_database()
-    sql, fields = insert_sql(database.vendor, type(rows[0]), ignore_conflicts=False)
+    sql, plan = insert_sql(database.vendor, type(rows[0]), ignore_conflicts=False)
     head, values, places = sql.partition(" VALUES ")
-    at_most = min(MOST_ROWS, (database.features.max_query_params or MOST_PLACES) // len(fields))
+    at_most = min(MOST_ROWS, (database.features.max_query_params or MOST_PLACES) // len(plan))
     first = 0
     while first < len(rows):
         count = 1 << (min(len(rows) - first, at_most).bit_length() - 1)
         some = rows[first : first + count]
-        yield head + values + ", ".join([places] * count), columns_of_all(some, fields, database)
+        yield head + values + ", ".join([places] * count), columns(some, plan, database)
         first += count

@@ -22,7 +22,7 @@ from gpus.runners.base import Abort, Response
 from gpus.runners.connections import BrokenAnswer, Connection, Cut, Origin, Pool, connect, reason
 
 _BEGINNING = re.compile(rb"HTTP/1\.1 ([2-9]\d\d)(?: [^\r\n]*)?\r\n")
-_LINE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*?)[ \t]*")
+_LINE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\r\n\0]*)")
 _END = b"\r\n\r\n"
 _WITHOUT_BODY = (204, 304)
 MAX_LINES = 100
@@ -53,7 +53,7 @@ def ordinary_head(piece: bytes) -> Head | None:
         found = _LINE.fullmatch(line)
         if found is None or (name := found[1].lower()) in headers:
             return None
-        headers[name] = found[2]
+        headers[name] = found[2].strip(" \t")
     length = headers.get("content-length", "")
     if (
         len(lines) > MAX_LINES

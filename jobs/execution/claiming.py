@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from django.conf import settings
@@ -28,6 +27,7 @@ from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
 from jobs.execution.attempt_run import AttemptRun, run_seconds
+from jobs.execution.completion import WrittenStart
 from jobs.execution.row_prefetch import OF_JOB
 from jobs.execution.run_messages import progress_events_of, push_token, pushed_body
 from jobs.execution.run_steps import Order
@@ -201,7 +201,7 @@ def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) ->
         follow_ups.push_waiting(lease.job_id, worker.ports)
         return None
     must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
-    return Claimed(fleet_name, leases, lease, job, spec, endpoint, Future(), must_wait=must_wait)
+    return Claimed(fleet_name, leases, lease, job, spec, endpoint, WrittenStart(), must_wait=must_wait)
 
 
 def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
@@ -368,7 +368,9 @@ def make_run(
     if claimed.started is not None:
         # weak reference: avoids a reference cycle between run and future
         known = weakref.ref(run)
-        claimed.started.add_done_callback(lambda started: _stop_if_refused(started, known()))
+        claimed.started.add_done_callback(
+            lambda started: _stop_if_refused(cast("WrittenStart", started), known())
+        )
     return run
 
 
@@ -378,8 +380,7 @@ def _read_pushed(worker: WorkerState, lease: Lease) -> Mapping[str, Any] | None:
     return body
 
 
-def _stop_if_refused(started: Future[StartOutcome], run: AttemptRun | None) -> None:
+def _stop_if_refused(started: WrittenStart, run: AttemptRun | None) -> None:
     """run: None if it is over."""
-    refused = started.exception() is not None or started.result() is not StartOutcome.STARTED
-    if refused and run is not None:
+    if started.refused is not None and run is not None:
         run.order(Order.STOP)

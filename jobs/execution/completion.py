@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import structlog
@@ -54,12 +54,35 @@ _LONG_BYTES = 256 * 1024
 FIRST_REST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
 
 
+class WrittenStart(Future[None]):
+    """An attempt's start on its way into the database; done when it is committed or refused.
+
+    start: as it was written. outcome: None before it is done."""
+
+    start: Start | None = None
+    outcome: StartOutcome | None = None
+
+    def end(self, outcome: StartOutcome) -> None:
+        self.outcome = outcome
+        self.set_result(None)
+
+    @property
+    def committed(self) -> Start | None:
+        """None: not yet, or the database refused it."""
+        return self.start if self.outcome is StartOutcome.STARTED else None
+
+    @property
+    def refused(self) -> StartOutcome | None:
+        """Why the database did not accept it, as far as it has answered yet."""
+        return None if self.outcome is StartOutcome.STARTED else self.outcome
+
+
 @dataclass(frozen=True, slots=True)
 class RunEnd:
     """The end of a run: its release in Redis, and the row that is written for it.
 
-    max_retries: of its job. seconds: that the run took. at: when it was over. started: the commit of its
-    start; None: another worker's."""
+    max_retries: of its job. seconds: that the run took. at: when it was over. started: None if another worker
+    wrote its start."""
 
     leases: Leases
     lease: Lease
@@ -68,17 +91,13 @@ class RunEnd:
     over: Over
     seconds: float
     at: datetime
-    started: Future[StartOutcome] | None = None
+    started: WrittenStart | None = None
 
     @property
     def charge_seconds(self) -> float:
         ending = self.over.ending
         was_refused = isinstance(ending.error, (GpuBusy, ConnectFailed)) or not ending.sent
         return 0.0 if was_refused else self.seconds
-
-    @property
-    def _started_at(self) -> datetime:
-        return self.at - timedelta(seconds=self.seconds)
 
     def release(
         self,
@@ -104,29 +123,25 @@ class RunEnd:
             begun=begun,
         )
 
-    def write(self, completion: Completion, *, gather: bool) -> None:
-        """After the release: a crash in between leaves a settling lease that the sweep ends. gather: a start
-        will be written together with it."""
-        lease = self.lease
-        end = End(
+    def to_write(self) -> End:
+        """The end as the database gets it; with its start, once that is committed."""
+        lease, over = self.lease, self.over
+        return End(
             job_id=lease.job_id,
             attempt_id=lease.attempt_id,
             epoch=lease.epoch,
             slot=lease.slot,
-            ending=self.over.ending,
+            ending=over.ending,
             policy=follow_ups.policy_for(self.spec, self.max_retries),
             at=self.at,
-            result=self.over.result,
+            result=over.result,
             gpu_seconds=self.charge_seconds,
             run_limit_seconds=self.spec.run_limit_seconds,
-            evidence=self.over.evidence,
-            usage=self.over.usage,
-            refused_url=self.over.refused_url,
-            start=Start(
-                lease.job_id, lease.attempt_id, lease.slot, lease.model, completion.name, self._started_at
-            ),
+            evidence=over.evidence,
+            usage=over.usage,
+            refused_url=over.refused_url,
+            start=self.started.committed if self.started is not None else None,
         )
-        completion.write_end(self.leases, lease, end, gather=gather, started=self.started)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,13 +198,16 @@ class Completion:
             log.error("ends_not_written", writes=self.writer.backlog)
         self.keeper.stop()
 
-    def write_start(self, start: Start, future: Future[StartOutcome]) -> None:
-        """future: gets its outcome."""
+    def write_start(self, start: Start, started: WrittenStart) -> None:
+        """started: gets its outcome."""
+        started.start = start
         written = self.writer.submit(
             lambda: _touched(start.job_id, transitions.start_attempt(start)),
             Touched(start.job_id, start.attempt_id),
         )
-        written.add_done_callback(lambda done: _copy_result(done, future))
+        written.add_done_callback(
+            lambda done: started.end(StartOutcome.JOB_MOVED if done.exception() else done.result()[1])
+        )
 
     def write_remote_id(self, lease: Lease, remote_id: str, then: Callable[[], None]) -> None:
         """then: called once the id is durable; only then may the run be handed over."""
@@ -215,49 +233,31 @@ class Completion:
             Touched(ref.job_id, ref.attempt_id),
         )
 
-    def write_end(
-        self,
-        leases: Leases,
-        lease: Lease,
-        end: End,
-        *,
-        gather: bool = True,
-        started: Future[StartOutcome] | None = None,
-    ) -> None:
-        """gather: the slot has a next job, whose start will be written together with this end. started: the
-        commit of the end's start; None: another worker's."""
-        self._submit_end(leases, lease, end, started, gather=gather).add_done_callback(
-            lambda done: None if done.exception() is None else self._end_unstorable(leases, lease, end)
+    def write_end(self, end: RunEnd, *, gather: bool) -> None:
+        """After the release: a crash in between leaves a settling lease that the sweep ends. gather: the slot
+        has a next job, whose start will be written together with this end."""
+        self._submit_end(end, gather=gather).add_done_callback(
+            lambda done: None if done.exception() is None else self._end_unstorable(end)
         )
 
-    def _submit_end(
-        self,
-        leases: Leases,
-        lease: Lease,
-        end: End,
-        started: Future[StartOutcome] | None = None,
-        *,
-        gather: bool = True,
-    ) -> Future[Any]:
+    def _submit_end(self, end: RunEnd, *, gather: bool = True) -> Future[Any]:
         def apply() -> EndWritten:
-            known = end if _is_committed(started) else replace(end, start=None)
-            return EndWritten(transitions.end_attempt(known), leases, lease.ref, known)
+            known = end.to_write()
+            return EndWritten(transitions.end_attempt(known), end.leases, end.lease.ref, known)
 
-        return self.writer.submit(
-            apply,
-            Touched(end.job_id, end.attempt_id),
-            gather=gather,
-            size=_size(end.result),
-        )
+        touched = Touched(end.lease.job_id, end.lease.attempt_id)
+        return self.writer.submit(apply, touched, gather=gather, size=_size(end.over.result))
 
-    def _end_unstorable(self, leases: Leases, lease: Lease, end: End) -> None:
+    def _end_unstorable(self, end: RunEnd) -> None:
         """What the database refuses to store must still end: as a failure, in plain words. If it refuses that
         too, the lease runs out, and the sweep ends the attempt."""
         error = RunFailed("The run ended with something that the database can't store.")
         error.unfinished = True  # it ran, and nothing of it counts
-        plain = replace(end, ending=Ending(error, suspect=end.ending.suspect), result=None, evidence="")
-        self._submit_end(leases, lease, plain).add_done_callback(
-            lambda done: None if done.exception() is None else self.keeper.forget(lease.ref)
+        over = replace(
+            end.over, ending=Ending(error, suspect=end.over.ending.suspect), result=None, evidence=""
+        )
+        self._submit_end(replace(end, over=over)).add_done_callback(
+            lambda done: None if done.exception() is None else self.keeper.forget(end.lease.ref)
         )
 
     def release(
@@ -420,20 +420,6 @@ def _with_cancel(end: End, job: Job | None) -> End:
     if job is None or job.cancel_requested_at is None:
         return end
     return replace(end, cancelled_by_operator=job.cancelled_by_operator)
-
-
-def _is_committed(started: Future[StartOutcome] | None) -> bool:
-    if started is None or not started.done() or started.exception() is not None:
-        return False
-    return started.result() is StartOutcome.STARTED
-
-
-def _copy_result(done: Future[Any], future: Future[StartOutcome]) -> None:
-    error = done.exception()
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(done.result()[1])
 
 
 class ServerBackoff:

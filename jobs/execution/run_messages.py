@@ -10,7 +10,6 @@ before its body is read; once it is stored, the holder of the attempt is told.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import math
@@ -298,4 +297,4 @@ def attempt_of_token(token: str) -> str | None:
 
 def _mac(attempt_id: str) -> str:
     key = (settings.DISPATCHER.secret_key or settings.SECRET_KEY).encode()
-    return hmac.new(key, b"push:" + attempt_id.encode(), hashlib.sha256).hexdigest()[:40]
+    return hmac.digest(key, b"push:" + attempt_id.encode(), "sha256").hex()[:40]

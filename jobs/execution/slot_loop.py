@@ -171,7 +171,7 @@ class SlotLoop:
             following = end.release(
                 worker.completion, next_attempt_id=next_id if may_claim else None, warm=worker.warm()
             )
-            end.write(worker.completion, gather=following is not None)
+            worker.completion.write_end(end, gather=following is not None)
             if prefetched is not None and following is not None and following.ref == prefetched.lease.ref:
                 worker.completion.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
                 return start(worker, prefetched)
@@ -276,7 +276,7 @@ class Prefetch:
             following = ended.release(
                 worker.completion, next_attempt_id=next_id, warm=worker.warm(), begun=claimed.lease
             )
-            ended.write(worker.completion, gather=True)
+            worker.completion.write_end(ended, gather=True)
             write_start(worker, claimed)
         elif next_id is not None and worker.prefetched.may_reserve(claimed.lease.pool, asked_at):
             following = self._reserve(next_id)

@@ -25,7 +25,7 @@ from gpus.protocol import Endpoint, Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import find_runner, runner_for
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.completion import Completion, RunEnd
+from jobs.execution.completion import Completion, RunEnd, WrittenStart
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
 from jobs.execution.presence import process_name
 from jobs.execution.row_prefetch import RowPrefetch
@@ -301,7 +301,7 @@ class Claimed:
     job: Mapping[str, Any]
     spec: ModelSpec
     endpoint: Endpoint
-    started: Future[StartOutcome] | None
+    started: WrittenStart | None
     remote_id: str | None = None
     ran_seconds: float = 0.0
     must_wait: bool = False
@@ -310,10 +310,7 @@ class Claimed:
     @property
     def refused(self) -> StartOutcome | None:
         """Why the database did not accept the start, as far as it has answered yet."""
-        if self.started is None or not self.started.done():
-            return None
-        outcome = StartOutcome.JOB_MOVED if self.started.exception() else self.started.result()
-        return None if outcome is StartOutcome.STARTED else outcome
+        return None if self.started is None else self.started.refused
 
 
 def random_short_slices() -> float:

@@ -72,7 +72,7 @@ class UnitOfWork:
         self.attempts.update((attempt.id, attempt) for attempt in _attempts_among(attempt_ids))
         self._on_slot: dict[tuple[str, int], str] = {}
         self._new: dict[type[Model], dict[str, Model]] = {Attempt: {}, Event: {}, Callback: {}}
-        self._changed: dict[type[Model], dict[str, tuple[Model, dict[str, None]]]] = {Attempt: {}, Job: {}}
+        self._changed: dict[type[Model], dict[str, tuple[Model, set[str]]]] = {Attempt: {}, Job: {}}
 
     def insert(self, row: Attempt | Event | Callback) -> None:
         if isinstance(row, Attempt):
@@ -93,8 +93,11 @@ class UnitOfWork:
     def change(self, row: Job | Attempt, fields: Sequence[str]) -> None:
         if isinstance(row, Attempt):
             self._occupy_slot(row)
-        _, changed = self._changed[type(row)].setdefault(row.pk, (row, {}))
-        changed.update(dict.fromkeys(fields))
+        changed = self._changed[type(row)]
+        if row.id in changed:
+            changed[row.id][1].update(fields)
+        else:
+            changed[row.id] = row, set(fields)
 
     def write(self) -> None:
         self._write_attempts()
@@ -124,11 +127,11 @@ class UnitOfWork:
 
     def _update(self, model: type[Model]) -> None:
         changed, self._changed[model] = self._changed[model], {}
-        alike: dict[tuple[str, ...], list[Model]] = {}
+        alike: dict[frozenset[str], list[Model]] = {}
         for row, fields in changed.values():
-            alike.setdefault(tuple(sorted(fields)), []).append(row)
+            alike.setdefault(frozenset(fields), []).append(row)
         for names, rows in alike.items():
-            statements.update_all(rows, names)
+            statements.update_all(rows, sorted(names))
 
 
 _now: ContextVar[UnitOfWork | None] = ContextVar("rows_of_this_transaction", default=None)

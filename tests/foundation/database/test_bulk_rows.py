@@ -132,23 +132,6 @@ def test_where_one_row_is_refused_none_is_there() -> None:
     assert not Event.objects.filter(job=job, type="x").exists()
 
 
-@pytest.mark.skipif(ON_POSTGRESQL, reason="PostgreSQL takes them as JSON")
-def test_what_a_column_has_from_row_to_row_is_converted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Most of a batch's jobs: 40 columns each, a tenth of what a submit costs."""
-    job, converted = make_job(), list[str]()
-    real = statements.saved
-
-    def saved(field: Any, value: Any, database: Any) -> Any:
-        converted.append(field.name)
-        return real(field, value, database)
-
-    monkeypatch.setattr(statements, "saved", saved)
-    data = {"equal": "in each"}
-    statements.insert_all([event(job, 100 + number, data) for number in range(8)])
-    assert (converted.count("at"), converted.count("data"), converted.count("seq")) == (1, 1, 8)
-    assert [one.data for one in Event.objects.filter(job=job, type="x").order_by("seq")] == [data] * 8
-
-
 @pytest.mark.skipif(not ON_POSTGRESQL, reason="SQLite stores any text")
 @pytest.mark.parametrize("text", ["a\0b", "half a pair: \ud83d"], ids=["NUL", "surrogate"])
 def test_what_no_column_takes_is_refused(text: str) -> None:
