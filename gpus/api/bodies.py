@@ -87,7 +87,8 @@ def type_of(field: models.Field[Any, Any]) -> Any:
 
 def schema_of(field: models.Field[Any, Any]) -> dict[str, Any]:
     """A field's type and rules as JSON Schema."""
-    return json_schema(type_of(field))
+    schema: dict[str, Any] = json_schema(type_of(field))
+    return schema
 
 
 def options() -> dict[str, Any]:
