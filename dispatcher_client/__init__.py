@@ -21,6 +21,7 @@ from .errors import (
 from .job import Job
 from .spool import Flushed
 from .stream import Event
+from .submit_options import SubmitOptions
 from .waiting import NotOver
 
 __all__ = [
@@ -40,5 +41,6 @@ __all__ = [
     "NotOver",
     "Problem",
     "Spooled",
+    "SubmitOptions",
     "Unavailable",
 ]

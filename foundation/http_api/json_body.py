@@ -219,12 +219,16 @@ _ERRORS = {
 """Code and text by pydantic's type of error. No text has the value in it: it may be long, or a secret."""
 
 
+_OWN_CODES = frozenset({"wrong_type", "too_few", "too_many", "too_large", "invalid"})
+"""Those that our own validators raise as an error's type."""
+
+
 def _field_error(error: Any) -> FieldError:
-    """Of one of pydantic's. The type of an error that our own validators raise is its code."""
+    """Of one of pydantic's."""
     place = [part for part in error["loc"] if part != "[key]"]
     pointer = pointer_to(*(part[:_LONGEST_NAME] if isinstance(part, str) else part for part in place))
     if error["type"] not in _ERRORS:
-        return FieldError(pointer, error["type"], error["msg"])
+        return FieldError(pointer, error["type"] if error["type"] in _OWN_CODES else "invalid", error["msg"])
     code, text = _ERRORS[error["type"]]
     limits = {name: whole(value) for name, value in error.get("ctx", {}).items()}
     return FieldError(pointer, code, text.format_map(limits))

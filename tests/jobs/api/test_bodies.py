@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from foundation.http_api import json_body
 from foundation.http_api.json_body import Body, JsonObject, read_body
@@ -148,6 +148,14 @@ def test_a_body_with_a_million_unknown_fields_is_not_read_field_by_field(
     monkeypatch.setattr(Submit, "model_validate", read)
     found = errors_of(Submit, RIGHT | {f"x{number:05}": 1 for number in range(2000)})
     assert [error.pointer for error in found] == [f"/x{number:05}" for number in range(MAX_ERRORS)]
+
+
+def test_codes_are_ours() -> None:
+    class Even(Body):
+        number: Annotated[int, Field(multiple_of=2)]
+
+    [error] = errors_of(Even, {"number": 1})
+    assert (error.pointer, error.code) == ("/number", "invalid")
 
 
 def test_an_error_holds_no_value() -> None:
