@@ -28,9 +28,14 @@ _due = statements.Read(
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """They stand in line from now on, by their time. What Redis does not take is the reconciler's."""
+    """They stand in line from now on, by their time. What Redis does not take is the reconciler's. Does
+    nothing while this process is new and its clocks differ: an early start can't be taken back."""
     now, began = ports.clock.now(), ports.clock.monotonic()
     due, queued = _due(now=now), list[Job]()
+    if due and ports.clocks.is_learning():
+        return SweepCount(notes=(f"stands still: {ports.clocks.report()}",))
+    if (told := ports.clock.now()) < now:  # comparing the clocks set the time back
+        now, due = told, _due(now=told)
     count = SweepCount()
     for some in in_batches(due):
         count += move_rows(

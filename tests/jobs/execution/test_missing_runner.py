@@ -15,7 +15,9 @@ from jobs.execution.orphaned_runs import obstacle
 from jobs.models import Attempt
 from tests.builders import make_model, make_server
 from tests.gpus.runners.cog_server import CogServer
-from tests.jobs.execution.shop import Shop, eventually, open_shop
+from tests.jobs.execution.by_hand import by_hand
+from tests.jobs.execution.prefetch_by_hand import run_first, tries, with_followers
+from tests.jobs.execution.shop import Shop, eventually, open_shop, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -79,3 +81,28 @@ def test_its_server_is_asked_by_its_other_models(cog):
     both = Server.objects.prefetch_related("placements__model").get(pk=server.pk)
     assert probe(both, model="a").ok
     assert list(health_urls(both)) == ["b"]
+
+
+def test_a_host_without_the_runner_leaves_the_job_to_a_host_that_has_it(shop):
+    hands = by_hand(shop)
+    job = hands.submit()
+    hands.worker.may_run = lambda spec: False
+    assert hands.worker.work("m") == []
+    assert (state(job), tries(job), hands.waiting()) == ("queued", 0, 1)
+    hands.worker.may_run = lambda spec: True
+    eventually(lambda: hands.worker.work("m"))  # its server rests for two seconds
+    assert hands.gpu.sent == [job.id]
+    assert state(job) == "completed"
+
+
+def test_a_runner_that_is_missing_for_the_next_job_ends_no_run(shop):
+    """A slot's models may have different runners; its prefetched job goes back into the line."""
+    hands = with_followers(shop)
+    first, second, _ = (hands.submit() for _ in range(3))
+    may_run = iter((True,))
+    hands.worker.may_run = lambda spec: next(may_run, False)
+    assert run_first(hands) is None
+    assert (state(first), hands.gpu.sent) == ("completed", [first.id])
+    assert (state(second), tries(second), hands.waiting()) == ("queued", 0, 2)
+    assert hands.worker.completion.keeper.held() == 0
+    assert hands.slot() == "free"

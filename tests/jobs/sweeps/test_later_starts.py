@@ -37,6 +37,34 @@ def test_a_job_stands_in_line_at_its_time_and_not_before(world: World) -> None:
     assert told == [("scheduled", "scheduled"), ("queued", "queued")]
 
 
+def test_a_new_process_whose_clocks_differ_starts_nothing_before_it_knows_the_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = later(world, 10)
+    world.clock.advance(300)
+    monkeypatch.setattr(type(world.ports.clocks), "is_learning", lambda clocks: True)
+    count = due_starts.sweep(world.ports)
+    assert (count.repaired, len(count.notes)) == (0, 1)
+    assert Job.objects.get(id=job.id).state == JobState.SCHEDULED
+    monkeypatch.undo()
+    assert due_starts.sweep(world.ports).repaired == 1
+
+
+def test_a_time_that_was_set_back_by_comparing_clocks_starts_nothing_early(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = later(world, 10)
+    world.clock.advance(300)
+
+    def learn(clocks: object) -> bool:
+        world.clock.advance(-300)
+        return False
+
+    monkeypatch.setattr(type(world.ports.clocks), "is_learning", learn)
+    assert due_starts.sweep(world.ports).repaired == 0
+    assert Job.objects.get(id=job.id).state == JobState.SCHEDULED
+
+
 def test_no_other_sweep_brings_it_into_the_line_early(world: World) -> None:
     world.server()
     later(world, 3600.0)
