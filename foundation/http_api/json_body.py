@@ -282,7 +282,8 @@ class Items:
                 )
             if most is not None and len(value) > most:
                 raise PydanticCustomError("too_many", "Must have at most {most} items.", {"most": most})
-            if self.unique and len(value) > len({one for one in value if isinstance(one, str)}):
+            texts = [one for one in value if isinstance(one, str)] if self.unique else ()
+            if len(texts) > len(set(texts)):
                 raise PydanticCustomError("invalid", "Must not have an item twice.")
         return value
 

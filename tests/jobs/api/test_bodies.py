@@ -91,6 +91,7 @@ def test_a_model_takes_what_its_schema_allows(body: type[Body], value: Any) -> N
         (BulkFilter, {}, "", "invalid", "at least one field."),
         (BulkFilter, {"model": None}, "/model", "wrong_type", "of type string."),
         (TenantChange, {"allowed_models": ["a", "a"]}, "/allowed_models", "invalid", "an item twice."),
+        (TenantChange, {"allowed_models": [1]}, "/allowed_models/0", "wrong_type", "of type string."),
         (KeyBody, {"scopes": []}, "/scopes", "too_few", "at least 1 items."),
         (ModelConfigBody, {"poll_interval": None}, "/poll_interval", "wrong_type", "of type number."),
         (ModelConfigBody, {"payload_schema": 1}, "/payload_schema", "wrong_type", "object or boolean."),
