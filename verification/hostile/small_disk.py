@@ -7,6 +7,7 @@ service manager would. Prints its URL, for `prove --hostile --attacks n36 --data
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -25,6 +26,8 @@ def main() -> int:
     arguments = argparse.ArgumentParser(prog="python -m verification.hostile.small_disk", description=__doc__)
     arguments.add_argument("--megabytes", type=int, default=200, help="of the disk (default %(default)s)")
     options = arguments.parse_args()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     mount = tempfile.mkdtemp(prefix="small-disk-")
     log = Path(f"{mount}.log")
     size = f"size={options.megabytes}m,mode=755"
