@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from verification.hostile.attacks import full_redis
+from verification.hostile.attacks import full_store
 from verification.hostile.attacks.full_redis import FullRedis
 from verification.hostile.wire import Answer
 from verification.proving import own_redis
@@ -26,8 +26,8 @@ def play(monkeypatch: pytest.MonkeyPatch, url: str, submit: Any) -> FullRedis:
         return Answer(503, headers={"retry-after": "1"})
 
     monkeypatch.setattr(FullRedis, "submit", ask)
-    monkeypatch.setattr(full_redis, "ask", ask)
-    monkeypatch.setattr(full_redis, "flood", lambda once, **_: once(0))
+    monkeypatch.setattr(full_store, "ask", ask)
+    monkeypatch.setattr(full_store, "flood", lambda once, **_: once(0))
     ground: Any = SimpleNamespace(
         system=SimpleNamespace(redis_url=url), url="", attacker_key="", neighbour_key="", shared_model="m"
     )

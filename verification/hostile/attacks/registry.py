@@ -8,6 +8,7 @@ from verification.hostile.attacks import (
     bodies,
     callbacks,
     connections,
+    full_disk,
     full_redis,
     requests,
     secrets,
@@ -31,6 +32,7 @@ _ORDER: tuple[type[Attack], ...] = (
     *callbacks.ATTACKS,
     *servers.ATTACKS,
     *full_redis.ATTACKS,
+    *full_disk.ATTACKS,
 )
 ATTACKS: Mapping[str, type[Attack]] = {attack.id: attack for attack in _ORDER}
 assert len(ATTACKS) == len(_ORDER)
