@@ -32,17 +32,19 @@ class PauseCommand(TerminalCommand):
         if (kind is Pause.Kind.SYSTEM) == bool(name):
             raise CommandError("a model and a tenant have a name, the system has none")
         if self.pauses and kind is Pause.Kind.SYSTEM:
-            self.ask("start nothing any more, on no server?", options)
+            self.confirm("start nothing any more, on no server?", options)
         changed = self._change(kind, name, options.get("reason", ""))
         what = f"{kind.value} {name}".strip()
         if self.as_json:
-            self.tell({"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
-                       "mirrored": changed.mirrored})  # fmt: skip
+            self.print_json(
+                {"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
+                 "mirrored": changed.mirrored}
+            )  # fmt: skip
             return None
         now = "is paused" if self.pauses else "goes on"
-        self.say(f"{what} {now}" if changed.changed else f"{what} {now} already: nothing changed")
+        self.print(f"{what} {now}" if changed.changed else f"{what} {now} already: nothing changed")
         if not changed.mirrored:
-            self.say("Redis is away: it takes effect once it is back")
+            self.print("Redis is away: it takes effect once it is back")
         return None
 
     def _change(self, kind: Pause.Kind, name: str, reason: str) -> Changed:

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from dispatcher_project.cli.paint import plain
+from dispatcher_project.cli.texts import plain
 from foundation.http_api.json_body import check, compiled, read_json
 from foundation.http_api.problems import Problem
 from jobs import ports as wiring
@@ -40,7 +40,7 @@ def read_payload(text: str) -> Any:
     try:
         return read_json(raw)
     except Problem as problem:
-        raise CommandError(f"the payload: {_told(problem)}") from None
+        raise CommandError(f"the payload: {_problem_text(problem)}") from None
 
 
 def tenant_named(name: str | None) -> Tenant:
@@ -82,6 +82,6 @@ def wait_for_end(job_id: str, seconds: float | None) -> Job:
         pause = min(pause * 1.5, _LOOK_CAP_SECONDS)
 
 
-def _told(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     details = [f"{error.pointer[1:]}: {error.detail}" for error in problem.errors]
     return plain("; ".join(details) or problem.detail)

@@ -71,5 +71,5 @@ def test_a_key_is_replaced_and_revoked() -> None:
 
 
 def test_no_such_key() -> None:
-    with pytest.raises(CommandError, match="which key"):
+    with pytest.raises(CommandError, match="no key has the prefix"):
         run("keys", "revoke", "nothing1", "--yes")

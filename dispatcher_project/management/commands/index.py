@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
+from dispatcher_project.cli.screen import table
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.keys import LAYOUT
 from jobs import ports as wiring
@@ -40,7 +41,7 @@ class Command(TerminalCommand):
             ports = wiring.production_ports()
             for fleet in fleets:
                 done = index_switch.cancel_switch(fleet, ports)
-                self.say(f"{fleet}: {'the switch is cancelled' if done else 'nothing was being switched'}")
+                self.print(f"{fleet}: {'the switch is cancelled' if done else 'nothing was being switched'}")
             return None
         return self._switch(fleets, options["to"], options["wait"], force=options["force"])
 
@@ -53,7 +54,7 @@ class Command(TerminalCommand):
     def _show(self) -> int | None:
         report = index_report()
         if self.as_json:
-            self.tell(
+            self.print_json(
                 {
                     "layout": LAYOUT,
                     "fleets": {
@@ -67,14 +68,15 @@ class Command(TerminalCommand):
                 }
             )
             return None
-        self.say(f"this code: layout {LAYOUT}")
+        self.print(f"this code: layout {LAYOUT}")
         for fleet, state in report.states.items():
             goes = "" if state.next_layout is None else f", being switched to {state.next_layout}"
-            self.say(f"{fleet}: layout {state.layout}{goes}")
-        for one in report.processes:
-            self.say(f"  {one.kind:<10} {one.name}  layout {one.layout}")
-        if not report.processes:
-            self.say("  no process says that it lives (older versions never do)")
+            self.print(f"{fleet}: layout {state.layout}{goes}")
+        if report.processes:
+            rows = [(one.kind, one.name, str(one.layout)) for one in report.processes]
+            self.show(table(("process", "name", "layout"), rows, right=["layout"]))
+        else:
+            self.print("  no process says that it lives (older versions never do)")
         return None
 
     def _switch(self, fleets: list[str], layout: int, wait: float, *, force: bool) -> int | None:
@@ -94,13 +96,13 @@ class Command(TerminalCommand):
             except LeasingUnavailable as error:
                 progress, waits = index_switch.Progress(done=False), str(error)
             if progress.done:
-                self.say(f"{left.pop(0)}: layout {layout}")
+                self.print(f"{left.pop(0)}: layout {layout}")
                 continue
             if waits != told:
                 told = waits
-                self.say(f"{left[0]} waits for {waits}")
+                self.print(f"{left[0]} waits for {waits}")
             if time.monotonic() >= until:
-                self.say("the sweeps worker goes on with it; `index cancel` takes it back")
+                self.print("the sweeps worker goes on with it; `index cancel` takes it back")
                 return NOT_DONE
             time.sleep(_STEP_SECONDS)
         return None

@@ -26,10 +26,10 @@ class Command(TerminalCommand):
             cli_actor(), "unlock_sign_in", f"address:{network_of(address) if address else '*'}", rows=count
         )
         if self.as_json:
-            self.tell({"forgotten": count})
+            self.print_json({"forgotten": count})
         elif count:
             accounts = counted(count, "account")
-            self.say(f"failed sign-ins of {accounts} forgotten{f' from {address}' if address else ''}")
+            self.print(f"failed sign-ins of {accounts} forgotten{f' from {address}' if address else ''}")
         else:
-            self.say(f"no failed sign-ins{f' from {address}' if address else ''}")
+            self.print(f"no failed sign-ins{f' from {address}' if address else ''}")
         return None

@@ -10,7 +10,6 @@ from django.core.serializers.json import DjangoJSONEncoder
 from rest_framework.test import APIRequestFactory
 
 from dispatcher_project.cli import dead_letters
-from dispatcher_project.cli.progress import Progress
 from gpus.api.permissions import IsOperator
 from gpus.models import AuditEntry
 from jobs.api.dead_letters import DeadLetterGroups
@@ -141,21 +140,3 @@ def test_what_fails_anew_meanwhile_is_not_taken_again(
 def test_a_tenant_that_does_not_exist_is_said_to(terminal: Terminal, what: str) -> None:
     told = terminal("dlq", what, "--tenant", "nobody")
     assert (told.status, told.said) == (2, "no tenant is named nobody")
-
-
-def test_a_bar_is_drawn_in_place_and_taken_away() -> None:
-    class Screen(StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    screen, pipe = Screen(), StringIO()
-    for out in (screen, pipe):
-        progress = Progress(out, 4, "retry jobs")
-        progress.to(1)
-        progress.to(4)
-        progress.end()
-    drawn = screen.getvalue().split("\r")
-    assert "1/4" in drawn[1]
-    assert "4/4" in drawn[2]
-    assert drawn[-1] == "\x1b[K"
-    assert pipe.getvalue() == ""

@@ -43,7 +43,7 @@ def test_it_shows_layouts_and_processes(world: World, terminal: Terminal) -> Non
     said = terminal("index").said
     assert said.startswith(f"this code: layout {LAYOUT}\n")
     assert f"{world.fleet}: layout {LAYOUT}\n" in said
-    assert f"host-b:1  layout {OTHER}" in said
+    assert f"gpu      host-b:1       {OTHER}\n" in said
     told = terminal("index", "--json").json
     assert told["fleets"][world.fleet] == {"layout": LAYOUT, "next_layout": None}
     assert {one["name"] for one in told["processes"]} == {"host-a:1", "host-b:1"}
