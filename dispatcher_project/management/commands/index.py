@@ -9,6 +9,7 @@ from dispatcher_project.cli.command import TerminalCommand, positive_seconds
 from dispatcher_project.cli.screen import table
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.keys import LAYOUT
+from gpus.registry.audit import cli_actor
 from jobs import ports as wiring
 from jobs.operations import index_switch
 from jobs.reports.workers import index_report
@@ -40,7 +41,7 @@ class Command(TerminalCommand):
         if options["what"] == "cancel":
             ports = wiring.production_ports()
             for fleet in fleets:
-                done = index_switch.cancel_switch(fleet, ports)
+                done = index_switch.cancel_switch(fleet, ports, by=cli_actor())
                 self.print(f"{fleet}: {'the switch is cancelled' if done else 'nothing was being switched'}")
             return None
         return self._switch(fleets, options["to"], options["wait"], force=options["force"])
@@ -87,7 +88,7 @@ class Command(TerminalCommand):
             )
         ports = wiring.production_ports()
         for fleet in fleets:
-            index_switch.begin_switch(fleet, layout)
+            index_switch.begin_switch(fleet, layout, by=cli_actor())
         until, told, left = time.monotonic() + wait, "", list(fleets)
         while left:
             try:

@@ -40,8 +40,8 @@ class Command(TerminalCommand):
             )
         if options["what"] == "revoke":
             self.confirm(f"revoke key {key.prefix} ({key.name}) of {key.tenant}?", options)
-            revoke_key(key, by=cli_actor())
-            text = f"{key.prefix} revoked"
+            revoked = revoke_key(key, by=cli_actor())
+            text = f"{key.prefix} revoked" if revoked else f"{key.prefix} is revoked already: nothing changed"
             self._report({"prefix": key.prefix, "revoked": True}, text)
             return None
         hours = options["overlap_hours"]

@@ -5,9 +5,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand
-from foundation.client_network import is_address, network_of
+from foundation.client_network import is_address
 from foundation.texts import counted
-from gpus.registry.audit import cli_actor, record
+from gpus.registry.audit import cli_actor
 from jobs.operations.sign_in import unlock
 
 
@@ -21,10 +21,7 @@ class Command(TerminalCommand):
         address = options["address"]
         if address is not None and not is_address(address):
             raise CommandError(f"{address!r} is no IP address")
-        count = unlock(address)
-        record(
-            cli_actor(), "unlock_sign_in", f"address:{network_of(address) if address else '*'}", rows=count
-        )
+        count = unlock(address, by=cli_actor())
         if self.as_json:
             self.print_json({"forgotten": count})
         elif count:

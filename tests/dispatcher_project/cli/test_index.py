@@ -8,8 +8,9 @@ import pytest
 
 from dispatcher_project.management.commands import index
 from gpus.leasing.keys import LAYOUT
-from gpus.models import FleetIndex, Process
+from gpus.models import AuditEntry, FleetIndex, Process
 from gpus.registry import processes
+from gpus.registry.audit import cli_actor
 from gpus.registry.layouts import IndexGate
 from jobs import ports as wiring
 from jobs.operations.index_switch import begin_switch
@@ -89,6 +90,13 @@ def test_one_that_takes_too_long_is_left_to_the_sweeps_or_taken_back(
     assert FleetIndex.objects.get().next_layout == OTHER
     assert "is cancelled" in terminal("index", "cancel", "--fleet", world.fleet).said
     assert FleetIndex.objects.get().next_layout is None
+    begun, cancelled = AuditEntry.objects.order_by("pk")
+    assert (begun.action, begun.target, begun.actor) == (
+        "begin_index_switch",
+        f"fleet:{world.fleet}",
+        cli_actor(),
+    )
+    assert (cancelled.action, cancelled.detail) == ("cancel_index_switch", {"to": OTHER})
 
 
 def test_doctor_and_top_name_those_that_know_another_layout(
