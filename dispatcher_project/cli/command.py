@@ -30,10 +30,21 @@ WRONG, INTERRUPTED = 2, 130
 how that went which was done."""
 
 
+class _Error(CommandError):
+    """Django prints the class' name in front of the text: `error`, as argparse has it."""
+
+
+_Error.__name__ = "error"
+
+
 class TerminalCommand(BaseCommand):
     """`act` does the work and returns the exit status (None: 0)."""
 
     requires_system_checks = []  # they would load every view and page
+    suppressed_base_arguments = {
+        "--version", "--verbosity", "--settings", "--pythonpath", "--traceback", "--force-color",
+    }  # fmt: skip
+    """Of Django: they work, and only make `--help` long."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="for programs: JSON on stdout")
@@ -61,8 +72,9 @@ class TerminalCommand(BaseCommand):
                 root.setLevel(logging.ERROR)
             status = one_line(lambda: self.act(options))
         except CommandError as error:
-            error.returncode = WRONG
-            raise
+            if not takes_colours(cast("TextIO", self.stderr)):
+                self.stderr.style_func = None  # Django's does not know NO_COLOR
+            raise _Error(str(error), returncode=WRONG) from None
         except KeyboardInterrupt:
             self.stderr.write("")
             sys.exit(INTERRUPTED)
@@ -70,7 +82,8 @@ class TerminalCommand(BaseCommand):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             status = 0
         finally:
-            root.setLevel(level)  # `call_command` leaves a caller's log as it was
+            if not getattr(self, "_called_from_command_line", False):
+                root.setLevel(level)  # `call_command` leaves a caller's log as it was
         if status:
             sys.exit(status)
 
@@ -93,11 +106,11 @@ class TerminalCommand(BaseCommand):
         if options["yes"]:
             return
         if not sys.stdin.isatty():
-            raise CommandError(f"{question} Say so with --yes")
+            raise CommandError(f"{question} Confirm with --yes")
         self.stderr.write(f"{question} [y/N] ", ending="")
         self.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CommandError("nothing was done")
+            raise CommandError("not confirmed: nothing was changed")
 
     def print_json(self, value: Any) -> None:
         self.print(as_json(value))

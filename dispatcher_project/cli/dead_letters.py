@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
 from dispatcher_project.cli.screen import line, progress, table
+from dispatcher_project.cli.tenants import tenant_named
 from dispatcher_project.cli.texts import age, plain
 from gpus.registry.audit import cli_actor
 from jobs import ports as wiring
@@ -48,8 +49,8 @@ def add_filters(parser: CommandParser) -> None:
 def chosen(options: dict[str, Any]) -> JobFilter:
     """Raises CommandError for a tenant that does not exist."""
     wanted = JobFilter(**{name: options[name] for name in _FILTERS if options.get(name) is not None})
-    if not wanted.tenant_exists():
-        raise CommandError(f"no tenant is named {wanted.tenant}")
+    if wanted.tenant is not None:
+        tenant_named(wanted.tenant)
     return wanted
 
 

@@ -185,7 +185,7 @@ def _queues(seen: Mapping[str, Any], *, is_narrow: bool) -> RenderableType:
         list(compress(_QUEUE_HEAD, shown)),
         [list(compress(row, shown)) for row in rows],
         right=_QUEUE_HEAD[1:],
-        gives_way=("model",),
+        gives_way=("drains in", "done 1h"),
     )
 
 

@@ -78,7 +78,7 @@ def table(
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in head:
         made.add_column(
-            name,
+            line(name),
             justify="right" if name in right else "left",
             no_wrap=name not in gives_way,
             overflow="ellipsis",

@@ -21,8 +21,6 @@ from jobs.submission.outcomes import Submitted
 from jobs.submission.request import read_request, read_time
 from jobs.submission.submit import submit_job
 
-OPERATORS = "operator"
-"""The tenant that `up` makes for whoever runs it."""
 _LOOK_FIRST_SECONDS, _LOOK_CAP_SECONDS = 0.1, 1.0
 
 
@@ -41,22 +39,6 @@ def read_payload(text: str) -> Any:
         return read_json(raw)
     except Problem as problem:
         raise CommandError(f"the payload: {_problem_text(problem)}") from None
-
-
-def tenant_named(name: str | None) -> Tenant:
-    """Without a name: the operators' own, or the only one. Raises CommandError."""
-    known = {tenant.name: tenant for tenant in Tenant.objects.all()}
-    if name is None:
-        name = OPERATORS if OPERATORS in known else next(iter(known), "") if len(known) == 1 else None
-    if name is None or not known:
-        raise CommandError(
-            f"say for which --tenant: {', '.join(known)}"
-            if known
-            else "there is no tenant yet: `python3 manage.py create_key --tenant NAME` makes one"
-        )
-    if name not in known:
-        raise CommandError(f"no tenant is named {name}; there are {', '.join(known)}")
-    return known[name]
 
 
 def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:

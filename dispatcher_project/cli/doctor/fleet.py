@@ -233,6 +233,6 @@ def pauses(view: View) -> Iterator[Finding]:
             f"pause {what}",
             f"since {age((view.now - pause.since).total_seconds())} by {plain(pause.actor)}"
             + (f": {plain(pause.reason, 100)}" if pause.reason else ""),
-            "Nothing new of it is started.",
-            "`python3 manage.py resume …` when it is over",
+            "No job of it is started.",
+            f"`python3 manage.py resume {what}` ends the pause",
         )

@@ -32,7 +32,9 @@ class Command(TerminalCommand):
         kind, name = options["kind"], options["name"]
         if options["what"] == "reset":
             if not kind or not name:
-                raise CommandError("which? `circuits reset server NAME` or `circuits reset model NAME`")
+                raise CommandError(
+                    "give what to reset: `circuits reset server NAME` or `circuits reset model NAME`"
+                )
             return self._reset(CircuitKind(kind), name)
         if kind:
             raise CommandError("a kind and a name go with reset; `circuits` lists them all")
@@ -43,9 +45,9 @@ class Command(TerminalCommand):
         if found.struck:
             self.show(circuit_table(found.struck))
         else:
-            self.print("no server or model failed last")
+            self.print("no circuit breaker counts a failure")
         for pool in found.away:
-            self.print(f"of pool {pool} nothing is known: its Redis does not serve")
+            self.print(f"pool {pool} is unknown: its Redis does not answer")
         return None
 
     def _reset(self, kind: CircuitKind, name: str) -> int | None:
@@ -57,7 +59,7 @@ class Command(TerminalCommand):
         elif done.changed:
             self.print(f"the circuit of {kind.value} {name} is closed")
         else:
-            self.print(f"{kind.value} {name} did not fail last: nothing changed")
+            self.print(f"{kind.value} {name} has no failure counted: nothing changed")
         return None
 
 

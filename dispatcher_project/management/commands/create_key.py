@@ -70,7 +70,8 @@ def _new_tenant(options: dict[str, Any]) -> tuple[Tenant, str]:
             by=cli_actor(),
         )
     except ValidationError as error:
-        raise CommandError("; ".join(error.messages)) from None
+        fields = error.message_dict.items()
+        raise CommandError("; ".join(f"{field}: {' '.join(texts)}" for field, texts in fields)) from None
 
 
 def _in_days(days: float | None) -> datetime | None:

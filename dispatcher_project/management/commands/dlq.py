@@ -71,10 +71,10 @@ class Command(TerminalCommand):
         wanted = chosen(options)
         if options["ids"]:
             if wanted != JobFilter() or options["all"]:
-                raise CommandError("name ids, or a filter; not both")
+                raise CommandError("give job ids or a filter, not both")
             return self._do_each(deed, [job_id.upper() for job_id in options["ids"]], options)
         if wanted == JobFilter() and not options["all"]:
-            raise CommandError("which? Name ids, a filter such as --fingerprint or --model, or --all")
+            raise CommandError("give job ids, a filter such as --fingerprint or --model, or --all")
         total = how_many(wanted, deed)
         word = deed.value.replace("_jobs", "")
         if options["dry_run"] or not total:

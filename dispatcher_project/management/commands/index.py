@@ -49,7 +49,7 @@ class Command(TerminalCommand):
     def _fleets(self, only: str | None) -> list[str]:
         known = list(index_report().states)
         if only is not None and only not in known:
-            raise CommandError(f"there is no fleet {only}: there are {', '.join(known)}")
+            raise CommandError(f"no fleet is named {only}; there are {', '.join(known)}")
         return known if only is None else [only]
 
     def _show(self) -> int | None:
@@ -77,14 +77,14 @@ class Command(TerminalCommand):
             rows = [(one.kind, one.name, str(one.layout)) for one in report.processes]
             self.show(table(("process", "name", "layout"), rows, right=["layout"]))
         else:
-            self.print("  no process says that it lives (older versions never do)")
+            self.print("no process is running (older versions do not register)")
         return None
 
     def _switch(self, fleets: list[str], layout: int, wait: float, *, force: bool) -> int | None:
         if not force and not index_report().can_take_over(layout):
             raise CommandError(
-                f"no GPU worker and sweeper that know layout {layout} live: nothing would start any more. "
-                "Start them first, or say --force"
+                f"no GPU worker and sweeper of layout {layout} is running, so no job would start: "
+                "start them first, or give --force"
             )
         ports = wiring.production_ports()
         for fleet in fleets:
@@ -103,7 +103,7 @@ class Command(TerminalCommand):
                 told = waits
                 self.print(f"{left[0]} waits for {waits}")
             if time.monotonic() >= until:
-                self.print("the sweeps worker goes on with it; `index cancel` takes it back")
+                self.print("the sweeps worker continues the switch; `index cancel` takes it back")
                 return NOT_DONE
             time.sleep(_STEP_SECONDS)
         return None

@@ -6,7 +6,8 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
-from dispatcher_project.cli.submitting import read_payload, submit, tenant_named, wait_for_end
+from dispatcher_project.cli.submitting import read_payload, submit, wait_for_end
+from dispatcher_project.cli.tenants import tenant_named
 from dispatcher_project.cli.texts import plain
 from jobs.api.representations import starts_json
 from jobs.domain.states import JobState, is_final

@@ -20,7 +20,7 @@ class Command(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         address = options["address"]
         if address is not None and not is_address(address):
-            raise CommandError(f"{address!r} is no IP address")
+            raise CommandError(f"{address!r} is not an IP address")
         count = unlock(address, by=cli_actor())
         if self.as_json:
             self.print_json({"forgotten": count})

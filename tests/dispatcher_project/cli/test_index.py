@@ -55,7 +55,7 @@ def test_a_switch_to_a_layout_that_nobody_knows_is_refused(world: World, termina
     beat("host-b:1", GPU, OTHER)
     refused = terminal("index", "switch", "--to", str(OTHER))
     assert refused.status == 2
-    assert f"no GPU worker and sweeper that know layout {OTHER} live" in refused.said
+    assert f"no GPU worker and sweeper of layout {OTHER} is running" in refused.said
     assert not FleetIndex.objects.exists()
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 def test_what_is_no_address_is_refused(address: str) -> None:
     ran = run_command("unlock", address)
     assert ran.status == 2
-    assert f"{address!r} is no IP address" in ran.said
+    assert f"{address!r} is not an IP address" in ran.said
 
 
 @pytest.mark.parametrize(
