@@ -9,27 +9,42 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, InterfaceError
 
-from dispatcher_project.cli.paint import Paint, harmless, plain
+from dispatcher_project.cli.screen import takes_colours, text_of
+from dispatcher_project.cli.texts import harmless, plain
 from gpus.errors import LeasingUnavailable
 from gpus.registry.model_fields import RegistryRefused
 from jobs.domain.errors import Refused
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 WRONG, INTERRUPTED = 2, 130
 """Exit statuses: it could not be done, as for wrong arguments; after Ctrl-C, as shells have it. 1 and 3 say
 how that went which was done."""
 
 
+class _Error(CommandError):
+    """Django prints the class' name in front of the text: `error`, as argparse has it."""
+
+
+_Error.__name__ = "error"
+
+
 class TerminalCommand(BaseCommand):
     """`act` does the work and returns the exit status (None: 0)."""
 
     requires_system_checks = []  # they would load every view and page
+    suppressed_base_arguments = {
+        "--version", "--verbosity", "--settings", "--pythonpath", "--traceback", "--force-color",
+    }  # fmt: skip
+    """Of Django: they work, and only make `--help` long."""
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--json", action="store_true", help="for programs: JSON on stdout")
@@ -49,15 +64,17 @@ class TerminalCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         root = logging.getLogger()
         level = root.level
-        self.paint = Paint.of(self.stdout)
+        self.out = cast("TextIO", self.stdout)  # it passes on what it does not know
+        self.coloured = options["force_color"] or (not options["no_color"] and takes_colours(self.out))
         self.as_json = bool(options["json"])
         try:
             if options["verbosity"] < 2:  # what services log is for log files
                 root.setLevel(logging.ERROR)
             status = one_line(lambda: self.act(options))
         except CommandError as error:
-            error.returncode = WRONG
-            raise
+            if not takes_colours(cast("TextIO", self.stderr)):
+                self.stderr.style_func = None  # Django's does not know NO_COLOR
+            raise _Error(str(error), returncode=WRONG) from None
         except KeyboardInterrupt:
             self.stderr.write("")
             sys.exit(INTERRUPTED)
@@ -65,33 +82,38 @@ class TerminalCommand(BaseCommand):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             status = 0
         finally:
-            root.setLevel(level)  # `call_command` leaves a caller's log as it was
+            if not getattr(self, "_called_from_command_line", False):
+                root.setLevel(level)  # `call_command` leaves a caller's log as it was
         if status:
             sys.exit(status)
 
-    def say(self, *lines: str) -> None:
+    def print(self, *lines: str) -> None:
         for line in lines:
             self.stdout.write(harmless(line))
+        self.stdout.flush()
+
+    def show(self, *parts: RenderableType) -> None:
+        """What `dispatcher_project.cli.screen` makes: tables and coloured lines."""
+        self.stdout.write(text_of(parts, self.out, coloured=self.coloured))
         self.stdout.flush()
 
     def add_yes(self, parser: CommandParser) -> None:
         """Of commands that ask."""
         parser.add_argument("--yes", action="store_true", help="don't ask")
 
-    def ask(self, question: str, options: dict[str, Any]) -> None:
-        """Goes on after a yes. Raises CommandError after a no, and without somebody to answer."""
+    def confirm(self, question: str, options: dict[str, Any]) -> None:
+        """Return after a yes. Raises CommandError after a no, and where stdin is no terminal."""
         if options["yes"]:
             return
         if not sys.stdin.isatty():
-            raise CommandError(f"{question} Say so with --yes")
+            raise CommandError(f"{question} Confirm with --yes")
         self.stderr.write(f"{question} [y/N] ", ending="")
         self.stderr.flush()
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise CommandError("nothing was done")
+            raise CommandError("not confirmed: nothing was changed")
 
-    def tell(self, value: Any) -> None:
-        """As one JSON document."""
-        self.say(as_json(value))
+    def print_json(self, value: Any) -> None:
+        self.print(as_json(value))
 
 
 def as_json(value: Any) -> str:

@@ -6,12 +6,13 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import CommandError, CommandParser
+from django.core.management.base import CommandParser
 
-from dispatcher_project.cli.paint import Paint, age, plain, table
-from dispatcher_project.cli.progress import Progress
+from dispatcher_project.cli.screen import line, progress, table
+from dispatcher_project.cli.tenants import tenant_named
+from dispatcher_project.cli.texts import age, plain
 from gpus.registry.audit import cli_actor
 from jobs import ports as wiring
 from jobs.domain.errors import NotDeadLetter
@@ -19,6 +20,9 @@ from jobs.models import Job
 from jobs.operations.bulk import BulkAction, BulkOutcome, JobFilter, count, dismiss_jobs, retry_jobs
 from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
 from jobs.reports.failures import DeadLetterGroup
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 STEP = 200
 _FILTERS = (
@@ -45,8 +49,8 @@ def add_filters(parser: CommandParser) -> None:
 def chosen(options: dict[str, Any]) -> JobFilter:
     """Raises CommandError for a tenant that does not exist."""
     wanted = JobFilter(**{name: options[name] for name in _FILTERS if options.get(name) is not None})
-    if not wanted.tenant_exists():
-        raise CommandError(f"no tenant is named {wanted.tenant}")
+    if wanted.tenant is not None:
+        tenant_named(wanted.tenant)
     return wanted
 
 
@@ -69,18 +73,15 @@ def work_through(chosen_ones: JobFilter, deed: BulkAction, total: int) -> BulkOu
         wiring.production_ports(),
         {BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}[deed],
     )
-    progress = Progress(sys.stderr, total, deed.value.replace("_", " "))
     done = refused = 0
     remaining = total
-    try:
+    with progress(sys.stderr, deed.value.replace("_", " "), total) as draw:
         while done + refused < total and remaining:
             step = act(chosen_ones, by=cli_actor(), ports=ports, at_most=min(STEP, total - done - refused))
             done, refused, remaining = done + step.done, refused + step.refused, step.remaining
             if not step.done + step.refused:
                 break
-            progress.to(done + refused)
-    finally:
-        progress.end()
+            draw(done + refused)
     return BulkOutcome(done, remaining, refused)
 
 
@@ -99,7 +100,7 @@ def each(job_ids: Sequence[str], deed: BulkAction) -> list[dict[str, Any]]:
     return told
 
 
-def letter_lines(letters: Sequence[Job], now: datetime, paint: Paint) -> list[str]:
+def letter_table(letters: Sequence[Job], now: datetime) -> Table:
     rows = [
         (
             job.id,
@@ -107,14 +108,12 @@ def letter_lines(letters: Sequence[Job], now: datetime, paint: Paint) -> list[st
             job.tenant.name,
             _ago(job.finished_at, now),
             str(job.attempts_made),
-            paint(job.error_code, "red"),
-            plain(job.error_message, 100),
+            line((job.error_code, "red")),
+            job.error_message,
         )
         for job in letters
     ]
-    return table(
-        ("job", "model", "tenant", "failed", "attempts", "error", ""), rows, paint, right=["attempts"]
-    )
+    return table(("job", "model", "tenant", "failed", "attempts", "error", ""), rows, right=["attempts"])
 
 
 def letter_document(job: Job) -> dict[str, Any]:
@@ -130,19 +129,19 @@ def letter_document(job: Job) -> dict[str, Any]:
     }
 
 
-def group_lines(groups: Sequence[DeadLetterGroup], now: datetime, paint: Paint) -> list[str]:
+def group_table(groups: Sequence[DeadLetterGroup], now: datetime) -> Table:
     rows = [
         (
             group.fingerprint,
             str(group.count),
             ", ".join(f"{model} {number}" for model, number in group.models.items()),
             _ago(group.last_at, now),
-            paint(group.error_code, "red"),
-            plain(group.message, 100),
+            line((group.error_code, "red")),
+            group.message,
         )
         for group in groups
     ]
-    return table(("fingerprint", "jobs", "models", "last", "error", ""), rows, paint, right=["jobs"])
+    return table(("fingerprint", "jobs", "models", "last", "error", ""), rows, right=["jobs"])
 
 
 def _ago(at: datetime | None, now: datetime) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from admin_ui.pages.job_timeline import Lane, Timeline, timeline
-from dispatcher_project.cli.paint import Paint, age, fitted, plain, table
+from dispatcher_project.cli.screen import line, table
+from dispatcher_project.cli.texts import age, plain
 from foundation.texts import counted
 from jobs import ports as wiring
 from jobs.api.explain import explanation_json
@@ -16,6 +17,11 @@ from jobs.domain.states import JobState
 from jobs.models import Attempt, Event, Job
 from jobs.operations.explain_job import explain_job
 from jobs.transitions import WAITING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 MOST_LANES, MOST_EVENTS, MOST_REASONS = 20, 200, 3
 _LANE = 40
@@ -46,24 +52,22 @@ def latest_events(job_id: str, after: int = 0) -> list[Event]:
     return list(rows[:MOST_EVENTS])[::-1]
 
 
-def job_lines(job: Job, *, now: datetime, paint: Paint, columns: int) -> list[str]:
+def job_parts(job: Job, *, now: datetime) -> list[RenderableType]:
     attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
     events = latest_events(job.id)
-    lines = [*_head(job, now, paint), *why_lines(job, paint), ""]
     course = timeline(attempts, events, now=now)
-    if course.lanes:
-        lines += [*_lanes(course, paint), ""]
-    lines += event_lines(events, paint)
-    return [fitted(line, columns) for line in lines]
+    lanes: list[RenderableType] = [_lanes(course), _legend(course), ""] if course.lanes else []
+    return [*_head(job, now), *why_lines(job), "", *lanes, *event_lines(events)]
 
 
-def event_lines(events: Sequence[Event], paint: Paint, before: datetime | None = None) -> list[str]:
+def event_lines(events: Sequence[Event], before: datetime | None = None) -> list[Text]:
     """before: when the event before the first one was."""
     lines = []
     for event in events:
         since = f"+{age((event.at - before).total_seconds())}" if before else ""
-        told = " ".join(f"{key}={plain(value, 200)}" for key, value in sorted(event.data.items()))
-        lines.append(f"{paint(f'{event.at:%H:%M:%S.%f}'[:-3], 'dim')}  {since:>10}  {event.type:<12} {told}")
+        data = " ".join(f"{key}={plain(value)}" for key, value in sorted(event.data.items()))
+        at = f"{event.at:%H:%M:%S.%f}"[:-3]
+        lines.append(line((at, "dim"), f"  {since:>10}  {event.type:<12} {data}".rstrip()))
         before = event.at
     return lines
 
@@ -72,38 +76,45 @@ def is_waiting(job: Job) -> bool:
     return job.state in WAITING
 
 
-def why_lines(job: Job, paint: Paint) -> list[str]:
+def why_lines(job: Job) -> list[Text]:
     """Why it waits, most binding reason first; nothing for a job that does not wait."""
     if not is_waiting(job):
         return []
     found = explain_job(job, wiring.production_ports())
     lines = [
-        f"{paint(reason.code, 'yellow')}: {reason.message} {paint(reason.change, 'dim')}"
+        line((reason.code, "yellow"), f": {reason.message} ", (reason.change, "dim"), wraps=True)
         for reason in found.reasons[:MOST_REASONS]
     ]
     if found.starts is not None:
-        lines.append(
-            f"starts in about {age(found.starts.p50_seconds)}, nine in ten such jobs within "
-            f"{age(found.starts.p90_seconds)}"
-        )
+        half, most = age(found.starts.p50_seconds), age(found.starts.p90_seconds)
+        lines.append(line(f"starts in about {half}, nine in ten such jobs within {most}", wraps=True))
     return lines
 
 
-def _head(job: Job, now: datetime, paint: Paint) -> list[str]:
+def _head(job: Job, now: datetime) -> list[Text]:
     waited, ran = _waited_and_ran(job, now)
-    state = paint(job.state, STATE_COLOURS.get(job.state, "bold"), "bold")
-    lines = [
-        f"{paint(job.id, 'bold')}  {state}  {job.model}  of {job.tenant.name}  priority {job.priority}",
+    facts = (
         f"accepted {job.created_at:%Y-%m-%d %H:%M:%S} UTC, "
         + (f"round {job.round}: " if job.round > 1 else "")
         + f"waited {age(waited)}"
         + (f", ran {age(ran)}" if job.started_at else "")
-        + (f", {counted(job.tries, 'try', 'tries')} used" if job.tries else ""),
+        + (f", {counted(job.tries, 'try', 'tries')} used" if job.tries else "")
+    )
+    lines = [
+        line(
+            (job.id, "bold"),
+            "  ",
+            (job.state, f"bold {STATE_COLOURS.get(job.state, '')}"),
+            f"  {job.model}  of {job.tenant.name}  priority {job.priority}",
+            wraps=True,
+        ),
+        line(facts, wraps=True),
     ]
     if job.error_code:
-        lines.append(paint(f"{job.error_code}: {plain(job.error_message, 400)}", "red"))
+        lines.append(line((f"{job.error_code}: {plain(job.error_message)}", "red"), wraps=True))
     if job.cancel_requested_at and not job.finished_at:
-        lines.append(paint("cancel is asked for: it ends once its GPU is proven free", "yellow"))
+        text = "cancel requested: the job ends once its GPU is proven free"
+        lines.append(line((text, "yellow"), wraps=True))
     return lines
 
 
@@ -119,25 +130,27 @@ def _waited_and_ran(job: Job, now: datetime) -> tuple[float, float]:
     return max(0.0, (over - begin).total_seconds() - ran), ran
 
 
-def _lanes(course: Timeline, paint: Paint) -> list[str]:
-    rows = [_row(lane, paint) for lane in course.lanes]
-    scale = "waiting at a smaller scale" if course.is_squeezed else ""
-    legend = "  ".join(f"{paint(mark, style)} {name}" for name, (mark, style) in _BARS.items())
-    return [*table(("try", "slot", "", "took", "ended"), rows, paint), f"{legend}  {scale}".rstrip()]
+def _lanes(course: Timeline) -> Table:
+    heads = ("try", "slot", "", "took", "ended")
+    return table(heads, [_row(lane) for lane in course.lanes], gives_way=("ended",))
 
 
-def _row(lane: Lane, paint: Paint) -> tuple[str, ...]:
+def _legend(course: Timeline) -> Text:
+    marks = [part for name, mark in _BARS.items() for part in (mark, f" {name}  ")]
+    return line(*marks, "waiting at a smaller scale" if course.is_squeezed else "")
+
+
+def _row(lane: Lane) -> tuple[str | Text, ...]:
     attempt = lane.attempt
-    track = [" "] * _LANE
+    track: list[str | tuple[str, str]] = [" "] * _LANE
     for bar in lane.bars:
-        mark, style = _BARS[bar.kind]
         first = min(int(bar.left / 100 * _LANE), _LANE - 1)
         last = max(first + 1, round((bar.left + bar.width) / 100 * _LANE))
         for place in range(first, min(last, _LANE)):
-            track[place] = paint(mark, style)
+            track[place] = _BARS[bar.kind]
     took = age(sum(bar.seconds for bar in lane.bars if bar.kind in ("sent", "polling")) if attempt else None)
     if attempt is None:
-        return "", "", "".join(track), took, ""
+        return "", "", line(*track), took, ""
     ended = "" if lane.is_live else attempt.error_code or attempt.state
-    why = f" {plain(attempt.error_message, 100)}" if attempt.error_message else ""
-    return str(attempt.number), f"{attempt.server}/{attempt.slot}", "".join(track), took, f"{ended}{why}"
+    why = f" {attempt.error_message}" if attempt.error_message else ""
+    return str(attempt.number), f"{attempt.server}/{attempt.slot}", line(*track), took, f"{ended}{why}"

@@ -1,51 +1,43 @@
-"""A screen that is redrawn in place until q or Ctrl-C, and left as it was found."""
+"""A screen that is redrawn in place until q or Ctrl-C. rich draws it; it reads no keys, this module does."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import select
-import shutil
 import sys
 import termios
 import time
 import tty
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from dispatcher_project.cli.paint import harmless
+from dispatcher_project.cli.screen import console
 
-Draw = Callable[[int, int], list[str]]
-"""(columns, rows) → lines."""
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 def show_live(
-    draw: Draw, *, every_seconds: float, out: TextIO | None = None, keys: int | None = None
+    draw: Callable[[int, int], RenderableType],
+    *,
+    every_seconds: float,
+    coloured: bool,
+    out: TextIO | None = None,
+    keys: int | None = None,
 ) -> None:
-    """keys: a file descriptor to read keys from; by default stdin, where that is a terminal."""
-    out = out or sys.stdout
+    """draw: gets the terminal's columns and rows. keys: a file descriptor to read keys from, by default
+    of stdin, where that is a terminal."""
+    from rich.live import Live
+
     if keys is None and sys.stdin.isatty():
         keys = sys.stdin.fileno()
-    with _own_screen(out), _single_keys(keys):
+    printer = console(out or sys.stdout, coloured=coloured)
+    with Live(console=printer, screen=True, auto_refresh=False) as live, _single_keys(keys):
         while True:
-            size = shutil.get_terminal_size()
-            lines = draw(size.columns, size.lines)[: size.lines]
-            # each line erases what was behind it, the end what was below: nothing flickers
-            out.write("\x1b[H" + "\n".join(f"{harmless(line)}\x1b[K" for line in lines) + "\x1b[J")
-            out.flush()
+            live.update(draw(printer.width, printer.height), refresh=True)
             if _quit_within(every_seconds, keys):
                 return
-
-
-@contextlib.contextmanager
-def _own_screen(out: TextIO) -> Iterator[None]:
-    """The alternate screen without a cursor; what was there before comes back."""
-    out.write("\x1b[?1049h\x1b[?25l\x1b[2J")
-    try:
-        yield
-    finally:
-        out.write("\x1b[?25h\x1b[?1049l")
-        out.flush()
 
 
 @contextlib.contextmanager
@@ -63,7 +55,7 @@ def _single_keys(keys: int | None) -> Iterator[None]:
 
 
 def _quit_within(seconds: float, keys: int | None) -> bool:
-    """Waits; True as soon as q was pressed. Any other key draws anew at once."""
+    """Wait, and return True as soon as q is pressed. Any other key redraws at once."""
     if keys is None:
         time.sleep(seconds)
         return False

@@ -1,18 +1,24 @@
-"""`overview` as lines for a terminal. Pure."""
+"""`overview` on a terminal."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from itertools import compress
+from typing import TYPE_CHECKING, Any
 
 from dispatcher_project.cli.overview import MOST_COUNTED
-from dispatcher_project.cli.paint import Paint, age, fitted, plain, table
+from dispatcher_project.cli.screen import line, table
+from dispatcher_project.cli.texts import age, plain
 from foundation.texts import counted
 from gpus.leasing.clock import ClockReport
 
-MOST_MESSAGE = 80
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
 SILENT_SECONDS = 10.0
 """So long after beat's last tick something is wrong."""
 _CELLS = {
@@ -33,31 +39,30 @@ _QUEUE_HEAD = (
     *("model", "waiting", "parked", "oldest", "drains in", "running", "retrying"),
     *("done 1h", "failed 1h", "wait p50", "wait p95", "run p50"),
 )
+_QUEUE_COLUMNS, _QUEUE_NARROW = (
+    120,
+    ("model", "waiting", "oldest", "drains in", "running", "done 1h", "failed 1h"),
+)
+"""A terminal of fewer columns shows only these: numbers can't be cut."""
 
 
-def overview_lines(seen: Mapping[str, Any], paint: Paint, *, columns: int, rows: int = 0) -> list[str]:
-    """rows: of the terminal, 0 for as many as there are. The fleet gives way first."""
-    head = _head(seen, paint)
-    queues = ["", *_queues(seen, paint)]
-    failures = ["", *_failures(seen, paint)] if seen["failures"] else []
-    fleet = ["", *_fleet(seen, paint)]
-    room = max(rows - len(head) - len(queues) - len(failures), 4)
-    if rows and len(fleet) > room:
-        hidden = len(fleet) - room + 1
-        fleet = [*fleet[: room - 1], paint(f"… {hidden} more lines: a higher terminal shows them", "dim")]
-    lines = [*head, *fleet, *queues, *failures]
-    return [fitted(line, columns) for line in lines[: rows or None]]
+def overview_screen(seen: Mapping[str, Any], *, columns: int = 0, rows: int = 0) -> Group:
+    """columns, rows: of the terminal; 0: without limit. The fleet gives way first."""
+    from rich.console import Group
+
+    head, failures = _head(seen), _failures(seen)
+    queues = _queues(seen, is_narrow=0 < columns < _QUEUE_COLUMNS)
+    taken = len(head) + 3 + len(seen["queues"]) + (2 + len(seen["failures"]) if failures else 0)
+    fleet = _fleet(seen, max(rows - taken, 4) if rows else 0)
+    parts: list[RenderableType] = [*head, "", *fleet, "", queues]
+    return Group(*parts, *(("", failures) if failures else ()))
 
 
-def _head(seen: Mapping[str, Any], paint: Paint) -> list[str]:
+def _head(seen: Mapping[str, Any]) -> list[Text]:
     at: datetime = seen["at"]
     away = ", ".join(seen["away"])
-    redis = paint(f"Redis does not serve {plain(away, 40)}", "red") if away else paint("Redis ok", "green")
     tick = seen["last_tick_seconds"]
-    silent = tick is None or tick > SILENT_SECONDS
-    beat = paint(
-        "beat never ticked" if tick is None else f"beat {age(tick)} ago", "red" if silent else "green"
-    )
+    is_late = tick is None or tick > SILENT_SECONDS
     counts = "  ".join(
         f"{number} {name}"
         for name in ("waiting", "running", "retrying", "scheduled", "cancelling")
@@ -65,25 +70,33 @@ def _head(seen: Mapping[str, Any], paint: Paint) -> list[str]:
     )
     letters, pending = seen["dead_letters"], seen["callbacks_pending"]
     lines = [
-        f"{paint('GPU dispatcher', 'bold')}  {at:%Y-%m-%d %H:%M:%S} UTC  {redis}  {beat}",
-        f"{counts}  "
-        + _red_if(letters, f"{_bounded(letters)} dead letter{'' if letters == 1 else 's'}", paint)
-        + f"  {_bounded(pending)} callback{'' if pending == 1 else 's'} pending",
+        line(
+            ("GPU dispatcher", "bold"),
+            f"  {at:%Y-%m-%d %H:%M:%S} UTC  ",
+            (f"Redis does not serve {plain(away, 40)}", "red") if away else ("Redis ok", "green"),
+            "  ",
+            ("beat never ticked" if tick is None else f"beat {age(tick)} ago", "red" if is_late else "green"),
+        ),
+        line(
+            f"{counts}  ",
+            (f"{_bounded(letters)} dead letter{'' if letters == 1 else 's'}", "red" if letters else ""),
+            f"  {_bounded(pending)} callback{'' if pending == 1 else 's'} pending",
+        ),
     ]
     if seen["clocks_off"]:
         off = ClockReport(seen["clocks_off"])
-        lines.append(paint(f"CLOCKS DISAGREE: {off}; deadlines and retention stand still", "red"))
+        lines.append(line((f"CLOCKS DISAGREE: {off}; deadlines and retention stand still", "red")))
     for index in seen["layouts"]:
         goes = f", being switched to {index['next_layout']}" if index["next_layout"] else ""
         what = f"index {index['fleet']}: layout {index['layout']}{goes}"
         known = Counter(f"{one['kind']} of layout {one['layout']}" for one in index["others"])
         apart = ", ".join(f"{count} {name}" for name, count in sorted(known.items()))
-        lines.append(paint(f"UPGRADE {what}" + (f"; apart: {apart}" if apart else ""), "yellow"))
+        lines.append(line((f"UPGRADE {what}" + (f"; apart: {apart}" if apart else ""), "yellow")))
     for pause in seen["pauses"]:
         what = f"{pause['kind']} {pause['name']}".strip()
-        why = f": {plain(pause['reason'], 60)}" if pause["reason"] else ""
-        by = f"since {pause['since']:%H:%M} by {plain(pause['by'], 40)}"
-        lines.append(paint(f"PAUSED {what} {by}{why}", "yellow"))
+        why = f": {plain(pause['reason'])}" if pause["reason"] else ""
+        by = f"since {pause['since']:%H:%M} by {plain(pause['by'])}"
+        lines.append(line((f"PAUSED {what} {by}{why}", "yellow")))
     return lines
 
 
@@ -95,59 +108,59 @@ def _bounded(count: int) -> str:
     return f"{count} or more" if count >= MOST_COUNTED else str(count)
 
 
-def _red_if(bad: object, text: object, paint: Paint) -> str:
-    return paint(text, "red") if bad else str(text)
-
-
-def _fleet(seen: Mapping[str, Any], paint: Paint) -> list[str]:
-    if not seen["fleet"]:
-        return [paint("no server is registered", "dim")]
+def _fleet(seen: Mapping[str, Any], height: int) -> list[RenderableType]:
+    """height: lines that it may take, 0 for all."""
+    servers, left = seen["fleet"], seen["servers"] - len(seen["fleet"])
+    if not servers:
+        return [line(("no server is registered", "dim"))]
+    if height and len(servers) + 2 + (left > 0) > height:
+        servers = servers[: max(height - 3, 1)]
+        left = seen["servers"] - len(servers)
     rows = [
         (
             server["name"],
             server["pool"],
-            server["desired"] if server["desired"] == "on" else paint(server["desired"], "yellow"),
-            _observed(server, paint),
-            "".join(paint(*_CELLS[slot["state"]]) for slot in server["slots"]),
-            _doing(server),
+            line((server["desired"], "" if server["desired"] == "on" else "yellow")),
+            _observed(server),
+            line(*(_CELLS[slot["state"]] for slot in server["slots"])),
+            _activity(server),
         )
-        for server in seen["fleet"]
+        for server in servers
     ]
     used = Counter(slot["state"] for server in seen["fleet"] for slot in server["slots"])
-    legend = [f"{paint(*_CELLS[state])} {state} {used[state]}" for state in _CELLS if used[state]]
-    left = seen["servers"] - len(seen["fleet"])
-    lines = table(("server", "pool", "wanted", "is", "slots", ""), rows, paint)
+    legend = [
+        part for state in _CELLS if used[state] for part in (_CELLS[state], f" {state} {used[state]}  ")
+    ]
     return [
-        *lines,
+        table(("server", "pool", "set to", "is", "slots", ""), rows),
         *([f"… {counted(left, 'more server')}"] if left > 0 else []),
-        *(["  ".join(legend)] if legend else []),
+        *([line(*legend)] if legend else []),
     ]
 
 
-def _observed(server: Mapping[str, Any], paint: Paint) -> str:
+def _observed(server: Mapping[str, Any]) -> Text:
     if server["healthy"] is False:
-        return paint("sick", "red")
-    style = _STATES.get(server["observed"])
-    return paint(server["observed"], style) if style else str(server["observed"])
+        return line(("sick", "red"))
+    return line((server["observed"], _STATES.get(server["observed"], "")))
 
 
-def _doing(server: Mapping[str, Any]) -> str:
-    """What ails it, else what its slots do: by model, the longest first."""
+def _activity(server: Mapping[str, Any]) -> str:
+    """The error of a sick server, else what its slots run: by model, the longest first."""
     if server["healthy"] is False:
-        return plain(server["error"], MOST_MESSAGE)
+        return str(server["error"])
     models: dict[str, list[float]] = {}
     for slot in server["slots"]:
         if slot["state"] in ("busy", "draining") and slot["seconds"] is not None:
             models.setdefault(slot["model"] or "?", []).append(slot["seconds"])
     busy = sorted(models.items(), key=lambda item: -max(item[1]))
-    told = [f"{model} {len(held)}× up to {age(max(held))}" for model, held in busy]
+    parts = [f"{model} {len(held)}× up to {age(max(held))}" for model, held in busy]
     held_back = [slot for slot in server["slots"] if slot["state"] == "quarantined"]
     if held_back:
-        told.append(f"quarantined: {plain(held_back[0]['reason'], 40)}")
-    return "  ".join(told)
+        parts.append(f"quarantined: {held_back[0]['reason']}")
+    return ", ".join(parts)
 
 
-def _queues(seen: Mapping[str, Any], paint: Paint) -> list[str]:
+def _queues(seen: Mapping[str, Any], *, is_narrow: bool) -> RenderableType:
     rows = [
         (
             queue["model"],
@@ -158,7 +171,7 @@ def _queues(seen: Mapping[str, Any], paint: Paint) -> list[str]:
             str(queue["running"]),
             str(queue["retrying"]),
             str(queue["completed_1h"]),
-            _red_if(queue["failed_1h"], queue["failed_1h"], paint),
+            line((str(queue["failed_1h"]), "red" if queue["failed_1h"] else "")),
             age(queue["wait_p50_seconds"]),
             age(queue["wait_p95_seconds"]),
             age(queue["run_p50_seconds"]),
@@ -166,19 +179,25 @@ def _queues(seen: Mapping[str, Any], paint: Paint) -> list[str]:
         for queue in seen["queues"]
     ]
     if not rows:
-        return [paint("no model is registered", "dim")]
-    return table(_QUEUE_HEAD, rows, paint, right=_QUEUE_HEAD[1:])
+        return line(("no model is registered", "dim"))
+    shown = [name in _QUEUE_NARROW or not is_narrow for name in _QUEUE_HEAD]
+    return table(
+        list(compress(_QUEUE_HEAD, shown)),
+        [list(compress(row, shown)) for row in rows],
+        right=_QUEUE_HEAD[1:],
+        gives_way=("drains in", "done 1h"),
+    )
 
 
-def _failures(seen: Mapping[str, Any], paint: Paint) -> list[str]:
+def _failures(seen: Mapping[str, Any]) -> Table | None:
     rows = [
         (
             f"{one['at']:%H:%M:%S}",
             one["job_id"],
             one["model"],
-            paint(one["error_code"], "red"),
-            plain(one["error_message"], MOST_MESSAGE),
+            line((one["error_code"], "red")),
+            one["error_message"],
         )
         for one in seen["failures"]
     ]
-    return table(("failed", "job", "model", "error", ""), rows, paint)
+    return table(("failed", "job", "model", "error", ""), rows) if rows else None

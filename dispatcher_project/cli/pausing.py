@@ -7,11 +7,11 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.tenants import tenant_named
 from gpus.models import Pause
 from gpus.registry.audit import cli_actor
 from gpus.registry.controls import Changed, pause, resume
 from jobs import ports as wiring
-from jobs.models import Tenant
 from jobs.operations.tenants import pause_tenant, resume_tenant
 
 
@@ -30,27 +30,35 @@ class PauseCommand(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         kind, name = Pause.Kind(options["kind"]), options["name"]
         if (kind is Pause.Kind.SYSTEM) == bool(name):
-            raise CommandError("a model and a tenant have a name, the system has none")
+            word = "pause" if self.pauses else "resume"
+            wrong = f"`{word} system` takes no name" if name else f"give its name: `{word} {kind.value} NAME`"
+            raise CommandError(wrong)
         if self.pauses and kind is Pause.Kind.SYSTEM:
-            self.ask("start nothing any more, on no server?", options)
+            self.confirm("pause the whole system: start no job on any server?", options)
         changed = self._change(kind, name, options.get("reason", ""))
         what = f"{kind.value} {name}".strip()
         if self.as_json:
-            self.tell({"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
-                       "mirrored": changed.mirrored})  # fmt: skip
+            self.print_json(
+                {"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
+                 "mirrored": changed.mirrored}
+            )  # fmt: skip
             return None
-        now = "is paused" if self.pauses else "goes on"
-        self.say(f"{what} {now}" if changed.changed else f"{what} {now} already: nothing changed")
+        now = "is paused" if self.pauses else "is not paused"
+        if changed.changed:
+            now = "paused" if self.pauses else "resumed"
+            self.print(f"{what} {now}")
+        else:
+            self.print(
+                f"{what} {now} already: nothing changed" if self.pauses else f"{what} {now}: nothing changed"
+            )
         if not changed.mirrored:
-            self.say("Redis is away: it takes effect once it is back")
+            self.print("Redis is away: the change takes effect once Redis is back")
         return None
 
     def _change(self, kind: Pause.Kind, name: str, reason: str) -> Changed:
         ports, by = wiring.production_ports(), cli_actor()
         if kind is Pause.Kind.TENANT:
-            tenant = Tenant.objects.filter(name=name).first()
-            if tenant is None:
-                raise CommandError(f"no tenant is named {name}")
+            tenant = tenant_named(name)
             if self.pauses:
                 changed = pause_tenant(tenant, by=by, ports=ports, reason=reason)
             else:

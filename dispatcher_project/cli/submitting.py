@@ -10,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from dispatcher_project.cli.paint import plain
+from dispatcher_project.cli.texts import plain
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import Problem
 from jobs import ports as wiring
@@ -19,8 +19,6 @@ from jobs.models import Job, Tenant
 from jobs.submission.request import Submitted, read_item
 from jobs.submission.submit import submit_job
 
-OPERATORS = "operator"
-"""The tenant that `up` makes for whoever runs it."""
 _LOOK_FIRST_SECONDS, _LOOK_CAP_SECONDS = 0.1, 1.0
 
 
@@ -38,23 +36,7 @@ def read_payload(text: str) -> Any:
     try:
         return read_json(raw)
     except Problem as problem:
-        raise CommandError(f"the payload: {_told(problem)}") from None
-
-
-def tenant_named(name: str | None) -> Tenant:
-    """Without a name: the operators' own, or the only one. Raises CommandError."""
-    known = {tenant.name: tenant for tenant in Tenant.objects.all()}
-    if name is None:
-        name = OPERATORS if OPERATORS in known else next(iter(known), "") if len(known) == 1 else None
-    if name is None or not known:
-        raise CommandError(
-            f"say for which --tenant: {', '.join(known)}"
-            if known
-            else "there is no tenant yet: `python3 manage.py create_key --tenant NAME` makes one"
-        )
-    if name not in known:
-        raise CommandError(f"no tenant is named {name}; there are {', '.join(known)}")
-    return known[name]
+        raise CommandError(f"the payload: {_problem_text(problem)}") from None
 
 
 def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
@@ -63,7 +45,7 @@ def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
     try:
         request = read_item(given)
     except Problem as problem:
-        raise CommandError(_told(problem)) from None
+        raise CommandError(_problem_text(problem)) from None
     return submit_job(request, tenant=tenant, ports=wiring.production_ports())
 
 
@@ -80,6 +62,6 @@ def wait_for_end(job_id: str, seconds: float | None) -> Job:
         pause = min(pause * 1.5, _LOOK_CAP_SECONDS)
 
 
-def _told(problem: Problem) -> str:
+def _problem_text(problem: Problem) -> str:
     details = [f"{error.pointer[1:]}: {error.detail}" for error in problem.errors]
     return plain("; ".join(details) or problem.detail)

@@ -10,7 +10,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
-from dispatcher_project.cli.paint import age, table
+from dispatcher_project.cli.screen import table
+from dispatcher_project.cli.texts import age
+from foundation.texts import counted
 from gpus.models import Server
 from gpus.protocol import DesiredState
 from gpus.registry.audit import cli_actor
@@ -46,8 +48,7 @@ class SwitchCommand(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         names = named_servers(options["servers"], machine=options["machine"], everything=options["all"])
         if self.desired is DesiredState.OFF and options["all"]:
-            count = f"{len(names)} server{'' if len(names) == 1 else 's'}"
-            self.ask(f"switch off {count}, stop what runs there?", options)
+            self.confirm(f"switch off {counted(len(names), 'server')} and stop their jobs?", options)
         if options["machine"] is None:
             mirrored = all([self._switch(name) for name in names])
         else:
@@ -56,11 +57,11 @@ class SwitchCommand(TerminalCommand):
         if self.waits and options["wait"]:
             busy = self._wait(names, options["timeout"])
         if self.as_json:
-            self.tell(
+            self.print_json(
                 {"servers": names, "desired": self.desired.value, "mirrored": mirrored, "running": busy}
             )
         elif busy and self.waits and not options["wait"]:
-            self.say(f"{len(busy)} still run there; --wait shows them")
+            self.print(f"{counted(len(busy), 'job')} still running there; --wait shows them")
         return STILL_BUSY if busy and self.waits and options["wait"] else None
 
     def _switch(self, name: str) -> bool:
@@ -84,8 +85,8 @@ class SwitchCommand(TerminalCommand):
 
     def _say_switched(self, name: str, *, is_live: bool) -> None:
         if not self.as_json:
-            later = "" if is_live else "  (Redis is away: takes effect once it is back)"
-            self.say(f"{name} is to be {self.desired.value}{later}")
+            later = "" if is_live else ": Redis is away, so it takes effect once Redis is back"
+            self.print(f"{name} set to {self.desired.value}{later}")
 
     def _wait(self, names: Sequence[str], timeout: float | None) -> list[dict[str, Any]]:
         until = None if timeout is None else time.monotonic() + timeout
@@ -94,12 +95,12 @@ class SwitchCommand(TerminalCommand):
             if sorted(run["job_id"] for run in busy) != shown:
                 shown = sorted(run["job_id"] for run in busy)
                 if not self.as_json:
-                    self.say(*table(_HEAD, [_row(run) for run in busy], self.paint), "")
+                    self.show(table(_HEAD, [_row(run) for run in busy]), "")
             if until is not None and time.monotonic() >= until:
                 return busy
             time.sleep(LOOK_SECONDS)
         if not self.as_json:
-            self.say("nothing runs there any more")
+            self.print("idle: no job is running there")
         return []
 
 
@@ -115,7 +116,7 @@ def named_servers(names: Sequence[str], *, machine: str | None, everything: bool
     machine."""
     known = dict(Server.objects.values_list("name", "machine"))
     if [bool(names), machine is not None, everything].count(True) != 1:
-        raise CommandError("name servers, or say --machine or --all: one of these")
+        raise CommandError("give servers by name, --machine or --all: exactly one of these")
     if everything:
         if not known:
             raise CommandError("no server is registered")

@@ -1,0 +1,1 @@
+import dispatcher_project.structlog_without_rich  # noqa: F401

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import sys
 from typing import TextIO
+
+from dispatcher_project.cli.screen import takes_colours
+from dispatcher_project.cli.texts import harmless
 
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95)
 _NAME_WIDTH = 11
@@ -21,7 +23,7 @@ class Terminal:
     def __init__(self, *, verbose: bool = False, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._verbose = verbose
-        self._coloured = self._out.isatty() and "NO_COLOR" not in os.environ
+        self._coloured = takes_colours(self._out)
         self._names: list[str] = []
 
     def say(self, name: str, text: str) -> None:
@@ -30,7 +32,7 @@ class Terminal:
 
     def child_said(self, name: str, line: str) -> None:
         if self._verbose or _GRAVE.search(line):
-            line = _ESCAPES.sub("", line)
+            line = harmless(_ESCAPES.sub("", line))  # models print what they like
             room = self._columns() - _NAME_WIDTH - 3
             self._line(name, line if len(line) <= room else f"{line[: max(room - 1, 0)]}…")
 

@@ -92,12 +92,15 @@ def rotate_key(
     return row, plaintext
 
 
-def revoke_key(key: ApiKey, *, by: str | None = None) -> None:
-    """It stops working within two seconds, in every process."""
+def revoke_key(key: ApiKey, *, by: str | None = None) -> bool:
+    """It stops working within two seconds, in every process. Return False if it was revoked already."""
     with transaction.atomic():
+        was_revoked = ApiKey.objects.select_for_update().get(pk=key.pk).revoked
         key.revoked = True
-        key.save(update_fields=["revoked"])
-        _record(by, "revoke_key", key)
+        if not was_revoked:
+            key.save(update_fields=["revoked"])
+            _record(by, "revoke_key", key)
+    return not was_revoked
 
 
 def _listed(names: Sequence[str] | None) -> list[str] | None:

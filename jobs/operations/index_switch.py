@@ -22,6 +22,7 @@ from foundation.ids import new_id
 from gpus.models import FleetIndex, Process
 from gpus.protocol import FIRST_LAYOUT
 from gpus.registry import processes
+from gpus.registry.audit import record
 from gpus.registry.layouts import IndexState, read_index_states
 from jobs.domain.states import LIVE_ATTEMPT_STATES
 from jobs.models import Attempt
@@ -41,9 +42,9 @@ class Progress:
     waits_for: tuple[str, ...] = ()
 
 
-def begin_switch(fleet: str, layout: int) -> bool:
+def begin_switch(fleet: str, layout: int, *, by: str | None = None) -> bool:
     """From now on the fleet's index is used by holders of leases only. False: it has that layout, or is being
-    switched already."""
+    switched already. by: for the audit entry; None for a sweep."""
     with transaction.atomic():
         FleetIndex.objects.get_or_create(fleet=fleet)
         begun = (
@@ -51,6 +52,8 @@ def begin_switch(fleet: str, layout: int) -> bool:
             .exclude(layout=layout)
             .update(next_layout=layout, switch=new_id())
         )
+        if begun and by is not None:
+            record(by, "begin_index_switch", f"fleet:{fleet}", to=layout)
     if begun:
         log.info("index_switch_begun", fleet=fleet, layout=layout)
     return bool(begun)
@@ -81,14 +84,18 @@ def continue_switch(fleet: str, ports: Ports) -> Progress:
     return Progress(done=True)
 
 
-def cancel_switch(fleet: str, ports: Ports) -> bool:
-    """The old layout stays in use; its index is rebuilt. Raises LeasingUnavailable."""
+def cancel_switch(fleet: str, ports: Ports, *, by: str | None = None) -> bool:
+    """The old layout stays in use; its index is rebuilt. by: as of `begin_switch`. Raises
+    LeasingUnavailable."""
     state = read_index_states().get(fleet, IndexState())
     if state.next_layout is None:
         return False
-    cancelled = FleetIndex.objects.filter(fleet=fleet, switch=state.switch).update(
-        next_layout=None, switch="", changed_at=Now()
-    )
+    with transaction.atomic():
+        cancelled = FleetIndex.objects.filter(fleet=fleet, switch=state.switch).update(
+            next_layout=None, switch="", changed_at=Now()
+        )
+        if cancelled and by is not None:
+            record(by, "cancel_index_switch", f"fleet:{fleet}", to=state.next_layout)
     if cancelled:
         log.warning("index_switch_cancelled", fleet=fleet, layout=state.layout, instead_of=state.next_layout)
         ports.index_gate(fleet, state.layout).discard()

@@ -20,6 +20,7 @@ from django.db.models import Max, Q, Sum
 from django.utils.crypto import salted_hmac
 
 from foundation.network import network_of
+from gpus.registry.audit import record
 from jobs.domain.errors import Refused
 from jobs.models import SignInFailure
 from jobs.reports import counters
@@ -133,10 +134,16 @@ def forget_failures(address: str, account: str) -> None:
     SignInFailure.objects.filter(address=address, account=account_digest(account)).delete()
 
 
-def unlock(address: str | None = None) -> int:
-    """Forget the failures of an address, or all. Returns how many rows there were."""
-    rows = SignInFailure.objects.all()
-    return (rows if address is None else rows.filter(address=network_of(address))).delete()[0]
+def unlock(address: str | None = None, *, by: str) -> int:
+    """Forget the failures of an address, or all. Return how many rows there were."""
+    rows, name = SignInFailure.objects.all(), "*"
+    if address is not None:
+        name = network_of(address)
+        rows = rows.filter(address=name)
+    with transaction.atomic():
+        count = rows.delete()[0]
+        record(by, "unlock_sign_in", f"address:{name}", rows=count)
+    return count
 
 
 def drop_old_failures(now: datetime) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from gpus.models import AuditEntry
 from jobs.api.authentication import forget_keys, principal_of_key
 from jobs.models import ApiKey
 
@@ -65,11 +66,14 @@ def test_a_key_is_replaced_and_revoked() -> None:
     with pytest.raises(CommandError, match="replaced already"):
         run("keys", "rotate", old[:8])
     assert keys("revoke", old[:8], "--yes")["revoked"] is True
+    entries = AuditEntry.objects.filter(action="revoke_key").count()
+    assert run("keys", "revoke", old[:8], "--yes") == f"{old[:8]} is revoked already: nothing changed\n"
+    assert AuditEntry.objects.filter(action="revoke_key").count() == entries == 1
     forget_keys()
     assert principal_of_key(old) is None
     assert "revoked" in run("keys")
 
 
 def test_no_such_key() -> None:
-    with pytest.raises(CommandError, match="which key"):
+    with pytest.raises(CommandError, match="no key has the prefix"):
         run("keys", "revoke", "nothing1", "--yes")

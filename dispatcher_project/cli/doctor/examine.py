@@ -20,7 +20,7 @@ from dispatcher_project.celery import app
 from dispatcher_project.cli.command import about_database
 from dispatcher_project.cli.doctor import fleet, parts, processes, stuck
 from dispatcher_project.cli.doctor.finding import Check, Finding, Level, View
-from dispatcher_project.cli.paint import plain
+from dispatcher_project.cli.texts import plain
 from gpus.leasing.connect import connect
 from jobs import ports as wiring
 

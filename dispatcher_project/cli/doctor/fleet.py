@@ -9,7 +9,7 @@ from typing import cast
 from django.db.models import Count, Exists, OuterRef, Q
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
-from dispatcher_project.cli.paint import age, plain
+from dispatcher_project.cli.texts import age, plain
 from foundation.foreign_schema import Schema, SchemaRefused, compiled
 from foundation.texts import counted
 from gpus.health.circuits import all_circuits
@@ -233,6 +233,6 @@ def pauses(view: View) -> Iterator[Finding]:
             f"pause {what}",
             f"since {age((view.now - pause.since).total_seconds())} by {plain(pause.actor)}"
             + (f": {plain(pause.reason, 100)}" if pause.reason else ""),
-            "Nothing new of it is started.",
-            "`python3 manage.py resume …` when it is over",
+            "No job of it is started.",
+            f"`python3 manage.py resume {what}` ends the pause",
         )

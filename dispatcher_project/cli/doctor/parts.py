@@ -13,7 +13,7 @@ from django.db.migrations.executor import MigrationExecutor
 
 from dispatcher_project.cli.command import about_redis
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
-from dispatcher_project.cli.paint import age
+from dispatcher_project.cli.texts import age
 from foundation.texts import counted
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.clock import SharedClock

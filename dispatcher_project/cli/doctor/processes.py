@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from django.conf import settings
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
-from dispatcher_project.cli.paint import age, plain
+from dispatcher_project.cli.texts import age, plain
 from foundation.texts import counted
 from gpus.models import Server
 from gpus.protocol import STARTED_HERE

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
-from dispatcher_project.cli.paint import age, plain
+from dispatcher_project.cli.texts import age, plain
 from gpus.errors import LeasingUnavailable
 from jobs.callbacks.pick import delivery_report, open_circuits
 from jobs.domain.states import JobState
@@ -36,7 +36,7 @@ def leaseless(view: View) -> Iterator[Finding]:
         .values_list("id", flat=True)[:LOOKED_AT]
     )
     jobs = [job for job in _oldest(running) if job.live_attempt in live]
-    yield from _told(
+    yield from _finding(
         _without_ticket(jobs, view),
         "running jobs",
         "run for long and hold no lease",
@@ -49,7 +49,7 @@ def unreachable(view: View) -> Iterator[Finding]:
     """QUEUED for longer than two runs of the reconciler, and not in the line."""
     before = view.now - timedelta(seconds=2 * settings.DISPATCHER.reconcile_seconds + 10)
     queued = Job.objects.filter(state=JobState.QUEUED.value, place_us__lt=int(before.timestamp() * 1_000_000))
-    yield from _told(
+    yield from _finding(
         _without_ticket(_oldest(queued), view),
         "waiting jobs",
         "wait and have no ticket in the line",
@@ -61,7 +61,7 @@ def unreachable(view: View) -> Iterator[Finding]:
 def overdue(view: View) -> Iterator[Finding]:
     before = view.now - OVERDUE
     retrying = Job.objects.filter(state=JobState.RETRYING.value, due_at__lt=before)
-    yield from _told(
+    yield from _finding(
         _ids(retrying),
         "retries",
         "are due and were not put back into the line",
@@ -69,7 +69,7 @@ def overdue(view: View) -> Iterator[Finding]:
         "see beat and the sweeps above",
     )
     scheduled = Job.objects.filter(state=JobState.SCHEDULED.value, run_at__lt=before)
-    yield from _told(
+    yield from _finding(
         _ids(scheduled),
         "later starts",
         "were asked for by now and the jobs are not in the line",
@@ -79,7 +79,7 @@ def overdue(view: View) -> Iterator[Finding]:
     late = Job.objects.filter(deadline_at__lt=before, finished_at=None).exclude(
         state__in=[JobState.RUNNING.value, JobState.CANCELLING.value]
     )
-    yield from _told(
+    yield from _finding(
         _ids(late),
         "deadlines",
         "have passed and the jobs still wait",
@@ -89,7 +89,7 @@ def overdue(view: View) -> Iterator[Finding]:
     cancelled = Job.objects.filter(
         state=JobState.RUNNING.value, cancel_requested_at__lt=view.now - LONG_CANCEL
     )
-    yield from _told(
+    yield from _finding(
         _ids(cancelled),
         "cancels",
         "were asked for long ago and the jobs still run",
@@ -100,7 +100,7 @@ def overdue(view: View) -> Iterator[Finding]:
     cancelling = Job.objects.filter(
         state=JobState.CANCELLING.value, cancel_requested_at__lt=view.now - LONG_CANCEL
     )
-    yield from _told(
+    yield from _finding(
         _ids(cancelling),
         "cancelling jobs",
         "were cancelled long ago, and nothing proves that their GPU is free",
@@ -142,7 +142,7 @@ def callbacks(view: View) -> Iterator[Finding]:
 
 def dead_letters(view: View) -> Iterator[Finding]:
     letters = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
-    yield from _told(
+    yield from _finding(
         _ids(letters),
         "dead letters",
         "failed for good and wait for a decision",
@@ -182,7 +182,7 @@ def _still_so(jobs: Sequence[Job]) -> list[str]:
     return [job.id for job in jobs if now.get(job.id) == (job.state, job.live_attempt)]
 
 
-def _told(
+def _finding(
     ids: Sequence[str], check: str, what: str, means: str, todo: str, *, level: Level = Level.ERROR
 ) -> Iterator[Finding]:
     if not ids:

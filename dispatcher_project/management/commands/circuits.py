@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.paint import Paint, age, table
+from dispatcher_project.cli.screen import line, table
+from dispatcher_project.cli.texts import age
 from gpus.health.circuits import Struck, all_circuits, reset_circuit
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.registry.audit import cli_actor
 from jobs import ports as wiring
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class Command(TerminalCommand):
@@ -28,19 +32,22 @@ class Command(TerminalCommand):
         kind, name = options["kind"], options["name"]
         if options["what"] == "reset":
             if not kind or not name:
-                raise CommandError("which? `circuits reset server NAME` or `circuits reset model NAME`")
+                raise CommandError(
+                    "give what to reset: `circuits reset server NAME` or `circuits reset model NAME`"
+                )
             return self._reset(CircuitKind(kind), name)
         if kind:
             raise CommandError("a kind and a name go with reset; `circuits` lists them all")
         found = all_circuits(wiring.production_ports().leases)
         if self.as_json:
-            self.tell({"results": [one.as_json() for one in found.struck], "away": found.away})
+            self.print_json({"results": [one.as_json() for one in found.struck], "away": found.away})
             return None
-        self.say(
-            *(circuit_lines(found.struck, self.paint) if found.struck else ["no server or model failed last"])
-        )
+        if found.struck:
+            self.show(circuit_table(found.struck))
+        else:
+            self.print("no circuit breaker counts a failure")
         for pool in found.away:
-            self.say(f"of pool {pool} nothing is known: its Redis does not serve")
+            self.print(f"pool {pool} is unknown: its Redis does not answer")
         return None
 
     def _reset(self, kind: CircuitKind, name: str) -> int | None:
@@ -48,24 +55,24 @@ class Command(TerminalCommand):
         done = reset_circuit(kind, name, by=cli_actor(), leases=ports.leases)
         ports.send_wakes(done.wakes)
         if self.as_json:
-            self.tell({"kind": kind.value, "name": name, "changed": done.changed})
+            self.print_json({"kind": kind.value, "name": name, "changed": done.changed})
         elif done.changed:
-            self.say(f"the circuit of {kind.value} {name} is closed")
+            self.print(f"the circuit of {kind.value} {name} is closed")
         else:
-            self.say(f"{kind.value} {name} did not fail last: nothing changed")
+            self.print(f"{kind.value} {name} has no failure counted: nothing changed")
         return None
 
 
 _COLOURS = {CircuitState.OPEN: "red", CircuitState.HALF_OPEN: "yellow"}
 
 
-def circuit_lines(struck: Sequence[Struck], paint: Paint) -> list[str]:
+def circuit_table(struck: Sequence[Struck]) -> Table:
     rows = [
         (
             one.kind.value,
             one.name,
             one.pool,
-            paint(one.circuit.state.value, _COLOURS.get(one.circuit.state, "dim")),
+            line((one.circuit.state.value, _COLOURS.get(one.circuit.state, "dim"))),
             str(one.circuit.strikes),
             str(one.circuit.opens),
             age(one.circuit.left_seconds) if one.circuit.left_seconds else "–",
@@ -73,4 +80,4 @@ def circuit_lines(struck: Sequence[Struck], paint: Paint) -> list[str]:
         for one in struck
     ]
     heads = ("kind", "name", "pool", "circuit", "failures", "opened", "rests for")
-    return table(heads, rows, paint, right=["failures", "opened"])
+    return table(heads, rows, right=["failures", "opened"])

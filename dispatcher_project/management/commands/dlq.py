@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -10,10 +11,10 @@ from dispatcher_project.cli.dead_letters import (
     add_filters,
     chosen,
     each,
-    group_lines,
+    group_table,
     how_many,
     letter_document,
-    letter_lines,
+    letter_table,
     work_through,
 )
 from foundation.texts import counted
@@ -48,41 +49,45 @@ class Command(TerminalCommand):
         if options["what"] == "groups":
             groups = dead_letter_groups(wanted, at_most=limit)
             if self.as_json:
-                self.tell({"results": [group.as_json() for group in groups]})
+                self.print_json({"results": [group.as_json() for group in groups]})
+            elif groups:
+                self.show(group_table(groups, now))
             else:
-                self.say(*(group_lines(groups, now, self.paint) if groups else ["no dead letters"]))
+                self.print("no dead letters")
             return None
         rows = wanted.dead_letters().select_related("tenant").order_by("-finished_at", "-id")
         letters = list(rows[:limit])
         if self.as_json:
-            self.tell([letter_document(job) for job in letters])
-        else:
-            self.say(*(letter_lines(letters, now, self.paint) if letters else ["no dead letters"]))
+            self.print_json([letter_document(job) for job in letters])
+        elif letters:
+            self.show(letter_table(letters, now))
             if len(letters) == limit:
-                self.say(self.paint("… older ones with --limit", "dim"))
+                self.print("… older ones with --limit")
+        else:
+            self.print("no dead letters")
         return None
 
     def _do(self, deed: BulkAction, options: dict[str, Any]) -> int | None:
         wanted = chosen(options)
         if options["ids"]:
             if wanted != JobFilter() or options["all"]:
-                raise CommandError("name ids, or a filter; not both")
+                raise CommandError("give job ids or a filter, not both")
             return self._do_each(deed, [job_id.upper() for job_id in options["ids"]], options)
         if wanted == JobFilter() and not options["all"]:
-            raise CommandError("which? Name ids, a filter such as --fingerprint or --model, or --all")
+            raise CommandError("give job ids, a filter such as --fingerprint or --model, or --all")
         total = how_many(wanted, deed)
         word = deed.value.replace("_jobs", "")
         if options["dry_run"] or not total:
             self._tell_count(word, total)
             return None
-        self.ask(f"{word} {counted(total, 'dead letter')}?", options)
+        self.confirm(f"{word} {counted(total, 'dead letter')}?", options)
         outcome = work_through(wanted, deed, total)
         if self.as_json:
-            self.tell({"done": outcome.done, "refused": outcome.refused, "remaining": outcome.remaining})
+            self.print_json(asdict(outcome))
         else:
             others = f", {outcome.refused} had moved on meanwhile" if outcome.refused else ""
             left = f"; {outcome.remaining} match and are left" if outcome.remaining else ""
-            self.say(f"{word}: {outcome.done} done{others}{left}")
+            self.print(f"{word}: {outcome.done} done{others}{left}")
         return None
 
     def _do_each(self, deed: BulkAction, job_ids: list[str], options: dict[str, Any]) -> int | None:
@@ -91,13 +96,13 @@ class Command(TerminalCommand):
             return None
         told = each(job_ids, deed)
         if self.as_json:
-            self.tell(told)
+            self.print_json(told)
         else:
-            self.say(*(f"{one['job_id']} {one['error'] or 'done'}" for one in told))
+            self.print(*(f"{one['job_id']} {one['error'] or 'done'}" for one in told))
         return None if all(one["done"] for one in told) else 1
 
     def _tell_count(self, word: str, total: int) -> None:
         if self.as_json:
-            self.tell({"would": word, "jobs": total})
+            self.print_json({"would": word, "jobs": total})
         else:
-            self.say(f"would {word} {counted(total, 'dead letter')}" if total else "no dead letter matches")
+            self.print(f"would {word} {counted(total, 'dead letter')}" if total else "no dead letter matches")

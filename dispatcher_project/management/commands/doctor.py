@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.doctor.finding import Finding, Level
+from dispatcher_project.cli.screen import indented, line
+from foundation.texts import counted
 
 _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level.ERROR: ("ERROR", "red")}
 
@@ -24,7 +27,7 @@ class Command(TerminalCommand):
                 self._show(finding)
         worst = max((finding.level for finding in found), default=Level.OK)
         if self.as_json:
-            self.tell(
+            self.print_json(
                 {
                     "status": worst.name.lower(),
                     "findings": [
@@ -35,14 +38,15 @@ class Command(TerminalCommand):
                 }
             )  # fmt: skip
         else:
-            counts = {level: sum(one.level is level for one in found) for level in Level}
-            self.say("", f"{counts[Level.ERROR]} errors, {counts[Level.WARNING]} warnings")
+            counts = Counter(one.level for one in found)
+            errors, warnings = counts[Level.ERROR], counts[Level.WARNING]
+            self.print("", f"{counted(errors, 'error')}, {counted(warnings, 'warning')}")
         return int(worst)
 
     def _show(self, finding: Finding) -> None:
-        mark, style = _MARKS[finding.level]
-        self.say(f"{self.paint(f'{mark:<7}', style)}  {finding.check}: {finding.what}")
+        lines = [line(f"{finding.check}: {finding.what}", wraps=True)]
         if finding.means:
-            self.say(f"         {finding.means}")
+            lines.append(line(finding.means, wraps=True))
         if finding.todo:
-            self.say(self.paint(f"         → {finding.todo}", "bold"))
+            lines.append(line((f"→ {finding.todo}", "bold"), wraps=True))
+        self.show(indented(_MARKS[finding.level], lines, columns=7))

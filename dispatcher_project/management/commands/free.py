@@ -26,7 +26,7 @@ class Command(TerminalCommand):
         slots: list[str] = options["slot"]
         for slot in slots:
             require_quarantined(slot, leases=ports.leases)
-        self.ask(f"Is nothing running on {', '.join(slots)}?", options)
+        self.confirm(f"Is nothing running on {', '.join(slots)}?", options)
         done = []
         for slot in slots:
             freed = free_slot(
@@ -40,9 +40,9 @@ class Command(TerminalCommand):
             done.append(freed)
             if not self.as_json:
                 later = "" if freed.mirrored else "; Redis does not answer: it takes effect once it is back"
-                self.say(f"{slot} is free{later}")
+                self.print(f"{slot} is free{later}")
         if self.as_json:
-            self.tell(
+            self.print_json(
                 {
                     "freed": [
                         {"slot": one.slot, "attempts": one.attempts, "live": one.mirrored} for one in done

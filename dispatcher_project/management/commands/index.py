@@ -6,8 +6,10 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
+from dispatcher_project.cli.screen import table
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.keys import LAYOUT
+from gpus.registry.audit import cli_actor
 from jobs import ports as wiring
 from jobs.operations import index_switch
 from jobs.reports.workers import index_report
@@ -39,21 +41,21 @@ class Command(TerminalCommand):
         if options["what"] == "cancel":
             ports = wiring.production_ports()
             for fleet in fleets:
-                done = index_switch.cancel_switch(fleet, ports)
-                self.say(f"{fleet}: {'the switch is cancelled' if done else 'nothing was being switched'}")
+                done = index_switch.cancel_switch(fleet, ports, by=cli_actor())
+                self.print(f"{fleet}: {'the switch is cancelled' if done else 'nothing was being switched'}")
             return None
         return self._switch(fleets, options["to"], options["wait"], force=options["force"])
 
     def _fleets(self, only: str | None) -> list[str]:
         known = list(index_report().states)
         if only is not None and only not in known:
-            raise CommandError(f"there is no fleet {only}: there are {', '.join(known)}")
+            raise CommandError(f"no fleet is named {only}; there are {', '.join(known)}")
         return known if only is None else [only]
 
     def _show(self) -> int | None:
         report = index_report()
         if self.as_json:
-            self.tell(
+            self.print_json(
                 {
                     "layout": LAYOUT,
                     "fleets": {
@@ -67,25 +69,26 @@ class Command(TerminalCommand):
                 }
             )
             return None
-        self.say(f"this code: layout {LAYOUT}")
+        self.print(f"this code: layout {LAYOUT}")
         for fleet, state in report.states.items():
             goes = "" if state.next_layout is None else f", being switched to {state.next_layout}"
-            self.say(f"{fleet}: layout {state.layout}{goes}")
-        for one in report.processes:
-            self.say(f"  {one.kind:<10} {one.name}  layout {one.layout}")
-        if not report.processes:
-            self.say("  no process says that it lives (older versions never do)")
+            self.print(f"{fleet}: layout {state.layout}{goes}")
+        if report.processes:
+            rows = [(one.kind, one.name, str(one.layout)) for one in report.processes]
+            self.show(table(("process", "name", "layout"), rows, right=["layout"]))
+        else:
+            self.print("no process is running (older versions do not register)")
         return None
 
     def _switch(self, fleets: list[str], layout: int, wait: float, *, force: bool) -> int | None:
         if not force and not index_report().can_take_over(layout):
             raise CommandError(
-                f"no GPU worker and sweeper that know layout {layout} live: nothing would start any more. "
-                "Start them first, or say --force"
+                f"no GPU worker and sweeper of layout {layout} is running, so no job would start: "
+                "start them first, or give --force"
             )
         ports = wiring.production_ports()
         for fleet in fleets:
-            index_switch.begin_switch(fleet, layout)
+            index_switch.begin_switch(fleet, layout, by=cli_actor())
         until, told, left = time.monotonic() + wait, "", list(fleets)
         while left:
             try:
@@ -94,13 +97,13 @@ class Command(TerminalCommand):
             except LeasingUnavailable as error:
                 progress, waits = index_switch.Progress(done=False), str(error)
             if progress.done:
-                self.say(f"{left.pop(0)}: layout {layout}")
+                self.print(f"{left.pop(0)}: layout {layout}")
                 continue
             if waits != told:
                 told = waits
-                self.say(f"{left[0]} waits for {waits}")
+                self.print(f"{left[0]} waits for {waits}")
             if time.monotonic() >= until:
-                self.say("the sweeps worker goes on with it; `index cancel` takes it back")
+                self.print("the sweeps worker continues the switch; `index cancel` takes it back")
                 return NOT_DONE
             time.sleep(_STEP_SECONDS)
         return None

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import time
 from typing import Any
 
@@ -11,7 +10,7 @@ from dispatcher_project.cli.job_text import (
     event_document,
     event_lines,
     job_document,
-    job_lines,
+    job_parts,
     latest_events,
 )
 from jobs import ports as wiring
@@ -31,11 +30,9 @@ class Command(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         job = _find(options["id"].strip().upper())
         if self.as_json:
-            self.tell(job_document(job))
+            self.print_json(job_document(job))
         else:
-            columns = shutil.get_terminal_size((120, 24)).columns if self.stdout.isatty() else 1000
-            now = wiring.production_ports().clock.now()
-            self.say(*job_lines(job, now=now, paint=self.paint, columns=columns))
+            self.show(*job_parts(job, now=wiring.production_ports().clock.now()))
         if options["follow"]:
             self._follow(job)
         return None
@@ -50,14 +47,14 @@ class Command(TerminalCommand):
             over = is_final(JobState(job.state))  # read before the events: the last one is among them
             for event in latest_events(job.id, after=last.seq if last else 0):
                 if self.as_json:
-                    self.tell(event_document(event))
+                    self.print_json(event_document(event))
                 else:
-                    self.say(*event_lines([event], self.paint, last.at if last else None))
+                    self.show(*event_lines([event], last.at if last else None))
                 last = event
         if self.as_json:
-            self.tell(job_document(job))
+            self.print_json(job_document(job))
         elif job.error_code:
-            self.say(f"{job.state}: {job.error_code}")
+            self.print(f"{job.state}: {job.error_code}")
 
 
 def _find(job_id: str) -> Job:

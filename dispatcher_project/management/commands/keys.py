@@ -6,6 +6,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.screen import table
 from gpus.registry.audit import cli_actor
 from jobs.models import ApiKey
 from jobs.operations.api_keys import revoke_key, rotate_key
@@ -32,15 +33,20 @@ class Command(TerminalCommand):
             return None
         key = ApiKey.objects.select_related("tenant").filter(prefix=options["prefix"] or "").first()
         if key is None:
-            raise CommandError("which key? `python3 manage.py keys` lists them by prefix")
+            raise CommandError(
+                f"no key has the prefix {options['prefix']!r}: `python3 manage.py keys` lists them"
+                if options["prefix"]
+                else f"name the key: `keys {options['what']} PREFIX`; `python3 manage.py keys` lists them"
+            )
         if options["what"] == "revoke":
-            self.ask(f"revoke key {key.prefix} ({key.name}) of {key.tenant}?", options)
-            revoke_key(key, by=cli_actor())
-            self._tell({"prefix": key.prefix, "revoked": True}, f"{key.prefix} revoked")
+            self.confirm(f"revoke key {key.prefix} ({key.name}) of {key.tenant}?", options)
+            revoked = revoke_key(key, by=cli_actor())
+            text = f"{key.prefix} revoked" if revoked else f"{key.prefix} is revoked already: nothing changed"
+            self._report({"prefix": key.prefix, "revoked": True}, text)
             return None
         hours = options["overlap_hours"]
         new, plaintext = rotate_key(key, overlap_seconds=hours * 3600.0, by=cli_actor())
-        self._tell(
+        self._report(
             {"prefix": new.prefix, "key": plaintext, "replaces": key.prefix, "overlap_hours": hours},
             f"api key: {plaintext}",
             f"{key.prefix} works for {hours} more hours at most",
@@ -51,15 +57,18 @@ class Command(TerminalCommand):
         rows = ApiKey.objects.select_related("tenant", "rotated_to").order_by("tenant__name", "created")
         rows = rows.filter(tenant__name=tenant) if tenant else rows
         if self.as_json:
-            self.tell([_document(row) for row in rows])
+            self.print_json([_document(row) for row in rows])
             return
-        self.say(*([_line(row) for row in rows] or ["no keys"]))
-
-    def _tell(self, document: dict[str, Any], *lines: str) -> None:
-        if self.as_json:
-            self.tell(document)
+        if rows:
+            self.show(table(_HEAD, [_cells(row) for row in rows]))
         else:
-            self.say(*lines)
+            self.print("no keys: `python3 manage.py create_key --tenant NAME` makes one")
+
+    def _report(self, document: dict[str, Any], *lines: str) -> None:
+        if self.as_json:
+            self.print_json(document)
+        else:
+            self.print(*lines)
 
 
 def _document(row: ApiKey) -> dict[str, Any]:
@@ -77,8 +86,11 @@ def _document(row: ApiKey) -> dict[str, Any]:
     }
 
 
-def _line(row: ApiKey) -> str:
+_HEAD = ("prefix", "tenant", "kind", "state", "last used", "may", "")
+
+
+def _cells(row: ApiKey) -> tuple[str, ...]:
     state = "revoked" if row.revoked else "expired" if row.has_expired else "valid"
-    used = f"{row.last_used_at:%Y-%m-%d %H:%M}" if row.last_used_at else "never used"
+    used = f"{row.last_used_at:%Y-%m-%d %H:%M}" if row.last_used_at else "never"
     may = ",".join(row.scopes) if row.scopes else "all"
-    return f"{row.prefix}  {row.tenant.name:<16} {row.kind:<8} {state:<7} {used:<16} {may}  {row.name}"
+    return row.prefix, row.tenant.name, str(row.kind), state, used, may, row.name

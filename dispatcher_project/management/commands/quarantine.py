@@ -2,14 +2,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.paint import Paint, age, plain, table
+from dispatcher_project.cli.screen import line, table
+from dispatcher_project.cli.texts import age
 from gpus.models import QuarantinedSlot
 from gpus.registry.quarantine import open_quarantines, quarantine_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 class Command(TerminalCommand):
@@ -21,25 +25,26 @@ class Command(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         rows = open_quarantines()
         if self.as_json:
-            self.tell({"results": [quarantine_json(row) for row in rows]})
+            self.print_json({"results": [quarantine_json(row) for row in rows]})
         elif rows:
-            self.say(*quarantine_lines(rows, timezone.now(), self.paint))
+            self.show(quarantine_table(rows, timezone.now()))
         else:
-            self.say("no slot is in quarantine")
+            self.print("no slot is in quarantine")
         return None
 
 
-def quarantine_lines(rows: Sequence[QuarantinedSlot], now: datetime, paint: Paint) -> list[str]:
+def quarantine_table(rows: Sequence[QuarantinedSlot], now: datetime) -> Table:
     cells = [
         (
             f"{row.server_id}/{row.slot}",
             age((now - row.since).total_seconds()),
-            plain(row.reason, 30),
+            row.reason,
             row.model or "–",
             row.job_id or "–",
             f"in {age(max(0.0, (row.until - now).total_seconds()))}",
-            paint("no health endpoint", "dim") if row.server.tells_health is False else "",
+            line(("no health endpoint", "dim")) if row.server.tells_health is False else "",
         )
         for row in rows
     ]
-    return table(("slot", "for", "reason", "model", "job", "free at the latest", ""), cells, paint)
+    heads = ("slot", "for", "reason", "model", "job", "free at the latest", "")
+    return table(heads, cells, gives_way=("reason", ""))

@@ -6,9 +6,10 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
-from dispatcher_project.cli.paint import plain
 from dispatcher_project.cli.submit_options import add_submit_options, submit_options
-from dispatcher_project.cli.submitting import read_payload, submit, tenant_named, wait_for_end
+from dispatcher_project.cli.submitting import read_payload, submit, wait_for_end
+from dispatcher_project.cli.tenants import tenant_named
+from dispatcher_project.cli.texts import plain
 from jobs.api.representations import starts_json
 from jobs.domain.states import JobState, is_final
 from jobs.submission.request import Submitted
@@ -41,14 +42,14 @@ class Command(TerminalCommand):
             self._show(submitted)
         job = wait_for_end(submitted.job.id, options["wait"])
         if self.as_json:
-            self.tell(
+            self.print_json(
                 {"job_id": job.id, "status": job.state, "result": job.result, "error_code": job.error_code,
                  "error_message": job.error_message}
             )  # fmt: skip
         elif job.state == JobState.COMPLETED:
-            self.say(json.dumps(job.result, ensure_ascii=not self._speaks_unicode(), indent=2))
+            self.print(json.dumps(job.result, ensure_ascii=not self._speaks_unicode(), indent=2))
         else:
-            self.say(f"{job.state} {job.error_code} {plain(job.error_message, 300)}".rstrip())
+            self.print(f"{job.state} {job.error_code} {plain(job.error_message)}".rstrip())
         if not is_final(JobState(job.state)):
             return STILL_GOING
         return None if job.state == JobState.COMPLETED else FAILED
@@ -58,11 +59,11 @@ class Command(TerminalCommand):
         told = {"job_id": job.id, "outcome": submitted.outcome.value, "position": submitted.position,
                 "starts_in": starts_json(submitted.starts), "replayed": submitted.replayed}  # fmt: skip
         if self.as_json:
-            self.tell(told)
+            self.print_json(told)
             return
         where = f", position {submitted.position}" if submitted.position else ""
         again = " (submitted before under this key)" if submitted.replayed else ""
-        self.say(f"{job.id} {submitted.outcome.value}{where}{again}")
+        self.print(f"{job.id} {submitted.outcome.value}{where}{again}")
 
     def _speaks_unicode(self) -> bool:
         return "utf" in str(getattr(self.stdout, "encoding", "") or "utf-8").lower()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandParser
 from django.db import DatabaseError, InterfaceError, connection
@@ -9,10 +9,12 @@ from django.db import DatabaseError, InterfaceError, connection
 from dispatcher_project.cli.command import TerminalCommand, about_database, positive_seconds
 from dispatcher_project.cli.live import show_live
 from dispatcher_project.cli.overview import overview
-from dispatcher_project.cli.overview_text import overview_lines
+from dispatcher_project.cli.overview_text import overview_screen
+from dispatcher_project.cli.screen import line
 from jobs import ports as wiring
 
-_PIPED_COLUMNS = 1000
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 class Command(TerminalCommand):
@@ -24,21 +26,21 @@ class Command(TerminalCommand):
 
     def act(self, options: dict[str, Any]) -> int | None:
         if self.as_json:
-            self.tell(overview(wiring.production_ports()))
+            self.print_json(overview(wiring.production_ports()))
         elif options["once"] or not self.stdout.isatty():
-            columns = shutil.get_terminal_size().columns if self.stdout.isatty() else _PIPED_COLUMNS
-            self.say(*overview_lines(overview(wiring.production_ports()), self.paint, columns=columns))
+            columns = shutil.get_terminal_size().columns if self.out.isatty() else 0
+            self.show(overview_screen(overview(wiring.production_ports()), columns=columns))
         else:
             try:
-                show_live(self._draw, every_seconds=options["interval"])
+                show_live(self._draw, every_seconds=options["interval"], coloured=self.coloured)
             except KeyboardInterrupt:
                 return None  # that is how one leaves it
         return None
 
-    def _draw(self, columns: int, rows: int) -> list[str]:
+    def _draw(self, columns: int, rows: int) -> RenderableType:
         """While the database is away the screen says so, and goes on when it is back."""
         try:
-            return overview_lines(overview(wiring.production_ports()), self.paint, columns=columns, rows=rows)
+            return overview_screen(overview(wiring.production_ports()), columns=columns, rows=rows)
         except (DatabaseError, InterfaceError) as error:
             connection.close_if_unusable_or_obsolete()
-            return [self.paint(f"{about_database(error)}.", "red"), "Still trying; q ends."]
+            return line((f"{about_database(error)}. Trying again; q ends.", "red"), wraps=True)

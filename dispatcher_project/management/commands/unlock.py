@@ -5,9 +5,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_project.cli.command import TerminalCommand
-from foundation.network import is_address, network_of
+from foundation.network import is_address
 from foundation.texts import counted
-from gpus.registry.audit import cli_actor, record
+from gpus.registry.audit import cli_actor
 from jobs.operations.sign_in import unlock
 
 
@@ -20,16 +20,13 @@ class Command(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         address = options["address"]
         if address is not None and not is_address(address):
-            raise CommandError(f"{address!r} is no IP address")
-        count = unlock(address)
-        record(
-            cli_actor(), "unlock_sign_in", f"address:{network_of(address) if address else '*'}", rows=count
-        )
+            raise CommandError(f"{address!r} is not an IP address")
+        count = unlock(address, by=cli_actor())
         if self.as_json:
-            self.tell({"forgotten": count})
+            self.print_json({"forgotten": count})
         elif count:
             accounts = counted(count, "account")
-            self.say(f"failed sign-ins of {accounts} forgotten{f' from {address}' if address else ''}")
+            self.print(f"failed sign-ins of {accounts} forgotten{f' from {address}' if address else ''}")
         else:
-            self.say(f"no failed sign-ins{f' from {address}' if address else ''}")
+            self.print(f"no failed sign-ins{f' from {address}' if address else ''}")
         return None

@@ -1,12 +1,16 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.paint import age
+from dispatcher_project.cli.screen import line, table
+from dispatcher_project.cli.texts import age
 from foundation.texts import counted
 from jobs.api.workers import worker_json
-from jobs.reports.workers import workers
+from jobs.reports.workers import WorkerRow, workers
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 
 class Command(TerminalCommand):
@@ -15,17 +19,23 @@ class Command(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         rows = workers()
         if self.as_json:
-            self.tell([worker_json(row) for row in rows])
+            self.print_json([worker_json(row) for row in rows])
             return None
-        for row in rows:
-            state = "lives" if row.is_live else "SILENT"
-            what = (
-                f"{row.running} running on {counted(len(row.servers), 'server')}" if row.kind == "gpu" else ""
-            )
-            self.say(
-                f"{row.kind:<9} {row.name:<40} {state:<6} {age(row.beat_seconds):>6} ago  layout {row.layout}"
-                f"  {' '.join(row.queues)}  {what}".rstrip()
-            )
-        if not rows:
-            self.say("no process said that it lives")
+        if rows:
+            heads = ("kind", "name", "state", "beat", "layout", "queues", "")
+            self.show(table(heads, [_cells(row) for row in rows], right=["layout"], gives_way=("queues", "")))
+        else:
+            self.print("no process is running: `python3 manage.py up` starts all of them")
         return None
+
+
+def _cells(row: WorkerRow) -> tuple[str | Text, ...]:
+    return (
+        row.kind,
+        row.name,
+        line(("lives", "green") if row.is_live else ("SILENT", "red")),
+        f"{age(row.beat_seconds)} ago",
+        str(row.layout),
+        " ".join(row.queues),
+        f"{row.running} running on {counted(len(row.servers), 'server')}" if row.kind == "gpu" else "",
+    )

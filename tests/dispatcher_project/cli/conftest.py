@@ -16,7 +16,14 @@ from django.core.management import CommandError, call_command
 from jobs import ports as wiring
 from tests.jobs.sweeps.conftest import World, world
 
-__all__ = ["Run", "Terminal", "World", "while_waiting", "world"]
+__all__ = ["Run", "Screen", "Terminal", "World", "while_waiting", "world"]
+
+
+class Screen(StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @dataclass

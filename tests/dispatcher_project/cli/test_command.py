@@ -9,6 +9,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from dispatcher_project.cli.command import TerminalCommand
+from tests.dispatcher_project.cli.conftest import Screen
 
 
 class Quiet(TerminalCommand):
@@ -31,3 +32,21 @@ def test_a_command_leaves_the_level_of_its_callers_log() -> None:
         assert root.level == logging.INFO
     finally:
         root.setLevel(before)
+
+
+def test_an_error_is_one_plain_line_where_colours_are_unwanted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    command = Quiet(stderr=Screen(), force_color=True)
+    with pytest.raises(SystemExit) as end:
+        command.run_from_argv(["manage.py", "quiet"])
+    assert end.value.code == 2
+    assert command.stderr.getvalue() == "error: no\n"
+
+
+def test_help_lists_the_options_of_the_command_and_not_djangos() -> None:
+    usage = Quiet().create_parser("manage.py", "quiet").format_help()
+    assert "--json" in usage
+    assert "--no-color" in usage
+    assert "--pythonpath" not in usage

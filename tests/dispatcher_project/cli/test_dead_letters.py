@@ -10,7 +10,6 @@ from django.core.serializers.json import DjangoJSONEncoder
 from rest_framework.test import APIRequestFactory
 
 from dispatcher_project.cli import dead_letters
-from dispatcher_project.cli.progress import Progress
 from gpus.api.permissions import IsOperator
 from gpus.models import AuditEntry
 from jobs.api.dead_letters import DeadLetterGroups
@@ -85,8 +84,8 @@ def test_a_group_is_retried_and_nothing_else(
 
 def test_nothing_is_done_without_a_clear_word(world: World, terminal: Terminal) -> None:
     fail(world)
-    assert "Say so with --yes" in terminal("dlq", "retry", "--all").said, "nobody is there to answer"
-    assert "Name ids, a filter" in terminal("dlq", "dismiss").said
+    assert "Confirm with --yes" in terminal("dlq", "retry", "--all").said, "nobody is there to answer"
+    assert "give job ids, a filter" in terminal("dlq", "dismiss").said
     assert "not both" in terminal("dlq", "retry", "X", "--model", "m").said
     assert "ids go with retry" in terminal("dlq", "list", "X").said
     assert states() == ["failed"]
@@ -104,7 +103,7 @@ def test_somebody_at_the_terminal_is_asked(
     monkeypatch.setattr("sys.stdin", Keyboard(answer))
     run = terminal("dlq", "retry", "--all")
     assert states() == [state]
-    assert (run.said == "nothing was done") == (state == "failed")
+    assert (run.said == "not confirmed: nothing was changed") == (state == "failed")
 
 
 def test_by_id_and_what_is_no_dead_letter_is_named(world: World, terminal: Terminal) -> None:
@@ -140,22 +139,5 @@ def test_what_fails_anew_meanwhile_is_not_taken_again(
 @pytest.mark.parametrize("what", ["list", "groups", "retry"])
 def test_a_tenant_that_does_not_exist_is_said_to(terminal: Terminal, what: str) -> None:
     told = terminal("dlq", what, "--tenant", "nobody")
-    assert (told.status, told.said) == (2, "no tenant is named nobody")
-
-
-def test_a_bar_is_drawn_in_place_and_taken_away() -> None:
-    class Screen(StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    screen, pipe = Screen(), StringIO()
-    for out in (screen, pipe):
-        progress = Progress(out, 4, "retry jobs")
-        progress.to(1)
-        progress.to(4)
-        progress.end()
-    drawn = screen.getvalue().split("\r")
-    assert "1/4" in drawn[1]
-    assert "4/4" in drawn[2]
-    assert drawn[-1] == "\x1b[K"
-    assert pipe.getvalue() == ""
+    assert told.status == 2
+    assert told.said.startswith("no tenant is named nobody; there are ")

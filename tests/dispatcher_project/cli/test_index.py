@@ -8,8 +8,9 @@ import pytest
 
 from dispatcher_project.management.commands import index
 from gpus.leasing.keys import LAYOUT
-from gpus.models import FleetIndex, Process
+from gpus.models import AuditEntry, FleetIndex, Process
 from gpus.registry import processes
+from gpus.registry.audit import cli_actor
 from gpus.registry.layouts import IndexGate
 from jobs import ports as wiring
 from jobs.operations.index_switch import begin_switch
@@ -43,7 +44,7 @@ def test_it_shows_layouts_and_processes(world: World, terminal: Terminal) -> Non
     said = terminal("index").said
     assert said.startswith(f"this code: layout {LAYOUT}\n")
     assert f"{world.fleet}: layout {LAYOUT}\n" in said
-    assert f"host-b:1  layout {OTHER}" in said
+    assert f"gpu      host-b:1       {OTHER}\n" in said
     told = terminal("index", "--json").json
     assert told["fleets"][world.fleet] == {"layout": LAYOUT, "next_layout": None}
     assert {one["name"] for one in told["processes"]} == {"host-a:1", "host-b:1"}
@@ -54,7 +55,7 @@ def test_a_switch_to_a_layout_that_nobody_knows_is_refused(world: World, termina
     beat("host-b:1", GPU, OTHER)
     refused = terminal("index", "switch", "--to", str(OTHER))
     assert refused.status == 2
-    assert f"no GPU worker and sweeper that know layout {OTHER} live" in refused.said
+    assert f"no GPU worker and sweeper of layout {OTHER} is running" in refused.said
     assert not FleetIndex.objects.exists()
 
 
@@ -89,6 +90,13 @@ def test_one_that_takes_too_long_is_left_to_the_sweeps_or_taken_back(
     assert FleetIndex.objects.get().next_layout == OTHER
     assert "is cancelled" in terminal("index", "cancel", "--fleet", world.fleet).said
     assert FleetIndex.objects.get().next_layout is None
+    begun, cancelled = AuditEntry.objects.order_by("pk")
+    assert (begun.action, begun.target, begun.actor) == (
+        "begin_index_switch",
+        f"fleet:{world.fleet}",
+        cli_actor(),
+    )
+    assert (cancelled.action, cancelled.detail) == ("cancel_index_switch", {"to": OTHER})
 
 
 def test_doctor_and_top_name_those_that_know_another_layout(

@@ -7,11 +7,11 @@ import pty
 import termios
 import threading
 from collections.abc import Iterator
-from io import StringIO
 
 import pytest
 
 from dispatcher_project.cli.live import show_live
+from tests.dispatcher_project.cli.conftest import Screen
 
 
 @pytest.fixture
@@ -26,19 +26,19 @@ def keyboard() -> Iterator[tuple[int, int]]:
 def test_it_redraws_in_place_until_q(keyboard: tuple[int, int]) -> None:
     ours, theirs = keyboard
     before = termios.tcgetattr(theirs)
-    out, drawn = StringIO(), []
+    out, drawn = Screen(), []
 
-    def draw(columns: int, rows: int) -> list[str]:
+    def draw(columns: int, rows: int) -> str:
         drawn.append((columns, rows))
         if len(drawn) == 1:
             assert not termios.tcgetattr(theirs)[3] & (termios.ICANON | termios.ECHO), "keys come one by one"
         os.write(ours, b"x" if len(drawn) < 3 else b"q")  # any other key draws anew at once
-        return [f"picture {len(drawn)}"] * 500
+        return f"picture {len(drawn)}\n" * 500
 
-    show_live(draw, every_seconds=60.0, out=out, keys=theirs)
+    show_live(draw, every_seconds=60.0, coloured=True, out=out, keys=theirs)
     text = out.getvalue()
     assert len(drawn) == 3
-    assert text.startswith("\x1b[?1049h\x1b[?25l")
+    assert text.startswith("\x1b[?1049h\x1b[H\x1b[?25l")
     assert text.count("\x1b[Hpicture") == 3, "from the top left corner"
     assert text.count("picture 1") == drawn[0][1], "no more lines than the screen has"
     assert text.endswith("\x1b[?25h\x1b[?1049l"), "cursor and screen are back"
@@ -47,26 +47,26 @@ def test_it_redraws_in_place_until_q(keyboard: tuple[int, int]) -> None:
 
 def test_ctrl_c_leaves_the_terminal_as_it_was(keyboard: tuple[int, int]) -> None:
     _, theirs = keyboard
-    before, out = termios.tcgetattr(theirs), StringIO()
+    before, out = termios.tcgetattr(theirs), Screen()
 
-    def draw(columns: int, rows: int) -> list[str]:
+    def draw(columns: int, rows: int) -> str:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        show_live(draw, every_seconds=60.0, out=out, keys=theirs)
+        show_live(draw, every_seconds=60.0, coloured=True, out=out, keys=theirs)
     assert out.getvalue().endswith("\x1b[?25h\x1b[?1049l")
     assert termios.tcgetattr(theirs) == before
 
 
 def test_without_a_keyboard_it_draws_by_the_clock() -> None:
-    out, seen = StringIO(), threading.Event()
+    out, seen = Screen(), threading.Event()
 
-    def draw(columns: int, rows: int) -> list[str]:
+    def draw(columns: int, rows: int) -> str:
         if seen.is_set():
             raise KeyboardInterrupt
         seen.set()
-        return ["one"]
+        return "one"
 
     with pytest.raises(KeyboardInterrupt):
-        show_live(draw, every_seconds=0.01, out=out, keys=None)
+        show_live(draw, every_seconds=0.01, coloured=True, out=out, keys=None)
     assert "one" in out.getvalue()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError, connection
+from rich.console import RenderableType
 
 from dispatcher_project.cli.overview import overview
-from dispatcher_project.cli.overview_text import overview_lines
-from dispatcher_project.cli.paint import Paint
+from dispatcher_project.cli.overview_text import overview_screen
+from dispatcher_project.cli.screen import text_of
 from dispatcher_project.management.commands import top
 from gpus.models import Pause, QuarantinedSlot, Server
 from jobs.domain.states import JobState
@@ -18,9 +20,13 @@ from jobs.models import Job
 from jobs.sweeps.base import Ran, SweepCount, write_runs
 from jobs.transitions import end_waiting
 from tests.builders import WrongClocks
-from tests.dispatcher_project.cli.conftest import Terminal, World
+from tests.dispatcher_project.cli.conftest import Screen, Terminal, World
 
 pytestmark = pytest.mark.django_db
+
+
+def shown(screen: RenderableType) -> str:
+    return text_of([screen], StringIO(), coloured=False)
 
 
 def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: World, terminal: Terminal) -> None:
@@ -68,22 +74,26 @@ def test_without_redis_it_shows_what_the_database_knows(world: World, terminal: 
 
 
 def test_a_clock_that_is_off_is_named(world: World) -> None:
-    said = "\n".join(overview_lines(overview(world.ports), Paint(coloured=False), columns=120))
+    said = shown(overview_screen(overview(world.ports)))
     assert "CLOCKS" not in said
     ports = replace(world.ports, clocks=WrongClocks(-90.0))
-    said = "\n".join(overview_lines(overview(ports), Paint(coloured=False), columns=120))
+    said = shown(overview_screen(overview(ports)))
     assert "CLOCKS DISAGREE: the clock of Redis is 90 s behind" in said
 
 
 @pytest.mark.sqlite_only
-def test_a_fleet_that_is_too_high_gives_way_to_the_queues(world: World) -> None:
+def test_on_a_small_terminal_the_fleet_gives_way_to_the_queues(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for number in range(30):
         world.server(f"gpu-{number}")
-    seen = overview(world.ports)
-    lines = overview_lines(seen, Paint(coloured=False), columns=60, rows=20)
+    monkeypatch.setenv("COLUMNS", "80")
+    screen = overview_screen(overview(world.ports), columns=80, rows=20)
+    lines = text_of([screen], Screen(), coloured=False).splitlines()
     assert len(lines) == 20
-    assert max(map(len, lines)) <= 60
-    assert "a higher terminal shows them" in "\n".join(lines)
+    assert max(map(len, lines)) <= 80
+    assert "… 19 more servers" in lines
+    assert lines[-2].split()[-4:] == ["done", "1h", "failed", "1h"]
     assert lines[-1].startswith("m ")
 
 
@@ -104,12 +114,11 @@ def test_live_it_waits_for_a_database_that_is_away(
     drop = SimpleNamespace(close_if_unusable_or_obsolete=lambda: closed.append(True))
     monkeypatch.setattr(top, "connection", drop)
     command = top.Command()
-    command.paint = Paint(coloured=False)
     with connection.execute_wrapper(away):
-        lines = command._draw(80, 24)
-    assert "the database does not answer (server closed the connection)" in lines[0]
+        said = shown(command._draw(80, 24))
+    assert "the database does not answer (server closed the connection)" in said
     assert closed, "a broken connection is not used again"
-    assert len(command._draw(80, 24)) > 4, "and goes on"
+    assert "no server is registered" in shown(command._draw(80, 24)), "and goes on"
 
 
 def test_the_database_away_is_one_line(terminal: Terminal) -> None:

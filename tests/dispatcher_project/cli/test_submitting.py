@@ -76,7 +76,7 @@ def test_what_is_wrong_is_said_and_nothing_is_stored(
 def test_whose_job_it_is_must_be_clear(world: World, terminal: Terminal) -> None:
     world.server()
     Tenant.objects.create(name="acme")
-    assert "say for which --tenant" in terminal("submit", "m", "{}").said
+    assert "give --tenant:" in terminal("submit", "m", "{}").said
     operator = Tenant.objects.create(name="operator")
     assert terminal("submit", "m", "{}").status == 0
     assert Job.objects.get().tenant == operator

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 
 def test_a_drained_server_gets_nothing_new_until_it_is_on_again(world: World, terminal: Terminal) -> None:
     world.server()
-    assert terminal("drain", "gpu-1").said == "gpu-1 is to be draining\n"
+    assert terminal("drain", "gpu-1").said == "gpu-1 set to draining\n"
     world.job()
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
     world.wakes.clear()
@@ -29,12 +29,12 @@ def test_a_drained_server_gets_nothing_new_until_it_is_on_again(world: World, te
 def test_off_is_all_of_them_if_that_is_said(world: World, terminal: Terminal) -> None:
     world.server("gpu-1")
     world.server("gpu-2")
-    assert terminal("off").said == "name servers, or say --machine or --all: one of these"
+    assert terminal("off").said == "give servers by name, --machine or --all: exactly one of these"
     assert terminal("off", "gpu-1", "--all").status == 2
     unknown = terminal("off", "gpu-1", "gpu-3")
     assert unknown.said == "no server is named gpu-3; there are gpu-1, gpu-2"
     assert set(Server.objects.values_list("desired", flat=True)) == {"on"}, "all or nothing"
-    assert terminal("off", "--all").said == "switch off 2 servers, stop what runs there? Say so with --yes"
+    assert terminal("off", "--all").said == "switch off 2 servers and stop their jobs? Confirm with --yes"
     assert set(Server.objects.values_list("desired", flat=True)) == {"on"}
     assert terminal("off", "--all", "--yes").status == 0
     assert set(Server.objects.values_list("desired", flat=True)) == {"off"}
@@ -53,7 +53,7 @@ def test_a_machine_is_switched_as_one_and_nobody_else(world: World, terminal: Te
     for name, machine in (("box-gpu0", "box"), ("llm", "box"), ("box-gpu1", "other"), ("alone", None)):
         world.server(name)
         Server.objects.filter(name=name).update(machine=machine)
-    assert terminal("off", "--machine", "box").said == "box-gpu0 is to be off\nllm is to be off\n"
+    assert terminal("off", "--machine", "box").said == "box-gpu0 set to off\nllm set to off\n"
     off = Server.objects.filter(desired="off").order_by("name").values_list("name", flat=True)
     assert list(off) == ["box-gpu0", "llm"]
     world.wakes.clear()
@@ -66,7 +66,7 @@ def test_a_machine_is_switched_as_one_and_nobody_else(world: World, terminal: Te
         2,
         "no server is part of a machine boxes; there are box, other",
     )
-    assert terminal("drain", "llm", "--machine", "box").said.startswith("name servers, or say --machine")
+    assert terminal("drain", "llm", "--machine", "box").said.startswith("give servers by name")
 
 
 def test_waiting_shows_what_still_runs_until_nothing_does(
@@ -83,7 +83,7 @@ def test_waiting_shows_what_still_runs_until_nothing_does(
     while_waiting(monkeypatch, switching, finish)
     lines = terminal("drain", "gpu-1", "--wait").said.splitlines()
     assert lines[2].split()[:3] == ["gpu-1/0", job.id, "m"]
-    assert lines[-1] == "nothing runs there any more"
+    assert lines[-1] == "idle: no job is running there"
 
 
 def test_waiting_has_an_end(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,21 +93,21 @@ def test_waiting_has_an_end(world: World, terminal: Terminal, monkeypatch: pytes
     world.claim()
     run = terminal("drain", "gpu-1", "--wait", "--timeout", "0.001", "--json")
     assert (run.status, len(run.json["running"])) == (3, 1)
-    assert "1 still run there; --wait shows them" in terminal("drain", "gpu-1").said
+    assert "1 job still running there; --wait shows them" in terminal("drain", "gpu-1").said
 
 
 def test_without_redis_it_counts_once_redis_is_back(world: World, terminal: Terminal) -> None:
     world.server()
     world.redis_is_gone = True
     run = terminal("drain", "gpu-1")
-    assert (run.status, "takes effect once it is back" in run.said) == (0, True)
+    assert (run.status, "takes effect once Redis is back" in run.said) == (0, True)
     assert Server.objects.get().desired == "draining"
 
 
 def test_a_tenant_is_paused_by_name_and_goes_on(world: World, terminal: Terminal) -> None:
     world.server()
     name = world.tenant.name
-    assert terminal("pause", "tenant", name, "--reason", "owes us").said == f"tenant {name} is paused\n"
+    assert terminal("pause", "tenant", name, "--reason", "owes us").said == f"tenant {name} paused\n"
     pause = Pause.objects.get()
     assert (pause.name, pause.reason) == (str(world.tenant.pk), "owes us")
     world.job()
@@ -120,20 +120,23 @@ def test_a_tenant_is_paused_by_name_and_goes_on(world: World, terminal: Terminal
 
 def test_the_system_and_models(world: World, terminal: Terminal) -> None:
     world.server()
-    assert terminal("pause", "system").said == "start nothing any more, on no server? Say so with --yes"
+    assert (
+        terminal("pause", "system").said
+        == "pause the whole system: start no job on any server? Confirm with --yes"
+    )
     assert not Pause.objects.exists()
-    assert terminal("pause", "system", "--yes").said == "system is paused\n"
-    assert terminal("pause", "model", "m").said == "model m is paused\n"
+    assert terminal("pause", "system", "--yes").said == "system paused\n"
+    assert terminal("pause", "model", "m").said == "model m paused\n"
     assert {pause.kind for pause in Pause.objects.all()} == {"system", "model"}
-    assert terminal("resume", "system").said == "system goes on\n"
+    assert terminal("resume", "system").said == "system resumed\n"
     assert "nothing changed" in terminal("resume", "system").said
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["system", "x"], "the system has none"),
-        (["model"], "have a name"),
+        (["system", "x"], "`pause system` takes no name"),
+        (["model"], "give its name: `pause model NAME`"),
         (["model", "nope"], "No model 'nope' is registered."),
         (["tenant", "nope"], "no tenant is named nope"),
     ],

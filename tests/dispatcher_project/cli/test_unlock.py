@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from django.utils import timezone
 
+from gpus.models import AuditEntry
+from gpus.registry.audit import cli_actor
 from jobs.models import SignInFailure
 from tests.dispatcher_project.cli.conftest import run_command
 
@@ -15,7 +17,7 @@ pytestmark = pytest.mark.django_db
 def test_what_is_no_address_is_refused(address: str) -> None:
     ran = run_command("unlock", address)
     assert ran.status == 2
-    assert f"{address!r} is no IP address" in ran.said
+    assert f"{address!r} is not an IP address" in ran.said
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,10 @@ def test_it_says_what_was_forgotten(failed: str, address: str) -> None:
     assert run_command("unlock", "203.0.113.8").said == "no failed sign-ins from 203.0.113.8\n"
     assert run_command("unlock", address).said == f"failed sign-ins of 1 account forgotten from {address}\n"
     assert run_command("unlock").said == "no failed sign-ins\n"
+
+
+def test_it_is_audited() -> None:
+    assert run_command("unlock", "203.0.113.7").status == 0
+    entry = AuditEntry.objects.get()
+    assert (entry.actor, entry.action, entry.target) == (cli_actor(), "unlock_sign_in", "address:203.0.113.7")
+    assert entry.detail == {"rows": 0}

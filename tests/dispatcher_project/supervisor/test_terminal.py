@@ -39,6 +39,12 @@ def test_lines_are_short_and_free_of_colour_codes() -> None:
     assert len(out.getvalue()) <= 202
 
 
+def test_a_child_moves_no_cursor_of_the_terminal() -> None:
+    out = io.StringIO()
+    Terminal(out=out, verbose=True).child_said("gpu", "a model says \x1b[2J\x1b]0;title\x07\x9b2J\u202e")
+    assert out.getvalue().endswith("│ a model says ·[2J·]0;title··2J·\n")
+
+
 def test_a_terminal_that_is_gone_does_no_harm() -> None:
     Terminal(out=_Gone()).say("web", "ready")
 
@@ -50,6 +56,7 @@ class _Gone(io.StringIO):
 
 def test_every_name_has_its_colour_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     out = _Tty()
     terminal = Terminal(out=out)
     terminal.say("web", "ready")

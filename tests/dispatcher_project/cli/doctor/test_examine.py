@@ -298,7 +298,7 @@ def test_the_exit_status_is_the_worst_finding(
     assert run.status == 2
     assert "ERROR    broker: no worker answers through it" in run.said
     assert "→ see that the broker runs" in run.said
-    assert run.said.endswith("1 errors, 1 warnings\n")
+    assert run.said.endswith("1 error, 1 warning\n")
 
 
 def test_a_real_redis_is_asked(valkey: EmbeddedValkey, settings: Any) -> None:

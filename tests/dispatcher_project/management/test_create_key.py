@@ -5,6 +5,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
+from gpus.models import AuditEntry
 from jobs.api.authentication import forget_keys, principal_of_key
 from jobs.callbacks.message import secret_of
 from jobs.models import ApiKey, Tenant
@@ -45,3 +46,10 @@ def test_a_bad_tenant_is_said_to_be_bad(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):
         create(*arguments)
     assert not Tenant.objects.exists()
+
+
+def test_a_refused_key_leaves_no_tenant_behind() -> None:
+    with pytest.raises(CommandError):
+        create("--tenant", "acme", "--scope", "operate")
+    assert not Tenant.objects.exists()
+    assert not AuditEntry.objects.exists()

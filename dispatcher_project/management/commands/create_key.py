@@ -1,28 +1,26 @@
-"""`manage.py create_key --tenant acme [--operator]`: makes an API key, and the tenant if it is new."""
-
 from __future__ import annotations
 
-from argparse import ArgumentParser
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError, CommandParser
+from django.db import transaction
 from django.utils import timezone
 
+from dispatcher_project.cli.command import TerminalCommand
 from gpus.protocol import BANDS
 from gpus.registry.audit import cli_actor
-from jobs.domain.errors import Refused
 from jobs.domain.scopes import Scope
 from jobs.models import ApiKey, Tenant
 from jobs.operations.api_keys import create_key
 from jobs.operations.tenants import create_tenant
 
 
-class Command(BaseCommand):
+class Command(TerminalCommand):
     help = "Makes an API key and shows it once; a new tenant's webhook secret too."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
+    def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("--tenant", required=True, help="whose jobs the key submits")
         parser.add_argument("--operator", action="store_true", help="may also use everything under /admin")
         parser.add_argument("--name", default="", help="what the key is for")
@@ -37,34 +35,43 @@ class Command(BaseCommand):
         )
         parser.add_argument("--max-running", type=int, help="jobs of a new tenant at once; default: no limit")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        tenant = Tenant.objects.filter(name=options["tenant"]).first()
-        if tenant is None:
-            try:
-                tenant, secret = create_tenant(
-                    options["tenant"],
-                    weight=options["weight"],
-                    highest_band=options["band"],
-                    max_running=options["max_running"],
-                    by=cli_actor(),
-                )
-            except ValidationError as error:
-                raise CommandError("; ".join(error.messages)) from None
-            self.stdout.write(f"webhook secret: {secret}")
-        kind = ApiKey.Kind.OPERATOR if options["operator"] else ApiKey.Kind.TENANT
-        try:
-            _, plaintext = create_key(
+    def act(self, options: dict[str, Any]) -> int | None:
+        with transaction.atomic():  # no tenant is left behind without its key
+            tenant, secret = Tenant.objects.filter(name=options["tenant"]).first(), None
+            if tenant is None:
+                tenant, secret = _new_tenant(options)
+            key, plaintext = create_key(
                 tenant,
-                kind,
+                ApiKey.Kind.OPERATOR if options["operator"] else ApiKey.Kind.TENANT,
                 name=options["name"],
                 scopes=options["scope"],
                 allowed_models=options["model"],
                 expires_at=_in_days(options["expires_days"]),
                 by=cli_actor(),
             )
-        except Refused as refused:
-            raise CommandError(str(refused)) from None
-        self.stdout.write(f"api key: {plaintext}")
+        if self.as_json:
+            self.print_json(
+                {"tenant": tenant.name, "prefix": key.prefix, "key": plaintext, "webhook_secret": secret}
+            )
+            return None
+        if secret is not None:
+            self.print(f"webhook secret: {secret}")
+        self.print(f"api key: {plaintext}")
+        return None
+
+
+def _new_tenant(options: dict[str, Any]) -> tuple[Tenant, str]:
+    try:
+        return create_tenant(
+            options["tenant"],
+            weight=options["weight"],
+            highest_band=options["band"],
+            max_running=options["max_running"],
+            by=cli_actor(),
+        )
+    except ValidationError as error:
+        fields = error.message_dict.items()
+        raise CommandError("; ".join(f"{field}: {' '.join(texts)}" for field, texts in fields)) from None
 
 
 def _in_days(days: float | None) -> datetime | None:

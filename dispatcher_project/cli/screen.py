@@ -1,0 +1,127 @@
+"""Tables, coloured lines and progress, by rich. Its import costs a tenth of a second: only what prints pays.
+
+All text enters through `line` and `table`, which make it harmless; no console here reads rich's markup. Where
+stdout is no terminal, the output has no escapes, and no line is wrapped or cut: scripts read it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from io import StringIO
+from typing import TYPE_CHECKING, TextIO
+
+from dispatcher_project.cli.texts import harmless, plain
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+UNLIMITED = 1_000_000
+"""Columns of what is no terminal."""
+
+
+def takes_colours(out: TextIO) -> bool:
+    """A terminal that knows colours, unless NO_COLOR is set."""
+    return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def console(out: TextIO, *, coloured: bool) -> Console:
+    from rich.console import Console
+
+    is_terminal = out.isatty()
+    return Console(
+        file=out,
+        force_terminal=is_terminal,  # whatever FORCE_COLOR says
+        force_jupyter=False,
+        color_system="standard" if coloured else None,
+        width=None if is_terminal else UNLIMITED,
+        height=None if is_terminal else 1,
+        markup=False,
+        emoji=False,
+        highlight=False,
+    )
+
+
+def text_of(parts: Iterable[RenderableType], out: TextIO, *, coloured: bool) -> str:
+    """The lines that `out` shows of them, without spaces at their ends."""
+    from rich.console import Group
+
+    printer, text = console(out, coloured=coloured), StringIO()
+    printer.file = text
+    printer.print(Group(*parts))  # a text alone would lose how it wraps
+    return "\n".join(row.rstrip(" ") for row in text.getvalue().split("\n"))
+
+
+def line(*parts: str | tuple[str, str], wraps: bool = False) -> Text:
+    """parts: texts, or pairs of a text and its style. Where it is wider than the terminal, it ends in ``…``
+    unless it wraps."""
+    from rich.text import Text
+
+    harmless_parts = (_flat(part) if isinstance(part, str) else (_flat(part[0]), part[1]) for part in parts)
+    return Text.assemble(*harmless_parts, no_wrap=not wraps, overflow="fold" if wraps else "ellipsis")
+
+
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str | Text]],
+    *,
+    right: Collection[str] = (),
+    gives_way: Collection[str] = ("",),
+) -> Table:
+    """right: the heads of columns of numbers. gives_way: of the columns that a narrow terminal cuts first."""
+    from rich.table import Table
+
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in head:
+        made.add_column(
+            line(name),
+            justify="right" if name in right else "left",
+            no_wrap=name not in gives_way,
+            overflow="ellipsis",
+        )
+    for row in rows:
+        made.add_row(*(line(plain(cell)) if isinstance(cell, str) else cell for cell in row))
+    return made
+
+
+def indented(mark: tuple[str, str], lines: Iterable[Text], columns: int) -> Table:
+    """The mark in front, the lines beside it; what is too long for the terminal goes on below them."""
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=columns)
+    grid.add_column(overflow="fold")
+    for text in lines:
+        grid.add_row(line(mark), text)
+        mark = ("", "")
+    return grid
+
+
+@contextmanager
+def progress(out: TextIO, what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A function that draws how many are done; it draws nothing where there is no terminal."""
+    if not out.isatty():
+        yield lambda done: None
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console(out, coloured=takes_colours(out)),
+        transient=True,
+        auto_refresh=False,
+    ) as bars:
+        task = bars.add_task(what, total=total)
+        yield lambda done: bars.update(task, completed=done, refresh=True)
+
+
+def _flat(text: str) -> str:
+    """As `plain`, with the spaces that separate parts of a line."""
+    return harmless(re.sub(r"[^\S ]+", " ", text))
