@@ -16,7 +16,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import connect
 from gpus.leasing.contract import Leases
 from gpus.leasing.store import RedisLeases
-from gpus.models import Pool
+from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
 from gpus.registry import queries as registry
 from jobs.ports import Ports, after_seconds
@@ -37,6 +37,13 @@ def hanging_redis() -> Iterator[str]:
         yield f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
 
 
+def serve(name: str, model: str, pool: Pool) -> None:
+    """The rows of a server with one slot and one model: the index keeps no server without them."""
+    config = ModelConfig.objects.create(name=model, pool=pool)
+    server = Server.objects.create(name=name, pool=pool, slots=1)
+    Placement.objects.create(server=server, model=config, endpoint="http://127.0.0.1:9/run")
+
+
 class Fleets:
     """One that works, with a dead worker's lease, and some whose Redis can be made to hang."""
 
@@ -48,6 +55,7 @@ class Fleets:
         for name, store in self.stores.items():
             open_index(store)
             Pool.objects.create(name=f"pool-{name}", fleet=name)
+        serve("gpu", "p", Pool.objects.create(name="p", fleet=fleet))
         registry.forget()
         self.ports = Ports(
             clock=SystemClock(),
@@ -58,8 +66,8 @@ class Fleets:
             after=after_seconds,
         )
         self.works.configure_pool(PoolSpec("p"))
-        self.works.configure_server(ServerSpec("gpu", "p", 1, ("m",)))
-        self.works.push("p", [Ticket("job", "m", "t", 5, 1)])
+        self.works.configure_server(ServerSpec("gpu", "p", 1, ("p",)))
+        self.works.push("p", [Ticket("job", "p", "t", 5, 1)])
         self.runner = Runner(self.ports, lambda: quick, in_thread=lambda work: work())
         self.runner.tick()
 
@@ -114,9 +122,11 @@ def test_a_fleet_that_answers_again_is_looked_after_again(valkey: EmbeddedValkey
         while fleets.seconds_of_a_tick() < TIMEOUT_SECONDS / 2:
             pass
         fleets.stores[name] = good
-        good.configure_server(ServerSpec("its", "p", 1, ("m",)))
-        good.push("p", [Ticket("job", "m", "t", 5, 1)])
-        assert good.claim("p", worker="dead", attempt_id="a") is not None
+        pool = Pool.objects.get(fleet=name)
+        serve("its", "n", pool)
+        good.configure_server(ServerSpec("its", pool.name, 1, ("n",)))
+        good.push(pool.name, [Ticket("job", "n", "t", 5, 1)])
+        assert good.claim(pool.name, worker="dead", attempt_id="a") is not None
         fleets.seconds_until(
             lambda: good.slots("its")[0].state != "leased",
             most=LEASE_SECONDS + 2 * TIMEOUT_SECONDS + 1.0 + 4 * SWEEP_SECONDS + SLOWER,
