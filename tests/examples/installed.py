@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpus.api import views
 from gpus.registry import queries
 from gpus.runners.registry import RUNNERS
 
@@ -42,5 +41,3 @@ def _look_again() -> None:
     """A process reads what is installed once."""
     RUNNERS.reload()
     queries.forget()
-    views._register_validator.cache_clear()
-    views._config_validator.cache_clear()

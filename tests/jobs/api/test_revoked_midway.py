@@ -11,7 +11,7 @@ import pytest
 import requests
 from django.db import connections
 
-from dispatcher_project.web import batch_handler
+from dispatcher_project.web import submit_batcher
 from jobs.api import submit as view
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, IdempotencyKey, Job
@@ -79,7 +79,7 @@ def test_a_batch_that_has_begun_is_accepted_whole(
 def test_a_submit_that_has_begun_is_accepted(
     web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revoked_before(batch_handler, "submit_together", monkeypatch)
+    revoked_before(submit_batcher, "submit_together", monkeypatch)
     answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=60)
     assert answer.status_code == 202
     assert Job.objects.get().id == answer.json()["job_id"]

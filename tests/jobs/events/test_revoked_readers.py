@@ -10,12 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from jobs.events.news import NewEvents, SeenEvent
-from jobs.events.pulse import stream_pulse
 
 from jobs.api.authentication import REMEMBER_SECONDS
 from jobs.events.handover import Follow
-from jobs.events.stream import Message, stream_events
+from jobs.events.hub import NewEvents, SeenEvent
+from jobs.events.stream import Message, stream_events, stream_pulse
 
 from .virtual_loop import run_virtually
 
