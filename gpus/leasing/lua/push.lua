@@ -1,5 +1,5 @@
 -- Why: adds waiting jobs to the line, and returns how many wakes became useful. A job that is leased, or whose end
---   waits for its commit, gets no ticket. Caller: jobs/submission/enqueue.py.
+--   waits for its commit, gets no ticket. Caller: jobs/submission/submit.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, generation, heads, held, kept,
 --   leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, pools, rebuild, running, server,
 --   serving, since, states, tenants, turn, waits
