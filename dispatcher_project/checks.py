@@ -105,7 +105,7 @@ def summary(outcomes: Sequence[Outcome], *, seconds: float) -> str:
 def _compile_once() -> None:
     """Where nothing has run yet, one process compiles what all of them would compile at once, each for
     itself and for ten seconds of processor time."""
-    compiled = Path(importlib.util.cache_from_source(str(ROOT / "tests" / "builders.py")))
+    compiled = Path(importlib.util.cache_from_source(str(ROOT / "tests" / "support" / "factories.py")))
     if not sys.dont_write_bytecode and not compiled.exists():
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
         process = _started(command, {DATABASE_VARIABLE: ""})

@@ -14,9 +14,11 @@ import pytest
 from django.test import TransactionTestCase
 
 from dispatcher_project.celery_transport.gc_tuning import collect_seldom
+from dispatcher_project.supervisor.bootstrap import keep_bytecode
 from dispatcher_project.supervisor.embedded import EmbeddedValkey, find_valkey
-from tests.emptying import delete_rows, end_other_sessions, let_be_emptied
+from tests.support.emptying import delete_rows, end_other_sessions, let_be_emptied
 
+keep_bytecode()  # as manage.py does: else each process compiles all that it imports anew
 _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_server"}
 
 

@@ -12,7 +12,7 @@ from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
 from jobs.transitions import End
 from tests.jobs.sweeps.conftest import World, world  # noqa: F401 (the fixture)
-from tests.laws import assert_laws, check_laws
+from tests.support.laws import assert_laws, check_laws
 
 
 def laws(of: World, *, drained: bool = True, **more: object) -> list[str]:

@@ -21,8 +21,8 @@ from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, Tenant
 from jobs import ports
 from jobs.events.announce import Announcer
 from jobs.ports import Ports
-from tests.jobs.events.patient import announce_patiently
-from tests.jobs.web import running_web
+from tests.support.announcements import announce_patiently
+from tests.support.servers.web import running_web
 
 from .browser import CHROMIUM, SWITCHES, Desk
 from .rows import fill

@@ -23,8 +23,8 @@ from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
 from tests.admin_ui.browser import PHONE, Desk, wait_until
-from tests.builders import make_job, make_model, make_running, make_server
 from tests.jobs.sweeps.conftest import open_index
+from tests.support.factories import make_job, make_model, make_running, make_server
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 

@@ -20,7 +20,7 @@ from django.test import override_settings
 from admin_ui.pages.flower_address import FLOWER_PREFIX
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 from .browser import Desk, wait_until
 

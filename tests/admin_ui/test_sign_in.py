@@ -25,7 +25,7 @@ from jobs.models import SignInFailure
 from jobs.operations import passwords, sign_in
 from jobs.operations.passwords import BoundedHasher, HashingSlots, PasswordsBusy
 from jobs.reports import counters
-from tests.jobs.web import running_web
+from tests.support.servers.web import running_web
 
 pytestmark = pytest.mark.django_db
 BROWSER = {"Accept": "text/html,*/*;q=0.8"}

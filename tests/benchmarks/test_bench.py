@@ -19,7 +19,7 @@ from benchmarks.suite.peers import RAW
 from benchmarks.suite.utilisation import run_jobs, spread_out
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
-from tests.dispatcher_project.worker_bench import wait_for
+from tests.support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.scenario,

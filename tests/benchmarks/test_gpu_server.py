@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from benchmarks.suite.gpu import Gpu, NotDone
-from tests.ports import free_port
+from tests.support.ports import free_port
 from verification.proving.children import Children
 from verification.proving.system import clean_environment
 

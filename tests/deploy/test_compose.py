@@ -15,7 +15,7 @@ from django.core.management import get_commands, load_command_class
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
-from tests.dispatcher_project.worker_bench import wait_for
+from tests.support.waiting import wait_for
 
 _REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")
 PASSWORD = "only-for-this-test"

@@ -12,9 +12,9 @@ import yaml
 from dispatcher_project.supervisor.data_folder import ROOT
 from jobs import ports as wiring
 from jobs.api.metrics import DispatcherCollector
-from tests.builders import make_ports
 from tests.deploy import promql
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.fake_leases import FakeLeases
+from tests.support.fakes import make_ports
 
 ALERTS = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]

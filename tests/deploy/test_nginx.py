@@ -18,10 +18,10 @@ from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.web.limits import WebLimits
 from jobs.api.submit import _MAX_BATCH_BYTES
 from jobs.events.stream import KEEP_ALIVE_SECONDS
-from tests.dispatcher_project.web.serving import Served, serving
 from tests.jobs.events.conftest import redis_url, tenant, web
-from tests.jobs.web import Web
-from tests.sockets import until_closed
+from tests.support.servers.serving import Served, serving
+from tests.support.servers.web import Web
+from tests.support.sockets import until_closed
 
 from .proxied import NGINX, Proxy, configuration, proxy
 

@@ -11,9 +11,9 @@ from dispatcher_client import Client, Conflict, Invalid, Job, NotAuthenticated, 
 from jobs.models import Job as Row
 from tests.jobs.api.conftest import Account
 from tests.jobs.events.conftest import redis_url, tenant, web, world
-from tests.jobs.events.lives import end_job
-from tests.jobs.events.test_stream import until
-from tests.jobs.web import Web
+from tests.support.announced_jobs import end_job
+from tests.support.servers.web import Web
+from tests.support.waiting import wait_for
 
 __all__ = ["redis_url", "tenant", "web", "world"]
 
@@ -27,7 +27,7 @@ def ends_once_watched(web: Web, job_id: str) -> threading.Thread:
     """As soon as somebody waits for it."""
 
     def run() -> None:
-        until(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
         end_job(job_id)
         connections.close_all()
 

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from dispatcher_project.celery import app
 from dispatcher_project.settings.celery import broker_url, celery_settings
-from tests.dispatcher_project.worker_bench import ROOT
+from dispatcher_project.supervisor.data_folder import ROOT
 
 
 def test_every_setting_is_known_to_celery() -> None:

@@ -83,7 +83,9 @@ def test_where_nothing_has_run_yet_one_process_compiles_for_all(
 
     def compile_builders(command: list[str], environment: object) -> subprocess.Popen[bytes]:
         started.append(tuple(command))
-        return subprocess.Popen([sys.executable, "-c", "import tests.builders"], cwd=ROOT, env=compiling)
+        return subprocess.Popen(
+            [sys.executable, "-c", "import tests.support.factories"], cwd=ROOT, env=compiling
+        )
 
     compiling = {**os.environ, "PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))

@@ -12,7 +12,7 @@ from functools import cache
 import pytest
 
 from dispatcher_project.logging import hide_tokens, logging_config, plain_line, printable
-from tests.dispatcher_project.worker_bench import ROOT
+from dispatcher_project.supervisor.data_folder import ROOT
 
 SCRIPT = """
 import logging, logging.config, structlog

@@ -16,12 +16,13 @@ from gpus.runners.registry import RUNNERS, find_runner
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from jobs.operations.explain_job import explain_job
-from tests.builders import make_model
 from tests.examples.installed import installed
 from tests.examples.turnstile_server import TurnstileServer
-from tests.jobs.execution.shop import eventually, open_shop, state
-from tests.jobs.fake_leases import FakeLeases
-from tests.jobs.sweeps.by_process import run_sweep
+from tests.support.by_process import run_sweep
+from tests.support.factories import make_model
+from tests.support.fake_leases import FakeLeases
+from tests.support.shop import open_shop, state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -64,7 +65,7 @@ def test_a_job_is_run_by_it_and_waits_once_it_is_removed(
         shop = open_shop(valkey.url, fleet, model, server.url)
         job = shop.submit({"prompt": "x"})
         shop.worker().work("m")
-        eventually(lambda: state(job) == JobState.COMPLETED)
+        wait_for(lambda: state(job) == JobState.COMPLETED)
         assert Job.objects.get(id=job.id).result == {"prompt": "x"}
         assert Attempt.objects.get(job=job).remote_id == "t/1"
     queries.forget()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatcher_project.worker_bench import ROOT
+from dispatcher_project.supervisor.data_folder import ROOT
 
 MODEL = """
 import gpus.handlers.errors

@@ -16,8 +16,8 @@ from gpus.errors import GpuError, ServerLost
 from jobs.domain.errors import LOST_AT_MOST_ONCE
 from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import JobState
-from tests.gpus.runners.llm_asking import CHAT, KINDS, Ask
-from tests.gpus.runners.llm_server import Behaviour, LlmServer
+from tests.support.servers.llm_asking import CHAT, KINDS, Ask
+from tests.support.servers.llm_server import Behaviour, LlmServer
 
 ONCE = RetryPolicy(at_most_once=True)
 TROUBLES = (Behaviour(cut_after=2), Behaviour(no_last_word=True), Behaviour(status=502, body={}))

@@ -9,8 +9,8 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.supervisor.embedded import find_valkey
-from tests.scenarios.judges import Judge
-from tests.scenarios.running import System
+from tests.support.system.judges import Judge
+from tests.support.system.running import System
 from verification.proving.clocks import Clocks
 
 _running = pytest.StashKey[System]()

@@ -11,9 +11,9 @@ from pathlib import Path
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent
 from gpu_host.local.device import members
-from tests.dispatcher_project.worker_bench import wait_for
 from tests.scenarios.pinned_models import BUDGET_MB
-from tests.scenarios.running import System
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 
 class PinnedWorker:

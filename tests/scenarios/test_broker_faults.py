@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from tests.dispatcher_project.silent_proxy import SilentProxy
-from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.servers.silent_proxy import SilentProxy
+from tests.support.system.worker_bench import WorkerBench
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from jobs.models import Attempt, CallbackTry
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.callback_receiver import Receiver
-from tests.scenarios.gates import open_gate
-from tests.scenarios.judges import Judge
-from tests.scenarios.running import System
+from tests.support.servers.callback_receiver import Receiver
+from tests.support.system.gates import open_gate
+from tests.support.system.judges import Judge
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 AN_HOUR = 3600.0

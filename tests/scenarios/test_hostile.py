@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.supervisor.data_folder import ROOT
-from tests.scenarios.running import System
+from tests.support.system.running import System
 
 pytestmark = pytest.mark.scenario
 

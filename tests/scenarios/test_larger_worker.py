@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.dispatcher_project.worker_bench import wait_for
 from tests.scenarios.large_models import LARGE_MB, SMALL_MB
 from tests.scenarios.pinned_worker import PinnedWorker
-from tests.scenarios.running import System
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 MODEL = "pinned-large"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.gates import open_gate
-from tests.scenarios.gpu_server import GpuServer
-from tests.scenarios.running import System
+from tests.support.system.gates import open_gate
+from tests.support.system.gpu_server import GpuServer
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.running import System
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.supervisor.embedded import find_valkey
-from tests.dispatcher_project.supervisor.conftest import wait_until
-from tests.scenarios.up import Up
+from tests.support.system.up import Up
+from tests.support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.scenario,
@@ -41,7 +41,7 @@ def test_the_jobs_of_an_older_version_go_on(tmp_path: Path) -> None:
         new = up.ask("/api/v1/queue/submit", {"model": "zimg", "payload": {"seconds": 0.1}})
         finished = up.ask(f"/api/v1/queue/jobs/{new['job_id']}?wait=60")
         assert finished["status"] == "completed"
-        wait_until(lambda: _states(folder) == {**AFTER, "completed": AFTER["completed"] + 1}, seconds=120)
+        wait_for(lambda: _states(folder) == {**AFTER, "completed": AFTER["completed"] + 1}, seconds=120)
     finally:
         up.process.send_signal(signal.SIGINT)
         assert up.process.wait(90) == 0, up.output.read_text()

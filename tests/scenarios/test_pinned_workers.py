@@ -12,11 +12,11 @@ import pytest
 
 from gpus.models import Server
 from jobs.models import Attempt
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.callback_receiver import Receiver
-from tests.scenarios.judges import Judge
 from tests.scenarios.pinned_worker import PinnedWorker
-from tests.scenarios.running import System
+from tests.support.servers.callback_receiver import Receiver
+from tests.support.system.judges import Judge
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 

@@ -7,9 +7,9 @@ import signal
 import pytest
 
 from gpus.leasing.store import RedisFleets
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.gates import open_gate
-from tests.scenarios.running import System
+from tests.support.system.gates import open_gate
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 

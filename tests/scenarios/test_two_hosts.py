@@ -13,11 +13,11 @@ import pytest
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent
 from jobs.models import Attempt
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.gates import open_gate
-from tests.scenarios.gpu_server import GpuServer
-from tests.scenarios.judges import Judge
-from tests.scenarios.running import System
+from tests.support.system.gates import open_gate
+from tests.support.system.gpu_server import GpuServer
+from tests.support.system.judges import Judge
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.scenario, pytest.mark.database]
 

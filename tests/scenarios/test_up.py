@@ -19,8 +19,9 @@ import pytest
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import find_valkey
-from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
-from tests.scenarios.up import Up
+from tests.support.processes import is_alive
+from tests.support.system.up import Up
+from tests.support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.scenario,
@@ -144,5 +145,5 @@ def _flower_workers(facts: dict[str, Any]) -> set[str]:
             names.update(worker["hostname"].split("-")[0] for worker in json.load(response)["data"])
         return names >= {"gpu", "sweeps", "callbacks"}
 
-    wait_until(look, seconds=60)
+    wait_for(look, seconds=60)
     return names

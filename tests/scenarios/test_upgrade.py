@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dispatcher_project.supervisor.embedded import find_valkey
-from tests.scenarios.running import drop_database, own_database
+from tests.support.system.running import drop_database, own_database
 from verification.proving.system import CannotProve
 from verification.proving.upgrade import (
     Plan,

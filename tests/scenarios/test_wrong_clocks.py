@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.callback_receiver import Receiver
-from tests.scenarios.running import System
+from tests.support.servers.callback_receiver import Receiver
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 from verification.proving.clocks import Clocks
 
 pytestmark = pytest.mark.scenario

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dispatcher_project.supervisor.data_folder import ROOT
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.scenarios.callback_receiver import Receiver
-from tests.scenarios.running import System
+from tests.support.servers.callback_receiver import Receiver
+from tests.support.system.running import System
+from tests.support.waiting import wait_for
 
 PROCESSES = ("web", "gpu_worker", "callbacks")
 """Those that a job passes."""

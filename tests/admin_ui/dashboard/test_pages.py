@@ -20,8 +20,8 @@ from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
 from jobs.reports.rollups import counted
 from tests.admin_ui.conftest import World
 from tests.admin_ui.rows import fill
-from tests.builders import WrongClocks
 from tests.gpus.reports.test_fleet import view
+from tests.support.fakes import WrongClocks
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some"), pytest.mark.sqlite_only]
 PAGES = ["/admin/", "/admin/fleet/", "/admin/queues/"]

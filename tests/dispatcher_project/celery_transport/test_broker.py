@@ -24,7 +24,7 @@ from dispatcher_project.celery_transport.pinned import process_host
 from dispatcher_project.settings.celery import broker_url
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from jobs.wakes import queue_of
-from tests.sentinels import MASTER, watched
+from tests.support.servers.sentinels import MASTER, watched
 
 KOMBU_S_OWN = "kombu.transport.redis:Transport"
 OURS = broker.TRANSPORTS["redis"]

@@ -14,8 +14,8 @@ from dispatcher_project.celery_transport.broker import Amqp, register_transports
 from dispatcher_project.celery_transport.events import Events
 from dispatcher_project.settings.celery import celery_settings
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from tests.dispatcher_project.event_listener import EventListener
-from tests.dispatcher_project.worker_bench import wait_for
+from tests.support.system.event_listener import EventListener
+from tests.support.waiting import wait_for
 
 
 def an_app(url: str) -> Any:

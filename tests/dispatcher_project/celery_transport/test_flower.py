@@ -26,9 +26,11 @@ from tornado.options import options
 from admin_ui.pages.flower_address import FLOWER_PREFIX
 from dispatcher_project.celery_transport import flower_server
 from dispatcher_project.celery_transport.flower_server import BoundedHTTPServer
+from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from tests.dispatcher_project.worker_bench import ROOT, WorkerBench, wait_for
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.system.worker_bench import WorkerBench
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 

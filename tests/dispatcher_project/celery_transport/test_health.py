@@ -27,8 +27,9 @@ from dispatcher_project.celery_transport.health import (
 )
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from dispatcher_project.supervisor.notify import ALIVE, NotifySocket
-from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.system.worker_bench import WorkerBench
+from tests.support.waiting import wait_for
 
 
 class Time:

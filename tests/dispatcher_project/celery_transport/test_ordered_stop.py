@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dispatcher_project.celery_transport.ordered_stop import OrderedStop
-from tests.dispatcher_project.worker_bench import wait_for
+from tests.support.waiting import wait_for
 
 
 class Bench:

@@ -18,7 +18,7 @@ from gpu_host.local.orders import Order
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.registry.model_fields import RegistryRefused
 from gpus.runners.base import Abort, RunRequest
-from tests.gpu_host.local.fake_nvml import Card, FakeNvml
+from tests.support.fake_nvml import Card, FakeNvml
 
 
 class Gpu:

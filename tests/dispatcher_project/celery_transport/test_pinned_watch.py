@@ -13,8 +13,8 @@ from gpu_host.local.device import CPU, Device, RamGauge
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.nvml import Nvml
 from gpus.health.pinned_servers import GONE_SECONDS
-from tests.gpu_host.local.fake_nvml import Card, FakeNvml
-from tests.gpu_host.node.caller import eventually
+from tests.support.fake_nvml import Card, FakeNvml
+from tests.support.waiting import wait_for
 
 
 class Leases:
@@ -106,7 +106,7 @@ def test_its_beats_say_that_the_driver_hangs_before_the_doctor_has_looked(
     watch.beat()
     monkeypatch.undo()
     library.answers.set()
-    eventually(lambda: watch.measure() or "gpu" in (watch._telemetry or {}))
+    wait_for(lambda: watch.measure() or "gpu" in (watch._telemetry or {}))
     watch.beat()
     silent = "the GPU can't be read: the driver does not answer"
     assert [said["why"] for said in beats(watch)] == ["", silent, ""]

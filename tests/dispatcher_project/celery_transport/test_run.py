@@ -11,8 +11,9 @@ import pytest
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from dispatcher_project.supervisor.notify import NotifySocket
-from tests.dispatcher_project.event_listener import EventListener
-from tests.dispatcher_project.worker_bench import WorkerBench, wait_for
+from tests.support.system.event_listener import EventListener
+from tests.support.system.worker_bench import WorkerBench
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.scenario
 

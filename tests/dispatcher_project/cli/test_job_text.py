@@ -12,8 +12,8 @@ from gpus.errors import BadInput, ServerFailed
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.transitions import End
-from tests.builders import make_running
 from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
+from tests.support.factories import make_running
 
 pytestmark = pytest.mark.django_db
 

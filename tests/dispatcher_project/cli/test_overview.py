@@ -19,8 +19,8 @@ from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.sweeps.base import Ran, SweepCount, write_runs
 from jobs.transitions import end_waiting
-from tests.builders import WrongClocks
 from tests.dispatcher_project.cli.conftest import Screen, Terminal, World
+from tests.support.fakes import WrongClocks
 
 pytestmark = pytest.mark.django_db
 

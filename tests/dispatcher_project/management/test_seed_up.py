@@ -11,8 +11,8 @@ from django.contrib.auth import get_user_model
 from dispatcher_project.management.commands.seed_up import _keep_admin, _register
 from foundation.secrets import decrypt
 from gpus.models import ModelConfig, Server
-from tests.builders import make_ports
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.fake_leases import FakeLeases
+from tests.support.fakes import make_ports
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -97,32 +97,13 @@ class Run:
         return {}
 
     def wait_ready(self) -> dict[str, int]:
-        wait_until(lambda: bool(self.pids()) or self.process.poll() is not None)
+        wait_for(lambda: bool(self.pids()) or self.process.poll() is not None)
         assert self.pids(), self.output.read_text()
         return self.pids()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
         return self.process.wait(60)
-
-
-def wait_until(sign: Callable[[], bool], *, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not sign():
-        assert time.monotonic() < until, "the awaited sign did not come"
-        time.sleep(0.02)
-
-
-def is_alive(pid: int) -> bool:
-    """Zombies are dead: whoever started them has not looked yet."""
-    try:
-        os.kill(pid, 0)
-        state = subprocess.run(
-            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-        ).stdout
-    except ProcessLookupError:
-        return False
-    return bool(state.strip()) and not state.startswith("Z")
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import redis
 from dispatcher_project.supervisor import embedded
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey, answers_ping, find_valkey
-from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(find_valkey() is None, reason="no Valkey or Redis server binary")
 
@@ -63,7 +64,7 @@ def test_it_dies_with_its_parent(folder: Path) -> None:
         pid = int(parent.stdout.readline())
         assert is_alive(pid)
         os.kill(parent.pid, signal.SIGKILL)
-    wait_until(lambda: not is_alive(pid))
+    wait_for(lambda: not is_alive(pid))
 
 
 def test_without_a_server_the_error_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

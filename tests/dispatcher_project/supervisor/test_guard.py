@@ -11,8 +11,10 @@ import pytest
 
 from dispatcher_project.supervisor.guard import MARKER_VARIABLE, marked_processes
 from gpu_host.local.process import for_models
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_for
 
-from .conftest import Run, child, is_alive, wait_until
+from .conftest import Run, child
 
 # The grandchild leaves the process group and its parent's session, as a daemon would.
 WITH_GRANDCHILD = """
@@ -31,7 +33,7 @@ def test_sigkill_leaves_no_child(supervise: Callable[..., Run]) -> None:
     pids = run.wait_ready()
     run.process.kill()
     run.process.wait()
-    wait_until(lambda: not any(is_alive(pid) for pid in pids.values()), seconds=10)
+    wait_for(lambda: not any(is_alive(pid) for pid in pids.values()), seconds=10)
     assert "stop web" not in run.notes()
 
 
@@ -46,7 +48,7 @@ def test_no_grandchild_is_left_whatever_ends_the_supervisor(
     assert grandchild in marked_processes(f"{run.folder}#")
     run.process.send_signal(number)
     run.process.wait(20)
-    wait_until(lambda: not any(is_alive(pid) for pid in [grandchild, *pids.values()]), seconds=10)
+    wait_for(lambda: not any(is_alive(pid) for pid in [grandchild, *pids.values()]), seconds=10)
 
 
 def test_a_killed_guard_is_replaced(supervise: Callable[..., Run]) -> None:
@@ -54,10 +56,10 @@ def test_a_killed_guard_is_replaced(supervise: Callable[..., Run]) -> None:
     before = run.wait_ready()
 
     os.kill(before["guard"], signal.SIGKILL)
-    wait_until(lambda: run.pids()["guard"] != before["guard"])
+    wait_for(lambda: run.pids()["guard"] != before["guard"])
     run.process.kill()
     run.process.wait()
-    wait_until(lambda: not is_alive(run.pids()["web"]) and not is_alive(run.pids()["guard"]), seconds=10)
+    wait_for(lambda: not is_alive(run.pids()["web"]) and not is_alive(run.pids()["guard"]), seconds=10)
 
 
 def test_processes_that_hold_models_carry_the_mark_too() -> None:

@@ -4,7 +4,10 @@ import os
 import signal
 from collections.abc import Callable
 
-from .conftest import Run, child, is_alive, wait_until
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_for
+
+from .conftest import Run, child
 
 READY_AND_DEAF = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nnotify('READY=1')\nsignal.pause()"
 
@@ -52,7 +55,7 @@ def test_a_dead_child_is_started_again_and_its_new_pid_told(supervise: Callable[
     run = supervise([child("web"), child("worker")])
     before = run.wait_ready()
     os.kill(before["worker"], signal.SIGKILL)
-    wait_until(lambda: run.pids()["worker"] != before["worker"])
+    wait_for(lambda: run.pids()["worker"] != before["worker"])
     assert run.pids()["web"] == before["web"]
     assert "worker      │ ended (SIGKILL); next start in 1 s" in run.output.read_text()
 
@@ -63,9 +66,9 @@ def test_pids_that_a_full_disk_has_no_room_for_are_told_later(supervise: Callabl
     in_the_way = run.folder / "pids.tmp"
     in_the_way.mkdir()
     os.kill(before["worker"], signal.SIGKILL)
-    wait_until(lambda: run.output.read_text().count("worker      │ ready") == 2)
+    wait_for(lambda: run.output.read_text().count("worker      │ ready") == 2)
     in_the_way.rmdir()
-    wait_until(lambda: run.pids()["worker"] != before["worker"])
+    wait_for(lambda: run.pids()["worker"] != before["worker"])
     assert run.process.poll() is None
 
 
@@ -76,7 +79,7 @@ def test_a_silent_child_is_started_again(supervise: Callable[..., Run]) -> None:
         [child("beat", once_alive, silent_after_seconds=4), child("web", talking, silent_after_seconds=4)]
     )
     before = run.wait_ready()
-    wait_until(lambda: run.pids()["beat"] != before["beat"])
+    wait_for(lambda: run.pids()["beat"] != before["beat"])
     assert "beat        │ silent for 4 s: restarting it" in run.output.read_text()
     assert "web         │ silent" not in run.output.read_text()
 
@@ -92,14 +95,14 @@ def test_asked_twice_it_stops_at_once(supervise: Callable[..., Run]) -> None:
     run = supervise([child("valkey")], [child("worker", READY_AND_DEAF, stop_seconds=3600)])
     pids = run.wait_ready()
     run.process.send_signal(signal.SIGINT)
-    wait_until(lambda: "once more stops at once" in run.output.read_text())
+    wait_for(lambda: "once more stops at once" in run.output.read_text())
     assert run.stop(signal.SIGINT) == 0
     assert not any(is_alive(pid) for pid in pids.values())
 
 
 def test_a_stop_during_the_start_stops_what_is_there(supervise: Callable[..., Run]) -> None:
     run = supervise([child("valkey")], [child("web", "signal.pause()")])
-    wait_until(lambda: "start web" in run.notes())
+    wait_for(lambda: "start web" in run.notes())
     assert run.stop() == 0
     assert run.notes() == ["start valkey", "start web", "stop web", "stop valkey"]
 
@@ -108,7 +111,7 @@ def test_output_goes_to_the_log_and_only_warnings_to_the_terminal(supervise: Cal
     code = "print('calm'); print('[warning] disk', flush=True)\nnotify('READY=1')\nsignal.pause()"
     run = supervise([child("web", code)])
     run.wait_ready()
-    wait_until(lambda: "[warning] disk" in run.output.read_text())
+    wait_for(lambda: "[warning] disk" in run.output.read_text())
     assert (run.folder / "log" / "web.log").read_text() == "calm\n[warning] disk\n"
     assert "calm" not in run.output.read_text()
 
@@ -131,12 +134,12 @@ def test_the_next_process_starts_while_the_last_one_drains(supervise: Callable[.
     run = supervise([child("worker", DRAINS, overlaps=True, stop_seconds=3600)])
     first = run.wait_ready()["worker"]
     os.kill(first, signal.SIGTERM)
-    wait_until(lambda: run.pids()["worker"] != first)
+    wait_for(lambda: run.pids()["worker"] != first)
     second = run.pids()["worker"]
     assert is_alive(first)
     assert run.notes() == ["start worker", "drain worker", "start worker"]
     (run.folder / "drained").touch()
-    wait_until(lambda: not is_alive(first))
+    wait_for(lambda: not is_alive(first))
     assert is_alive(second)
     assert run.pids()["worker"] == second, "its end starts no third"
     assert run.stop() == 0  # the second one may end at once too
@@ -147,7 +150,7 @@ def test_a_stop_waits_for_what_drains_and_no_longer_than_it_may(supervise: Calla
     run = supervise([child("valkey")], [child("worker", DRAINS, overlaps=True, stop_seconds=3)])
     first = run.wait_ready()["worker"]
     os.kill(first, signal.SIGTERM)
-    wait_until(lambda: run.pids()["worker"] != first)
+    wait_for(lambda: run.pids()["worker"] != first)
     second = run.pids()["worker"]
     assert run.stop() == 0
     assert not is_alive(first)
@@ -159,10 +162,10 @@ def test_a_killed_supervisor_leaves_nothing_that_drains(supervise: Callable[...,
     run = supervise([child("worker", DRAINS, overlaps=True, stop_seconds=3600)])
     first = run.wait_ready()["worker"]
     os.kill(first, signal.SIGTERM)
-    wait_until(lambda: run.pids()["worker"] != first)
+    wait_for(lambda: run.pids()["worker"] != first)
     run.process.kill()
     run.process.wait()
-    wait_until(lambda: not is_alive(first) and not is_alive(run.pids()["worker"]), seconds=10)
+    wait_for(lambda: not is_alive(first) and not is_alive(run.pids()["worker"]), seconds=10)
 
 
 def test_only_two_processes_of_a_child_drain_at_a_time(supervise: Callable[..., Run]) -> None:
@@ -171,13 +174,13 @@ def test_only_two_processes_of_a_child_drain_at_a_time(supervise: Callable[..., 
     pid = pids["worker"]
     for _ in range(2):
         os.kill(pid, signal.SIGTERM)
-        wait_until(lambda pid=pid: run.pids()["worker"] != pid)
+        wait_for(lambda pid=pid: run.pids()["worker"] != pid)
         pid = run.pids()["worker"]
     os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: run.output.read_text().count("drains (pid") == 3)
-    wait_until(lambda: run.notes().count("drain worker") == 3)
+    wait_for(lambda: run.output.read_text().count("drains (pid") == 3)
+    wait_for(lambda: run.notes().count("drain worker") == 3)
     os.kill(pids["web"], signal.SIGKILL)  # its next start is due after that of a fourth worker would be
-    wait_until(lambda: run.notes().count("start web") == 2)
+    wait_for(lambda: run.notes().count("start web") == 2)
     assert run.notes().count("start worker") == 3
     (run.folder / "drained").touch()
-    wait_until(lambda: run.notes().count("start worker") == 4)
+    wait_for(lambda: run.notes().count("start worker") == 4)

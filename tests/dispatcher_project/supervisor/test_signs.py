@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from dispatcher_project.supervisor.signs import http_says_ok, listen_near, port_is_free, port_is_open
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 class _Answer(BaseHTTPRequestHandler):

@@ -13,7 +13,7 @@ import pytest
 from dispatcher_project.supervisor import up
 from dispatcher_project.supervisor.children import Ports
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, DataFolder
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 from dispatcher_project.web.limits import WebLimits
 from dispatcher_project.web.protocol import is_client_gone
-from tests.dispatcher_project.web.serving import WHOLE, answer, serving
+from tests.support.servers.serving import WHOLE, answer, serving
 
 
 def test_a_request_knows_that_its_client_left() -> None:

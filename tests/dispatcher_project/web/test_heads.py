@@ -6,9 +6,8 @@ import pytest
 
 from dispatcher_project.web.limits import WebLimits
 from dispatcher_project.web.protocol import Reason
-from tests.sockets import until_closed
-
-from .serving import HEAD, WHOLE, answer, serving, status_and_code
+from tests.support.servers.serving import HEAD, WHOLE, answer, serving, status_and_code
+from tests.support.sockets import until_closed
 
 LIMITS = WebLimits(head_bytes=2000, url_bytes=500, headers=10)
 CHUNKED = b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n"

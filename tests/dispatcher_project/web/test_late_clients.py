@@ -10,9 +10,16 @@ import pytest
 
 from dispatcher_project.web.limits import WebLimits
 from dispatcher_project.web.protocol import Reason, bytes_in_kernel
-from tests.sockets import until_closed
-
-from .serving import HEAD, LARGE, WHOLE, Served, answer, serving, status_and_code
+from tests.support.servers.serving import (
+    HEAD,
+    LARGE,
+    WHOLE,
+    Served,
+    answer,
+    serving,
+    status_and_code,
+)
+from tests.support.sockets import until_closed
 
 LIMITS = WebLimits(head_seconds=10.0, idle_seconds=60.0, read_seconds=30.0)
 ASKS_FOR_LARGE, ASKS_FOR_STREAM = (WHOLE.replace(b"/ ", path + b" ", 1) for path in (b"/large", b"/stream"))

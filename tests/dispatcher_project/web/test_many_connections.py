@@ -14,9 +14,8 @@ import pytest
 from dispatcher_project.web.limits import RESERVED_DESCRIPTORS, WebLimits
 from dispatcher_project.web.protocol import Connections, Reason
 from foundation.network import network_of
-from tests.sockets import until_closed
-
-from .serving import HEAD, WHOLE, Served, answer, serving, status_and_code
+from tests.support.servers.serving import HEAD, WHOLE, Served, answer, serving, status_and_code
+from tests.support.sockets import until_closed
 
 BODY = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n"
 

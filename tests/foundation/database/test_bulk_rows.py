@@ -13,7 +13,7 @@ from foundation.database import statements
 from foundation.json_text import JsonText
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job, SweepRun
-from tests.builders import make_job
+from tests.support.factories import make_job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -12,7 +12,7 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from foundation.database import statements
 from foundation.database.connections import one_round_trip
 from jobs.models import Event, Job
-from tests.builders import make_job
+from tests.support.factories import make_job
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 only_postgresql = pytest.mark.skipif(

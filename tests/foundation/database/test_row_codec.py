@@ -15,7 +15,7 @@ from foundation.database.statements import value
 from gpus.models import Server
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, Event, Job
-from tests.builders import make_job
+from tests.support.factories import make_job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

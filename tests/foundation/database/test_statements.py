@@ -21,7 +21,7 @@ from foundation.database import statements
 from foundation.database.statements import value
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
-from tests.builders import make_job
+from tests.support.factories import make_job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

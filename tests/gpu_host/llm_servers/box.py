@@ -13,7 +13,7 @@ from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.loaded_models import Knobs
 from gpu_host.local.orders import Order
 from gpus.runners.base import Abort
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 CHAT = {"messages": [{"role": "user", "content": "Tell me"}], "stream": True}
 

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import TextIO
 
-from tests.gpus.runners.llm_server import Behaviour, LlmServer
+from tests.support.servers.llm_server import Behaviour, LlmServer
 
 
 class Ollama(LlmServer):

@@ -15,9 +15,9 @@ from gpu_host.local.device import Memory, RamGauge, held_by
 from gpu_host.local.gpu import LocalGpu
 from gpus.errors import DoesNotFit
 from tests.gpu_host.llm_servers.box import CHAT, Box
-from tests.gpu_host.node.caller import eventually
-from tests.gpus.runners.llm_server import Behaviour, LlmServer
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.servers.llm_server import Behaviour, LlmServer
+from tests.support.waiting import wait_for
 
 
 class Unit:
@@ -118,7 +118,7 @@ def end_by_itself(gpu: LocalGpu) -> None:
     """As a crash ends it."""
     assert gpu.session is not None
     os.killpg(gpu.session, signal.SIGKILL)
-    eventually(lambda: gpu.session is None)
+    wait_for(lambda: gpu.session is None)
 
 
 def test_what_a_unit_holds_from_before_is_no_part_of_the_process(box: Box, unit: Unit) -> None:

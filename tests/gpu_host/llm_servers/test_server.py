@@ -30,9 +30,9 @@ from gpus.errors import (
     Verdict,
 )
 from tests.gpu_host.llm_servers.box import CHAT, Box
-from tests.gpu_host.node.caller import eventually
-from tests.gpus.runners.llm_server import WORDS, Behaviour, LlmServer
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.servers.llm_server import WORDS, Behaviour, LlmServer
+from tests.support.waiting import wait_for
 
 
 def is_there(pid: int) -> bool:
@@ -49,7 +49,7 @@ def test_it_starts_for_a_job_and_tells_its_text_beside_a_model_of_the_workers_ow
     result = box.run("llama", CHAT)
     assert result["choices"][0]["message"]["content"] == "".join(WORDS)
     assert result["usage"]["total_tokens"] == 12
-    eventually(lambda: box.text == "".join(WORDS))
+    wait_for(lambda: box.text == "".join(WORDS))
     box.run("llama", CHAT)
     assert len(box.notes("up")) == 1, "it is warm"
     box.run("a")
@@ -72,7 +72,7 @@ def test_it_leaves_for_a_model_that_needs_its_room_and_comes_again(box: Box) -> 
 def test_idle_it_gives_its_memory_back(box: Box) -> None:
     gpu = box.open(warm_seconds=0.01)
     box.run("llama", CHAT)
-    eventually(lambda: gpu.tick() or "llama" not in gpu.warm())
+    wait_for(lambda: gpu.tick() or "llama" not in gpu.warm())
     assert not is_there(box.pid)
 
 
@@ -81,16 +81,16 @@ def test_it_runs_as_many_at_once_as_it_has_slots_and_a_cancel_reaches_it(box: Bo
     threads = ThreadPoolExecutor(3)
     ends = [threads.submit(box.run, "llama", CHAT) for _ in range(3)]
     try:
-        eventually(lambda: len(gpu.running()) == 2 and box.text.count("Once") == 2)
+        wait_for(lambda: len(gpu.running()) == 2 and box.text.count("Once") == 2)
         for attempt in [order.attempt for order in gpu.running()]:
             gpu.stop_run(attempt)
-        eventually(lambda: len(box.notes("hung up")) == 2)
-        eventually(lambda: box.text.count("Once") == 3)
+        wait_for(lambda: len(box.notes("hung up")) == 2)
+        wait_for(lambda: box.text.count("Once") == 3)
         gpu.stop_run(gpu.running()[0].attempt)
         for end in ends:
             with pytest.raises(Interrupted):
                 end.result(20)
-        eventually(lambda: len(box.notes("hung up")) == 3)
+        wait_for(lambda: len(box.notes("hung up")) == 3)
     finally:
         threads.shutdown(wait=False, cancel_futures=True)
     assert gpu.spawned == 1, "nobody was killed for it"
@@ -101,7 +101,7 @@ def test_a_server_that_died_is_started_again(box: Box) -> None:
     box.run("llama", CHAT)
     first = box.pid
     os.kill(first, signal.SIGKILL)
-    eventually(lambda: _is_over(first))
+    wait_for(lambda: _is_over(first))
     assert box.run("llama", CHAT)["choices"]
     assert box.pid != first
 
@@ -165,9 +165,9 @@ def test_a_cancel_reaches_runs_that_wait_for_a_server_that_is_started_again(tmp_
         hangs.touch()
         first = int(log.read_text().split()[1])
         os.kill(first, signal.SIGKILL)
-        eventually(lambda: _is_over(first))
+        wait_for(lambda: _is_over(first))
         one = threads.submit(handler.run, CHAT, starts)
-        eventually(lambda: "log" in said)
+        wait_for(lambda: "log" in said)
         other = threads.submit(handler.run, CHAT, waits)
         for ctx, end in ((waits, other), (starts, one)):
             ctx.cancel()
@@ -201,8 +201,8 @@ def test_it_ends_with_its_process_also_where_that_ones_warden_was_killed(box: Bo
     assert gpu.session is not None
     try:
         os.kill(gpu.session, signal.SIGKILL)
-        eventually(lambda: gpu.session is None)
-        eventually(lambda: not is_there(first) or _is_over(first))
+        wait_for(lambda: gpu.session is None)
+        wait_for(lambda: not is_there(first) or _is_over(first))
         assert box.run("llama", CHAT)["choices"], "and the GPU goes on"
     finally:
         with suppress(ProcessLookupError):

@@ -11,16 +11,16 @@ from gpu_host.local.running import KEPT_SUSPECTS, Suspects
 from gpus.errors import Interrupted, ProcessDied
 from jobs.domain.retry import Ending
 from tests.gpu_host.local.conftest import Bench, Going
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 
 def crash_together(bench: Bench) -> tuple[Order, Order]:
     """A culprit and a bystander, after the first crash, which ended both."""
     gate, beside, culprits = bench.path(), bench.path(), bench.path()
     bystander = bench.begin(bench.order("deaf", {"here": str(beside), "until": str(bench.path())}))
-    eventually(beside.exists)
+    wait_for(beside.exists)
     culprit = bench.begin(bench.order("deaf", {"here": str(culprits), "until": str(gate), "crash": True}))
-    eventually(culprits.exists)
+    wait_for(culprits.exists)
     gate.touch()
     for one in (culprit, bystander):
         with pytest.raises(Interrupted, match=r"SIGSEGV.*alone") as raised:
@@ -50,9 +50,9 @@ def test_a_suspect_runs_alone_until_it_ended_by_itself(bench: Bench):
     alone = bench.begin(
         dataclasses.replace(again(bystander, 1), payload={"here": str(here), "until": str(gate)})
     )
-    eventually(here.exists)
+    wait_for(here.exists)
     waits = bench.begin(bench.order("deaf", {"here": str(beside), "until": str(gate)}))
-    eventually(lambda: len(bench.gpu._queue.waiting) == 1)
+    wait_for(lambda: len(bench.gpu._queue.waiting) == 1)
     assert bench.gpu._queue.next_step(waits.order) is None
     assert not beside.exists()
     gate.touch()
@@ -64,14 +64,14 @@ def test_a_suspect_waits_until_it_is_alone_and_nobody_passes_it(bench: Bench):
     _, bystander = crash_together(bench)
     gate, here = bench.path(), bench.path()
     first = bench.begin(bench.order("deaf", {"here": str(here), "until": str(gate)}))
-    eventually(here.exists)
+    wait_for(here.exists)
     suspect = bench.begin(
         dataclasses.replace(again(bystander, 1), payload={"here": str(bench.path()), "until": str(gate)})
     )
-    eventually(lambda: len(bench.gpu._queue.waiting) == 1)
+    wait_for(lambda: len(bench.gpu._queue.waiting) == 1)
     assert bench.gpu._queue.next_step(suspect.order) is None
     late = bench.begin(bench.order("deaf", {"here": str(bench.path()), "until": str(gate)}))
-    eventually(lambda: len(bench.gpu._queue.waiting) == 2)
+    wait_for(lambda: len(bench.gpu._queue.waiting) == 2)
     assert bench.gpu._queue.next_step(late.order) is None
     gate.touch()
     assert len({first.end(), suspect.end(), late.end()}) == 1
@@ -80,7 +80,7 @@ def test_a_suspect_waits_until_it_is_alone_and_nobody_passes_it(bench: Bench):
 def test_a_load_that_kills_the_process_is_a_suspect_beside_the_runs(bench: Bench):
     gate, here = bench.path(), bench.path()
     going = bench.begin(bench.order("deaf", {"here": str(here), "until": str(gate)}))
-    eventually(here.exists)
+    wait_for(here.exists)
     loader = bench.order("bad_load_crashes")
     for expected in (Interrupted, ProcessDied, ProcessDied):
         with pytest.raises(expected):

@@ -12,7 +12,7 @@ from gpu_host.local.device import Memory
 from gpu_host.local.gpu import LocalGpu
 from gpu_host.local.loaded_models import Knobs
 from tests.gpu_host.local.conftest import MODELS, Bench, Going
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 CONTEXT, WEIGHTS = 600.0, 150.0
 
@@ -88,7 +88,7 @@ def test_what_a_running_model_uses_is_no_leak_of_another(card: Card, bench: Benc
     run(card, bench, "keeps_context")
     gate = bench.path()
     going = begin(card, bench, "large_runs", {"until": str(gate)})
-    eventually(lambda: len(card.gpu.running()) == 1)
+    wait_for(lambda: len(card.gpu.running()) == 1)
     card.more = 600.0
     card.gpu.tick()
     gate.touch()

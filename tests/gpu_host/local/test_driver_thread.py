@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gpu_host.local.nvml import DriverThread, Unanswered
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_everybody_gives_up_at_once_until_the_driver_answers_again(driver: Drive
         with pytest.raises(Unanswered):
             driver.ask(lambda: asked.append("in vain"), 60.0)
     answers.set()
-    eventually(lambda: answered(driver))
+    wait_for(lambda: answered(driver))
     assert asked == []
 
 
@@ -61,5 +61,5 @@ def test_what_waited_behind_another_in_vain_is_not_asked_later(driver: DriverThr
         driver.ask(lambda: asked.append("late"), 0.2)
     answers.set()
     first.join(20)
-    assert eventually(lambda: answered(driver))
+    assert wait_for(lambda: answered(driver))
     assert asked == []

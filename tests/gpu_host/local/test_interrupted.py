@@ -11,7 +11,7 @@ from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
 from gpus.errors import GpuError, Interrupted
 from tests.gpu_host.local.conftest import Bench, Going
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def costs_nothing(going: Going) -> None:
 
 def test_a_cancel_ends_a_load(bench: Bench):
     going = bench.begin(bench.order("slow_load"))
-    eventually((bench.folder / "loading").exists)
+    wait_for((bench.folder / "loading").exists)
     going.abort.fire()
     costs_nothing(going)
     assert bench.gpu.session is None
@@ -41,10 +41,10 @@ def test_a_cancel_ends_a_load(bench: Bench):
 def test_a_cancel_does_not_end_a_load_beside_a_run(bench: Bench):
     gate, here = bench.path(), bench.path()
     beside = bench.begin(bench.order("twice", {"here": str(here), "until": str(gate)}))
-    eventually(here.exists)
+    wait_for(here.exists)
     session = bench.gpu.session
     going = bench.begin(bench.order("slow_load"))
-    eventually((bench.folder / "loading").exists)
+    wait_for((bench.folder / "loading").exists)
     going.abort.fire()
     gate.touch()
     assert beside.end() == str(here)
@@ -60,7 +60,7 @@ def test_a_cancel_ends_a_spawn(bench: Bench, tmp_path: Path):
         output_root=tmp_path,
     )
     going = Going(gpu, bench.order("slow_import"))
-    eventually((bench.folder / "importing").exists)
+    wait_for((bench.folder / "importing").exists)
     going.abort.fire()
     costs_nothing(going)
     assert gpu.session is None
@@ -68,6 +68,6 @@ def test_a_cancel_ends_a_spawn(bench: Bench, tmp_path: Path):
 
 def test_a_worker_that_stops_during_a_load_costs_nothing(bench: Bench):
     going = bench.begin(bench.order("slow_load"))
-    eventually((bench.folder / "loading").exists)
+    wait_for((bench.folder / "loading").exists)
     bench.gpu.stop()
     costs_nothing(going)

@@ -14,7 +14,7 @@ from gpu_host.local.process_owner import Overdue
 from gpus.errors import GpuBusy
 from gpus.runners.base import Abort
 from tests.gpu_host.local.conftest import MODELS, Bench, Going
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 
 class Card:
@@ -96,7 +96,7 @@ def test_a_busy_gpu_is_not_judged(gpu: LocalGpu, card: Card, bench: Bench):
     gpu.start()
     gate, here = bench.path(), bench.path()
     going = Going(gpu, bench.order("twice", {"here": str(here), "until": str(gate)}))
-    eventually(here.exists)
+    wait_for(here.exists)
     card.answers = ["CUDA error 719"]
     assert gpu.probe() is None
     gate.touch()

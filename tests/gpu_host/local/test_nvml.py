@@ -13,7 +13,7 @@ from gpu_host.local import nvml as xids_module
 from gpu_host.local.device import CPU, NoSuchDevice, choose_device
 from gpu_host.local.nvml import Nvml, NvmlError, VramGauge
 from gpu_host.local.telemetry import MachineMeter, measure
-from tests.gpu_host.local.fake_nvml import Card, FakeNvml
+from tests.support.fake_nvml import Card, FakeNvml
 
 OURS = os.getsid(0)
 

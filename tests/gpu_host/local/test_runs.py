@@ -27,7 +27,7 @@ from gpus.errors import (
 )
 from gpus.runners.base import Abort
 from tests.gpu_host.local.conftest import MODELS, Bench
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 
 def test_a_run_brings_its_result_and_tells_of_itself(bench: Bench):
@@ -109,7 +109,7 @@ def test_a_sticky_gpu_error_replaces_the_process(bench: Bench):
 
 def test_garbage_on_standard_output_goes_to_the_log_and_not_into_the_protocol(bench: Bench):
     assert bench.wild("garbage") == "clean"
-    eventually(lambda: any("hello garbage" in line for line in bench.lines))
+    wait_for(lambda: any("hello garbage" in line for line in bench.lines))
     assert bench.wild("echo")
     assert len(bench.lines) < 200, "floods are cut"
 
@@ -118,7 +118,7 @@ def test_garbage_on_standard_output_goes_to_the_log_and_not_into_the_protocol(be
 def test_a_run_that_is_asked_to_stop_and_heeds_it_leaves_the_process_alone(bench: Bench):
     pid, here = bench.wild("echo"), bench.path()
     going = bench.begin(bench.order("wild", {"do": "waits", "here": str(here)}))
-    eventually(here.exists)
+    wait_for(here.exists)
     going.abort.fire()
     with pytest.raises(Interrupted):
         going.end()
@@ -135,9 +135,9 @@ def test_a_handler_that_cancels_itself_fails_its_run(bench: Bench):
 def test_a_run_that_ignores_its_cancel_is_killed_and_a_bystander_pays_nothing(bench: Bench):
     here, open_gate, beside = bench.path(), bench.path(), bench.path()
     bystander = bench.begin(bench.order("twice", {"here": str(beside), "until": str(open_gate)}))
-    eventually(beside.exists)
+    wait_for(beside.exists)
     going = bench.begin(bench.order("wild", {"do": "hangs", "here": str(here)}))
-    eventually(here.exists)
+    wait_for(here.exists)
     pid_before = bench.gpu.session
     going.abort.fire()
     with pytest.raises(Interrupted):
@@ -200,7 +200,7 @@ def test_what_a_handler_forks_neither_speaks_nor_outlives_the_process(bench: Ben
     assert bench.wild("echo")
     with pytest.raises(ProcessDied):
         bench.wild("crashes")
-    eventually(lambda: not Path(f"/proc/{stays}").exists())
+    wait_for(lambda: not Path(f"/proc/{stays}").exists())
 
 
 def test_a_process_ends_with_all_it_started_when_its_worker_lets_go_of_the_lifeline(bench: Bench):
@@ -247,7 +247,7 @@ def test_a_warden_that_model_code_stopped_ends_with_its_killed_worker():
         warden = int(worker.stdout.readline())
         os.kill(warden, signal.SIGSTOP)
         worker.kill()
-    eventually(lambda: not members(warden))
+    wait_for(lambda: not members(warden))
 
 
 def test_a_load_that_fails_fails_its_run_only(bench: Bench):

@@ -18,8 +18,8 @@ from gpu_host.local.watchdog import READ_SECONDS, Watchdog
 from gpus.errors import GpuBusy, Interrupted
 from gpus.runners.base import Abort
 from tests.gpu_host.local.conftest import MODELS, Going
-from tests.gpu_host.local.fake_nvml import HANGS_SECONDS, Card, FakeNvml
-from tests.gpu_host.node.caller import eventually
+from tests.support.fake_nvml import HANGS_SECONDS, Card, FakeNvml
+from tests.support.waiting import wait_for
 
 ANSWER_SECONDS = 1.5
 SOON = HANGS_SECONDS / 2
@@ -63,11 +63,11 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 def test_a_cancel_reaches_a_run_while_the_driver_hangs(box: Box, tmp_path: Path):
     running = Going(box.gpu, order("wild", {"do": "waits", "here": str(tmp_path / "here")}))
-    eventually((tmp_path / "here").exists)
+    wait_for((tmp_path / "here").exists)
     box.library.answers.clear()
     asked = box.library.asked
     waits = Going(box.gpu, order("a"))  # the memory for it is looked at with the lock of the GPU held
-    eventually(lambda: box.library.asked > asked)
+    wait_for(lambda: box.library.asked > asked)
     began = time.monotonic()
     running.abort.fire()
     with pytest.raises(Interrupted):
@@ -102,7 +102,7 @@ def test_it_says_why_takes_no_job_and_recovers(box: Box):
         box.run("wild", {"do": "echo"})
     assert time.monotonic() - began < SOON
     box.library.answers.set()
-    eventually(lambda: box.look() or not box.gpu.sick)
+    wait_for(lambda: box.look() or not box.gpu.sick)
     assert box.run("wild", {"do": "echo"})
 
 

@@ -11,7 +11,7 @@ from gpu_host.local.device import members
 from gpu_host.local.orders import Stopped
 from gpus.errors import GpuBusy, RunTimedOut
 from tests.gpu_host.local.conftest import Bench
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 NOBODY = 2**22 + 1
 """A pid above the largest that Linux gives."""
@@ -29,7 +29,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_nothing_begins_before_it_is_gone_and_its_slot_is_not_free(bench: Bench, left: list[int]):
     here = bench.path()
     going = bench.begin(bench.order("wild", {"do": "hangs", "here": str(here)}))
-    eventually(here.exists)
+    wait_for(here.exists)
     session = bench.gpu.session
     left.append(NOBODY)
     try:
@@ -40,7 +40,7 @@ def test_nothing_begins_before_it_is_gone_and_its_slot_is_not_free(bench: Bench,
         assert bench.gpu.session == session
     finally:
         left.clear()
-    eventually(lambda: bench.gpu.session is None)
+    wait_for(lambda: bench.gpu.session is None)
     assert bench.gpu.running() == []
     assert bench.wild("echo")
 
@@ -54,7 +54,7 @@ def test_a_run_past_its_limit_in_a_process_that_stays_is_suspect(bench: Bench, l
         assert raised.value.suspect
     finally:
         left.clear()
-    eventually(lambda: bench.gpu.session is None)
+    wait_for(lambda: bench.gpu.session is None)
 
 
 def test_what_is_over_and_not_reaped_is_not_there(tmp_path: Path):

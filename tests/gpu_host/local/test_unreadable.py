@@ -12,7 +12,7 @@ from gpu_host.local.gpu import LocalGpu
 from gpus.errors import GpuBusy, ProcessDied
 from gpus.runners.base import Abort
 from tests.gpu_host.local.conftest import MODELS, Bench
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 
 class Moody:
@@ -81,7 +81,7 @@ def test_an_unload_while_the_device_cannot_be_read_replaces_the_process(bench: B
 def test_a_reader_that_breaks_ends_its_process_and_the_run(bench: Bench, monkeypatch):
     here = bench.path()
     going = bench.begin(bench.order("wild", {"do": "waits", "here": str(here)}))
-    eventually(here.exists)
+    wait_for(here.exists)
     process: Any = bench.gpu._owner.process
 
     def broken(frame: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpu_host.local.gpu import LocalGpu
 from gpus.errors import OutOfMemory, ProcessDied
 from tests.gpu_host.local.conftest import Bench
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -37,10 +37,10 @@ def test_two_models_that_do_not_fit_together_take_turns(bench: Bench):
 def test_a_run_that_needs_the_room_of_another_waits_for_its_end(bench: Bench):
     gate = bench.path()
     holding = [bench.begin(bench.order(model, {"until": str(gate)})) for model in ("a", "b")]
-    eventually(lambda: len(bench.gpu.running()) == 2)
+    wait_for(lambda: len(bench.gpu.running()) == 2)
     third = bench.begin(bench.order("c"))
     behind = bench.begin(bench.order("a"))
-    eventually(lambda: len(bench.gpu._queue.waiting) == 2)
+    wait_for(lambda: len(bench.gpu._queue.waiting) == 2)
     assert "c" not in bench.gpu.warm()
     gate.touch()
     assert [going.end()["model"] for going in (*holding, third, behind)] == ["a", "b", "c", "a"]
@@ -53,11 +53,11 @@ def test_nobody_passes_a_run_that_waits_for_room(bench: Bench):
         bench.begin(bench.order("twice", {"here": str(here), "until": str(gate)})),
         *(bench.begin(bench.order(model, {"until": str(gate)})) for model in ("a", "b")),
     ]
-    eventually(lambda: len(bench.gpu.running()) == 3)
+    wait_for(lambda: len(bench.gpu.running()) == 3)
     waiting = bench.begin(bench.order("c"))
-    eventually(lambda: [order.model for order in bench.gpu._queue.waiting] == ["c"])
+    wait_for(lambda: [order.model for order in bench.gpu._queue.waiting] == ["c"])
     behind = bench.begin(bench.order("twice", {"here": str(late), "until": str(gate)}))
-    eventually(lambda: [order.model for order in bench.gpu._queue.waiting] == ["c", "twice"])
+    wait_for(lambda: [order.model for order in bench.gpu._queue.waiting] == ["c", "twice"])
     assert bench.gpu._queue.next_step(behind.order) is None
     assert not late.exists()
     gate.touch()
@@ -68,7 +68,7 @@ def test_nobody_passes_a_run_that_waits_for_room(bench: Bench):
 def test_a_model_runs_as_often_at_once_as_it_says(bench: Bench):
     gate, paths = bench.path(), [bench.path() for _ in range(3)]
     going = [bench.begin(bench.order("twice", {"here": str(path), "until": str(gate)})) for path in paths]
-    eventually(lambda: sum(path.exists() for path in paths) == 2)
+    wait_for(lambda: sum(path.exists() for path in paths) == 2)
     assert len(bench.gpu.running()) == 2
     gate.touch()
     assert [one.end() for one in going] == [str(path) for path in paths]
@@ -116,7 +116,7 @@ def test_what_could_begin_at_once_is_told_and_a_process_that_died_has_nothing(be
     assert bench.gpu.ready() == ["b", "a"]
     gate = bench.path()
     going = bench.begin(bench.order("a", {"until": str(gate)}))
-    eventually(bench.gpu.running)
+    wait_for(bench.gpu.running)
     assert bench.gpu.ready() == ["b"]
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(ProcessDied):
@@ -150,7 +150,7 @@ def test_a_load_that_runs_out_of_memory_is_tried_without_the_idle_models(bench: 
     bench.run("a")
     assert bench.gpu.release_memory()
     busy = bench.begin(bench.order("a", {"until": str(gate)}))
-    eventually(lambda: len(bench.gpu.running()) == 1)
+    wait_for(lambda: len(bench.gpu.running()) == 1)
     with pytest.raises(OutOfMemory, match="too little"):
         bench.run("understated")
     gate.touch()

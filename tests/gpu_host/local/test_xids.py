@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_host.local.nvml import ANY_INSTANCE, Nvml, NvmlError, sick_by
-from tests.gpu_host.local.fake_nvml import Card, FakeNvml
+from tests.support.fake_nvml import Card, FakeNvml
 
 
 def test_each_is_counted_from_the_first_reading_on():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import itertools
 import json
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -58,12 +57,3 @@ class Caller:
         found = self.ask("GET", "/health").body
         assert isinstance(found, dict)
         return found
-
-
-def eventually(look: Callable[[], Any], *, seconds: float = 60.0) -> Any:
-    """The first true answer; fails if none comes."""
-    until = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.005)
-    return found

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 HANG = {"fault": "hang"}
 
@@ -27,12 +27,12 @@ def test_the_dispatcher_is_refused_while_all_slots_are_busy(start):
 def test_direct_callers_queue_and_go_before_the_dispatcher(start):
     node = start(slots=1)
     running = node.later(node.dispatch, HANG, X_Job_Id="first")
-    eventually(lambda: node.health()["active_jobs"] == 1)
+    wait_for(lambda: node.health()["active_jobs"] == 1)
     waiting = []
     for number in range(3):
         payload = {"seconds": 0.05, "echo": number}
         waiting.append(node.later(node.direct, payload, X_Job_Id=f"direct-{number}"))
-        eventually(lambda count=number + 1: node.health()["direct_queue"] == count)
+        wait_for(lambda count=number + 1: node.health()["direct_queue"] == count)
     assert node.dispatch({}).status == 503
     node.ask("POST", "/cancel/first")
     assert [one.result().body["result"]["echo"] for one in waiting] == [0, 1, 2]
@@ -67,13 +67,13 @@ def test_a_waiting_caller_can_be_cancelled(start):
 def test_a_caller_that_left_the_queue_gets_nothing_run(start):
     node = start(slots=1)
     node.later(node.dispatch, HANG, X_Job_Id="first")
-    eventually(lambda: node.health()["active_jobs"] == 1)
+    wait_for(lambda: node.health()["active_jobs"] == 1)
     sock = socket.create_connection(("127.0.0.1", node.node.port))
     sock.sendall(b"POST /generate HTTP/1.1\r\nContent-Length: 14\r\n\r\n" + b'{"seconds": 0}')
-    eventually(lambda: node.health()["direct_queue"] == 1)
+    wait_for(lambda: node.health()["direct_queue"] == 1)
     sock.close()
     node.ask("POST", "/cancel/first")
-    eventually(lambda: [entry["outcome"] for entry in node.node.runs()] == ["cancelled", "cancelled"])
+    wait_for(lambda: [entry["outcome"] for entry in node.node.runs()] == ["cancelled", "cancelled"])
 
 
 def test_many_dispatchers_never_run_more_than_the_slots(start):
@@ -104,7 +104,7 @@ def test_a_handler_that_does_not_stop_keeps_its_slot(start, gate):
     assert (answer.status, answer.body) == (202, {"status": "cancelling", "running": True})
     assert node.health()["active_jobs"] == 1
     gate.release.set()
-    eventually(lambda: node.ask("GET", f"/status/{run}").body["status"] == "success")
+    wait_for(lambda: node.ask("GET", f"/status/{run}").body["status"] == "success")
 
 
 @pytest.mark.parametrize(("fence", "status"), [("4", 409), ("5", 200), ("6", 200)])
@@ -143,10 +143,10 @@ def test_a_draining_node_lets_its_runs_end_and_their_results_be_fetched(start):
     node = start(slots=2, mode="async")
     run = node.dispatch({"seconds": 0.2}).body["job_id"]
     drained = node.threads.submit(node.node.drain, 10)
-    eventually(lambda: node.health()["status"] == "draining")
+    wait_for(lambda: node.health()["status"] == "draining")
     assert node.dispatch({}).status == 503
     assert node.direct({}).status == 503
-    eventually(lambda: node.health()["active_jobs"] == 0)
+    wait_for(lambda: node.health()["active_jobs"] == 0)
     assert not drained.done(), "nobody has fetched the result yet"
     assert node.ask("GET", f"/status/{run}").body["status"] == "success"
     assert drained.result() is True

@@ -15,8 +15,9 @@ import pytest
 from gpu_host.node import http_server
 from gpu_host.node.config import TOKEN_VARIABLE, ConfigError, NodeConfig, token_from
 from gpu_host.node.http_server import Callers, HttpServer, reply_json
-from tests.gpu_host.node.caller import Caller, eventually
-from tests.sockets import until_closed
+from tests.gpu_host.node.caller import Caller
+from tests.support.sockets import until_closed
+from tests.support.waiting import wait_for
 
 SIMULATOR = "gpu_host.node.simulator:run"
 Start = Callable[..., Caller]
@@ -220,9 +221,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_node_has_so_many_connections_and_the_oldest_idle_one_goes(start: Start, patient: None) -> None:
     caller = start(max_connections=2)
     oldest, second = connect(caller), None
-    eventually(lambda: len(caller.node._http.callers._threads) == 1)
+    wait_for(lambda: len(caller.node._http.callers._threads) == 1)
     second = connect(caller)
-    eventually(lambda: len(caller.node._http.callers._threads) == 2)
+    wait_for(lambda: len(caller.node._http.callers._threads) == 2)
     assert caller.ask("GET", "/health").status == 200
     assert until_closed(oldest) == b""
     second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")

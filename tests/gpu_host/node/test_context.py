@@ -12,9 +12,9 @@ import pytest
 
 from gpu_host.local.output import KEPT_SECONDS
 from gpu_host.node import server
-from tests.gpu_host.node.caller import eventually
 from tests.gpu_host.node.test_process import start as start_process
 from tests.gpu_host.node.test_process import stop as stop_process
+from tests.support.waiting import wait_for
 
 SAYS = "tests.gpu_host.node.custom_handlers:says"
 
@@ -33,7 +33,7 @@ def test_its_files_are_removed_an_hour_after_its_end(start, monkeypatch: pytest.
     assert (old / "image.png").read_bytes() == b"png"
     ago = time.time() - KEPT_SECONDS - 1
     os.utime(old, (ago, ago))
-    eventually(lambda: not old.exists())
+    wait_for(lambda: not old.exists())
     assert young.exists()
 
 
@@ -47,7 +47,7 @@ def test_the_files_of_a_run_that_goes_on_stay(start, monkeypatch: pytest.MonkeyP
     ended.mkdir()
     for path in (folder, ended):
         os.utime(path, (0, 0))
-    eventually(lambda: not ended.exists())
+    wait_for(lambda: not ended.exists())
     assert folder.exists()
 
 

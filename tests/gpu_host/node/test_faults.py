@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gpu_host.node.faults import BadOrder, FaultPlan
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 NO_ANSWER = (http.client.HTTPException, OSError)
 
@@ -38,7 +38,7 @@ def test_a_restart_takes_as_long_as_it_is_told(start):
     port, began = node.node.port, time.monotonic()
     with pytest.raises(NO_ANSWER):
         node.dispatch({"fault": "restart", "down_seconds": 0.3})
-    assert eventually(lambda: _health_if_up(node))["active_jobs"] == 0
+    assert wait_for(lambda: _health_if_up(node))["active_jobs"] == 0
     assert time.monotonic() - began >= 0.3
     assert node.node.port == port
 
@@ -62,7 +62,7 @@ def test_the_reply_with_the_result_is_spoilt(start, mode):
         if mode == "sync":
             return answer
         path = f"/status/{answer.body['job_id']}"
-        eventually(lambda: node.health()["active_jobs"] == 0)
+        wait_for(lambda: node.health()["active_jobs"] == 0)
         return node.ask("GET", path)
 
     assert result_of({"fault": "slow", "drip_seconds": 0.1}).body["status"] == "success"
@@ -78,7 +78,7 @@ def test_the_run_fails(start, mode, fault, code):
     answer = node.dispatch({"seconds": 0, "fault": fault}).body
     if mode == "async":
         path = f"/status/{answer['job_id']}"
-        answer = eventually(lambda: (b := node.ask("GET", path).body)["status"] == "failed" and b)
+        answer = wait_for(lambda: (b := node.ask("GET", path).body)["status"] == "failed" and b)
     assert answer["error_code"] == code
 
 

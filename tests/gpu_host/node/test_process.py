@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 ROOT = Path(__file__).parents[3]
 SIMULATOR = "gpu_host.node.simulator:run"
@@ -113,7 +113,7 @@ def test_a_node_whose_output_nobody_reads_lets_its_runs_end():
         request = urllib.request.Request(f"{url}/x", b'{"seconds": 2, "echo": 1}', method="POST")
         with ThreadPoolExecutor(1) as threads:
             answer = threads.submit(lambda: urllib.request.urlopen(request, timeout=20).read())
-            eventually(lambda: get(f"{url}/health")["active_jobs"] == 1)
+            wait_for(lambda: get(f"{url}/health")["active_jobs"] == 1)
             process.send_signal(signal.SIGTERM)
             assert json.loads(answer.result())["status"] == "success"
     finally:
@@ -138,7 +138,7 @@ def test_the_demo_fleet_serves_its_models_lean_and_without_django(tmp_path):
     ready = tmp_path / "ready.json"
     process = start("-m", "gpu_host.node.demo", "--ready-file", str(ready), "--zimg", "1", "--trellis", "0")
     try:
-        found = json.loads(eventually(lambda: ready.exists() and ready.read_text()))
+        found = json.loads(wait_for(lambda: ready.exists() and ready.read_text()))
         assert found["pid"] == process.pid
         servers = {server["model"]: server for server in found["servers"]}
         assert {model: server["slots"] for model, server in servers.items()} == {
@@ -169,7 +169,7 @@ def test_the_demo_fleet_moves_from_a_taken_port_and_comes_back_to_where_it_was_r
         command = ["-m", "gpu_host.node.demo", "--port-base", str(wanted), "--ready-file", str(ready)]
         process = start(*command, "--move", "--trellis", "0", "--ltx2", "0")
         try:
-            eventually(lambda: ready.exists() and ready.read_text() != before)
+            wait_for(lambda: ready.exists() and ready.read_text() != before)
         finally:
             stop(process)
         return [server["endpoint"] for server in json.loads(ready.read_text())["servers"]]
@@ -184,7 +184,7 @@ def test_the_demo_fleet_moves_from_a_taken_port_and_comes_back_to_where_it_was_r
             starts.append(serve(port - 1))
             return starts[-1] == starts[-2]
 
-        eventually(comes_back)
+        wait_for(comes_back)
 
 
 def test_the_demo_fleet_ends_with_its_parent(tmp_path):
@@ -198,13 +198,13 @@ def test_the_demo_fleet_ends_with_its_parent(tmp_path):
         "time.sleep(60)",
     )
     try:
-        found = json.loads(eventually(lambda: ready.exists() and ready.read_text()))
+        found = json.loads(wait_for(lambda: ready.exists() and ready.read_text()))
     finally:
         parent.kill()
         parent.wait()
         if parent.stdout:
             parent.stdout.close()
-    eventually(lambda: not _serves(found["servers"][0]["endpoint"]))
+    wait_for(lambda: not _serves(found["servers"][0]["endpoint"]))
 
 
 def test_nothing_of_the_node_needs_django():

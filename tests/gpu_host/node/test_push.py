@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpu_host.node import work
-from tests.gpu_host.node.caller import eventually
-from tests.gpus.runners.raw_server import RawServer
+from tests.support.servers.raw_server import RawServer
+from tests.support.waiting import wait_for
 
 
 class Receiver(RawServer):
@@ -60,7 +60,7 @@ def test_a_push_is_tried_again(start, receiver):
     node = start(mode="async")
     receiver.statuses = [500, 503]
     run = node.dispatch({"seconds": 0}, X_Callback_Url=receiver.url).body["job_id"]
-    eventually(lambda: len(receiver.requests) == 3)
+    wait_for(lambda: len(receiver.requests) == 3)
     assert node.ask("GET", f"/status/{run}").body["status"] == "success", "it can be polled all the while"
 
 
@@ -80,7 +80,7 @@ def test_a_push_ends(start, receiver, statuses, requests, delivered):
 def test_a_url_that_leads_nowhere_harms_nobody(start, receiver, url):
     node = start(mode="async")
     run = node.dispatch({"seconds": 0}, X_Callback_Url=url).body["job_id"]
-    eventually(lambda: node.ask("GET", f"/status/{run}").body["status"] == "success")
+    wait_for(lambda: node.ask("GET", f"/status/{run}").body["status"] == "success")
 
 
 def test_a_sync_result_is_pushed_only_if_its_caller_has_gone(start, gate, receiver):
@@ -108,7 +108,7 @@ def test_a_cancelled_run_is_not_pushed(start, receiver):
 def test_a_node_may_be_told_not_to_push(start, receiver):
     quiet = start(mode="async", push=False)
     run = quiet.dispatch({"seconds": 0}, X_Callback_Url=receiver.url).body["job_id"]
-    eventually(lambda: quiet.ask("GET", f"/status/{run}").body["status"] == "success")
+    wait_for(lambda: quiet.ask("GET", f"/status/{run}").body["status"] == "success")
     loud = start(mode="async")
     loud.dispatch({"seconds": 0}, X_Callback_Url=receiver.url)
     assert receiver.asked.wait(30)

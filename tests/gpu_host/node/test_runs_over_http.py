@@ -9,7 +9,7 @@ import pytest
 
 from gpu_host.node.http_server import Request
 from gpu_host.node.routes import Routes
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 CUSTOM = "tests.gpu_host.node.custom_handlers"
 
@@ -25,9 +25,9 @@ def test_an_async_node_answers_with_an_id_to_poll(start, gate):
     assert accepted["status"] == "processing"
     status = f"/status/{accepted['job_id']}"
     assert node.ask("GET", status).body["status"] == "processing"
-    eventually(lambda: node.ask("GET", status).body.get("progress") == 0.5)
+    wait_for(lambda: node.ask("GET", status).body.get("progress") == 0.5)
     gate.release.set()
-    assert eventually(lambda: node.ask("GET", status).body.get("result")) == {"x": 1}
+    assert wait_for(lambda: node.ask("GET", status).body.get("result")) == {"x": 1}
 
 
 def test_an_auto_node_answers_with_what_comes_first(start):
@@ -48,7 +48,7 @@ def test_a_polled_slot_is_free_before_its_result_is_out(start):
         accepted = node.dispatch({"seconds": 0})
         assert accepted.status == 200
         path = f"/status/{accepted.body['job_id']}"
-        eventually(lambda path=path: node.ask("GET", path).body["status"] == "success")
+        wait_for(lambda path=path: node.ask("GET", path).body["status"] == "success")
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_a_handler_that_ends_its_thread_ends_its_run_alone(start, mode, how):
         answer = node.dispatch(payload)
         if mode == "async":
             path = f"/status/{answer.body['job_id']}"
-            eventually(lambda path=path: node.ask("GET", path).body["status"] != "processing")
+            wait_for(lambda path=path: node.ask("GET", path).body["status"] != "processing")
             answer = node.ask("GET", path)
         assert (answer.status, answer.body["status"]) == (200, outcome)
     assert node.health()["active_jobs"] == 0
@@ -120,9 +120,9 @@ def test_a_repeated_attempt_gets_the_run_it_has(start, gate, monkeypatch):
 
     monkeypatch.setattr(node.node.admission, "admit", noted)
     first = node.later(node.dispatch, 1, Idempotency_Key="a", X_Job_Id="j")
-    eventually(lambda: node.health()["active_jobs"] == 1)
+    wait_for(lambda: node.health()["active_jobs"] == 1)
     during = node.later(node.dispatch, 2, Idempotency_Key="a", X_Job_Id="j")
-    eventually(lambda: len(admitted) == 2)
+    wait_for(lambda: len(admitted) == 2)
     gate.release.set()
     after = node.dispatch(3, Idempotency_Key="a", X_Job_Id="j")
     assert first.result().body == during.result().body == after.body
@@ -134,7 +134,7 @@ def test_a_repeated_attempt_of_an_async_run_gets_its_id_and_then_its_result(star
     node = start(mode="async")
     first = node.dispatch({"seconds": 0.2}, Idempotency_Key="a").body
     assert node.dispatch({"seconds": 0.2}, Idempotency_Key="a").body["job_id"] == first["job_id"]
-    eventually(lambda: node.dispatch({"seconds": 0.2}, Idempotency_Key="a").body["status"] == "success")
+    wait_for(lambda: node.dispatch({"seconds": 0.2}, Idempotency_Key="a").body["status"] == "success")
     assert len(node.node.runs()) == 1
 
 
@@ -151,7 +151,7 @@ def test_old_runs_are_forgotten(start):
     ids = []
     for _ in range(3):
         ids.append(node.dispatch({"seconds": 0}).body["job_id"])
-        eventually(lambda: node.ask("GET", f"/status/{ids[-1]}").body["status"] == "success")
+        wait_for(lambda: node.ask("GET", f"/status/{ids[-1]}").body["status"] == "success")
     assert [node.ask("GET", f"/status/{one}").status for one in ids] == [404, 200, 200]
 
 

@@ -7,8 +7,8 @@ import pytest
 from gpus.leasing.values import Circuit, Circuits
 from gpus.models import AuditEntry
 from gpus.protocol import CircuitState
-from tests.builders import make_model, make_server
 from tests.jobs.api.conftest import Account, World, acme, operator, other, world
+from tests.support.factories import make_model, make_server
 
 __all__ = ["acme", "operator", "other", "world"]
 ADMIN = "/api/v1/admin"

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from gpus.models import AuditEntry, Server
-from tests.builders import make_model, make_server
 from tests.jobs.api.conftest import Account, World, operator, world
 from tests.jobs.api.test_bad_input import problem
+from tests.support.factories import make_model, make_server
 
 __all__ = ["operator", "world"]
 

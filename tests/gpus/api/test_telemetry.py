@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpus.leasing.values import Measured
-from tests.builders import make_model, make_server
 from tests.jobs.api.conftest import Account, World, operator, world
 from tests.jobs.api.test_bad_input import problem
+from tests.support.factories import make_model, make_server
 
 __all__ = ["operator", "world"]
 

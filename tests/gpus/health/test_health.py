@@ -27,8 +27,9 @@ from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import Clock
 from gpus.runners.http_runner import read_health
 from gpus.runners.transport import HttpTransport
-from tests.builders import AbsentLeases, ManualClock, make_model, make_server
-from tests.gpus.health.health_server import HealthServer
+from tests.support.factories import make_model, make_server
+from tests.support.fakes import AbsentLeases, ManualClock
+from tests.support.servers.health_server import HealthServer
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CLOSED = "http://127.0.0.1:9/run"

@@ -14,7 +14,7 @@ from gpus.protocol import DesiredState
 from gpus.registry.index_sync import index_spec, read_paused
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import register_server
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db
 

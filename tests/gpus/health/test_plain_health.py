@@ -13,11 +13,11 @@ from gpus.models import Server
 from gpus.registry import queries
 from gpus.runners.health_probe import Health
 from gpus.runners.refusals import SET_ITS_HEADERS
-from tests.builders import make_model, make_server
-from tests.gpus.health.health_server import HealthServer
-from tests.gpus.runners.llm_server import LlmServer
-from tests.plain_server import PlainServer
-from tests.ports import free_port
+from tests.support.factories import make_model, make_server
+from tests.support.ports import free_port
+from tests.support.servers.health_server import HealthServer
+from tests.support.servers.llm_server import LlmServer
+from tests.support.servers.plain_server import PlainServer
 
 pytestmark = pytest.mark.django_db
 

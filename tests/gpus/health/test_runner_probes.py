@@ -17,9 +17,9 @@ from gpus.runners.health_probe import Get, Health
 from gpus.runners.ollama_http import has_model
 from gpus.runners.openai_http import OpenAiRunner
 from gpus.runners.transport import HttpTransport
-from tests.builders import make_model, make_server
-from tests.gpus.runners.cog_server import CogServer
-from tests.gpus.runners.llm_server import LlmServer
+from tests.support.factories import make_model, make_server
+from tests.support.servers.cog_server import CogServer
+from tests.support.servers.llm_server import LlmServer
 
 pytestmark = pytest.mark.django_db
 

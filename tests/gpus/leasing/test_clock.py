@@ -21,7 +21,7 @@ from gpus.leasing.clock import (
     SharedClock,
     time_of,
 )
-from tests.builders import ManualClock
+from tests.support.fakes import ManualClock
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

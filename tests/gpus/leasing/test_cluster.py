@@ -15,7 +15,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import time_of
 from gpus.leasing.connect import connect
 from gpus.protocol import PoolSpec
-from tests.ports import free_port
+from tests.support.ports import free_port
 from verification.proving.cluster import NODES, ClusterValkeys, move_slot
 
 from .rig import POOL, WORKER, Rig

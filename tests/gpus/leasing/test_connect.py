@@ -16,7 +16,7 @@ from gpus.leasing import connect as connect_module
 from gpus.leasing import keys, store
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisFleets
-from tests.sentinels import NEVER_SECONDS, watched
+from tests.support.servers.sentinels import NEVER_SECONDS, watched
 
 from .rig import Rig
 

@@ -14,7 +14,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing import connect as connect_module
 from gpus.leasing.connect import connect
 from gpus.leasing.scripts import _ask
-from tests.sentinels import NEVER_SECONDS, direct, wait_until, watched
+from tests.support.servers.sentinels import NEVER_SECONDS, direct, wait_until, watched
 
 from .rig import POOL, Rig
 

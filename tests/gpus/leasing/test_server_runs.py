@@ -17,8 +17,8 @@ from gpus.leasing.connect import connect
 from gpus.leasing.scripts import library_code, library_name
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Ticket
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 from .rig import POOL, Rig
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def kept_by_the_database(db: None) -> None:
-    """As the migration leaves it: the tests' database has let go of a part (`tests.emptying`)."""
+    """As the migration leaves it: the tests' database has let go of a part (`tests.support.emptying`)."""
     (keeping,) = import_module("gpus.migrations.0006_audit_append_only").Migration.operations
     keeping.database_forwards("gpus", SimpleNamespace(connection=connection, execute=sql), None, None)
 

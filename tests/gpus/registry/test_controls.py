@@ -15,8 +15,8 @@ from gpus.registry import controls, queries
 from gpus.registry.index_sync import mirror_registry
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import configure_model, reset_model
-from tests.builders import make_model, make_server
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.factories import make_model, make_server
+from tests.support.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db
 BY = "user:ada"

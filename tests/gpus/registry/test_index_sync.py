@@ -10,9 +10,9 @@ from gpus.models import Pause, Server
 from gpus.protocol import PushOutcome
 from gpus.registry import controls
 from gpus.registry.index_sync import mirror, mirror_registry
-from tests.builders import make_model, make_server
 from tests.gpus.leasing.conftest import client
 from tests.gpus.leasing.rig import MODEL, POOL, Rig, counts
+from tests.support.factories import make_model, make_server
 
 __all__ = ["client"]
 pytestmark = pytest.mark.django_db

@@ -17,8 +17,8 @@ from gpus.registry import controls
 from gpus.registry.controls import switch_machine
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import register_server
-from tests.builders import make_model, make_server
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.factories import make_model, make_server
+from tests.support.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db
 BY = "user:ada"

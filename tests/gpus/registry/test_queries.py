@@ -7,7 +7,7 @@ from django.db.models import prefetch_related_objects
 
 from gpus.models import Placement, Server
 from gpus.registry import queries
-from tests.builders import make_model, make_server
+from tests.support.factories import make_model, make_server
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -13,7 +13,7 @@ from gpus.registry import queries
 from gpus.registry.index_sync import mirror_registry
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import configure_model, register_server, remove_server, reset_model
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db
 

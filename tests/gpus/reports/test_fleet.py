@@ -13,7 +13,7 @@ from gpus.leasing.values import Beat, SlotView
 from gpus.models import Pause, Pool, QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from gpus.reports import CellState, Fleet, cell_of, read_fleet
-from tests.builders import make_model, make_server
+from tests.support.factories import make_model, make_server
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpus.runners.connections import Pool
 from gpus.runners.transport import HttpTransport
-from tests.gpus.runners.raw_server import RawServer, Script
+from tests.support.servers.raw_server import RawServer, Script
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ from gpus.runners.base import (
 from gpus.runners.connections import Pool
 from gpus.runners.registry import ServerRunner, find_runner, runner_for
 from gpus.runners.transport import HttpTransport
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 _numbers = itertools.count(1)
 
@@ -181,9 +181,9 @@ def hold(stage: Stage) -> Driven:
     """A run that its server has begun, and that does not end by itself."""
     stage.prepare_hold()
     driven = Driven(stage, stage.request(stage.held_payload))
-    eventually(lambda: stage.running() == 1)
+    wait_for(lambda: stage.running() == 1)
     if driven.runner.is_polled:
-        eventually(lambda: driven.remote_id)
+        wait_for(lambda: driven.remote_id)
     return driven
 
 
@@ -201,7 +201,7 @@ class RunnerContract:
 
     def test_a_run_brings_its_result(self, stage: Stage) -> None:
         assert stage.is_right(drive(stage, stage.request()))
-        eventually(lambda: stage.running() == 0)
+        wait_for(lambda: stage.running() == 0)
 
     def test_it_calls_meanwhile_once_if_it_says_that_it_does(self, stage: Stage) -> None:
         called: list[int] = []
@@ -214,7 +214,7 @@ class RunnerContract:
             drive(stage, stage.request(stage.failing_payload))
         assert raised.value.counts
         assert not raised.value.suspect
-        eventually(lambda: stage.running() == 0)
+        wait_for(lambda: stage.running() == 0)
 
     def test_a_run_that_is_let_go_and_cancelled_runs_no_more(self, stage: Stage) -> None:
         driven = hold(stage)
@@ -222,7 +222,7 @@ class RunnerContract:
         if driven.runner.answer_ends_run:
             with pytest.raises(GpuError):
                 driven.result()
-        eventually(lambda: stage.running() == 0)
+        wait_for(lambda: stage.running() == 0)
 
     def test_nothing_is_run_after_an_abort(self, stage: Stage) -> None:
         abort = Abort()

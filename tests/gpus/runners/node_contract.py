@@ -30,7 +30,7 @@ from gpus.errors import (
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest
 from gpus.runners.registry import runner_for
-from tests.gpu_host.node.caller import eventually
+from tests.support.waiting import wait_for
 
 _numbers = itertools.count(1)
 
@@ -135,7 +135,7 @@ class NodeContract:
                 threads.submit(self._drive_quietly, bench, request, abort)
                 for request, abort in zip(hanging, aborts, strict=True)
             ]
-            eventually(lambda: bench.running() == 2)
+            wait_for(lambda: bench.running() == 2)
             with pytest.raises(GpuBusy) as raised:
                 bench.drive(bench.request())
             assert raised.value.retry_after_seconds == 1.0
@@ -154,12 +154,12 @@ class NodeContract:
     def test_a_reply_that_never_comes_lost_the_server(self, bench: Bench) -> None:
         with pytest.raises(ServerLost):
             bench.drive(bench.request({"seconds": 0, "fault": "drop_reply"}))
-        eventually(lambda: bench.outcomes() == ["success"])
+        wait_for(lambda: bench.outcomes() == ["success"])
 
     def test_a_server_that_restarts_under_a_run_lost_it(self, bench: Bench) -> None:
         with ThreadPoolExecutor(1) as threads:
             end = threads.submit(bench.drive, bench.request({"fault": "hang"}))
-            eventually(lambda: bench.running() == 1)
+            wait_for(lambda: bench.running() == 1)
             boot_id = bench.node.health()["boot_id"]
             bench.node.restart()
             with pytest.raises((ServerLost, PollFailed)) as raised:
@@ -205,7 +205,7 @@ class NodeContract:
         request = bench.request({"fault": "hang"})
         with ThreadPoolExecutor(1) as threads:
             end = threads.submit(bench.drive, request)
-            eventually(lambda: bench.running() == 1)
+            wait_for(lambda: bench.running() == 1)
             assert bench.runner.cancel(request, None) is True
             with pytest.raises(RunFailed, match="cancelled"):
                 end.result()
@@ -216,7 +216,7 @@ class NodeContract:
         with ThreadPoolExecutor(1) as threads:
             request = bench.request({"fault": "hang"})
             end = threads.submit(self._drive_quietly, bench, request, Abort())
-            eventually(lambda: bench.running() == 1)
+            wait_for(lambda: bench.running() == 1)
             earlier = dataclasses.replace(request, attempt_id="an-earlier-one")
             assert bench.runner.cancel(earlier, None) is True
             assert bench.running() == 1

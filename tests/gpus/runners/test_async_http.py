@@ -11,8 +11,8 @@ from gpus.protocol import ModelSpec
 from gpus.runners import http_runner
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
 from tests.gpu_host.node import custom_handlers
-from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.node_contract import Bench, NodeContract
+from tests.support.waiting import wait_for
 
 MODEL = ModelSpec(
     "m",
@@ -39,7 +39,7 @@ class TestAsyncHttpRunner(NodeContract):
         return request
 
     def wait_until_waiting(self, bench: Bench) -> None:
-        eventually(lambda: bench.node.faults.active() == [])
+        wait_for(lambda: bench.node.faults.active() == [])
 
     def wait_for_answer(self, bench: Bench, request: RunRequest, abort: Abort) -> None:
         bench.runner.poll(request, self.remote_id, abort=abort)
@@ -57,7 +57,7 @@ class TestAsyncHttpRunner(NodeContract):
         with pytest.raises(PollFailed) as raised:
             bench.runner.poll(request, remote_id, abort=Abort())
         assert not raised.value.gone
-        eventually(lambda: isinstance(bench.runner.poll(request, remote_id, abort=Abort()), Finished))
+        wait_for(lambda: isinstance(bench.runner.poll(request, remote_id, abort=Abort()), Finished))
 
     @pytest.mark.parametrize("fault", ["drop_reply", "hang", "slow"])
     def test_a_poll_without_answer_may_be_repeated(
@@ -117,9 +117,9 @@ def test_a_run_is_polled_until_its_end() -> None:
             return bench.runner.poll(request, remote_id, abort=Abort())
 
         assert isinstance(poll(), StillRunning)
-        assert eventually(lambda: getattr(poll(), "progress", None)) == 0.5, "the progress is passed on"
+        assert wait_for(lambda: getattr(poll(), "progress", None)) == 0.5, "the progress is passed on"
         custom_handlers.release.set()
-        eventually(lambda: poll() == Finished({"x": 1}))
+        wait_for(lambda: poll() == Finished({"x": 1}))
 
 
 def test_an_async_model_on_a_server_that_answers_at_once_is_finished() -> None:

@@ -12,8 +12,8 @@ from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, RunRequest, StillRunning
 from gpus.runners.cog_http import CogRunner
 from gpus.runners.registry import runner_for
-from tests.gpu_host.node.caller import eventually
-from tests.gpus.runners.cog_server import CogServer
+from tests.support.servers.cog_server import CogServer
+from tests.support.waiting import wait_for
 
 SPEC = ModelSpec("m", "m", model_type="cog", poll_interval=5.0)
 
@@ -89,7 +89,7 @@ def test_a_full_container_is_busy(cog: CogServer) -> None:
 def test_what_its_webhook_says(cog: CogServer) -> None:
     request, runner = request_to(cog), runner_for(SPEC)
     start(request)
-    eventually(lambda: cog.pushed)
+    wait_for(lambda: cog.pushed)
     assert runner.read_pushed(request, cog.pushed[0]) == Finished(
         {"output": "picture", "logs": "loading\n"}, {"predict_time": 0.5}
     )
@@ -114,7 +114,7 @@ def test_a_container_that_was_full_and_idle_since_and_never_pushed_lost_the_run(
     start(request)
     assert isinstance(runner.poll(request, "01ATTEMPT", abort=Abort()), StillRunning)
     cog.gate.set()
-    eventually(lambda: not cog.running)
+    wait_for(lambda: not cog.running)
     for _ in range(3):  # 15 s at its poll interval
         assert isinstance(runner.poll(request, "01ATTEMPT", abort=Abort()), StillRunning)
     with pytest.raises(PollFailed, match="DISPATCHER_PUBLIC_URL") as raised:

@@ -18,9 +18,9 @@ from gpus.runners.registry import BUILT_IN
 from tests.examples.installed import installed
 from tests.examples.turnstile_server import TurnstileServer
 from tests.gpu_host.local.conftest import Bench
-from tests.gpus.runners.cog_server import CogServer
 from tests.gpus.runners.contract import RunnerContract, ServerContract, ServerStage, Stage
-from tests.gpus.runners.llm_server import WORDS, Behaviour, LlmServer
+from tests.support.servers.cog_server import CogServer
+from tests.support.servers.llm_server import WORDS, Behaviour, LlmServer
 
 REFUSAL = {"error": "refused"}
 

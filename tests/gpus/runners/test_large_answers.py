@@ -16,8 +16,8 @@ from gpus.runners.base import Abort, Accepted, Finished, Response, Runner, RunRe
 from gpus.runners.json_body import SMALL_VALUES, TURN, read_in_turn
 from gpus.runners.llm import object_in
 from gpus.runners.registry import runner_for, runner_names
-from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.posting import LONG
+from tests.support.waiting import wait_for
 
 NUMBERS = [100_000] * SMALL_VALUES
 LARGE = json.dumps({"status": "succeeded", "result": NUMBERS, "output": NUMBERS}).encode()
@@ -58,10 +58,10 @@ def test_a_transaction_waits_for_one_large_answer_at_most() -> None:
     with ThreadPoolExecutor(9) as pool:
         reads = [pool.submit(read_in_turn, LARGE, read) for _ in range(8)]
         assert first.wait(LONG)
-        eventually(lambda: sum(done.running() for done in reads) == 8)
+        wait_for(lambda: sum(done.running() for done in reads) == 8)
         written = pool.submit(write)
         try:
-            eventually(lambda: len(TURN._waiting) > 0)
+            wait_for(lambda: len(TURN._waiting) > 0)
         finally:
             go.set()
         for done in (*reads, written):
@@ -152,7 +152,7 @@ def waits_for_its_turn(ask: Callable[[], Any]) -> bool:
     with ThreadPoolExecutor(1) as pool:
         with TURN:
             asked = pool.submit(ask)
-            eventually(lambda: asked.done() or bool(TURN._waiting))
+            wait_for(lambda: asked.done() or bool(TURN._waiting))
             waited = not asked.done()
         asked.result(LONG)
     return waited

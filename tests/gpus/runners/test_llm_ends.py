@@ -22,9 +22,9 @@ from gpus.errors import (
     ServerLost,
 )
 from gpus.runners.base import Abort, PollFailed
-from tests.gpu_host.node.caller import eventually
-from tests.gpus.runners.llm_asking import CHAT, KINDS, Ask, streamed
-from tests.gpus.runners.llm_server import WORDS, Behaviour, LlmServer
+from tests.support.servers.llm_asking import CHAT, KINDS, Ask, streamed
+from tests.support.servers.llm_server import WORDS, Behaviour, LlmServer
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ def test_a_cancel_closes_the_connection_and_the_server_hears_of_it(
     ask = Ask(server, kind, {**CHAT, "stream": stream})
 
     def cancel() -> None:
-        (server.wrote.wait(5) if stream else eventually(lambda: bool(server.asked)))
+        (server.wrote.wait(5) if stream else wait_for(lambda: bool(server.asked)))
         ask.abort.fire()
 
     threading.Thread(target=cancel, daemon=True).start()

@@ -14,8 +14,8 @@ from gpus.errors import (
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import RunRequest
 from gpus.runners.openai_http import Chunks
-from tests.gpus.runners.llm_asking import CHAT, KINDS, TEXT, Ask, content, streamed
-from tests.gpus.runners.llm_server import USAGE, WORDS, LlmServer
+from tests.support.servers.llm_asking import CHAT, KINDS, TEXT, Ask, content, streamed
+from tests.support.servers.llm_server import USAGE, WORDS, LlmServer
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from gpus.errors import Interrupted, RunFailed, RunTimedOut
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, RunRequest
 from gpus.runners.registry import runner_for
-from tests.gpu_host.node.caller import eventually
 from tests.gpus.runners.node_contract import Bench, NodeContract
+from tests.support.waiting import wait_for
 
 MODEL = ModelSpec("m", "m", cancel_endpoint_template="/cancel/{job_id}")
 
@@ -27,7 +27,7 @@ class TestSyncHttpRunner(NodeContract):
         return bench.request({"fault": "hang"})
 
     def wait_until_waiting(self, bench: Bench) -> None:
-        eventually(lambda: bench.running() == 1)
+        wait_for(lambda: bench.running() == 1)
 
     def wait_for_answer(self, bench: Bench, request: RunRequest, abort: Abort) -> None:
         bench.runner.start(request, abort=abort)

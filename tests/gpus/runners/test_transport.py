@@ -12,7 +12,7 @@ from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.connections import BrokenAnswer
 from gpus.runners.transport import ResponseTooLarge
 from tests.gpus.runners.posting import polite, post
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 def test_the_request_arrives_whole_and_the_answer_comes_back(transport, serve):

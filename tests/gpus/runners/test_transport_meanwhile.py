@@ -9,7 +9,7 @@ import pytest
 from gpus.errors import ConnectFailed, ServerLost
 from gpus.runners.connections import Origin
 from tests.gpus.runners.posting import polite, post
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 def test_on_a_kept_connection_the_request_is_there_first(transport, serve):

@@ -24,7 +24,7 @@ from jobs.operations.tenants import create_key
 from jobs.ports import LimitCaches, Ports, RedisRest
 from jobs.reports.counters import BufferedCounts, Name
 from tests.declared_answers import compare_answers
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.fake_leases import FakeLeases
 
 
 class Unreachable:

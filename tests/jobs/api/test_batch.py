@@ -10,7 +10,7 @@ from django.db import connections
 from gpus.models import ModelConfig
 from jobs.callbacks import guard
 from jobs.models import IdempotencyKey, Job
-from tests.builders import make_server
+from tests.support.factories import make_server
 
 from .conftest import Account, World, account, make_model
 from .test_bad_input import problem

@@ -7,7 +7,7 @@ import requests
 from dispatcher_project.asgi import make_application
 from dispatcher_project.web.request_bodies import SMALL_BYTES, BodyBudget
 from tests.jobs.events.conftest import redis_url, tenant, web
-from tests.jobs.web import Web
+from tests.support.servers.web import Web
 
 from .test_uploads import SUBMIT, Sockets, answer_of, sockets
 

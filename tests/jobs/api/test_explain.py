@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from jobs.models import Job
-from tests.builders import make_model, make_running, make_server
+from tests.support.factories import make_model, make_running, make_server
 
 from .test_limits import limit, used
 

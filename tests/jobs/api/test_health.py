@@ -19,7 +19,7 @@ from gpus.models import Pool
 from jobs import ports as wiring
 from jobs.api import health
 from jobs.sweeps.base import Ran, SweepCount, write_runs
-from tests.builders import WrongClocks
+from tests.support.fakes import WrongClocks
 
 from .conftest import World
 

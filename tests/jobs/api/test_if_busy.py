@@ -12,7 +12,7 @@ from django.utils import timezone
 from foundation.database import statements
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job
-from tests.builders import make_server
+from tests.support.factories import make_server
 
 from .conftest import Account, World, make_model
 from .test_bad_input import problem

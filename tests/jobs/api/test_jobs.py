@@ -12,7 +12,7 @@ from foundation.ids import new_id
 from jobs.domain.disclosure import TEXTS
 from jobs.models import Attempt, Event, Job, JobTag, Tenant
 from jobs.operations.api_keys import create_key
-from tests.builders import make_running
+from tests.support.factories import make_running
 
 from .conftest import Account, World, account, make_model
 from .test_bad_input import problem

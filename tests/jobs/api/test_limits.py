@@ -16,7 +16,8 @@ from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
 from jobs.submission.insert import earlier_batch
-from tests.builders import ManualClock, make_running, make_server
+from tests.support.factories import make_running, make_server
+from tests.support.fakes import ManualClock
 
 from .conftest import Account, World, make_model
 from .test_bad_input import problem

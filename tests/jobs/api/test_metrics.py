@@ -27,8 +27,8 @@ from jobs.reports import counters
 from jobs.reports.jobs import UNFINISHED
 from jobs.sweeps.base import Ran, SweepCount, write_runs
 from jobs.sweeps.rollups import EventHorizon, RollupsSweep
-from tests import builders
-from tests.jobs.lives import Lives
+from tests.support import factories as builders
+from tests.support.job_lives import Lives
 
 from .conftest import Account, World
 from .test_jobs import make_job

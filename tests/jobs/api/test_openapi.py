@@ -16,7 +16,7 @@ from rest_framework.test import APIClient
 from jobs.api import documents
 from jobs.models import ApiKey
 from tests.jobs.events.conftest import redis_url, web
-from tests.jobs.web import Web
+from tests.support.servers.web import Web
 
 from .conftest import account, make_model
 from .test_access import ROUTES

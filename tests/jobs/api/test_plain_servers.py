@@ -13,10 +13,10 @@ from dispatcher_project.cli.doctor import fleet as doctor
 from dispatcher_project.cli.doctor.finding import Level, View
 from gpus.models import AuditEntry, ModelConfig, QuarantinedSlot, Server
 from gpus.runners.transport import HttpTransport
-from tests.builders import make_server
-from tests.gpus.health.health_server import HealthServer
-from tests.plain_server import PlainServer
-from tests.ports import free_port
+from tests.support.factories import make_server
+from tests.support.ports import free_port
+from tests.support.servers.health_server import HealthServer
+from tests.support.servers.plain_server import PlainServer
 
 from .conftest import Account, World
 from .test_bad_input import problem

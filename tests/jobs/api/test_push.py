@@ -12,7 +12,7 @@ from gpus.models import ModelConfig
 from jobs.execution.run_messages import push_token
 from jobs.models import Attempt, Job, PushedResult
 from jobs.reports import counters
-from tests.builders import make_job, make_running
+from tests.support.factories import make_job, make_running
 
 from .conftest import World
 from .test_bad_input import problem

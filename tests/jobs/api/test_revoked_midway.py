@@ -16,9 +16,9 @@ from jobs.api import submit as view
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, IdempotencyKey, Job
 from tests.jobs.events.conftest import redis_url, tenant, web
-from tests.jobs.events.lives import end_job, new_job
-from tests.jobs.events.test_stream import until
-from tests.jobs.web import Web
+from tests.support.announced_jobs import end_job, new_job
+from tests.support.servers.web import Web
+from tests.support.waiting import wait_for
 
 from .conftest import Account
 from .test_uploads import BATCH, JOB, MB, SUBMIT, Sockets, answer_of, bearer, sockets
@@ -49,7 +49,7 @@ def once_watched(web: Web, work: Callable[[], None]) -> threading.Thread:
     """Does this as soon as somebody waits for a job."""
 
     def run() -> None:
-        until(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
         work()
         connections.close_all()
 
@@ -94,7 +94,7 @@ def test_a_batch_whose_body_still_arrives_is_refused_whole(
     headers = bearer(tenant) | {"Idempotency-Key": "k", "Connection": "close"}
     connection = sockets.begin(BATCH, len(body), **headers)
     connection.sendall(body[: MB + 1])
-    until(lambda: any(size >= MB for size in web.front._budget._arriving.values()))  # the key was good
+    wait_for(lambda: any(size >= MB for size in web.front._budget._arriving.values()))  # the key was good
     revoke()
     connection.sendall(body[MB + 1 :])
     assert answer_of(connection) == (401, "invalid_key")

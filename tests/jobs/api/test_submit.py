@@ -8,7 +8,8 @@ import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, IdempotencyKey, Job, JobTag
-from tests.builders import ManualClock, make_server
+from tests.support.factories import make_server
+from tests.support.fakes import ManualClock
 
 from .conftest import Account, World, make_model
 

@@ -29,9 +29,9 @@ from jobs.api import authentication, refusals
 from jobs.api.unknown import unknown_route
 from jobs.reports import counters
 from tests.jobs.events.conftest import redis_url, tenant, web
-from tests.jobs.events.lives import new_job
-from tests.jobs.events.test_stream import until
-from tests.jobs.web import Web
+from tests.support.announced_jobs import new_job
+from tests.support.servers.web import Web
+from tests.support.waiting import wait_for
 
 from .conftest import Account
 
@@ -204,7 +204,7 @@ def test_more_than_a_tenant_may_have_in_flight_is_refused(
     bearer = {"Authorization": f"Bearer {tenant.key}"}
     url = f"{web.url}/api/v1/queue/jobs"
     assert requests.get(url, headers=bearer, timeout=60).status_code == 200
-    until(lambda: not web.front._requests._held)
+    wait_for(lambda: not web.front._requests._held)
     with web.front._requests.of(f"tenant {tenant.tenant.pk}"):
         web.front._requests.most = 1
         refused = requests.get(url, headers=bearer, timeout=60)
@@ -223,7 +223,7 @@ def test_waiting_requests_of_a_tenant_are_bounded(web: Web, tenant: Account) -> 
     bearer = {"Authorization": f"Bearer {tenant.key}"}
     job = new_job(tenant.tenant)
     web.front._waits.most = 1
-    until(lambda: not web.front._waits._held)
+    wait_for(lambda: not web.front._waits._held)
     requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}", headers=bearer, timeout=60)
     with web.front._waits.of(f"tenant {tenant.tenant.pk}"):
         refused = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}?wait=50", headers=bearer, timeout=40)
@@ -236,7 +236,7 @@ def test_waiting_requests_of_a_tenant_are_bounded(web: Web, tenant: Account) -> 
         )
         assert (accepted.status_code, accepted.json()["status"]) == (202, "queued")
         assert "Preference-Applied" not in accepted.headers
-    until(lambda: not web.front._waits._held)
+    wait_for(lambda: not web.front._waits._held)
 
 
 @pytest.mark.django_db

@@ -10,7 +10,7 @@ import pytest
 
 from gpus.models import ModelConfig
 from jobs.models import Event, Job
-from tests.builders import ManualClock
+from tests.support.fakes import ManualClock
 
 from .conftest import Account, World, make_model
 from .test_bad_input import problem

@@ -11,7 +11,7 @@ import requests
 
 from dispatcher_project.asgi import WSGI_THREADS
 from tests.jobs.events.conftest import redis_url, tenant, web
-from tests.jobs.web import Web
+from tests.support.servers.web import Web
 
 __all__ = ["redis_url", "tenant", "web"]
 pytestmark = pytest.mark.sqlite_only

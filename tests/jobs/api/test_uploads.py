@@ -22,9 +22,9 @@ from foundation.ids import new_id
 from gpus.models import ModelConfig
 from jobs.execution.run_messages import push_token
 from jobs.models import Job, PushedResult
-from tests.builders import make_job
 from tests.jobs.events.conftest import redis_url, tenant, web
-from tests.jobs.web import Web
+from tests.support.factories import make_job
+from tests.support.servers.web import Web
 
 from .conftest import Account
 

@@ -13,11 +13,11 @@ import pytest
 import requests
 
 from jobs.operations.api_keys import create_key
-from tests.builders import make_running
 from tests.jobs.events.conftest import redis_url, tenant, web
-from tests.jobs.events.lives import end_job, new_job
-from tests.jobs.events.test_stream import until
-from tests.jobs.web import Web
+from tests.support.announced_jobs import end_job, new_job
+from tests.support.factories import make_running
+from tests.support.servers.web import Web
+from tests.support.waiting import wait_for
 
 from .conftest import Account
 
@@ -37,7 +37,7 @@ def ends_once_watched(web: Web, find: Any) -> threading.Thread:
     from django.db import connections
 
     def run() -> None:
-        until(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
         end_job(find())
         connections.close_all()
 
@@ -111,7 +111,7 @@ def test_a_submit_that_waited_in_vain_tells_how_its_job_stands(
     settings.DISPATCHER = settings.DISPATCHER.__class__(max_wait_seconds=4.0)
 
     def run() -> None:
-        until(lambda: web.front._hub is not None and web.front.hub.watched > 0)
+        wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
         make_running(Job.objects.get())
         connections.close_all()
 
@@ -137,7 +137,7 @@ def test_many_long_polls_leave_the_threads_free(web: Web, tenant: Account) -> No
     ]
     for thread in threads:
         thread.start()
-    until(lambda: web.front._hub is not None and web.front.hub.watched == 40)
+    wait_for(lambda: web.front._hub is not None and web.front.hub.watched == 40)
     assert requests.get(f"{web.url}/livez", timeout=60).status_code == 200
     end_job(job.id)
     for thread in threads:

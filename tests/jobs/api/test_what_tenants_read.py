@@ -15,7 +15,7 @@ from gpus.models import ModelConfig, Pause, Server
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt, Callback, Event, Job
-from tests import builders
+from tests.support import factories as builders
 
 from .conftest import Account, account
 from .test_access import ROUTES, filled

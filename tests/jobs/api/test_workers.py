@@ -11,7 +11,7 @@ from django.db.models import F
 
 from gpus.models import Process
 from gpus.registry import processes
-from tests.builders import make_job, make_model, make_running
+from tests.support.factories import make_job, make_model, make_running
 
 from .conftest import Account
 

@@ -15,8 +15,8 @@ from jobs.domain.errors import QuotaExhausted
 from jobs.submission import insert
 from jobs.submission.request import read_request
 from jobs.submission.submit import BatchKey, submit_batch
-from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.api.conftest import Account, World
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture

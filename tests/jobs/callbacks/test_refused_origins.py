@@ -18,7 +18,7 @@ from jobs.callbacks.guard import check_callback_url, origins_of, read_url, refus
 from jobs.callbacks.sending import KEEP_SECONDS, Resolver
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import CallbackTry
-from tests.builders import make_model, make_server
+from tests.support.factories import make_model, make_server
 
 from .conftest import NOW, Receiver, Sent, deliver, say
 

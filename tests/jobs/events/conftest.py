@@ -9,8 +9,8 @@ import pytest
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.jobs.api.conftest import Account, account, make_model, world
-from tests.jobs.events.patient import announce_patiently
-from tests.jobs.web import Web, running_web
+from tests.support.announcements import announce_patiently
+from tests.support.servers.web import Web, running_web
 
 __all__ = ["world"]
 

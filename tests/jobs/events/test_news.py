@@ -8,8 +8,7 @@ from jobs.events import hub
 from jobs.events.hub import NewEvents, read_new_events
 from jobs.models import Job
 from tests.jobs.api.conftest import Account, account, make_model
-
-from .lives import end_job, new_job, say
+from tests.support.announced_jobs import end_job, new_job, say
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

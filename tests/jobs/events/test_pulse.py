@@ -11,8 +11,8 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from jobs.events.announce import Announcer
 from jobs.events.hub import EventHub
 from jobs.events.stream import stream_pulse
+from tests.support.announcements import announce_patiently
 
-from .patient import announce_patiently
 from .test_hub import NOWHERE, on_a_loop
 
 LONG = 60.0

@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,9 +14,9 @@ from jobs.events import stream
 from jobs.models import ApiKey
 from jobs.operations.jobs import retry_dead_letter
 from tests.jobs.api.conftest import Account, World, account
-from tests.jobs.web import Web
-
-from .lives import end_job, new_job, read_stream, say
+from tests.support.announced_jobs import end_job, new_job, read_stream, say
+from tests.support.servers.web import Web
+from tests.support.waiting import wait_for
 
 
 def follow(web: Web, account: Account, job_id: str, **headers: str) -> requests.Response:
@@ -28,13 +26,6 @@ def follow(web: Web, account: Account, job_id: str, **headers: str) -> requests.
         stream=True,
         timeout=60,
     )
-
-
-def until(sign: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not sign():
-        assert time.monotonic() < end, "the sign did not come"
-        time.sleep(0.01)
 
 
 def test_a_stream_replays_follows_and_ends_with_done(web: Web, tenant: Account) -> None:
@@ -82,7 +73,7 @@ def test_one_reader_has_a_bounded_number_of_streams(web: Web, tenant: Account) -
     assert theirs.status_code == 200, "each key has its own"
     for answer in (*opened, theirs):
         answer.close()
-    until(lambda: not web.front._streams)
+    wait_for(lambda: not web.front._streams)
     assert follow(web, tenant, job.id).status_code == 200
 
 
@@ -120,7 +111,7 @@ def test_a_lost_announcement_costs_a_poll(
     settings.REDIS_URL = "redis://127.0.0.1:1/0"  # the hub is made with the first listener
     job = new_job(tenant.tenant)
     lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
-    until(lambda: web.front.hub.watched == 1)
+    wait_for(lambda: web.front.hub.watched == 1)
     assert not web.front.hub.is_subscribed
     end_job(job.id, tell=False)
     assert [event["event"] for event in read_stream(lines)][-2:] == ["failed", "done"]
@@ -141,9 +132,9 @@ def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: py
 def test_a_client_that_leaves_is_forgotten(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = follow(web, tenant, job.id)
-    until(lambda: web.front.hub.watched == 1)
+    wait_for(lambda: web.front.hub.watched == 1)
     answer.close()
-    until(lambda: web.front.hub.watched == 0)
+    wait_for(lambda: web.front.hub.watched == 0)
 
 
 @pytest.mark.sqlite_only
@@ -180,7 +171,7 @@ def test_two_hundred_listeners_need_no_threads_of_their_own(web: Web, tenant: Ac
     jobs = [new_job(tenant.tenant).id for _ in range(4)]
     before = threading.active_count()
     streams = [follow(web, tenant, jobs[number % 4]) for number in range(200)]
-    until(lambda: web.front.hub.watched == 200)
+    wait_for(lambda: web.front.hub.watched == 200)
     assert threading.active_count() <= before + 17  # the sixteen for Django and the hub's one
     for job_id in jobs:
         end_job(job_id)

@@ -17,8 +17,9 @@ from jobs.execution.group_commit import AfterCommit, Write, write_batch
 from jobs.execution.worker_state import TimeSlice
 from jobs.models import Job
 from jobs.transitions import Touched
-from tests.builders import ManualClock, make_job
-from tests.jobs.execution.shop import Shop
+from tests.support.factories import make_job
+from tests.support.fakes import ManualClock
+from tests.support.shop import Shop
 
 OLD = 1e6
 """The age of a generation whose starts nobody awaits."""

@@ -8,8 +8,8 @@ import pytest
 
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
-from tests.builders import make_model
-from tests.jobs.execution.shop import Shop, open_shop
+from tests.support.factories import make_model
+from tests.support.shop import Shop, open_shop
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from jobs.execution.slot_loop import SlotLoop
 from jobs.execution.worker_state import Claimed, TimeSlice
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, Hands, by_hand
-from tests.jobs.execution.shop import Shop
+from tests.support.shop import Shop
 
 AHEAD = 100.0
 """Every run here is shorter."""

@@ -11,7 +11,7 @@ from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, RunRequest, StillRunning
 from jobs.execution.attempt_run import AttemptRun, run_seconds
 from jobs.execution.run_steps import Remote, Wait
-from tests.builders import ManualClock
+from tests.support.fakes import ManualClock
 
 ASYNC = ModelSpec(
     "flux",

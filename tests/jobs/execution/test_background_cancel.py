@@ -17,12 +17,13 @@ from gpus.runners.http_runner import SyncHttpRunner
 from jobs.execution.run_steps import Order, Over, Wait
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
-from tests.builders import make_model
-from tests.gpus.runners.raw_server import RawServer, Visit
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
-from tests.jobs.execution.shop import Shop, eventually, open_shop, state
-from tests.jobs.sweeps.by_process import run_sweep
-from tests.plain_server import PlainServer
+from tests.support.by_process import run_sweep
+from tests.support.factories import make_model
+from tests.support.servers.plain_server import PlainServer
+from tests.support.servers.raw_server import RawServer, Visit
+from tests.support.shop import Shop, open_shop, state
+from tests.support.waiting import wait_for
 
 
 class Read(ScriptedRunner):
@@ -181,7 +182,7 @@ def test_a_plain_servers_slot_is_free_as_soon_as_its_request_is_answered(
     worker = shop.worker()
     job, next_job = shop.submit({"gate": "a"}), shop.submit({"seconds": 0})
     thread = shop.work(worker)
-    eventually(lambda: plain.began() == 1 and state(job) == "running")
+    wait_for(lambda: plain.began() == 1 and state(job) == "running")
     assert cancel_job(job.id, ports=shop.ports) is CancelOutcome.REQUESTED
     until = slot_held_until(job.id)
     assert until is not None
@@ -190,13 +191,13 @@ def test_a_plain_servers_slot_is_free_as_soon_as_its_request_is_answered(
     def asked() -> bool:
         return any(run._background_cancel.was_requested for _, run in worker._runs.values())
 
-    eventually(asked)
+    wait_for(asked)
     assert (state(job), plain.began()) == ("running", 1)
     plain.open("a")
-    eventually(lambda: state(job) == "cancelled")
+    wait_for(lambda: state(job) == "cancelled")
     thread.join(60)
     shop.work(worker).join(60)
-    eventually(lambda: state(next_job) == "completed")  # the slot is free
+    wait_for(lambda: state(next_job) == "completed")  # the slot is free
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.evidence) == ("cancelled", "the server answered its request")
     assert Job.objects.get(id=job.id).result is None
@@ -272,15 +273,15 @@ def test_a_cancel_posts_nothing_to_a_server_without_a_health_endpoint(
             worker = shop.worker()
             job = shop.submit({"gate": "a"})
             thread = shop.work(worker)
-            eventually(lambda: plain.began() == 1 and state(job) == "running")
+            wait_for(lambda: plain.began() == 1 and state(job) == "running")
             cancel_job(job.id, ports=shop.ports)
             has_asked: Callable[[], bool] = lambda: any(  # noqa: E731
                 run._background_cancel.was_requested and not run._background_cancel._is_requesting
                 for _, run in worker._runs.values()
             )
-            eventually(has_asked)
+            wait_for(has_asked)
             plain.open("a")
-            eventually(lambda: state(job) == "cancelled")
+            wait_for(lambda: state(job) == "cancelled")
             thread.join(60)
             assert [(run["event"], run["path"]) for run in plain.runs()] == [
                 ("began", "/run"),

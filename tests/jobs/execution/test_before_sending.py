@@ -12,7 +12,7 @@ from jobs.execution import claiming
 from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import GOES_ON, OLD, OVER, by_hand
-from tests.jobs.execution.shop import state
+from tests.support.shop import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

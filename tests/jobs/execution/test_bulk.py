@@ -27,8 +27,9 @@ from jobs.operations.bulk import (
 )
 from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
 from jobs.transitions import End
-from tests.builders import START, Told, make_job, make_ports, make_running, make_tenant
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.factories import make_job, make_running, make_tenant
+from tests.support.fake_leases import FakeLeases
+from tests.support.fakes import START, Told, make_ports
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -9,9 +9,9 @@ from jobs.domain.states import JobState
 from jobs.models import Attempt
 from jobs.operations import jobs
 from jobs.operations.jobs import CancelOutcome, cancel_job
-from tests.builders import make_job
 from tests.jobs.execution.by_hand import by_hand
-from tests.jobs.execution.shop import state
+from tests.support.factories import make_job
+from tests.support.shop import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -13,7 +13,7 @@ from gpus.leasing import connect
 from jobs.events.announce import channel
 from jobs.execution import gpu_worker
 from jobs.execution.gpu_worker import Listener
-from tests.sentinels import watched
+from tests.support.servers.sentinels import watched
 
 
 class Heard:

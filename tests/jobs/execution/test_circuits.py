@@ -16,8 +16,9 @@ from gpus.protocol import CircuitKind, CircuitState
 from jobs.domain.states import JobState
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Attempt, Job
-from tests.builders import make_server
-from tests.jobs.execution.shop import Shop, eventually, state
+from tests.support.factories import make_server
+from tests.support.shop import Shop, state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -58,7 +59,7 @@ def test_the_other_server_takes_the_work(shop: Shop, second: Node) -> None:
     break_down(shop.node)
     jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
     work_out(shop.worker())
-    eventually(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
+    wait_for(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
     assert Attempt.objects.filter(server="gpu-1").count() == RULES.failures
     assert [state(job) for job in jobs].count(JobState.COMPLETED) == JOBS - RULES.failures
     found = shop.leases.circuits("m", ["gpu-1", "gpu-2"])
@@ -70,7 +71,7 @@ def test_a_model_that_fails_everywhere_stops_burning_its_backlog(shop: Shop, sec
     break_down(shop.node, second)
     jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
     work_out(shop.worker())
-    eventually(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
+    wait_for(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
     burnt = Attempt.objects.count()
     assert RULES.failures <= burnt <= 2 * RULES.failures
     untouched = Job.objects.filter(id__in=[job.id for job in jobs], state=JobState.QUEUED, tries=0)
@@ -80,4 +81,4 @@ def test_a_model_that_fails_everywhere_stops_burning_its_backlog(shop: Shop, sec
     requests.delete(f"{second.url}/faults", timeout=5)
     shop.leases.reset_circuit(CircuitKind.MODEL, "m", "m")
     work_out(shop.worker())
-    eventually(lambda: Job.objects.filter(state=JobState.COMPLETED).count() == JOBS - burnt)
+    wait_for(lambda: Job.objects.filter(state=JobState.COMPLETED).count() == JOBS - burnt)

@@ -14,9 +14,10 @@ from jobs.execution import claiming, group_commit
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.execution.group_commit import GroupCommitWriter
 from jobs.execution.worker_state import MAX_BACKLOG
-from tests.builders import make_ports
 from tests.jobs.execution.by_hand import by_hand
-from tests.jobs.execution.shop import eventually, state
+from tests.support.fakes import make_ports
+from tests.support.shop import state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -172,7 +173,7 @@ def test_a_writer_without_its_database_says_so_until_it_is_back(monkeypatch):
     writer.start()
     future = writer.submit(lambda: "late")
     assert tried.wait(10)
-    eventually(lambda: not worker.may_claim())
+    wait_for(lambda: not worker.may_claim())
     back.set()
     assert future.result(10) == "late"
     assert worker.may_claim()

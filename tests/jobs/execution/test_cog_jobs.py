@@ -16,9 +16,10 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.execution.run_messages import accept_push, attempt_of_token
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
-from tests.builders import make_model
-from tests.gpus.runners.cog_server import CogServer
-from tests.jobs.execution.shop import Shop, eventually, open_shop, state
+from tests.support.factories import make_model
+from tests.support.servers.cog_server import CogServer
+from tests.support.shop import Shop, open_shop, state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -75,7 +76,7 @@ class Receiver:
 def test_the_webhook_ends_the_job(shop, cog):
     job = shop.submit({"prompt": "x"})
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: state(job) == JobState.COMPLETED)
     attempt = Attempt.objects.get(job=job)
     assert (attempt.remote_id, attempt.usage) == (attempt.id, {"predict_time": 0.5})
     assert Job.objects.get(id=job.id).result == {"output": "picture", "logs": "loading\n"}
@@ -87,13 +88,13 @@ def test_another_worker_goes_on_with_the_same_prediction(shop, cog):
     job = shop.submit({"prompt": "x"})
     first = shop.worker()
     thread = shop.work(first)
-    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     first.drain()
     thread.join(5)
     second = shop.work(shop.worker())
-    eventually(lambda: Attempt.objects.get(job=job).epoch == 2)
+    wait_for(lambda: Attempt.objects.get(job=job).epoch == 2)
     cog.gate.set()
-    eventually(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: state(job) == JobState.COMPLETED)
     assert cog.runs == {Attempt.objects.get(job=job).id: 1}
     second.join(5)
 
@@ -103,9 +104,9 @@ def test_a_cancel_stops_the_prediction(shop, cog):
     job = shop.submit({"prompt": "x"})
     worker = shop.worker()
     thread = shop.work(worker)
-    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     cancel_job(job.id, ports=shop.ports)
     worker.nudge([job.id])
-    eventually(lambda: state(job) == JobState.CANCELLED)
-    eventually(lambda: [end["status"] for end in cog.pushed] == ["canceled"])
+    wait_for(lambda: state(job) == JobState.CANCELLED)
+    wait_for(lambda: [end["status"] for end in cog.pushed] == ["canceled"])
     thread.join(5)

@@ -10,9 +10,9 @@ import pytest
 from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.runners.base import Accepted
 from jobs.domain.states import JobState
-from tests.builders import WrongClocks
 from tests.jobs.execution.by_hand import by_hand
-from tests.jobs.execution.shop import Shop, state
+from tests.support.fakes import WrongClocks
+from tests.support.shop import Shop, state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

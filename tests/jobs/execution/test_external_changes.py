@@ -13,7 +13,7 @@ from foundation.ids import new_id
 from jobs.domain.states import AttemptState
 from jobs.execution.gpu_worker import Changes, changes_for
 from jobs.models import Attempt, Job, PushedResult
-from tests.builders import make_job, make_model, make_running, make_server
+from tests.support.factories import make_job, make_model, make_running, make_server
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -16,7 +16,7 @@ from jobs.execution.group_commit import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, L
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.operations.jobs import cancel_job
 from tests.jobs.execution.by_hand import Hands, by_hand
-from tests.jobs.execution.shop import Shop
+from tests.support.shop import Shop
 from verification.laws import replayed
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]

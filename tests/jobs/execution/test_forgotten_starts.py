@@ -11,8 +11,8 @@ from gpus.models import ModelConfig, QuarantinedSlot
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
 from tests.jobs.execution.by_hand import Hands, by_hand
-from tests.jobs.execution.shop import Shop
-from tests.jobs.sweeps.by_process import run_sweep
+from tests.support.by_process import run_sweep
+from tests.support.shop import Shop
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -11,9 +11,10 @@ from django.db import connection, transaction
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.limits.tenant_limits import day_of, used_seconds
-from tests.builders import START, ManualClock, make_job, make_ports, make_running, make_tenant
-from tests.jobs.lives import Lives
-from tests.jobs.sweeps.by_process import run_sweep
+from tests.support.by_process import run_sweep
+from tests.support.factories import make_job, make_running, make_tenant
+from tests.support.fakes import START, ManualClock, make_ports
+from tests.support.job_lives import Lives
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

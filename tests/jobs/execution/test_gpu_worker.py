@@ -13,9 +13,10 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
-from tests.builders import make_ports
-from tests.jobs.execution.shop import eventually, state
-from tests.scenarios.gates import open_gate
+from tests.support.fakes import make_ports
+from tests.support.shop import state
+from tests.support.system.gates import open_gate
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -23,19 +24,19 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 def test_a_sync_job_completes(shop):
     job = shop.submit({"seconds": 0.01, "echo": 1})
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: state(job) == JobState.COMPLETED)
     job.refresh_from_db()
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.server, attempt.slot) == (AttemptState.COMPLETED, "gpu-1", 0)
     assert job.result is not None
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
 
 
 def test_a_large_result_is_stored_like_any_other(shop):
     numbers = [0.5] * 2 * SMALL_VALUES
     job = shop.submit({"seconds": 0.01, "echo": numbers})
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: state(job) == JobState.COMPLETED)
     job.refresh_from_db()
     assert job.result["echo"] == numbers
 
@@ -44,7 +45,7 @@ def test_a_large_result_is_stored_like_any_other(shop):
 def test_an_async_job_is_polled_to_its_end(shop):
     job = shop.submit({"seconds": 0.2})
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: state(job) == JobState.COMPLETED)
     assert Attempt.objects.get(job=job).remote_id != ""
 
 
@@ -52,24 +53,24 @@ def test_one_thread_goes_straight_on_with_the_slot(shop, settings):
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=60.0)
     jobs = [shop.submit({"seconds": 0.01}) for _ in range(20)]
     reports = shop.worker().work("m")
-    eventually(lambda: all(state(job) == JobState.COMPLETED for job in jobs))
+    wait_for(lambda: all(state(job) == JobState.COMPLETED for job in jobs))
     assert [report.job_id for report in reports] == [job.id for job in jobs]
 
 
 def test_a_busy_server_rests_and_the_job_keeps_its_place_at_no_cost(shop):
     job = shop.submit({"fault": "503", "retry_after": 600})
     shop.worker().work("m")
-    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.REFUSED).exists())
-    eventually(lambda: shop.leases.slots("gpu-1")[0].resting)
+    wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.REFUSED).exists())
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].resting)
     job.refresh_from_db()
     assert (job.state, job.tries) == (JobState.QUEUED, 0)
-    eventually(lambda: shop.leases.has_tickets("m", [job.ticket]) == [True])
+    wait_for(lambda: shop.leases.has_tickets("m", [job.ticket]) == [True])
 
 
 def test_a_failing_server_costs_a_try(shop):
     job = shop.submit({"fault": "500"})
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.RETRYING)
+    wait_for(lambda: state(job) == JobState.RETRYING)
     job.refresh_from_db()
     assert job.tries == 1
 
@@ -77,38 +78,40 @@ def test_a_failing_server_costs_a_try(shop):
 def test_a_broken_connection_quarantines_the_slot(shop):
     job = shop.submit({"fault": "drop_reply", "seconds": 0.05})
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.RETRYING)
+    wait_for(lambda: state(job) == JobState.RETRYING)
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "quarantined")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "quarantined")
 
 
 def test_a_cancel_reaches_the_gpu_and_ends_the_job(shop):
     job = shop.submit({"seconds": 30})
     worker = shop.worker()
     thread = shop.work(worker)
-    eventually(lambda: state(job) == JobState.RUNNING)
-    eventually(lambda: shop.node.health()["active_jobs"] == 1)
+    wait_for(lambda: state(job) == JobState.RUNNING)
+    wait_for(lambda: shop.node.health()["active_jobs"] == 1)
     cancel_job(job.id, ports=shop.ports)
     worker.nudge([job.id])
-    eventually(lambda: state(job) == JobState.CANCELLED)
+    wait_for(lambda: state(job) == JobState.CANCELLED)
     thread.join(5)
     assert shop.node.health()["active_jobs"] == 0
     assert Attempt.objects.get(job=job).evidence
 
 
-@pytest.mark.parametrize("shop", [{"mode": "async", "handler": "tests.scenarios.gates:run"}], indirect=True)
+@pytest.mark.parametrize(
+    "shop", [{"mode": "async", "handler": "tests.support.system.gates:run"}], indirect=True
+)
 def test_a_deploy_hands_the_run_over_and_the_gpu_runs_it_once(shop):
     job = shop.submit({"gate": "handed over"})
     first, second = shop.worker(), shop.worker()
     thread = shop.work(first)
-    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     first.drain()
     thread.join(30)
     assert not thread.is_alive()
     shop.work(second)
-    eventually(lambda: Attempt.objects.filter(job=job, epoch=2).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job, epoch=2).exists())
     open_gate("handed over")
-    eventually(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: state(job) == JobState.COMPLETED)
     attempt = Attempt.objects.get(job=job)
     assert attempt.epoch == 2
     assert attempt.worker == second.name
@@ -128,7 +131,7 @@ def test_a_ticket_of_a_job_that_was_cancelled_meanwhile_runs_nothing(shop):
     Job.objects.filter(id=job.id).update(state=JobState.CANCELLED, finished_at=shop.ports.clock.now())
     worker.work("m")
     assert shop.node.health()["active_jobs"] == 0
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
     assert Attempt.objects.count() == 0
 
 
@@ -140,7 +143,7 @@ def test_at_most_once_is_failed_after_a_broken_connection(shop):
     config.save()
     job = shop.submit({"fault": "drop_reply", "seconds": 0.05})
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.FAILED)
+    wait_for(lambda: state(job) == JobState.FAILED)
     job.refresh_from_db()
     assert job.error_code == "lost_at_most_once"
 
@@ -150,7 +153,7 @@ def test_two_workers_share_the_slots_and_no_job_runs_twice(shop):
     workers = [shop.worker(), shop.worker()]
 
     def run_until_done(worker: GpuWorker) -> None:
-        eventually(lambda: (worker.work("m"), all(state(job) == JobState.COMPLETED for job in jobs))[1])
+        wait_for(lambda: (worker.work("m"), all(state(job) == JobState.COMPLETED for job in jobs))[1])
 
     threads = [threading.Thread(target=run_until_done, args=(worker,)) for worker in workers]
     for thread in threads:

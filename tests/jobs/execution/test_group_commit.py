@@ -14,9 +14,9 @@ from gpus.runners.json_body import TURN
 from jobs.execution import group_commit
 from jobs.execution.group_commit import GroupCommitWriter, Write, write_batch
 from jobs.models import Tenant
-from tests.builders import make_tenant
 from tests.jobs.execution.commit_cutter import cutting_commits
-from tests.jobs.execution.shop import eventually
+from tests.support.factories import make_tenant
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -61,7 +61,7 @@ def test_a_writer_that_waits_keeps_nothing_of_what_it_wrote():
         held = weakref.ref(ended)
         writer.submit(lambda ended=ended: create("a")).result(5)
         del ended
-        assert eventually(lambda: held() is None)
+        assert wait_for(lambda: held() is None)
     finally:
         writer.stop()
 
@@ -72,7 +72,7 @@ def test_no_transaction_is_open_while_a_large_answer_is_read():
     try:
         with TURN:
             future = writer.submit(lambda: create("late"))
-            eventually(lambda: future.done() or bool(TURN._waiting))
+            wait_for(lambda: future.done() or bool(TURN._waiting))
             assert not future.done()
         assert future.result(10) == "late"
     finally:
@@ -208,9 +208,9 @@ def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
     notify = writer._some.notify
     monkeypatch.setattr(writer._some, "notify", lambda: (woken.append(1), notify()))
     writer.start()
-    eventually(lambda: writer._idle)
+    wait_for(lambda: writer._idle)
     futures = [writer.submit(lambda: create("g0"))]
-    eventually(lambda: not writer._idle)
+    wait_for(lambda: not writer._idle)
     futures += [writer.submit(lambda n=n: create(f"g{n}")) for n in range(1, 10)]
     assert (batches, len(woken)) == ([], 1)
     futures.append(writer.submit(lambda: create("g10"), gather=False))
@@ -224,7 +224,7 @@ def test_large_results_are_not_stored_in_one_transaction():
     half, batches = group_commit.MAX_BYTES // 2, list[list[str]]()
     writer = GroupCommitWriter(batches.append, gather_seconds=600.0)
     writer.start()
-    eventually(lambda: writer._idle)
+    wait_for(lambda: writer._idle)
     sizes = {"a": half, "b": half, "c": 1, "d": 4 * half, "e": 0}
     futures = [writer.submit(lambda name=name: create(name), size=size) for name, size in sizes.items()]
     writer.submit(lambda: create("f"), gather=False)
@@ -238,14 +238,14 @@ def test_a_write_that_nothing_will_come_with_is_not_kept_waiting_nor_are_those_b
     writer = GroupCommitWriter(batches.append, gather_seconds=600.0)
     writer.start()
     assert writer.submit(lambda: create("alone"), gather=False).result(10) == "alone"
-    eventually(lambda: writer._idle)
+    wait_for(lambda: writer._idle)
     first = writer.submit(lambda: create("first"))
-    eventually(lambda: not writer._idle)
+    wait_for(lambda: not writer._idle)
     writer.submit(lambda: create("second"), gather=False)
     assert first.result(10) == "first"
-    eventually(lambda: writer._idle)
+    wait_for(lambda: writer._idle)
     writer.submit(lambda: create("third"))
-    eventually(lambda: not writer._idle)
+    wait_for(lambda: not writer._idle)
     assert batches == [["alone"], ["first", "second"]], "the haste is over"
     assert writer.stop()
 
@@ -286,7 +286,7 @@ def test_a_stop_during_an_outage_writes_what_is_queued_once_the_database_is_back
     writer = GroupCommitWriter(lambda outcomes: None)
     writer.start()
     writes = [writer.submit(lambda n=n: create(n)) for n in ("a", "b")]
-    eventually(lambda: writer.failing)
+    wait_for(lambda: writer.failing)
     assert not writer.stop(0.0)
     writes.append(writer.submit(lambda: create("c")))  # a run that ends after the stop
     back.set()

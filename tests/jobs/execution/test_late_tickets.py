@@ -11,7 +11,7 @@ from gpus.protocol import Ticket
 from jobs.ports import Ports
 from jobs.submission import enqueue_retries
 from jobs.submission.enqueue_retries import push_later
-from tests.builders import ManualClock
+from tests.support.fakes import ManualClock
 
 
 class Line:

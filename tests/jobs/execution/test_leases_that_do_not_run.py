@@ -15,9 +15,9 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from jobs.transitions import End, Start, StartOutcome
-from tests.builders import make_job, make_running
 from tests.jobs.execution.by_hand import OLD, by_hand
-from tests.jobs.execution.shop import state
+from tests.support.factories import make_job, make_running
+from tests.support.shop import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -9,7 +9,8 @@ import pytest
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Tenant
 from jobs.operations.tenants import change_rules
-from tests.jobs.execution.shop import Shop, eventually, state
+from tests.support.shop import Shop, state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -31,7 +32,7 @@ def test_jobs_of_a_limited_tenant_run_one_after_the_other_beside_all_others(shop
     worker = shop.worker()
     for _ in range(4):
         shop.work(worker)
-    eventually(lambda: done(many))
+    wait_for(lambda: done(many))
     while not done(few):  # a thread hands back when it has worked for long: the wake is the test's
         worker.work("m")
     runs = list(Attempt.objects.filter(job__in=few).order_by("started_at"))
@@ -49,9 +50,9 @@ def test_a_limit_that_is_lifted_wakes_for_what_waited(shop: Shop) -> None:
     jobs = [shop.submit({"seconds": 30.0}, tenant=limited) for _ in range(2)]
     worker = shop.worker()
     shop.work(worker)
-    eventually(lambda: state(jobs[0]) == JobState.RUNNING)
+    wait_for(lambda: state(jobs[0]) == JobState.RUNNING)
     assert worker.work("m") == []
     done_now = change_rules("limited", {"max_running": None}, by="user:ada", ports=shop.ports)
     assert [(wake.pool, wake.count) for wake in done_now.wakes] == [("m", 1)]
     shop.work(worker)
-    eventually(lambda: state(jobs[1]) == JobState.RUNNING)
+    wait_for(lambda: state(jobs[1]) == JobState.RUNNING)

@@ -11,9 +11,10 @@ import pytest
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Event, Job
 from jobs.operations.jobs import cancel_job
-from tests.builders import make_model
-from tests.gpus.runners.llm_server import USAGE, WORDS, LlmServer
-from tests.jobs.execution.shop import Shop, eventually, open_shop, state
+from tests.support.factories import make_model
+from tests.support.servers.llm_server import USAGE, WORDS, LlmServer
+from tests.support.shop import Shop, open_shop, state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -44,10 +45,10 @@ def test_a_client_sees_the_text_grow_before_the_end(shop, llm):
     llm.does.hang_after = 3
     job = shop.submit(CHAT)
     thread = shop.work(shop.worker())
-    eventually(lambda: told_of(job) == "".join(WORDS[:3]))
+    wait_for(lambda: told_of(job) == "".join(WORDS[:3]))
     assert state(job) == JobState.RUNNING
     llm.go.set()
-    eventually(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: state(job) == JobState.COMPLETED)
     assert told_of(job) == "".join(WORDS)
     events = list(Event.objects.filter(job=job).order_by("seq"))
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
@@ -64,16 +65,16 @@ def test_a_cancel_closes_the_connection_and_frees_the_slot_at_once(shop, llm):
     job = shop.submit(CHAT)
     worker = shop.worker()
     thread = shop.work(worker)
-    eventually(lambda: told_of(job) == "".join(WORDS[:2]))
+    wait_for(lambda: told_of(job) == "".join(WORDS[:2]))
     cancel_job(job.id, ports=shop.ports)
     worker.nudge([job.id])
-    eventually(lambda: state(job) == JobState.CANCELLED)
+    wait_for(lambda: state(job) == JobState.CANCELLED)
     assert llm.hung_up.wait(30)
     assert [what for _, what in llm.log] == ["hung up"]
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.slot_freed) == (AttemptState.CANCELLED, True)
     assert attempt.evidence == "its connection was closed"
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
     thread.join(5)
 
 
@@ -81,15 +82,15 @@ def test_a_server_that_breaks_off_leaves_its_slot_free_and_the_job_tries_again(s
     llm.does.cut_after = 2
     job = shop.submit(CHAT)
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.RETRYING)
+    wait_for(lambda: state(job) == JobState.RETRYING)
     attempt = Attempt.objects.get(job=job)
     assert (attempt.error_code, attempt.slot_freed) == ("server_lost", True)
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
 
 
 def test_a_missing_model_says_so(shop, llm):
     llm.does.models = ("another",)
     job = shop.submit(CHAT)
     shop.worker().work("m")
-    eventually(lambda: state(job) == JobState.RETRYING)
+    wait_for(lambda: state(job) == JobState.RETRYING)
     assert Attempt.objects.get(job=job).error_code == "model_missing"

@@ -11,8 +11,9 @@ import pytest
 from gpus.health.evidence import REFUSED_BEFORE
 from gpus.models import QuarantinedSlot, Server
 from jobs.sweeps import quarantine
-from tests.jobs.execution.shop import Shop, eventually, plain_shop, state
-from tests.plain_server import PlainServer
+from tests.support.servers.plain_server import PlainServer
+from tests.support.shop import Shop, plain_shop, state
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -33,9 +34,9 @@ def test_its_slot_is_free_at_the_first_look_after_it_is_back(shop: Shop, plain: 
     worker = shop.worker()
     job = shop.submit({"gate": "a"})
     thread = shop.work(worker)
-    eventually(lambda: plain.began() == 1 and state(job) == "running")
+    wait_for(lambda: plain.began() == 1 and state(job) == "running")
     plain.kill()
-    eventually(lambda: QuarantinedSlot.objects.filter(freed_at=None).exists())
+    wait_for(lambda: QuarantinedSlot.objects.filter(freed_at=None).exists())
     thread.join(60)
     assert QuarantinedSlot.objects.get().refused_at is not None, "its worker saw that nothing listened"
     plain.start()  # no sweep looked while it was away
@@ -44,10 +45,10 @@ def test_its_slot_is_free_at_the_first_look_after_it_is_back(shop: Shop, plain: 
     def is_free() -> bool:
         return quarantine.sweep(shop.ports).repaired == 1
 
-    eventually(is_free)
+    wait_for(is_free)
     row = QuarantinedSlot.objects.get()
     assert row.evidence == REFUSED_BEFORE
     assert Server.objects.get().checked_at is not None
     next_job = shop.submit({"seconds": 0})
     shop.work(worker).join(60)
-    eventually(lambda: state(next_job) == "completed")
+    wait_for(lambda: state(next_job) == "completed")

@@ -13,11 +13,12 @@ from gpus.registry import queries
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution.orphaned_runs import obstacle
 from jobs.models import Attempt
-from tests.builders import make_model, make_server
-from tests.gpus.runners.cog_server import CogServer
 from tests.jobs.execution.by_hand import by_hand
 from tests.jobs.execution.prefetch_by_hand import run_first, tries, with_followers
-from tests.jobs.execution.shop import Shop, eventually, open_shop, state
+from tests.support.factories import make_model, make_server
+from tests.support.servers.cog_server import CogServer
+from tests.support.shop import Shop, open_shop, state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -59,7 +60,7 @@ def test_a_run_that_is_left_is_taken_up_once_the_runner_is_back(shop, cog):
     job = shop.submit({"prompt": "x"})
     first = shop.worker()
     thread = shop.work(first)
-    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     first.drain()
     thread.join(5)
     remove_the_runner()
@@ -90,7 +91,7 @@ def test_a_host_without_the_runner_leaves_the_job_to_a_host_that_has_it(shop):
     assert hands.worker.work("m") == []
     assert (state(job), tries(job), hands.waiting()) == ("queued", 0, 1)
     hands.worker.may_run = lambda spec: True
-    eventually(lambda: hands.worker.work("m"))  # its server rests for two seconds
+    wait_for(lambda: hands.worker.work("m"))  # its server rests for two seconds
     assert hands.gpu.sent == [job.id]
     assert state(job) == "completed"
 

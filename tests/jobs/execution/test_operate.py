@@ -17,7 +17,8 @@ from jobs.operations.jobs import (
     retry_dead_letter,
 )
 from jobs.transitions import End
-from tests.builders import START, Told, make_job, make_ports, make_running
+from tests.support.factories import make_job, make_running
+from tests.support.fakes import START, Told, make_ports
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

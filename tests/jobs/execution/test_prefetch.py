@@ -24,7 +24,7 @@ from tests.jobs.execution.prefetch_by_hand import (
     tries,
     with_followers,
 )
-from tests.jobs.execution.shop import Shop, state
+from tests.support.shop import Shop, state
 
 __all__ = ["hands"]
 

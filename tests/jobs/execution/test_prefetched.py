@@ -26,8 +26,8 @@ from tests.jobs.execution.prefetch_by_hand import (
     tries,
     with_followers,
 )
-from tests.jobs.execution.shop import Shop, state
-from tests.jobs.sweeps.by_process import run_sweep
+from tests.support.by_process import run_sweep
+from tests.support.shop import Shop, state
 
 __all__ = ["hands"]
 

@@ -9,7 +9,7 @@ import pytest
 from gpus.models import Process
 from gpus.registry import processes
 from jobs.execution.presence import Presence
-from tests.builders import make_ports
+from tests.support.fakes import make_ports
 
 
 def test_a_process_that_cannot_clear_away_the_silent_ones_says_that_it_lives(

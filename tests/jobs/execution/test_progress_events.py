@@ -12,9 +12,9 @@ from jobs.execution import claiming, run_messages
 from jobs.execution.claiming import make_run
 from jobs.execution.run_messages import ProgressEvents
 from jobs.models import Job
-from tests.builders import ManualClock
 from tests.jobs.execution.by_hand import by_hand
-from tests.jobs.execution.shop import Shop
+from tests.support.fakes import ManualClock
+from tests.support.shop import Shop
 
 
 class Buffer:

@@ -12,7 +12,7 @@ from gpus.runners.base import Accepted, Finished
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt
 from tests.jobs.execution.by_hand import by_hand
-from tests.jobs.execution.shop import state
+from tests.support.shop import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

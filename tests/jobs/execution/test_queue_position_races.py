@@ -16,10 +16,10 @@ from jobs.operations import queue_position
 from jobs.operations.jobs import CancelOutcome, cancel_job
 from jobs.operations.queue_position import change_priority
 from jobs.sweeps import reconcile
-from tests.builders import make_job
 from tests.jobs.execution.by_hand import by_hand, order_of
-from tests.jobs.execution.shop import state
-from tests.jobs.sweeps.by_process import run_sweep
+from tests.support.by_process import run_sweep
+from tests.support.factories import make_job
+from tests.support.shop import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

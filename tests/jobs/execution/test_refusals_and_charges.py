@@ -12,9 +12,10 @@ from gpus.models import QuarantinedSlot
 from jobs.domain.states import JobState
 from jobs.models import Attempt
 from jobs.operations.jobs import CancelOutcome, cancel_job
-from tests.builders import make_job, make_running
-from tests.jobs.execution.shop import eventually, state
 from tests.jobs.execution.test_worker_faults import LossyLeases
+from tests.support.factories import make_job, make_running
+from tests.support.shop import state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -29,7 +30,7 @@ def test_a_slot_taken_that_is_known_after_the_run_is_quarantined_too(shop, monke
     monkeypatch.setattr(worker, "must_await_starts", lambda *_: False)
     worker.work("m")  # the run ends before its start is refused
     gate.set()
-    eventually(lambda: worker.completion.keeper.held() == 0)
+    wait_for(lambda: worker.completion.keeper.held() == 0)
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
 
 
@@ -40,7 +41,7 @@ def test_a_release_whose_reply_was_lost_costs_the_next_job_nothing(shop):
     worker.ports = dc_replace(shop.ports, leases=lambda _f: lossy)
     worker.work("m")
     assert lossy.lost == 1
-    eventually(lambda: state(first) == JobState.COMPLETED)
+    wait_for(lambda: state(first) == JobState.COMPLETED)
     for _ in range(3):
         worker.check_external_changes()
         worker.work("m")
@@ -87,5 +88,5 @@ def test_a_refused_connection_is_charged_nothing(shop, monkeypatch):
     job = shop.submit({})
     worker = shop.worker()
     worker.work("m")
-    eventually(lambda: Attempt.objects.filter(job=job).exclude(finished_at=None).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job).exclude(finished_at=None).exists())
     assert Attempt.objects.get(job=job).gpu_seconds == 0.0

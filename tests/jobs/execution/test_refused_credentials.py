@@ -21,8 +21,9 @@ from jobs.domain.disclosure import shown_error
 from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
-from tests.builders import make_model
-from tests.jobs.execution.shop import Shop, eventually, open_shop, state
+from tests.support.factories import make_model
+from tests.support.shop import Shop, open_shop, state
+from tests.support.waiting import wait_for
 
 TOKEN = "correct-horse-battery-staple"
 FAILURES = 2
@@ -60,8 +61,8 @@ def is_open(shop: Shop) -> bool:
 def test_a_missing_token_costs_no_job_anything_and_opens_the_servers_circuit(shop: Shop) -> None:
     jobs = [shop.submit({"prompt": "x"}) for _ in range(JOBS)]
     worker = shop.worker()
-    eventually(lambda: (worker.work("m"), is_open(shop))[1])
-    eventually(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
+    wait_for(lambda: (worker.work("m"), is_open(shop))[1])
+    wait_for(lambda: not Job.objects.filter(state=JobState.RUNNING).exists())
     assert {state(job) for job in jobs} <= {JobState.QUEUED, JobState.RETRYING}
     assert set(Job.objects.values_list("tries", flat=True)) == {0}
     attempts = Attempt.objects.all()
@@ -76,11 +77,11 @@ def test_a_missing_token_costs_no_job_anything_and_opens_the_servers_circuit(sho
 def test_once_its_header_is_set_the_jobs_are_done(shop: Shop) -> None:
     jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
     worker = shop.worker()
-    eventually(lambda: (worker.work("m"), is_open(shop))[1])
+    wait_for(lambda: (worker.work("m"), is_open(shop))[1])
     headers = json.dumps({"Authorization": f"Bearer {TOKEN}"})
     Server.objects.update(headers_encrypted=encrypt(headers))
     shop.leases.reset_circuit(CircuitKind.SERVER, "gpu-1", "m")
-    eventually(lambda: (worker.work("m"), all(state(job) == JobState.COMPLETED for job in jobs))[1])
+    wait_for(lambda: (worker.work("m"), all(state(job) == JobState.COMPLETED for job in jobs))[1])
     assert set(Job.objects.values_list("tries", flat=True)) == {0}
 
 

@@ -9,7 +9,7 @@ from gpus.protocol import LeaseRef
 from jobs.execution.completion import Completion, EndWritten
 from jobs.reports import counters
 from jobs.transitions import Ended
-from tests.builders import AbsentLeases, make_ports
+from tests.support.fakes import AbsentLeases, make_ports
 
 pytestmark = pytest.mark.django_db
 

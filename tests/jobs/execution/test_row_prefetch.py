@@ -20,9 +20,11 @@ from jobs.execution.row_prefetch import (
     RowPrefetch,
 )
 from jobs.models import Job
-from tests.builders import ManualClock, make_job, make_model, make_ports
-from tests.jobs.execution.shop import Shop, eventually, state
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.factories import make_job, make_model
+from tests.support.fake_leases import FakeLeases
+from tests.support.fakes import ManualClock, make_ports
+from tests.support.shop import Shop, state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -184,7 +186,7 @@ def test_a_slot_goes_on_with_short_jobs_without_a_read(shop: Shop, monkeypatch, 
     monkeypatch.setattr(claiming, "_to_run", Watched())
     jobs = [shop.submit({"seconds": 0.1}) for _ in range(6)]
     thread = shop.work(shop.worker())
-    eventually(lambda: all(state(job) == JobState.COMPLETED for job in jobs))
+    wait_for(lambda: all(state(job) == JobState.COMPLETED for job in jobs))
     thread.join(10)
     assert reads[0] == jobs[0].id
     assert len(reads) < len(jobs) - 1

@@ -10,7 +10,7 @@ import pytest
 from jobs.execution import gpu_worker as module
 from jobs.execution import gpu_worker as worker_module
 from jobs.execution.gpu_worker import SelfNotifications, create_worker
-from tests.builders import Told, make_ports
+from tests.support.fakes import Told, make_ports
 
 
 def test_an_own_announcement_is_taken_out_once() -> None:

@@ -15,8 +15,8 @@ from gpus.errors import (
 )
 from gpus.runners.base import Accepted
 from jobs.execution.gpu_worker import GpuWorker
-from tests.builders import make_ports
 from tests.jobs.execution.by_hand import by_hand
+from tests.support.fakes import make_ports
 
 
 @pytest.fixture

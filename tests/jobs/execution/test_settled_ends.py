@@ -11,7 +11,7 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, LeaseRef
 from jobs.execution.completion import Completion, EndWritten
 from jobs.transitions import Ended
-from tests.builders import make_ports
+from tests.support.fakes import make_ports
 
 pytestmark = pytest.mark.django_db
 

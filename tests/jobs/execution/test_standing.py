@@ -15,9 +15,10 @@ from jobs.index_rebuild.waiting_jobs import waiting_tickets
 from jobs.models import Event, Job
 from jobs.operations.jobs import cancel_job
 from jobs.operations.queue_position import change_priority, run_next
-from tests.builders import AbsentLeases, Told, make_job, make_ports, make_running
 from tests.jobs.execution.by_hand import by_hand, order_of
-from tests.jobs.execution.shop import state
+from tests.support.factories import make_job, make_running
+from tests.support.fakes import AbsentLeases, Told, make_ports
+from tests.support.shop import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -17,8 +17,8 @@ from jobs.execution.completion import Completion, EndWritten, PendingRelease
 from jobs.execution.group_commit import GroupCommitWriter
 from jobs.execution.run_steps import Order, Over, Remote, Wait
 from jobs.transitions import Ended
-from tests.builders import AbsentLeases, ManualClock, make_ports
 from tests.jobs.execution.run_bench import ASYNC, Bench, ScriptedRunner
+from tests.support.fakes import AbsentLeases, ManualClock, make_ports
 
 
 def away():

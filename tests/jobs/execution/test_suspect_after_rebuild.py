@@ -10,7 +10,7 @@ import redis
 from gpus.leasing.keys import prefix
 from gpus.models import QuarantinedSlot
 from jobs.index_rebuild.rebuild import Progress, Rebuild
-from tests.jobs.execution.shop import eventually
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -36,6 +36,6 @@ def test_a_suspect_slot_stays_shut_when_its_end_is_committed_after_a_rebuild(sho
             worker.completion.keeper.step(shop.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
     gate.set()
-    eventually(lambda: worker.completion.keeper.held() == 0)
+    wait_for(lambda: worker.completion.keeper.held() == 0)
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
     assert shop.leases.slots("gpu-1")[0].state == "quarantined"

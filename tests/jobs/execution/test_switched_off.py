@@ -16,9 +16,10 @@ from jobs.execution import gpu_worker as workers
 from jobs.execution.gpu_worker import changes_for, interrupt_switched_off
 from jobs.execution.run_steps import Order
 from jobs.models import Attempt, Job
-from tests.builders import make_model, make_server
-from tests.jobs.execution.shop import Shop, eventually, state
-from tests.scenarios.gates import open_gate
+from tests.support.factories import make_model, make_server
+from tests.support.shop import Shop, state
+from tests.support.system.gates import open_gate
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 ASYNC = pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
@@ -41,19 +42,17 @@ def running(shop: Shop, **payload: object) -> tuple[Job, threading.Thread]:
     """A job that its GPU has begun."""
     job = shop.submit({"seconds": 30, **payload})
     thread = shop.work(shop.worker())
-    eventually(lambda: shop.node.health()["active_jobs"] == 1)
+    wait_for(lambda: shop.node.health()["active_jobs"] == 1)
     return job, thread
 
 
 def back_in_line(shop: Shop, job: Job, *, waiting: int = 1) -> Attempt:
     """Its one attempt, which cost nothing."""
     place = job.place_us
-    eventually(
-        lambda: state(job) == JobState.QUEUED and Attempt.objects.filter(finished_at=None).count() == 0
-    )
+    wait_for(lambda: state(job) == JobState.QUEUED and Attempt.objects.filter(finished_at=None).count() == 0)
     job.refresh_from_db()
     assert (job.tries, job.deaths, job.place_us) == (0, 0, place)
-    eventually(lambda: shop.leases.depth("m").waiting == {"m": waiting})
+    wait_for(lambda: shop.leases.depth("m").waiting == {"m": waiting})
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.error_code, attempt.counted) == (AttemptState.LOST, "interrupted", False)
     return attempt
@@ -63,19 +62,19 @@ def back_in_line(shop: Shop, job: Job, *, waiting: int = 1) -> Attempt:
 def test_what_runs_is_stopped_at_its_gpu_and_runs_again_when_the_server_is_back(shop: Shop) -> None:
     job, thread = running(shop)
     if shop.node.config.mode == "async":
-        eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+        wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     switch(shop, DesiredState.OFF)
     attempt = back_in_line(shop, job)
     thread.join(10)
     assert shop.node.health()["active_jobs"] == 0
     assert (attempt.slot_freed, attempt.evidence) == (True, "server confirmed the cancel")
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "off")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "off")
     shop.work(shop.workers[0]).join(10)  # had its return to the line a wake: it finds nothing
     shop.told.wakes.clear()
     switch(shop, DesiredState.ON)
     assert sum(wake.count for wake in shop.told.wakes) == 1, "at once, not with the next fill"
     shop.work(shop.workers[0])
-    eventually(lambda: state(job) == JobState.RUNNING)
+    wait_for(lambda: state(job) == JobState.RUNNING)
 
 
 def test_a_run_that_can_not_be_proven_over_leaves_its_slot_in_quarantine(shop: Shop) -> None:
@@ -86,21 +85,21 @@ def test_a_run_that_can_not_be_proven_over_leaves_its_slot_in_quarantine(shop: S
     assert not back_in_line(shop, job).slot_freed
     assert QuarantinedSlot.objects.filter(server="gpu-1", slot=0, freed_at=None).exists()
     switch(shop, DesiredState.ON)
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "quarantined")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "quarantined")
 
 
 @ASYNC
 def test_a_run_that_nobody_drives_is_adopted_once_and_stopped(shop: Shop) -> None:
     job, thread = running(shop)
-    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     shop.workers[0].drain()
     thread.join(10)
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "adoptable")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "adoptable")
     switch(shop, DesiredState.OFF)
     shop.worker().work("m")
     assert back_in_line(shop, job).epoch == 2
     assert shop.node.health()["active_jobs"] == 0
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "off")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "off")
     assert shop.worker().work("m") == []
 
 
@@ -117,14 +116,14 @@ def test_a_server_that_the_lease_layer_takes_for_on_begins_nothing_and_loses_not
     assert state(waiting) == JobState.QUEUED
 
 
-@pytest.mark.parametrize("shop", [{"handler": "tests.scenarios.gates:run"}], indirect=True)
+@pytest.mark.parametrize("shop", [{"handler": "tests.support.system.gates:run"}], indirect=True)
 def test_a_draining_server_finishes_what_runs(shop: Shop) -> None:
     job, thread = running(shop, seconds=0, gate="draining")
     switch(shop, DesiredState.DRAINING)
     open_gate("draining")
     thread.join(30)
-    eventually(lambda: state(job) == JobState.COMPLETED)
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "off")
+    wait_for(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "off")
 
 
 def test_of_many_runs_only_those_on_such_a_server_are_stopped() -> None:

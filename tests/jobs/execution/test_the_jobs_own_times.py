@@ -18,10 +18,11 @@ from gpus.runners.base import Abort, Accepted, Finished, PollFailed, StillRunnin
 from gpus.runners.json_body import Unreadable
 from jobs.execution.run_steps import Order, Over, Wait
 from jobs.models import Attempt, Job
-from tests.builders import make_tenant
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
-from tests.jobs.execution.shop import Shop, eventually, plain_shop, state
-from tests.plain_server import PlainServer
+from tests.support.factories import make_tenant
+from tests.support.servers.plain_server import PlainServer
+from tests.support.shop import Shop, plain_shop, state
+from tests.support.waiting import wait_for
 
 MODELS_LIMIT = 60.0
 
@@ -189,7 +190,7 @@ def test_one_tenants_short_limits_shut_neither_model_nor_server(shop: Shop) -> N
         shop.work(worker).join(60)
         return {state(job) for job in jobs} == {"failed"} and state(theirs) == "completed"
 
-    eventually(is_over)
+    wait_for(is_over)
     assert not QuarantinedSlot.objects.filter(freed_at=None).exists()
     found = shop.leases.circuits("m", ["gpu-1"])
     assert (dict(found.servers), dict(found.models)) == ({}, {})
@@ -224,7 +225,7 @@ def test_a_slot_that_a_plain_server_can_not_stop_is_its_tenants_until_it_answers
             True
         ] * SLOTS
 
-    eventually(all_asked)
+    wait_for(all_asked)
     theirs = shop.submit({"seconds": 0}, tenant=make_tenant("neighbour"))
     assert [view.state for view in shop.leases.slots("gpu-1")] == ["leased"] * SLOTS
     assert not QuarantinedSlot.objects.exists()
@@ -235,7 +236,7 @@ def test_a_slot_that_a_plain_server_can_not_stop_is_its_tenants_until_it_answers
         shop.work(worker).join(60)  # no broker brings the wakes of what is left
         return state(theirs) == "completed" and ended.count() >= SLOTS
 
-    eventually(is_over)
+    wait_for(is_over)
     assert {attempt.evidence for attempt in ended.order_by("started_at")[:SLOTS]} == {
         "the server answered its request"
     }

@@ -16,9 +16,9 @@ from jobs.models import Attempt, Job
 from jobs.operations.jobs import CancelOutcome, cancel_job
 from jobs.sweeps import cancelling
 from jobs.transitions import Start, StartOutcome
-from tests.builders import make_server
 from tests.jobs.execution.by_hand import Hands, by_hand
-from tests.jobs.execution.shop import state
+from tests.support.factories import make_server
+from tests.support.shop import state
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -18,7 +18,8 @@ from jobs.execution.slot_loop import SlotLoop
 from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import OVER
-from tests.jobs.execution.shop import eventually, state
+from tests.support.shop import state
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -47,9 +48,9 @@ def test_server_lost_while_the_database_is_away_leaves_no_lease_behind(shop, mon
     monkeypatch.setattr(claiming, "pushed_body", Gone())
     escaped = hidden(lambda: worker.work("m"))
     monkeypatch.undo()  # the database is back
-    eventually(lambda: state(job) != JobState.RUNNING)
+    wait_for(lambda: state(job) != JobState.RUNNING)
     assert escaped is None
-    eventually(lambda: worker.completion.keeper.held() == 0)
+    wait_for(lambda: worker.completion.keeper.held() == 0)
 
 
 @pytest.mark.parametrize("shop", [{"mode": "async"}], indirect=True)
@@ -57,7 +58,7 @@ def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, m
     job = shop.submit({"seconds": 600})
     first, second = shop.worker(), shop.worker()
     thread = shop.work(first)
-    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     first.drain()
     thread.join(5)
 
@@ -68,7 +69,7 @@ def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, m
     monkeypatch.setattr(claiming, "Job", type("J", (), {"objects": Gone()}))
     hidden(lambda: second.work("m"))
     monkeypatch.undo()
-    eventually(lambda: second.completion.keeper.held() == 0)  # else it is renewed for ever and nobody polls
+    wait_for(lambda: second.completion.keeper.held() == 0)  # else it is renewed for ever and nobody polls
 
 
 def _refused(shop, monkeypatch):
@@ -84,13 +85,13 @@ def _refused(shop, monkeypatch):
     monkeypatch.setattr(Completion, "write_start", late)
     worker.work("m")
     monkeypatch.undo()
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
     return worker
 
 
 def test_a_refused_start_is_forgotten_by_the_keeper(shop, monkeypatch):
     worker = _refused(shop, monkeypatch)
-    eventually(lambda: worker.completion.keeper.held() == 0)
+    wait_for(lambda: worker.completion.keeper.held() == 0)
 
 
 def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monkeypatch, valkey):
@@ -109,7 +110,7 @@ def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monke
             worker.completion.keeper.step(shop.ports.clock.monotonic() + 100)
             rebuild.listening_since -= 100
     worker.check_external_changes()
-    eventually(lambda: shop.leases.slots("gpu-1")[0].state == "free")
+    wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "free")
 
 
 @pytest.mark.parametrize("at_most_once", [False, True])
@@ -126,8 +127,8 @@ def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypat
 
     monkeypatch.setattr(transitions, "end_attempt", refuse)
     worker.work("m")
-    eventually(lambda: state(job) != JobState.RUNNING)
-    eventually(lambda: worker.completion.keeper.held() == 0)
+    wait_for(lambda: state(job) != JobState.RUNNING)
+    wait_for(lambda: worker.completion.keeper.held() == 0)
     if at_most_once:  # it ran
         job.refresh_from_db()
         assert (job.state, job.error_code) == (JobState.FAILED, "lost_at_most_once")
@@ -144,12 +145,12 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
     job = shop.submit({"seconds": 30})
     worker = shop.worker()
     shop.work(worker)
-    eventually(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
+    wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     attempt = Attempt.objects.get(job=job)
     body = json.loads('{"status": "failed", "error": "\\ud800"}')
     accept_push(job.id, attempt.id, body, 40, ports=shop.ports)
     worker.nudge([job.id])
-    eventually(lambda: state(job) != JobState.RUNNING)
+    wait_for(lambda: state(job) != JobState.RUNNING)
 
 
 class LossyLeases:
@@ -182,7 +183,7 @@ def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
 
     worker.check_external_changes()
     worker.work("m")  # asks again as the attempt that nobody heard of
-    eventually(lambda: state(job) == JobState.COMPLETED)
+    wait_for(lambda: state(job) == JobState.COMPLETED)
     job.refresh_from_db()
     assert (job.tries, job.deaths) == (0, 0)
     assert not QuarantinedSlot.objects.filter(freed_at=None).exists()

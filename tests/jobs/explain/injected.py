@@ -19,7 +19,8 @@ from jobs.explain.snapshot import Reason
 from jobs.limits import tenant_limits
 from jobs.limits.rate_limits import admit
 from jobs.models import Job
-from tests.builders import AbsentLeases, make_running
+from tests.support.factories import make_running
+from tests.support.fakes import AbsentLeases
 
 from .scene import WORKER, Scene
 

@@ -21,7 +21,8 @@ from jobs.models import Job, Rollup, Tenant
 from jobs.operations.explain_job import Explanation, estimate_job, explain_job
 from jobs.ports import Ports
 from jobs.reports.rollups import HOUR
-from tests.builders import ManualClock, make_job, make_ports, make_tenant
+from tests.support.factories import make_job, make_tenant
+from tests.support.fakes import ManualClock, make_ports
 
 RULES = CircuitRules(failures=3, rest_seconds=30.0)
 WORKER = "w"

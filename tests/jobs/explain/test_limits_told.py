@@ -17,7 +17,8 @@ from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in
 from jobs.explain.snapshot import Quota, Servers, Snapshot
 from jobs.operations.explain_job import estimate_job
-from tests.builders import make_model, make_ports, make_server, make_tenant
+from tests.support.factories import make_model, make_server, make_tenant
+from tests.support.fakes import make_ports
 
 from .injected import capped, over_quota
 from .scene import Scene

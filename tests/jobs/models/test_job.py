@@ -5,7 +5,7 @@ from django.db import connection
 
 from foundation.ids import new_id
 from jobs.models import Job
-from tests.builders import make_job
+from tests.support.factories import make_job
 
 
 @pytest.mark.django_db

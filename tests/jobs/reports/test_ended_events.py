@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Event, Job
 from jobs.reports.ended_events import ended_between
-from tests.jobs.lives import Lives
+from tests.support.job_lives import Lives
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -19,7 +19,8 @@ from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.reports.failures import dead_letter_groups
 from jobs.reports.job_filter import JobFilter
-from tests.builders import START, make_job, make_tenant
+from tests.support.factories import make_job, make_tenant
+from tests.support.fakes import START
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

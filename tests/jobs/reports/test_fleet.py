@@ -12,8 +12,15 @@ from gpus.models import QuarantinedSlot, Server
 from gpus.reports import CellState
 from jobs.reports import fleet as fleet_module
 from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
-from tests.builders import START, AbsentLeases, make_job, make_model, make_running, make_server, make_tenant
 from tests.gpus.reports.test_fleet import Seen, view
+from tests.support.factories import (
+    make_job,
+    make_model,
+    make_running,
+    make_server,
+    make_tenant,
+)
+from tests.support.fakes import START, AbsentLeases
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

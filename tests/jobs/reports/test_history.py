@@ -10,8 +10,9 @@ from jobs.models import Job, Rollup
 from jobs.reports.history import WINDOWS, RecentHistory, Window, history, shares
 from jobs.reports.rollups import HOUR, EndedEvent, Sums, sum_up
 from jobs.sweeps.rollups import EventHorizon, RollupsSweep
-from tests.builders import START, ManualClock, make_ports, make_tenant
-from tests.jobs.lives import Lives
+from tests.support.factories import make_tenant
+from tests.support.fakes import START, ManualClock, make_ports
+from tests.support.job_lives import Lives
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -19,7 +19,8 @@ from jobs.reports import queue_report as line_module
 from jobs.reports.history import WINDOWS, history
 from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
 from jobs.reports.rollups import counted
-from tests.builders import START, make_job, make_model, make_running, make_tenant
+from tests.support.factories import make_job, make_model, make_running, make_tenant
+from tests.support.fakes import START
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 NOW = START + timedelta(minutes=10)

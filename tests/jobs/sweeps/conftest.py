@@ -24,7 +24,7 @@ from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.models import Attempt, Job, Tenant
 from jobs.ports import Ports
 from jobs.transitions import Start
-from tests.gpus.health.health_server import HealthServer
+from tests.support.servers.health_server import HealthServer
 
 LEASE_SECONDS = 15.0
 

@@ -22,12 +22,13 @@ from jobs.models import Attempt
 from jobs.sweeps import lock_sync
 from jobs.transitions import End
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient  # noqa: F401
-from tests.gpus.runners.raw_server import RawServer, Visit
-from tests.jobs.execution.shop import Shop, eventually, plain_shop, state
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
-from tests.plain_server import PlainServer
-from tests.ports import free_port
+from tests.support.by_process import run_sweep
+from tests.support.ports import free_port
+from tests.support.servers.plain_server import PlainServer
+from tests.support.servers.raw_server import RawServer, Visit
+from tests.support.shop import Shop, plain_shop, state
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +57,7 @@ def test_it_stays_healthy_through_a_run(shop: Shop, plain: PlainServer) -> None:
     assert (Server.objects.get().healthy, Server.objects.get().tells_health) == (True, False)
     job = shop.submit({"gate": "a"})
     shop.work(shop.worker())
-    eventually(lambda: plain.began() == 1 and state(job) == "running")
+    wait_for(lambda: plain.began() == 1 and state(job) == "running")
     count = run_sweep("lock_sync", shop.ports)
     server = Server.objects.get()
     assert probe(server).timed_out, "it does not answer"
@@ -65,7 +66,7 @@ def test_it_stays_healthy_through_a_run(shop: Shop, plain: PlainServer) -> None:
     queries.forget()
     assert queries.has_capacity("m")
     plain.open("a")
-    eventually(lambda: state(job) == "completed")
+    wait_for(lambda: state(job) == "completed")
 
 
 # -- with a server that answers as the test says -----------------------------------------------------------

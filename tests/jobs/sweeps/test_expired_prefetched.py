@@ -13,10 +13,10 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases, quarantine
-from tests.gpus.health.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_expired_leases import end, expire, job_of
 from tests.jobs.sweeps.test_generation import rebuild
+from tests.support.servers.health_server import HealthServer
 
 Pair = tuple[Lease, Lease]
 

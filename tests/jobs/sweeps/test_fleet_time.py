@@ -11,8 +11,8 @@ from gpus.models import FleetIndex
 from gpus.protocol import Lease
 from jobs.index_rebuild.fleet_time import AHEAD_SECONDS
 from jobs.sweeps import fleet_time
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
+from tests.support.by_process import run_sweep
 
 HOUR = 3600.0
 

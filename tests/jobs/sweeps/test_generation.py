@@ -18,10 +18,10 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.index_rebuild import rebuild as rebuilding
 from jobs.sweeps import generation
 from jobs.transitions import End
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_mirror_registry import rules_told
-from tests.laws import assert_laws
+from tests.support.by_process import run_sweep
+from tests.support.laws import assert_laws
 
 
 def rebuild(world: World) -> int:

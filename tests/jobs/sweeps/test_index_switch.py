@@ -29,9 +29,9 @@ from jobs.operations.index_switch import begin_switch, cancel_switch, continue_s
 from jobs.ports import Ports
 from jobs.sweeps import expired_leases
 from jobs.sweeps import index_switch as sweep
-from tests.builders import WrongClocks
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, VirtualClock, World, open_index
+from tests.support.by_process import run_sweep
+from tests.support.fakes import WrongClocks
 
 OLD, NEW = FIRST_LAYOUT, FIRST_LAYOUT + 1
 GPU, SWEEPS = Process.Kind.GPU, Process.Kind.SWEEPS

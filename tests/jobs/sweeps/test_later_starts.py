@@ -13,8 +13,8 @@ from jobs.domain.states import JobState
 from jobs.models import Event, Job
 from jobs.sweeps import base, deadlines, due_starts
 from jobs.sweeps.base import SweepCount
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
+from tests.support.by_process import run_sweep
 
 
 def later(world: World, seconds: float, **fields: object) -> Job:

@@ -13,8 +13,8 @@ from gpus.registry.layouts import IndexState, Layouts
 from jobs.execution.presence import Presence
 from jobs.sweeps import layout_overlap
 from jobs.sweeps.layout_overlap import RECONCILE_EVERY, LayoutOverlapSweeper
-from tests.builders import ManualClock, make_ports
-from tests.dispatcher_project.worker_bench import wait_for
+from tests.support.fakes import ManualClock, make_ports
+from tests.support.waiting import wait_for
 
 
 def test_each_step_ticks_and_every_fifth_reconciles(monkeypatch: pytest.MonkeyPatch) -> None:

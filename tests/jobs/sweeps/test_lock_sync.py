@@ -13,9 +13,9 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
-from tests.gpus.health.health_server import HealthServer
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
+from tests.support.by_process import run_sweep
+from tests.support.servers.health_server import HealthServer
 
 
 @pytest.fixture

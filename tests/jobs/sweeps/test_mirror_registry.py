@@ -12,8 +12,8 @@ from jobs import transitions
 from jobs.models import Tenant
 from jobs.sweeps import mirror_registry
 from jobs.sweeps.mirror_registry import MirrorRegistrySweep
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World, open_index
+from tests.support.by_process import run_sweep
 
 
 def sweep(world: World) -> int:

@@ -17,9 +17,9 @@ from jobs.models import Attempt, Job
 from jobs.sweeps import orphans
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World, open_index
-from tests.laws import assert_laws
+from tests.support.by_process import run_sweep
+from tests.support.laws import assert_laws
 
 LIMIT = 100.0
 

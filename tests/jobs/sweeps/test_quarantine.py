@@ -26,11 +26,11 @@ from jobs.models import Attempt, Job
 from jobs.sweeps import quarantine
 from jobs.sweeps.base import SweepCount
 from jobs.transitions import End
-from tests.gpus.health.health_server import HealthServer
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_generation import rebuild
-from tests.plain_server import PlainServer
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.servers.health_server import HealthServer
+from tests.support.servers.plain_server import PlainServer
 
 LIMIT = 600.0
 

@@ -16,7 +16,8 @@ from jobs.ports import Ports
 from jobs.reports.ended_events import CURSOR
 from jobs.reports.jobs import ATTEMPTS_SHOWN
 from jobs.sweeps import refusals
-from tests.builders import START, ManualClock, WrongClocks, make_job, make_ports, make_running
+from tests.support.factories import make_job, make_running
+from tests.support.fakes import START, ManualClock, WrongClocks, make_ports
 from verification.laws import replayed
 
 pytestmark = pytest.mark.django_db

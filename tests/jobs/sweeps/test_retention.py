@@ -25,8 +25,8 @@ from jobs.models import (
 from jobs.ports import Ports
 from jobs.reports.ended_events import CURSOR
 from jobs.sweeps import retention
-from tests.builders import START, WrongClocks
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
+from tests.support.fakes import START, WrongClocks
 
 pytestmark = pytest.mark.django_db
 

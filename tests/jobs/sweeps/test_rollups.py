@@ -18,9 +18,10 @@ from jobs.reports.ended_events import CURSOR
 from jobs.reports.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
 from jobs.sweeps import base, rollups
 from jobs.sweeps.rollups import EventHorizon, RollupsSweep
-from tests.builders import START, ManualClock, make_job, make_ports
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.jobs.lives import Lives
+from tests.support.factories import make_job
+from tests.support.fakes import START, ManualClock, make_ports
+from tests.support.job_lives import Lives
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

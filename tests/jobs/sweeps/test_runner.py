@@ -18,9 +18,9 @@ from jobs.sweeps import base
 from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
-from tests.builders import WrongClocks
-from tests.dispatcher_project.worker_bench import wait_for
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
+from tests.support.fakes import WrongClocks
+from tests.support.waiting import wait_for
 
 
 class Stage:

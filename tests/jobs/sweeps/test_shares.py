@@ -10,8 +10,8 @@ from foundation.ids import new_id
 from gpus.protocol import ReleaseMode
 from jobs.index_rebuild.recent_usage import debts, recent_shares
 from jobs.models import Attempt, Tenant
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
+from tests.support.by_process import run_sweep
 
 
 def served(world: World, tenant: Tenant, seconds: float, *, ago: float = 60.0) -> None:

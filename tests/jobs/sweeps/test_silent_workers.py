@@ -14,8 +14,9 @@ from gpus.models import ModelConfig, QuarantinedSlot, Server
 from gpus.protocol import DesiredState
 from jobs.models import Attempt
 from jobs.sweeps import silent_workers
-from tests.builders import START, make_job, make_ports, make_running
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.factories import make_job, make_running
+from tests.support.fake_leases import FakeLeases
+from tests.support.fakes import START, make_ports
 
 pytestmark = pytest.mark.django_db
 

@@ -18,10 +18,10 @@ from jobs.index_rebuild import rebuild as rebuilding
 from jobs.index_rebuild import unknown_runs
 from jobs.sweeps import lock_sync, quarantine
 from jobs.transitions import End
-from tests.gpus.health.health_server import HealthServer
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World
 from tests.jobs.sweeps.test_generation import ended_without_proof, rebuild
+from tests.support.by_process import run_sweep
+from tests.support.servers.health_server import HealthServer
 
 
 def test_a_run_that_only_its_server_knows_of_keeps_a_slot_until_it_is_over(

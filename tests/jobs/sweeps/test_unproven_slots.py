@@ -11,9 +11,9 @@ from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.execution import orphaned_runs
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases, quarantine
-from tests.gpus.health.health_server import HealthServer
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
+from tests.support.by_process import run_sweep
+from tests.support.servers.health_server import HealthServer
 
 
 @pytest.fixture

@@ -19,10 +19,10 @@ from jobs.models import Callback, Event, Job
 from jobs.sweeps import deadlines, due_retries, fill, long_waits, reconcile
 from jobs.sweeps.base import Sweep
 from jobs.transitions import End
-from tests.builders import WrongClocks
-from tests.jobs.sweeps.by_process import run_sweep
 from tests.jobs.sweeps.conftest import World, open_index
-from tests.laws import assert_laws
+from tests.support.by_process import run_sweep
+from tests.support.fakes import WrongClocks
+from tests.support.laws import assert_laws
 
 
 def state_of(job: Job) -> str:

@@ -20,8 +20,9 @@ from jobs.models import Attempt, Callback, Event, Job
 from jobs.operations.jobs import retry_dead_letter
 from jobs.transitions import End, Start, StartOutcome
 from jobs.transitions.unit_of_work import move_attempt
-from tests.builders import START, make_job, make_model, make_ports, make_running, make_server
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.factories import make_job, make_model, make_running, make_server
+from tests.support.fake_leases import FakeLeases
+from tests.support.fakes import START, make_ports
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -19,7 +19,8 @@ from jobs.execution.group_commit import Write, write_batch
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.transitions import End, Start, StartOutcome, Touched
 from jobs.transitions.unit_of_work import read_attempt
-from tests.builders import START, make_job, make_model, make_server
+from tests.support.factories import make_job, make_model, make_server
+from tests.support.fakes import START
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -14,7 +14,8 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.transitions import End
-from tests.builders import START, make_job, make_model, make_running, make_server
+from tests.support.factories import make_job, make_model, make_running, make_server
+from tests.support.fakes import START
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.dispatcher_project.worker_bench import wait_for
+from tests.support.waiting import wait_for
 from verification.proving.feeder import Feeder
 
 

@@ -15,7 +15,7 @@ import pytest
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
 from dispatcher_project.supervisor.guard import marked_processes
-from tests.dispatcher_project.worker_bench import wait_for
+from tests.support.waiting import wait_for
 from verification.proving import main as proving
 
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 from gpus.leasing.values import SlotView
 from jobs.domain.states import AttemptState
 from jobs.models import Attempt
-from tests.builders import make_job, make_model, make_running, make_server
+from tests.support.factories import make_job, make_model, make_running, make_server
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.database import Forgotten
 from verification.simulation.promptness import (

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 from django.db import connections
 
-from tests.builders import ManualClock
 from tests.jobs.api.conftest import World, make_model
+from tests.support.fakes import ManualClock
 
 from .site import Site
 

@@ -12,7 +12,7 @@ from jobs.models import ApiKey, IdempotencyKey, Job
 from jobs.operations.api_keys import create_key
 from tests.jobs.api.conftest import Account, World, account
 from tests.jobs.api.test_limits import limit
-from tests.jobs.fake_leases import FakeLeases
+from tests.support.fake_leases import FakeLeases
 
 from .site import JOB, Ask, Site, job, with_headers
 

@@ -11,9 +11,9 @@ from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
 from gpus.leasing.store import RedisFleets
-from tests.builders import make_ports
-from tests.laws import assert_laws
-from tests.scenarios.running import System
+from tests.support.fakes import make_ports
+from tests.support.laws import assert_laws
+from tests.support.system.running import System
 
 
 class Judge:

@@ -19,10 +19,10 @@ import redis
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent
 from dispatcher_project.supervisor.guard import marked_processes
-from tests.dispatcher_project.worker_bench import wait_for
-from tests.ports import free_port
-from tests.scenarios.client import Client
-from tests.scenarios.gpu_server import GpuServer
+from tests.support.ports import free_port
+from tests.support.system.client import Client
+from tests.support.system.gpu_server import GpuServer
+from tests.support.waiting import wait_for
 
 _KNOBS = {
     "DISPATCHER_LEASE_SECONDS": "4",
@@ -68,7 +68,7 @@ class System:
                 preexec_fn=die_with_parent,  # noqa: PLW1509
             )
         try:
-            wait_for(lambda: self._says() or self.process.poll() is not None, seconds=60, what="up.json")
+            wait_for(lambda: self._says() or self.process.poll() is not None, seconds=180, what="up.json")
             assert self.process.poll() is None, self._output.read_text()
         except BaseException:
             self._end()

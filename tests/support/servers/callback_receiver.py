@@ -8,7 +8,7 @@ from typing import Any
 
 from standardwebhooks import Webhook
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 
 class Receiver:

@@ -1,5 +1,5 @@
 """A plain HTTP server in a process of its own, as a user's first one: it takes a payload and answers, and has
-no page for its health. `python tests/plain_server.py PORT HEALTH LOG [any_path] [one_thread]`."""
+no page for its health. `python plain_server.py PORT HEALTH LOG [any_path] [one_thread]`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 if __name__ != "__main__":
     from dispatcher_project.supervisor.embedded import die_with_parent
-    from tests.ports import free_port
+    from tests.support.ports import free_port
 
 LONGEST_SECONDS = 120.0
 

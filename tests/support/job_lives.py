@@ -15,7 +15,8 @@ from jobs.domain.states import JobState
 from jobs.models import Job, Tenant
 from jobs.reports.rollups import EndedEvent
 from jobs.transitions import End
-from tests.builders import START, make_job, make_running, make_tenant
+from tests.support.factories import make_job, make_running, make_tenant
+from tests.support.fakes import START
 
 _ENDINGS = (
     Ending(),

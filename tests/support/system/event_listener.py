@@ -8,7 +8,7 @@ from typing import Any
 
 import redis
 
-from tests.dispatcher_project.worker_bench import wait_for
+from tests.support.waiting import wait_for
 
 
 class EventListener:

@@ -9,7 +9,7 @@ from typing import Any
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, RunRequest
 from gpus.runners.registry import runner_for
-from tests.gpus.runners.llm_server import WORDS, LlmServer
+from tests.support.servers.llm_server import WORDS, LlmServer
 
 _numbers = itertools.count(1)
 TEXT = "".join(WORDS)

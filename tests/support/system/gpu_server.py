@@ -24,7 +24,7 @@ class GpuServer:
     def start(cls, model: str, *, slots: int, mode: str, push: bool) -> GpuServer:
         node = Node(
             NodeConfig(
-                handlers={model: "tests.scenarios.gates:run"},
+                handlers={model: "tests.support.system.gates:run"},
                 slots=slots,
                 mode=mode,
                 push=push,

@@ -14,7 +14,7 @@ from typing import Any
 import redis
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from tests.ports import free_port
+from tests.support.ports import free_port
 from verification.proving.sentinel import MASTER, NAMES, SentinelValkeys
 
 NEVER_SECONDS = 600.0

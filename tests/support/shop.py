@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -19,17 +18,9 @@ from jobs.execution.follow_ups import push_tickets
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Job
 from jobs.ports import Ports
-from tests.builders import Told, make_job, make_model, make_ports, make_server
-from tests.plain_server import PlainServer
-
-
-def eventually(look: Callable[[], Any], *, seconds: float = 60.0) -> Any:
-    """The first true answer; fails if none comes."""
-    until = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < until, "it did not come"
-        time.sleep(0.02)
-    return found
+from tests.support.factories import make_job, make_model, make_server
+from tests.support.fakes import Told, make_ports
+from tests.support.servers.plain_server import PlainServer
 
 
 @dataclass

@@ -12,8 +12,9 @@ from typing import Any
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.guard import marked_processes
-from tests.dispatcher_project.supervisor.conftest import is_alive, wait_until
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.processes import is_alive
+from tests.support.waiting import wait_for
 
 LEFT_SECONDS = 10.0
 """After SIGKILL nothing of a run lives longer than this."""
@@ -41,7 +42,7 @@ class Up:
     def facts(self) -> dict[str, Any]:
         """up.json, once it is there."""
         path = self.folder / "up.json"
-        wait_until(lambda: path.exists() or self.process.poll() is not None, seconds=120)
+        wait_for(lambda: path.exists() or self.process.poll() is not None, seconds=120)
         assert path.exists(), self.output.read_text()
         return dict(json.loads(path.read_text()))
 
@@ -54,7 +55,7 @@ class Up:
         pids = {*self.facts()["pids"].values(), *others}
         self.process.kill()
         self.process.wait()
-        wait_until(lambda: not self.left() and not any(map(is_alive, pids)), seconds=LEFT_SECONDS)
+        wait_for(lambda: not self.left() and not any(map(is_alive, pids)), seconds=LEFT_SECONDS)
         assert not (self.folder / "up.json").exists()
 
     def ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

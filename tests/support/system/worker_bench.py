@@ -8,8 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,20 +17,10 @@ from celery import Celery
 
 from dispatcher_project.celery_transport.broker import Amqp, register_transports
 from dispatcher_project.settings.celery import celery_settings
+from dispatcher_project.supervisor.data_folder import ROOT
+from tests.support.waiting import wait_for
 
-ROOT = Path(__file__).resolve().parents[2]
 Sign = TypeVar("Sign")
-
-
-def wait_for(sign: Callable[[], Sign], *, seconds: float = 60.0, what: str = "") -> Sign:
-    """The first truthy answer; fails when there is none in time."""
-    until = time.monotonic() + seconds
-    while True:
-        found = sign()
-        if found:
-            return found
-        assert time.monotonic() < until, f"no sign in {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 class WorkerBench:
@@ -77,7 +65,7 @@ class WorkerBench:
                 [
                     sys.executable,
                     "-m",
-                    "tests.dispatcher_project.stand_in",
+                    "tests.support.system.stand_in",
                     *command,
                     "--ready-file",
                     str(ready),

@@ -1,0 +1,1 @@
+"""Servers that a test starts: GPU servers, web processes, receivers, Redis with its Sentinel."""
