@@ -13,10 +13,11 @@ Found = TypeVar("Found")
 
 
 class TtlCache(Generic[Key, Found]):
-    """seconds: the TTL, read at each insertion. max_entries: beyond them the cache is cleared."""
+    """seconds: the TTL; a function is called at each insertion. max_entries: beyond them it is cleared."""
 
-    def __init__(self, seconds: Callable[[], float], *, max_entries: int) -> None:
-        self._seconds, self._max_entries = seconds, max_entries
+    def __init__(self, seconds: float | Callable[[], float], *, max_entries: int) -> None:
+        self._seconds = seconds if callable(seconds) else lambda: seconds
+        self._max_entries = max_entries
         self._lock = threading.Lock()
         self._found: dict[Key, tuple[float, Found]] = {}
 

@@ -49,9 +49,9 @@ class LimitCaches:
     limits: by tenant. used_seconds: GPU-seconds, by tenant and day. free_places: in queues, by limit.
     """
 
-    limits: TtlCache[int, Any] = field(default_factory=lambda: TtlCache(lambda: 1.0, max_entries=20_000))
+    limits: TtlCache[int, Any] = field(default_factory=lambda: TtlCache(1.0, max_entries=20_000))
     used_seconds: TtlCache[tuple[int, datetime], float] = field(
-        default_factory=lambda: TtlCache(lambda: 2.0, max_entries=10_000)
+        default_factory=lambda: TtlCache(2.0, max_entries=10_000)
     )
     free_places: FreePlaces = field(default_factory=FreePlaces)
 
