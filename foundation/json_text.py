@@ -191,3 +191,22 @@ def dumps(value: Any, *, default: Callable[[Any], Any] | None = None, sort_keys:
 def canonical_json(value: object) -> str:
     """One text per value: sorted keys, no white space."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def canonical_pieces(value: object) -> Iterator[str]:
+    """The canonical text of a body in pieces: one for each item of a list in it, as a batch's jobs are."""
+    if not isinstance(value, dict):
+        yield canonical_json(value)
+        return
+    opening = "{"
+    for name in sorted(value):
+        yield f"{opening}{canonical_json(name)}:"
+        opening = ","
+        part = value[name]
+        if isinstance(part, list):
+            for at, item in enumerate(part):
+                yield ("," if at else "[") + canonical_json(item)
+            yield "]" if part else "[]"
+        else:
+            yield canonical_json(part)
+    yield "}" if value else "{}"

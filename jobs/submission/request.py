@@ -24,7 +24,7 @@ from foundation.http_api.json_body import (
     read_body,
     whole,
 )
-from foundation.json_text import canonical_json
+from foundation.json_text import canonical_json, canonical_pieces
 from gpus.leasing.values import StartsIn
 from gpus.models.option_rules import MAX_SECONDS
 from jobs.domain.errors import Refused
@@ -155,8 +155,12 @@ def read_item(value: Any) -> SubmitRequest:
 
 
 def fingerprint(body: Any) -> str:
-    """SHA-256 of the canonical text."""
-    return hashlib.sha256(canonical_json(body).encode()).hexdigest()
+    """SHA-256 of the canonical text. A batch of 15 MB would hold the interpreter for 90 ms if it were written
+    as one."""
+    digest = hashlib.sha256()
+    for piece in canonical_pieces(body):
+        digest.update(piece.encode())
+    return digest.hexdigest()
 
 
 # -- what became of it ----------------------------------------------------------------
