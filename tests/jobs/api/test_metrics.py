@@ -28,6 +28,7 @@ from jobs.reports.jobs import UNFINISHED
 from jobs.sweeps.base import Ran, SweepCount, write_runs
 from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.support import factories as builders
+from tests.support.fakes import ManualClock, make_ports
 from tests.support.job_lives import Lives
 
 from .conftest import Account, World
@@ -103,7 +104,7 @@ def played() -> Lives:
         def advance(self) -> int:
             return 10**9
 
-    RollupsSweep(AtOnce())(builders.make_ports(clock=builders.ManualClock()))
+    RollupsSweep(AtOnce())(make_ports(clock=ManualClock()))
     return lives
 
 

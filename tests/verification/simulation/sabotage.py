@@ -238,9 +238,9 @@ def figures_of_the_quota() -> Any:
     """What runs is left out of what an explanation says was used."""
     real = explain_job.quota_of
 
-    def quota_of(tenant: int, now: datetime) -> Any:
+    def quota_of(*told: Any) -> Any:
         with patch.object(tenant_limits, "_running", lambda *_: {}):
-            return real(tenant, now)
+            return real(*told)
 
     return patch.object(explain_job, "quota_of", quota_of)
 
