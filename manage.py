@@ -12,8 +12,12 @@ if sys.version_info < (3, 11):  # noqa: UP036  (who has an older one shall read 
     version = sys.version.split()[0]
     sys.exit(f"manage.py needs Python 3.11 or newer; this is {version} ({sys.executable})")
 
-WITHOUT_SECRETS = ("help", "--help", "-h", "version", "--version", "gpu_node", "gpu_check")
-"""Commands that touch no stored secret: a GPU box needs no key of the dispatcher."""
+WITHOUT_SECRETS = (
+    *("help", "--help", "-h", "version", "--version", "gpu_node", "gpu_check"),
+    *("makemigrations", "write_docs"),
+)
+"""Commands that touch no stored secret: a GPU box needs no key of the dispatcher, nor does a checkout whose
+sources are written."""
 
 EXTRAS = {"test": ("dev", "supply"), "supply": ("supply",)}
 """What a command needs of pyproject.toml's optional dependencies."""

@@ -20,8 +20,8 @@ _COMMAND = re.compile(
 _WITHOUT_PARSER = {"help", "version", "test"}
 """Django's own; what hands its arguments to pytest."""
 _FOLDERS = (
-    "(?:tests|deploy|docs|examples|admin_ui|benchmarks|dispatcher_project|foundation|gpu_host|gpus"
-    "|verification)"
+    "(?:tests|deploy|docs|examples|admin_ui|benchmarks|dispatcher_client|dispatcher_project|foundation|gpu_host|gpus"
+    "|jobs|verification)"
 )
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

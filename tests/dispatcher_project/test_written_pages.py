@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+import manage
 from dispatcher_project.cli.write_docs import DOCS, lifecycle_page, model_options_page, pages, sweeps_page
 from gpus.registry.model_fields import FIELDS
 from gpus.runners.registry import BUILT_IN
@@ -13,6 +14,14 @@ from jobs.sweeps.registry import Sweeps
 def test_the_page_is_current(path) -> None:
     assert path.read_text() == pages()[path](), "run `python3 manage.py write_docs`"
     assert path.parent in (DOCS, DOCS.parent / "dispatcher_client")
+
+
+@pytest.mark.parametrize("command", ["write_docs", "makemigrations"])
+def test_sources_are_written_without_the_key_of_a_dispatcher(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
+    assert manage._settings(command, asks_for_help=False) == manage.BASE
 
 
 def test_every_arrow_and_state_is_on_it() -> None:
