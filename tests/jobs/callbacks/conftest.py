@@ -116,10 +116,8 @@ def deliver(callback_id: str, *, now: datetime, registry: RegistryCache | None =
     except Exception as failure:
         outcome = Outcome(None, failure_text(failure), 0)
     else:
-        outcome = send_now(
-            Message(one.id, one.tenant.pk, one.url, one.body, secrets, refused_origins(registry or RegistryCache())),
-            now=now,
-        )
+        refused = refused_origins(registry or RegistryCache())
+        outcome = send_now(Message(one.id, one.tenant.pk, one.url, one.body, secrets, refused), now=now)
     [end] = settle([(one, outcome)], now + timedelta(milliseconds=outcome.duration_ms))
     return end
 
