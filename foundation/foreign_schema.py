@@ -298,7 +298,8 @@ class Patience:
 
 
 class SchemaProcesses:
-    """Started when first needed; each ends with this process, whose end closes its input."""
+    """Started when first needed; each ends with this process, whose end closes its input. One
+    object per process, in `jobs.ports.Ports`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -389,7 +390,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with suppress(OSError):
             if pipe is not None:
                 pipe.close()
-
-
-# of the process: they are its child processes
-processes = SchemaProcesses()

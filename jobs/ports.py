@@ -14,19 +14,24 @@ from django.conf import settings
 from django.db.models.signals import post_save
 from django.utils.module_loading import import_string
 
+from foundation.foreign_schema import SchemaProcesses
 from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, TtlCache
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
+from gpus.registry.cache import RegistryCache
 from gpus.registry.layouts import IndexGate, IndexGates, Layouts
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from jobs.models import Tenant
 from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.history import RecentHistory
-from jobs.reports.jobs import Waiting
+from jobs.reports.jobs import Principal, Waiting
+
+KEEP_KEY_SECONDS = 2.0
+"""A revoked key works this much longer at most; a valid one costs a query only this often."""
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
@@ -77,9 +82,10 @@ class Ports:
     clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     layouts: which key layout each fleet's index has. index_gate: a fleet's index of any layout, from outside.
-    redis_rest, recent_history, waiting_of_all, push_refusals, limit_caches: what the process keeps of a slow
-    Redis, of the history that pages show, of the counts of all unfinished jobs, of pushes that were refused,
-    and of tenants' limits.
+    redis_rest, recent_history, waiting_of_all, push_refusals, limit_caches, registry: what the process keeps
+    of a slow Redis, of the history that pages show, of the counts of all unfinished jobs, of pushes that were
+    refused, of tenants' limits, and of the GPU registry. valid_keys: API keys, by hash.
+    schema_processes: for checks of payloads that may take long.
     """
 
     clock: Clock
@@ -101,6 +107,11 @@ class Ports:
     waiting_of_all: AdaptiveTtlValue[list[Waiting]] = field(default_factory=AdaptiveTtlValue)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
     limit_caches: LimitCaches = field(default_factory=LimitCaches)
+    registry: RegistryCache = field(default_factory=RegistryCache)
+    valid_keys: TtlCache[bytes, Principal] = field(
+        default_factory=lambda: TtlCache(lambda: KEEP_KEY_SECONDS, max_entries=10_000)
+    )
+    schema_processes: SchemaProcesses = field(default_factory=SchemaProcesses)
 
 
 @lru_cache(maxsize=1)

@@ -7,6 +7,7 @@ import itertools
 import os
 import uuid
 from collections.abc import Generator, Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -101,24 +102,22 @@ def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]
 
 
 @pytest.fixture(autouse=True)
-def nothing_remembered() -> None:
-    """Reads are remembered for seconds, which is longer than most tests, by numbers that the next test's rows
-    have too."""
-    from gpus.registry import queries
-    from jobs.api import authentication
+def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test is a process of its own: the production ports, with all that they keep, are made when it
+    first asks for them."""
+    from jobs import ports
 
-    queries.forget()
-    authentication.forget_keys()
+    monkeypatch.setattr(ports, "production_ports", lru_cache(maxsize=1)(ports.production_ports.__wrapped__))
 
 
 @pytest.fixture
-def all_remembered(nothing_remembered: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test has read it need not read again, however slow the machine is."""
-    from gpus.registry import queries
-    from jobs.api import authentication
+    from gpus.registry import cache
+    from jobs import ports
 
-    for one in (queries, authentication):
-        monkeypatch.setattr(one, "REMEMBER_SECONDS", 3600.0)
+    monkeypatch.setattr(cache, "KEEP_SECONDS", 3600.0)
+    monkeypatch.setattr(ports, "KEEP_KEY_SECONDS", 3600.0)
 
 
 @pytest.fixture

@@ -151,7 +151,7 @@ def _reachable(ports: Ports) -> Iterator[str]:
         elif job.run_at < before:
             yield f"(5) job {job.id} should have stood in line since {job.run_at}"
     for job in _in_state(state=JobState.CANCELLING.value):
-        if evidence := proof(job, before):
+        if evidence := proof(job, before, ports):
             yield f"(5) job {job.id} is being cancelled although its GPU is free: {evidence}"
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for job in _in_state(state=JobState.QUEUED.value):

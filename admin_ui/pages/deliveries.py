@@ -68,7 +68,13 @@ class SamplePage(HistoryAdmin):
         if request.method == "POST" and form.is_valid():
             chosen = form.cleaned_data
             try:
-                outcome = send_sample(chosen["tenant"], chosen["url"], by=actor(request), now=timezone.now())
+                outcome = send_sample(
+                    chosen["tenant"],
+                    chosen["url"],
+                    by=actor(request),
+                    now=timezone.now(),
+                    registry=ports.production_ports().registry,
+                )
             except CallbackUrlRefused as refusal:
                 form.add_error("url", str(refusal))
         context = {

@@ -33,7 +33,6 @@ from dispatcher_project.web.response_deadline import is_given_up
 from dispatcher_project.web.tenant_shares import LIGHT_BYTES
 from foundation.http_api.json_body import LATER_KEY, read_json
 from foundation.http_api.problems import MEDIA_TYPE, Problem
-from gpus.registry import queries as registry
 from jobs import ports as wiring
 from jobs.api import refusals
 from jobs.api.authentication import principal_of_header
@@ -265,8 +264,9 @@ def answer_together(group: Sequence[Asked]) -> list[Reply]:
     """Each one's reply, in order."""
     _look_after_connection()
     try:
-        cases = [_known(asked) for asked in group]
-        _answer([case for case in cases if case is not None], wiring.production_ports())
+        ports = wiring.production_ports()
+        cases = [_known(asked, ports) for asked in group]
+        _answer([case for case in cases if case is not None], ports)
         return [_ALONE if case is None else case.reply for case in cases]
     finally:
         close_old_connections()
@@ -280,10 +280,10 @@ def _look_after_connection() -> None:
     cast("Any", connection).health_check_done = monotonic() - _last.used_at < STILL_ALIVE_SECONDS
 
 
-def _known(asked: Asked) -> _Case | None:
+def _known(asked: Asked, ports: Ports) -> _Case | None:
     """None: for the view."""
     try:
-        principal = principal_of_header(_text(asked, b"authorization"))
+        principal = principal_of_header(_text(asked, b"authorization"), ports)
         if principal is None or principal.tenant_id is None or scopes.Scope.SUBMIT not in principal.scopes:
             return None
         if len(asked.body) > most_body_bytes():
@@ -294,12 +294,12 @@ def _known(asked: Asked) -> _Case | None:
     return _Case(asked, principal, principal.tenant_id, key)
 
 
-def _read(case: _Case) -> bool:
+def _read(case: _Case, ports: Ports) -> bool:
     """Whether the batcher takes it on; what would wait for somebody else is passed on, with its token."""
     body = case.asked.body
     try:
         case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))
-        spec = registry.model_spec(case.wanted.request.body.model)
+        spec = ports.registry.model_spec(case.wanted.request.body.model)
         waits = case.wanted.request.reject_if_busy or (spec and comes_alone(spec.payload_schema, body))
     except Exception as error:
         case.became = error
@@ -314,7 +314,7 @@ def _text(asked: Asked, name: bytes) -> str:
 
 
 def _answer(cases: Sequence[_Case], ports: Ports) -> None:
-    cases = [case for case in _with_tokens(cases, ports) if case.became or _read(case)]
+    cases = [case for case in _with_tokens(cases, ports) if case.became or _read(case, ports)]
     for case in cases:
         case.asked_by = log_request_started(case.asked.scope, case.asked.named)
     welcome = [case for case in cases if case.became is None]

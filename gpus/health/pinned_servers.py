@@ -17,7 +17,7 @@ from gpus.health.health import PARALLEL_PROBES, probe_all
 from gpus.leasing.values import Beat, Wakes
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import STARTED_HERE
-from gpus.registry import queries
+from gpus.registry.cache import rows_changed
 from gpus.registry.index_sync import LeasesOf, mirror
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import register_server
@@ -84,7 +84,7 @@ def register_pinned(
         ).wakes
     Placement.objects.filter(server=server).exclude(model__in=list(models)).delete()
     Server.objects.filter(name=server).update(boot_id=host, healthy=True, last_error="", checked_at=at)
-    queries.forget()
+    rows_changed.send(None)
     row = Server.objects.select_related("pool").get(name=server)
     told, mirrored = mirror(leases, row.pool, row)
     return Pinned(row, (*wakes, *told), mirrored)

@@ -1,24 +1,19 @@
-"""Reads of the registry for those who run jobs; remembered for a second, so a change is live within two."""
+"""Reads of the registry's rows. What runs jobs reads them through a `gpus.registry.cache.RegistryCache`."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from django.db.models import Q
-from django.db.models.signals import post_delete, post_save
 
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.secrets import decrypt
-from foundation.ttl_cache import TtlCache
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
 from gpus.runners.registry import find_runner
-
-REMEMBER_SECONDS = 1.0
 
 _LIVES = Q(server__desired=DesiredState.ON.value, server__slots__gt=0) & (
     Q(server__healthy=None) | Q(server__healthy=True)
@@ -29,19 +24,18 @@ its health."""
 TOO_SMALL = _LIVES & TOO_LARGE
 """The same but for the memory."""
 
-# of the process, like django.core.cache: its callers have no owner of it to pass
-_remembered: TtlCache[tuple[str, ...], Any] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=20_000)
-
 
 def model_spec(name: str) -> ModelSpec | None:
     """How the model is run, or None if nobody registered it."""
-    return _remembered.get(("model", name), lambda: _read_model(name))  # type: ignore[no-any-return]
+    config = _config.first(name=name)
+    return config.spec if config else None
 
 
 def has_capacity(model: str) -> bool:
-    """Whether a server that is fit runs the model."""
-    found: bool = _remembered.get(("capacity", model), lambda: _read_capacity(model))
-    return found
+    """Whether a server that is fit runs the model. A pinned server needs no runner of the model's type."""
+    spec = model_spec(model)
+    needs_pinned = spec is not None and find_runner(spec.model_type) is None
+    return bool((_fit_pinned if needs_pinned else _fit)(model=model))
 
 
 def endpoint_for(server: str, model: str) -> Endpoint | None:
@@ -49,13 +43,24 @@ def endpoint_for(server: str, model: str) -> Endpoint | None:
 
     Raises `foundation.secrets.SecretUnreadable` if the key of the installation changed.
     """
-    return _remembered.get(("endpoint", server, model), lambda: _read_endpoint(server, model))  # type: ignore[no-any-return]
+    address, machine = _address.first(server=server, model=model), _server.first(name=server)
+    if address is None or machine is None:
+        return None
+    return Endpoint(
+        server=machine.name,
+        url=address,
+        headers=read_headers(machine.headers_encrypted),
+        ca_pem=machine.ca_pem or None,
+        max_slots=machine.slots,
+        is_off=machine.desired == DesiredState.OFF,
+        tells_health=machine.tells_health,
+    )
 
 
 def addresses_in_use() -> tuple[str, ...]:
     """Every URL under which GPU servers are asked for anything, without paths that are relative."""
-    found: tuple[str, ...] = _remembered.get(("addresses",), _read_addresses)
-    return found
+    templates = (text for row in _templates() for text in row if text and not text.startswith("/"))
+    return tuple(sorted({*_endpoints(), *templates}))
 
 
 def pools(*, fleet: str | None = None) -> list[PoolSpec]:
@@ -65,18 +70,16 @@ def pools(*, fleet: str | None = None) -> list[PoolSpec]:
 
 def fleet_of(pool: str) -> str:
     """The fleet (Redis hash tag) that the pool belongs to; `main` for a pool that is gone."""
-    found = _remembered.get(("fleet", pool), lambda: _fleet.first(name=pool))
-    return found or "main"
+    return _fleet.first(name=pool) or "main"
 
 
 def fleets() -> list[str]:
     """The fleets in use; `main` always is one."""
-    found: list[str] = _remembered.get(("fleets",), _read_fleets)
-    return found
+    return sorted({"main", *_used_fleets()})
 
 
 def pauses() -> list[Pause]:
-    """What is paused now, by kind and name; never remembered."""
+    """What is paused now, by kind and name."""
     return _pauses()
 
 
@@ -90,11 +93,6 @@ def read_placements(servers: Iterable[Server]) -> None:
         known = Placement.objects.all()
         known._result_cache = placed[server.name]
         vars(server)["_prefetched_objects_cache"] = {"placements": known}
-
-
-def forget() -> None:
-    """Forgets what is remembered; what changes the registry in this process is seen at once."""
-    _remembered.clear()
 
 
 def read_headers(encrypted: str) -> Mapping[str, str]:
@@ -140,48 +138,3 @@ _address = statements.Read(
         server=value(Server, "name", "server"), model=value(ModelConfig, "name", "model")
     ).values_list("endpoint", flat=True)
 )
-
-
-def _read_addresses() -> tuple[str, ...]:
-    templates = (text for row in _templates() for text in row if text and not text.startswith("/"))
-    return tuple(sorted({*_endpoints(), *templates}))
-
-
-def _read_fleets() -> list[str]:
-    return sorted({"main", *_used_fleets()})
-
-
-def _read_model(name: str) -> ModelSpec | None:
-    config = _config.first(name=name)
-    return config.spec if config else None
-
-
-def _read_capacity(model: str) -> bool:
-    """A pinned server needs no runner of the model's type."""
-    spec = model_spec(model)
-    needs_pinned = spec is not None and find_runner(spec.model_type) is None
-    return bool((_fit_pinned if needs_pinned else _fit)(model=model))
-
-
-def _read_endpoint(server: str, model: str) -> Endpoint | None:
-    address, machine = _address.first(server=server, model=model), _server.first(name=server)
-    if address is None or machine is None:
-        return None
-    return Endpoint(
-        server=machine.name,
-        url=address,
-        headers=read_headers(machine.headers_encrypted),
-        ca_pem=machine.ca_pem or None,
-        max_slots=machine.slots,
-        is_off=machine.desired == DesiredState.OFF,
-        tells_health=machine.tells_health,
-    )
-
-
-def _forget_on_change(**_: object) -> None:
-    forget()
-
-
-for _model in (ModelConfig, Placement, Pool, Server):
-    post_save.connect(_forget_on_change, sender=_model, dispatch_uid=f"forget-{_model.__name__}-saved")
-    post_delete.connect(_forget_on_change, sender=_model, dispatch_uid=f"forget-{_model.__name__}-deleted")

@@ -19,8 +19,8 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import STARTED_HERE
-from gpus.registry import queries
 from gpus.registry.audit import models_before, note_change, note_changes, record
+from gpus.registry.cache import rows_changed
 from gpus.registry.index_sync import LeasesOf, mirror
 from gpus.registry.model_fields import RegistryRefused, defaults, read_fields, write_fields
 
@@ -281,6 +281,6 @@ def mark_too_large(server: str, model: str, why: str, *, leases: LeasesOf) -> tu
     Placement.objects.filter(server=row, model=model).update(
         too_large=why[:_LONGEST_WHY] or "too large", too_large_boot=row.boot_id
     )
-    queries.forget()
+    rows_changed.send(None)
     wakes, _ = mirror(leases, row.pool, row)
     return wakes

@@ -18,20 +18,17 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from foundation.http_api.problems import Problem
-from foundation.ttl_cache import TtlCache
 from gpus.api.permissions import require_permission
+from jobs import ports as wiring
 from jobs.domain.scopes import ALL, EVERYBODYS, Scope
 from jobs.models import ApiKey
+from jobs.ports import Ports
 from jobs.reports.jobs import Principal
 
 log = structlog.get_logger()
 
-REMEMBER_SECONDS = 2.0
-"""A revoked key works this much longer at most; a valid one costs a query only this often."""
 NOTE_USE_SECONDS = 60.0
 _KEY = re.compile(r"[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}\Z")
-
-_remembered: TtlCache[bytes, Principal] = TtlCache(lambda: REMEMBER_SECONDS, max_entries=10_000)
 
 
 class KeyAuthentication(BaseAuthentication):
@@ -41,7 +38,7 @@ class KeyAuthentication(BaseAuthentication):
         authorization = request.headers.get("Authorization", "")
         if not authorization.partition(" ")[0]:
             return None
-        principal = principal_of_header(authorization)
+        principal = principal_of_header(authorization, wiring.production_ports())
         if principal is None:
             raise AuthenticationFailed("The key is not valid: send `Authorization: Bearer <key>`.")
         return principal, "key"
@@ -86,25 +83,25 @@ def _require_scope(principal: Principal, request: Request, view: Any) -> None:
         raise Problem(403, "scope_required", f"This needs a key with the scope {scope}.")
 
 
-def principal_of_header(authorization: str) -> Principal | None:
+def principal_of_header(authorization: str, ports: Ports) -> Principal | None:
     """None where it names no key, or one that is not valid."""
     scheme, _, key = authorization.partition(" ")
-    return principal_of_key(key.strip()) if scheme.lower() == "bearer" else None
+    return principal_of_key(key.strip(), ports) if scheme.lower() == "bearer" else None
 
 
-def principal_of_key(key: str) -> Principal | None:
+def principal_of_key(key: str, ports: Ports) -> Principal | None:
     """None for a key that is unknown, revoked, expired or no key at all."""
     if not _KEY.match(key):
         return None
-    return _remembered.get(hashlib.sha256(key.encode()).digest(), lambda: _read(key))
+    return ports.valid_keys.get(hashlib.sha256(key.encode()).digest(), lambda: _read(key))
 
 
-def known_tenant(authorization: str) -> int | None:
+def known_tenant(authorization: str, ports: Ports) -> int | None:
     """The tenant of a key that was found valid a moment ago; asks no database."""
     scheme, _, key = authorization.partition(" ")
     if scheme.lower() != "bearer":
         return None
-    principal = _remembered.peek(hashlib.sha256(key.strip().encode()).digest())
+    principal = ports.valid_keys.peek(hashlib.sha256(key.strip().encode()).digest())
     return principal.tenant_id if principal is not None else None
 
 
@@ -143,11 +140,6 @@ def _note_use(row: ApiKey) -> None:
         unused.update(last_used_at=now)
     except DatabaseError as error:
         log.warning("key_use_not_noted", key=row.prefix, error=str(error).strip())
-
-
-def forget_keys() -> None:
-    """Every key is looked up anew."""
-    _remembered.clear()
 
 
 class _KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

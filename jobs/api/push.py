@@ -71,7 +71,7 @@ class PushResult(JobView):
     def _admit(self, job_id: str, attempt_id: str) -> Admitted:
         """Before the body is asked for: it may have megabytes."""
         try:
-            admitted = admit_push(job_id, attempt_id, self.ports.clock.now())
+            admitted = admit_push(job_id, attempt_id, self.ports)
         except (AttemptOver, TooManyPushes) as refused:
             self.ports.push_refusals.count(refused.code)
             raise

@@ -12,7 +12,6 @@ from foundation.http_api.openapi import described
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
-from gpus.registry import queries as registry
 from jobs.api import answers
 from jobs.api.base import JobView, principal_of
 from jobs.limits.tenant_limits import limits_of
@@ -52,7 +51,7 @@ def _model(
     counts = slots.get(pool) if pool is not None else None
     queued_seconds = None
     if pool is not None and counts is not None:
-        queued_seconds = _queued_gpu_seconds(lines, ports.leases(registry.fleet_of(pool)))
+        queued_seconds = _queued_gpu_seconds(lines, ports.leases(ports.registry.fleet_of(pool)))
     taking = working(counts or {})
     drain = queued_seconds / taking if queued_seconds is not None and taking else None
     return {

@@ -31,6 +31,7 @@ from foundation.database.statements import value
 from foundation.ids import new_id
 from foundation.secrets import SecretUnreadable
 from gpus.registry.audit import record
+from gpus.registry.cache import RegistryCache
 from jobs.callbacks.guard import check_callback_url, receiver_of, refused_origins
 from jobs.callbacks.message import secrets_of
 from jobs.callbacks.pick import CLOSED, Circuit, Queue
@@ -295,9 +296,9 @@ def _give_up_old(queue: Queue, now: datetime) -> None:
     )
 
 
-def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime) -> Outcome:
+def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime, registry: RegistryCache) -> Outcome:
     """Raises CallbackUrlRefused for an address that must not be called. Never inside a transaction."""
-    refused = refused_origins()
+    refused = refused_origins(registry)
     check_callback_url(url, refused)
     message_id = f"msg_{new_id(now.timestamp())}"
     body = json.dumps(

@@ -19,6 +19,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 
 from gpus.leasing.clock import ClockWatch
 from gpus.protocol import Clock
+from gpus.registry.cache import RegistryCache
 from jobs.callbacks.deliver import Taken, settle, take
 from jobs.callbacks.guard import refused_origins
 from jobs.callbacks.message import secrets_of
@@ -42,8 +43,11 @@ class DeliveryWorker:
     clock: by which messages are due, the same for all processes. clocks: says whether this process has learnt
     that time. bounds: of what is in flight; None: as the settings and the open files allow."""
 
-    def __init__(self, clock: Clock, clocks: ClockWatch, bounds: Limits | None = None) -> None:
+    def __init__(
+        self, clock: Clock, clocks: ClockWatch, bounds: Limits | None = None, *, registry: RegistryCache
+    ) -> None:
         self._clock, self._clocks = clock, clocks
+        self._registry = registry
         self._shares = Shares(bounds or _within_open_files(limits()))
         self._pick = Pick()
         self._changed = threading.Condition()
@@ -168,7 +172,7 @@ class DeliveryWorker:
 
     def _begin(self, taken: Taken) -> None:
         try:
-            secrets, refused = secrets_of(taken.tenant, taken.at), refused_origins()
+            secrets, refused = secrets_of(taken.tenant, taken.at), refused_origins(self._registry)
         except Exception as failure:
             self._ended(taken, Outcome(None, failure_text(failure), 0))
             return

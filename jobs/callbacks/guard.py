@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from django.conf import settings
 
-from gpus.registry import queries as registry
+from gpus.registry.cache import RegistryCache
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models.callback import MAX_RECEIVER_LENGTH
 
@@ -241,7 +241,7 @@ class Origins:
         return (host for host, known in self.names if known == port)
 
 
-def refused_origins() -> Origins:
+def refused_origins(registry: RegistryCache) -> Origins:
     """Those of the registry, at most a second old, and of the settings. Reads the database."""
     limits, database = settings.DISPATCHER, settings.DATABASES["default"]
     listens = [

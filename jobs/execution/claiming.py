@@ -21,7 +21,6 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.health.health import evidence_for, refused_url
 from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, ReleaseMode
-from gpus.registry import queries as fleet
 from gpus.runners.base import RunRequest
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
@@ -186,8 +185,9 @@ def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) ->
     job = worker.row_prefetch.take(lease.pool, lease.job_id)
     with worker.ports.database():
         job = job or _to_run.first(id=lease.job_id)
-        spec = fleet.model_spec(lease.model)
-        endpoint = fleet.endpoint_for(lease.server, lease.model)
+        registry = worker.ports.registry
+        spec = registry.model_spec(lease.model)
+        endpoint = registry.endpoint_for(lease.server, lease.model)
     if job is None or job["state"] != JobState.QUEUED:
         _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job moved on meanwhile
         return None
@@ -264,7 +264,8 @@ def _adopt(
         if not orphaned_runs.end(attempt, gone, leases, worker.ports):
             _back_off(worker, leases, lease)
         return None
-    spec, endpoint = fleet.model_spec(lease.model), fleet.endpoint_for(lease.server, lease.model)
+    registry = worker.ports.registry
+    spec, endpoint = registry.model_spec(lease.model), registry.endpoint_for(lease.server, lease.model)
     if spec is not None and not worker.may_run(spec):
         log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
         endpoint = None

@@ -26,7 +26,6 @@ from foundation.database import statements
 from gpus.leasing.connect import connect
 from gpus.models import Process, Server
 from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease, ModelSpec
-from gpus.registry.queries import forget
 from gpus.runners.base import Runner
 from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 from jobs.execution import claiming
@@ -173,6 +172,9 @@ class GpuWorker(WorkerState):
                 run.nudge()
             if lease.attempt_id in changed.over:
                 run.order(Order.OVER)
+        if changed.off:
+            # a claim before the lease layer knows must not begin what would be stopped at once
+            self.ports.registry.clear()
         interrupt_switched_off(runs, changed.off)
 
 
@@ -181,8 +183,6 @@ def interrupt_switched_off(runs: Iterable[tuple[Lease, AttemptRun]], off: Collec
 
     Only its driver may cancel a run: one that was handed over, or whose worker is gone, is adopted first,
     once, and then stopped like any other. The lease layer gives such a server nothing new."""
-    if off:
-        forget()  # a claim before the lease layer knows must not begin what would be stopped at once
     for lease, run in runs:
         if lease.server in off:
             run.order(Order.INTERRUPT)

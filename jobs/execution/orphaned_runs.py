@@ -78,7 +78,7 @@ def end(attempt: Attempt, why: str, leases: Leases, ports: Ports) -> bool:
     """Ends an attempt that nobody drives: LOST, or CANCELLED where that was asked for. Its slot stays shut
     until it is proven free, or goes with its server. False: somebody else moved the attempt first."""
     job = Job.objects.only("id", "pool", "max_retries").get(id=attempt.job_id)
-    spec = fleet.model_spec(attempt.model) or ModelSpec(attempt.model, job.pool)
+    spec = ports.registry.model_spec(attempt.model) or ModelSpec(attempt.model, job.pool)
     now, slot = ports.clock.now(), slot_name(attempt.server, attempt.slot)
     ending = Ending(ServerLost(f"Nobody can reach its run: {why}."), suspect=True, unreachable=why)
     with transaction.atomic():

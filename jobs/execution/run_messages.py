@@ -29,7 +29,6 @@ from foundation.database import statements
 from foundation.database.statements import value
 from foundation.ids import made_at
 from gpus.protocol import Clock, ModelSpec
-from gpus.registry import queries as registry
 from gpus.runners.http_runner import DONE, FAILED
 from gpus.runners.json_body import Unreadable, check_storable
 from jobs.domain.errors import AttemptOver, TooManyPushes
@@ -196,15 +195,15 @@ class Admitted:
     is_over: bool = False
 
 
-def admit_push(job_id: str, attempt_id: str, now: datetime) -> Admitted | None:
+def admit_push(job_id: str, attempt_id: str, ports: Ports) -> Admitted | None:
     """None: there is no such job, or the attempt is another job's. Raises AttemptOver, TooManyPushes."""
     job, attempt = _job.first(id=job_id), _attempt.first(id=attempt_id)
     if job is None or (attempt is not None and attempt["job_id"] != job_id):
         return None
-    spec = registry.model_spec(job["model"]) or ModelSpec(job["model"], job["model"])
+    spec = ports.registry.model_spec(job["model"]) or ModelSpec(job["model"], job["model"])
     max_bytes = min(spec.max_response_bytes, settings.DISPATCHER.max_push_bytes)
     pushed = _pushed.first(attempt_id=attempt_id)
-    is_over = _is_over(job, attempt, attempt_id, spec, now)
+    is_over = _is_over(job, attempt, attempt_id, spec, ports.clock.now())
     if pushed is not None and is_final(pushed["status"]):
         return Admitted(max_bytes, is_repeated=True, is_over=is_over)
     if is_over:

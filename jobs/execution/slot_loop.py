@@ -21,7 +21,6 @@ from foundation.ids import new_id
 from gpus.errors import DoesNotFit, Interrupted, LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.protocol import Lease
-from gpus.registry import queries as fleet
 from gpus.registry.registry import mark_too_large
 from gpus.runners.registry import is_polled
 from jobs.domain.retry import Ending
@@ -69,7 +68,7 @@ class SlotLoop:
         """Claim and run until no job is left or the time slice is over."""
         worker = self._worker
         with worker.ports.database():
-            fleet_name = fleet.fleet_of(pool)
+            fleet_name = worker.ports.registry.fleet_of(pool)
         reports: list[WorkReport] = []
         claimed = claim_next(worker, fleet_name, pool, host)
         while claimed is not None:

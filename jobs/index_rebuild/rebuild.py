@@ -99,7 +99,7 @@ class Rebuild:
             self.none_held = not _may_be_held(self.fleet)
             if not self.none_held:
                 return Progress.LISTENING
-        elif monotonic - self.listening_since < announced_seconds(len(fleet_queries.fleets())):
+        elif monotonic - self.listening_since < announced_seconds(len(self.ports.registry.fleets())):
             return Progress.LISTENING
         self._fill_and_open()
         return Progress.OPEN

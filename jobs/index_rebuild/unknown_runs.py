@@ -85,7 +85,7 @@ def keep_slots(
             model=models[job],
             reason=REASON,
             at=ports.clock.now(),
-            run_limit_seconds=spec_of(models[job], server.pool_id).run_limit_seconds,
+            run_limit_seconds=spec_of(models[job], server.pool_id, ports).run_limit_seconds,
         )
         leases.quarantine(slot, attempt)
     return [slot for slot, _ in kept_now]

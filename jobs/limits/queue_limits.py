@@ -28,7 +28,6 @@ from django.db import connection
 from django.db.models import F, Sum
 
 from foundation.texts import counted
-from gpus.registry import queries as registry
 from jobs.domain.errors import ModelQueueFull, Refused, TenantQueueFull
 from jobs.limits.tenant_limits import limits_of
 from jobs.models import Job, Rollup
@@ -122,7 +121,7 @@ class QueueLimits:
                 rows = {"tenant_id": tenant_id, "finished_at": None}
                 yield _Limit(f"tenant {tenant_id}", most, asking, rows, is_rough=own is None)
         for model, asking in Counter(model for _, model in self._asking).items():
-            spec = registry.model_spec(model)
+            spec = self.ports.registry.model_spec(model)
             if spec is not None and spec.max_queued is not None:
                 yield _Limit(f"model {model}", spec.max_queued, asking, {"model": model})
 
@@ -162,7 +161,7 @@ def _take_turn(limits: Iterable[_Limit], patience_seconds: float | None) -> None
 
 def max_queued_seconds(tenant_id: int, model: str, ports: Ports) -> float | None:
     """Seconds; None: for ever."""
-    spec = registry.model_spec(model)
+    spec = ports.registry.model_spec(model)
     own = (limits_of(tenant_id, ports).max_queued_seconds, spec.max_queued_seconds if spec else None)
     chosen = [seconds for seconds in own if seconds is not None]
     return min(chosen) if chosen else settings.DISPATCHER.max_queued_seconds or None

@@ -12,6 +12,6 @@ from jobs.ports import production_ports
 def current_delivery_worker() -> DeliveryWorker:
     """Started on first use: by `queue_worker --queues callbacks`."""
     ports = production_ports()
-    worker = DeliveryWorker(ports.clock, ports.clocks)
+    worker = DeliveryWorker(ports.clock, ports.clocks, registry=ports.registry)
     worker.start()
     return worker

@@ -9,7 +9,6 @@ from django.db import transaction
 from foundation.database import statements
 from gpus.errors import ServerLost
 from gpus.protocol import ModelSpec
-from gpus.registry import queries as fleet_queries
 from jobs import transitions
 from jobs.domain.retry import Ending
 from jobs.execution import follow_ups
@@ -40,9 +39,9 @@ class Loss:
     evidence: str = ""
 
 
-def spec_of(model: str, pool: str) -> ModelSpec:
+def spec_of(model: str, pool: str, ports: Ports) -> ModelSpec:
     """A model that is not registered any more is judged by the defaults."""
-    return fleet_queries.model_spec(model) or ModelSpec(model, pool)
+    return ports.registry.model_spec(model) or ModelSpec(model, pool)
 
 
 def lose_attempt(loss: Loss, ports: Ports) -> Ended:
@@ -67,7 +66,7 @@ def _end(loss: Loss, ports: Ports) -> Ended:
     found, job = _lost.first(id=loss.attempt_id), _job.first(id=loss.job_id)
     if found is None or job is None:
         return Ended(won=False)
-    spec = spec_of(loss.model, loss.pool)
+    spec = spec_of(loss.model, loss.pool, ports)
     held = loss.held_seconds
     return transitions.end_attempt(
         End(

@@ -95,10 +95,10 @@ def estimate_job(
         quota_refusal(tenant_id, now, ports),
         QueueLimits(now, [(tenant_id, model)], ports).refusal(tenant_id, model),
     )
-    spec = registry.model_spec(model)
+    spec = ports.registry.model_spec(model)
     pool = spec.pool if spec else model
     ticket = Ticket("", model, str(tenant_id), priority, int(now.timestamp() * 1_000_000))
-    around = _around(registry.fleet_of(pool), pool, ticket, ports, is_waiting=False)
+    around = _around(ports.registry.fleet_of(pool), pool, ticket, ports, is_waiting=False)
     return _answer(
         replace(
             around,

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable
 from copy import copy
 
-from gpus.registry import queries as registry
 from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
 from jobs.limits import rate_limits
 from jobs.limits.queue_limits import seconds_until_one_ends
@@ -33,11 +32,11 @@ class Capacity:
         """By fleet: how many more jobs of the tenant may run there, in all its pools."""
         pools: dict[str, list[str]] = defaultdict(list)
         for model in sorted({one.body.model for one in requests if self._is_asked(one)}):
-            spec = registry.model_spec(model)
-            if spec is not None and registry.has_capacity(model):
+            spec = ports.registry.model_spec(model)
+            if spec is not None and ports.registry.has_capacity(model):
                 pools[spec.pool].append(model)
         for pool, names in pools.items():
-            fleet = registry.fleet_of(pool)
+            fleet = ports.registry.fleet_of(pool)
             found = rate_limits.ask_redis(
                 "slots_not_looked_at",
                 lambda pool=pool, names=names, fleet=fleet: (  # type: ignore[misc]
@@ -52,7 +51,7 @@ class Capacity:
             if found.most is not None:
                 self._most[fleet] = found.most
 
-    def anew(self) -> Capacity:
+    def fresh(self) -> Capacity:
         """The same look, and nothing taken: for a transaction that is tried again."""
         same = copy(self)
         same._spare, same._most = dict(self._spare), dict(self._most)
@@ -63,12 +62,12 @@ class Capacity:
         if not self._is_asked(request):
             return None
         model = request.body.model
-        if model in self._failing or not registry.has_capacity(model):
+        if model in self._failing or not self._ports.registry.has_capacity(model):
             return NoCapacity(f"No healthy server runs {model!r} now.", retry_after_seconds=HEALTH_SECONDS)
         if model not in self._spare:
             return CapacityUnknown(retry_after_seconds=UNKNOWN_SECONDS)
         now = self._ports.clock.now()
-        if self._most.get(_fleet_of(model), 1) <= 0:
+        if self._most.get(self._fleet_of(model), 1) <= 0:
             return TenantRunningFull(
                 "The tenant runs as many jobs as it may.",
                 retry_after_seconds=seconds_until_one_ends(now, tenant_id=self._tenant_id),
@@ -82,7 +81,8 @@ class Capacity:
         """The request was accepted: the next one finds a slot less, whoever of the two asked."""
         if request.later_start(self._looked_at) is not None:
             return
-        for left, name in ((self._spare, request.body.model), (self._most, _fleet_of(request.body.model))):
+        model = request.body.model
+        for left, name in ((self._spare, model), (self._most, self._fleet_of(model))):
             if name in left:
                 left[name] -= 1
 
@@ -90,7 +90,6 @@ class Capacity:
         """What is free now says nothing of a later start."""
         return request.reject_if_busy and request.later_start(self._looked_at) is None
 
-
-def _fleet_of(model: str) -> str:
-    spec = registry.model_spec(model)
-    return "" if spec is None else registry.fleet_of(spec.pool)
+    def _fleet_of(self, model: str) -> str:
+        spec = self._ports.registry.model_spec(model)
+        return "" if spec is None else self._ports.registry.fleet_of(spec.pool)

@@ -20,14 +20,13 @@ from foundation.foreign_schema import (
     NoneFree,
     Patience,
     Schema,
+    SchemaProcesses,
     SchemaRefused,
     TooLong,
     TooMuchMemory,
     compiled,
-    processes,
 )
 from gpus.protocol import ModelSpec
-from gpus.registry import queries as registry
 from jobs.callbacks.guard import check_callback_url, refused_origins
 from jobs.domain.errors import (
     DeadlineBeforeStartDeadline,
@@ -79,7 +78,11 @@ class Allowed:
 
 
 def checked_unless_known(
-    request: SubmitRequest | Refused, known: Mapping[str, IdempotencyKey], may: Allowed, now: datetime
+    request: SubmitRequest | Refused,
+    known: Mapping[str, IdempotencyKey],
+    may: Allowed,
+    now: datetime,
+    ports: Ports,
 ) -> SubmitRequest | Refused:
     """What repeats an accepted request was right when it came: that its time is past by now, or that its
     tenant may no longer submit such a job, must not keep the answer from who lost it."""
@@ -88,14 +91,14 @@ def checked_unless_known(
     used = known.get(request.idempotency_key or "")
     if used is not None and used.fingerprint == request.fingerprint:
         return request
-    return _checked(request, may, now)
+    return _checked(request, may, now, ports)
 
 
-def _checked(request: SubmitRequest, may: Allowed, now: datetime) -> SubmitRequest | Refused:
+def _checked(request: SubmitRequest, may: Allowed, now: datetime, ports: Ports) -> SubmitRequest | Refused:
     """What is wrong with the request whatever else goes on."""
     try:
         may.check(request.body.model)
-        spec = registry.model_spec(request.body.model)
+        spec = ports.registry.model_spec(request.body.model)
         if spec is None:
             raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
         check_times(request, spec, now)
@@ -108,9 +111,9 @@ def _checked(request: SubmitRequest, may: Allowed, now: datetime) -> SubmitReque
         text = json.dumps(request.body.payload, separators=(",", ":"), ensure_ascii=False).encode()
         if len(text) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
-        check_payload(spec.payload_schema, request.body.payload, text, may.checks)
+        check_payload(spec.payload_schema, request.body.payload, text, may.checks, ports.schema_processes)
         if request.body.callback_url:
-            check_callback_url(request.body.callback_url, refused_origins())
+            check_callback_url(request.body.callback_url, refused_origins(ports.registry))
     except Refused as refused:
         return refused
     return request
@@ -121,7 +124,7 @@ def check_request(
 ) -> None:
     """What a submit would refuse whatever else goes on, without submitting. Raises Refused."""
     may = Allowed(limits_of(tenant, ports).allowed_models, key_models)
-    checked = _checked(request, may, ports.clock.now())
+    checked = _checked(request, may, ports.clock.now(), ports)
     if isinstance(checked, Refused):
         raise checked
 
@@ -171,12 +174,14 @@ def _least_run_seconds(spec: ModelSpec) -> float:
 # -- a model's own schema for its payloads -----------------------------------------
 
 
-def check_payload(schema: Schema | None, payload: Any, text: bytes, checks: Checks) -> None:
+def check_payload(
+    schema: Schema | None, payload: Any, text: bytes, checks: Checks, processes: SchemaProcesses
+) -> None:
     """text: the payload as JSON. Raises PayloadInvalid with a pointer to the first place that does not match,
     PayloadCheckTooLong, PayloadCheckBusy, ModelSchemaUnusable."""
     if schema is None:
         return
-    found = _mismatch(schema, payload, text, checks)
+    found = _mismatch(schema, payload, text, checks, processes)
     if found is not None:
         path = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in found.path)
         raise PayloadInvalid(found.text, pointer=f"{_POINTER}{path}")
@@ -192,7 +197,9 @@ def comes_alone(schema: Schema | None, text: bytes) -> bool:
         return False
 
 
-def _mismatch(schema: Schema, payload: Any, text: bytes, checks: Checks) -> Mismatch | None:
+def _mismatch(
+    schema: Schema, payload: Any, text: bytes, checks: Checks, processes: SchemaProcesses
+) -> Mismatch | None:
     try:
         foreign = compiled(schema)
     except SchemaRefused as refused:

@@ -20,7 +20,6 @@ from foundation.database.connections import one_round_trip, write_lock
 from foundation.database.row_codec import new_row
 from foundation.database.statements import value
 from foundation.ids import new_id
-from gpus.registry import queries as registry
 from jobs.domain.errors import IdempotencyConflict, Refused, UnknownModel
 from jobs.domain.states import JobState
 from jobs.limits.queue_limits import QueueLimits, queue_deadline
@@ -33,7 +32,7 @@ from jobs.transitions import new_jobs
 log = structlog.get_logger()
 
 
-class Gate:
+class SubmitLimits:
     """Which of a tenant's new jobs are let in now. Made before the transaction, which must not be held while
     the day's GPU-seconds are summed up; `refusal` is asked inside it. room: of all jobs of the transaction.
 
@@ -44,8 +43,9 @@ class Gate:
         self, tenant_id: int, now: datetime, room: QueueLimits, capacity: Capacity | None = None
     ) -> None:
         self.tenant_id, self.now = tenant_id, now
-        self._capacity = capacity.anew() if capacity else None
+        self._capacity = capacity.fresh() if capacity else None
         self._room = room
+        self.registry = room.ports.registry
         self.quota: Refused | None = quota_refusal(tenant_id, now, room.ports)
         self._longest: dict[str, timedelta | None] = {}
 
@@ -72,7 +72,7 @@ class Entry:
     asked_by: what its line in the log says besides."""
 
     request: SubmitRequest | Refused
-    gate: Gate
+    limits: SubmitLimits
     known: dict[str, IdempotencyKey]
     asked_by: Mapping[str, Any] = field(default_factory=dict)
 
@@ -133,9 +133,9 @@ def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
 
 
 def _admitted(entries: Sequence[Entry], plan: _Plan) -> _Plan:
-    """The plan, without what the gate refuses; inside the transaction. What was made without the gate stands,
-    as a rule: to make and convert a thousand rows takes several times as long as to store them, and others
-    wait for this transaction."""
+    """The plan, without what the limits refuse; inside the transaction. What was made without them
+    stands, as a rule: to make and convert a thousand rows takes several times as long as to store them, and
+    others wait for this transaction."""
     refused: dict[int, Refused] = {}
     asked: set[int] = set()
     while not asked.issuperset(plan.new):
@@ -145,7 +145,7 @@ def _admitted(entries: Sequence[Entry], plan: _Plan) -> _Plan:
                 asked.add(index)
                 request = entries[index].request
                 assert isinstance(request, SubmitRequest)
-                if refusal := entries[index].gate.refusal(request):
+                if refusal := entries[index].limits.refusal(request):
                     refused[index] = refusal
         if len(refused) > before:
             plan = _plan(entries, refused)  # one that has the key of a refused one may be new now
@@ -153,32 +153,32 @@ def _admitted(entries: Sequence[Entry], plan: _Plan) -> _Plan:
 
 
 def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
-    """What becomes of each; asks no database. refused: by the gate."""
+    """What becomes of each; asks no database. refused: by the limits."""
     items: list[Item] = []
     new: list[int] = []
     jobs: list[Job] = []
     keys: dict[tuple[int, str], IdempotencyKey] = {}
     for index, entry in enumerate(entries):
-        request, gate = entry.request, entry.gate
+        request, limits = entry.request, entry.limits
         if isinstance(request, Refused):
             items.append(request)
             continue
         key = request.idempotency_key or ""
-        used = entry.known.get(key) or keys.get((gate.tenant_id, key))
+        used = entry.known.get(key) or keys.get((limits.tenant_id, key))
         if used is not None:
             items.append(replayed(used, request.fingerprint))
             continue
-        refusal = gate.quota or refused.get(index)
+        refusal = limits.quota or refused.get(index)
         if refusal is not None:
             items.append(refusal)
             continue
-        job = _job(request, gate, int(gate.now.timestamp() * 1_000_000) + index)
+        job = _job(request, limits, int(limits.now.timestamp() * 1_000_000) + index)
         jobs.append(job)
         new.append(index)
         items.append(Submitted(job, outcome_of(job), None, replayed=False))
         if key:
-            keys[gate.tenant_id, key] = IdempotencyKey(
-                tenant_id=gate.tenant_id, key=key, fingerprint=request.fingerprint, job=job
+            keys[limits.tenant_id, key] = IdempotencyKey(
+                tenant_id=limits.tenant_id, key=key, fingerprint=request.fingerprint, job=job
             )
     rows = new_jobs(jobs, jobs[0].created_at) if jobs else []
     return _Plan(items, new, [*rows, *statements.inserts(list(keys.values()))])
@@ -198,9 +198,10 @@ def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
             )
 
 
-def _job(request: SubmitRequest, gate: Gate, place_us: int) -> Job:
+def _job(request: SubmitRequest, limits: SubmitLimits, place_us: int) -> Job:
     """A later one stands among those that come at its time."""
-    now = gate.now
+    now = limits.now
+    registry = limits.registry
     spec = registry.model_spec(request.body.model)
     if spec is None:
         raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
@@ -209,7 +210,7 @@ def _job(request: SubmitRequest, gate: Gate, place_us: int) -> Job:
     return new_row(
         Job,
         id=new_id(place_us / 1_000_000),
-        tenant_id=gate.tenant_id,
+        tenant_id=limits.tenant_id,
         model=request.body.model,
         pool=spec.pool,
         fleet=registry.fleet_of(spec.pool),
@@ -226,7 +227,7 @@ def _job(request: SubmitRequest, gate: Gate, place_us: int) -> Job:
         created_at=now,
         deadline_at=_after(start, request.body.deadline_seconds),
         start_deadline_at=_after(start, request.body.start_deadline_seconds),
-        queue_deadline_at=gate.queue_deadline(request.body.model, start),
+        queue_deadline_at=limits.queue_deadline(request.body.model, start),
     )
 
 

@@ -17,7 +17,6 @@ from django.db import DatabaseError, DataError, IntegrityError, InterfaceError
 
 from gpus.leasing.values import Pushed, PushResult, Wakes
 from gpus.protocol import PushOutcome
-from gpus.registry import queries as registry
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.domain.states import JobState
 from jobs.limits import rate_limits
@@ -28,7 +27,15 @@ from jobs.ports import Ports
 from jobs.submission.capacity import Capacity
 from jobs.submission.checks import Allowed, checked_unless_known
 from jobs.submission.enqueue_retries import push_later
-from jobs.submission.insert import Entry, Gate, complete, earlier_batch, known_keys, store, store_batch
+from jobs.submission.insert import (
+    Entry,
+    SubmitLimits,
+    complete,
+    earlier_batch,
+    known_keys,
+    store,
+    store_batch,
+)
 from jobs.submission.request import Item, Outcome, SubmitRequest, Submitted, SubmittedBatch, WaitReason
 
 log = structlog.get_logger()
@@ -157,7 +164,7 @@ def _entries(
     for one in submissions:
         may = Allowed(limits_of(one.tenant_id, ports).allowed_models, one.key_models)
         for request in one.requests:
-            checked.append((one, checked_unless_known(request, known[one.tenant_id], may, now)))
+            checked.append((one, checked_unless_known(request, known[one.tenant_id], may, now, ports)))
     asking = [(one.tenant_id, request) for one, request in checked if isinstance(request, SubmitRequest)]
     for tenant_id, used in known.items():
         if tenant_id not in capacities:
@@ -166,9 +173,9 @@ def _entries(
             capacities[tenant_id] = Capacity(new, tenant_id, ports) if new else None
     models = [(tenant_id, request.body.model) for tenant_id, request in asking]
     room = QueueLimits(now, models, ports, patience_seconds=patience_seconds)
-    gates = {tenant_id: Gate(tenant_id, now, room, capacities[tenant_id]) for tenant_id in by_tenant}
+    limits = {tenant_id: SubmitLimits(tenant_id, now, room, capacities[tenant_id]) for tenant_id in by_tenant}
     return [
-        Entry(request, gates[one.tenant_id], known[one.tenant_id], one.asked_by) for one, request in checked
+        Entry(request, limits[one.tenant_id], known[one.tenant_id], one.asked_by) for one, request in checked
     ]
 
 
@@ -216,7 +223,7 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
         failing |= pushed.failing
     if wakes and ports.clock.monotonic() - began <= _SLOW_SECONDS:
         ports.send_wakes(wakes)
-    return tuple(_with_place(item, results, failing) for item in items)
+    return tuple(_with_place(item, results, failing, ports) for item in items)
 
 
 def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
@@ -233,7 +240,7 @@ def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
         return _NOTHING
 
 
-def _with_place(item: Item, results: Mapping[str, PushResult], failing: Set[str]) -> Item:
+def _with_place(item: Item, results: Mapping[str, PushResult], failing: Set[str], ports: Ports) -> Item:
     if isinstance(item, Refused):
         return item
     if item.job.state == JobState.SCHEDULED:
@@ -244,7 +251,7 @@ def _with_place(item: Item, results: Mapping[str, PushResult], failing: Set[str]
     if result is not None and result.outcome in (PushOutcome.LEASED, PushOutcome.HELD):
         return replace(item, outcome=Outcome.LEASED, position=None)
     position = result.position if result else None
-    if item.job.model in failing or not registry.has_capacity(item.job.model):
+    if item.job.model in failing or not ports.registry.has_capacity(item.job.model):
         return replace(item, position=position, wait_reason=WaitReason.NO_CAPACITY)
     if result is None:
         return item

@@ -19,7 +19,6 @@ from django.db import OperationalError, transaction
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.registry import queries as fleet_queries
 from jobs.execution.group_commit import is_about_the_write
 from jobs.models import SweepRun
 from jobs.ports import Ports
@@ -126,7 +125,7 @@ def sweep_groups(name: str, groups: Iterable[Row], step: Callable[[Row], SweepCo
 
 
 def sweep_fleets(name: str, ports: Ports, step: Callable[[str, Leases], SweepCount]) -> SweepCount:
-    return sweep_groups(name, fleet_queries.fleets(), lambda fleet: step(fleet, ports.leases(fleet)))
+    return sweep_groups(name, ports.registry.fleets(), lambda fleet: step(fleet, ports.leases(fleet)))
 
 
 def sweep_ages(now: datetime | None = None) -> dict[str, float]:

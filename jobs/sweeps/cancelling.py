@@ -72,7 +72,7 @@ def _out_of_reach(jobs: Sequence[Job]) -> Iterator[tuple[Job, Attempt, str]]:
 
 
 def _finish(job: Job, now: datetime, ports: Ports) -> bool:
-    evidence = proof(job, now)
+    evidence = proof(job, now, ports)
     if evidence is None:
         return False
     with transaction.atomic():
@@ -89,7 +89,7 @@ def _end(job: Job, attempt: Attempt, why: str, ports: Ports) -> bool:
     return False
 
 
-def proof(job: Job, now: datetime) -> str | None:
+def proof(job: Job, now: datetime, ports: Ports) -> str | None:
     """What had proved the slot of its last attempt free by then; None: nothing."""
     attempt = Attempt.objects.filter(job=job).order_by("-number").first()
     if attempt is None or attempt.finished_at is None:
@@ -102,5 +102,5 @@ def proof(job: Job, now: datetime) -> str | None:
     freed = of_slot.filter(freed_at__gte=attempt.finished_at).order_by("-freed_at").first()
     if freed is not None:
         return freed.evidence
-    limit = timedelta(seconds=spec_of(attempt.model, job.pool).run_limit_seconds)
+    limit = timedelta(seconds=spec_of(attempt.model, job.pool, ports).run_limit_seconds)
     return "the model's run limit has passed" if now >= attempt.finished_at + limit else None

@@ -124,7 +124,7 @@ def _resolve_holder(
         return _make_adoptable(ref, attempt.epoch, leases)
     if attempt.state in LIVE_ATTEMPT_STATES:
         ended = lose_attempt(_loss(expired, sign, NOT_HELD if sign.is_alive else GONE), ports)
-        _name_follower(expired)
+        _name_follower(expired, ports)
         return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
     return _resolve_as(_verdict_on_final(attempt, expired, ports), ref, Ended(won=False), leases, ports)
 
@@ -157,21 +157,21 @@ def _was_given_back_as_suspect(ref: LeaseRef, leases: Leases) -> bool:
 
 def _resolve_unwritten(expired: ExpiredLease, sign: Sign, leases: Leases, ports: Ports) -> bool:
     ref = expired.ref
-    if spec_of(expired.model, expired.pool).at_most_once:
+    if spec_of(expired.model, expired.pool, ports).at_most_once:
         return _resolve_as(ExpiryVerdict.FREE, ref, Ended(won=False), leases, ports)
     outcome, ended = lose_unwritten(_loss(expired, sign, GONE_AT_START), expired.worker, ports)
     if outcome is not StartOutcome.STARTED:
         _write_quarantine(expired, f"lost start, {outcome}", ports)
-    _name_follower(expired)
+    _name_follower(expired, ports)
     return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
 
 
-def _name_follower(expired: ExpiredLease) -> None:
+def _name_follower(expired: ExpiredLease, ports: Ports) -> None:
     """In the slot's quarantine, which was just written."""
     if expired.follower is None:
         return
     server, slot = split_slot(expired.ref.slot)
-    limit = timedelta(seconds=spec_of(expired.follower.model, expired.pool).run_limit_seconds)
+    limit = timedelta(seconds=spec_of(expired.follower.model, expired.pool, ports).run_limit_seconds)
     for row in QuarantinedSlot.objects.filter(
         server_id=server, slot=slot, attempt_id=expired.ref.attempt_id, freed_at=None
     ):
@@ -229,7 +229,7 @@ def _write_quarantine(expired: ExpiredLease, reason: str, ports: Ports) -> None:
             model=expired.model,
             reason=reason,
             at=ports.clock.now(),
-            run_limit_seconds=spec_of(expired.model, expired.pool).run_limit_seconds,
+            run_limit_seconds=spec_of(expired.model, expired.pool, ports).run_limit_seconds,
         )
 
 

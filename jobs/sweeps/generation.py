@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.registry import queries as fleet_queries
 from jobs.index_rebuild.rebuild import Progress, Rebuild
 from jobs.operations import index_switch
 from jobs.ports import Ports
@@ -20,7 +19,7 @@ def is_needed(ports: Ports) -> bool:
         except LeasingUnavailable:
             return False
 
-    return any([is_missing(fleet) for fleet in fleet_queries.fleets()])
+    return any([is_missing(fleet) for fleet in ports.registry.fleets()])
 
 
 class GenerationSweep:

@@ -7,7 +7,6 @@ from __future__ import annotations
 from gpus.models import Process
 from gpus.protocol import FIRST_LAYOUT
 from gpus.registry import processes
-from gpus.registry import queries as fleet_queries
 from jobs.operations import index_switch
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups
@@ -20,7 +19,7 @@ def is_needed(ports: Ports) -> bool:
     layouts = ports.layouts
     return any(
         layouts.refusal(fleet) or layouts.state(fleet).layout > FIRST_LAYOUT
-        for fleet in fleet_queries.fleets()
+        for fleet in ports.registry.fleets()
     )
 
 
@@ -44,7 +43,7 @@ def sweep(ports: Ports) -> SweepCount:
             return SweepCount(1, int(index_switch.close_older(fleet, ports)))
         return SweepCount(1)
 
-    return sweep_groups("index_switch", fleet_queries.fleets(), step)
+    return sweep_groups("index_switch", ports.registry.fleets(), step)
 
 
 def _go_on(fleet: str, ports: Ports) -> SweepCount:

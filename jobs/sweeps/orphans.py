@@ -131,7 +131,7 @@ class OrphansSweep:
         }
 
     def _repair(self, run: _Run, leaseless: bool, leases: Leases, now: datetime, ports: Ports) -> bool:
-        limit = spec_of(run.attempt.model, run.job.pool).run_limit_seconds + GRACE_SECONDS
+        limit = spec_of(run.attempt.model, run.job.pool, ports).run_limit_seconds + GRACE_SECONDS
         if (now - run.attempt.started_at).total_seconds() > limit:
             if _is_driven(run, leases):
                 return False  # its worker is at it: it ends the run itself

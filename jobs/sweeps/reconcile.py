@@ -71,7 +71,7 @@ class ReconcileSweep:
                     count += note + self._walk(name, before, leases, ports)
             return count
 
-        return sweep_groups("reconcile", sorted({*fleet_queries.fleets(), *gone.values()}), step)
+        return sweep_groups("reconcile", sorted({*ports.registry.fleets(), *gone.values()}), step)
 
     def _walk(self, pool: str, before_us: int, leases: Leases, ports: Ports) -> SweepCount:
         place = self._went_to.pop(pool, START)

@@ -60,7 +60,7 @@ def _end(attempt: Attempt, leases: Leases, ports: Ports) -> bool:
             model=attempt.model,
             reason="stray attempt",
             at=ports.clock.now(),
-            run_limit_seconds=spec_of(attempt.model, attempt.job.pool).run_limit_seconds,
+            run_limit_seconds=spec_of(attempt.model, attempt.job.pool, ports).run_limit_seconds,
         )
     log.warning("stray_attempt_ended", job_id=attempt.job_id, attempt=attempt.id, slot=slot)
     leases.quarantine(slot, attempt.id, pool=attempt.job.pool)

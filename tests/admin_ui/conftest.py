@@ -18,6 +18,7 @@ from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.leasing.store import RedisFleets
 from gpus.leasing.values import Circuits, Outlook, PoolDepth, SlotView, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
+from gpus.registry.cache import RegistryCache
 from jobs import ports
 from jobs.events.announce import Announcer
 from jobs.ports import Ports
@@ -131,6 +132,7 @@ class World:
     wakes: list[Wakes] = field(default_factory=list)
     callbacks_woken: list[str] = field(default_factory=list)
     clocks: ClockWatch = field(default_factory=AgreedClocks)
+    registry: RegistryCache = field(default_factory=RegistryCache)
 
     def ports(self) -> Ports:
         def send(wakes: Sequence[Wakes]) -> int:
@@ -145,6 +147,7 @@ class World:
             announce=lambda ids: None,
             after=lambda seconds, work: None,
             clocks=self.clocks,
+            registry=self.registry,
         )
 
 

@@ -10,8 +10,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from gpus.models import AuditEntry
-from jobs.api.authentication import forget_keys, principal_of_key
+from jobs.api.authentication import principal_of_key
 from jobs.models import ApiKey
+from tests.support.fakes import make_ports
 
 pytestmark = pytest.mark.django_db
 
@@ -34,9 +35,8 @@ def made(*arguments: str) -> str:
 
 
 def test_a_key_is_made_with_less_than_all() -> None:
-    forget_keys()
     plaintext = made("--scope", "read", "--scope", "submit", "--model", "flux", "--expires-days", "2")
-    principal = principal_of_key(plaintext)
+    principal = principal_of_key(plaintext, make_ports())
     assert principal is not None
     assert (principal.scopes, principal.models) == (frozenset({"read", "submit"}), frozenset({"flux"}))
     (row,) = keys("list", "--tenant", "acme")
@@ -57,20 +57,18 @@ def test_a_key_that_makes_no_sense_is_said_to(arguments: tuple[str, ...]) -> Non
 
 
 def test_a_key_is_replaced_and_revoked() -> None:
-    forget_keys()
     old = made()
     told = keys("rotate", old[:8], "--overlap-hours", "2")
     assert told["replaces"] == old[:8]
-    assert principal_of_key(told["key"]) is not None
-    assert principal_of_key(old) is not None
+    assert principal_of_key(told["key"], make_ports()) is not None
+    assert principal_of_key(old, make_ports()) is not None
     with pytest.raises(CommandError, match="replaced already"):
         run("keys", "rotate", old[:8])
     assert keys("revoke", old[:8], "--yes")["revoked"] is True
     entries = AuditEntry.objects.filter(action="revoke_key").count()
     assert run("keys", "revoke", old[:8], "--yes") == f"{old[:8]} is revoked already: nothing changed\n"
     assert AuditEntry.objects.filter(action="revoke_key").count() == entries == 1
-    forget_keys()
-    assert principal_of_key(old) is None
+    assert principal_of_key(old, make_ports()) is None
     assert "revoked" in run("keys")
 
 

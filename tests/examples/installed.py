@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpus.registry import queries
+from gpus.registry.cache import rows_changed
 from gpus.runners.registry import RUNNERS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -40,4 +40,4 @@ def installed(package: str, folder: Path) -> Iterator[None]:
 def _look_again() -> None:
     """A process reads what is installed once."""
     RUNNERS.reload()
-    queries.forget()
+    rows_changed.send(None)

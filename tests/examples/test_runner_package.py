@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpus.models import ModelConfig
-from gpus.registry import queries
+from gpus.registry.cache import rows_changed
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import register_server
 from gpus.runners.registry import RUNNERS, find_runner
@@ -68,7 +68,7 @@ def test_a_job_is_run_by_it_and_waits_once_it_is_removed(
         wait_for(lambda: state(job) == JobState.COMPLETED)
         assert Job.objects.get(id=job.id).result == {"prompt": "x"}
         assert Attempt.objects.get(job=job).remote_id == "t/1"
-    queries.forget()
+    rows_changed.send(None)
     run_sweep("mirror_registry", shop.ports)
     waiting = shop.submit({"prompt": "y"})
     shop.worker().work("m")

@@ -22,7 +22,7 @@ from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
-from gpus.registry import queries
+from gpus.registry import cache as registry_cache
 from gpus.registry.index_sync import LeasesOf
 from gpus.registry.layouts import Layouts
 from gpus.registry.registry import register_server
@@ -408,7 +408,7 @@ class World:
         ids._last_milliseconds = -1
         _forget_registry()
         enqueue_retries._late.clear()
-        queries.REMEMBER_SECONDS = 1e9  # by no clock but ours
+        registry_cache.KEEP_SECONDS = 1e9  # by no clock but ours
         worker_state.SHORT_SLICES = SHORT_SLICES
         worker_signs.SIGN_SECONDS = SIGN_SECONDS
         callbacks.shorten()
@@ -443,7 +443,7 @@ class World:
         """The GPU server calls the web process; it does not try for ever."""
 
         def take(ports: Ports) -> None:
-            if admit_push(job_id, attempt_id, ports.clock.now()) is not None:
+            if admit_push(job_id, attempt_id, ports) is not None:
                 accept_push(job_id, attempt_id, body, len(json.dumps(body)), ports=ports)
 
         for _ in range(3):
@@ -465,7 +465,7 @@ def make_template() -> None:
 
 def _forget_registry() -> None:
     """What processes remember of rows."""
-    queries.forget()
+    registry_cache.rows_changed.send(None)
 
 
 def _register() -> None:

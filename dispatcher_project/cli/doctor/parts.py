@@ -18,7 +18,6 @@ from foundation.texts import counted
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
-from gpus.registry import queries as registry
 from jobs.reports.database_clock import database_time
 from jobs.reports.workers import index_report
 
@@ -153,7 +152,7 @@ def layouts(view: View) -> Iterator[Finding]:
 
 def index(view: View) -> Iterator[Finding]:
     """One of each fleet."""
-    for fleet in registry.fleets():
+    for fleet in view.ports.registry.fleets():
         try:
             whole = view.ports.leases(fleet).generation()
         except LayoutNotInUse as error:

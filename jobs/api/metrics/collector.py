@@ -73,7 +73,7 @@ class DispatcherCollector(Collector):
                 *upkeep.collect(now),
                 fleet.circuits(ports),
             ]
-            pools, pinned = line.pools(), machines.pinned()
+            pools, pinned = line.pools(ports), machines.pinned()
             up.add_metric(["database"], 1)
         except (DatabaseError, InterfaceError):
             found = []

@@ -25,12 +25,14 @@ class PoolOf:
     live_attempts: int
 
 
-def pools() -> list[PoolOf]:
+def pools(ports: Ports) -> list[PoolOf]:
     """Raises DatabaseError."""
     homes = dict(Server.objects.values_list("name", "pool_id"))
     live = Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("server", flat=True)
     running = Counter(homes.get(server, "") for server in live)
-    return [PoolOf(pool.name, registry.fleet_of(pool.name), running[pool.name]) for pool in registry.pools()]
+    return [
+        PoolOf(pool.name, ports.registry.fleet_of(pool.name), running[pool.name]) for pool in registry.pools()
+    ]
 
 
 def collect(pools: list[PoolOf], ports: Ports) -> tuple[list[Metric], bool]:

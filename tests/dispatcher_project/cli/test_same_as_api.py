@@ -14,7 +14,6 @@ from rest_framework.test import APIClient
 
 from gpus.models import AuditEntry, Pause, QuarantinedSlot, Server
 from gpus.registry.audit import cli_actor
-from jobs.api.authentication import forget_keys
 from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
 from jobs.operations.api_keys import create_key
@@ -181,7 +180,6 @@ def _alike(value: Any, names: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_a_command_writes_what_the_api_writes(case: Case, world: World, terminal: Terminal) -> None:
-    forget_keys()
     operator, plaintext = create_key(Tenant.objects.create(name="ops"), ApiKey.Kind.OPERATOR)
     client = APIClient(headers={"Authorization": f"Bearer {plaintext}"})
 

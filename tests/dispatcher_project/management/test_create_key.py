@@ -6,9 +6,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from gpus.models import AuditEntry
-from jobs.api.authentication import forget_keys, principal_of_key
+from jobs.api.authentication import principal_of_key
 from jobs.callbacks.message import secret_of
 from jobs.models import ApiKey, Tenant
+from tests.support.fakes import make_ports
 
 pytestmark = pytest.mark.django_db
 
@@ -20,12 +21,11 @@ def create(*arguments: str) -> dict[str, str]:
 
 
 def test_a_new_tenant_is_shown_its_key_and_its_secret_once() -> None:
-    forget_keys()
     shown = create("--tenant", "acme", "--weight", "2")
     tenant = Tenant.objects.get()
     assert (tenant.name, tenant.weight) == ("acme", 2.0)
     assert shown["webhook secret"] == secret_of(tenant)
-    principal = principal_of_key(shown["api key"])
+    principal = principal_of_key(shown["api key"], make_ports())
     assert principal is not None
     assert (principal.tenant_id, principal.is_operator) == (tenant.pk, False)
     assert shown["api key"].split(".")[1] not in str(list(ApiKey.objects.values()))
@@ -35,7 +35,7 @@ def test_a_known_tenant_gets_another_key_and_no_secret() -> None:
     create("--tenant", "acme")
     shown = create("--tenant", "acme", "--operator")
     assert set(shown) == {"api key"}
-    principal = principal_of_key(shown["api key"])
+    principal = principal_of_key(shown["api key"], make_ports())
     assert principal is not None
     assert principal.is_operator
     assert Tenant.objects.count() == 1

@@ -9,18 +9,13 @@ from django.utils import timezone
 from foundation import ttl_cache
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Placement, Pool, Server
 from gpus.protocol import QueueAlgorithm
-from gpus.registry import queries
+from gpus.registry import cache, queries
 from gpus.registry.index_sync import mirror_registry
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import configure_model, register_server, remove_server, reset_model
 from tests.support.fake_leases import FakeLeases
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def nothing_remembered() -> None:
-    queries.forget()
 
 
 @pytest.fixture
@@ -272,23 +267,25 @@ def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.Mon
     now = ttl_cache.time.monotonic()
     monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
     register(leases)
-    assert queries.model_spec("flux") is not None
+    registry = cache.RegistryCache()
+    assert registry.model_spec("flux") is not None
     ModelConfig.objects.update(max_retries=1)  # another process' change: no signal reaches us
-    spec = queries.model_spec("flux")
+    spec = registry.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 50
-    monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now + queries.REMEMBER_SECONDS + 0.1)
-    spec = queries.model_spec("flux")
+    monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now + cache.KEEP_SECONDS + 0.1)
+    spec = registry.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 1
 
 
 def test_what_is_not_there_is_not_remembered() -> None:
-    assert queries.model_spec("later") is None
+    registry = cache.RegistryCache()
+    assert registry.model_spec("later") is None
     ModelConfig.objects.bulk_create([ModelConfig(name="later", pool=Pool.objects.create(name="later"))])
-    assert queries.model_spec("later") is not None
-    assert queries.endpoint_for("nobody", "later") is None
-    assert queries.fleet_of("nowhere") == "main"
+    assert registry.model_spec("later") is not None
+    assert registry.endpoint_for("nobody", "later") is None
+    assert registry.fleet_of("nowhere") == "main"
 
 
 # -- who did it ------------------------------------------------------------------------------------------
@@ -365,7 +362,6 @@ def test_a_model_whose_runner_is_gone_is_on_pinned_servers_only(leases: FakeLeas
     register(leases, server="s2", host="box-2")
     assert queries.has_capacity("flux")
     ModelConfig.objects.update(model_type="gone")
-    queries.forget()
     mirror_registry(leases)
     assert leases.servers["s1"].models == ()
     assert leases.servers["s2"].models == ("flux",)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,14 +15,14 @@ from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
-from gpus.registry import queries as registry
+from gpus.registry.cache import RegistryCache
 from gpus.runners.base import Response, Transport
 from jobs import ports as wiring
-from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
 from jobs.ports import LimitCaches, Ports, RedisRest
 from jobs.reports.counters import BufferedCounts, Name
+from jobs.reports.jobs import Principal
 from tests.declared_answers import compare_answers
 from tests.support.fake_leases import FakeLeases
 
@@ -45,6 +45,10 @@ class World:
     transport: Transport = field(default_factory=Unreachable)
     redis_rest: RedisRest = field(default_factory=RedisRest)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
+    registry: RegistryCache = field(default_factory=RegistryCache)
+    valid_keys: TtlCache[bytes, Principal] = field(
+        default_factory=lambda: TtlCache(lambda: wiring.KEEP_KEY_SECONDS, max_entries=1000)
+    )
     limit_caches: LimitCaches = field(
         default_factory=lambda: LimitCaches(
             limits=TtlCache(lambda: 3600.0, max_entries=1000),
@@ -69,6 +73,8 @@ class World:
             redis_rest=self.redis_rest,
             push_refusals=self.push_refusals,
             limit_caches=self.limit_caches,
+            registry=self.registry,
+            valid_keys=self.valid_keys,
         )
 
 
@@ -80,15 +86,16 @@ class Account:
 
 
 @pytest.fixture(autouse=True)
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    registry.forget()
-    forget_keys()
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
     compare_answers(monkeypatch)
     world = World()
     monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
-    yield world
-    registry.forget()
-    forget_keys()
+    return world
+
+
+def forget_keys() -> None:
+    """As if two seconds had passed."""
+    wiring.production_ports().valid_keys.clear()
 
 
 def account(name: str, kind: ApiKey.Kind = ApiKey.Kind.TENANT) -> Account:

@@ -13,11 +13,12 @@ from rest_framework.test import APIClient
 
 from foundation import ttl_cache
 from gpus.models import ModelConfig
+from jobs import ports as wiring
 from jobs.api import authentication
 from jobs.models import ApiKey
 from jobs.operations.tenants import create_key, revoke_key
 
-from .conftest import Account
+from .conftest import Account, forget_keys
 from .test_bad_input import problem
 from .test_jobs import make_job
 
@@ -111,10 +112,10 @@ def test_a_revoked_key_stops_working_when_the_memory_ends(
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now[0])
-    authentication.forget_keys()
+    forget_keys()
     assert acme.client.get("/api/v1/queue/jobs").status_code == 200
     revoke_key(ApiKey.objects.get())
-    now[0] += authentication.REMEMBER_SECONDS
+    now[0] += wiring.KEEP_KEY_SECONDS
     problem(acme.client.get("/api/v1/queue/jobs"), 401, "invalid_key")
 
 
@@ -127,9 +128,9 @@ def test_an_expired_key_is_bad(acme: Account, anonymous: APIClient) -> None:
 
 @pytest.mark.usefixtures("all_remembered")
 def test_a_remembered_key_costs_no_query(acme: Account, django_assert_num_queries: object) -> None:
-    authentication.principal_of_key(acme.key)
+    authentication.principal_of_key(acme.key, wiring.production_ports())
     with django_assert_num_queries(0):  # type: ignore[operator]
-        assert authentication.principal_of_key(acme.key) is not None
+        assert authentication.principal_of_key(acme.key, wiring.production_ports()) is not None
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from gpus.models import AuditEntry, ModelConfig
+from jobs import ports as wiring
 from jobs.api import authentication
-from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Event, Job
 from jobs.operations.api_keys import LONGEST_LIFE, create_key, rotate_key
 
-from .conftest import Account, make_model
+from .conftest import Account, forget_keys, make_model
 from .test_access import ROUTES, filled
 from .test_bad_input import problem
 from .test_jobs import make_job
@@ -153,7 +153,7 @@ def test_the_last_use_is_noted_once_a_minute(
     assert noted is not None
     forget_keys()
     with django_assert_num_queries(1):
-        authentication.principal_of_key(acme.key)
+        authentication.principal_of_key(acme.key, wiring.production_ports())
     ApiKey.objects.update(last_used_at=noted - timedelta(seconds=61))
     forget_keys()
     acme.client.get(JOBS)

@@ -14,11 +14,12 @@ from rest_framework.test import APIClient
 
 from dispatcher_project.logging import hide_tokens, logging_config
 from foundation.texts import hide_keys
+from jobs import ports as wiring
 from jobs.api import authentication
 from jobs.events import stream
 from jobs.models import ApiKey
 
-from .conftest import Account
+from .conftest import Account, forget_keys
 
 pytestmark = pytest.mark.django_db
 SUBMIT, JOBS = "/api/v1/queue/submit", "/api/v1/queue/jobs"
@@ -79,7 +80,7 @@ def test_no_log_line_and_no_answer_has_a_key(
 
     monkeypatch.setattr(authentication, "principal_of_key", breaks)
     answers.append(client.get(JOBS, headers={"Authorization": bearer}))
-    monkeypatch.setattr(authentication, "principal_of_key", lambda key: 1 / 0)
+    monkeypatch.setattr(authentication, "principal_of_key", lambda *_: 1 / 0)
     answers.append(client.get(JOBS, headers={"Authorization": bearer}))
     structlog.get_logger("t").info("nested", told={"key": [key]})
     lines = log.getvalue()
@@ -119,11 +120,11 @@ def test_the_use_of_a_key_is_noted_outside_any_transaction_and_once_a_minute(
     monkeypatch.setattr(authentication, "_note_use", lambda row: (noted.append(row.pk), real(row)))
     ApiKey.objects.update(last_used_at=None)
     for _ in range(3):
-        authentication.forget_keys()
+        forget_keys()
         assert acme.client.get(JOBS).status_code == 200
     first = ApiKey.objects.get(prefix=acme.key[:8]).last_used_at
     assert first is not None
-    authentication.forget_keys()
+    forget_keys()
     acme.client.get(JOBS)
     assert ApiKey.objects.get(prefix=acme.key[:8]).last_used_at == first
     assert len(noted) == 4
@@ -131,6 +132,6 @@ def test_the_use_of_a_key_is_noted_outside_any_transaction_and_once_a_minute(
 
 def test_every_stream_asks_again_or_ends_within_a_minute() -> None:
     """Of one that a revoked key holds; what was remembered of it adds two seconds."""
-    remembered = authentication.REMEMBER_SECONDS
+    remembered = wiring.KEEP_KEY_SECONDS
     assert stream.CHECK_SECONDS + stream.KEEP_ALIVE_SECONDS + remembered <= 60
     assert stream.STREAM_SECONDS + stream.QUIET_SECONDS + stream.REST_SECONDS + remembered <= 60

@@ -13,14 +13,13 @@ from django.db import connections
 
 from dispatcher_project.web import submit_batcher
 from jobs.api import submit as view
-from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, IdempotencyKey, Job
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.announced_jobs import end_job, new_job
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
 
-from .conftest import Account
+from .conftest import Account, forget_keys
 from .test_uploads import BATCH, JOB, MB, SUBMIT, Sockets, answer_of, bearer, sockets
 
 pytestmark = pytest.mark.sqlite_only

@@ -25,6 +25,7 @@ from dispatcher_project.web.tenant_shares import (
     holder_of,
 )
 from foundation.http_api.json_body import LATER_KEY
+from jobs import ports as wiring
 from jobs.api import authentication, refusals
 from jobs.api.unknown import unknown_route
 from jobs.reports import counters
@@ -33,7 +34,7 @@ from tests.support.announced_jobs import new_job
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
 
-from .conftest import Account
+from .conftest import Account, forget_keys
 
 pytestmark = pytest.mark.sqlite_only
 __all__ = ["redis_url", "tenant", "web"]
@@ -52,10 +53,10 @@ def heavy(client: str) -> dict[str, Any]:
 
 
 def test_a_request_counts_for_the_tenant_of_a_known_key_else_for_its_address(acme: Account) -> None:
-    authentication.forget_keys()
+    forget_keys()
     bearer = f"Bearer {acme.key}"
     assert holder_of(scope_of(bearer)) == "address 10.0.0.1", "anybody can send somebody's prefix"
-    assert authentication.principal_of_header(bearer) is not None
+    assert authentication.principal_of_header(bearer, wiring.production_ports()) is not None
     assert holder_of(scope_of(bearer)) == f"tenant {acme.tenant.pk}"
     assert holder_of(scope_of(bearer[:-1] + "x")) == "address 10.0.0.1"
     assert holder_of({"headers": [], "client": None}) == "address "

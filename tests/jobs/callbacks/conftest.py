@@ -12,6 +12,7 @@ from ipaddress import ip_address
 import pytest
 from django.conf import LazySettings
 
+from gpus.registry.cache import RegistryCache
 from jobs.callbacks import guard
 from jobs.callbacks.deliver import settle, take
 from jobs.callbacks.guard import refused_origins
@@ -104,7 +105,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[list[str]]]:
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
-def deliver(callback_id: str, *, now: datetime) -> str:
+def deliver(callback_id: str, *, now: datetime, registry: RegistryCache | None = None) -> str:
     """The three steps of a delivery, one after the other in this thread; ``not_due`` if nothing was taken."""
     taken, _ = take([callback_id], now, lambda *_: True)
     if not taken:
@@ -115,9 +116,8 @@ def deliver(callback_id: str, *, now: datetime) -> str:
     except Exception as failure:
         outcome = Outcome(None, failure_text(failure), 0)
     else:
-        outcome = send_now(
-            Message(one.id, one.tenant.pk, one.url, one.body, secrets, refused_origins()), now=now
-        )
+        refused = refused_origins(registry or RegistryCache())
+        outcome = send_now(Message(one.id, one.tenant.pk, one.url, one.body, secrets, refused), now=now)
     [end] = settle([(one, outcome)], now + timedelta(milliseconds=outcome.duration_ms))
     return end
 

@@ -14,6 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from standardwebhooks import Webhook
 
 from gpus.models import AuditEntry
+from gpus.registry.cache import RegistryCache
 from jobs.callbacks import deliver as delivering
 from jobs.callbacks.deliver import DELAYS_SECONDS, due_callbacks, replay
 from jobs.models import Callback
@@ -233,10 +234,11 @@ def test_body_that_the_receiver_reads_is_the_stored_text(receiver: Receiver, sen
 def test_a_try_asks_the_database_for_few_statements(receiver: Receiver, send: Send) -> None:
     """A client waits for them: BEGIN, three to take the message, COMMIT; BEGIN, two to settle it, COMMIT."""
     sent = send(receiver.url)
-    deliver(sent.callback.id, now=NOW)
+    registry = RegistryCache()
+    deliver(sent.callback.id, now=NOW, registry=registry)
     other = send(receiver.url)
     with CaptureQueriesContext(connection) as asked:
-        assert deliver(other.callback.id, now=NOW) == "delivered"
+        assert deliver(other.callback.id, now=NOW, registry=registry) == "delivered"
     assert len(asked) == 9, [one["sql"] for one in asked.captured_queries]
 
 

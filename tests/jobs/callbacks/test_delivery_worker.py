@@ -16,6 +16,7 @@ from django.conf import LazySettings
 
 from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.protocol import Clock, SystemClock
+from gpus.registry.cache import RegistryCache
 from jobs.callbacks import guard
 from jobs.callbacks.delivery_worker import LOOK_SECONDS, DeliveryWorker
 from jobs.callbacks.message import callback_for, renew_secret
@@ -86,7 +87,7 @@ def start() -> Iterator[Callable[..., DeliveryWorker]]:
     workers: list[DeliveryWorker] = []
 
     def make(clock: Clock | None = None, clocks: ClockWatch | None = None) -> DeliveryWorker:
-        worker = DeliveryWorker(clock or SystemClock(), clocks or AgreedClocks())
+        worker = DeliveryWorker(clock or SystemClock(), clocks or AgreedClocks(), registry=RegistryCache())
         workers.append(worker)
         worker.start()
         return worker

@@ -12,7 +12,7 @@ import pytest
 from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
-from gpus.registry import queries as registry
+from gpus.registry.cache import RegistryCache
 from jobs.callbacks import guard
 from jobs.callbacks.guard import check_callback_url, origins_of, read_url, refused_origins
 from jobs.callbacks.sending import KEEP_SECONDS, Resolver
@@ -31,16 +31,14 @@ EVERYTHING = ("0.0.0.0/0", "::/0")
 @pytest.fixture(autouse=True)
 def anywhere(settings: LazySettings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, callback_networks=EVERYTHING)
-    registry.forget()
 
 
 def gpu_server(endpoint: str) -> None:
     make_server("gpu-1", model=make_model("zimg"), endpoint=endpoint)
-    registry.forget()
 
 
 def reachable(url: str) -> list[str]:
-    refused = refused_origins()
+    refused = refused_origins(RegistryCache())
 
     async def ask() -> list[str]:
         found = await Resolver().allowed_addresses(read_url(url), refused, tenant_id=1)
@@ -51,7 +49,7 @@ def reachable(url: str) -> list[str]:
 
 def is_refused(url: str) -> bool:
     try:
-        check_callback_url(url, refused_origins())
+        check_callback_url(url, refused_origins(RegistryCache()))
     except CallbackUrlRefused:
         return True
     return False
@@ -122,7 +120,7 @@ def test_names_of_the_registry_are_looked_up_once_in_a_while(monkeypatch: pytest
 
     monkeypatch.setattr(guard, "resolve", resolve)
     gpu_server("http://gpu-1.lan:8100/run")
-    refused, target = refused_origins(), read_url("http://10.0.0.9:8100/")
+    refused, target = refused_origins(RegistryCache()), read_url("http://10.0.0.9:8100/")
 
     async def thrice() -> None:
         resolver = Resolver()

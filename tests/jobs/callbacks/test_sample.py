@@ -9,6 +9,7 @@ from django.db import connection
 from standardwebhooks import Webhook
 
 from gpus.models import AuditEntry
+from gpus.registry.cache import RegistryCache
 from jobs.callbacks.deliver import send_sample
 from jobs.callbacks.message import renew_secret
 from jobs.domain.errors import CallbackUrlRefused
@@ -27,7 +28,7 @@ def tenant(db: None) -> Tenant:
 @pytest.mark.usefixtures("loopback_allowed")
 def test_a_sample_arrives_signed_and_belongs_to_no_job(receiver: Receiver, tenant: Tenant) -> None:
     secret = renew_secret(tenant)
-    outcome = send_sample(tenant, receiver.url, by="user:boss", now=NOW)
+    outcome = send_sample(tenant, receiver.url, by="user:boss", now=NOW, registry=RegistryCache())
     assert (outcome.status, outcome.error) == (204, "")
     [got] = receiver.got
     signed = {name: value for name, value in got.headers.items() if name.lower() != "webhook-timestamp"}
@@ -46,7 +47,8 @@ def test_who_sent_it_is_written_down_before_it_leaves(receiver: Receiver, tenant
         say(500)(handler)
 
     receiver.answer = answer
-    assert send_sample(tenant, receiver.url, by="user:boss", now=NOW).error == "HTTP 500"
+    outcome = send_sample(tenant, receiver.url, by="user:boss", now=NOW, registry=RegistryCache())
+    assert outcome.error == "HTTP 500"
     assert known == [("user:boss", "send_sample_callback", "tenant:acme", receiver.url)]
 
 
@@ -54,6 +56,6 @@ def test_an_address_that_must_not_be_called_is_refused_and_nothing_sent(
     receiver: Receiver, tenant: Tenant
 ) -> None:
     with pytest.raises(CallbackUrlRefused):
-        send_sample(tenant, receiver.url, by="user:boss", now=NOW)
+        send_sample(tenant, receiver.url, by="user:boss", now=NOW, registry=RegistryCache())
     assert receiver.got == []
     assert not AuditEntry.objects.exists()

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from jobs.api.authentication import REMEMBER_SECONDS
 from jobs.events.handover import Follow
 from jobs.events.hub import NewEvents, SeenEvent
 from jobs.events.stream import Message, stream_events, stream_pulse
+from jobs.ports import KEEP_KEY_SECONDS
 
 from .virtual_loop import run_virtually
 
@@ -88,7 +88,7 @@ def stream_until_the_end(revoked_at: float, every: float) -> Client:
 
         async def may_follow() -> bool:
             """By a key that the web remembers for a moment."""
-            return now() < revoked_at + REMEMBER_SECONDS
+            return now() < revoked_at + KEEP_KEY_SECONDS
 
         hub: Any = Hub(every)
         await stream_events(hub, FOLLOW, stays, client.send, may_follow=may_follow)

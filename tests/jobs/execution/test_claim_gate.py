@@ -9,6 +9,7 @@ import pytest
 from django.db import OperationalError
 
 from gpus.leasing.clock import AgreedClocks
+from gpus.registry.cache import RegistryCache
 from jobs.domain.states import JobState
 from jobs.execution import claiming, group_commit
 from jobs.execution.gpu_worker import GpuWorker
@@ -144,7 +145,7 @@ def test_a_claim_that_breaks_does_not_empty_the_line(shop, monkeypatch):
     hands = by_hand(shop)
     for _ in range(3):
         hands.submit()
-    monkeypatch.setattr(claiming.fleet, "endpoint_for", lambda *_: 1 / 0)
+    monkeypatch.setattr(RegistryCache, "endpoint_for", lambda *_: 1 / 0)
     hands.leases.instead["release"] = without_rest
     hands.worker.work("m")
     assert len(hands.leases.named("claim")) == 1

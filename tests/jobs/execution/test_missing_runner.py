@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from gpus.health.health import health_url, health_urls, probe
 from gpus.models import ModelConfig, Server
-from gpus.registry import queries
+from gpus.registry.cache import rows_changed
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution.orphaned_runs import obstacle
 from jobs.models import Attempt
@@ -38,7 +38,7 @@ def shop(valkey, fleet, cog) -> Iterator[Shop]:
 
 def remove_the_runner() -> None:
     ModelConfig.objects.update(model_type="gone")
-    queries.forget()
+    rows_changed.send(None)
 
 
 def test_a_claimed_job_goes_back_into_the_line_and_costs_no_try(shop, cog):

@@ -9,7 +9,6 @@ from django.conf import LazySettings
 
 from foundation.foreign_schema import CHEAP_STEPS, Mismatch, NoneFree, TooLong, TooMuchMemory
 from jobs.domain.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
-from jobs.submission import checks as payload_schema
 from jobs.submission.checks import Checks, check_payload, comes_alone
 
 CHOICE = {"items": {"enum": list(range(1000))}}
@@ -28,8 +27,8 @@ class Elsewhere:
         return self.says
 
 
-def check(schema: Any, payload: Any, checks: Checks | None = None) -> None:
-    check_payload(schema, payload, json.dumps(payload).encode(), checks or Checks())
+def check(schema: Any, payload: Any, checks: Checks | None = None, elsewhere: Any = None) -> None:
+    check_payload(schema, payload, json.dumps(payload).encode(), checks or Checks(), elsewhere or Elsewhere())
 
 
 def test_the_place_that_does_not_match_is_named() -> None:
@@ -39,31 +38,27 @@ def test_the_place_that_does_not_match_is_named() -> None:
     assert str(refused.value) == 'The value is not of type "integer"'
 
 
-def test_the_checks_of_a_request_share_what_they_may_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_of_a_request_share_what_they_may_cost() -> None:
     elsewhere = Elsewhere()
-    monkeypatch.setattr(payload_schema, "processes", elsewhere)
     checks, payload = Checks(), [1] * 900
-    check(CHOICE, payload, checks)
+    check(CHOICE, payload, checks, elsewhere)
     assert elsewhere.asked == 0
     assert checks.steps_left < CHEAP_STEPS
     for _ in range(5):
-        check(CHOICE, payload, checks)
+        check(CHOICE, payload, checks, elsewhere)
     assert elsewhere.asked > 0, "what comes after it is checked where it can be stopped"
 
 
 def test_what_took_too_long_is_refused_with_the_limit(
-    monkeypatch: pytest.MonkeyPatch, settings: LazySettings
+    settings: LazySettings,
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_seconds=7.0, schema_checks=3)
-    monkeypatch.setattr(payload_schema, "processes", Elsewhere(TooLong()))
     with pytest.raises(PayloadCheckTooLong, match="7 s"):
-        check({"$ref": "#"}, 1)
-    monkeypatch.setattr(payload_schema, "processes", Elsewhere(TooMuchMemory()))
+        check({"$ref": "#"}, 1, elsewhere=Elsewhere(TooLong()))
     with pytest.raises(PayloadCheckTooLong, match="536870912 bytes of memory"):
-        check({"$ref": "#"}, 1)
-    monkeypatch.setattr(payload_schema, "processes", Elsewhere(NoneFree()))
+        check({"$ref": "#"}, 1, elsewhere=Elsewhere(TooMuchMemory()))
     with pytest.raises(PayloadCheckBusy, match="3 long checks") as busy:
-        check({"$ref": "#"}, 1)
+        check({"$ref": "#"}, 1, elsewhere=Elsewhere(NoneFree()))
     assert (busy.value.passes, busy.value.retry_after_seconds) == (True, 1.0)
 
 

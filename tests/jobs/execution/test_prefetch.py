@@ -9,7 +9,7 @@ import pytest
 from gpus.errors import ConnectFailed, ServerFailed
 from gpus.models import ModelConfig
 from gpus.protocol import Lease, ReleaseMode
-from gpus.registry.queries import forget
+from gpus.registry.cache import rows_changed
 from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs.execution import claiming
 from jobs.execution.worker_state import SHALLOW_SECONDS
@@ -131,7 +131,7 @@ def test_nothing_is_prefetched_behind_runs_that_are_polled_or_may_run_once(
     hands: Hands, change: dict[str, object]
 ) -> None:
     ModelConfig.objects.update(**change)
-    forget()
+    rows_changed.send(None)
     for _ in range(3):
         hands.submit()
     run_first(hands)
@@ -189,7 +189,7 @@ def test_a_job_that_may_run_once_waits_for_its_commit(hands: Hands) -> None:
 
     def may_run_once(real: Callable[..., Lease], *given: object, **named: object) -> Lease:
         ModelConfig.objects.update(at_most_once=True)
-        forget()
+        rows_changed.send(None)
         return real(*given, **named)
 
     hands.leases.instead["reserve"] = may_run_once

@@ -8,7 +8,7 @@ from django.db import DatabaseError, transaction
 from foundation.ids import new_id
 from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.protocol import ReleaseMode, ServerSpec
-from gpus.registry import queries
+from gpus.registry.cache import rows_changed
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import claiming
@@ -70,7 +70,7 @@ def held_slot(hands: Hands) -> list[str]:
 @pytest.mark.parametrize("cause", CAUSES)
 def test_what_waits_behind_it_runs_at_once(hands, cause):
     cause()
-    queries.forget()
+    rows_changed.send(None)
     jobs = [hands.submit() for _ in range(4)]
     began = hands.clock.monotonic()
     for _ in jobs:
@@ -83,7 +83,7 @@ def test_what_waits_behind_it_runs_at_once(hands, cause):
 @pytest.mark.parametrize("cause", [server_removed, placement_removed])
 def test_a_run_whose_server_or_placement_is_gone_ends_at_once(hands, cause):
     cause()
-    queries.forget()
+    rows_changed.send(None)
     hands.worker.work("m")
     attempt = Attempt.objects.order_by("number")[0]
     assert attempt.state == AttemptState.LOST
@@ -96,18 +96,18 @@ def test_a_run_whose_server_or_placement_is_gone_ends_at_once(hands, cause):
 
 def test_a_model_that_is_not_registered_any_more_ends_its_run(hands):
     ModelConfig.objects.all().delete()
-    queries.forget()
+    rows_changed.send(None)
     hands.worker.work("m")
     assert Attempt.objects.get().state == AttemptState.LOST
 
 
 def test_a_run_whose_secret_is_mended_is_adopted(hands):
     secret_unreadable()
-    queries.forget()
+    rows_changed.send(None)
     hands.worker.work("m")
     assert (held_slot(hands), hands.gpu.polled) == (["adoptable"], [])
     Server.objects.filter(name=HELD).update(headers_encrypted="")
-    queries.forget()
+    rows_changed.send(None)
     lease = None
     while lease is None:  # its first rest is two seconds long
         lease = claiming.claim_next(hands.worker, "main", "m", None)
@@ -118,7 +118,7 @@ def test_a_run_whose_secret_is_mended_is_adopted(hands):
 @pytest.mark.parametrize("first", ["claimed", "cancelled"])
 def test_its_job_can_be_cancelled(hands, cause, first):
     cause()
-    queries.forget()
+    rows_changed.send(None)
     job = adopted_job()
     if first == "claimed":
         hands.worker.work("m")
@@ -145,7 +145,7 @@ def test_a_ticket_on_a_server_whose_secret_is_unreadable_runs_on_another_one(han
     hands.leases.real.quarantine(f"{HELD}/0", adopted_job().live_attempt)
     hands.leases.real.free_slot(f"{HELD}/0")
     secret_unreadable()
-    queries.forget()
+    rows_changed.send(None)
     jobs = [hands.submit() for _ in range(3)]
     for _ in jobs:
         hands.worker.work("m")

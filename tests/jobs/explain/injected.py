@@ -11,7 +11,7 @@ from django.db import transaction
 from gpus.errors import Verdict
 from gpus.models import ModelConfig, Pause, Server
 from gpus.protocol import DesiredState, PoolSpec, QueueAlgorithm, ReleaseMode, TenantSpec
-from gpus.registry import queries as registry
+from gpus.registry.cache import rows_changed
 from gpus.registry.controls import pause, switch_server
 from gpus.registry.index_sync import mirror_registry
 from jobs import transitions
@@ -252,7 +252,7 @@ def fifo_behind(scene: Scene) -> Job:
 def no_runner(scene: Scene) -> Job:
     """Its package was removed: the index is told again from the rows."""
     ModelConfig.objects.filter(name=scene.model.name).update(model_type="gone")
-    registry.forget()
+    rows_changed.send(None)
     mirror_registry(scene.leases, fleet=scene.name)
     return scene.job()
 

@@ -15,7 +15,7 @@ from gpus.protocol import (
     ReleaseMode,
     Ticket,
 )
-from gpus.registry import queries
+from gpus.registry.cache import rows_changed
 from gpus.registry.index_sync import mirror_registry
 from jobs.models import Job, Rollup, Tenant
 from jobs.operations.explain_job import Explanation, estimate_job, explain_job
@@ -38,7 +38,7 @@ class Scene:
         self.leases = RedisLeases(client, self.name, now_ms=self._now_ms, circuit_rules=RULES)
         self.ports: Ports = make_ports(self.leases, clock=self.clock)
         self.numbers = 0
-        queries.forget()
+        rows_changed.send(None)
         self.pool = Pool.objects.create(name=self.name, fleet=self.name)
         self.model = ModelConfig.objects.create(name=self.name, pool=self.pool)
         self.other = ModelConfig.objects.create(name=f"{self.name}-b", pool=self.pool)

@@ -12,6 +12,7 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.values import Outlook
 from gpus.protocol import DesiredState
 from gpus.registry import queries as registry
+from gpus.registry.cache import rows_changed
 from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 @pytest.fixture
 def scene(valkey: EmbeddedValkey) -> Iterator[Scene]:
     yield Scene(redis.Redis.from_url(valkey.url), 4)
-    registry.forget()
+    rows_changed.send(None)
 
 
 def test_a_cap_says_how_many_run_of_how_many(scene: Scene) -> None:
@@ -113,7 +114,7 @@ def test_a_reason_that_nobody_knows_here_is_told_by_its_letter() -> None:
 def test_a_submit_and_an_explanation_know_the_same_servers(
     servers: list[dict[str, Any]], code: str | None
 ) -> None:
-    registry.forget()
+    rows_changed.send(None)
     model = make_model("zimg")
     for number, values in enumerate(servers):
         make_server(f"s{number}", model=model, **values)

@@ -16,6 +16,7 @@ from gpus.health.health import probe
 from gpus.models import Server
 from gpus.protocol import Lease, ReleaseMode
 from gpus.registry import queries
+from gpus.registry.cache import rows_changed
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt
@@ -63,7 +64,7 @@ def test_it_stays_healthy_through_a_run(shop: Shop, plain: PlainServer) -> None:
     assert probe(server).timed_out, "it does not answer"
     assert (count.looked, count.failed, count.notes) == (1, 0, ())
     assert (server.healthy, server.last_error) == (True, "")
-    queries.forget()
+    rows_changed.send(None)
     assert queries.has_capacity("m")
     plain.open("a")
     wait_for(lambda: state(job) == "completed")

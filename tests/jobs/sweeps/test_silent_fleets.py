@@ -18,7 +18,7 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.store import RedisLeases
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
-from gpus.registry import queries as registry
+from gpus.registry.cache import rows_changed
 from jobs.ports import Ports, after_seconds
 from jobs.sweeps.registry import Sweeps
 from jobs.sweeps.runner import Runner
@@ -56,7 +56,7 @@ class Fleets:
             open_index(store)
             Pool.objects.create(name=f"pool-{name}", fleet=name)
         serve("gpu", "p", Pool.objects.create(name="p", fleet=fleet))
-        registry.forget()
+        rows_changed.send(None)
         self.ports = Ports(
             clock=SystemClock(),
             leases=lambda fleet: self.stores[fleet],
