@@ -225,7 +225,9 @@ _OWN_CODES = frozenset({"wrong_type", "too_few", "too_many", "too_large", "inval
 
 def _field_error(error: Any) -> FieldError:
     """Of one of pydantic's."""
-    place = [part for part in error["loc"] if part != "[key]"]
+    place = error["loc"]
+    if place and place[-1] == "[key]" and error["type"] != "extra_forbidden":  # of a key, not of its value
+        place = place[:-1]
     pointer = pointer_to(*(part[:_LONGEST_NAME] if isinstance(part, str) else part for part in place))
     if error["type"] not in _ERRORS:
         return FieldError(pointer, error["type"] if error["type"] in _OWN_CODES else "invalid", error["msg"])
@@ -285,6 +287,22 @@ class Items:
             texts = [one for one in value if isinstance(one, str)] if self.unique else ()
             if len(texts) > len(set(texts)):
                 raise PydanticCustomError("invalid", "Must not have an item twice.")
+        return value
+
+
+@dataclass(frozen=True)
+class Members:
+    """How many an object inside a body may have, which is looked at before they are: of a million wrong ones
+    pydantic would collect a million errors, and no other thread runs meanwhile."""
+
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        return core_schema.no_info_before_validator_function(self._check, handler(source))
+
+    def _check(self, value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > self.most:
+            raise PydanticCustomError("too_many", "Must have at most {most} items.", {"most": self.most})
         return value
 
 

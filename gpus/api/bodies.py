@@ -21,7 +21,17 @@ from django.db import models
 from pydantic import ConfigDict, Field, WithJsonSchema, create_model, model_validator
 from pydantic_core import PydanticCustomError, core_schema
 
-from foundation.http_api.json_body import LEFT_OUT, Body, Choice, Name, Whole, about, choices, not_empty
+from foundation.http_api.json_body import (
+    LEFT_OUT,
+    Body,
+    Choice,
+    Members,
+    Name,
+    Whole,
+    about,
+    choices,
+    not_empty,
+)
 from foundation.http_api.openapi import json_schema
 from gpus.models.option_rules import MoreThan, installed_runner
 from gpus.protocol import DesiredState
@@ -141,7 +151,7 @@ class _Register(Body):
     ] = None
     machine: Annotated[Name, about("What it is part of: its servers are switched in one go.")] = LEFT_OUT
     headers: Annotated[
-        Annotated[dict[_HeaderName, _HeaderValue], Field(max_length=50), _HEADERS] | None,
+        Annotated[dict[_HeaderName, _HeaderValue], Members(50), _HEADERS] | None,
         about("Secret request headers; stored encrypted, never shown."),
     ] = None
     ca_pem: Annotated[str, Field(max_length=100_000)] | None = None

@@ -10,6 +10,7 @@ is written again from the rows whenever an index is made anew, so a pause outliv
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -137,6 +138,12 @@ _pools_of = statements.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet
 _pool_named = statements.Read(lambda: Pool.objects.filter(name=value(Pool, "name")))
 _servers_of = statements.Read(lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")))
 _server_named = statements.Read(lambda: Server.objects.filter(name=value(Server, "name")))
+_server_of = statements.Read(
+    lambda: Server.objects.filter(name=value(Server, "name"), pool__fleet=value(Pool, "fleet"))
+)
+_servers_named = statements.ReadAmong(
+    (Server, "name"), rows=lambda names: Server.objects.filter(name__in=names)
+)
 _still_there = statements.ReadAmong(
     (Server, "name"), rows=lambda names: Server.objects.filter(name__in=names).values_list("name", flat=True)
 )
@@ -205,9 +212,25 @@ def _write_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple
 
     wakes = _write_until_current(read, write)
     # one that was removed meanwhile must not stay behind as written
-    for gone in written - set(_still_there(sorted(written))):
-        leases.forget_server(gone)
+    if gone := written - set(_still_there(sorted(written))):
+        wakes += _forget_servers(leases, gone, servers)
     return wakes
+
+
+def forget_server(leases: Leases, name: str, *, fleet: str) -> tuple[Wakes, ...]:
+    """Tell the lease layer of a server that was removed. Returns the wakes of one that was registered again
+    meanwhile. Raises LeasingUnavailable."""
+    return _forget_servers(leases, {name}, partial(_server_of, name=name, fleet=fleet))
+
+
+def _forget_servers(
+    leases: Leases, names: AbstractSet[str], servers: Callable[[], list[Server]]
+) -> tuple[Wakes, ...]:
+    for name in names:
+        leases.forget_server(name)
+    again = [one.name for one in servers() if one.name in names]
+    # the lease layer may have been told of them before it was told to forget them
+    return _write_servers(leases, partial(_servers_named, again)) if again else ()
 
 
 def shut_slots(leases: Leases, suspects: Iterable[tuple[str, str]], *, pool: str = "") -> tuple[Wakes, ...]:

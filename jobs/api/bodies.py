@@ -12,6 +12,7 @@ from foundation.http_api.json_body import (
     Body,
     Choice,
     Items,
+    Members,
     Name,
     Time,
     Whole,
@@ -20,6 +21,7 @@ from foundation.http_api.json_body import (
     not_empty,
 )
 from foundation.http_api.openapi import reference
+from foundation.http_api.problems import MAX_ERRORS
 from gpus.protocol import BANDS
 from jobs.domain.scopes import Scope
 from jobs.domain.states import JobState
@@ -92,7 +94,7 @@ class BulkFilter(_DeadLetterFilter):
 class BulkBody(Body):
     """What is done to all jobs that match."""
 
-    filter: BulkFilter
+    filter: Annotated[BulkFilter, Members(len(BulkFilter.model_fields) + MAX_ERRORS)]
     dry_run: _DryRun = False
 
 

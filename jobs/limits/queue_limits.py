@@ -81,6 +81,7 @@ class QueueLimits:
         self._now, self._asking, self._patience_seconds = now, list(asking), patience_seconds
         self._limits: dict[str, _Limit] = {}
         self._left: dict[str, int] | None = None
+        self._waits: dict[str, float] = {}
 
     def refusal(self, tenant_id: int, model: str) -> Refused | None:
         """Return why this job may not be queued; None: it may, and it has taken a place."""
@@ -98,18 +99,24 @@ class QueueLimits:
             return TenantQueueFull(
                 counted(self._limits[of_tenant].most, "job of the tenant waits", "jobs of the tenant wait")
                 + ", and no more may.",
-                retry_after_seconds=seconds_until_one_ends(self._now, tenant_id=tenant_id),
+                retry_after_seconds=self._wait(of_tenant, tenant_id=tenant_id),
             )
         if self._left.get(of_model, 1) <= 0:
             return ModelQueueFull(
                 f"{counted(self._limits[of_model].most, 'job waits', 'jobs wait')} for {model!r}, "
                 "and no more may.",
-                retry_after_seconds=seconds_until_one_ends(self._now, model=model),
+                retry_after_seconds=self._wait(of_model, model=model),
             )
         for name in (of_tenant, of_model):
             if name in self._left:
                 self._left[name] -= 1
         return None
+
+    def _wait(self, name: str, **of: object) -> float:
+        """Read once: a thousand refusals of one batch must not be as many reads in its transaction."""
+        if name not in self._waits:
+            self._waits[name] = seconds_until_one_ends(self._now, **of)
+        return self._waits[name]
 
     def _of_all(self) -> Iterator[_Limit]:
         """The limits of all jobs that may ask."""

@@ -30,6 +30,7 @@ class Capacity:
         self._failing: set[str] = set()
         self._most: dict[str, int] = {}
         """By fleet: how many more jobs of the tenant may run there, in all its pools."""
+        self._waits: dict[str, float] = {}
         pools: dict[str, list[str]] = defaultdict(list)
         for model in sorted({one.body.model for one in requests if self._is_asked(one)}):
             spec = ports.registry.model_spec(model)
@@ -66,16 +67,21 @@ class Capacity:
             return NoCapacity(f"No healthy server runs {model!r} now.", retry_after_seconds=HEALTH_SECONDS)
         if model not in self._spare:
             return CapacityUnknown(retry_after_seconds=UNKNOWN_SECONDS)
-        now = self._ports.clock.now()
         if self._most.get(self._fleet_of(model), 1) <= 0:
             return TenantRunningFull(
                 "The tenant runs as many jobs as it may.",
-                retry_after_seconds=seconds_until_one_ends(now, tenant_id=self._tenant_id),
+                retry_after_seconds=self._wait("", tenant_id=self._tenant_id),
             )
         if self._spare[model] <= 0:
-            wait = seconds_until_one_ends(now, model=model)
+            wait = self._wait(model, model=model)
             return Busy(f"No slot is free for {model!r} now.", retry_after_seconds=wait)
         return None
+
+    def _wait(self, name: str, **of: object) -> float:
+        """Until a job of these ends; read once, as a batch may be refused a thousand times."""
+        if name not in self._waits:
+            self._waits[name] = seconds_until_one_ends(self._ports.clock.now(), **of)
+        return self._waits[name]
 
     def take(self, request: SubmitRequest) -> None:
         """The request was accepted: the next one finds a slot less, whoever of the two asked."""

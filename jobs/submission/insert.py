@@ -138,18 +138,33 @@ def _admitted(entries: Sequence[Entry], plan: _Plan) -> _Plan:
     others wait for this transaction."""
     refused: dict[int, Refused] = {}
     asked: set[int] = set()
-    while not asked.issuperset(plan.new):
+    behind = _behind(entries)
+    while asking := [index for index in plan.new if index not in asked]:
         before = len(refused)
-        for index in plan.new:
-            if index not in asked:
-                asked.add(index)
-                request = entries[index].request
-                assert isinstance(request, SubmitRequest)
-                if refusal := entries[index].limits.refusal(request):
-                    refused[index] = refusal
+        for index in asking:
+            asked.add(index)
+            request = entries[index].request
+            assert isinstance(request, SubmitRequest)
+            if refusal := entries[index].limits.refusal(request):
+                refused[index] = refusal
+                if index in behind:  # it is new now; a plan for each of a thousand would take seconds
+                    asking.append(behind[index])
         if len(refused) > before:
-            plan = _plan(entries, refused)  # one that has the key of a refused one may be new now
+            plan = _plan(entries, refused)
     return plan
+
+
+def _behind(entries: Sequence[Entry]) -> dict[int, int]:
+    """By the place of an entry, that of the next one with its key."""
+    behind: dict[int, int] = {}
+    last: dict[tuple[int, str], int] = {}
+    for index, entry in enumerate(entries):
+        if isinstance(entry.request, SubmitRequest) and (key := entry.request.idempotency_key):
+            named = (entry.limits.tenant_id, key)
+            if named in last:
+                behind[last[named]] = index
+            last[named] = index
+    return behind
 
 
 def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
@@ -172,7 +187,11 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
         if refusal is not None:
             items.append(refusal)
             continue
-        job = _job(request, limits, int(limits.now.timestamp() * 1_000_000) + index)
+        try:
+            job = _job(request, limits, int(limits.now.timestamp() * 1_000_000) + index)
+        except UnknownModel as gone:  # removed since it was checked
+            items.append(gone)
+            continue
         jobs.append(job)
         new.append(index)
         items.append(Submitted(job, outcome_of(job), None, replayed=False))

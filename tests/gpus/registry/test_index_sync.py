@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from gpus.models import Pause, Server
+from gpus.models import ModelConfig, Pause, Server
 from gpus.protocol import PushOutcome
 from gpus.registry import controls
 from gpus.registry.index_sync import mirror, mirror_registry
+from gpus.registry.registry import remove_server
 from tests.gpus.leasing.conftest import client
 from tests.gpus.leasing.rig import MODEL, POOL, Rig, counts
 from tests.support.factories import make_model, make_server
@@ -138,6 +139,45 @@ def test_a_server_that_is_removed_while_it_is_told_does_not_stay_behind(
     monkeypatch.setattr(rig.leases, "configure_server", removed_first)
     pause(rig, Pause.Kind.SYSTEM)
     assert rig.leases.slots("s1") == []
+
+
+def register_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server's next removal from the index comes late: it is registered again by then."""
+    forget = rig.leases.forget_server
+
+    def late(name: str) -> None:
+        monkeypatch.setattr(rig.leases, "forget_server", forget)
+        model = ModelConfig.objects.get(name=MODEL)
+        mirror(lambda fleet: rig.leases, model.pool, make_server(name, model=model, slots=2))
+        forget(name)
+
+    monkeypatch.setattr(rig.leases, "forget_server", late)
+
+
+def test_a_server_that_is_registered_while_its_removal_is_told_stays(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_first(rig, monkeypatch)
+    assert remove_server("s1", by="user:ada", leases=lambda fleet: rig.leases)
+    assert len(rig.leases.slots("s1")) == 2
+    rig.push("f1")
+    assert rig.must_claim().job_id == "f1"
+
+
+def test_a_server_that_is_registered_while_a_removed_one_is_forgotten_stays(
+    rig: Rig, fleet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell = rig.leases.configure_server
+
+    def removed_first(spec: Any) -> Any:
+        monkeypatch.setattr(rig.leases, "configure_server", tell)
+        Server.objects.filter(name=spec.name).delete()
+        return tell(spec)
+
+    register_first(rig, monkeypatch)
+    monkeypatch.setattr(rig.leases, "configure_server", removed_first)
+    mirror_registry(rig.leases, fleet=fleet)
+    assert len(rig.leases.slots("s1")) == 2
 
 
 def test_a_tenant_that_is_paused_starts_nothing_in_a_pool_made_later(rig: Rig, fleet: str) -> None:

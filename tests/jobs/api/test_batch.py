@@ -5,15 +5,20 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
 
 from gpus.models import ModelConfig
+from gpus.registry import queries as registry
 from jobs.callbacks import guard
 from jobs.models import IdempotencyKey, Job
+from jobs.submission import insert
+from jobs.submission import submit as submission
 from tests.support.factories import make_server
 
 from .conftest import Account, World, account, make_model
 from .test_bad_input import problem
+from .test_limits import limit
 
 URL = "/api/v1/queue/submit-batch"
 JOB: dict[str, Any] = {"model": "zimg", "payload": {"n": 1}}
@@ -164,3 +169,56 @@ def test_no_name_of_a_callback_is_looked_up_at_submit(
     answer = acme.client.post(URL, {"jobs": jobs}, format="json")
     assert [item.get("code") for item in answer.json()["jobs"]] == [None] * 200 + ["callback_url_refused"] * 2
     assert asked == []
+
+
+def test_jobs_under_one_key_that_are_all_refused_are_not_planned_one_by_one(
+    acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit(acme, max_queued=0)
+    plan, plans = insert._plan, list[int]()
+
+    def count(entries: Any, refused: Any) -> Any:
+        plans.append(len(refused))
+        return plan(entries, refused)
+
+    monkeypatch.setattr(insert, "_plan", count)
+    jobs = [JOB | {"idempotency_key": "a"}] * 20
+    told = acme.client.post(URL, {"jobs": jobs}, format="json").json()["jobs"]
+    assert {item["code"] for item in told} == {"tenant_queue_full"}
+    assert plans == [0, 20]
+
+
+@pytest.mark.parametrize(("of_tenant", "more"), [
+    ({"max_queued": 0}, {}), ({}, {"model": "full"}), ({}, {"if_busy": "reject"}),
+])  # fmt: skip
+def test_a_thousand_refusals_are_not_a_thousand_reads_while_others_wait(
+    acme: Account, zimg: ModelConfig, of_tenant: dict[str, Any], more: dict[str, Any]
+) -> None:
+    make_model("full", max_queued=0)
+    make_server(model=zimg)
+    limit(acme, **of_tenant)
+    reads = []
+    for count in (2, 40):
+        with CaptureQueriesContext(connection) as asked:
+            told = acme.client.post(URL, {"jobs": [JOB | more] * count}, format="json").json()["jobs"]
+        assert all(item["retryable"] for item in told)
+        reads.append(sum("rollup" in one["sql"] for one in asked.captured_queries))
+    assert reads == [1, 1]
+
+
+def test_a_model_that_is_removed_after_its_check_spoils_only_its_own_jobs(
+    acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model("temporary")
+    store = submission.store
+
+    def store_once_it_is_gone(entries: Any) -> Any:
+        ModelConfig.objects.filter(name="temporary").delete()
+        registry.forget()
+        return store(entries)
+
+    monkeypatch.setattr(submission, "store", store_once_it_is_gone)
+    told = acme.client.post(URL, {"jobs": [JOB | {"model": "temporary"}, JOB]}, format="json").json()["jobs"]
+    assert [item.get("code") for item in told] == ["unknown_model", None]
+    assert told[0]["errors"][0]["pointer"] == "/jobs/0/model"
+    assert Job.objects.get().model == "zimg"

@@ -15,7 +15,7 @@ from foundation.http_api.json_body import Body, JsonObject, read_body
 from foundation.http_api.openapi import json_schema
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem
 from gpus.api.bodies import ModelConfigBody, Register, ServerChange
-from jobs.api.bodies import BulkFilter, KeyBody, TenantChange
+from jobs.api.bodies import BulkBody, BulkFilter, KeyBody, TenantChange
 from jobs.submission.request import BatchItem, Submit
 
 NAMES = [*BatchItem.model_fields, "surprise"]
@@ -96,6 +96,9 @@ def test_a_model_takes_what_its_schema_allows(body: type[Body], value: Any) -> N
         (ModelConfigBody, {"poll_interval": None}, "/poll_interval", "wrong_type", "of type number."),
         (ModelConfigBody, {"payload_schema": 1}, "/payload_schema", "wrong_type", "object or boolean."),
         (Register, {"headers": {"a b": "c"}}, "/headers/a b", "invalid", "Must match"),
+        (Register, {"headers": {"[key]": "c"}}, "/headers/[key]", "invalid", "Must match"),
+        (Submit, RIGHT | {"[key]": 1}, "/[key]", "unknown_field", "no such field"),
+        (BulkBody, {"filter": {"[key]": 1}}, "/filter/[key]", "unknown_field", "no such field"),
     ],
 )  # fmt: skip
 def test_an_error_names_its_place_a_stable_code_and_the_limit(
@@ -149,6 +152,19 @@ def test_a_body_with_a_million_unknown_fields_is_not_read_field_by_field(
     monkeypatch.setattr(Submit, "model_validate", read)
     found = errors_of(Submit, RIGHT | {f"x{number:05}": 1 for number in range(2000)})
     assert [error.pointer for error in found] == [f"/x{number:05}" for number in range(MAX_ERRORS)]
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "most"),
+    [(Register, "headers", 50), (BulkBody, "filter", len(BulkFilter.model_fields) + MAX_ERRORS)],
+)
+def test_an_object_in_a_body_with_too_many_members_is_not_read_one_by_one(
+    body: type[Body], name: str, most: int
+) -> None:
+    found = errors_of(body, {name: {f"x y{number}": 1 for number in range(most + 1)}})
+    assert [(error.code, error.detail) for error in found if error.pointer.startswith(f"/{name}")] == [
+        ("too_many", f"Must have at most {most} items.")
+    ]
 
 
 def test_codes_are_ours() -> None:
