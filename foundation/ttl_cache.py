@@ -26,18 +26,20 @@ class TtlCache(Generic[Key, Found]):
     @overload
     def get(self, key: Key, read: Callable[[], Found | None]) -> Found | None: ...
     def get(self, key: Key, read: Callable[[], Found | None]) -> Found | None:
-        """Return the cached value, or read it. None is not cached: unknown keys are endless."""
-        now = time.monotonic()
-        known = self._found.get(key)
+        """Return the cached value, or read it. Neither None is cached, as unknown keys are endless, nor what
+        was read before a `clear`."""
+        now, found_before = time.monotonic(), self._found
+        known = found_before.get(key)
         if known is not None and known[0] > now:
             return known[1]
         found = read()
         if found is None:
             return None
         with self._lock:
-            if len(self._found) >= self._max_entries:
-                self._found.clear()
-            self._found[key] = (now + self._seconds(), found)
+            if self._found is found_before:
+                if len(found_before) >= self._max_entries:
+                    found_before.clear()
+                found_before[key] = (now + self._seconds(), found)
         return found
 
     def peek(self, key: Key) -> Found | None:
@@ -48,7 +50,7 @@ class TtlCache(Generic[Key, Found]):
     def clear(self, **_: object) -> None:
         """Also as a receiver of Django's signals."""
         with self._lock:
-            self._found.clear()
+            self._found = {}
 
 
 class AdaptiveTtlValue(Generic[Found]):

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from django.conf import settings
+from django.db import transaction
 from django.db.models.signals import post_save
 from django.utils.module_loading import import_string
 
@@ -47,7 +48,7 @@ class RedisRest:
     until: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class LimitCaches:
     """What a process has read lately of its tenants' limits (`jobs.limits`).
 
@@ -62,7 +63,12 @@ class LimitCaches:
 
     def __post_init__(self) -> None:
         """A change by this process is seen at once. Signals hold their receivers weakly."""
-        post_save.connect(self.limits.clear, sender=Tenant)
+        post_save.connect(self._forget, sender=Tenant)
+
+    def _forget(self, **_: object) -> None:
+        """Before the commit for the transaction that changed a limit, after it for all others."""
+        self.limits.clear()
+        transaction.on_commit(self.limits.clear)
 
     def clear(self) -> None:
         self.limits.clear()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foundation.ttl_cache import AdaptiveTtlValue
+from foundation.ttl_cache import AdaptiveTtlValue, TtlCache
 
 
 class Reading:
@@ -40,3 +40,14 @@ def test_no_answer_is_kept_for_longer_than_half_a_minute() -> None:
     reading.ask()
     reading.now += 30.0
     assert reading.ask() == 2
+
+
+def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
+    cache = TtlCache[str, int](3600.0, max_entries=10)
+
+    def read_and_change() -> int:
+        cache.clear()
+        return 1
+
+    assert cache.get("limit", read_and_change) == 1
+    assert cache.get("limit", lambda: 2) == 2

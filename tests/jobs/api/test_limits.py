@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from foundation.http_api import json_body
@@ -314,3 +314,12 @@ def test_two_repetitions_of_a_batch_at_once_make_nothing_twice(
     assert [item["job_id"] for item in send()] == [item["job_id"] for item in first]
     assert not looks
     assert Job.objects.count() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_limit_that_is_read_while_its_change_commits_is_not_kept(acme: Account, world: World) -> None:
+    limits = world.limit_caches.limits
+    with transaction.atomic():
+        limit(acme, max_queued=0)
+        limits.get(acme.tenant.pk, lambda: "as another thread reads it")
+    assert limits.peek(acme.tenant.pk) is None
