@@ -9,7 +9,6 @@ from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
 from gpus.models import ModelConfig
-from gpus.registry import queries as registry
 from jobs.callbacks import guard
 from jobs.models import IdempotencyKey, Job
 from jobs.submission import insert
@@ -214,7 +213,6 @@ def test_a_model_that_is_removed_after_its_check_spoils_only_its_own_jobs(
 
     def store_once_it_is_gone(entries: Any) -> Any:
         ModelConfig.objects.filter(name="temporary").delete()
-        registry.forget()
         return store(entries)
 
     monkeypatch.setattr(submission, "store", store_once_it_is_gone)
