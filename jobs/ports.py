@@ -8,13 +8,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
+import structlog
 from django.conf import settings
 from django.db.models.signals import post_save
 from django.utils.module_loading import import_string
 
 from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, TtlCache
+from gpus.errors import LeasingUnavailable
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
@@ -28,6 +30,12 @@ from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.history import RecentHistory
 from jobs.reports.jobs import Waiting
 
+log = structlog.get_logger()
+
+SLOW_REDIS_SECONDS = 0.5
+REDIS_REST_SECONDS = 2.0
+Answer = TypeVar("Answer")
+
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, work)
@@ -37,9 +45,31 @@ def after_seconds(seconds: float, work: Callable[[], None]) -> None:
 
 @dataclass(slots=True)
 class RedisRest:
-    """until: the monotonic time until which a slow Redis is not asked (`jobs.limits.rate_limits`)."""
+    """Leaves a hanging Redis alone for a while.
+
+    until: the monotonic time until which a slow Redis is not asked."""
 
     until: float = 0.0
+
+    def ask(self, what: str, call: Callable[[], Answer], clock: Clock) -> Answer | None:
+        """What Redis answers; None while it is away, or rests because it was slow. One that answered slowly
+        rests too: what the same request would ask next could come too late. what: the log event where nothing
+        was answered in time."""
+        began = clock.monotonic()
+        if began < self.until:
+            return None
+        answer, error = None, ""
+        try:
+            answer = call()
+        except LeasingUnavailable as away:
+            error = str(away)
+        now = clock.monotonic()
+        if now - began > SLOW_REDIS_SECONDS:
+            self.until = now + REDIS_REST_SECONDS
+            error = error or "Redis is slow"
+        if error:
+            log.warning(what, error=error)
+        return answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)

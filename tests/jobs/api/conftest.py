@@ -17,7 +17,7 @@ from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
 from gpus.registry import queries as registry
 from gpus.runners.base import Response, Transport
-from jobs import ports as wiring
+from jobs import ports
 from jobs.api.authentication import forget_keys
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
@@ -85,7 +85,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     forget_keys()
     compare_answers(monkeypatch)
     world = World()
-    monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
+    monkeypatch.setattr(ports, "production_ports", lambda: world.ports)
     yield world
     registry.forget()
     forget_keys()

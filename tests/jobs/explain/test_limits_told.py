@@ -12,10 +12,11 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.values import Outlook
 from gpus.protocol import DesiredState
 from gpus.registry import queries as registry
+from jobs.domain.quota import Quota
 from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in
-from jobs.explain.snapshot import Quota, Servers, Snapshot
+from jobs.explain.snapshot import Servers, Snapshot
 from jobs.operations.explain_job import estimate_job
 from tests.support.factories import make_model, make_server, make_tenant
 from tests.support.fakes import make_ports
