@@ -128,6 +128,7 @@ def _hot_path() -> list[tuple[str, Callable[[int], None], int]]:
     from django.db import transaction
     from django.utils import timezone
 
+    from foundation.database import statements
     from foundation.ids import new_id
     from jobs import transitions
     from jobs.domain.retry import Ending, RetryPolicy
@@ -148,7 +149,7 @@ def _hot_path() -> list[tuple[str, Callable[[int], None], int]]:
             )  # fmt: skip
             attempt, slot = new_id(), f"hot/{number}"
             with transaction.atomic():
-                transitions.create_jobs([job], now)
+                statements.write(transitions.new_jobs([job], now))
             with transaction.atomic():
                 transitions.start_attempt(transitions.Start(job.id, attempt, slot, "model-1", "w", now))
             with transaction.atomic():

@@ -28,10 +28,10 @@ def make_application() -> Any:
 
     from django.conf import settings
 
-    from admin_ui.middleware import SecureAnswers
     from dispatcher_project.web.asgi_gateway import AsgiGateway
     from dispatcher_project.web.request_headers import Utf8Handler
     from dispatcher_project.web.response_deadline import ResponseDeadline, unless_given_up
+    from dispatcher_project.web.security_headers import SecureAnswers
     from dispatcher_project.web.submit_batcher import SubmitBatcher, answer_together
     from dispatcher_project.web.tenant_shares import FairThreads
     from jobs.events.hub import EventHub

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
+import structlog
 from django.conf import settings
 from django.db import transaction
 from django.db.models.signals import post_save
@@ -17,6 +18,7 @@ from django.utils.module_loading import import_string
 
 from foundation.foreign_schema import SchemaProcesses
 from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, TtlCache
+from gpus.errors import LeasingUnavailable
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
@@ -34,6 +36,12 @@ from jobs.reports.jobs import Principal, Waiting
 KEEP_KEY_SECONDS = 2.0
 """A revoked key works this much longer at most; a valid one costs a query only this often."""
 
+log = structlog.get_logger()
+
+SLOW_REDIS_SECONDS = 0.5
+REDIS_REST_SECONDS = 2.0
+Answer = TypeVar("Answer")
+
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
     timer = threading.Timer(seconds, work)
@@ -43,9 +51,31 @@ def after_seconds(seconds: float, work: Callable[[], None]) -> None:
 
 @dataclass(slots=True)
 class RedisRest:
-    """until: the monotonic time until which a slow Redis is not asked (`jobs.limits.rate_limits`)."""
+    """Leaves a hanging Redis alone for a while.
+
+    until: the monotonic time until which a slow Redis is not asked."""
 
     until: float = 0.0
+
+    def ask(self, what: str, call: Callable[[], Answer], clock: Clock) -> Answer | None:
+        """What Redis answers; None while it is away, or rests because it was slow. One that answered slowly
+        rests too: what the same request would ask next could come too late. what: the log event where nothing
+        was answered in time."""
+        began = clock.monotonic()
+        if began < self.until:
+            return None
+        answer, error = None, ""
+        try:
+            answer = call()
+        except LeasingUnavailable as away:
+            error = str(away)
+        now = clock.monotonic()
+        if now - began > SLOW_REDIS_SECONDS:
+            self.until = now + REDIS_REST_SECONDS
+            error = error or "Redis is slow"
+        if error:
+            log.warning(what, error=error)
+        return answer
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)

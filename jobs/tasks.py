@@ -1,9 +1,10 @@
-"""What Celery messages call: one service each, named where the messages leave (`jobs.wakes`)."""
+"""The Celery tasks. Their names are in `jobs.wakes`, which sends them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from celery import shared_task
@@ -11,6 +12,7 @@ from celery import shared_task
 from jobs import wakes
 
 if TYPE_CHECKING:
+    from jobs.callbacks.delivery_worker import DeliveryWorker
     from jobs.execution.slot_loop import WorkReport
 
 MOST_NAMED = 20
@@ -41,9 +43,19 @@ def sweep(name: str) -> dict[str, Any]:
 @shared_task(name=wakes.DELIVER, ignore_result=True)
 def deliver(callback_id: str) -> None:
     """Says that there are callbacks to send; which ones are next, their worker decides."""
-    from jobs.operations.callback_delivery import current_delivery_worker
-
     current_delivery_worker().nudge(callback_id)
+
+
+@lru_cache(maxsize=1)
+def current_delivery_worker() -> DeliveryWorker:
+    """The callbacks worker of this process, started on first use: by `queue_worker --queues callbacks`."""
+    from jobs.callbacks.delivery_worker import DeliveryWorker
+    from jobs.ports import production_ports
+
+    ports = production_ports()
+    worker = DeliveryWorker(ports.clock, ports.clocks, registry=ports.registry)
+    worker.start()
+    return worker
 
 
 def shown(reports: Sequence[WorkReport]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from admin_ui.pages.job_timeline import Timeline, timeline
 from admin_ui.parts.read_only import HistoryAdmin, sees_payloads
 from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, show_json
 from gpus.models import ModelConfig
-from jobs import ports as wiring
+from jobs import ports
 from jobs.api.representations import job_json, summary_json
 from jobs.domain.states import JobState, is_final
 from jobs.events.hub import NEWS, shown_data
@@ -149,7 +149,7 @@ def why(job: Job) -> Explanation | None:
     """Why it waits; None if it does not."""
     if job.state not in WAITING:
         return None
-    return explain_job(job, wiring.production_ports())
+    return explain_job(job, ports.production_ports())
 
 
 class JobDetail(HistoryAdmin):

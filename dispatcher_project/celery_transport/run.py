@@ -119,7 +119,7 @@ def run_queue_worker(
     callbacks: DeliveryWorker | None = None
     stop = OrderedStop(grace_seconds=QUEUE_WORKER_GRACE_SECONDS)
     if CALLBACKS_QUEUE in queues:
-        from jobs.operations.callback_delivery import current_delivery_worker
+        from jobs.tasks import current_delivery_worker
 
         callbacks = current_delivery_worker()
         stop = OrderedStop(

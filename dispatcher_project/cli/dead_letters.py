@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandParser
 
+import jobs.ports
 from dispatcher_project.cli.screen import line, progress, table
 from dispatcher_project.cli.tenants import tenant_named
 from dispatcher_project.cli.texts import age, plain
 from gpus.registry.audit import cli_actor
-from jobs import ports as wiring
 from jobs.domain.errors import NotDeadLetter
 from jobs.models import Job
 from jobs.operations.bulk import BulkAction, BulkOutcome, JobFilter, count, dismiss_jobs, retry_jobs
@@ -70,7 +70,7 @@ def work_through(chosen_ones: JobFilter, deed: BulkAction, total: int) -> BulkOu
     """Step by step until none that matched is left. What fails anew meanwhile is not taken again: at most
     `total` are done."""
     ports, act = (
-        wiring.production_ports(),
+        jobs.ports.production_ports(),
         {BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}[deed],
     )
     done = refused = 0
@@ -93,7 +93,7 @@ def each(job_ids: Sequence[str], deed: BulkAction) -> list[dict[str, Any]]:
     told = []
     for job_id in job_ids:
         try:
-            act(job_id, ports=wiring.production_ports(), by=cli_actor())
+            act(job_id, ports=jobs.ports.production_ports(), by=cli_actor())
             told.append({"job_id": job_id, "done": True, "error": None})
         except NotDeadLetter as refusal:
             told.append({"job_id": job_id, "done": False, "error": plain(refusal)})

@@ -10,7 +10,7 @@ from admin_ui.pages.job_timeline import Lane, Timeline, timeline
 from dispatcher_project.cli.screen import line, table
 from dispatcher_project.cli.texts import age, plain
 from foundation.texts import counted
-from jobs import ports as wiring
+from jobs import ports
 from jobs.api.explain import explanation_json
 from jobs.api.representations import job_json
 from jobs.domain.states import JobState
@@ -34,7 +34,7 @@ STATE_COLOURS = {
 
 def job_document(job: Job) -> dict[str, Any]:
     """As clients read it, with its events and, while it waits, why."""
-    why = {"why": explanation_json(explain_job(job, wiring.production_ports()))} if is_waiting(job) else {}
+    why = {"why": explanation_json(explain_job(job, ports.production_ports()))} if is_waiting(job) else {}
     return (
         job_json(job, in_full=True)
         | why
@@ -80,7 +80,7 @@ def why_lines(job: Job) -> list[Text]:
     """Why it waits, most binding reason first; nothing for a job that does not wait."""
     if not is_waiting(job):
         return []
-    found = explain_job(job, wiring.production_ports())
+    found = explain_job(job, ports.production_ports())
     lines = [
         line((reason.code, "yellow"), f": {reason.message} ", (reason.change, "dim"), wraps=True)
         for reason in found.reasons[:MOST_REASONS]

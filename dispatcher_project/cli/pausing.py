@@ -6,12 +6,12 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.tenants import tenant_named
 from gpus.models import Pause
 from gpus.registry.audit import cli_actor
 from gpus.registry.controls import Changed, pause, resume
-from jobs import ports as wiring
 from jobs.operations.tenants import pause_tenant, resume_tenant
 
 
@@ -56,7 +56,7 @@ class PauseCommand(TerminalCommand):
         return None
 
     def _change(self, kind: Pause.Kind, name: str, reason: str) -> Changed:
-        ports, by = wiring.production_ports(), cli_actor()
+        ports, by = jobs.ports.production_ports(), cli_actor()
         if kind is Pause.Kind.TENANT:
             tenant = tenant_named(name)
             if self.pauses:

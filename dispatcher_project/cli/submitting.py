@@ -13,7 +13,7 @@ from django.core.management.base import CommandError
 from dispatcher_project.cli.texts import plain
 from foundation.http_api.json_body import read_json
 from foundation.http_api.problems import Problem
-from jobs import ports as wiring
+from jobs import ports
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job, Tenant
 from jobs.submission.request import Submitted, read_item
@@ -46,7 +46,7 @@ def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
         request = read_item(given)
     except Problem as problem:
         raise CommandError(_problem_text(problem)) from None
-    return submit_job(request, tenant=tenant, ports=wiring.production_ports())
+    return submit_job(request, tenant=tenant, ports=ports.production_ports())
 
 
 def wait_for_end(job_id: str, seconds: float | None) -> Job:

@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
 from dispatcher_project.cli.screen import table
 from dispatcher_project.cli.texts import age
@@ -17,7 +18,6 @@ from gpus.models import Server
 from gpus.protocol import DesiredState
 from gpus.registry.audit import cli_actor
 from gpus.registry.controls import switch_machine, switch_server
-from jobs import ports as wiring
 from jobs.models import Attempt
 
 LOOK_SECONDS = 1.0
@@ -66,7 +66,7 @@ class SwitchCommand(TerminalCommand):
 
     def _switch(self, name: str) -> bool:
         """Whether it is live."""
-        ports = wiring.production_ports()
+        ports = jobs.ports.production_ports()
         switched = switch_server(name, self.desired, by=cli_actor(), leases=ports.leases)
         if switched is None:
             raise CommandError(f"server {name} is gone")
@@ -76,7 +76,7 @@ class SwitchCommand(TerminalCommand):
 
     def _switch_machine(self, machine: str) -> tuple[list[str], bool]:
         """Its servers, and whether it is live for all of them."""
-        ports = wiring.production_ports()
+        ports = jobs.ports.production_ports()
         switched = switch_machine(machine, self.desired, by=cli_actor(), leases=ports.leases)
         ports.send_wakes(switched.wakes)
         for name in switched.servers:
@@ -134,7 +134,7 @@ def named_servers(names: Sequence[str], *, machine: str | None, everything: bool
 
 def running_on(names: Sequence[str]) -> list[dict[str, Any]]:
     """Live attempts there, as the database knows them, the oldest first."""
-    now = wiring.production_ports().clock.now()
+    now = jobs.ports.production_ports().clock.now()
     attempts = Attempt.objects.filter(server__in=names, state__in=Attempt.LIVE).order_by("started_at")
     return [
         {

@@ -85,7 +85,7 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "admin_ui.middleware.SecurityHeaders",
+    "dispatcher_project.web.security_headers.SecurityHeaders",
     "dispatcher_project.web.request_headers.CheckedHeaders",
     "admin_ui.middleware.AdminHosts",
     "whitenoise.middleware.WhiteNoiseMiddleware",

@@ -1,4 +1,4 @@
-"""The async layer in front of Django: it lets the site answer in a thread and does the waiting itself.
+"""ASGI gateway: bodies, limits and waiting on the event loop; Django answers in threads.
 
 A view that wants waiting done says so in a header of its answer (`jobs.events.handover`); the answer is then
 held back, and the client gets an event stream, or the job as it stands once it is over.
@@ -65,6 +65,11 @@ _ONCE = {
     b"idempotency_key": b"Idempotency-Key",
 }
 """Headers that a request has once, by the names that WSGI takes for them."""
+_TOO_LONG = f"Only the API takes more than {MAX_UNDECLARED_BYTES} bytes, and with a Content-Length."
+_TOO_SLOW = "The body did not arrive in time."
+_NO_ROOM = "The server has no room on its disk for a body of this length. Small requests go on."
+NO_ROOM_SECONDS = 10.0
+_CLOSE = {"Connection": "close"}
 
 
 class AsgiGateway:
@@ -325,13 +330,6 @@ class _Answer:
     async def send_to(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status, "headers": self.headers})
         await send({"type": "http.response.body", "body": bytes(self.content), "more_body": False})
-
-
-_TOO_LONG = f"Only the API takes more than {MAX_UNDECLARED_BYTES} bytes, and with a Content-Length."
-_TOO_SLOW = "The body did not arrive in time."
-_NO_ROOM = "The server has no room on its disk for a body of this length. Small requests go on."
-NO_ROOM_SECONDS = 10.0
-_CLOSE = {"Connection": "close"}
 
 
 def _ends_after(body: RequestBody, send: Send) -> Send:

@@ -27,13 +27,13 @@ from django.db import close_old_connections, connection
 from django.http.request import split_domain_port, validate_host
 from rest_framework.renderers import JSONRenderer
 
+import jobs.ports
 from dispatcher_project.logging import log_request_finished, log_request_started
 from dispatcher_project.web.request_bodies import forget_long_values
 from dispatcher_project.web.response_deadline import is_given_up
 from dispatcher_project.web.tenant_shares import LIGHT_BYTES
 from foundation.http_api.json_body import LATER_KEY, read_json
 from foundation.http_api.problems import MEDIA_TYPE, Problem
-from jobs import ports as wiring
 from jobs.api import refusals
 from jobs.api.authentication import principal_of_header
 from jobs.api.errors import problem_of
@@ -41,7 +41,7 @@ from jobs.api.representations import API_ROOT
 from jobs.api.submit import (
     ADMISSION_KEY,
     Wanted,
-    admitted,
+    admit_or_refuse,
     answer_submit,
     idempotency_key,
     most_body_bytes,
@@ -71,12 +71,18 @@ HANDLERS = 2
 costs less than two small ones."""
 EXTRA_HANDLERS = 2
 PATIENCE_SECONDS = 0.02
-"""So long. Then an extra handler begins, so that a slow transaction holds up nobody but its own."""
+"""The longest a full queue waits before an extra handler begins, so that a slow transaction holds up its own
+clients only."""
 _JSON = frozenset(
     {b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
 _ANYTHING = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
 _UNUSUAL = frozenset({b"cookie", b"expect", b"transfer-encoding", b"content-encoding"})
+STILL_ALIVE_SECONDS = 0.5
+"""A connection that was used more recently is not tested before its next use."""
+_RENDERER = JSONRenderer()
+_ALLOW = ("Allow", "POST, OPTIONS")
+"""As the view has it. `dispatcher_project.web.security_headers` adds the headers of every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class Asked:
 
 
 _TO_NOBODY = Reply(503)
+_ALONE = Reply(pass_on={})
 
 BatchHandler = Callable[[Sequence[Asked]], Sequence[Reply]]
 """Answers each, in a thread."""
@@ -230,18 +237,12 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 # -- in a thread: a group's answers --------------------------------------------------
 
-_RENDERER = JSONRenderer()
-STILL_ALIVE_SECONDS = 0.5
-
 
 class _Last(threading.local):
     used_at = -math.inf
 
 
 _last = _Last()
-_ALONE = Reply(pass_on={})
-_ALLOW = ("Allow", "POST, OPTIONS")
-"""As the view has it. The headers of every answer are added in front (admin_ui/middleware.py)."""
 
 
 @dataclass(slots=True)
@@ -264,8 +265,8 @@ def answer_together(group: Sequence[Asked]) -> list[Reply]:
     """Each one's reply, in order."""
     _look_after_connection()
     try:
-        ports = wiring.production_ports()
-        cases = [_known(asked, ports) for asked in group]
+        ports = jobs.ports.production_ports()
+        cases = [_case_of(asked, ports) for asked in group]
         _answer([case for case in cases if case is not None], ports)
         return [_ALONE if case is None else case.reply for case in cases]
     finally:
@@ -280,7 +281,7 @@ def _look_after_connection() -> None:
     cast("Any", connection).health_check_done = monotonic() - _last.used_at < STILL_ALIVE_SECONDS
 
 
-def _known(asked: Asked, ports: Ports) -> _Case | None:
+def _case_of(asked: Asked, ports: Ports) -> _Case | None:
     """None: for the view."""
     try:
         principal = principal_of_header(_text(asked, b"authorization"), ports)
@@ -334,7 +335,7 @@ def _answer(cases: Sequence[_Case], ports: Ports) -> None:
     for case, item in zip(welcome, items, strict=True):
         case.became = item
     for case in cases:  # from here on nothing is passed on: it may be stored
-        _close(case)
+        _write_reply(case)
 
 
 def _with_tokens(cases: Sequence[_Case], ports: Ports) -> list[_Case]:
@@ -351,11 +352,11 @@ def _with_tokens(cases: Sequence[_Case], ports: Ports) -> list[_Case]:
     return [case for case in cases if case.tenant_id in asked]
 
 
-def _close(case: _Case) -> None:
+def _write_reply(case: _Case) -> None:
     """Writes the reply."""
     item = case.became
     try:
-        rate = admitted(case.admission)
+        rate = admit_or_refuse(case.admission)
         assert item is not None
         if isinstance(item, Exception) and not isinstance(item, Refused):
             raise item

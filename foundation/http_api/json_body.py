@@ -1,7 +1,7 @@
 """Request bodies: strict JSON that every database can store, read into pydantic models.
 
 A model (`Body`) is the contract and the check: `foundation.http_api.openapi` publishes it. Bounds on depth,
-size and numbers hold before pydantic reads a value (`foundation.foreign_json`).
+size and numbers hold before pydantic reads a value (`foundation.json_text`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The registry: which servers and models there are. The database first, then the lease layer, live.
 
 If Redis is away the rows stand and `mirrored` is False: the index is brought up to date by
-`mirror.mirror_registry`, which rebuilding and a sweep call. by: who did it; every change has its audit entry.
+`index_sync.mirror_registry`, which rebuilding and a sweep call. by: who did it; every change has its audit
+entry.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from foundation.http_api.problems import Problem
-from jobs import ports as wiring
+from jobs import ports
 from jobs.api import answers
 from jobs.api.authentication import IsKnown
 from jobs.api.parameters import job_id_of, unknown_job
@@ -29,7 +29,7 @@ class JobView(APIView):
 
     @property
     def ports(self) -> Ports:
-        return wiring.production_ports()
+        return ports.production_ports()
 
 
 def principal_of(request: Request) -> Principal:

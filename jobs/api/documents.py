@@ -50,7 +50,8 @@ class Document(SpectacularAPIView):
 
 
 class Swagger(SpectacularSwaggerSplitView):
-    """Its script comes by a request of its own: a page of ours holds none (admin_ui/middleware.py)."""
+    """Its script comes by a request of its own: a page of ours holds none, as the Content-Security-Policy
+    demands."""
 
     template_name = "jobs/swagger.html"
     authentication_classes: list[Any] = []

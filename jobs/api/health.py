@@ -14,7 +14,7 @@ from foundation.probes import Probes
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.registry import queries as registry
-from jobs import ports as wiring
+from jobs import ports
 from jobs.sweeps import TICK, sweep_ages
 
 _migrated = False
@@ -46,7 +46,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         "status": "ready" if whole else "degraded" if ready else "not ready",
         "checks": checks,
         "last_sweep_seconds": None if tick is None else round(tick, 3),
-        "clocks_off": {name: round(seconds, 1) for name, seconds in wiring.clock_report().off.items()},
+        "clocks_off": {name: round(seconds, 1) for name, seconds in ports.clock_report().off.items()},
     }
     strict = request.GET.get("strict", "") not in ("", "0")
     return JsonResponse(body, status=200 if whole or (ready and not strict) else 503)
@@ -66,7 +66,7 @@ def _redis(*, read_fleets: bool) -> dict[str, Any]:
     global _fleets
     if read_fleets:
         _fleets = tuple(registry.fleets())
-    leases = wiring.production_ports().leases
+    leases = ports.production_ports().leases
     answers = _probes.ask({fleet: partial(_generation, leases, fleet) for fleet in _fleets})
     fleets = {fleet: _fleet(answer) for fleet, answer in answers.items()}
     return {"ok": all(fleet["ok"] for fleet in fleets.values()), "fleets": fleets}

@@ -72,7 +72,7 @@ class PacedView(JobView):
         if it submits too fast."""
         expect_body(self, request.META)
         taken: Admission | None = request.META.get("asgi.scope", {}).get(ADMISSION_KEY)
-        return admitted(admit(tenant_id, 1, self.ports) if taken is None else taken)
+        return admit_or_refuse(admit(tenant_id, 1, self.ports) if taken is None else taken)
 
 
 class Submit(PacedView):
@@ -122,7 +122,7 @@ class SubmitBatch(PacedView):
         headers = self.take_token(request, tenant_id)
         items = [_item(item) for item in read_body(bodies.Batch, request.data).jobs]
         if len(items) > 1:
-            headers = admitted(admit(tenant_id, len(items), self.ports, taken=1))
+            headers = admit_or_refuse(admit(tenant_id, len(items), self.ports, taken=1))
         batch = submit_batch(
             items,
             tenant=tenant_id,
@@ -224,7 +224,7 @@ def answer_submit(
     return SubmitAnswer(200 if over else 202, headers, submitted_json(item, shown))
 
 
-def admitted(admission: Admission) -> dict[str, str]:
+def admit_or_refuse(admission: Admission) -> dict[str, str]:
     """The header fields of the tenant's rate limit. Raises Problem 429 if it submits too fast."""
     headers = rate_headers(admission.rate)
     if admission.refused is not None:

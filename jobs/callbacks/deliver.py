@@ -162,12 +162,6 @@ def is_silent(outcome: Outcome) -> bool:
     return outcome.answer is None and outcome.duration_ms >= SILENT_SECONDS * 1000
 
 
-def due_callbacks(now: datetime, limit: int) -> list[str]:
-    """Ids of messages to deliver now, the longest due first."""
-    due = Callback.objects.filter(state=Callback.State.PENDING, next_at__lte=now)
-    return list(due.order_by("next_at").values_list("id", flat=True)[:limit])
-
-
 def replay(callback_id: str, *, now: datetime, by: str) -> bool:
     """By hand: due again under the same id, the schedule from its start. False: no such message."""
     with transaction.atomic():

@@ -31,7 +31,7 @@ from jobs.callbacks.message import sign
 from jobs.domain.errors import CallbackUrlRefused
 
 KEEP_SECONDS = 10.0
-"""Addresses of names in the registry."""
+"""How long resolved addresses of our own servers are kept."""
 _MOST_KEPT = 10_000
 _OURS = 0
 """No tenant's id."""

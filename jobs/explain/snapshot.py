@@ -8,6 +8,7 @@ from typing import Any
 
 from gpus.leasing.values import Outlook
 from jobs.domain.errors import Refused
+from jobs.domain.quota import Quota
 from jobs.domain.states import JobState
 
 
@@ -59,19 +60,6 @@ class Servers:
     def fit(self) -> int:
         """Could run it, for all the registry knows."""
         return self.on - self.unfit if self.slots else 0
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """GPU-seconds of a tenant's UTC day. left_seconds: of the day."""
-
-    used: float
-    limit: float
-    left_seconds: float
-
-    @property
-    def is_exhausted(self) -> bool:
-        return self.used >= self.limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ is right while Redis is away. It is taken inside the transaction that inserts th
 
 On PostgreSQL transactions don't see each other's jobs until they commit. So those that come near a limit go
 one after the other: they take its lock and count again. A few jobs far from it go in without: what they see
-free holds all that may be under way, the largest batch and a hundred times a few. Only one that stands still
-between its count and its commit while others fill all this would go over. SQLite writes one transaction at a
-time.
+free holds all that may be under way, the largest batch and a hundred times a few. A limit can be exceeded
+only by a transaction that stalls between count and commit while more than `_far()` jobs are let in. SQLite
+writes one transaction at a time.
 
 A tenant without a limit of its own has `DISPATCHER_TENANT_MAX_QUEUED`. That one protects the database, so a
 count that is some seconds old will do: other web processes let in jobs between two counts too.

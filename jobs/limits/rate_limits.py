@@ -7,26 +7,16 @@ database takes bounds it then. The bucket is in `gpus/leasing/lua/take_tokens.lu
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
-
-import structlog
 
 from foundation.texts import counted
-from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Tokens
 from jobs.domain.errors import BatchExceedsBurst, RateLimited, Refused
 from jobs.limits.tenant_limits import Limits, limits_of
 from jobs.ports import Ports
 
-log = structlog.get_logger()
-
 HOME_FLEET = "main"
 """A tenant has one bucket, whatever the fleets of its models."""
-SLOW_SECONDS = 0.5
-REST_SECONDS = 2.0
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +46,7 @@ def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
     tokens = _take(tenant_id, 0, limits, ports)
     if tokens is None or tokens.left >= 1:
         return None
-    # the bucket lacks burst - 1 tokens less to one than to all
+    # time to the first token = time to a full bucket - (burst - 1) / rate
     wait = tokens.full_seconds - (limits.burst - 1) / limits.submits_per_second
     return _limited(limits, max(0.0, wait))
 
@@ -111,12 +101,12 @@ def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
 def _take(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | None:
     """None: nobody could ask."""
     per_second = limits.submits_per_second or math.inf
-    return ask_redis(
+    return ports.redis_rest.ask(
         "rate_not_checked",
         lambda: ports.leases(HOME_FLEET).take_tokens(
             str(tenant_id), jobs, per_second=per_second, burst=limits.burst
         ),
-        ports,
+        ports.clock,
     )
 
 
@@ -124,23 +114,3 @@ def _limited(limits: Limits, wait_seconds: float) -> RateLimited:
     s = "" if limits.submits_per_second == 1 else "s"
     detail = f"The tenant may submit {limits.submits_per_second:g} job{s} per second, {limits.burst} at once."
     return RateLimited(detail, retry_after_seconds=wait_seconds)
-
-
-def ask_redis(what: str, call: Callable[[], Answer], ports: Ports) -> Answer | None:
-    """What Redis answers; None while it is away, or rests because it was slow. One that answered slowly rests
-    too: what the same request would ask next could come too late."""
-    began = ports.clock.monotonic()
-    if began < ports.redis_rest.until:
-        return None
-    answer, error = None, ""
-    try:
-        answer = call()
-    except LeasingUnavailable as away:
-        error = str(away)
-    now = ports.clock.monotonic()
-    if now - began > SLOW_SECONDS:
-        ports.redis_rest.until = now + REST_SECONDS
-        error = error or "Redis is slow"
-    if error:
-        log.warning(what, error=error)
-    return answer

@@ -19,8 +19,8 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
 from gpus.registry import queries as registry
 from jobs.domain.errors import QuotaExhausted
+from jobs.domain.quota import Quota
 from jobs.domain.states import JobState
-from jobs.explain.snapshot import Quota
 from jobs.models import Attempt, Event, Job, Rollup, SweepRun, Tenant
 from jobs.ports import Ports
 from jobs.reports.ended_events import CLOSE, CURSOR

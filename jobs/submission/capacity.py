@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from copy import copy
 
 from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
-from jobs.limits import rate_limits
 from jobs.limits.queue_limits import seconds_until_one_ends
 from jobs.ports import Ports
 from jobs.submission.request import SubmitRequest
@@ -38,12 +37,12 @@ class Capacity:
                 pools[spec.pool].append(model)
         for pool, names in pools.items():
             fleet = ports.registry.fleet_of(pool)
-            found = rate_limits.ask_redis(
+            found = ports.redis_rest.ask(
                 "slots_not_looked_at",
                 lambda pool=pool, names=names, fleet=fleet: (  # type: ignore[misc]
                     ports.leases(fleet).spare_slots(pool, str(tenant_id), names)
                 ),
-                ports,
+                ports.clock,
             )
             if found is None:
                 continue

@@ -52,6 +52,9 @@ from jobs.submission.request import SubmitRequest
 ALONE_STEPS = CHEAP_STEPS // 10
 """A check that may take more is not made in a thread that works for many clients."""
 _POINTER = "/payload"
+SKEW_SECONDS = 60.0
+"""A `run_at` that is past by less means now: clocks differ, and requests take time."""
+MAX_AHEAD_SECONDS = 366 * 86_400.0
 
 
 @dataclass(slots=True)
@@ -130,10 +133,6 @@ def check_request(
 
 
 # -- times ------------------------------------------------------------
-
-SKEW_SECONDS = 60.0
-"""A `run_at` that is past by less means now: clocks differ, and requests take time."""
-MAX_AHEAD_SECONDS = 366 * 86_400.0
 
 
 def check_times(request: SubmitRequest, spec: ModelSpec, now: datetime) -> None:

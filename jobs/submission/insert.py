@@ -117,7 +117,7 @@ def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint:
     return plan.items
 
 
-def complete(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
+def retry_batch(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
     """Tries again what passed over this batch; raises IntegrityError if somebody else did meanwhile."""
     open_places = [place for place, item in enumerate(earlier.items) if item is None]
     again = [entries[place] for place in open_places]

@@ -2,8 +2,8 @@
 
 The committed row is the write-ahead log. What follows the commit (tickets, wakes) is best effort; the
 reconciler pushes what is missing. A submit is answered within 3.5 s whatever Redis and the broker do: no push
-begins later than `_SLOW_SECONDS` (one takes three at most), and no wake leaves after that (sending them takes
-three at most).
+begins later than `SLOW_REDIS_SECONDS` (one takes three at most), and no wake leaves after that (sending them
+takes three at most).
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from gpus.leasing.values import Pushed, PushResult, Wakes
 from gpus.protocol import PushOutcome
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.domain.states import JobState
-from jobs.limits import rate_limits
 from jobs.limits.queue_limits import QueueLimits
 from jobs.limits.tenant_limits import limits_of
 from jobs.models import Job, Tenant
-from jobs.ports import Ports
+from jobs.ports import SLOW_REDIS_SECONDS, Ports
 from jobs.submission.capacity import Capacity
 from jobs.submission.checks import Allowed, checked_unless_known
 from jobs.submission.enqueue_retries import push_later
 from jobs.submission.insert import (
     Entry,
     SubmitLimits,
-    complete,
     earlier_batch,
     known_keys,
+    retry_batch,
     store,
     store_batch,
 )
@@ -41,12 +40,11 @@ from jobs.submission.request import Item, Outcome, SubmitRequest, Submitted, Sub
 log = structlog.get_logger()
 
 TURN_SECONDS = 0.25
-"""How long a transaction that is many clients' waits for a limit that somebody else counts."""
+"""Longest wait of a shared transaction for the lock of a queue limit."""
 _RACES = 5
 _REFUSALS = ("22", "23", "40", "54", "55")
 """SQLSTATE classes: data, integrity, rolled back, too much, a lock that was not to be had in time."""
 _COMMITTED_OR_NOT = "40003"
-_SLOW_SECONDS = rate_limits.SLOW_SECONDS
 _NOTHING = Pushed((), ())
 
 
@@ -101,7 +99,7 @@ def submit_batch(
         requests = [_under_its_own_key(request, key.key) for request in requests]
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
     items, replayed = _store([Submission(requests, tenant_id, key_models)], ports, key=key)
-    return SubmittedBatch(placed(items, ports), replayed)
+    return SubmittedBatch(push_and_wake(items, ports), replayed)
 
 
 def submit_together(submissions: Sequence[Submission], ports: Ports) -> Sequence[Item]:
@@ -117,7 +115,7 @@ def submit_together(submissions: Sequence[Submission], ports: Ports) -> Sequence
         if _was_refused(error):
             raise NotTogether from error
         raise
-    return placed(items, ports)
+    return push_and_wake(items, ports)
 
 
 def _store(
@@ -141,7 +139,7 @@ def _store(
                 return store_batch(entries, tenant_id, key.key, key.fingerprint), False
             if earlier.is_complete:
                 return [item for item in earlier.items if item is not None], True
-            return complete(entries, earlier), True
+            return retry_batch(entries, earlier), True
         except IntegrityError:  # somebody used one of these keys meanwhile: the next look finds it
             if race == _RACES - 1:
                 raise
@@ -200,8 +198,9 @@ def _was_refused(error: Exception) -> bool:
 # -- after the commit ----------------------------------------------------------------
 
 
-def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
-    """Pushes the tickets of all queued jobs; also of replayed ones, whose first push may have failed."""
+def push_and_wake(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
+    """Pushes the tickets of all queued jobs, and sends the wakes; also of replayed jobs, whose first push may
+    have failed."""
     waiting: dict[tuple[str, str], dict[str, Job]] = {}
     for item in items:
         if isinstance(item, Submitted) and item.job.state == JobState.QUEUED:
@@ -211,7 +210,7 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
     wakes: list[Wakes] = []
     failing: set[str] = set()
     for (fleet, pool), jobs in waiting.items():
-        if ports.clock.monotonic() - began > _SLOW_SECONDS:
+        if ports.clock.monotonic() - began > SLOW_REDIS_SECONDS:
             log.warning("tickets_not_pushed", pool=pool, jobs=len(jobs), error="Redis is slow")
             pushed = _NOTHING
         else:
@@ -221,7 +220,7 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
         results |= zip(jobs, pushed.results, strict=False)
         wakes += pushed.wakes
         failing |= pushed.failing
-    if wakes and ports.clock.monotonic() - began <= _SLOW_SECONDS:
+    if wakes and ports.clock.monotonic() - began <= SLOW_REDIS_SECONDS:
         ports.send_wakes(wakes)
     return tuple(_with_place(item, results, failing, ports) for item in items)
 
@@ -229,12 +228,10 @@ def placed(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
 def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
     tickets = [job.ticket for job in jobs]
     try:
-        return (
-            rate_limits.ask_redis(
-                "tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports
-            )
-            or _NOTHING
+        pushed = ports.redis_rest.ask(
+            "tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports.clock
         )
+        return pushed or _NOTHING
     except Exception as error:  # the jobs are committed: no defect of ours may make the answer say otherwise
         log.error("tickets_not_pushed", pool=pool, jobs=len(jobs), exc_info=error)
         return _NOTHING

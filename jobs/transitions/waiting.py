@@ -20,8 +20,8 @@ WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
 
 @dataclass(slots=True)
 class Ended:
-    """won: this call ended the attempt. job: its row as committed (without payload); callback_id: the
-    outbox row to deliver now. quarantined: its slot must not be given out."""
+    """won: this call ended the job's attempt, or the job that has none. job: its row as committed (without
+    payload). callback_id: the outbox row to deliver now. quarantined: its slot must not be given out."""
 
     won: bool
     job: Job | None = None
@@ -30,13 +30,9 @@ class Ended:
     quarantined: bool = False
 
 
-def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
-    """Inserts QUEUED and SCHEDULED jobs with their tags and their first event, named after the state."""
-    statements.write(new_jobs(jobs, now))
-
-
 def new_jobs(jobs: Sequence[Job], now: datetime) -> list[statements.Statement]:
-    """What `create_jobs` executes, in this order."""
+    """What inserts QUEUED and SCHEDULED jobs, their tags and their first event, which is named after the
+    state; to be executed in this order."""
     for job in jobs:
         job.event_seq = 1
     tags = [new_row(JobTag, job_id=job.id, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)]

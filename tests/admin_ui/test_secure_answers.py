@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from admin_ui.middleware import SecureAnswers
 from dispatcher_project.asgi import make_application
+from dispatcher_project.web.security_headers import SecureAnswers
 
 NAMES = (
     "content-security-policy",

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dispatcher_project.supervisor.data_folder import ROOT
-from jobs import ports as wiring
+from jobs import ports
 from jobs.api.metrics import DispatcherCollector
 from tests.deploy import promql
 from tests.support.fake_leases import FakeLeases
@@ -28,7 +28,7 @@ _TEMPLATED = re.compile(r"\$labels\.(\w+)")
 def served(db: None, monkeypatch: pytest.MonkeyPatch) -> dict[str, set[str]]:
     """Every series name of a scrape, with its labels."""
     leases: Any = FakeLeases()
-    monkeypatch.setattr(wiring, "production_ports", lambda: make_ports(leases))
+    monkeypatch.setattr(ports, "production_ports", lambda: make_ports(leases))
     found: dict[str, set[str]] = {}
     for family in DispatcherCollector(name_tenants=True).collect():
         labels = set(getattr(family, "_labelnames", ()))

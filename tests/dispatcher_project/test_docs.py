@@ -62,3 +62,25 @@ def test_commands_are_found_in_blocks_and_in_sentences() -> None:
         "`manage.py up --no-demo`, or\n```\nmanage.py keys [--tenant acme]   # all\ndispatcher-manage x && y"
     )
     assert commands(text) == [("up", ["--no-demo"]), ("keys", ["--tenant", "acme"]), ("x", [])]
+
+
+def folder_table() -> dict[str, set[str]]:
+    """The overview's table: the folders that each folder's line names."""
+    text = (ROOT / "docs/overview.md").read_text().split("## Where things are")[1].split("\n## ")[0]
+    lines = re.findall(r"^\| `(\w+)/` \|(.*)$", text, re.MULTILINE)
+    return {name: set(re.findall(r"`(\w+)/`", line)) for name, line in lines}
+
+
+def packages_in(folder: Path) -> set[str]:
+    """But those that Django prescribes, and former names."""
+    found = {file.parent for file in folder.glob("*/__init__.py")}
+    ours = {one for one in found if "gpus.former_names" not in (one / "__init__.py").read_text()}
+    return {one.name for one in ours} - {"migrations", "management", "templatetags", "formats"}
+
+
+def test_the_overview_names_every_folder() -> None:
+    table = folder_table()
+    assert packages_in(ROOT) | {"deploy", "docs", "examples"} == set(table)
+    for name in set(table) - {"benchmarks", "deploy", "docs", "examples", "tests"}:
+        named = {one for one in table[name] if one != "management"}
+        assert (name, named) == (name, packages_in(ROOT / name))

@@ -12,8 +12,9 @@ from foundation.ids import new_id
 from jobs.domain.states import JobState
 from jobs.events.announce import Announcer
 from jobs.models import Job, Tenant
-from jobs.transitions import create_jobs, end_waiting
+from jobs.transitions import end_waiting
 from jobs.transitions.unit_of_work import lock_job, log_event
+from tests.support.factories import create_jobs
 
 
 def new_job(tenant: Tenant) -> Job:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from django.db import transaction
 
+from foundation.database import statements
 from foundation.ids import new_id
 from gpus.models import ModelConfig, Placement, Pool, Server
 from jobs import transitions
@@ -38,6 +40,11 @@ def make_server(
     return server
 
 
+def create_jobs(jobs: Sequence[Job], now: datetime) -> None:
+    """Insert jobs as they are, with their tags and their first event."""
+    statements.write(transitions.new_jobs(jobs, now))
+
+
 def make_job(
     model: ModelConfig | str = "zimg", *, at: datetime = START, tenant: Tenant | None = None, **values: Any
 ) -> Job:
@@ -57,7 +64,7 @@ def make_job(
         **values,
     )
     with transaction.atomic():
-        transitions.create_jobs([job], at)
+        create_jobs([job], at)
     return job
 
 

@@ -16,13 +16,13 @@ from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connection
 from redis import RedisCluster
 
+import jobs.ports
 from dispatcher_project.celery import app
 from dispatcher_project.cli.command import about_database
 from dispatcher_project.cli.doctor import fleet, parts, processes, stuck
 from dispatcher_project.cli.doctor.finding import Check, Finding, Level, View
 from dispatcher_project.cli.texts import plain
 from gpus.leasing.connect import connect
-from jobs import ports as wiring
 
 WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk, processes.metrics)
 CHECKS: tuple[Check, ...] = (
@@ -77,7 +77,7 @@ def examine(view: View, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
 
 
 def real_view() -> View:
-    ports = wiring.production_ports()
+    ports = jobs.ports.production_ports()
     return View(
         ports=ports,
         now=ports.clock.now(),

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
+import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import line, table
 from dispatcher_project.cli.texts import age
 from gpus.health.circuits import Struck, all_circuits, reset_circuit
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.registry.audit import cli_actor
-from jobs import ports as wiring
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +38,7 @@ class Command(TerminalCommand):
             return self._reset(CircuitKind(kind), name)
         if kind:
             raise CommandError("a kind and a name go with reset; `circuits` lists them all")
-        found = all_circuits(wiring.production_ports().leases)
+        found = all_circuits(jobs.ports.production_ports().leases)
         if self.as_json:
             self.print_json({"results": [one.as_json() for one in found.struck], "away": found.away})
             return None
@@ -51,7 +51,7 @@ class Command(TerminalCommand):
         return None
 
     def _reset(self, kind: CircuitKind, name: str) -> int | None:
-        ports = wiring.production_ports()
+        ports = jobs.ports.production_ports()
         done = reset_circuit(kind, name, by=cli_actor(), leases=ports.leases)
         ports.send_wakes(done.wakes)
         if self.as_json:

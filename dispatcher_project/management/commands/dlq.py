@@ -18,7 +18,7 @@ from dispatcher_project.cli.dead_letters import (
     work_through,
 )
 from foundation.texts import counted
-from jobs import ports as wiring
+from jobs import ports
 from jobs.operations.bulk import BulkAction, JobFilter
 from jobs.reports.failures import dead_letter_groups
 
@@ -45,7 +45,7 @@ class Command(TerminalCommand):
             return self._do(_DEEDS[options["what"]], options)
         if options["ids"]:
             raise CommandError("ids go with retry and dismiss; `python3 manage.py job ID` shows one")
-        now, wanted, limit = wiring.production_ports().clock.now(), chosen(options), options["limit"]
+        now, wanted, limit = ports.production_ports().clock.now(), chosen(options), options["limit"]
         if options["what"] == "groups":
             groups = dead_letter_groups(wanted, at_most=limit)
             if self.as_json:

@@ -4,10 +4,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand
 from gpus.registry.audit import cli_actor
 from gpus.registry.quarantine import free_slot, require_quarantined
-from jobs import ports as wiring
 
 
 class Command(TerminalCommand):
@@ -22,7 +22,7 @@ class Command(TerminalCommand):
         self.add_yes(parser)
 
     def act(self, options: dict[str, Any]) -> int | None:
-        ports = wiring.production_ports()
+        ports = jobs.ports.production_ports()
         slots: list[str] = options["slot"]
         for slot in slots:
             require_quarantined(slot, leases=ports.leases)

@@ -5,12 +5,12 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
+import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
 from dispatcher_project.cli.screen import table
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.keys import LAYOUT
 from gpus.registry.audit import cli_actor
-from jobs import ports as wiring
 from jobs.operations import index_switch
 from jobs.reports.workers import index_report
 
@@ -39,7 +39,7 @@ class Command(TerminalCommand):
             return self._show()
         fleets = self._fleets(options["fleet"])
         if options["what"] == "cancel":
-            ports = wiring.production_ports()
+            ports = jobs.ports.production_ports()
             for fleet in fleets:
                 done = index_switch.cancel_switch(fleet, ports, by=cli_actor())
                 self.print(f"{fleet}: {'the switch is cancelled' if done else 'nothing was being switched'}")
@@ -86,7 +86,7 @@ class Command(TerminalCommand):
                 f"no GPU worker and sweeper of layout {layout} is running, so no job would start: "
                 "start them first, or give --force"
             )
-        ports = wiring.production_ports()
+        ports = jobs.ports.production_ports()
         for fleet in fleets:
             index_switch.begin_switch(fleet, layout, by=cli_actor())
         until, told, left = time.monotonic() + wait, "", list(fleets)

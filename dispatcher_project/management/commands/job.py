@@ -13,7 +13,7 @@ from dispatcher_project.cli.job_text import (
     job_parts,
     latest_events,
 )
-from jobs import ports as wiring
+from jobs import ports
 from jobs.domain.states import JobState, is_final
 from jobs.models import Event, Job
 
@@ -32,7 +32,7 @@ class Command(TerminalCommand):
         if self.as_json:
             self.print_json(job_document(job))
         else:
-            self.show(*job_parts(job, now=wiring.production_ports().clock.now()))
+            self.show(*job_parts(job, now=ports.production_ports().clock.now()))
         if options["follow"]:
             self._follow(job)
         return None

@@ -11,7 +11,7 @@ from dispatcher_project.cli.live import show_live
 from dispatcher_project.cli.overview import overview
 from dispatcher_project.cli.overview_text import overview_screen
 from dispatcher_project.cli.screen import line
-from jobs import ports as wiring
+from jobs import ports
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,10 +26,10 @@ class Command(TerminalCommand):
 
     def act(self, options: dict[str, Any]) -> int | None:
         if self.as_json:
-            self.print_json(overview(wiring.production_ports()))
+            self.print_json(overview(ports.production_ports()))
         elif options["once"] or not self.stdout.isatty():
             columns = shutil.get_terminal_size().columns if self.out.isatty() else 0
-            self.show(overview_screen(overview(wiring.production_ports()), columns=columns))
+            self.show(overview_screen(overview(ports.production_ports()), columns=columns))
         else:
             try:
                 show_live(self._draw, every_seconds=options["interval"], coloured=self.coloured)
@@ -40,7 +40,7 @@ class Command(TerminalCommand):
     def _draw(self, columns: int, rows: int) -> RenderableType:
         """While the database is away the screen says so, and goes on when it is back."""
         try:
-            return overview_screen(overview(wiring.production_ports()), columns=columns, rows=rows)
+            return overview_screen(overview(ports.production_ports()), columns=columns, rows=rows)
         except (DatabaseError, InterfaceError) as error:
             connection.close_if_unusable_or_obsolete()
             return line((f"{about_database(error)}. Trying again; q ends.", "red"), wraps=True)

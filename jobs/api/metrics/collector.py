@@ -12,9 +12,9 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+import jobs.ports
 from foundation.http_api.problems import Problem
 from gpus.models import Server
-from jobs import ports as wiring
 from jobs.api.errors import answer
 from jobs.api.metrics import fleet, line, machines, upkeep, work
 
@@ -61,7 +61,7 @@ class DispatcherCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         up = GaugeMetricFamily("dispatcher_up", "1 if this part answered.", labels=["part"])
-        ports = wiring.production_ports()
+        ports = jobs.ports.production_ports()
         now = ports.clock.now()
         found: list[Metric] = []
         pools: list[line.PoolOf] = []

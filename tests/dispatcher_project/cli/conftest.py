@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from jobs import ports as wiring
+from jobs import ports
 from tests.jobs.sweeps.conftest import World, world
 
 __all__ = ["Run", "Screen", "Terminal", "World", "while_waiting", "world"]
@@ -62,5 +62,5 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch, module: Any, act: Callable[[]
 
 @pytest.fixture
 def terminal(world: World, monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
+    monkeypatch.setattr(ports, "production_ports", lambda: world.ports)
     return run_command

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
+import jobs.ports
 from dispatcher_project.management.commands import index
 from gpus.leasing.keys import LAYOUT
 from gpus.models import AuditEntry, FleetIndex, Process
 from gpus.registry import processes
 from gpus.registry.audit import cli_actor
 from gpus.registry.layouts import IndexGate
-from jobs import ports as wiring
 from jobs.operations.index_switch import begin_switch
 from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, while_waiting, world
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient
@@ -30,7 +30,7 @@ def gates(world: World, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> 
         return IndexGate(world.client, fleet, layout, now_ms=world.clock.now_ms)
 
     ports = replace(world.ports, index_gate=gate)
-    monkeypatch.setattr(wiring, "production_ports", lambda: ports)
+    monkeypatch.setattr(jobs.ports, "production_ports", lambda: ports)
 
 
 def beat(name: str, kind: str, layout: int = LAYOUT) -> None:

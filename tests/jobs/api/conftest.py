@@ -17,7 +17,7 @@ from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
 from gpus.registry.cache import RegistryCache
 from gpus.runners.base import Response, Transport
-from jobs import ports as wiring
+from jobs import ports
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
 from jobs.ports import LimitCaches, Ports, RedisRest
@@ -47,7 +47,7 @@ class World:
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
     registry: RegistryCache = field(default_factory=RegistryCache)
     valid_keys: TtlCache[bytes, Principal] = field(
-        default_factory=lambda: TtlCache(lambda: wiring.KEEP_KEY_SECONDS, max_entries=1000)
+        default_factory=lambda: TtlCache(lambda: ports.KEEP_KEY_SECONDS, max_entries=1000)
     )
     limit_caches: LimitCaches = field(
         default_factory=lambda: LimitCaches(
@@ -89,13 +89,13 @@ class Account:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     compare_answers(monkeypatch)
     world = World()
-    monkeypatch.setattr(wiring, "production_ports", lambda: world.ports)
+    monkeypatch.setattr(ports, "production_ports", lambda: world.ports)
     return world
 
 
 def forget_keys() -> None:
     """As if two seconds had passed."""
-    wiring.production_ports().valid_keys.clear()
+    ports.production_ports().valid_keys.clear()
 
 
 def account(name: str, kind: ApiKey.Kind = ApiKey.Kind.TENANT) -> Account:

@@ -13,10 +13,10 @@ from django.db import InterfaceError, OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
+import jobs.ports
 from foundation.probes import Probes
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
-from jobs import ports as wiring
 from jobs.api import health
 from jobs.sweeps.base import Ran, SweepCount, write_runs
 from tests.support.fakes import WrongClocks
@@ -46,7 +46,7 @@ def test_a_clock_that_is_off_is_named_and_the_process_is_ready(
 ) -> None:
     assert anonymous.get("/readyz").json()["clocks_off"] == {}
     ports = replace(world.ports, clocks=WrongClocks(-7.25))
-    monkeypatch.setattr(wiring, "production_ports", lambda: ports)
+    monkeypatch.setattr(jobs.ports, "production_ports", lambda: ports)
     answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["clocks_off"]) == (200, {"Redis": -7.2})
 
@@ -119,7 +119,7 @@ def fleets(db: None, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         Pool.objects.create(name=f"pool-{name}", fleet=name)
     found = Fleets()
     ports = replace(world.ports, leases=found)  # type: ignore[arg-type]
-    monkeypatch.setattr(wiring, "production_ports", lambda: ports)
+    monkeypatch.setattr(jobs.ports, "production_ports", lambda: ports)
     yield found
     found.over.set()
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+import jobs.ports
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisLeases
-from jobs import ports as wiring
 
 from .conftest import Account, World
 
@@ -26,7 +26,7 @@ def leases(valkey: EmbeddedValkey, fleet: str, world: World, monkeypatch: pytest
         pass
     store.open_generation("test")
     ports = replace(world.ports, leases=lambda fleet: store)
-    monkeypatch.setattr(wiring, "production_ports", lambda: ports)
+    monkeypatch.setattr(jobs.ports, "production_ports", lambda: ports)
     return store
 
 

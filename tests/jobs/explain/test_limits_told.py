@@ -13,10 +13,11 @@ from gpus.leasing.values import Outlook
 from gpus.protocol import DesiredState
 from gpus.registry import queries as registry
 from gpus.registry.cache import rows_changed
+from jobs.domain.quota import Quota
 from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in
-from jobs.explain.snapshot import Quota, Servers, Snapshot
+from jobs.explain.snapshot import Servers, Snapshot
 from jobs.operations.explain_job import estimate_job
 from tests.support.factories import make_model, make_server, make_tenant
 from tests.support.fakes import make_ports

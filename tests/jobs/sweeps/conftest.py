@@ -24,6 +24,7 @@ from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.models import Attempt, Job, Tenant
 from jobs.ports import Ports
 from jobs.transitions import Start
+from tests.support.factories import create_jobs
 from tests.support.servers.health_server import HealthServer
 
 LEASE_SECONDS = 15.0
@@ -118,7 +119,7 @@ class World:
             "created_at": now,
         }
         job = Job(**(values | fields))
-        transitions.create_jobs([job], now)
+        create_jobs([job], now)
         if push:
             self.leases.push("m", [job.ticket])
         return job

@@ -26,6 +26,7 @@ from jobs.ports import Ports
 from jobs.reports.ended_events import CURSOR
 from jobs.sweeps import retention
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
+from tests.support.factories import create_jobs
 from tests.support.fakes import START, WrongClocks
 
 pytestmark = pytest.mark.django_db
@@ -69,7 +70,7 @@ def ended(tenant: Tenant, at: datetime, state: JobState = JobState.CANCELLED, **
         created_at=at,
         tags=["x"],
     )
-    transitions.create_jobs([job], at)
+    create_jobs([job], at)
     transitions.end_waiting(job.id, state, at, code="c", message="m")
     Job.objects.filter(id=job.id).update(**fields)
     return job
@@ -134,7 +135,7 @@ def test_an_old_job_that_still_waits_stays(ports: Ports, clock: VirtualClock, te
     job = Job(
         id=new_id(at.timestamp()), tenant=tenant, model="m", pool="m", payload={}, place_us=1, created_at=at
     )
-    transitions.create_jobs([job], at)
+    create_jobs([job], at)
     assert retention.sweep(ports).repaired == 0
     assert Job.objects.filter(id=job.id).exists()
 

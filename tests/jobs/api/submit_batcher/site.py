@@ -11,10 +11,10 @@ from typing import Any, cast
 
 from a2wsgi import WSGIMiddleware
 
-from admin_ui.middleware import SecureAnswers
 from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.request_headers import Utf8Handler
 from dispatcher_project.web.response_deadline import ResponseDeadline, unless_given_up
+from dispatcher_project.web.security_headers import SecureAnswers
 from dispatcher_project.web.submit_batcher import SUBMIT, SubmitBatcher, answer_together
 
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}

@@ -102,14 +102,14 @@ def test_a_commit_whose_answer_is_lost_is_not_made_again(
     assert batcher.viewed == 0
 
 
-@pytest.mark.parametrize("piece", ["placed", "answer_submit"])
+@pytest.mark.parametrize("piece", ["push_and_wake", "answer_submit"])
 def test_what_breaks_after_the_commit_is_not_begun_anew(
     acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch, piece: str
 ) -> None:
     def breaks(*_: Any, **__: Any) -> Any:
         raise ValueError("a defect")
 
-    where: Any = submission if piece == "placed" else batcher_module
+    where: Any = submission if piece == "push_and_wake" else batcher_module
     monkeypatch.setattr(where, piece, breaks)
     assert statuses(batcher.ask(acme.key, job(), job())) == [500, 500]
     assert Job.objects.count() == 2
