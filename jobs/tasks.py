@@ -1,4 +1,4 @@
-"""What Celery messages call: one service each, named where the messages leave (`jobs.wakes`)."""
+"""The Celery tasks. Their names are in `jobs.wakes`, which sends them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Group commit: one writer thread per process, one transaction for all that its slots have to write.
 
 A write is queued and the slot goes on; what may only follow a commit (settle the lease, tell the client)
-is called after it, in order. Measured in docs/adr: an inline commit per start and finish eats both cores.
+is called after it, in order. Measured in docs/adr/0005-group-commit.md: an inline commit per start and finish
+eats both cores.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from django.db import (
 
 from foundation.database.connections import one_round_trip
 from foundation.json_text import JsonText
-from gpus.runners.json_body import TURN
+from foundation.turn import TURN
 from jobs.transitions import Touched, unit_of_work, write_out
 
 log = structlog.get_logger()
@@ -50,6 +51,15 @@ _TROUBLE_TEXTS = (
 )
 """Of SQLite, which has no codes for Django to tell."""
 _RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
+KEPT_SECONDS = 10.0
+"""Before the last commit that was confirmed. Standbys are seldom further behind."""
+KEPT_BYTES = 8_000_000
+"""Of all kept ends."""
+LARGE_BYTES = 16_000
+"""A result over this is not kept: its run is found by its age, and repeated."""
+OWN_BYTES = 2_000
+"""Of an end without its result, roughly."""
+Apply = Callable[[], Any]
 
 
 @dataclass(slots=True)
@@ -295,18 +305,6 @@ def _is_there() -> bool:
         return True
     except DatabaseError:
         return False
-
-
-KEPT_SECONDS = 10.0
-"""Before the last commit that was confirmed. Standbys are seldom further behind."""
-KEPT_BYTES = 8_000_000
-"""Of all kept ends."""
-LARGE_BYTES = 16_000
-"""A result over this is not kept: its run is found by its age, and repeated."""
-OWN_BYTES = 2_000
-"""Of an end without its result, roughly."""
-
-Apply = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)

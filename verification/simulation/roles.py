@@ -182,7 +182,11 @@ class WorkerRole:
         self.worker = FiberWorker(ports, scheduler, process)
         if is_present:
             self.worker.presence = FiberPresence(
-                ports, scheduler, process, ProcessRow.Kind.GPU, ready=self.worker.starts.ready_switches
+                ports,
+                scheduler,
+                process,
+                ProcessRow.Kind.GPU,
+                ready=self.worker.switch_readiness.ready_switches,
             )
         self._scheduler = scheduler
         self.worker.start()
