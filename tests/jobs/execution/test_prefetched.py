@@ -13,7 +13,7 @@ from gpus.models import ModelConfig
 from gpus.protocol import Lease, LeaseRef
 from gpus.runners.base import Accepted, RunRequest
 from jobs.domain.states import JobState
-from jobs.execution import follow_ups, prefetch
+from jobs.execution import claiming, follow_ups, prefetch
 from jobs.execution.worker_state import Claimed
 from jobs.models import Job
 from jobs.operations import jobs as operate
@@ -286,7 +286,8 @@ def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatc
             raise RuntimeError("a secret that can't be read")
         return real(worker, fleet, leases, lease)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prefetch, "read_claimed", broken)
+    for module in (prefetch, claiming):
+        monkeypatch.setattr(module, "read_claimed", broken)
     waiting = []
     hands.gpu.on_start = lambda run: waiting.append(hands.waiting())
     run_first(hands)
