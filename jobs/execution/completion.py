@@ -190,8 +190,7 @@ class Completion:
             clock=ports.clock,
             on_lost=on_lost,
         )
-        self.writer: Writer = writer(self._after_commit)
-        self.writer.again = self._rewrite_latest
+        self.writer: Writer = writer(self._after_commit, self._rewrite_latest)
         self._latest = LatestEnds(ports.clock.monotonic)
         self._release_retries = ReleaseRetries(ports, self.keeper, worker=name)
         self.backoff = ServerBackoff()

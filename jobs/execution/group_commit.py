@@ -80,10 +80,7 @@ class Write:
 class Writer(Protocol):
     """Takes writes; `after_commit` gets each batch's outcomes, in order, once they are durable. gather:
     False if nothing is known that could be written together with it, so that waiting for more is no use.
-    size: bytes of what is stored, roughly.
-    again: what was confirmed lately, to be written again first after the database failed."""
-
-    again: Callable[[], list[Write]]
+    size: bytes of what is stored, roughly."""
 
     def start(self) -> None: ...
 
@@ -101,7 +98,9 @@ class Writer(Protocol):
 
 
 AfterCommit = Callable[[Sequence[Any]], None]
-MakeWriter = Callable[[AfterCommit], Writer]
+Again = Callable[[], list[Write]]
+"""What was confirmed lately, to be written again first after the database failed."""
+MakeWriter = Callable[[AfterCommit, Again], Writer]
 
 
 class GroupCommitWriter:
@@ -115,12 +114,13 @@ class GroupCommitWriter:
     def __init__(
         self,
         after_commit: AfterCommit,
+        again: Again = list,
         *,
         gather_seconds: float = GATHER_SECONDS,
         turn: AbstractContextManager[None] = TURN,
     ) -> None:
         self._turn = turn
-        self.again: Callable[[], list[Write]] = list
+        self._again = again
         self._after_commit = after_commit
         self._gather_seconds = gather_seconds
         self._queue: deque[Write] = deque()
@@ -214,7 +214,7 @@ class GroupCommitWriter:
                 close_old_connections()
                 connection.close()
                 if not tries:
-                    batch[:0] = self.again()  # who answers next may be a standby that lacks it
+                    batch[:0] = self._again()  # who answers next may be a standby that lacks it
                 self._pause(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
         self._failing = False
