@@ -13,12 +13,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import jobs.ports
 from dispatcher_project.web.protocol import is_client_gone
 from dispatcher_project.web.request_bodies import ClientGone
 from foundation.http_api.json_body import LATER_KEY
 from foundation.http_api.problems import Problem
 from foundation.network import network_of
-from jobs import ports as wiring
 from jobs.api.authentication import known_tenant
 from jobs.api.representations import API_ROOT
 from jobs.events.stream import Message, Receive, Send
@@ -59,7 +59,7 @@ def holder_of(scope: Scope) -> str:
         return known
     for name, value in scope["headers"]:
         if name == b"authorization":
-            tenant = known_tenant(value.decode("latin1"), wiring.production_ports())
+            tenant = known_tenant(value.decode("latin1"), jobs.ports.production_ports())
             if tenant is not None:
                 return f"tenant {tenant}"
     client = scope.get("client")

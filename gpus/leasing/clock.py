@@ -82,9 +82,10 @@ class SharedClock:
     """`gpus.protocol.Clock` and `ClockWatch`. Between two comparisons it goes on by the monotonic clock, so
     that a host whose clock is set does not change it.
 
-    redis_time, database_time, last_told_time: raise anything where they get no answer. last_told_time: what
-    living processes wrote last as the time, by the clock that they go by. tolerance_seconds: how far apart
-    clocks may be before nothing final is decided by them.
+    base: this host's clock.
+    redis_time, database_time, last_told_time: return a time; without an answer they may raise any exception.
+    last_told_time: the time that living processes wrote last, by the clock that they use.
+    tolerance_seconds: clocks that are further apart decide nothing final.
     """
 
     def __init__(

@@ -47,6 +47,7 @@ from gpus.protocol import (
     Ticket,
 )
 
+# the numbers per call are small: Redis serves no other client while it answers
 _LEASES_PER_CALL = 100
 TELEMETRY_KEPT = 720
 """An hour of what pinned workers say every five seconds."""
@@ -60,12 +61,11 @@ MISSED_SWEEPS = 3
 _ADOPTION_REST_CAP_US = 30_000_000
 _TICKETS_PER_CALL = 500
 _POOLS_PER_CALL = 50
-"""Of these and the others: while it answers, Redis serves nobody else."""
-_OF_HOLDERS = frozenset(
+_ANY_LAYOUT = frozenset(
     ("renew", "release", "give_back", "hand_over", "take_over", "settled", "granted", "is_held", "quarantine",
      "beat", "telemetry", "take_tokens")
 )  # fmt: skip
-"""What goes on in an index that is not in use: who holds a lease ends it as if nothing were, and the rest
+"""Scripts that are called in an index that is not in use too: a lease's holder ends it as usual, and the rest
 needs no index."""
 
 
@@ -471,7 +471,7 @@ class RedisLeases:
         return str(self._run("open_generation", owner=owner, id=uuid.uuid4().hex, none_held=held))
 
     def _run(self, script: str, /, **args: Argument) -> codec.Answer:
-        if script not in _OF_HOLDERS and (why := self._refusal()):
+        if script not in _ANY_LAYOUT and (why := self._refusal()):
             raise LayoutNotInUse(why)
         return self._scripts.run(script, **args)
 

@@ -21,8 +21,8 @@ class RunRequest:
     the job, where it has a lower limit than its model.
 
     tell: hears ("progress", 0..1) and ("partial", any JSON value) while it runs; never waits or raises.
-    meanwhile: called once the request is on its way, in the time that its server takes for it; never raises.
-    Only runners that say so call it (`Runner.tells_meanwhile`)."""
+    meanwhile: called once, when the request is sent or while its connection is opened, so that its work takes
+    the server's time; never raises. Only runners that say so call it (`Runner.tells_meanwhile`)."""
 
     job_id: str
     attempt_id: str

@@ -156,7 +156,7 @@ class HttpRunner:
         return read_cancel(response, known=remote_id is not None, guessed=not template)
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
-        return read_news(body)
+        return read_progress(body)
 
     @classmethod
     def check_options(cls, model: ModelSpec) -> None:
@@ -321,11 +321,11 @@ def read_poll(response: Response) -> Finished | StillRunning:
     """Raises PollFailed where the answer tells nothing of the run, a GpuError where the run failed."""
     if not _is_success(response):
         raise PollFailed(f"{response.status}: {message_of(response)}", gone=response.status in _GONE)
-    return read_news(read_json(response.body))
+    return read_progress(read_json(response.body))
 
 
-def read_news(body: Any) -> Finished | StillRunning:
-    """What is said of a run that goes on elsewhere, polled or pushed."""
+def read_progress(body: Any) -> Finished | StillRunning:
+    """Read the state of a run that its server works on, from a polled or pushed body."""
     if not isinstance(body, Mapping):
         raise Unreadable("The answer is not a JSON object.")
     if "status" in body:

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, TypeVar
 
 from foundation import json_text
 from foundation.json_text import JsonText
+from foundation.turn import TURN
 from gpus.errors import RunFailed
 from gpus.runners.base import Finished
 
@@ -70,37 +69,6 @@ def _check_texts(value: Any) -> None:
         for key, item in value.items():
             _check_texts(key)
             _check_texts(item)
-
-
-class Turn:
-    """A lock that is taken in the order in which it was asked for. Not by a thread that has it already."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_taken = False
-        self._waiting: deque[threading.Event] = deque()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._is_taken:
-                self._is_taken = True
-                return
-            mine = threading.Event()
-            self._waiting.append(mine)
-        mine.wait()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().set()
-            else:
-                self._is_taken = False
-
-
-TURN = Turn()
-"""Of this process: taken to read a large answer or to write a transaction."""
 
 
 def read_in_turn(body: bytes, read: Callable[[], T]) -> T:

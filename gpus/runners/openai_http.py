@@ -169,7 +169,7 @@ class Chunks:
             if value:
                 text.append(value)
                 if index == 0:
-                    self._told(name, value)
+                    self._report(name, value)
         elif isinstance(value, list):
             if not isinstance(to.get(name), list):
                 to[name] = []
@@ -177,7 +177,7 @@ class Chunks:
         else:
             to[name] = value
 
-    def _told(self, name: str, text: str) -> None:
+    def _report(self, name: str, text: str) -> None:
         if name in ("content", "text"):
             self._tell("partial", text)
         elif name in ("reasoning", "reasoning_content"):

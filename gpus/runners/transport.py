@@ -27,6 +27,16 @@ _END = b"\r\n\r\n"
 _WITHOUT_BODY = (204, 304)
 MAX_LINES = 100
 MAX_DIGITS = 15
+_READ_BYTES = 64 * 1024
+_FIRST_BYTES = 8 * 1024
+"""The buffer is there for as long as the run is waited for, in each thread; most answers are shorter."""
+FREE_CHUNKS = 1024
+MIN_CHUNK_BYTES = 64
+"""On average, of more chunks than those: each costs a worker as much as a KiB."""
+AROUND_BYTES = 1024 * 1024
+"""Heads, chunk sizes and trailers of an answer that is not ordinary, beside twice its body."""
+_BREAKS = re.compile(r"[\r\n\0]")
+_PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +74,6 @@ def ordinary_head(piece: bytes) -> Head | None:
     ):
         return None
     return Head(status, headers, end + len(_END), int(length))
-
-
-_READ_BYTES = 64 * 1024
-_FIRST_BYTES = 8 * 1024
-"""The buffer is there for as long as the run is waited for, in each thread; most answers are shorter."""
-FREE_CHUNKS = 1024
-MIN_CHUNK_BYTES = 64
-"""On average, of more chunks than those: each costs a worker as much as a KiB."""
-AROUND_BYTES = 1024 * 1024
-"""Heads, chunk sizes and trailers of an answer that is not ordinary, beside twice its body."""
-_BREAKS = re.compile(r"[\r\n\0]")
-_PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 
 
 class ResponseTooLarge(RunFailed):
@@ -117,7 +115,7 @@ class HttpTransport:
         if kept is not None:
             with contextlib.suppress(_Stale):
                 return self._exchange(kept, origin, message, deadline=deadline, abort=abort)
-        message.tell()
+        message.call_meanwhile()
         patience = time.monotonic() + connect_timeout_seconds
         fresh = connect(origin, deadline=min(patience, deadline), abort=abort)
         return self._exchange(fresh, origin, message, deadline=deadline, abort=abort)
@@ -167,8 +165,8 @@ class _Message:
     max_bytes: int
     meanwhile: Callable[[], None]
 
-    def tell(self) -> None:
-        """What can be done meanwhile is done once."""
+    def call_meanwhile(self) -> None:
+        """Call `meanwhile`, once."""
         meanwhile, self.meanwhile = self.meanwhile, _nothing
         meanwhile()
 
@@ -177,7 +175,7 @@ def _converse(connection: Connection, message: _Message, abort: Abort | None) ->
     """The response, and whether the connection is good for another request."""
     sent, failure = send(connection, message.head + message.body)
     if failure is None:
-        message.tell()
+        message.call_meanwhile()
     try:
         first = connection.read(_FIRST_BYTES)
         head = ordinary_head(first)

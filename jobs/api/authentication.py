@@ -17,9 +17,9 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
+import jobs.ports
 from foundation.http_api.problems import Problem
 from gpus.api.permissions import require_permission
-from jobs import ports as wiring
 from jobs.domain.scopes import ALL, EVERYBODYS, Scope
 from jobs.models import ApiKey
 from jobs.ports import Ports
@@ -38,7 +38,7 @@ class KeyAuthentication(BaseAuthentication):
         authorization = request.headers.get("Authorization", "")
         if not authorization.partition(" ")[0]:
             return None
-        principal = principal_of_header(authorization, wiring.production_ports())
+        principal = principal_of_header(authorization, jobs.ports.production_ports())
         if principal is None:
             raise AuthenticationFailed("The key is not valid: send `Authorization: Bearer <key>`.")
         return principal, "key"

@@ -38,18 +38,24 @@ from jobs.execution.run_steps import DeadlineExceeded, HandedOver, Order, Over, 
 log = structlog.get_logger()
 
 REPORTED = "the server reported its end"
+ANSWERED = "the server answered its request"
 STOP_AGAIN_SECONDS = 2.0
 POLL_BACKOFF_CAP_SECONDS = 30.0
 
 
 class AttemptRun:
-    """limit_seconds: from now on. deadline: of the job. clocks_agree: at the last comparison; while they
-    differ, no run is stopped by its deadline.
+    """The state machine of one attempt.
 
-    is_fresh: whether the lease was renewed lately enough to send. pushed: the body that the server pushed
-    for this attempt, if one came. prove_free: asks the server's health; evidence, or None.
-    refused_url: where nothing listens of its server, or empty. in_background: does a piece of work in a
-    thread of its own.
+    limit_seconds: the longest that the run may take from now on.
+    deadline: the job's; None if it has none.
+    is_fresh: returns whether the lease was renewed lately enough to send under it.
+    pushed: returns the body that the server pushed for this attempt; None if none came.
+    prove_free: asks the server's health; returns evidence that the run is over, or None.
+    clocks_agree: returns the last comparison's verdict; while clocks differ, no deadline stops a run.
+    refused_url: returns the URL of the server at which nothing listens, or an empty text.
+    in_background: calls a function in a thread of its own; None: cancels are never asked for beside a read.
+    remote_id: the server's id of an adopted run; None for a new one.
+    progress_events: the buffer of the run's progress; None: its progress is not written.
     """
 
     def __init__(
@@ -110,7 +116,9 @@ class AttemptRun:
         """HAND_OVER waits for a remote id; every other order ends the current read, except a CANCEL that can
         be asked for beside it."""
         self._orders.add(order)
-        keeps_reading = order is Order.HAND_OVER or (order is Order.CANCEL and self._cancel_in_background())
+        keeps_reading = order is Order.HAND_OVER
+        if order is Order.CANCEL:
+            keeps_reading = self._try_cancel_in_background()
         if not keeps_reading:
             self._abort.fire()
         self.woken.set()
@@ -130,13 +138,16 @@ class AttemptRun:
         return Order.LOST in self._orders
 
     def check_time(self) -> None:
-        """Stop the run if its job's deadline or its own limit has passed, and write its buffered progress
-        (the watcher calls it every second)."""
+        """Stop the run if its job's deadline has passed, and write its buffered progress (the watcher calls
+        it every second). Past the job's own limit, the server is only asked in the background to stop."""
         if self.progress_events is not None:
             self.progress_events.write_if_due()
         is_past_deadline = self._is_past_deadline()
         # a read that can't be stopped beside has the run's limit itself: from when its model is loaded
-        if self._out_of_time() is not None and not self._cancel_in_background() and is_past_deadline:
+        if self._out_of_time() is None:
+            return
+        is_cancelling = self._try_cancel_in_background()
+        if is_past_deadline and not is_cancelling:
             self._abort.fire()
             self.woken.set()
 
@@ -342,7 +353,8 @@ class AttemptRun:
             log.info("cancel_not_confirmed", job_id=self.request.job_id, error=error.message)
             return False
 
-    def _cancel_in_background(self) -> bool:
+    def _try_cancel_in_background(self) -> bool:
+        """Return False if no answer is being read: the caller stops the run in its own way."""
         return self._background_cancel.request(self._ask_to_stop, self._is_proven_in_background)
 
     def _is_proven_in_background(self) -> bool:
@@ -404,10 +416,6 @@ def model_seconds(model: ModelSpec) -> float:
     return min(limit, model.max_poll_time) if is_polled(model) else limit
 
 
-AGAIN_SECONDS = 2.0
-ANSWERED = "the server answered its request"
-
-
 class BackgroundCancel:
     """Requests a cancel while the run's answer is still being read: that answer proves the run over, and is
     the only proof of a server without a cancel endpoint. abort: ends its read. in_background: runs a function
@@ -458,5 +466,5 @@ class BackgroundCancel:
             if self.is_confirmed or is_proven():
                 self._abort.fire()
         finally:
-            self._again_at = self._clock.monotonic() + AGAIN_SECONDS
+            self._again_at = self._clock.monotonic() + STOP_AGAIN_SECONDS
             self._is_requesting = False

@@ -1,4 +1,5 @@
-"""Claims: from a wake to a run that may start, with its lease, its job's row and its queued start."""
+"""Claims: from a wake to a run that may start, with its lease, its job's row and its queued start. Claims of
+prefetched jobs are in `jobs.execution.prefetch`."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
 from jobs.execution.attempt_run import AttemptRun, run_seconds
-from jobs.execution.completion import WrittenStart
+from jobs.execution.completion import StartCommit
 from jobs.execution.row_prefetch import OF_JOB
 from jobs.execution.run_messages import progress_events_of, push_token, pushed_body
 from jobs.execution.run_steps import Order
@@ -50,7 +51,7 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
     while worker.may_claim():
         asked_at = worker.ports.clock.monotonic()
         attempt_id = new_id()
-        with worker.starts.claiming():
+        with worker.switch_readiness.claim_under_way():
             try:
                 lease = leases.claim(
                     pool, worker=worker.name, attempt_id=attempt_id, host=host, warm=worker.warm()
@@ -97,7 +98,7 @@ def give_back_unrun(worker: WorkerState, leases: Leases, lease: Lease) -> None:
 def open_lease(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
-    """Reads what the run needs and queues its start; gives the lease back if it can't run.
+    """Read what the run needs and queue its start; give the lease back if it can't run.
 
     asked_at: monotonic time at which the claim was sent; the lease's age counts from there.
     """
@@ -124,9 +125,7 @@ def _open(
         return None, False
     except SecretUnreadable as error:
         log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
-        _back_off(worker, leases, lease)
-        if not lease.adopted:
-            follow_ups.push_waiting(lease.job_id, worker.ports)  # other servers can run it
+        _back_off(worker, leases, lease, push=not lease.adopted)  # other servers can run it
         return None, True
     except Exception:  # a bug, a row that can't be read: not the job's fault, and no death
         log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
@@ -134,32 +133,32 @@ def _open(
         return None, lease.adopted  # the next ticket would only break on another server
 
 
-def _back_off(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    """Back off after a failure of this lease, which would fail again: its run or its server rests."""
+def _back_off(worker: WorkerState, leases: Leases, lease: Lease, *, push: bool = False) -> None:
+    """Give back a lease that would fail again: its run or its server rests. push: as for `_give_back`."""
     if lease.adopted:
-        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
+        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS, push=push)
     else:
         rest = worker.completion.backoff.after_failure(lease.server)
-        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest)
+        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest, push=push)
 
 
 def _begin(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
-    claimed = _read(worker, fleet_name, leases, lease)
+    claimed = read_claimed(worker, fleet_name, leases, lease)
     if claimed is None:
         return None
     if worker.ports.clock.monotonic() - asked_at >= settings.DISPATCHER.lease_seconds:
         # this process stood still meanwhile: a start that is written now has no lease any more
-        _give_back(worker, leases, lease, ReleaseMode.FREE)
-        follow_ups.push_waiting(lease.job_id, worker.ports)
+        _give_back(worker, leases, lease, ReleaseMode.FREE, push=True)
         return None
     worker.completion.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
     return start(worker, claimed)
 
 
 def start(worker: WorkerState, claimed: Claimed) -> Claimed | None:
-    """Queues the start of what holds its slot, and is not sent yet; None: it may not be."""
+    """Queue the start of an attempt that holds its slot and is not sent yet; return None if it may not be
+    sent."""
     write_start(worker, claimed)
     if claimed.must_wait:
         refused = _await_start(worker, claimed)
@@ -180,8 +179,8 @@ def write_start(worker: WorkerState, claimed: Claimed) -> None:
     )
 
 
-def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) -> Claimed | None:
-    """What the run needs; gives the lease back if its job moved on, or can't run there."""
+def read_claimed(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) -> Claimed | None:
+    """Read what the run needs; give the lease back if its job moved on, or can't run there."""
     job = worker.row_prefetch.take(lease.pool, lease.job_id)
     with worker.ports.database():
         job = job or _to_run.first(id=lease.job_id)
@@ -197,49 +196,10 @@ def _read(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) ->
         log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
         endpoint = None
     if spec is None or endpoint is None or endpoint.is_off:  # the lease layer does not know it yet
-        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS)
-        follow_ups.push_waiting(lease.job_id, worker.ports)
+        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS, push=True)
         return None
     must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
-    return Claimed(fleet_name, leases, lease, job, spec, endpoint, WrittenStart(), must_wait=must_wait)
-
-
-def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
-    """Read the prefetched job's row and endpoint; give its lease back if it can't run.
-
-    asked_at: as for `open_lease`.
-    """
-    try:
-        claimed = _read(worker, holder.fleet, holder.leases, lease)
-    except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
-        log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
-        _return_prefetched(worker, holder.leases, lease)
-        return None
-    if claimed is not None:
-        worker.completion.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
-    return claimed
-
-
-def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lease) -> None:
-    """Drop a prefetched job: its holder's release removes it from the slot, and its ticket is pushed
-    again."""
-    if prefetched is not None:
-        worker.completion.keeper.forget(prefetched.lease.ref)
-        worker.completion.push_after(holder.ref, prefetched.lease.job_id)
-
-
-def return_overdue_prefetched(worker: WorkerState) -> None:
-    """Give back prefetched jobs that waited too long, since another slot may be free sooner; all of them
-    while the index is being switched (the watcher calls it)."""
-    now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
-    for prefetched in worker.prefetched.overdue(now):
-        _return_prefetched(worker, prefetched.leases, prefetched.lease)
-
-
-def _return_prefetched(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    worker.completion.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
-    worker.completion.keeper.forget(lease.ref)
-    worker.completion.push_after(lease.ref, lease.job_id)
+    return Claimed(fleet_name, leases, lease, job, spec, endpoint, StartCommit(), must_wait=must_wait)
 
 
 def _await_start(worker: WorkerState, claimed: Claimed) -> StartOutcome | None:
@@ -252,7 +212,8 @@ def _await_start(worker: WorkerState, claimed: Claimed) -> StartOutcome | None:
 def _adopt(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
-    """Database epoch first, then the lease's: between the two nobody's result counts but ours."""
+    """Take the waiting run over: database epoch first, then the lease's: between the two nobody's result
+    counts but ours."""
     attempt = Attempt.objects.filter(id=lease.attempt_id).first()
     if attempt is None or attempt.state != AttemptState.WAITING:
         # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
@@ -307,13 +268,16 @@ def _give_back(
     mode: ReleaseMode,
     *,
     rest_seconds: float | None = None,
+    push: bool = False,
 ) -> None:
     """Release a lease under which nothing of ours ran. If Redis is away it expires, and the sweep resolves
-    it."""
+    it. push: push the job's ticket again."""
     try:
         leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0, rest_seconds=rest_seconds)
     except LeasingUnavailable as error:
         log.warning("release_failed", slot=lease.slot, error=str(error))
+    if push:
+        follow_ups.push_waiting(lease.job_id, worker.ports)
 
 
 def make_run(
@@ -370,7 +334,7 @@ def make_run(
         # weak reference: avoids a reference cycle between run and future
         known = weakref.ref(run)
         claimed.started.add_done_callback(
-            lambda started: _stop_if_refused(cast("WrittenStart", started), known())
+            lambda started: _stop_if_refused(cast("StartCommit", started), known())
         )
     return run
 
@@ -381,7 +345,7 @@ def _read_pushed(worker: WorkerState, lease: Lease) -> Mapping[str, Any] | None:
     return body
 
 
-def _stop_if_refused(started: WrittenStart, run: AttemptRun | None) -> None:
+def _stop_if_refused(started: StartCommit, run: AttemptRun | None) -> None:
     """run: None if it is over."""
     if started.refused is not None and run is not None:
         run.order(Order.STOP)

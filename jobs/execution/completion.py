@@ -1,7 +1,16 @@
 """Completes attempts: releases the lease, commits the end, settles the lease after the commit.
 
 A release moves the lease to `settling` in Redis, the end goes into the group commit, and after the commit
-the lease is forgotten. Requests that Redis does not answer are kept here and retried.
+the lease is forgotten. Settles that Redis does not answer are kept here and retried, releases in
+`jobs.execution.follow_ups.ReleaseRetries`.
+
+An end on its way:
+`jobs.domain.retry.Ending`: the error, if any, and whether the slot is suspect;
+`jobs.execution.run_steps.Over`: the ending with result, usage and evidence, as the run returns it;
+`RunEnd`: the same with lease, model and seconds, to release the slot and write the row;
+`jobs.transitions.End`: the values that the transaction writes;
+`jobs.transitions.Ended`: the transaction's outcome: whether it won, the job's row, the next step;
+`EndWritten`: the outcome with the lease that is settled after the commit.
 """
 
 from __future__ import annotations
@@ -54,8 +63,8 @@ _LONG_BYTES = 256 * 1024
 FIRST_REST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
 
 
-class WrittenStart(Future[None]):
-    """An attempt's start on its way into the database; done when it is committed or refused.
+class StartCommit(Future[None]):
+    """The commit of an attempt's start; done when the start is committed or refused.
 
     start: as it was written. outcome: None before it is done."""
 
@@ -91,7 +100,7 @@ class RunEnd:
     over: Over
     seconds: float
     at: datetime
-    started: WrittenStart | None = None
+    started: StartCommit | None = None
 
     @property
     def charge_seconds(self) -> float:
@@ -181,8 +190,7 @@ class Completion:
             clock=ports.clock,
             on_lost=on_lost,
         )
-        self.writer: Writer = writer(self._after_commit)
-        self.writer.again = self._rewrite_latest
+        self.writer: Writer = writer(self._after_commit, self._rewrite_latest)
         self._latest = LatestEnds(ports.clock.monotonic)
         self._release_retries = ReleaseRetries(ports, self.keeper, worker=name)
         self.backoff = ServerBackoff()
@@ -193,13 +201,13 @@ class Completion:
         self.writer.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Writes what is queued; what the database does not take in time is left to the sweeps."""
+        """Write what is queued; what the database does not take in time is left to the sweeps."""
         if not self.writer.stop(timeout_seconds):
             log.error("ends_not_written", writes=self.writer.backlog)
         self.keeper.stop()
 
-    def write_start(self, start: Start, started: WrittenStart) -> None:
-        """started: gets its outcome."""
+    def write_start(self, start: Start, started: StartCommit) -> None:
+        """Queue the start. started: gets its outcome."""
         started.start = start
         written = self.writer.submit(
             lambda: _touched(start.job_id, transitions.start_attempt(start)),
@@ -210,7 +218,7 @@ class Completion:
         )
 
     def write_remote_id(self, lease: Lease, remote_id: str, then: Callable[[], None]) -> None:
-        """then: called once the id is durable; only then may the run be handed over."""
+        """Queue the remote id. then: called once the id is durable; only then may the run be handed over."""
         at = self.ports.clock.now()
 
         def committed(done: Future[Any]) -> None:
@@ -234,8 +242,8 @@ class Completion:
         )
 
     def write_end(self, end: RunEnd, *, gather: bool) -> None:
-        """After the release: a crash in between leaves a settling lease that the sweep ends. gather: the slot
-        has a next job, whose start will be written together with this end."""
+        """Queue the end, after the release: a crash in between leaves a settling lease that the sweep ends.
+        gather: the slot has a next job, whose start will be written together with this end."""
         self._submit_end(end, gather=gather).add_done_callback(
             lambda done: None if done.exception() is None else self._end_unstorable(end)
         )
@@ -273,7 +281,8 @@ class Completion:
         warm: Sequence[str] | None = None,
         begun: Lease | None = None,
     ) -> Lease | None:
-        """Moves the lease to settling; if Redis is away, the watcher does it once Redis is back."""
+        """End the lease as `mode` says; if Redis is away, the watcher does it once Redis is back. Return the
+        next ticket's lease, if one was granted (`RunEnd.release`)."""
         self.keeper.settle(lease.ref)
         try:
             self._release_retries.retry_slot(lease.slot)
@@ -296,14 +305,14 @@ class Completion:
             return None
 
     def push_after(self, ref: LeaseRef, job_id: str) -> None:
-        """A job that another one's lease held: it stands in line again once Redis has taken its release."""
+        """Push the ticket of a job that another one's lease held, once Redis has taken its release."""
         self._release_retries.push_after(ref, job_id)
 
     def refuse_start(
         self, leases: Leases, lease: Lease, outcome: StartOutcome, spec: ModelSpec, *, proven_free: bool
     ) -> None:
-        """The database did not accept the start. A slot that the database gave to another attempt, or
-        whose GPU may be busy with the refused run, is quarantined."""
+        """Release a lease whose start the database did not accept. A slot that the database gave to another
+        attempt, or whose GPU may be busy with the refused run, is quarantined."""
         log.warning("start_refused", job_id=lease.job_id, slot=lease.slot, outcome=str(outcome))
         suspect = not proven_free or outcome is StartOutcome.SLOT_TAKEN
         self.release(leases, lease, ReleaseMode.SUSPECT if suspect else ReleaseMode.FREE, gpu_seconds=0.0)
@@ -313,7 +322,7 @@ class Completion:
             self.keeper.forget(lease.ref)
 
     def hand_over(self, leases: Leases, lease: Lease, *, lost: bool) -> None:
-        """Lets go of a run whose remote id is committed: whoever claims next goes on polling it."""
+        """Let go of a run whose remote id is committed: the worker that claims it next goes on polling it."""
         self.keeper.forget(lease.ref)
         if lost:
             return

@@ -28,7 +28,7 @@ from gpus.models import Process, Server
 from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease, ModelSpec
 from gpus.runners.base import Runner
 from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
-from jobs.execution import claiming
+from jobs.execution import claiming, prefetch
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.presence import Presence
 from jobs.execution.run_steps import Order
@@ -158,7 +158,7 @@ class GpuWorker(WorkerState):
         self.signs.write_if_due()
         self.completion.retry_releases()
         claiming.return_uncertain_claims(self)
-        claiming.return_overdue_prefetched(self)
+        prefetch.return_overdue_prefetched(self)
         self.row_prefetch.drop_stale()
         runs = self.runs()
         for _, run in runs:
@@ -210,7 +210,7 @@ def create_worker(
     _current.self_notifications = echoes
     _current.listener = Listener(settings.REDIS_URL, _current.nudge)
     _current.presence = Presence(
-        ports, Process.Kind.GPU, name=_current.name, ready=_current.starts.ready_switches
+        ports, Process.Kind.GPU, name=_current.name, ready=_current.switch_readiness.ready_switches
     )
     return _current
 

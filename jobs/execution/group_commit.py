@@ -1,7 +1,8 @@
 """Group commit: one writer thread per process, one transaction for all that its slots have to write.
 
 A write is queued and the slot goes on; what may only follow a commit (settle the lease, tell the client)
-is called after it, in order. Measured in docs/adr: an inline commit per start and finish eats both cores.
+is called after it, in order. Measured in docs/adr/0005-group-commit.md: an inline commit per start and finish
+eats both cores.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from django.db import (
 
 from foundation.database.connections import one_round_trip
 from foundation.json_text import JsonText
-from gpus.runners.json_body import TURN
+from foundation.turn import TURN
 from jobs.transitions import Touched, unit_of_work, write_out
 
 log = structlog.get_logger()
@@ -50,6 +51,15 @@ _TROUBLE_TEXTS = (
 )
 """Of SQLite, which has no codes for Django to tell."""
 _RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
+KEPT_SECONDS = 10.0
+"""Before the last commit that was confirmed. Standbys are seldom further behind."""
+KEPT_BYTES = 8_000_000
+"""Of all kept ends."""
+LARGE_BYTES = 16_000
+"""A result over this is not kept: its run is found by its age, and repeated."""
+OWN_BYTES = 2_000
+"""Of an end without its result, roughly."""
+Apply = Callable[[], Any]
 
 
 @dataclass(slots=True)
@@ -70,10 +80,7 @@ class Write:
 class Writer(Protocol):
     """Takes writes; `after_commit` gets each batch's outcomes, in order, once they are durable. gather:
     False if nothing is known that could be written together with it, so that waiting for more is no use.
-    size: bytes of what is stored, roughly.
-    again: what was confirmed lately, to be written again first after the database failed."""
-
-    again: Callable[[], list[Write]]
+    size: bytes of what is stored, roughly."""
 
     def start(self) -> None: ...
 
@@ -91,7 +98,9 @@ class Writer(Protocol):
 
 
 AfterCommit = Callable[[Sequence[Any]], None]
-MakeWriter = Callable[[AfterCommit], Writer]
+Again = Callable[[], list[Write]]
+"""What was confirmed lately, to be written again first after the database failed."""
+MakeWriter = Callable[[AfterCommit, Again], Writer]
 
 
 class GroupCommitWriter:
@@ -105,12 +114,13 @@ class GroupCommitWriter:
     def __init__(
         self,
         after_commit: AfterCommit,
+        again: Again = list,
         *,
         gather_seconds: float = GATHER_SECONDS,
         turn: AbstractContextManager[None] = TURN,
     ) -> None:
         self._turn = turn
-        self.again: Callable[[], list[Write]] = list
+        self._again = again
         self._after_commit = after_commit
         self._gather_seconds = gather_seconds
         self._queue: deque[Write] = deque()
@@ -204,7 +214,7 @@ class GroupCommitWriter:
                 close_old_connections()
                 connection.close()
                 if not tries:
-                    batch[:0] = self.again()  # who answers next may be a standby that lacks it
+                    batch[:0] = self._again()  # who answers next may be a standby that lacks it
                 self._pause(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
         self._failing = False
@@ -295,18 +305,6 @@ def _is_there() -> bool:
         return True
     except DatabaseError:
         return False
-
-
-KEPT_SECONDS = 10.0
-"""Before the last commit that was confirmed. Standbys are seldom further behind."""
-KEPT_BYTES = 8_000_000
-"""Of all kept ends."""
-LARGE_BYTES = 16_000
-"""A result over this is not kept: its run is found by its age, and repeated."""
-OWN_BYTES = 2_000
-"""Of an end without its result, roughly."""
-
-Apply = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)

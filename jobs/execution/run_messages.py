@@ -62,6 +62,11 @@ _pushed = statements.Read(
         .values("pushes", "pushed_bytes", "status")
     )
 )
+pushed_body = statements.Read(
+    lambda: PushedResult.objects.filter(attempt_id=value(PushedResult, "attempt_id")).values_list(
+        "body", flat=True
+    )
+)
 RETRY_AFTER_SECONDS = 60.0
 
 
@@ -113,7 +118,7 @@ class ProgressEvents:
                     self._add_output(value)
                 self._write_if_due()
         except Exception as error:  # bad progress must not fail the run
-            log.warning("news_not_taken", kind=kind, error=str(error))
+            log.warning("progress_not_taken", kind=kind, error=str(error))
 
     def write_if_due(self) -> None:
         """Write what is buffered and due; called periodically, since no further progress may come."""
@@ -252,13 +257,6 @@ def _check_count(pushes: int, size: int) -> None:
         if number >= most:
             why = f"{number} {unit} of this attempt were read, the most are {most}."
             raise TooManyPushes(why, retry_after_seconds=RETRY_AFTER_SECONDS)
-
-
-pushed_body = statements.Read(
-    lambda: PushedResult.objects.filter(attempt_id=statements.value(PushedResult, "attempt_id")).values_list(
-        "body", flat=True
-    )
-)
 
 
 def accept_push(job_id: str, attempt_id: str, body: Mapping[str, Any], size: int, *, ports: Ports) -> None:

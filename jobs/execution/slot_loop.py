@@ -4,37 +4,30 @@ The order of the writes is the protocol (docs/leasing.md). Claim: Redis grants t
 queued for the group commit. Run: the request goes to the GPU. Complete: Redis releases the slot, and may
 grant it to the next ticket in the same step; then the end is queued, and its consequences follow the commit.
 
-Next: while a short run is on the GPU, `Prefetch` reserves the slot's next job, so that between two runs the
-GPU waits for one request only. The prefetched job is the current lease's follower in Redis, which grants the
-slot to no other worker, even before it is told that the current run has ended and the next one has begun. The
-prefetched run is sent first, and the ended one is released while it runs.
+Next: while a short run is on the GPU, `jobs.execution.prefetch` reserves the slot's next job, so that between
+two runs the GPU waits for one request only. The prefetched job is the current lease's follower in Redis,
+which grants the slot to no other worker, even before it is told that the current run has ended and the next
+one has begun. The prefetched run is sent first, and the ended one is released once that request is sent, or
+while its connection is opened.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import structlog
 from django.db import connection
 
 from foundation.ids import new_id
-from gpus.errors import DoesNotFit, Interrupted, LeasingUnavailable
+from gpus.errors import DoesNotFit, Interrupted
 from gpus.leasing.values import Wakes
 from gpus.protocol import Lease
 from gpus.registry.registry import mark_too_large
-from gpus.runners.registry import is_polled
 from jobs.domain.retry import Ending
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.claiming import (
-    claim_next,
-    drop_prefetched,
-    make_run,
-    open_lease,
-    open_prefetched,
-    start,
-    write_start,
-)
+from jobs.execution.claiming import claim_next, open_lease, start
 from jobs.execution.completion import RunEnd
+from jobs.execution.prefetch import drop_prefetched, make_ready, start_prefetched
 from jobs.execution.run_steps import HandedOver, Over, Remote, Wait
 from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
 
@@ -134,14 +127,14 @@ class SlotLoop:
                 return step
 
     def _complete(self, claimed: Claimed, over: Over, seconds: float, run: AttemptRun) -> Claimed | None:
-        """Release the slot and write the end: at once, or once a prefetched run is sent. Return what the
-        slot runs next."""
+        """Release the slot and write the end: at once, or by the prefetched run (`start_prefetched`). Return
+        what the slot runs next."""
         worker, lease, ending = self._worker, claimed.lease, over.ending
         now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
         end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now, claimed.started)
         if isinstance(ending.error, DoesNotFit):
             _leave_to_larger_servers(worker, lease, ending.error)
-        prefetched, asked = worker.prefetched.take(lease.attempt_id)
+        prefetched, unanswered_id = worker.prefetched.take(lease.attempt_id)
         refused = claimed.refused
         if refused is not None:
             is_free = not ending.suspect
@@ -151,13 +144,19 @@ class SlotLoop:
         may_claim = not ending.suspect and worker.may_claim()
         if prefetched is not None and may_claim and start_prefetched(worker, prefetched, run, end):
             return prefetched
-        return self._next(claimed, end, prefetched, asked, may_claim=may_claim)
+        return self._next(claimed, end, prefetched, unanswered_id, may_claim=may_claim)
 
     def _next(
-        self, claimed: Claimed, end: RunEnd, prefetched: Claimed | None, asked: str | None, *, may_claim: bool
+        self,
+        claimed: Claimed,
+        end: RunEnd,
+        prefetched: Claimed | None,
+        unanswered_id: str | None,
+        *,
+        may_claim: bool,
     ) -> Claimed | None:
         """Release the slot, and return its prefetched job, or the next ticket that the release returns.
-        asked: the attempt id of a reservation whose answer was lost."""
+        unanswered_id: the attempt id of a reservation whose answer was lost."""
         worker, lease = self._worker, claimed.lease
         asked_at = worker.ports.clock.monotonic()
         if prefetched is None:
@@ -165,8 +164,8 @@ class SlotLoop:
         if may_claim:
             slots = worker.busy() + 1
             worker.row_prefetch.request(claimed.fleet, lease.pool, slots=slots, ran_seconds=end.seconds)
-        next_id = prefetched.lease.attempt_id if prefetched else asked or new_id()
-        with worker.starts.claiming():
+        next_id = prefetched.lease.attempt_id if prefetched else unanswered_id or new_id()
+        with worker.switch_readiness.claim_under_way():
             following = end.release(
                 worker.completion, next_attempt_id=next_id if may_claim else None, warm=worker.warm()
             )
@@ -231,110 +230,3 @@ def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> Work
         seconds=round(seconds, 3),
         error_code=error_code,
     )
-
-
-class Prefetch:
-    """The prefetch of one run. The run's runner calls it once the request is sent.
-
-    deferred_end: the end of the slot's previous run, until Redis and the database are told of it. time_slice:
-    of the thread; None: prefetch nothing.
-    """
-
-    def __init__(self, worker: WorkerState, claimed: Claimed) -> None:
-        self.deferred_end: RunEnd | None = None
-        self.time_slice: TimeSlice | None = None
-        self._worker, self._claimed = worker, claimed
-        self._is_done = False
-
-    def __call__(self) -> None:
-        """Release the deferred end and prefetch. Never raises: a failure here must not fail the run."""
-        try:
-            with self._worker.starts.claiming():
-                self._do(claims_ahead=True)
-        except Exception:
-            log.exception("meanwhile_broke", job_id=self._claimed.lease.job_id)
-
-    def defer_end(self, ended: RunEnd) -> None:
-        """Take over the end of the slot's previous run, to be released once this run is sent."""
-        self.deferred_end = ended
-
-    def finish_deferred(self) -> None:
-        """Release a deferred end that is still held: the run ended before its runner called this object."""
-        self._do(claims_ahead=False)
-
-    def _do(self, *, claims_ahead: bool) -> None:
-        if self._is_done:
-            return
-        worker, claimed, ended = self._worker, self._claimed, self.deferred_end
-        asked_at = worker.ports.clock.monotonic()
-        next_id = new_id() if claims_ahead and self._may_prefetch(asked_at) else None
-        self._is_done = True
-        self.deferred_end = None  # frees its result's memory while this run goes on
-        following = None
-        if ended is not None:
-            following = ended.release(
-                worker.completion, next_attempt_id=next_id, warm=worker.warm(), begun=claimed.lease
-            )
-            worker.completion.write_end(ended, gather=True)
-            write_start(worker, claimed)
-        elif next_id is not None and worker.prefetched.may_reserve(claimed.lease.pool, asked_at):
-            following = self._reserve(next_id)
-            if following is None:
-                worker.prefetched.mark_shallow(claimed.lease.pool, asked_at)
-        if following is not None:
-            prefetched = open_prefetched(worker, claimed, following, asked_at)
-            if prefetched is not None:
-                ready = make_ready(worker, prefetched)
-                now = worker.ports.clock.monotonic()
-                worker.prefetched.put(claimed.lease.attempt_id, replace(prefetched, ready=ready), now)
-        if ended is not None and next_id is not None:
-            slots = worker.busy()
-            worker.row_prefetch.request(
-                claimed.fleet, claimed.lease.pool, slots=slots, ran_seconds=ended.seconds
-            )
-
-    def _may_prefetch(self, now: float) -> bool:
-        claimed, worker, expected = self._claimed, self._worker, self._claimed.lease.estimate_seconds
-        return (
-            expected < worker.prefetched.short_seconds
-            and not is_polled(claimed.spec)
-            and not claimed.spec.at_most_once
-            and worker.may_claim()
-            and self.time_slice is not None
-            and not self.time_slice.is_over(now + expected, expected)
-        )
-
-    def _reserve(self, next_id: str) -> Lease | None:
-        worker, claimed = self._worker, self._claimed
-        try:
-            return claimed.leases.reserve(
-                claimed.lease.ref, worker=worker.name, next_attempt_id=next_id, warm=worker.warm()
-            )
-        except LeasingUnavailable as error:
-            log.info("nothing_claimed_ahead", slot=claimed.lease.slot, error=str(error))
-            worker.prefetched.note_unanswered(claimed.lease.attempt_id, next_id)
-            return None
-
-
-def make_ready(worker: WorkerState, claimed: Claimed) -> Ready:
-    prefetch = Prefetch(worker, claimed)
-    return Ready(make_run(worker, claimed, prefetch), prefetch)
-
-
-def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, end: RunEnd) -> bool:
-    """Let the prefetched run begin before the ended one is released; return False if it may not.
-
-    Only after a success without a remote id: then neither quarantine nor adoption can be pending on the slot.
-    The prefetched run takes over `end` and releases it once its own request is sent.
-    """
-    if (
-        prefetched.ready is None
-        or end.over.ending.error is not None
-        or run.remote_id is not None
-        or prefetched.must_wait
-        or not worker.runner_for(prefetched.spec).tells_meanwhile
-        or not worker.completion.keeper.begin(prefetched.lease.ref)
-    ):
-        return False
-    prefetched.ready.prefetch.defer_end(end)
-    return True

@@ -25,7 +25,7 @@ from gpus.protocol import Endpoint, Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import find_runner, runner_for
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.completion import Completion, RunEnd, WrittenStart
+from jobs.execution.completion import Completion, RunEnd, StartCommit
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
 from jobs.execution.presence import process_name
 from jobs.execution.row_prefetch import RowPrefetch
@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 MAX_BACKLOG = 1000
 PAGE = 500
-"""Attempts per statement of `WrittenStarts`."""
+"""Attempts per statement of `SwitchReadiness`."""
 MOST_UNCERTAIN = 200
 """Beyond this the oldest claim is dropped; its lease, if it was granted, expires."""
 HELD_BACK_SECONDS = 3.0
@@ -76,7 +76,7 @@ class WorkerState:
         self.may_run = (lambda spec: True) if runners else _is_installed
         """Whether this process has a runner for the model; a pinned worker brings its own."""
         self.completion = Completion(ports, name=self.name, on_lost=self._on_lost, writer=writer)
-        self.starts = WrittenStarts(ports, self.completion.keeper.refs)
+        self.switch_readiness = SwitchReadiness(ports, self.completion.keeper.refs)
         self.row_prefetch = RowPrefetch(ports)
         self.prefetched = PrefetchedJobs(settings.DISPATCHER.claim_ahead_seconds)
         self.uncertain_claims = UncertainClaims()
@@ -184,7 +184,7 @@ class WorkerState:
         self.prefetched.mark_lost(ref)
 
 
-class WrittenStarts:
+class SwitchReadiness:
     """Checks that the database has every start under this worker's leases, before an index switch to another
     layout. held: refs of the fleet's leases that this process renews, followers and uncommitted ends too."""
 
@@ -194,7 +194,7 @@ class WrittenStarts:
         self._claiming = 0
 
     @contextmanager
-    def claiming(self) -> Iterator[None]:
+    def claim_under_way(self) -> Iterator[None]:
         """Enclose each claim, until its lease is held or given back."""
         with self._lock:
             self._claiming += 1
@@ -263,7 +263,7 @@ class UncertainClaims:
 
 
 class RunHook(Protocol):
-    """What the slot's thread does during a run (`jobs.execution.slot_loop.Prefetch`)."""
+    """What the slot's thread does during a run (`jobs.execution.prefetch.Prefetch`)."""
 
     time_slice: TimeSlice | None
 
@@ -274,7 +274,7 @@ class RunHook(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A prefetched run: made completely, and not sent yet."""
+    """A run, made and not sent yet."""
 
     run: AttemptRun
     prefetch: RunHook
@@ -292,7 +292,7 @@ class Claimed:
     job: the row's `OF_JOB`, and its payload (None when adopted).
     ran_seconds: for how long an adopted attempt ran before.
     must_wait: nothing is sent before the start is durable.
-    ready: the run of a prefetched attempt, made while the slot's current run goes on.
+    ready: of a prefetched attempt: its run, made while the slot's current run goes on.
     """
 
     fleet: str
@@ -301,7 +301,7 @@ class Claimed:
     job: Mapping[str, Any]
     spec: ModelSpec
     endpoint: Endpoint
-    started: WrittenStart | None
+    started: StartCommit | None
     remote_id: str | None = None
     ran_seconds: float = 0.0
     must_wait: bool = False

@@ -1,4 +1,4 @@
-"""Moves of attempts and of the jobs they run: accepted, taken over, ended."""
+"""Moves of attempts and of the jobs they run: started, accepted, taken over, ended."""
 
 from __future__ import annotations
 
@@ -51,8 +51,9 @@ _faults = statements.Read(
         faults=Count("pk"),
     )
 )
-_SAID_AT_ONCE = 200
-"""No transaction holds more of one job's events than this (`jobs.execution.group_commit.MAX_BATCH`)."""
+_LAST_EVENTS = 200
+"""Events that are searched for a repeated one: more than a transaction holds
+(`jobs.execution.group_commit.MAX_BATCH`)."""
 
 
 class StartOutcome(StrEnum):
@@ -209,17 +210,17 @@ def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at:
 
 
 def note_progress(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime) -> bool:
-    """What a run says of itself before its end (`progress`, `partial`), while it is the job's. at: when it
-    said so; by this and its data it is known again where a COMMIT's reply was lost."""
+    """Log the run's progress or partial output, while the run is the job's. at: when it came; by this and its
+    data the event is recognised where a COMMIT's reply was lost."""
     job = lock_job(ref.job_id)
     attempt = read_attempt(ref.attempt_id)
     if job is None or attempt is None or attempt.epoch != ref.epoch or job.live_attempt != ref.attempt_id:
         return False
-    told = {"attempt": job.attempts_made, **data}
+    progress = {"attempt": job.attempts_made, **data}
     write_out()
-    recent = Event.objects.filter(job_id=job.id, seq__gt=job.event_seq - _SAID_AT_ONCE, type=kind, at=at)
-    if told not in recent.values_list("data", flat=True):
-        log_event(job, kind, at, told)
+    recent = Event.objects.filter(job_id=job.id, seq__gt=job.event_seq - _LAST_EVENTS, type=kind, at=at)
+    if progress not in recent.values_list("data", flat=True):
+        log_event(job, kind, at, progress)
     return True
 
 

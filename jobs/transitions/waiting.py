@@ -20,8 +20,8 @@ WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
 
 @dataclass(slots=True)
 class Ended:
-    """won: this call ended the job's attempt, or the job that has none. job: its row as committed (without
-    payload). callback_id: the outbox row to deliver now. quarantined: its slot must not be given out."""
+    """won: this call wrote the end, of an attempt or of a job without one. job: its row as committed (without
+    payload); callback_id: the outbox row to deliver now. quarantined: its slot must not be given out."""
 
     won: bool
     job: Job | None = None

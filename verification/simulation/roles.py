@@ -16,7 +16,7 @@ from gpus.protocol import Lease
 from gpus.registry import processes
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.gpu_worker import WATCH_SECONDS, GpuWorker
-from jobs.execution.group_commit import MAX_BATCH, AfterCommit, GroupCommitWriter, Write
+from jobs.execution.group_commit import MAX_BATCH, AfterCommit, Again, GroupCommitWriter, Write
 from jobs.execution.presence import Presence
 from jobs.execution.row_prefetch import GATHER_SECONDS
 from jobs.ports import Ports
@@ -40,8 +40,11 @@ KEPT_SECONDS = 8.0
 class FiberWriter(GroupCommitWriter):
     """The group commit with a fiber in place of its thread."""
 
-    def __init__(self, after_commit: AfterCommit, scheduler: Scheduler, process: Process) -> None:
-        super().__init__(after_commit, turn=nullcontext())  # a lock would stop all fibers of the thread
+    def __init__(
+        self, after_commit: AfterCommit, again: Again, scheduler: Scheduler, process: Process
+    ) -> None:
+        # a lock would stop all fibers of the thread
+        super().__init__(after_commit, again, turn=nullcontext())
         self._scheduler, self._process = scheduler, process
         self._filled = Event(scheduler)
 
@@ -100,7 +103,9 @@ class FiberWorker(GpuWorker):
 
     def __init__(self, ports: Ports, scheduler: Scheduler, process: Process) -> None:
         super().__init__(
-            ports, name=process.name, writer=lambda after: FiberWriter(after, scheduler, process)
+            ports,
+            name=process.name,
+            writer=lambda after, again: FiberWriter(after, again, scheduler, process),
         )
         self._scheduler, self._process = scheduler, process
         self._told = Event(scheduler)
@@ -182,7 +187,11 @@ class WorkerRole:
         self.worker = FiberWorker(ports, scheduler, process)
         if is_present:
             self.worker.presence = FiberPresence(
-                ports, scheduler, process, ProcessRow.Kind.GPU, ready=self.worker.starts.ready_switches
+                ports,
+                scheduler,
+                process,
+                ProcessRow.Kind.GPU,
+                ready=self.worker.switch_readiness.ready_switches,
             )
         self._scheduler = scheduler
         self.worker.start()

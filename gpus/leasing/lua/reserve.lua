@@ -1,5 +1,5 @@
 -- Why: prefetch: claims the next job of a slot while its short job still runs. A second call with the same attempt
---   returns the same. Caller: jobs/execution/slot_loop.py.
+--   returns the same. Caller: jobs/execution/prefetch.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, generation, heads, held, kept,
 --   leases, line, marks, models, paid, parked, parked_depth, pool, rebuild, running, server, serving, since, slot,
 --   states, tenants, turn, waits

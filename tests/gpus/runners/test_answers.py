@@ -9,7 +9,7 @@ import pytest
 from gpus.errors import BadInput, GpuError, GpuFault, RunFailed
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, StillRunning
-from gpus.runners.http_runner import read_cancel, read_news, read_poll, read_start
+from gpus.runners.http_runner import read_cancel, read_poll, read_progress, read_start
 from gpus.runners.json_body import Unreadable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -81,7 +81,7 @@ def test_what_the_protocol_does_not_know_is_a_failed_run(body):
 
 
 @pytest.mark.parametrize("word", ["failed", "error", "cancelled"])
-@pytest.mark.parametrize("read", [start, read_news])
+@pytest.mark.parametrize("read", [start, read_progress])
 def test_a_failed_run_says_why(word, read):
     with pytest.raises(RunFailed, match="no luck"):
         read({"status": word, "error": "no luck"})
@@ -101,7 +101,7 @@ def test_a_failed_run_says_why(word, read):
 )
 def test_a_failure_has_the_price_of_its_cause(body, error):
     with pytest.raises(error) as raised:
-        read_news({"status": "failed", **body})
+        read_progress({"status": "failed", **body})
     assert type(raised.value) is error
 
 
@@ -110,12 +110,12 @@ def test_a_failure_has_the_price_of_its_cause(body, error):
 )
 def test_a_failures_traceback_is_kept_apart_from_its_text(body):
     with pytest.raises(GpuError) as raised:
-        read_news({"status": "failed", "traceback": "x" * 9000 + "Traceback: deep inside", **body})
+        read_progress({"status": "failed", "traceback": "x" * 9000 + "Traceback: deep inside", **body})
     assert "deep inside" not in raised.value.message
     assert raised.value.detail.endswith("xTraceback: deep inside")
     assert len(raised.value.detail) == 3000
     with pytest.raises(GpuError) as raised:
-        read_news({"status": "failed", "traceback": {"not": "a text"}, **body})
+        read_progress({"status": "failed", "traceback": {"not": "a text"}, **body})
     assert raised.value.detail == ""
 
 
@@ -152,7 +152,7 @@ def test_a_poll_of_another_shape_ends_the_run(body):
 
 def test_a_pushed_error_is_a_failure():
     with pytest.raises(RunFailed, match="boo"):
-        read_news({"error": "boo"})
+        read_progress({"error": "boo"})
 
 
 @pytest.mark.parametrize(

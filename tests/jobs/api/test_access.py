@@ -11,9 +11,9 @@ from django.urls import URLPattern, URLResolver, get_resolver
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+import jobs.ports
 from foundation import ttl_cache
 from gpus.models import ModelConfig
-from jobs import ports as wiring
 from jobs.api import authentication
 from jobs.models import ApiKey
 from jobs.operations.tenants import create_key, revoke_key
@@ -115,7 +115,7 @@ def test_a_revoked_key_stops_working_when_the_memory_ends(
     forget_keys()
     assert acme.client.get("/api/v1/queue/jobs").status_code == 200
     revoke_key(ApiKey.objects.get())
-    now[0] += wiring.KEEP_KEY_SECONDS
+    now[0] += jobs.ports.KEEP_KEY_SECONDS
     problem(acme.client.get("/api/v1/queue/jobs"), 401, "invalid_key")
 
 
@@ -128,9 +128,9 @@ def test_an_expired_key_is_bad(acme: Account, anonymous: APIClient) -> None:
 
 @pytest.mark.usefixtures("all_remembered")
 def test_a_remembered_key_costs_no_query(acme: Account, django_assert_num_queries: object) -> None:
-    authentication.principal_of_key(acme.key, wiring.production_ports())
+    authentication.principal_of_key(acme.key, jobs.ports.production_ports())
     with django_assert_num_queries(0):  # type: ignore[operator]
-        assert authentication.principal_of_key(acme.key, wiring.production_ports()) is not None
+        assert authentication.principal_of_key(acme.key, jobs.ports.production_ports()) is not None
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from django.db import OperationalError
 from django.utils import timezone
 from rest_framework.test import APIClient
 
+import jobs.ports
 from gpus.models import AuditEntry, ModelConfig
-from jobs import ports as wiring
 from jobs.api import authentication
 from jobs.models import ApiKey, Event, Job
 from jobs.operations.api_keys import LONGEST_LIFE, create_key, rotate_key
@@ -153,7 +153,7 @@ def test_the_last_use_is_noted_once_a_minute(
     assert noted is not None
     forget_keys()
     with django_assert_num_queries(1):
-        authentication.principal_of_key(acme.key, wiring.production_ports())
+        authentication.principal_of_key(acme.key, jobs.ports.production_ports())
     ApiKey.objects.update(last_used_at=noted - timedelta(seconds=61))
     forget_keys()
     acme.client.get(JOBS)

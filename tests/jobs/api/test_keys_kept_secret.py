@@ -12,9 +12,9 @@ import structlog
 from django.db import OperationalError
 from rest_framework.test import APIClient
 
+import jobs.ports
 from dispatcher_project.logging import hide_tokens, logging_config
 from foundation.texts import hide_keys
-from jobs import ports as wiring
 from jobs.api import authentication
 from jobs.events import stream
 from jobs.models import ApiKey
@@ -132,6 +132,6 @@ def test_the_use_of_a_key_is_noted_outside_any_transaction_and_once_a_minute(
 
 def test_every_stream_asks_again_or_ends_within_a_minute() -> None:
     """Of one that a revoked key holds; what was remembered of it adds two seconds."""
-    remembered = wiring.KEEP_KEY_SECONDS
+    remembered = jobs.ports.KEEP_KEY_SECONDS
     assert stream.CHECK_SECONDS + stream.KEEP_ALIVE_SECONDS + remembered <= 60
     assert stream.STREAM_SECONDS + stream.QUIET_SECONDS + stream.REST_SECONDS + remembered <= 60

@@ -11,6 +11,7 @@ import requests
 from django.db import connection
 from django.urls import resolve
 
+import jobs.ports
 from dispatcher_project import asgi
 from dispatcher_project.web.protocol import GONE_KEY
 from dispatcher_project.web.request_bodies import ClientGone
@@ -25,7 +26,6 @@ from dispatcher_project.web.tenant_shares import (
     holder_of,
 )
 from foundation.http_api.json_body import LATER_KEY
-from jobs import ports as wiring
 from jobs.api import authentication, refusals
 from jobs.api.unknown import unknown_route
 from jobs.reports import counters
@@ -56,7 +56,7 @@ def test_a_request_counts_for_the_tenant_of_a_known_key_else_for_its_address(acm
     forget_keys()
     bearer = f"Bearer {acme.key}"
     assert holder_of(scope_of(bearer)) == "address 10.0.0.1", "anybody can send somebody's prefix"
-    assert authentication.principal_of_header(bearer, wiring.production_ports()) is not None
+    assert authentication.principal_of_header(bearer, jobs.ports.production_ports()) is not None
     assert holder_of(scope_of(bearer)) == f"tenant {acme.tenant.pk}"
     assert holder_of(scope_of(bearer[:-1] + "x")) == "address 10.0.0.1"
     assert holder_of({"headers": [], "client": None}) == "address "

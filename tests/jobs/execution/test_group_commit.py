@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, connections
 
-from gpus.runners.json_body import TURN
+from foundation.turn import TURN
 from jobs.execution import group_commit
 from jobs.execution.group_commit import GroupCommitWriter, Write, write_batch
 from jobs.models import Tenant
@@ -261,8 +261,8 @@ def test_what_was_confirmed_lately_is_written_again_first_after_the_database_fai
         return real(batch)
 
     monkeypatch.setattr(group_commit, "write_batch", fails_at_first)
-    writer = GroupCommitWriter(lambda outcomes: None)
-    writer.again = lambda: [Write(lambda: order.append("confirmed"))]
+    confirmed = Write(lambda: order.append("confirmed"))
+    writer = GroupCommitWriter(lambda outcomes: None, lambda: [confirmed])
     done = [writer.submit(lambda: order.append("next"))]
     writer.start()
     try:

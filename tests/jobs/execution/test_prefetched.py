@@ -13,7 +13,7 @@ from gpus.models import ModelConfig
 from gpus.protocol import Lease, LeaseRef
 from gpus.runners.base import Accepted, RunRequest
 from jobs.domain.states import JobState
-from jobs.execution import claiming, follow_ups
+from jobs.execution import claiming, follow_ups, prefetch
 from jobs.execution.worker_state import Claimed
 from jobs.models import Job
 from jobs.operations import jobs as operate
@@ -279,14 +279,15 @@ def test_a_reservation_without_an_answer_is_found_when_its_worker_stops(hands: H
 
 def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatch) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
-    real = claiming._read
+    real = prefetch.read_claimed
 
     def broken(worker: object, fleet: str, leases: object, lease: Lease) -> Claimed | None:
         if lease.job_id == second.id:
             raise RuntimeError("a secret that can't be read")
         return real(worker, fleet, leases, lease)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(claiming, "_read", broken)
+    for module in (prefetch, claiming):
+        monkeypatch.setattr(module, "read_claimed", broken)
     waiting = []
     hands.gpu.on_start = lambda run: waiting.append(hands.waiting())
     run_first(hands)

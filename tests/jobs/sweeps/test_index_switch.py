@@ -22,7 +22,7 @@ from gpus.protocol import FIRST_LAYOUT, Lease, ReleaseMode
 from gpus.registry import processes
 from gpus.registry.layouts import IndexGate, Layouts, read_index_states
 from jobs.execution.presence import Presence
-from jobs.execution.worker_state import WrittenStarts
+from jobs.execution.worker_state import SwitchReadiness
 from jobs.models import Attempt, Job
 from jobs.operations import index_switch
 from jobs.operations.index_switch import begin_switch, cancel_switch, continue_switch
@@ -504,17 +504,17 @@ def test_a_worker_is_ready_once_the_index_is_closed_and_all_it_holds_is_written(
     world.server()
     world.job()
     lease = world.claim(written=False)
-    starts = WrittenStarts(upgrade.old.ports, lambda fleet: [lease.ref])
-    assert starts.ready_switches() == {}
+    readiness = SwitchReadiness(upgrade.old.ports, lambda fleet: [lease.ref])
+    assert readiness.ready_switches() == {}
     switch = upgrade.begin()
     upgrade.old.ports.layouts.refresh()
-    assert starts.ready_switches() == {}  # not closed
+    assert readiness.ready_switches() == {}  # not closed
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
-    assert starts.ready_switches() == {}  # not written
+    assert readiness.ready_switches() == {}  # not written
     world.start(lease)
-    with starts.claiming():
-        assert starts.ready_switches() == {}
-    assert starts.ready_switches() == {upgrade.fleet: switch}
+    with readiness.claim_under_way():
+        assert readiness.ready_switches() == {}
+    assert readiness.ready_switches() == {upgrade.fleet: switch}
 
 
 def test_presence_says_at_once_what_changed(upgrade: Upgrade) -> None:

@@ -1,0 +1,172 @@
+"""Slot prefetch: a slot's next job is reserved and made ready while its current run is on the GPU.
+
+The prefetched job is the follower of the current run's lease (`jobs.execution.slot_loop`). A worker's
+prefetched jobs are kept in `jobs.execution.worker_state.PrefetchedJobs`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import structlog
+
+from foundation.ids import new_id
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.contract import Leases
+from gpus.protocol import Lease, ReleaseMode
+from gpus.runners.registry import is_polled
+from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.claiming import make_run, read_claimed, write_start
+from jobs.execution.completion import RunEnd
+from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
+
+log = structlog.get_logger()
+
+
+class Prefetch:
+    """The prefetch of one run. The run's runner calls it once the request is sent, or while its connection is
+    opened.
+
+    deferred_end: the end of the slot's previous run, until Redis and the database are told of it. time_slice:
+    of the thread; None: prefetch nothing.
+    """
+
+    def __init__(self, worker: WorkerState, claimed: Claimed) -> None:
+        self.deferred_end: RunEnd | None = None
+        self.time_slice: TimeSlice | None = None
+        self._worker, self._claimed = worker, claimed
+        self._is_done = False
+
+    def __call__(self) -> None:
+        """Release the deferred end and prefetch. Never raises: a failure here must not fail the run."""
+        try:
+            with self._worker.switch_readiness.claim_under_way():
+                self._do(claims_ahead=True)
+        except Exception:
+            log.exception("meanwhile_broke", job_id=self._claimed.lease.job_id)
+
+    def defer_end(self, ended: RunEnd) -> None:
+        """Take over the end of the slot's previous run, to be released once this run is sent, or while its
+        connection is opened."""
+        self.deferred_end = ended
+
+    def finish_deferred(self) -> None:
+        """Release a deferred end that is still held: the run ended before its runner called this object."""
+        self._do(claims_ahead=False)
+
+    def _do(self, *, claims_ahead: bool) -> None:
+        if self._is_done:
+            return
+        worker, claimed, ended = self._worker, self._claimed, self.deferred_end
+        asked_at = worker.ports.clock.monotonic()
+        next_id = new_id() if claims_ahead and self._may_prefetch(asked_at) else None
+        self._is_done = True
+        self.deferred_end = None  # frees its result's memory while this run goes on
+        following = None
+        if ended is not None:
+            following = ended.release(
+                worker.completion, next_attempt_id=next_id, warm=worker.warm(), begun=claimed.lease
+            )
+            worker.completion.write_end(ended, gather=True)
+            write_start(worker, claimed)
+        elif next_id is not None and worker.prefetched.may_reserve(claimed.lease.pool, asked_at):
+            following = self._reserve(next_id)
+            if following is None:
+                worker.prefetched.mark_shallow(claimed.lease.pool, asked_at)
+        if following is not None:
+            prefetched = open_prefetched(worker, claimed, following, asked_at)
+            if prefetched is not None:
+                ready = make_ready(worker, prefetched)
+                now = worker.ports.clock.monotonic()
+                worker.prefetched.put(claimed.lease.attempt_id, replace(prefetched, ready=ready), now)
+        if ended is not None and next_id is not None:
+            slots = worker.busy()
+            worker.row_prefetch.request(
+                claimed.fleet, claimed.lease.pool, slots=slots, ran_seconds=ended.seconds
+            )
+
+    def _may_prefetch(self, now: float) -> bool:
+        claimed, worker, expected = self._claimed, self._worker, self._claimed.lease.estimate_seconds
+        return (
+            expected < worker.prefetched.short_seconds
+            and not is_polled(claimed.spec)
+            and not claimed.spec.at_most_once
+            and worker.may_claim()
+            and self.time_slice is not None
+            and not self.time_slice.is_over(now + expected, expected)
+        )
+
+    def _reserve(self, next_id: str) -> Lease | None:
+        worker, claimed = self._worker, self._claimed
+        try:
+            return claimed.leases.reserve(
+                claimed.lease.ref, worker=worker.name, next_attempt_id=next_id, warm=worker.warm()
+            )
+        except LeasingUnavailable as error:
+            log.info("nothing_claimed_ahead", slot=claimed.lease.slot, error=str(error))
+            worker.prefetched.note_unanswered(claimed.lease.attempt_id, next_id)
+            return None
+
+
+def make_ready(worker: WorkerState, claimed: Claimed) -> Ready:
+    prefetch = Prefetch(worker, claimed)
+    return Ready(make_run(worker, claimed, prefetch), prefetch)
+
+
+def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, end: RunEnd) -> bool:
+    """Let the prefetched run begin before the ended one is released; return False if it may not.
+
+    Only after a success without a remote id: then neither quarantine nor adoption can be pending on the slot.
+    The prefetched run takes over `end` and releases it once its own request is sent, or while its connection
+    is opened.
+    """
+    if (
+        prefetched.ready is None
+        or end.over.ending.error is not None
+        or run.remote_id is not None
+        or prefetched.must_wait
+        or not worker.runner_for(prefetched.spec).tells_meanwhile
+        or not worker.completion.keeper.begin(prefetched.lease.ref)
+    ):
+        return False
+    prefetched.ready.prefetch.defer_end(end)
+    return True
+
+
+def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
+    """Read the prefetched job's row and endpoint; give its lease back if it can't run.
+
+    asked_at: as for `open_lease`.
+    """
+    try:
+        claimed = read_claimed(worker, holder.fleet, holder.leases, lease)
+    except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
+        log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
+        _return_prefetched(worker, holder.leases, lease)
+        return None
+    if claimed is not None:
+        worker.completion.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
+    return claimed
+
+
+def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lease) -> None:
+    """Drop a prefetched job: its holder's release removes it from the slot, and its ticket is pushed
+    again."""
+    if prefetched is not None:
+        worker.completion.keeper.forget(prefetched.lease.ref)
+        worker.completion.push_after(holder.ref, prefetched.lease.job_id)
+
+
+def return_overdue_prefetched(worker: WorkerState) -> None:
+    """Give back prefetched jobs that waited too long, since another slot may be free sooner; all of them
+    while the index is being switched (the watcher calls it)."""
+    now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
+    for prefetched in worker.prefetched.overdue(now):
+        _return_prefetched(worker, prefetched.leases, prefetched.lease)
+
+
+def _return_prefetched(worker: WorkerState, leases: Leases, lease: Lease) -> None:
+    worker.completion.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
+    worker.completion.keeper.forget(lease.ref)
+    worker.completion.push_after(lease.ref, lease.job_id)
