@@ -107,7 +107,9 @@ def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
     first asks for them."""
     from jobs import ports
 
-    monkeypatch.setattr(ports, "production_ports", lru_cache(maxsize=1)(ports.production_ports.__wrapped__))
+    make = getattr(ports.production_ports, "__wrapped__", None)
+    if make is not None:  # else a fixture of a wider scope has put its own in their place
+        monkeypatch.setattr(ports, "production_ports", lru_cache(maxsize=1)(make))
 
 
 @pytest.fixture

@@ -108,12 +108,13 @@ def main() -> None:
     from dispatcher_project.celery_transport import ordered_stop, run
     from gpus.leasing.clock import AgreedClocks
     from gpus.protocol import SystemClock
+    from gpus.registry.cache import RegistryCache
     from jobs import ports
 
     run.HEARTBEAT_SECONDS = 0.5
     if last := os.environ.get("STAND_IN_LAST_SECONDS"):
         ordered_stop.LAST_SECONDS = float(last)
-    nothing: Any = types.SimpleNamespace(clock=SystemClock(), clocks=AgreedClocks())
+    nothing: Any = types.SimpleNamespace(clock=SystemClock(), clocks=AgreedClocks(), registry=RegistryCache())
     ports.production_ports = lambda: nothing  # type: ignore[assignment,return-value]
     run.presence_of = lambda queues: types.SimpleNamespace(start=lambda: None, stop=lambda: None)
 
