@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar, overload
+
+from django.db import transaction
+from django.db.models import Model
+from django.db.models.signals import post_delete, post_save
 
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
@@ -47,10 +51,27 @@ class TtlCache(Generic[Key, Found]):
         known = self._found.get(key)
         return known[1] if known is not None and known[0] > time.monotonic() else None
 
-    def clear(self, **_: object) -> None:
-        """Also as a receiver of Django's signals."""
+    def clear(self) -> None:
         with self._lock:
             self._found = {}
+
+
+class RowCache(TtlCache[Key, Found]):
+    """Values read from rows of these models: a change by this process is seen at once. What changes rows
+    without their `save` or `delete` calls `rows_changed`."""
+
+    def __init__(
+        self, seconds: float | Callable[[], float], *, max_entries: int, of: Iterable[type[Model]]
+    ) -> None:
+        super().__init__(seconds, max_entries=max_entries)
+        for model in of:  # signals hold their receivers weakly
+            post_save.connect(self.rows_changed, sender=model)
+            post_delete.connect(self.rows_changed, sender=model)
+
+    def rows_changed(self, **_: object) -> None:
+        """Clear before the commit for the transaction that changed a row, and after it for all others."""
+        self.clear()
+        transaction.on_commit(self.clear)
 
 
 class AdaptiveTtlValue(Generic[Found]):

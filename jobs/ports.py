@@ -12,12 +12,10 @@ from typing import Any, TypeVar
 
 import structlog
 from django.conf import settings
-from django.db import transaction
-from django.db.models.signals import post_save
 from django.utils.module_loading import import_string
 
 from foundation.foreign_schema import SchemaProcesses
-from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, TtlCache
+from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, RowCache, TtlCache
 from gpus.errors import LeasingUnavailable
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
@@ -78,27 +76,20 @@ class RedisRest:
         return answer
 
 
-@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class LimitCaches:
     """What a process has read lately of its tenants' limits (`jobs.limits`).
 
     limits: by tenant. used_seconds: GPU-seconds, by tenant and day. free_places: in queues, by limit.
     """
 
-    limits: TtlCache[int, Any] = field(default_factory=lambda: TtlCache(1.0, max_entries=20_000))
+    limits: RowCache[int, Any] = field(
+        default_factory=lambda: RowCache(1.0, max_entries=20_000, of=(Tenant,))
+    )
     used_seconds: TtlCache[tuple[int, datetime], float] = field(
         default_factory=lambda: TtlCache(2.0, max_entries=10_000)
     )
     free_places: FreePlaces = field(default_factory=FreePlaces)
-
-    def __post_init__(self) -> None:
-        """A change by this process is seen at once. Signals hold their receivers weakly."""
-        post_save.connect(self._forget, sender=Tenant)
-
-    def _forget(self, **_: object) -> None:
-        """Before the commit for the transaction that changed a limit, after it for all others."""
-        self.limits.clear()
-        transaction.on_commit(self.limits.clear)
 
     def clear(self) -> None:
         self.limits.clear()

@@ -97,8 +97,7 @@ def type_of(field: models.Field[Any, Any]) -> Any:
 
 def schema_of(field: models.Field[Any, Any]) -> dict[str, Any]:
     """A field's type and rules as JSON Schema."""
-    schema: dict[str, Any] = json_schema(type_of(field))
-    return schema
+    return json_schema(type_of(field))
 
 
 def options() -> dict[str, Any]:

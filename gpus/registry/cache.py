@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.db.models.signals import post_delete, post_save
 from django.dispatch import Signal
 
-from foundation.ttl_cache import TtlCache
+from foundation.ttl_cache import RowCache
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.registry import queries
@@ -24,11 +23,10 @@ class RegistryCache:
     `jobs.ports.Ports`."""
 
     def __init__(self) -> None:
-        self._found: TtlCache[tuple[str, ...], Any] = TtlCache(lambda: KEEP_SECONDS, max_entries=20_000)
-        rows_changed.connect(self._found.clear)  # signals hold their receivers weakly
-        for model in (ModelConfig, Placement, Pool, Server):
-            post_save.connect(self._found.clear, sender=model)
-            post_delete.connect(self._found.clear, sender=model)
+        self._found: RowCache[tuple[str, ...], Any] = RowCache(
+            lambda: KEEP_SECONDS, max_entries=20_000, of=(ModelConfig, Placement, Pool, Server)
+        )
+        rows_changed.connect(self._found.rows_changed)
 
     def model_spec(self, name: str) -> ModelSpec | None:
         return self._found.get(("model", name), lambda: queries.model_spec(name))  # type: ignore[no-any-return]

@@ -29,7 +29,7 @@ class Capacity:
         self._failing: set[str] = set()
         self._most: dict[str, int] = {}
         """By fleet: how many more jobs of the tenant may run there, in all its pools."""
-        self._waits: dict[str, float] = {}
+        self._waits: dict[tuple[str, object], float] = {}
         pools: dict[str, list[str]] = defaultdict(list)
         for model in sorted({one.body.model for one in requests if self._is_asked(one)}):
             spec = ports.registry.model_spec(model)
@@ -69,18 +69,19 @@ class Capacity:
         if self._most.get(self._fleet_of(model), 1) <= 0:
             return TenantRunningFull(
                 "The tenant runs as many jobs as it may.",
-                retry_after_seconds=self._wait("", tenant_id=self._tenant_id),
+                retry_after_seconds=self._wait(tenant_id=self._tenant_id),
             )
         if self._spare[model] <= 0:
-            wait = self._wait(model, model=model)
+            wait = self._wait(model=model)
             return Busy(f"No slot is free for {model!r} now.", retry_after_seconds=wait)
         return None
 
-    def _wait(self, name: str, **of: object) -> float:
+    def _wait(self, **of: object) -> float:
         """Until a job of these ends; read once, as a batch may be refused a thousand times."""
-        if name not in self._waits:
-            self._waits[name] = seconds_until_one_ends(self._ports.clock.now(), **of)
-        return self._waits[name]
+        (which,) = of.items()
+        if which not in self._waits:
+            self._waits[which] = seconds_until_one_ends(self._ports.clock.now(), **of)
+        return self._waits[which]
 
     def take(self, request: SubmitRequest) -> None:
         """The request was accepted: the next one finds a slot less, whoever of the two asked."""

@@ -15,7 +15,7 @@ from django.db import connection
 
 from foundation import ids
 from foundation.secrets import encrypt
-from foundation.ttl_cache import TtlCache
+from foundation.ttl_cache import RowCache, TtlCache
 from gpu_host.node import runs
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
@@ -212,8 +212,8 @@ class World:
             parallel_probes=1,
             after=partial(self._after, process),
             limit_caches=LimitCaches(  # by no clock but ours
-                limits=TtlCache(lambda: 1e9, max_entries=1000),
-                used_seconds=TtlCache(lambda: 0.0, max_entries=1000),
+                limits=RowCache(1e9, max_entries=1000, of=(Tenant,)),
+                used_seconds=TtlCache(0.0, max_entries=1000),
             ),
         )
 

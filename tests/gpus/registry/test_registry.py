@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import ValidationError
+from django.db import transaction
 from django.utils import timezone
 
 from foundation import ttl_cache
@@ -274,6 +275,21 @@ def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.Mon
     assert spec is not None
     assert spec.max_retries == 50
     monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now + cache.KEEP_SECONDS + 0.1)
+    spec = registry.model_spec("flux")
+    assert spec is not None
+    assert spec.max_retries == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_that_is_read_while_its_change_commits_is_not_kept() -> None:
+    pool = Pool.objects.create(name="flux")
+    config = ModelConfig.objects.create(name="flux", pool=pool, max_retries=50)
+    registry = cache.RegistryCache()
+    before = config.spec
+    with transaction.atomic():
+        config.max_retries = 1
+        config.save()
+        registry._found.get(("model", "flux"), lambda: before)  # as another thread reads it
     spec = registry.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 1

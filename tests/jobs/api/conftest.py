@@ -10,7 +10,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from dispatcher_project.web import response_deadline
-from foundation.ttl_cache import TtlCache
+from foundation.ttl_cache import RowCache, TtlCache
 from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
@@ -51,8 +51,8 @@ class World:
     )
     limit_caches: LimitCaches = field(
         default_factory=lambda: LimitCaches(
-            limits=TtlCache(lambda: 3600.0, max_entries=1000),
-            used_seconds=TtlCache(lambda: 0.0, max_entries=1000),
+            limits=RowCache(3600.0, max_entries=1000, of=(Tenant,)),
+            used_seconds=TtlCache(0.0, max_entries=1000),
         )
     )
 
