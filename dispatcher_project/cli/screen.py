@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 UNLIMITED = 1_000_000
-"""Columns of what is no terminal."""
+"""The width, in columns, of an output that is no terminal."""
 
 
 def takes_colours(out: TextIO) -> bool:
@@ -89,7 +89,7 @@ def table(
 
 
 def indented(mark: tuple[str, str], lines: Iterable[Text], columns: int) -> Table:
-    """The mark in front, the lines beside it; what is too long for the terminal goes on below them."""
+    """A mark, and the lines to the right of it; a line that is too long wraps below itself."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2, 0, 0))

@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 from jobs.models import Tenant
 
 OPERATORS = "operator"
-"""The tenant that `up` makes for whoever runs it."""
+"""The name of the tenant that `up` creates for the operator."""
 
 
 def tenant_named(name: str | None) -> Tenant:

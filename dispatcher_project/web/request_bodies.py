@@ -155,7 +155,7 @@ class RequestBody:
 
 class Arriving(Protocol):
     def give_up(self) -> None:
-        """Its client is told that it took too long."""
+        """Answer 408: the body did not arrive in time."""
 
 
 class BodyBudget:

@@ -187,7 +187,7 @@ def put_all(rows: Sequence[Model]) -> None:
 
 
 def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
-    """Writes these fields (no relations) of rows of one kind that were read; what is gone stays gone."""
+    """Update these fields (no relations) of rows of one model; a row that is deleted by now is skipped."""
     if not rows:
         return
     model, database = type(rows[0]), this_database()

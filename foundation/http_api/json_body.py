@@ -334,7 +334,7 @@ def whole(value: Any) -> Any:
 
 
 def read_time(text: str) -> datetime | None:
-    """In UTC; None for what is no time with a zone, or lies beyond the calendar."""
+    """Return the time in UTC; None if the text is no time, has no zone, or is out of datetime's range."""
     try:
         parsed = parse_datetime(text)
         if parsed is None or parsed.tzinfo is None:

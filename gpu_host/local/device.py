@@ -93,8 +93,8 @@ def no_processes() -> Collection[int]:
 
 
 class PortableGauge:
-    """The machine's memory where there is no ``/proc`` (macOS): what is resident, by `ps`, so pages that
-    processes share are counted for each. Raises OSError if `ps` does not answer."""
+    """Memory of a machine without ``/proc`` (macOS): the resident sizes that `ps` prints. Shared pages count
+    once per process. Raises OSError if `ps` does not answer."""
 
     def read(self, session: int | None) -> Memory:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / MIB

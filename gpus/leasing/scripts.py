@@ -406,7 +406,7 @@ def with_local_names(code: str) -> str:
     `redis_call` of `redis.call`. Looked up at every use they took 4 % of a release-and-claim's instructions.
 
     code: includes and scripts as `MODULE` and `FUNCTION` write them. Redis shows globals to a library only
-    once it is loaded: what is called first calls `bind_globals`."""
+    once it is loaded: each function of the library calls `bind_globals` first."""
     names = sorted(set(_GLOBAL.findall(code)))
     head = _HEAD.format(globals=", ".join(names), locals=", ".join(map(_local, names)))
     return head + _GLOBAL.sub(lambda use: _local(use[0]), _CHUNK.sub(_with_imports, code))
