@@ -16,8 +16,8 @@ WITHOUT_SECRETS = (
     *("help", "--help", "-h", "version", "--version", "gpu_node", "gpu_check"),
     *("makemigrations", "write_docs"),
 )
-"""Commands that touch no stored secret: a GPU box needs no key of the dispatcher, nor does a checkout whose
-sources are written."""
+"""Commands that touch no stored secret: a GPU box needs no key of the dispatcher, nor do the commands that
+only write files of the checkout."""
 
 EXTRAS = {"test": ("dev", "supply"), "supply": ("supply",)}
 """What a command needs of pyproject.toml's optional dependencies."""

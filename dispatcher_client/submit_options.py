@@ -27,7 +27,7 @@ class SubmitOptions(TypedDict, total=False):
 
 
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
-    """Each one's, to a command line."""
+    """Add one argument per option."""
     parser.add_argument(
         "--callback-url",
         help="Is sent a signed POST (Standard Webhooks) when the job is over.",
@@ -88,7 +88,7 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
 
 
 def json_value(text: str) -> Any:
-    """Of an argument that holds JSON; - reads it from stdin."""
+    """The value of an argument that holds JSON; - reads it from stdin."""
     try:
         return json.loads(sys.stdin.read() if text == "-" else text)
     except ValueError as error:

@@ -1,5 +1,5 @@
-"""A lock of the process between its commits and its large answers: reading one holds the interpreter for as
-long as a second, for which no transaction may be open."""
+"""A lock of the process between its commits and its large answers: parsing a large answer holds the
+interpreter for up to a second, and no transaction may be open meanwhile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import TracebackType
 
 
 class Turn:
-    """A lock that is taken in the order in which it was asked for. Not by a thread that has it already."""
+    """A lock that is taken in the order in which it was asked for. Not reentrant."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

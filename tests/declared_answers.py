@@ -12,17 +12,14 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-
-@cache
-def _adapter(name: str, declared: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(declared)
+_adapter = cache(TypeAdapter)
 
 
 def differs(declared: Any, data: Any) -> str:
     """What is wrong with an answer; empty: nothing. Reading it drops undeclared fields."""
     answer = json.loads(JSONRenderer().render(data))
     try:
-        read = _adapter(declared.__name__, declared).validate_python(answer, strict=True)
+        read = _adapter(declared).validate_python(answer, strict=True)
     except ValueError as error:
         return str(error)
     return "" if read == answer else f"declared: {read}\nanswered: {answer}"

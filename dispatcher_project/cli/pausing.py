@@ -43,14 +43,8 @@ class PauseCommand(TerminalCommand):
                  "mirrored": changed.mirrored}
             )  # fmt: skip
             return None
-        now = "is paused" if self.pauses else "is not paused"
-        if changed.changed:
-            now = "paused" if self.pauses else "resumed"
-            self.print(f"{what} {now}")
-        else:
-            self.print(
-                f"{what} {now} already: nothing changed" if self.pauses else f"{what} {now}: nothing changed"
-            )
+        done, already = ("paused", "is paused already") if self.pauses else ("resumed", "is not paused")
+        self.print(f"{what} {done}" if changed.changed else f"{what} {already}: nothing changed")
         if not changed.mirrored:
             self.print("Redis is away: the change takes effect once Redis is back")
         return None

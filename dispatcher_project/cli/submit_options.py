@@ -1,9 +1,8 @@
-"""The options of a submit, made from the fields of its body: for `manage.py submit`, and as a module of
-dispatcher_client, which imports nothing else of this repository."""
+"""The source of `dispatcher_client/submit_options.py`: the options of a submit, made from the fields of its
+body. `manage.py submit` uses them too. The client imports nothing else of this repository."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import textwrap
 from collections.abc import Iterator
@@ -39,7 +38,7 @@ class Option:
 
     @property
     def help(self) -> str:
-        return str(self.schema.get("description", "May be repeated."))
+        return str(self.schema.get("description", "May be repeated." if "array" in self._types else ""))
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -61,7 +60,7 @@ class Option:
 
     @property
     def annotation(self) -> str:
-        """The type of what Python callers give; None is as good as nothing."""
+        """The type of what Python callers give; None means not given."""
         if self._choices:
             return f"Literal[{', '.join(json.dumps(one) for one in self._choices)}] | None"
         found = [_TYPES[name] for name in self._types]
@@ -83,25 +82,6 @@ def submit_options() -> list[Option]:
     """In the order of the body's fields."""
     properties = json_schema(BatchItem)["properties"]
     return [Option(name, schema) for name, schema in properties.items() if name not in _POSITIONAL]
-
-
-def add_submit_options(parser: argparse.ArgumentParser) -> None:
-    """Each one's, to a command line."""
-    known = {"int": int, "float": float, "json_value": json_value}
-    for option in submit_options():
-        found: dict[str, Any] = {
-            name: known[text] if text in known else json.loads(text)
-            for name, text in option.arguments.items()
-        }
-        parser.add_argument(option.flag, help=option.help, **found)
-
-
-def json_value(text: str) -> Any:
-    """Of an option that holds JSON."""
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
 
 
 def client_module() -> str:
@@ -127,12 +107,12 @@ def client_module() -> str:
             "",
             "",
             "def add_submit_options(parser: argparse.ArgumentParser) -> None:",
-            '    """Each one\'s, to a command line."""',
+            '    """Add one argument per option."""',
             *(line for option in submit_options() for line in _add_argument(option)),
             "",
             "",
             "def json_value(text: str) -> Any:",
-            '    """Of an argument that holds JSON; - reads it from stdin."""',
+            '    """The value of an argument that holds JSON; - reads it from stdin."""',
             "    try:",
             '        return json.loads(sys.stdin.read() if text == "-" else text)',
             "    except ValueError as error:",

@@ -12,15 +12,13 @@ OPERATORS = "operator"
 
 def tenant_named(name: str | None) -> Tenant:
     """Without a name: the operators' own, or the only one. Raises CommandError with the names there are."""
-    known = {tenant.name: tenant for tenant in Tenant.objects.all()}
-    if name is None:
-        name = OPERATORS if OPERATORS in known else next(iter(known), "") if len(known) == 1 else None
-    if name is None or not known:
-        raise CommandError(
-            f"give --tenant: {', '.join(known)}"
-            if known
-            else "there is no tenant yet: `python3 manage.py create_key --tenant NAME` makes one"
-        )
-    if name not in known:
-        raise CommandError(f"no tenant is named {name}; there are {', '.join(known)}")
-    return known[name]
+    if name is not None and (found := Tenant.objects.filter(name=name).first()) is not None:
+        return found
+    names = list(Tenant.objects.values_list("name", flat=True))
+    if not names:
+        raise CommandError("there is no tenant yet: `python3 manage.py create_key --tenant NAME` makes one")
+    if name is not None:
+        raise CommandError(f"no tenant is named {name}; there are {', '.join(names)}")
+    if OPERATORS not in names and len(names) > 1:
+        raise CommandError(f"give --tenant: {', '.join(names)}")
+    return Tenant.objects.get(name=OPERATORS if OPERATORS in names else names[0])

@@ -140,7 +140,9 @@ def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
 
 def update(row: Model, fields: Sequence[str]) -> bool:
     """Writes these fields (no relations) of a row that was read; whether it is still there."""
-    return change(type(row), {name: getattr(row, name) for name in fields}, pk=row.pk)
+    database = this_database()
+    sql, plan = update_by_key_sql(database.vendor, type(row), tuple(fields))
+    return bool(execute(database, sql, columns([row], plan, database)))
 
 
 def change(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:

@@ -16,8 +16,11 @@ from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pool
 from gpus.registry.model_fields import read_fields
 
 
-def record(actor: str, action: str, target: str, **detail: Any) -> None:
-    """action: verb_noun, as the service is called. target: ``kind:name``, as in ``server:flux-1``."""
+def record(actor: str | None, action: str, target: str, **detail: Any) -> None:
+    """actor: None for a sweep, whose deeds are not recorded. action: verb_noun, as the service is called.
+    target: ``kind:name``, as in ``server:flux-1``."""
+    if actor is None:
+        return
     AuditEntry.objects.create(
         at=timezone.now(), actor=actor, action=action, target=target[:200], detail=detail
     )

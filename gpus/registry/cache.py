@@ -1,5 +1,5 @@
-"""What a process has read of the registry lately. A change by this process is seen at once, one by another
-process within two seconds."""
+"""What a process has read of the registry lately. A change by this process that is saved, deleted, or told by
+`rows_changed` is seen at once, any other within two seconds."""
 
 from __future__ import annotations
 

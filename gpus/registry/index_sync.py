@@ -138,8 +138,9 @@ _pools_of = statements.Read(lambda: Pool.objects.filter(fleet=value(Pool, "fleet
 _pool_named = statements.Read(lambda: Pool.objects.filter(name=value(Pool, "name")))
 _servers_of = statements.Read(lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")))
 _server_named = statements.Read(lambda: Server.objects.filter(name=value(Server, "name")))
-_server_of = statements.Read(
-    lambda: Server.objects.filter(name=value(Server, "name"), pool__fleet=value(Pool, "fleet"))
+_servers_of_named = statements.ReadAmong(
+    (Server, "name"),
+    rows=lambda names: Server.objects.filter(name__in=names, pool__fleet=value(Pool, "fleet")),
 )
 _servers_named = statements.ReadAmong(
     (Server, "name"), rows=lambda names: Server.objects.filter(name__in=names)
@@ -217,10 +218,10 @@ def _write_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple
     return wakes
 
 
-def forget_server(leases: Leases, name: str, *, fleet: str) -> tuple[Wakes, ...]:
-    """Tell the lease layer of a server that was removed. Returns the wakes of one that was registered again
-    meanwhile. Raises LeasingUnavailable."""
-    return _forget_servers(leases, {name}, partial(_server_of, name=name, fleet=fleet))
+def forget_servers(leases: Leases, names: AbstractSet[str], *, fleet: str) -> tuple[Wakes, ...]:
+    """Tell the lease layer of servers that were removed. Returns the wakes of those that were registered
+    again meanwhile. Raises LeasingUnavailable."""
+    return _forget_servers(leases, names, partial(_servers_of_named, sorted(names), fleet=fleet))
 
 
 def _forget_servers(

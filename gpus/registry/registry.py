@@ -22,7 +22,7 @@ from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import STARTED_HERE
 from gpus.registry.audit import models_before, note_change, note_changes, record
 from gpus.registry.cache import rows_changed
-from gpus.registry.index_sync import LeasesOf, forget_server, mirror
+from gpus.registry.index_sync import LeasesOf, forget_servers, mirror
 from gpus.registry.model_fields import RegistryRefused, defaults, read_fields, write_fields
 
 MAX_SLOTS = 1024
@@ -189,7 +189,7 @@ def remove_server(name: str, *, by: str, leases: LeasesOf) -> bool:
         record(by, "remove_server", f"server:{name}", pool=machine.pool_id, slots=machine.slots, **proven)
         machine.delete()
     try:
-        forget_server(leases(fleet), name, fleet=fleet)  # the fill counts the wakes, if there are any
+        forget_servers(leases(fleet), {name}, fleet=fleet)  # the fill counts the wakes, if there are any
     except LeasingUnavailable:
         return True  # rebuilding starts from the rows
     return True

@@ -100,7 +100,7 @@ async def stream_pulse(
 ) -> None:
     """Until the client leaves, or `stream_seconds`."""
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    await _send_text(send, f"retry: {RETRY_MS}\n\n")
+    await _send(send, f"retry: {RETRY_MS}\n\n".encode())
     leaves = asyncio.ensure_future(until_disconnect(receive))
     ends_at = asyncio.get_running_loop().time() + stream_seconds
     try:
@@ -114,12 +114,8 @@ async def stream_pulse(
                 if leaves.done():
                     return
                 pulse.clear()
-                await _send_text(send, "event: changed\ndata:\n\n")
+                await _send(send, b"event: changed\ndata:\n\n")
                 await asyncio.wait({leaves}, timeout=rest_seconds)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
         leaves.cancel()
-
-
-async def _send_text(send: Send, text: str) -> None:
-    await send({"type": "http.response.body", "body": text.encode(), "more_body": True})

@@ -134,9 +134,10 @@ def _open(
 
 
 def _back_off(worker: WorkerState, leases: Leases, lease: Lease, *, push: bool = False) -> None:
-    """Give back a lease that would fail again: its run or its server rests. push: as for `_give_back`."""
+    """Give back a lease that would fail again: its run or its server rests. push: as for `_give_back`, of a
+    lease that is not adopted."""
     if lease.adopted:
-        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS, push=push)
+        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
     else:
         rest = worker.completion.backoff.after_failure(lease.server)
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest, push=push)

@@ -118,5 +118,4 @@ def _details(row: ApiKey) -> dict[str, object]:
 
 
 def _record(by: str | None, action: str, key: ApiKey, **detail: object) -> None:
-    if by is not None:
-        record(by, action, f"key:{key.prefix}", tenant=key.tenant.name, name=key.name, **detail)
+    record(by, action, f"key:{key.prefix}", tenant=key.tenant.name, name=key.name, **detail)

@@ -45,8 +45,8 @@ def spec_of(model: str, pool: str, ports: Ports) -> ModelSpec:
 
 
 def lose_attempt(loss: Loss, ports: Ports) -> Ended:
-    """Ends it LOST under the epoch that the database knows. The caller tells (`finish.after_end`) once the
-    slot is settled, so that the job's ticket is not refused as held."""
+    """End the attempt as LOST, under the epoch that the database knows. Once the slot is settled, the caller
+    calls `jobs.execution.follow_ups.after_end`: before that the job's ticket would be refused as held."""
     with transaction.atomic():
         return _end(loss, ports)
 

@@ -52,7 +52,7 @@ def begin_switch(fleet: str, layout: int, *, by: str | None = None) -> bool:
             .exclude(layout=layout)
             .update(next_layout=layout, switch=new_id())
         )
-        if begun and by is not None:
+        if begun:
             record(by, "begin_index_switch", f"fleet:{fleet}", to=layout)
     if begun:
         log.info("index_switch_begun", fleet=fleet, layout=layout)
@@ -94,7 +94,7 @@ def cancel_switch(fleet: str, ports: Ports, *, by: str | None = None) -> bool:
         cancelled = FleetIndex.objects.filter(fleet=fleet, switch=state.switch).update(
             next_layout=None, switch="", changed_at=Now()
         )
-        if cancelled and by is not None:
+        if cancelled:
             record(by, "cancel_index_switch", f"fleet:{fleet}", to=state.next_layout)
     if cancelled:
         log.warning("index_switch_cancelled", fleet=fleet, layout=state.layout, instead_of=state.next_layout)

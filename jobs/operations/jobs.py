@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
 import structlog
 from django.db import transaction
@@ -86,7 +85,7 @@ def move_to_cancelled(
         if is_held and not requested:  # its attempt has ended since, and it waits for the next one
             ended = transitions.end_cancelled(job_id, now, by_operator=by_operator)
         if ended.won or requested:
-            _audit(by, "cancel_job", job_id)
+            record(by, "cancel_job", f"job:{job_id}")
     if requested:
         return CancelOutcome.REQUESTED, ended
     if ended.won or Job.objects.filter(id=job_id, state=JobState.CANCELLED).exists():
@@ -108,7 +107,7 @@ def open_rounds(job_ids: Sequence[str], ports: Ports, *, by: str | None = None) 
         with transaction.atomic():
             job = transitions.open_round(job_id, ports.clock.now(), queue_deadline=deadline)
             if job is not None:
-                _audit(by, "retry_dead_letter", job_id, round=job.round)
+                record(by, "retry_dead_letter", f"job:{job_id}", round=job.round)
                 opened.append(job)
     after_ends([Ended(won=True, job=job) for job in opened], ports)
     return len(opened)
@@ -119,7 +118,7 @@ def dismiss_dead_letter(job_id: str, *, ports: Ports, by: str | None = None) -> 
     with transaction.atomic():
         if not transitions.dismiss([job_id], ports.clock.now()):
             raise NotDeadLetter()
-        _audit(by, "dismiss_dead_letter", job_id)
+        record(by, "dismiss_dead_letter", f"job:{job_id}")
 
 
 def _remove_ticket_if_possible(job: Job, ports: Ports) -> bool:
@@ -129,8 +128,3 @@ def _remove_ticket_if_possible(job: Job, ports: Ports) -> bool:
     except LeasingUnavailable as error:
         log.warning("ticket_not_removed", job_id=job.id, error=str(error))
         return True
-
-
-def _audit(by: str | None, action: str, job_id: str, **detail: Any) -> None:
-    if by is not None:
-        record(by, action, f"job:{job_id}", **detail)

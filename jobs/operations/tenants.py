@@ -116,7 +116,7 @@ def create_tenant(
     with transaction.atomic():
         tenant.save()
         rules = {"weight": weight, "highest_band": highest_band, "max_running": max_running}
-        _record(by, "create_tenant", f"tenant:{name}", **rules)
+        record(by, "create_tenant", f"tenant:{name}", **rules)
         return tenant, renew_secret(tenant)
 
 
@@ -144,8 +144,3 @@ def resume_tenant(tenant: Tenant, *, by: str, ports: Ports) -> Changed:
     return controls.resume(
         Pause.Kind.TENANT, str(tenant.pk), by=by, leases=ports.leases, target=f"tenant:{tenant.name}"
     )
-
-
-def _record(by: str | None, action: str, target: str, **detail: Any) -> None:
-    if by is not None:
-        record(by, action, target, **detail)

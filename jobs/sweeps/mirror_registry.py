@@ -11,6 +11,7 @@ from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, Placement, Pool, Server
 from gpus.protocol import TenantSpec
 from gpus.registry import queries as fleet_queries
+from gpus.registry.index_sync import forget_servers
 from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.models import Tenant
 from jobs.ports import Ports
@@ -90,15 +91,9 @@ def _forget_removed(fleet: str, leases: Leases, ports: Ports) -> None:
     """Forgets servers of the index that have no row, whichever process saw the row last. The index is read
     before the rows, so that a server that is registered in between has its row."""
     indexed = leases.servers()
-    removed = frozenset(indexed) - _names(fleet)
-    for name in removed:
-        leases.forget_server(name)
-    if removed & _names(fleet):  # registered again while it was forgotten
-        mirror_fleet(fleet, leases, ports, tenants=False)
-
-
-def _names(fleet: str) -> frozenset[str]:
-    return frozenset(row[0] for row in _servers(fleet=fleet))
+    removed = frozenset(indexed) - {row[0] for row in _servers(fleet=fleet)}
+    if removed:
+        ports.send_wakes(forget_servers(leases, removed, fleet=fleet))
 
 
 class MirrorRegistrySweep:

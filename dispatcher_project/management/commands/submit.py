@@ -5,8 +5,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
+from dispatcher_client.submit_options import SubmitOptions, add_submit_options
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
-from dispatcher_project.cli.submit_options import add_submit_options, submit_options
 from dispatcher_project.cli.submitting import read_payload, submit, wait_for_end
 from dispatcher_project.cli.tenants import tenant_named
 from dispatcher_project.cli.texts import plain
@@ -32,7 +32,7 @@ class Command(TerminalCommand):
         )  # fmt: skip
 
     def act(self, options: dict[str, Any]) -> int | None:
-        body = {option.name: options[option.name] for option in submit_options()}
+        body = {name: options[name] for name in SubmitOptions.__annotations__}
         body |= {"model": options["model"], "payload": read_payload(options["payload"])}
         submitted = submit(body, tenant_named(options["tenant"]))
         if options["wait"] is None:

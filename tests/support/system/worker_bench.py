@@ -10,7 +10,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 from celery import Celery
@@ -19,8 +19,6 @@ from dispatcher_project.celery_transport.broker import Amqp, register_transports
 from dispatcher_project.settings.celery import celery_settings
 from dispatcher_project.supervisor.data_folder import ROOT
 from tests.support.waiting import wait_for
-
-Sign = TypeVar("Sign")
 
 
 class WorkerBench:

@@ -19,13 +19,13 @@ class FullRedis(FullStore):
     @contextmanager
     def full(self, ground: Ground) -> Iterator[None]:
         redis_url = ground.system.redis_url
-        refused = own_redis.refused_writes(redis_url)
+        earlier = own_redis.refused_writes(redis_url)
         before = own_redis.fill_up(redis_url)
         try:
             yield
         finally:
             own_redis.set_max_memory(redis_url, before)
-        refused = self.figures["refused writes"] = own_redis.refused_writes(redis_url) - refused
+        refused = self.figures["refused writes"] = own_redis.refused_writes(redis_url) - earlier
         self.must(refused > 0, "Redis refused no write: it was not full")
 
 
