@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import sys
 import uuid
 from collections.abc import Generator, Iterator
 from functools import lru_cache
@@ -42,11 +43,14 @@ def pytest_collection() -> Generator[None, object, object]:
     """Imports and test items stay to the end: the garbage collector walks them neither while they are made,
     in each process anew, nor later."""
     gc.disable()
+    keeps_bytecode = not sys.dont_write_bytecode
     try:
         return (yield)
     finally:
         gc.enable()
         collect_seldom()
+        if keeps_bytecode and sys.dont_write_bytecode:
+            raise pytest.UsageError("a test module turned bytecode off: all later ones are compiled anew")
 
 
 def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:

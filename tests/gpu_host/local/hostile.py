@@ -31,6 +31,10 @@ class Hostile:
     vram_mb = 10
     at_once = 2
 
+    def __init__(self) -> None:
+        # not at import: the test process imports this module too, and would compile every later one anew
+        sys.dont_write_bytecode = True
+
     def run(self, payload: Any, ctx: RunContext) -> Any:
         return getattr(self, payload["do"])(payload, ctx)
 
@@ -253,4 +257,3 @@ def _pipe_of_process() -> socket.socket:
 
 
 MODELS = {"hostile": Hostile}
-sys.dont_write_bytecode = True
