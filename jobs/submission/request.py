@@ -24,7 +24,7 @@ from foundation.http_api.json_body import (
     read_body,
     whole,
 )
-from foundation.json_text import canonical_json, canonical_pieces
+from foundation.json_text import canonical_json, canonical_pieces, is_short
 from gpus.leasing.values import StartsIn
 from gpus.models.option_rules import MAX_SECONDS
 from jobs.domain.errors import Refused
@@ -46,7 +46,8 @@ def read_priority(value: Any) -> Any:
 
 
 def _short_enough(metadata: dict[str, Any]) -> dict[str, Any]:
-    if metadata and len(canonical_json(metadata).encode()) > MAX_METADATA_BYTES:
+    short = is_short(metadata, MAX_METADATA_BYTES)  # each value and character is a byte at least
+    if not short or len(canonical_json(metadata).encode()) > MAX_METADATA_BYTES:
         raise PydanticCustomError("too_large", f"Must be at most {MAX_METADATA_BYTES} bytes.")
     return metadata
 

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from foundation.json_text import JsonText, canonical_json, canonical_pieces, dumps, plain
+from foundation.json_text import JsonText, canonical_json, canonical_pieces, dumps, is_short, plain
 
 
 def test_a_text_stands_where_its_value_would() -> None:
@@ -35,6 +36,7 @@ def test_the_value_comes_back() -> None:
         [1, {"b": 1, "a": 2}],
         "text",
         None,
+        {"b": [[[{"y": [1] * 999, "x": "é" * 2_000}] * 9, []], {}], "a": {"d": {}, "c": ["x"] * 3_000}},
     ],
 )
 def test_the_pieces_of_a_canonical_text_are_that_text(value: object) -> None:
@@ -45,3 +47,21 @@ def test_each_job_of_a_batch_is_a_piece_of_its_own() -> None:
     """What writes the text is not left before a piece is whole."""
     longest = max(map(len, canonical_pieces({"jobs": [{"payload": "x" * 100}] * 50})))
     assert longest < 130
+
+
+@pytest.mark.parametrize("make", [lambda inner: [inner], lambda inner: {"a": inner, "b": 1}])
+def test_no_piece_is_long_however_deep_the_values_lie(make: Any) -> None:
+    value: Any = [{"x": number} for number in range(20_000)]
+    for _ in range(20):
+        value = make(value)
+    pieces = list(canonical_pieces(value))
+    assert "".join(pieces) == canonical_json(value)
+    assert max(map(len, pieces)) < 20_000
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [(1, 1), ("ab", 3), ({"a": ["b", 2]}, 7), ([[], {}], 3), ({"ab": {"c": "d"}}, 9)]
+)
+def test_a_value_is_short_up_to_its_values_and_characters(value: Any, size: int) -> None:
+    assert is_short(value, size)
+    assert not is_short(value, size - 1)

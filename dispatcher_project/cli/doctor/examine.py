@@ -27,6 +27,7 @@ from gpus.leasing.connect import connect
 WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk, processes.metrics)
 CHECKS: tuple[Check, ...] = (
     parts.database,
+    parts.secrets,
     *WITHOUT_DATABASE,
     parts.layouts,
     parts.index,

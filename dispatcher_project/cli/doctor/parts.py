@@ -1,9 +1,9 @@
-"""Database, migrations, Redis, clocks, disk."""
+"""Database, migrations, stored secrets, Redis, clocks, disk."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,11 +13,14 @@ from django.db.migrations.executor import MigrationExecutor
 
 from dispatcher_project.cli.command import about_redis
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
-from dispatcher_project.cli.texts import age
+from dispatcher_project.cli.texts import age, plain
+from foundation.secrets import SecretUnreadable, decrypt
 from foundation.texts import counted
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
+from gpus.models import Server
+from jobs.models import Tenant
 from jobs.reports.database_clock import database_time
 from jobs.reports.workers import index_report
 
@@ -48,6 +51,54 @@ def _unapplied() -> list[str]:
     executor = MigrationExecutor(connection)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     return [f"{migration.app_label}.{migration.name}" for migration, _ in plan]
+
+
+def secrets(view: View) -> Iterator[Finding]:
+    unreadable, readable = stored_secrets()
+    if unreadable:
+        yield Finding(
+            Level.ERROR,
+            "secrets",
+            about_secrets(unreadable, readable),
+            "Callbacks of these tenants are not sent, and these servers get no job.",
+            SECRETS_REMEDY,
+        )
+    elif readable:
+        yield Finding(Level.OK, "secrets", f"{counted(readable, 'stored secret')} can be read")
+
+
+SECRETS_REMEDY = (
+    "start every process with the DJANGO_SECRET_KEY (or DISPATCHER_SECRET_KEY) that stored them; `up` keeps"
+    " its own in secret_key of its data folder. If it is lost, `python3 manage.py create_key --tenant NAME"
+    " --new-webhook-secret` makes a new one for callbacks; register the servers again with their headers"
+)
+
+
+def stored_secrets() -> tuple[list[str], int]:
+    """Those that this process' secret key does not decrypt, by name, and the number of the others."""
+    tenants = Tenant.objects.exclude(webhook_secret_encrypted="").order_by("name")
+    servers = Server.objects.exclude(headers_encrypted="").order_by("name")
+    texts = {
+        "webhook secret": tenants.values_list("name", "webhook_secret_encrypted"),
+        "headers": servers.values_list("name", "headers_encrypted"),
+    }
+    stored = [(f"{kind} of {name}", text) for kind, rows in texts.items() for name, text in rows]
+    unreadable = []
+    for name, text in stored:
+        try:
+            decrypt(text)
+        except SecretUnreadable:
+            unreadable.append(name)
+    return unreadable, len(stored) - len(unreadable)
+
+
+def about_secrets(unreadable: Sequence[str], readable: int) -> str:
+    named = ", ".join(plain(name, 80) for name in unreadable[:MOST_NAMED])
+    more = ", …" if len(unreadable) > MOST_NAMED else ""
+    return (
+        f"{len(unreadable)} of {len(unreadable) + readable} stored secrets were encrypted under another"
+        f" secret key ({named}{more})"
+    )
 
 
 def redis(view: View) -> Iterator[Finding]:

@@ -14,7 +14,7 @@ from gpus.registry.audit import cli_actor
 from jobs.domain.scopes import Scope
 from jobs.models import ApiKey, Tenant
 from jobs.operations.api_keys import create_key
-from jobs.operations.tenants import create_tenant
+from jobs.operations.tenants import create_tenant, renew_webhook_secret
 
 
 class Command(TerminalCommand):
@@ -29,6 +29,11 @@ class Command(TerminalCommand):
         )
         parser.add_argument("--model", action="append", help="it may submit to; may be repeated")
         parser.add_argument("--expires-days", type=float, help="from now; default: never")
+        parser.add_argument(
+            "--new-webhook-secret",
+            action="store_true",
+            help="of a tenant that exists; the old one stops at once",
+        )
         parser.add_argument("--weight", type=float, default=1.0, help="a new tenant's share")
         parser.add_argument(
             "--band", choices=BANDS, default="normal", help="the highest band of a new tenant"
@@ -40,6 +45,8 @@ class Command(TerminalCommand):
             tenant, secret = Tenant.objects.filter(name=options["tenant"]).first(), None
             if tenant is None:
                 tenant, secret = _new_tenant(options)
+            elif options["new_webhook_secret"]:
+                secret = renew_webhook_secret(tenant, by=cli_actor())
             key, plaintext = create_key(
                 tenant,
                 ApiKey.Kind.OPERATOR if options["operator"] else ApiKey.Kind.TENANT,

@@ -13,6 +13,7 @@ from kombu.exceptions import OperationalError as BrokerError
 from redis.exceptions import RedisError
 
 from dispatcher_project.celery import app
+from dispatcher_project.cli.doctor.parts import SECRETS_REMEDY, about_secrets, stored_secrets
 from dispatcher_project.supervisor.children import DEMO_FLEET
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, DataFolder
 from gpu_host.node.config import TOKEN_VARIABLE
@@ -39,6 +40,7 @@ class Command(BaseCommand):
         except OperationalError as error:
             raise CommandError(f"cannot use the database of DATABASE_URL: {error}") from None
         _require_redis_and_broker()
+        _require_secret_key()
         folder = DataFolder(Path(settings.DATA_DIR))
         known = folder.read("secrets.json")
         known[ADMIN_IS_ANOTHERS] = not _keep_admin(known["admin_password"])
@@ -70,6 +72,14 @@ def _require_redis_and_broker() -> None:
             connection.ensure_connection(max_retries=1, interval_start=0, timeout=5)
         except (BrokerError, *connection.connection_errors, *connection.channel_errors) as error:
             raise CommandError(f"cannot use the broker of BROKER_URL: {error}") from None
+
+
+def _require_secret_key() -> None:
+    """A database that another secret key was used with: callbacks would fail, and new secrets would be stored
+    under this one beside the old. Raises CommandError."""
+    unreadable, readable = stored_secrets()
+    if unreadable and not readable:
+        raise CommandError(f"{about_secrets(unreadable, readable)}: {SECRETS_REMEDY}")
 
 
 def _tenant(name: str, known: dict[str, Any]) -> Tenant:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.conf import LazySettings
 from django.contrib.auth import get_user_model
+from django.core.management import call_command
+from django.core.management.base import CommandError
 
-from dispatcher_project.management.commands.seed_up import _keep_admin, _register
+from dispatcher_project.management.commands.seed_up import _keep_admin, _register, _require_secret_key
 from foundation.secrets import decrypt
 from gpus.models import ModelConfig, Server
+from jobs.operations.tenants import create_tenant
 from tests.support.fake_leases import FakeLeases
 from tests.support.fakes import make_ports
 
@@ -62,3 +67,16 @@ def test_a_model_with_a_schema_that_only_an_older_version_accepted_does_not_stop
     ModelConfig.objects.update(payload_schema={"pattern": "(?=a)b"})
     _register([{**entry, "slots": 2, "model_fields": {}}], "")
     assert Server.objects.get(name="one").slots == 2
+
+
+def test_a_database_of_another_secret_key_is_refused_by_name(settings: LazySettings) -> None:
+    create_tenant("acme")
+    _require_secret_key()
+    settings.DISPATCHER = replace(settings.DISPATCHER, secret_key="of another data folder")
+    with pytest.raises(
+        CommandError, match=r"1 of 1 stored secrets .*webhook secret of acme.*DJANGO_SECRET_KEY"
+    ):
+        _require_secret_key()
+    call_command("create_key", tenant="acme", new_webhook_secret=True)  # the old key is lost
+    create_tenant("mixed")
+    _require_secret_key()

@@ -225,6 +225,14 @@ def test_a_warden_that_model_code_stopped_ends_all_the_same(bench: Bench):
     assert bench.wild("echo")
 
 
+def test_a_signal_to_its_warden_ends_no_model_process(bench: Bench):
+    pid, warden = bench.wild("echo"), bench.gpu.session
+    assert warden is not None
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(warden, number)
+    assert bench.wild("echo") == pid
+
+
 WORKER = """
 import sys
 from threading import Event
@@ -248,6 +256,22 @@ def test_a_warden_that_model_code_stopped_ends_with_its_killed_worker():
         os.kill(warden, signal.SIGSTOP)
         worker.kill()
     wait_for(lambda: not members(warden))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
+def test_a_model_process_ends_with_its_killed_warden_whatever_its_worker_does():
+    with subprocess.Popen(
+        [sys.executable, "-c", WORKER, MODELS], stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        warden = int(worker.stdout.readline())
+        (model,) = (pid for pid in members(warden) if pid != warden)
+        os.kill(worker.pid, signal.SIGSTOP)
+        os.kill(warden, signal.SIGKILL)
+        try:
+            wait_for(lambda: model not in members(warden))
+        finally:
+            worker.kill()
 
 
 def test_a_load_that_fails_fails_its_run_only(bench: Bench):

@@ -16,6 +16,7 @@ from foundation.http_api.openapi import json_schema
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem
 from gpus.api.bodies import ModelConfigBody, Register, ServerChange
 from jobs.api.bodies import BulkBody, BulkFilter, KeyBody, TenantChange
+from jobs.submission import request
 from jobs.submission.request import BatchItem, Submit
 
 NAMES = [*BatchItem.model_fields, "surprise"]
@@ -179,3 +180,13 @@ def test_an_error_holds_no_value() -> None:
     with pytest.raises(ValidationError) as refused:
         Submit.model_validate(RIGHT | {"callback_url": ["secret"], "if_busy": "secret"})
     assert "secret" not in str(json_body.field_errors(refused.value))
+
+
+def test_long_metadata_is_refused_before_it_is_written_as_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(request, "canonical_json", lambda value: written.append(value) or "")
+    nested = {"a": [[[{"x": number}] * 10 for number in range(20)] * 20]}
+    for metadata in (nested, {"a": "x" * 20_000}):
+        with pytest.raises(Problem):
+            read_body(Submit, RIGHT | {"metadata": metadata})
+    assert written == []

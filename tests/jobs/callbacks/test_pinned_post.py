@@ -67,7 +67,12 @@ def test_the_next_address_is_tried_when_one_is_dead(
 
 
 @pytest.mark.parametrize(
-    ("name", "outcome"), [("hooks.example.test", "delivered"), ("other.example.test", "failed")]
+    ("name", "knows_its_ca", "outcome"),
+    [
+        ("hooks.example.test", True, "delivered"),
+        ("other.example.test", True, "failed"),
+        ("hooks.example.test", False, "failed"),
+    ],
 )
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.usefixtures("loopback_allowed")
@@ -78,10 +83,12 @@ def test_tls_is_verified_by_name(
     monkeypatch: pytest.MonkeyPatch,
     *,
     name: str,
+    knows_its_ca: bool,
     outcome: str,
 ) -> None:
     certificate = _certificate(tmp_path, "hooks.example.test")
-    monkeypatch.setattr(sending, "_tls", lambda: ssl.create_default_context(cafile=str(certificate)))
+    if knows_its_ca:
+        monkeypatch.setattr(sending, "_tls", lambda: ssl.create_default_context(cafile=str(certificate)))
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
     asked_for: list[str | None] = []

@@ -121,6 +121,10 @@ def a_cancel_without_end(patient: Patient) -> None:
     patient.world.leases.renew("w1", [lease], [])
 
 
+def a_secret_of_another_key(patient: Patient) -> None:
+    Server.objects.update(headers_encrypted="stored under another key")
+
+
 def a_late_callback(patient: Patient) -> None:
     now = patient.world.clock.now()
     job = patient.world.job()
@@ -206,6 +210,7 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (a_deadline_that_nobody_keeps, "deadlines", Level.ERROR),
         (a_cancel_without_end, "cancels", Level.WARNING),
         (a_late_callback, "callbacks", Level.ERROR),
+        (a_secret_of_another_key, "secrets", Level.ERROR),
         (a_dead_letter, "dead letters", Level.WARNING),
     ],
 )
