@@ -15,6 +15,7 @@ import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.web.memory import HeapTrimmer
 from dispatcher_project.web.protocol import BoundedProtocol, Connections, Reason, within_heads
 
 log = structlog.get_logger(__name__)
@@ -37,6 +38,7 @@ class BoundedServer(uvicorn.Server):
         self.connections = connections
         self._count = count
         self._written_at = time.monotonic()
+        self._heap = HeapTrimmer()
 
     async def startup(self, sockets: Any = None) -> None:
         asyncio.get_running_loop().set_exception_handler(self._on_exception)
@@ -46,6 +48,7 @@ class BoundedServer(uvicorn.Server):
         if counter % _TICKS == 0:
             self.connections.sweep()
             self._write_ended()
+            self._heap.tick()
         return await super().on_tick(counter)
 
     def _write_ended(self) -> None:

@@ -1,0 +1,42 @@
+"""Returns freed memory of the web process to the operating system.
+
+glibc keeps it otherwise: after a few batches of 15 MB more than half of the process's 390 MB hold no value.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import time
+from pathlib import Path
+
+TRIM_ABOVE_BYTES = 192 * 1024 * 1024
+"""A web process that served only small requests stays below this, and is never trimmed."""
+TRIM_SECONDS = 5.0
+"""Between two trims, which lock the allocator for some milliseconds."""
+
+
+class HeapTrimmer:
+    """Trims the C library's heap while the process is large; does nothing where the library can't."""
+
+    def __init__(self) -> None:
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._trimmed_at = time.monotonic()
+
+    def tick(self) -> None:
+        """Called on the event loop, every second or so. The trim itself runs in a thread."""
+        now = time.monotonic()
+        if self._trim is None or now - self._trimmed_at < TRIM_SECONDS or resident_bytes() < TRIM_ABOVE_BYTES:
+            return
+        self._trimmed_at = now
+        asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process in bytes; 0 where the system has no /proc."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
