@@ -162,12 +162,14 @@ class RunEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndWritten:
-    """An end's outcome with the lease that settles by it. end: as it was written, if it was."""
+    """An end's outcome with the lease that settles by it. end: as it was written, if it was. result_bytes: of
+    its result, roughly."""
 
     ended: Ended
     leases: Leases
     ref: LeaseRef
     end: End | None = None
+    result_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,12 +256,14 @@ class Completion:
         )
 
     def _submit_end(self, end: RunEnd, *, gather: bool = True) -> Future[Any]:
+        size = _size(end.over.result)
+
         def apply() -> EndWritten:
             known = end.to_write()
-            return EndWritten(transitions.end_attempt(known), end.leases, end.lease.ref, known)
+            return EndWritten(transitions.end_attempt(known), end.leases, end.lease.ref, known, size)
 
         touched = Touched(end.lease.job_id, end.lease.attempt_id)
-        return self.writer.submit(apply, touched, gather=gather, size=_size(end.over.result))
+        return self.writer.submit(apply, touched, gather=gather, size=size)
 
     def _end_unstorable(self, end: RunEnd) -> None:
         """What the database refuses to store must still end: as a failure, in plain words. If it refuses that
@@ -368,7 +372,7 @@ class Completion:
             self._unsettled[end.ref] = end
             if end.ended.won and end.end is not None:
                 # without its outcome, which holds the job
-                self._latest.add(end.end.result, (_with_cancel(end.end, end.ended.job), end.leases))
+                self._latest.add(end.result_bytes, (_with_cancel(end.end, end.ended.job), end.leases))
             if not end.ended.won:
                 log.warning(
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch

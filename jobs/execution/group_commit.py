@@ -331,11 +331,11 @@ class LatestEnds:
         """When it was confirmed, its bytes, the end. Few objects: garbage collection walks through all."""
         self._bytes = 0
 
-    def add(self, result: Any, end: Any) -> None:
-        """An end that was just confirmed: all that writes it again. result: of its run."""
-        size = OWN_BYTES + rough_bytes(result, LARGE_BYTES)
-        if size > OWN_BYTES + LARGE_BYTES:
+    def add(self, result_bytes: int, end: Any) -> None:
+        """An end that was just confirmed: all that writes it again. result_bytes: of its run's result."""
+        if result_bytes > LARGE_BYTES:
             return
+        size = OWN_BYTES + result_bytes
         self._kept.append((self._monotonic(), size, end))
         self._bytes += size
 
@@ -363,6 +363,6 @@ def rough_bytes(value: Any, limit: int) -> int:
         elif isinstance(one, dict):
             found += sum(map(len, one))
             rest.extend(one.values())
-        elif isinstance(one, Sequence):
+        elif isinstance(one, (list, tuple)):
             rest.extend(one)
     return found

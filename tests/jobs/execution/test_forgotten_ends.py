@@ -188,7 +188,7 @@ def test_only_the_latest_are_kept() -> None:
     clock = Clock()
     ends = LatestEnds(clock)
     for clock.now in (0.0, 1.0, KEPT_SECONDS + 0.5):
-        ends.add(None, clock.now)
+        ends.add(0, clock.now)
         ends.drop_old()
     assert ends.all() == [1.0, KEPT_SECONDS + 0.5]
     clock.now += KEPT_SECONDS + 0.1
@@ -199,9 +199,9 @@ def test_only_the_latest_are_kept() -> None:
 
 def test_they_take_little_memory() -> None:
     ends = LatestEnds(Clock())
-    ends.add("x" * 2 * LARGE_BYTES, "large")
+    ends.add(2 * LARGE_BYTES, "large")
     for number in range(2 * KEPT_BYTES // LARGE_BYTES):
-        ends.add({"text": "x" * (LARGE_BYTES - 100)}, number)
+        ends.add(LARGE_BYTES - 100, number)
         ends.drop_old()
     found = ends.all()
     assert "large" not in found
