@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 BANDS = ("urgent", "normal", "bulk")
 """The three bands of the line; priority 1–3, 4–6, 7–9."""
@@ -125,8 +125,7 @@ class PushOutcome(StrEnum):
     """The job is leased or its end is being committed; it must not stand in line."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseRef:
+class LeaseRef(NamedTuple):
     """The identity under which everything that concerns a lease is idempotent."""
 
     slot: str

@@ -39,28 +39,9 @@ Convert = Callable[[Any, Any, Any], Any]
 Row = TypeVar("Row", bound=models.Model)
 
 
-def saved(field: Any, value: Any, database: Any) -> Any:
-    """As `field.get_db_prep_save` says it."""
-    kind = type(field)
-    plain = _AS_IT_IS.get(kind)
-    if plain is str and type(value) is str:
-        return value
-    if database.vendor == "sqlite":
-        if value is None or type(value) is plain:
-            return value
-        if kind is models.DateTimeField and type(value) is datetime and value.tzinfo is UTC:
-            return value.replace(tzinfo=None).isoformat(" ")
-        if kind is models.JSONField and type(value) in (dict, list) and field.encoder is None:
-            return json.dumps(value)
-        if kind is models.ForeignKey:
-            return saved(field.target_field, value, database)
-    if type(value) is JsonText:
-        return _json_saved(value, database)
-    return field.get_db_prep_save(value, database)
-
-
 class Column(NamedTuple):
-    """name: the row's attribute. as_is: the types whose values the database takes as they are."""
+    """How values of a field go into its column. name: the row's attribute. as_is: the types whose values the
+    database takes as they are; all others go through `converted`."""
 
     name: str
     field: Any
@@ -69,7 +50,6 @@ class Column(NamedTuple):
 
 @cache
 def column_of(field: Any, vendor: str) -> Column:
-    """How values of this field go into its column."""
     stored = field.target_field if type(field) is models.ForeignKey else field
     plain = _AS_IT_IS.get(type(stored))
     as_is: set[type] = set()
@@ -83,10 +63,29 @@ def column_of(field: Any, vendor: str) -> Column:
 def columns(rows: Sequence[models.Model], plan: Sequence[Column], database: Any) -> list[Any]:
     """The values of these columns of each row, one row after the other."""
     return [
-        value if type(value := getattr(row, name)) in as_is else saved(field, value, database)
+        value if type(value := getattr(row, name)) in as_is else converted(field, value, database)
         for row in rows
         for name, field, as_is in plan
     ]
+
+
+def saved(field: Any, value: Any, database: Any) -> Any:
+    """As `field.get_db_prep_save` says it."""
+    as_is = column_of(field, database.vendor).as_is
+    return value if type(value) in as_is else converted(field, value, database)
+
+
+def converted(field: Any, value: Any, database: Any) -> Any:
+    """`saved` of a value that the database does not take as it is."""
+    kind = type(field)
+    if database.vendor == "sqlite":
+        if kind is models.DateTimeField and type(value) is datetime and value.tzinfo is UTC:
+            return value.replace(tzinfo=None).isoformat(" ")
+        if kind is models.JSONField and type(value) in (dict, list) and field.encoder is None:
+            return json.dumps(value)
+    if type(value) is JsonText:
+        return _json_saved(value, database)
+    return field.get_db_prep_save(value, database)
 
 
 def _json_saved(value: JsonText, database: Any) -> Any:

@@ -26,7 +26,7 @@ from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
 from foundation import json_text
-from foundation.database.row_codec import Column, builder, column_of, columns, converter, saved
+from foundation.database.row_codec import Column, builder, column_of, columns, converted, converter
 
 Statement = tuple[str, Sequence[Any]]
 """A text with its values."""
@@ -45,8 +45,9 @@ class Value(Expression):
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, Any]:
         return "%s", [self]
 
-    def prepared(self, value: Any, database: Any) -> Any:
-        return saved(self.output_field, value, database)
+    def column(self, vendor: str) -> Column:
+        """Under the name of its value."""
+        return column_of(self.output_field, vendor)._replace(name=self.name)
 
 
 def value(model: type[Model], field: str, name: str = "") -> Value:
@@ -77,8 +78,9 @@ class Read:
         sql, places, converters, build = compiled
         rows = [list(row) for row in _fetch(database, sql, fill(places, values, database))]
         for row in rows:
-            for at, expression, convert in converters:
-                row[at] = convert(row[at], expression, database)
+            for at, expression, convert in converters:  # each leaves None as it is
+                if row[at] is not None:
+                    row[at] = convert(row[at], expression, database)
         return [build(row) for row in rows]
 
     def first(self, **values: Any) -> Any:
@@ -96,7 +98,7 @@ class Read:
             ).items()
             for convert in converts
         ]
-        return sql, places, converters, builder(rows, compiler)
+        return sql, _columns_of(places, database.vendor), converters, builder(rows, compiler)
 
 
 class ReadAmong:
@@ -305,6 +307,10 @@ def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str
     return text, tuple(place for place, one in zip(places, said, strict=True) if one is None)
 
 
+def _columns_of(places: Sequence[Any], vendor: str) -> tuple[Any, ...]:
+    return tuple(place.column(vendor) if isinstance(place, Value) else place for place in places)
+
+
 def _constant(value: Any) -> str | None:
     match value:
         case bool() | int():
@@ -316,8 +322,13 @@ def _constant(value: Any) -> str | None:
 
 
 def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> list[Any]:
+    """The values of these places: of a column by its name, or what stands there itself."""
     return [
-        place.prepared(values[place.name], database) if isinstance(place, Value) else place
+        place
+        if type(place) is not Column
+        else value
+        if type(value := values[place.name]) in place.as_is
+        else converted(place.field, value, database)
         for place in places
     ]
 
@@ -345,7 +356,7 @@ def update_sql(
     query: Any = model._default_manager.filter(**found).query.chain(UpdateQuery)
     query.add_update_values({name: value(model, name, f"to {name}") for name in fields})
     sql, places = query.get_compiler(connection=this_database()).as_sql()
-    return sql, tuple(places)
+    return sql, _columns_of(places, vendor)
 
 
 @cache
@@ -354,7 +365,7 @@ def update_by_key_sql(
 ) -> tuple[str, tuple[Column, ...]]:
     """`update_sql` of a row by its key, whose values are all columns of that row."""
     sql, places = update_sql(vendor, model, fields, ("pk",))
-    return sql, tuple(column_of(place.output_field, vendor) for place in places)
+    return sql, tuple(column_of(place.field, vendor) for place in places)
 
 
 def _with_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequence[Model]) -> Statement:

@@ -295,7 +295,7 @@ class Record:
 
     def values(self, given: Mapping[str, Any]) -> list[Any]:
         """In the order in which Lua reads them: texts and numbers, empty for None. Raises BadCall."""
-        if given.keys() != self.parameters.keys():
+        if len(given) != len(self.parameters) or not all(map(given.__contains__, self.parameters)):
             missing = [f"{name} is missing" for name in self.parameters if name not in given]
             unknown = [f"no argument is named {name}" for name in given if name not in self.parameters]
             raise BadCall(f"{self.owner}: {', '.join(missing + unknown)}")

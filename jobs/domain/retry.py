@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpus.errors import GpuError, Verdict
 from jobs.domain.errors import CANCELLED, CANCELLED_BY_OPERATOR, DEADLINE_EXCEEDED, LOST_AT_MOST_ONCE, POISON
@@ -35,8 +36,7 @@ class RetryPolicy:
     at_most_once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptHistory:
+class AttemptHistory(NamedTuple):
     """What this round of the job has used up so far: tries, deaths, failures.
 
     seconds_left: until the job's deadline; None without one.
@@ -80,8 +80,7 @@ class Ending:
         return self.process_died or self.error.suspect or self.error.unfinished
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Where the job goes and what it has used up now. delay_seconds: until it stands in line again.
     same_failures, failure: as in `AttemptHistory`, with this attempt."""
 

@@ -80,19 +80,19 @@ JOB_MOVES: tuple[Move, ...] = (
     Move(JobState.FAILED, JobState.QUEUED, "retried", "an operator retried the dead letter: a new round"),
 )
 
-_BY_ARROW = {(move.source, move.target): move for move in JOB_MOVES}
+_BY_ARROW: dict[tuple[str, str], Move] = {(move.source, move.target): move for move in JOB_MOVES}
 
 
-def move_between(source: JobState, target: JobState) -> Move:
-    """The arrow, or KeyError: the table is the law."""
+def move_between(source: str, target: JobState) -> Move:
+    """The arrow, or KeyError: the table is the law. source: as the job's row has it."""
     return _BY_ARROW[source, target]
 
 
-def is_final(state: JobState) -> bool:
+def is_final(state: str) -> bool:
     return state in FINAL_JOB_STATES
 
 
-ATTEMPT_MOVES: dict[AttemptState, frozenset[AttemptState]] = {
+ATTEMPT_MOVES: dict[str, frozenset[AttemptState]] = {
     AttemptState.SENT: frozenset(
         {
             AttemptState.WAITING,
@@ -119,7 +119,7 @@ class IllegalMove(ValueError):
     """`ATTEMPT_MOVES` does not have this move of an attempt."""
 
 
-def check_attempt_move(source: AttemptState, target: AttemptState) -> None:
-    """Raises IllegalMove."""
+def check_attempt_move(source: str, target: AttemptState) -> None:
+    """source: as the attempt's row has it. Raises IllegalMove."""
     if target not in ATTEMPT_MOVES.get(source, ()):
         raise IllegalMove(f"an attempt does not move from {source} to {target}")

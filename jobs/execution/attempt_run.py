@@ -41,6 +41,7 @@ REPORTED = "the server reported its end"
 ANSWERED = "the server answered its request"
 STOP_AGAIN_SECONDS = 2.0
 POLL_BACKOFF_CAP_SECONDS = 30.0
+_SUCCESS = Ending()
 
 
 class AttemptRun:
@@ -81,11 +82,14 @@ class AttemptRun:
         self.remote_committed = remote_id is not None
         self.began = clock.monotonic()
         self.woken = threading.Event()
-        self._runner, self._clock = runner, clock
+        self.runner, self._clock = runner, clock
         self._limit_at = self.began + limit_seconds
-        self._limit_is_the_jobs = request.limit_seconds < model_seconds(request.model)
+        longest = model_seconds(request.model)
+        self._limit_is_the_jobs = request.limit_seconds < longest
         # polling ends with `max_poll_time`; that nothing can still run is only proven by the run limit
-        self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - run_seconds(request))
+        self._over_at = self._limit_at + max(
+            0.0, request.model.run_limit_seconds - min(longest, request.limit_seconds)
+        )
         self._deadline, self._clocks_agree = deadline, clocks_agree
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
         self._refused_url = refused_url
@@ -195,7 +199,7 @@ class AttemptRun:
         self._started = True
         self._background_cancel.set_reading(on=True)
         try:
-            outcome = self._runner.start(self.request, abort=self._abort)
+            outcome = self.runner.start(self.request, abort=self._abort)
         except Exception:
             self._abandoned_at = self._clock.monotonic()
             raise
@@ -205,7 +209,7 @@ class AttemptRun:
             stopped = self._reason_to_stop() if self._background_cancel.was_requested else None
             if stopped is not None:
                 return Over(Ending(stopped), evidence=ANSWERED)
-            return Over(Ending(), outcome.result, usage=outcome.usage)
+            return Over(_SUCCESS, outcome.result, usage=outcome.usage)
         return self._accepted(outcome)
 
     def _accepted(self, accepted: Accepted) -> Step:
@@ -224,7 +228,7 @@ class AttemptRun:
         if wait > 0:
             return self._wait(wait)
         try:
-            outcome = self._runner.poll(self.request, self.remote_id, abort=self._abort)
+            outcome = self.runner.poll(self.request, self.remote_id, abort=self._abort)
         except PollFailed as failure:
             if failure.gone:
                 raise ServerLost(f"The server does not know the run any more: {failure}") from failure
@@ -235,7 +239,7 @@ class AttemptRun:
             )
         self._poll_failures = 0
         if isinstance(outcome, Finished):
-            return Over(Ending(), outcome.result, usage=outcome.usage)
+            return Over(_SUCCESS, outcome.result, usage=outcome.usage)
         if outcome.progress is not None:
             self.request.tell("progress", outcome.progress)
         return self._poll_after(self.request.model.poll_interval)
@@ -263,13 +267,13 @@ class AttemptRun:
         if body is None:
             return None
         try:
-            outcome = self._runner.read_pushed(self.request, body)
+            outcome = self.runner.read_pushed(self.request, body)
         except Unreadable as error:  # it says nothing: polling goes on
             log.warning("push_unreadable", job_id=self.request.job_id, error=error.message)
             return None
         if not isinstance(outcome, Finished):
             return None
-        return Over(Ending(), outcome.result, "result pushed", outcome.usage)
+        return Over(_SUCCESS, outcome.result, "result pushed", outcome.usage)
 
     def _fail(self, error: GpuError) -> Step:
         if isinstance(error, Interrupted) and (self._orders or self._out_of_time() is not None):
@@ -317,7 +321,7 @@ class AttemptRun:
                 return pushed
         if self._background_cancel.is_confirmed or self._ask_to_stop():
             ending = Ending(error, process_died=error.process_died)
-            return Over(ending, evidence=getattr(self._runner, "stopped_by", "server confirmed the cancel"))
+            return Over(ending, evidence=getattr(self.runner, "stopped_by", "server confirmed the cancel"))
         evidence = self._evidence()
         if evidence:
             return Over(Ending(error), evidence=evidence)
@@ -334,7 +338,7 @@ class AttemptRun:
         if self.remote_id is None:
             return False
         try:
-            return isinstance(self._runner.poll(self.request, self.remote_id, abort=Abort()), Finished)
+            return isinstance(self.runner.poll(self.request, self.remote_id, abort=Abort()), Finished)
         except PollFailed:
             return False
         except GpuError as error:
@@ -344,7 +348,7 @@ class AttemptRun:
         if not self._can_ask_to_stop:
             return False
         try:
-            return self._runner.cancel(self.request, self.remote_id)
+            return self.runner.cancel(self.request, self.remote_id)
         except CancelUnsupported as error:
             self._can_ask_to_stop = False
             log.info("cancel_unsupported", job_id=self.request.job_id, error=str(error))

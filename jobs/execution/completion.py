@@ -19,7 +19,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import structlog
 from django.conf import settings
@@ -38,7 +39,7 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import LeaseKeeper
 from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
 from jobs import transitions
-from jobs.domain.retry import Ending, verdict_of
+from jobs.domain.retry import Ending, RetryPolicy, verdict_of
 from jobs.execution import follow_ups
 from jobs.execution.follow_ups import PendingRelease, ReleaseRetries
 from jobs.execution.group_commit import (
@@ -58,12 +59,14 @@ from jobs.transitions import End, Ended, Start, StartOutcome, Touched
 
 log = structlog.get_logger()
 
+_OF_SUCCESS = RetryPolicy()
+"""Not looked at: a success is not repeated."""
 _LONG_BYTES = 256 * 1024
 """Of a result."""
 FIRST_REST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
 
 
-class StartCommit(Future[None]):
+class StartCommit(Future[Any]):
     """The commit of an attempt's start; done when the start is committed or refused.
 
     start: as it was written. outcome: None before it is done."""
@@ -71,9 +74,13 @@ class StartCommit(Future[None]):
     start: Start | None = None
     outcome: StartOutcome | None = None
 
-    def end(self, outcome: StartOutcome) -> None:
-        self.outcome = outcome
-        self.set_result(None)
+    def set_result(self, result: tuple[JobTouched, StartOutcome]) -> None:
+        self.outcome = result[1]
+        super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self.outcome = StartOutcome.JOB_MOVED
+        super().set_exception(exception)
 
     @property
     def committed(self) -> Start | None:
@@ -86,8 +93,7 @@ class StartCommit(Future[None]):
         return None if self.outcome is StartOutcome.STARTED else self.outcome
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(NamedTuple):
     """The end of a run: its release in Redis, and the row that is written for it.
 
     max_retries: of its job. seconds: that the run took. at: when it was over. started: None if another worker
@@ -135,13 +141,14 @@ class RunEnd:
     def to_write(self) -> End:
         """The end as the database gets it; with its start, once that is committed."""
         lease, over = self.lease, self.over
+        is_success = over.ending.error is None
         return End(
             job_id=lease.job_id,
             attempt_id=lease.attempt_id,
             epoch=lease.epoch,
             slot=lease.slot,
             ending=over.ending,
-            policy=follow_ups.policy_for(self.spec, self.max_retries),
+            policy=_OF_SUCCESS if is_success else follow_ups.policy_for(self.spec, self.max_retries),
             at=self.at,
             result=over.result,
             gpu_seconds=self.charge_seconds,
@@ -155,12 +162,14 @@ class RunEnd:
 
 @dataclass(frozen=True, slots=True)
 class EndWritten:
-    """An end's outcome with the lease that settles by it. end: as it was written, if it was."""
+    """An end's outcome with the lease that settles by it. end: as it was written, if it was. result_bytes: of
+    its result, roughly."""
 
     ended: Ended
     leases: Leases
     ref: LeaseRef
     end: End | None = None
+    result_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +218,10 @@ class Completion:
     def write_start(self, start: Start, started: StartCommit) -> None:
         """Queue the start. started: gets its outcome."""
         started.start = start
-        written = self.writer.submit(
+        self.writer.submit(
             lambda: _touched(start.job_id, transitions.start_attempt(start)),
             Touched(start.job_id, start.attempt_id),
-        )
-        written.add_done_callback(
-            lambda done: started.end(StartOutcome.JOB_MOVED if done.exception() else done.result()[1])
+            done=started,
         )
 
     def write_remote_id(self, lease: Lease, remote_id: str, then: Callable[[], None]) -> None:
@@ -249,12 +256,14 @@ class Completion:
         )
 
     def _submit_end(self, end: RunEnd, *, gather: bool = True) -> Future[Any]:
+        size = _size(end.over.result)
+
         def apply() -> EndWritten:
             known = end.to_write()
-            return EndWritten(transitions.end_attempt(known), end.leases, end.lease.ref, known)
+            return EndWritten(transitions.end_attempt(known), end.leases, end.lease.ref, known, size)
 
         touched = Touched(end.lease.job_id, end.lease.attempt_id)
-        return self.writer.submit(apply, touched, gather=gather, size=_size(end.over.result))
+        return self.writer.submit(apply, touched, gather=gather, size=size)
 
     def _end_unstorable(self, end: RunEnd) -> None:
         """What the database refuses to store must still end: as a failure, in plain words. If it refuses that
@@ -264,7 +273,7 @@ class Completion:
         over = replace(
             end.over, ending=Ending(error, suspect=end.over.ending.suspect), result=None, evidence=""
         )
-        self._submit_end(replace(end, over=over)).add_done_callback(
+        self._submit_end(end._replace(over=over)).add_done_callback(
             lambda done: None if done.exception() is None else self.keeper.forget(end.lease.ref)
         )
 
@@ -359,34 +368,27 @@ class Completion:
     def _after_commit(self, outcomes: Sequence[Any]) -> None:
         ends = [outcome for outcome in outcomes if isinstance(outcome, EndWritten)]
         self.ports.announce([outcome[0].job_id for outcome in outcomes if isinstance(outcome, tuple)])
-        self._latest.drop_old()
         for end in ends:
             self._unsettled[end.ref] = end
             if end.ended.won and end.end is not None:
-                self._keep(_with_cancel(end.end, end.ended.job), end.leases, end.ref)
+                # without its outcome, which holds the job
+                self._latest.add(end.result_bytes, (_with_cancel(end.end, end.ended.job), end.leases))
             if not end.ended.won:
                 log.warning(
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
                 )
+        self._latest.drop_old()
         self._settle()
         follow_ups.after_ends([end.ended for end in ends], self.ports)
         if refused := sum(not end.ended.won for end in ends):
             counters.add_if_possible(counters.Name.RESULTS_REFUSED, refused)
 
-    def _keep(self, end: End, leases: Leases, ref: LeaseRef) -> None:
-        """Not with its outcome: that holds the job, with its payload."""
-
-        def apply() -> EndWritten | None:
-            ended = transitions.rewrite_end(end)
-            if not ended.won:
-                return None
-            log.warning("forgotten_end_written", job_id=end.job_id, attempt=end.attempt_id)
-            return EndWritten(ended, leases, ref)
-
-        self._latest.add(end.result, apply, Touched(end.job_id, end.attempt_id))
-
     def _rewrite_latest(self) -> list[Write]:
-        return [Write(apply, touched) for apply, touched in self._latest.all()]
+        """The writes that bring back the latest ends, where they are missing."""
+        return [
+            Write(partial(_rewrite, end, leases), Touched(end.job_id, end.attempt_id))
+            for end, leases in self._latest.all()
+        ]
 
     def _settle(self) -> None:
         """Writer and watcher may both be here: settling twice changes nothing."""
@@ -418,6 +420,14 @@ def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:
     return JobTouched(job_id), outcome
 
 
+def _rewrite(end: End, leases: Leases) -> EndWritten | None:
+    ended = transitions.rewrite_end(end)
+    if not ended.won:
+        return None
+    log.warning("forgotten_end_written", job_id=end.job_id, attempt=end.attempt_id)
+    return EndWritten(ended, leases, LeaseRef(end.slot, end.job_id, end.attempt_id, end.epoch))
+
+
 def _size(result: Any) -> int:
     """What is long is written alone: to count it to its end would take longer than that costs."""
     size = rough_bytes(result, _LONG_BYTES)
@@ -428,7 +438,7 @@ def _with_cancel(end: End, job: Job | None) -> End:
     """job: as committed."""
     if job is None or job.cancel_requested_at is None:
         return end
-    return replace(end, cancelled_by_operator=job.cancelled_by_operator)
+    return end._replace(cancelled_by_operator=job.cancelled_by_operator)
 
 
 class ServerBackoff:

@@ -59,7 +59,6 @@ LARGE_BYTES = 16_000
 """A result over this is not kept: its run is found by its age, and repeated."""
 OWN_BYTES = 2_000
 """Of an end without its result, roughly."""
-Apply = Callable[[], Any]
 
 
 @dataclass(slots=True)
@@ -80,12 +79,18 @@ class Write:
 class Writer(Protocol):
     """Takes writes; `after_commit` gets each batch's outcomes, in order, once they are durable. gather:
     False if nothing is known that could be written together with it, so that waiting for more is no use.
-    size: bytes of what is stored, roughly."""
+    size: bytes of what is stored, roughly. done: gets the write's outcome, in place of a new future."""
 
     def start(self) -> None: ...
 
     def submit(
-        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True, size: int = 0
+        self,
+        apply: Callable[[], Any],
+        touched: Touched | None = None,
+        *,
+        gather: bool = True,
+        size: int = 0,
+        done: Future[Any] | None = None,
     ) -> Future[Any]: ...
 
     def stop(self, timeout_seconds: float = 10.0) -> bool: ...
@@ -145,9 +150,15 @@ class GroupCommitWriter:
         self._thread.start()
 
     def submit(
-        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True, size: int = 0
+        self,
+        apply: Callable[[], Any],
+        touched: Touched | None = None,
+        *,
+        gather: bool = True,
+        size: int = 0,
+        done: Future[Any] | None = None,
     ) -> Future[Any]:
-        write = Write(apply, touched, size)
+        write = Write(apply, touched, size, done or Future())
         with self._some:
             if self._ended:
                 write.done.set_exception(RuntimeError("the writer has ended"))
@@ -307,14 +318,6 @@ def _is_there() -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    at: float
-    bytes: int
-    apply: Apply
-    about: Any
-
-
 class LatestEnds:
     """Ends that the database confirmed lately, to be written again where it may have forgotten them: a
     standby that is promoted lacks the primary's last commits, unless it is synchronous. To its rows such a
@@ -324,28 +327,27 @@ class LatestEnds:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._kept: deque[_Kept] = deque()
+        self._kept: deque[tuple[float, int, Any]] = deque()
+        """When it was confirmed, its bytes, the end. Few objects: garbage collection walks through all."""
         self._bytes = 0
 
-    def add(self, result: Any, apply: Apply, about: Any) -> None:
-        """An end that was just confirmed. apply: writes it again, if it is missing. about: handed back by
-        `all` with it."""
-        size = OWN_BYTES + rough_bytes(result, LARGE_BYTES)
-        if size > OWN_BYTES + LARGE_BYTES:
+    def add(self, result_bytes: int, end: Any) -> None:
+        """An end that was just confirmed: all that writes it again. result_bytes: of its run's result."""
+        if result_bytes > LARGE_BYTES:
             return
-        self._kept.append(_Kept(self._monotonic(), size, apply, about))
+        size = OWN_BYTES + result_bytes
+        self._kept.append((self._monotonic(), size, end))
         self._bytes += size
-        self.drop_old()
 
     def drop_old(self) -> None:
-        """Call it when a commit was confirmed."""
+        """Call it when a commit was confirmed, after its ends were added."""
         since = self._monotonic() - KEPT_SECONDS
-        while self._kept and (self._bytes > KEPT_BYTES or self._kept[0].at < since):
-            self._bytes -= self._kept.popleft().bytes
+        while self._kept and (self._bytes > KEPT_BYTES or self._kept[0][0] < since):
+            self._bytes -= self._kept.popleft()[1]
 
-    def all(self) -> list[tuple[Apply, Any]]:
+    def all(self) -> list[Any]:
         """In their order. They stay: a connection may break and come back before the database fails over."""
-        return [(one.apply, one.about) for one in self._kept]
+        return [end for _, _, end in self._kept]
 
 
 def rough_bytes(value: Any, limit: int) -> int:
@@ -361,6 +363,6 @@ def rough_bytes(value: Any, limit: int) -> int:
         elif isinstance(one, dict):
             found += sum(map(len, one))
             rest.extend(one.values())
-        elif isinstance(one, Sequence):
+        elif isinstance(one, (list, tuple)):
             rest.extend(one)
     return found

@@ -7,7 +7,6 @@ prefetched jobs are kept in `jobs.execution.worker_state.PrefetchedJobs`.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import structlog
 
@@ -79,7 +78,8 @@ class Prefetch:
             if prefetched is not None:
                 ready = make_ready(worker, prefetched)
                 now = worker.ports.clock.monotonic()
-                worker.prefetched.put(claimed.lease.attempt_id, replace(prefetched, ready=ready), now)
+                # a copy: the run knows the one without it, and a cycle would wait for the garbage collector
+                worker.prefetched.put(claimed.lease.attempt_id, prefetched._replace(ready=ready), now)
         if ended is not None and next_id is not None:
             slots = worker.busy()
             worker.row_prefetch.request(
@@ -126,7 +126,7 @@ def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, 
         or end.over.ending.error is not None
         or run.remote_id is not None
         or prefetched.must_wait
-        or not worker.runner_for(prefetched.spec).tells_meanwhile
+        or not prefetched.ready.run.runner.tells_meanwhile
         or not worker.completion.keeper.begin(prefetched.lease.ref)
     ):
         return False

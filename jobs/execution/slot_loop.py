@@ -13,6 +13,7 @@ while its connection is opened.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import structlog
@@ -32,6 +33,7 @@ from jobs.execution.run_steps import HandedOver, Over, Remote, Wait
 from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
 
 log = structlog.get_logger()
+_logger = logging.getLogger(__name__)
 
 LONG_SECONDS = 1.0
 
@@ -209,17 +211,18 @@ def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFi
 def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:
     """Log the attempt, and return the report of it."""
     # one line for each of hundreds a second would cost as much as a claim
-    say = log.debug if outcome == "completed" and seconds < LONG_SECONDS else log.info
-    say(
-        "attempt_finished",
-        job_id=lease.job_id,
-        attempt=lease.attempt_id,
-        epoch=lease.epoch,
-        slot=lease.slot,
-        model=lease.model,
-        outcome=outcome,
-        seconds=round(seconds, 3),
-    )
+    is_usual = outcome == "completed" and seconds < LONG_SECONDS
+    if not is_usual or _logger.isEnabledFor(logging.DEBUG):
+        (log.debug if is_usual else log.info)(
+            "attempt_finished",
+            job_id=lease.job_id,
+            attempt=lease.attempt_id,
+            epoch=lease.epoch,
+            slot=lease.slot,
+            model=lease.model,
+            outcome=outcome,
+            seconds=round(seconds, 3),
+        )
     return WorkReport(
         job_id=lease.job_id,
         model=lease.model,

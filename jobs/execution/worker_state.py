@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_futures
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from django.conf import settings
@@ -285,8 +285,7 @@ class Ready:
         self.run.begin()
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """A lease with all that its run needs. started: the start's commit; None for an adopted attempt.
 
     job: the row's `OF_JOB`, and its payload (None when adopted).

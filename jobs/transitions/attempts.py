@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Count
 
@@ -64,8 +63,7 @@ class StartOutcome(StrEnum):
     """The database knows a live attempt on this slot: Redis was wrong, the slot is not to be trusted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """A claim to be written: the job runs, under this attempt, on this slot."""
 
     job_id: str
@@ -134,7 +132,7 @@ def _write(start: Start, job: Job, state: AttemptState) -> StartOutcome:
         job_id=job.id,
         number=number,
         round=job.round,
-        state=state,
+        state=state.value,
         server=server,
         slot=slot,
         model=start.model,
@@ -164,8 +162,7 @@ def _has_begun(start: Start) -> bool:
     return read_attempt(start.attempt_id) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(NamedTuple):
     """An attempt's end to be written. The job's next state is decided inside the transaction, because a
     cancel may have come meanwhile.
 

@@ -11,9 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db.models import Model
 
@@ -51,8 +50,7 @@ class NotBatchable(Exception):
     """Written together, these writes would have another result than one after the other."""
 
 
-@dataclass(frozen=True, slots=True)
-class Touched:
+class Touched(NamedTuple):
     """What a write is about: its job, and the attempt whose row it reads."""
 
     job_id: str
@@ -211,20 +209,20 @@ def change(row: Job | Attempt, *fields: str) -> None:
 
 
 def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fields: str) -> None:
-    move = move_between(JobState(job.state), target)
-    job.state = target.value
+    move = move_between(job.state, target)
+    state = job.state = target.value
     if is_final(target):
         job.finished_at = at
         fields = (*fields, "finished_at")
     if target is JobState.FAILED:
         job.error_fingerprint = fingerprint_of(job.error_code, job.error_message)
         fields = (*fields, "error_fingerprint")
-    log_event(job, move.event, at, {**data, "status": target.value, **_error(job)}, "state", *fields)
+    log_event(job, move.event, at, {**data, "status": state, **_error(job)}, "state", *fields)
 
 
 def move_attempt(attempt: Attempt, target: AttemptState, *fields: str) -> None:
     """Write the new state with these fields, which the caller has set. Raises IllegalMove."""
-    check_attempt_move(AttemptState(attempt.state), target)
+    check_attempt_move(attempt.state, target)
     attempt.state = target.value
     change(attempt, "state", *fields)
 
@@ -236,7 +234,7 @@ def log_event(job: Job, kind: str, at: datetime, data: dict[str, Any], *fields: 
 
 
 def call_back(job: Job, at: datetime) -> str | None:
-    if not is_final(JobState(job.state)):
+    if not is_final(job.state):
         return None
     callback = callback_for(job, now=at)
     if callback is None:

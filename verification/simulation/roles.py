@@ -52,9 +52,15 @@ class FiberWriter(GroupCommitWriter):
         self._scheduler.spawn(self._process, self._run)
 
     def submit(
-        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True, size: int = 0
+        self,
+        apply: Callable[[], Any],
+        touched: Touched | None = None,
+        *,
+        gather: bool = True,
+        size: int = 0,
+        done: Future[Any] | None = None,
     ) -> Future[Any]:
-        write = Write(apply, touched)
+        write = Write(apply, touched, done=done or Future())
         self._queue.append(write)
         self._filled.set()
         return write.done

@@ -15,8 +15,8 @@ from django.db.utils import ConnectionHandler
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
-from foundation.database.sqlite3 import base, waiting_writers
-from foundation.database.sqlite3.waiting_writers import GIVE_WAY_SECONDS, LATELY_SECONDS, WaitingWriters
+from foundation.database.sqlite3 import base
+from foundation.database.sqlite3.base import GIVE_WAY_SECONDS, LATELY_SECONDS, WaitingWriters
 
 TIMEOUT = 60
 
@@ -74,7 +74,7 @@ class CountedPauses:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualClock:
     clock = VirtualClock()
-    monkeypatch.setattr(waiting_writers, "time", clock)
+    monkeypatch.setattr(base, "time", clock)
     return clock
 
 
@@ -251,7 +251,7 @@ def test_a_slow_writer_has_its_turn_beside_one_that_commits_back_to_back(
     30 ms, as in a process whose threads compute. Left to luck, it would begin once in some 30 looks. A slow
     machine's looks come later still, so the greedy one waits for them longer than it would."""
     monkeypatch.setattr(base, "PAUSE_SECONDS", (0.03, 0.03))
-    monkeypatch.setattr(waiting_writers, "GIVE_WAY_SECONDS", 5.0)
+    monkeypatch.setattr(base, "GIVE_WAY_SECONDS", 5.0)
     looks = CountedPauses()
     monkeypatch.setattr(base, "random", looks)
     began, stop = threading.Event(), threading.Event()

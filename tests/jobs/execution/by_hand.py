@@ -44,9 +44,15 @@ class HandWriter:
     def start(self) -> None: ...
 
     def submit(
-        self, apply: Callable[[], Any], touched: Touched | None = None, *, gather: bool = True, size: int = 0
+        self,
+        apply: Callable[[], Any],
+        touched: Touched | None = None,
+        *,
+        gather: bool = True,
+        size: int = 0,
+        done: Future[Any] | None = None,
     ) -> Future[Any]:
-        write = Write(apply, touched)
+        write = Write(apply, touched, done=done or Future())
         self._queue.append(write)
         self.gathered.append(gather)
         if self.at_once:

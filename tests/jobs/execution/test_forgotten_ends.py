@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from foundation.json_text import JsonText
@@ -186,28 +184,26 @@ class Clock:
         return self.now
 
 
-def kept(ends: LatestEnds) -> list[Any]:
-    return [about for _, about in ends.all()]
-
-
 def test_only_the_latest_are_kept() -> None:
     clock = Clock()
     ends = LatestEnds(clock)
     for clock.now in (0.0, 1.0, KEPT_SECONDS + 0.5):
-        ends.add(None, list, clock.now)
-    assert kept(ends) == [1.0, KEPT_SECONDS + 0.5]
+        ends.add(0, clock.now)
+        ends.drop_old()
+    assert ends.all() == [1.0, KEPT_SECONDS + 0.5]
     clock.now += KEPT_SECONDS + 0.1
-    assert kept(ends) == [1.0, KEPT_SECONDS + 0.5], "however long no commit was confirmed"
+    assert ends.all() == [1.0, KEPT_SECONDS + 0.5], "however long no commit was confirmed"
     ends.drop_old()
-    assert kept(ends) == []
+    assert ends.all() == []
 
 
 def test_they_take_little_memory() -> None:
     ends = LatestEnds(Clock())
-    ends.add("x" * 2 * LARGE_BYTES, list, "large")
+    ends.add(2 * LARGE_BYTES, "large")
     for number in range(2 * KEPT_BYTES // LARGE_BYTES):
-        ends.add({"text": "x" * (LARGE_BYTES - 100)}, list, number)
-    found = kept(ends)
+        ends.add(LARGE_BYTES - 100, number)
+        ends.drop_old()
+    found = ends.all()
     assert "large" not in found
     assert 0.8 * KEPT_BYTES < len(found) * LARGE_BYTES < KEPT_BYTES
     assert found[-1] == 2 * KEPT_BYTES // LARGE_BYTES - 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from django.db import OperationalError
@@ -312,7 +311,7 @@ def test_a_start_that_the_database_refuses_stops_the_run_and_drops_what_follows(
     assert following is not None
     at = hands.clock.now()
     Job.objects.filter(id=second.id).update(state=JobState.CANCELLED, finished_at=at)
-    assert run_next(hands, replace(following)) is None
+    assert run_next(hands, following._replace()) is None
     assert tries(second) == 0
     assert waits_again(hands, third)
     assert hands.waiting() == 2

@@ -73,7 +73,7 @@ def test_a_lost_server_while_the_database_is_away_is_an_end_and_no_exception():
 def test_a_pushed_body_that_says_nothing_does_not_free_the_slot():
     RunRequest("j", "a", ASYNC, Endpoint("gpu-1", "http://gpu-1/generate"), {}, "gpu-1/0", 1)
     bench = Bench(ScriptedRunner(), remote_id="r1")
-    bench.run._runner.read_pushed = AsyncHttpRunner(ASYNC).read_pushed
+    bench.run.runner.read_pushed = AsyncHttpRunner(ASYNC).read_pushed
     bench.push = {"progress": 0.5}
     step = bench.run.step()
     assert not isinstance(step, Over) or step.ending.suspect, step

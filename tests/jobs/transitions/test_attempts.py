@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -259,8 +258,8 @@ def test_news_of_a_run_are_events_of_its_own_attempt_only():
     assert note(ref, "partial", {"part": 1, "output": ["a"]}, START)
     assert note(ref, "progress", {"part": 2, "progress": 0.5}, START)
     assert types(job) == ["queued", "started", "partial", "progress"]
-    assert not note(replace(ref, epoch=2), "partial", {"part": 3, "output": ["b"]}, START)
-    assert not note(replace(ref, attempt_id="another"), "partial", {"part": 3, "output": ["b"]}, START)
+    assert not note(ref._replace(epoch=2), "partial", {"part": 3, "output": ["b"]}, START)
+    assert not note(ref._replace(attempt_id="another"), "partial", {"part": 3, "output": ["b"]}, START)
     assert transitions.end_attempt(end(job, attempt_id, result=1)).won
     assert not note(ref, "partial", {"part": 3, "output": ["late"]}, START)
     assert types(job) == ["queued", "started", "partial", "progress", "completed"]
@@ -334,7 +333,7 @@ def test_a_late_end_of_a_round_that_an_operator_reopened_changes_nothing() -> No
     job.refresh_from_db()
     assert (job.state, job.live_attempt, job.round) == (JobState.RUNNING, second, 2)
     assert QuarantinedSlot.objects.filter(freed_at=None).count() == 1
-    assert transitions.end_attempt(replace(end(job, second), slot="gpu-1/1")).won
+    assert transitions.end_attempt(end(job, second)._replace(slot="gpu-1/1")).won
     assert Callback.objects.filter(job=job).count() == 0
 
 

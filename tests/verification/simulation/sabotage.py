@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from datetime import datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -46,7 +45,7 @@ def result_fence() -> Iterator[None]:
     def end_attempt(end: transitions.End) -> transitions.Ended:
         attempt = Attempt.objects.filter(id=end.attempt_id).first()
         if attempt is not None:
-            end = replace(end, epoch=attempt.epoch)
+            end = end._replace(epoch=attempt.epoch)
             Attempt.objects.filter(job_id=end.job_id).exclude(id=end.attempt_id).filter(
                 state__in=[AttemptState.SENT, AttemptState.WAITING]
             ).update(state=AttemptState.LOST)
