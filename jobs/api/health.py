@@ -10,10 +10,10 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from foundation.probes import Probes
+from foundation.threads import Probes
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from jobs import ports
 from jobs.sweeps import TICK, sweep_ages
 
@@ -65,7 +65,7 @@ def _redis(*, read_fleets: bool) -> dict[str, Any]:
     """All fleets at once, so that many that hang take no longer than one."""
     global _fleets
     if read_fleets:
-        _fleets = tuple(registry.fleets())
+        _fleets = tuple(queries.fleets())
     leases = ports.production_ports().leases
     answers = _probes.ask({fleet: partial(_generation, leases, fleet) for fleet in _fleets})
     fleets = {fleet: _fleet(answer) for fleet, answer in answers.items()}

@@ -12,9 +12,9 @@ from foundation.database.statements import value
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, Placement, Pool, Server
 from gpus.protocol import TenantSpec
-from gpus.registry import queries as fleet_queries
+from gpus.registry import queries
 from gpus.registry.index_sync import forget_servers
-from jobs.index_rebuild.mirror_fleet import mirror_fleet
+from jobs.index_rebuild.rebuild import mirror_fleet
 from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
@@ -82,7 +82,7 @@ def _read(fleet: str, generation: str, ports: Ports) -> _Known:
                     for *row, host, healthy, _ in servers
                 ),
                 *_placed(fleet=fleet),
-                *(("pause", one.kind, one.name) for one in fleet_queries.pauses()),
+                *(("pause", one.kind, one.name) for one in queries.pauses()),
             ]
         ),
         frozenset(_tenants()),

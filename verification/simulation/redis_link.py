@@ -24,7 +24,7 @@ from gpus.leasing.scripts import (
     library_text,
 )
 from gpus.leasing.store import RedisLeases
-from gpus.registry.layouts import IndexGate
+from gpus.registry.processes import IndexGate
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.registry.layouts import IndexState, Layouts
+from gpus.registry.processes import IndexState, Layouts
 from jobs import sweeps as package
 from jobs.models import SweepRun
 from jobs.ports import Ports
