@@ -15,7 +15,7 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.registry import queries
 from jobs import ports
-from jobs.sweeps import TICK, sweep_ages
+from jobs.sweeps.base import TICK, sweep_ages
 
 _migrated = False
 """Once all migrations are applied they stay so for this process' code."""
@@ -40,7 +40,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         checks["migrations"] = _migrations()
     ready = all(check["ok"] for check in checks.values())
     checks["redis"] = _redis(read_fleets=ready)
-    tick = sweep_ages().get(TICK) if ready else None
+    tick = sweep_ages(ports.production_ports().clock.now()).get(TICK) if ready else None
     whole = ready and checks["redis"]["ok"]
     body = {
         "status": "ready" if whole else "degraded" if ready else "not ready",

@@ -1,4 +1,5 @@
-"""Runs the sweeps that are due, in the one process that is asked to.
+"""Runs sweeps: `run_sweep(name)`, or `run_sweep("tick")` for all that are due, in the one process that is
+asked to.
 
 Beat sends one tick a second to a queue that one worker process consumes. In this process no sweep runs twice
 at once; should two processes run them, that costs work and nothing else: all of them move rows by
@@ -13,8 +14,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
+from dataclasses import asdict, replace
+from functools import lru_cache, partial
 from typing import Any, cast
 
 import structlog
@@ -23,10 +24,9 @@ from django.db import DatabaseError, connection
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import TIMEOUT_SECONDS
 from gpus.leasing.contract import Leases
-from jobs.ports import Ports
-from jobs.sweeps.base import Ran, SweepCount, write_runs
-from jobs.sweeps.names import TICK
-from jobs.sweeps.registry import Entry
+from jobs.ports import Ports, production_ports
+from jobs.sweeps.base import TICK, Ran, SweepCount, write_runs
+from jobs.sweeps.registry import Entry, Sweeps
 
 log = structlog.get_logger(__name__)
 
@@ -160,6 +160,57 @@ class Runner:
 
 def _start_thread(work: Callable[[], None]) -> None:
     threading.Thread(target=work, name="sweep", daemon=True).start()
+
+
+def run_sweep(name: str) -> dict[str, Any]:
+    """Runs one sweep, or with `tick` every one that is due; what they found, by name. A slow one that a tick
+    started in a thread is missing. Raises KeyError for an unknown name."""
+    runner = _of_this_process()
+    if name == TICK:
+        return {one: _as_dict(count) for one, count in runner.tick().items()}
+    count = runner.run(name)
+    return {} if count is None else {name: _as_dict(count)}
+
+
+@lru_cache(maxsize=1)
+def _of_this_process() -> Runner:
+    return Runner(production_ports(), Sweeps().entries)
+
+
+def _as_dict(count: SweepCount) -> dict[str, Any]:
+    return {**asdict(count), "notes": list(count.notes)}
+
+
+RECONCILE_EVERY = 5
+"""Steps, each a second long: so soon a job is in line that such a web has accepted."""
+
+
+class LayoutOverlapSweeper:
+    """Runs the sweeps of a process whose key layout is in use while processes of another layout live: their
+    sweepers consume some of beat's ticks and do nothing with the index, and their webs can't push tickets."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+        self._sweeping = threading.Lock()
+
+    def step(self) -> None:
+        """Returns at once; while the last one goes on it does nothing."""
+        self._steps += 1
+        if self._sweeping.acquire(blocking=False):
+            threading.Thread(target=self._sweep, name="sweeps-in-company", daemon=True).start()
+
+    @property
+    def is_sweeping(self) -> bool:
+        return self._sweeping.locked()
+
+    def _sweep(self) -> None:
+        try:
+            run_sweep(TICK)
+            if self._steps % RECONCILE_EVERY == 0:
+                run_sweep("reconcile")
+        finally:
+            connection.close()
+            self._sweeping.release()
 
 
 log = structlog.get_logger(__name__)

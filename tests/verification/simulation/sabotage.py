@@ -190,7 +190,7 @@ def later_starts() -> Iterator[None]:
     due = due_starts._due
 
     def all_of_them(now: datetime) -> Any:
-        return due(now=now + timedelta(hours=1))
+        return [(job_id, now) for job_id, _ in due(now=now + timedelta(hours=1))]
 
     with patch.object(due_starts, "_due", all_of_them):
         yield
