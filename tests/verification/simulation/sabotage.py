@@ -13,7 +13,7 @@ from unittest.mock import patch
 
 from django.db import connection
 
-from gpus.leasing.scripts import library_code
+from gpus.leasing.library import library_code
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
