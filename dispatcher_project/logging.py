@@ -16,7 +16,7 @@ from typing import Any
 
 import structlog
 
-from foundation.texts import hide_keys
+from foundation.secrets import hide_keys
 
 _SPACE = re.compile(r"[\s=]")
 _TOKEN = re.compile(r"(token=)[^&\s'\"]+")

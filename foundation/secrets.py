@@ -1,12 +1,17 @@
-"""Secrets at rest: server headers and webhook secrets, encrypted under a key that is not in the database."""
+"""Secrets at rest: server headers and webhook secrets, encrypted under a key that is not in the database. API
+keys are taken out of texts."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import re
+from typing import TYPE_CHECKING
 
-from cryptography.fernet import Fernet, InvalidToken
 from django.conf import settings
+
+if TYPE_CHECKING:
+    from cryptography.fernet import Fernet
 
 
 class SecretUnreadable(Exception):
@@ -23,6 +28,8 @@ def encrypt(text: str) -> str:
 
 def decrypt(text: str) -> str:
     """The clear text; raises SecretUnreadable."""
+    from cryptography.fernet import InvalidToken
+
     try:
         return _cipher().decrypt(text.encode("ascii", "replace")).decode()
     except InvalidToken:
@@ -30,5 +37,17 @@ def decrypt(text: str) -> str:
 
 
 def _cipher() -> Fernet:
+    from cryptography.fernet import Fernet  # not in each process that writes logs
+
     key = settings.DISPATCHER.secret_key or settings.SECRET_KEY
     return Fernet(base64.urlsafe_b64encode(hashlib.sha256(b"dispatcher secrets\0" + key.encode()).digest()))
+
+
+_SECRET = re.compile(r"(\.|%2[eE])[A-Za-z0-9]{32}(?![A-Za-z0-9])")
+"""What stands after the dot of a key, as `jobs.api.authentication` knows it."""
+
+
+def hide_keys(text: str) -> str:
+    """Take API keys out of a text: clients put them where none belongs, into a URL, a name, a value that an
+    error repeats. Of a key its prefix stays, which names it."""
+    return _SECRET.sub(r"\1…", text)

@@ -22,8 +22,8 @@ from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
-from gpus.registry.cache import RegistryCache
-from gpus.registry.layouts import IndexGate, IndexGates, Layouts
+from gpus.registry.processes import IndexGate, IndexGates, Layouts
+from gpus.registry.queries import RegistryCache
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
 from jobs.models import Tenant

@@ -35,7 +35,7 @@ def work(pool: str, host: str | None = None) -> dict[str, Any]:
 def sweep(name: str) -> dict[str, Any]:
     """Runs one sweep, or with ``tick`` all that are due. Returns what each one counted. Flower does not list
     them: one each second would push the jobs out of its view; their ages are in the admin and in /metrics."""
-    from jobs.sweeps import run_sweep
+    from jobs.sweeps.runner import run_sweep
 
     return run_sweep(name)
 

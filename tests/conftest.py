@@ -119,10 +119,10 @@ def ports_of_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test has read it need not read again, however slow the machine is."""
-    from gpus.registry import cache
+    from gpus.registry import queries
     from jobs import ports
 
-    monkeypatch.setattr(cache, "KEEP_SECONDS", 3600.0)
+    monkeypatch.setattr(queries, "KEEP_SECONDS", 3600.0)
     monkeypatch.setattr(ports, "KEEP_KEY_SECONDS", 3600.0)
 
 

@@ -26,7 +26,7 @@ from jobs.reports.fleet import SERVERS_PER_PAGE, fleet_snapshot
 from jobs.reports.history import WINDOWS, Window
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import QueueSnapshot, queue_snapshot
-from jobs.sweeps import TICK, sweep_ages
+from jobs.sweeps.base import TICK, sweep_ages
 
 QUEUES = ("gpus.view_modelconfig", "jobs.view_job")
 """Who sees the line sees jobs and models."""
@@ -184,7 +184,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
             "failures": failed.values("id", "model", "error_code", "finished_at")[:_FAILURES_SHOWN],
         }
     context["clocks"] = ports.clock_report()
-    tick = sweep_ages().get(TICK)
+    tick = sweep_ages(ports.production_ports().clock.now()).get(TICK)
     context["silent_beat_seconds"] = tick if tick is not None and tick > _BEAT_SILENT_SECONDS else None
     return context
 

@@ -24,10 +24,10 @@ from django.db import connection
 from dispatcher_project.addresses import split_address
 from dispatcher_project.celery import app
 from dispatcher_project.supervisor.notify import ALIVE, notify
-from foundation.probes import Probes
+from foundation.threads import Probes
 from gpu_host.node.http_server import Callers, Reading
 from gpus.errors import LayoutNotInUse
-from gpus.registry import queries as registry
+from gpus.registry import queries
 
 log = structlog.get_logger(__name__)
 
@@ -187,7 +187,7 @@ class Fleets:
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
-            self._known = registry.fleets()
+            self._known = queries.fleets()
         finally:
             connection.close()  # of a thread that ends
         return ""

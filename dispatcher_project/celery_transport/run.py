@@ -151,7 +151,7 @@ def presence_of(queues: Collection[str]) -> Presence:
     from gpus.models import Process
     from jobs.execution.presence import Presence
     from jobs.ports import production_ports
-    from jobs.sweeps.layout_overlap import LayoutOverlapSweeper
+    from jobs.sweeps.runner import LayoutOverlapSweeper
 
     if SWEEPS_QUEUE not in queues:
         return Presence(production_ports(), Process.Kind.CALLBACKS)

@@ -16,8 +16,7 @@ from jobs.reports.history import WINDOWS, history
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
 from jobs.reports.workers import IndexReport, index_report
-from jobs.sweeps import TICK
-from jobs.sweeps.base import sweep_ages
+from jobs.sweeps.base import TICK, sweep_ages
 
 LAST_FAILURES = 8
 MOST_COUNTED = 10_000

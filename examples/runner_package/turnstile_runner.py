@@ -10,11 +10,21 @@ from urllib.parse import quote
 
 from gpus.errors import ConnectFailed, RunTimedOut, ServerLost
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Abort, Accepted, Finished, OptionRefused, PollFailed, RunRequest, StillRunning
-from gpus.runners.health_probe import Get, Health, said_by
+from gpus.runners.base import (
+    Abort,
+    Accepted,
+    Finished,
+    Get,
+    Health,
+    OptionRefused,
+    PollFailed,
+    RunRequest,
+    StillRunning,
+    said_by,
+)
 from gpus.runners.http_runner import CANCEL_SECONDS, POLL_SECONDS, HttpRunner, identity
-from gpus.runners.json_body import Unreadable, read_json
 from gpus.runners.refusals import error_of, failure_of, refusal
+from gpus.runners.transport import Unreadable, read_json
 
 _SMALL_BYTES = 64 * 1024
 

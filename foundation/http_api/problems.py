@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from foundation.texts import hide_keys
+from foundation.secrets import hide_keys
 
 MEDIA_TYPE = "application/problem+json"
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})

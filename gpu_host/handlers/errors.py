@@ -5,8 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
-from gpus.errors import MAX_TRACEBACK
-from gpus.gpu_error_texts import is_of_gpu_library, is_sticky_fault, tells_out_of_memory
+from gpus.errors import MAX_TRACEBACK, is_of_gpu_library, is_sticky_fault, tells_out_of_memory
 
 MAX_TEXT = 500
 
@@ -58,7 +57,7 @@ class Failure:
 
 def failure_of(error: BaseException) -> Failure:
     """By its class (`torch.OutOfMemoryError` by name, since nothing here knows torch); by its text only where
-    a GPU's library wrote that (`gpus.gpu_error_texts`)."""
+    a GPU's library wrote that (`gpus.errors`)."""
     if isinstance(error, Cancelled):
         return Failure("cancelled", "The run was cancelled.")
     trace, said = _trace_of(error), _text_of(error)

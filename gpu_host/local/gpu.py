@@ -27,7 +27,7 @@ from gpu_host.local.process_owner import GivenUp, ProcessOwner, never
 from gpu_host.local.running import RunTable, SwapQueue
 from gpus.errors import GpuError, Interrupted, RunFailed, ServerFailed
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
-from gpus.runners.json_body import check_storable
+from gpus.runners.transport import check_storable
 
 NUDGE_SECONDS = 0.1
 _SLICE_SECONDS = 0.5

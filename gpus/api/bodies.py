@@ -33,7 +33,7 @@ from foundation.http_api.json_body import (
     not_empty,
 )
 from foundation.http_api.openapi import json_schema
-from gpus.models.option_rules import MoreThan, installed_runner
+from gpus.models.model_config import MoreThan, installed_runner
 from gpus.protocol import DesiredState
 from gpus.registry.model_fields import all_options, defaults, help_of
 from gpus.registry.registry import MAX_SLOTS

@@ -16,10 +16,8 @@ from gpus.api.controls import (
     ResumeModel,
     ResumeSystem,
 )
-from gpus.api.history import Audit, ConfigVersions, RevertConfig
-from gpus.api.machines import MachineDetail
-from gpus.api.servers import ServerDetail, Servers, Telemetry
-from gpus.api.views import ModelConfigDetail, ModelConfigs, Register
+from gpus.api.servers import MachineDetail, ServerDetail, Servers, Telemetry
+from gpus.api.views import Audit, ConfigVersions, ModelConfigDetail, ModelConfigs, Register, RevertConfig
 
 
 def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health
 
 QUIET_SECONDS = 5.0
 """Counts are trusted only if no lease of the server changed from this long before the probe to its answer."""

@@ -27,8 +27,7 @@ from gpus.leasing.contract import Leases
 from gpus.models import Placement, Server
 from gpus.protocol import Clock, Endpoint
 from gpus.registry.registry import Registered
-from gpus.runners.base import Response, Transport
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health, Response, Transport
 from gpus.runners.registry import find_runner, no_such_runner
 from gpus.runners.transport import HttpTransport
 

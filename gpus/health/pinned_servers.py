@@ -17,12 +17,11 @@ from gpus.health.health import PARALLEL_PROBES, probe_all
 from gpus.leasing.values import Beat, Wakes
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import STARTED_HERE
-from gpus.registry.cache import rows_changed
 from gpus.registry.index_sync import LeasesOf, mirror
 from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.queries import rows_changed
 from gpus.registry.registry import register_server
-from gpus.runners.base import Transport
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health, Transport
 
 BEAT_SECONDS = 5.0
 GONE_SECONDS = 15.0

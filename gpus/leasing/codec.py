@@ -7,10 +7,8 @@ both what Python sends and what Lua reads (docs/adr/0044-script-arguments-have-n
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any
 
 from gpus.leasing.values import (
@@ -52,13 +50,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "record": (dict,),
     "records": (list, tuple),
 }
-_SCALARS = frozenset({"text", "number"})
-_ARGS = re.compile(r"^-- Args:(.*?)^-- (?=[A-Z]\w+:)", re.MULTILINE | re.DOTALL)
-_OF_SCRIPT, _OF_RECORD = "--   ", "--     "
-_LINE = re.compile(r"(\w+(?:, \w+)*): (text|number|texts|records?)( or nil)?(?:, \S.*)?")
-_COMMENT = re.compile(r"--.*")
-_USED = re.compile(r"\bargs\.(\w+)")
-_ALIAS = re.compile(r"(?:for \w+, (\w+) in ipairs\(args\.(\w+)\)|^local (\w+) = args\.(\w+)$)", re.MULTILINE)
+SCALARS = frozenset({"text", "number"})
 
 
 def check_names(*names: str) -> None:
@@ -254,10 +246,6 @@ def read_telemetry(answer: list[str]) -> list[Measured]:
     return [Measured(float(us) / 1_000_000, json.loads(measured)) for us, measured in pairs]
 
 
-class BadScript(Exception):
-    """A Lua file does not keep to the rules."""
-
-
 class BadCall(TypeError):
     """The arguments of a call are not those that the script's head names."""
 
@@ -288,8 +276,8 @@ class Record:
 
     def __init__(self, owner: str, parameters: Mapping[str, Parameter]) -> None:
         self.owner, self.parameters = owner, parameters
-        self._plain = [name for name, one in parameters.items() if one.kind in _SCALARS]
-        self._list = next((name for name, one in parameters.items() if one.kind not in _SCALARS), None)
+        self._plain = [name for name, one in parameters.items() if one.kind in SCALARS]
+        self._list = next((name for name, one in parameters.items() if one.kind not in SCALARS), None)
         self._known: dict[tuple[type, ...], bool] = {}
         """By types of values that were found right: whether one is None."""
 
@@ -350,61 +338,3 @@ class Record:
         place = "ARGV[i + {}]".format
         fields = enumerate(self.parameters.items())
         return f"{{ {', '.join([f'{name} = {one.lua(place(at))}' for at, (name, one) in fields])} }}"
-
-
-def read_parameters(script: str, text: str) -> Record:
-    """The arguments that the head of the script names. text: of its file. Raises BadScript: its head is not
-    understood, or it names others than the code uses."""
-    found = _ARGS.search(text.split("\n\n", maxsplit=1)[0])
-    if found is None:
-        raise BadScript(f"{script}.lua: its head does not say 'Args:' before 'Returns:'")
-    lines = found[1].strip().splitlines()
-    parameters = _read(f"{script}.lua", [] if lines == ["none"] else lines, _OF_SCRIPT)
-    _check_code(script, _COMMENT.sub("", text), parameters)
-    return Record(f"{script}.lua", parameters)
-
-
-def _read(owner: str, lines: Sequence[str], indent: str) -> dict[str, Parameter]:
-    """Lines that are indented further belong to the record above them. Raises BadScript."""
-    parameters: dict[str, Parameter] = {}
-    record: Record | None = None
-    for at, line in enumerate(lines):
-        if record and line.startswith(_OF_RECORD):
-            continue
-        match = _LINE.fullmatch(line.removeprefix(indent))
-        if match is None:
-            raise BadScript(f"{owner}: cannot read the argument {line!r}")
-        record = None
-        if match[2].startswith("record"):
-            rows = takewhile(lambda below: below.startswith(_OF_RECORD), lines[at + 1 :])
-            name = f"{owner}, {match[1]}"
-            record = Record(name, _read(name, list(rows), _OF_RECORD))
-        for name in match[1].split(", "):
-            if name in parameters:
-                raise BadScript(f"{owner}: the argument {name} is named twice")
-            parameters[name] = Parameter(match[2], bool(match[3]), record)
-    kinds = [one.kind for one in parameters.values()]
-    if any(kind not in _SCALARS for kind in (kinds if indent == _OF_RECORD else kinds[:-1])):
-        raise BadScript(f"{owner}: only the last argument may be a list or a record")
-    return parameters
-
-
-def with_locals(code: str) -> str:
-    """The code of a script that reads its arguments from the locals that `Record.lua` makes."""
-    return _USED.sub(r"args_\1", code)
-
-
-def _check_code(script: str, code: str, parameters: Mapping[str, Parameter]) -> None:
-    if numbered := re.search(r"\b(ARGV|KEYS)\b", code):
-        raise BadScript(f"{script}.lua: {numbered[1]} is not used: arguments and keys have names")
-    used = set(_USED.findall(code))
-    if used != parameters.keys():
-        differing = ", ".join(sorted(used ^ parameters.keys()))
-        raise BadScript(f"{script}.lua: head and code differ in the arguments {differing}")
-    for in_loop, of_loop, alone, of_alone in _ALIAS.findall(code):
-        row, record = in_loop or alone, parameters[of_loop or of_alone].record
-        if record is None:
-            continue
-        own = set(re.findall(rf"\b{row}\.(\w+) = ", code))
-        if unknown := set(re.findall(rf"\b{row}\.(\w+)", code)) - own - record.parameters.keys():
-            raise BadScript(f"{script}.lua: its head names no {row}.{', '.join(sorted(unknown))}")

@@ -1,8 +1,4 @@
-"""The Lua scripts: read from files, put together into one library of functions, called by name.
-
-Each script's head is its contract, and a file without one is refused. A line ``-- include: slots`` names a
-file of ``lua/includes``: it returns a table of functions, which stands in the library once, as ``Slots``,
-before all that use it. A file that uses another table than it lists, or a name that is not in it, is refused.
+"""Calls the Lua scripts by name, as functions of a library (`gpus.leasing.library`).
 
 A library is compiled once, when it is loaded: a script of the `EVAL` kind makes all its functions anew on
 every call, which cost as much as what they did. But the server keeps libraries, in its file and on its
@@ -17,15 +13,12 @@ fleet's clock as it last read it (lua/includes/call.lua).
 
 from __future__ import annotations
 
-import hashlib
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import redis
@@ -40,31 +33,15 @@ from redis.exceptions import (
 )
 
 from gpus.errors import LeasingFull, LeasingUnavailable
-from gpus.leasing.codec import Argument, BadScript, Parameter, Record, read_parameters, with_locals
+from gpus.leasing.codec import Argument
+from gpus.leasing.library import LIBRARIES, library_code, library_name, library_text, parameters_of
 
-FOLDER = Path(__file__).parent / "lua"
-LIBRARIES = "gpuq_"
-"""How the names of our libraries begin."""
-GROWING = frozenset({"push"})
-"""What a server at its maxmemory refuses: it adds to the line without bound. All others must go on there, or
-the line could not be worked off; what they add is bounded by slots, servers and tenants."""
-CONTRACT = ("Why", "Keys", "Returns")
-"""What the head of each script must say, beside its arguments (codec.py)."""
-OWN_ARGUMENTS = 2
-"""Before those of a script stand two for the time (call.lua): since_us and clock_us."""
 LOAD_SECONDS = 1.0
 """How long a thread waits for another that loads: before a Redis that hangs, threads must not queue up. With
 the time-out of a load of its own after that (connect.py) a submit still ends in 3.5 s."""
 Client = redis.Redis | redis.RedisCluster
 FAILURES = (RedisError, RedisClusterException)
 """What redis-py raises when no answer came; the cluster's is not a RedisError."""
-_INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
-_COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
-_TABLE = re.compile(r"^return \{\n(.*)^\}$", re.MULTILINE | re.DOTALL)
-_FIELD = re.compile(r"(\w+) = ")
-_MEMBER = re.compile(r"\b(?:Keys|Call)\.(\w+)")
-_USE = re.compile(r"\b([A-Z][a-z]\w*)\.(\w+)")
-_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
 _RUN_ID = re.compile(r"run_id:(\w*)")
 _REPLICATION = re.compile(r"master_replid:(\w*)")
 UNGREETED = "UNGREETED"
@@ -73,150 +50,6 @@ _NOT_THERE = ("Function not found", UNGREETED)
 _EXISTS = "already exists"
 _IDLE_SECONDS = 3600.0
 """A library of another version that nobody called for so long is deleted by who loads one."""
-MODULE = """
-local {name} = (function()
-{body}end)()
-"""
-FUNCTION = """
-register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
-callback = function(KEYS, ARGV)
-if not Call.run_id then return {{ err = 'UNGREETED this process was not told its run id' }} end
-Call.begin_call(KEYS[1], {since_us}, {clock_us})
-{arguments}{body}end }}
-"""
-GREETING = """
-local READS = { 'no-writes' }
-register_function{ function_name = LIBRARY .. '_greet', flags = READS, callback = function(_, ARGV)
-  bind_globals()
-  Call.run_id, Call.replication = ARGV[1], ARGV[2] or ''
-end }
-register_function{ function_name = LIBRARY .. '_idle', flags = READS, callback = function()
-  bind_globals()
-  return math.floor((Call.redis_clock() - (Call.now or 0)) / 1000000)
-end }
-"""
-_CHUNK = re.compile(
-    r"^(?P<begin>local (?P<module>[A-Z]\w*) = \(function\(\)\n|register_function\{)"
-    r"(?P<body>.*?^end(?:\)\(\)| \})\n)",
-    re.MULTILINE | re.DOTALL,
-)
-_GLOBAL = re.compile(
-    r"(?<![\w.:])((?:cmsgpack|math|redis|string|table)\.\w+"
-    r"|(?:ipairs|next|pairs|tonumber|tostring|unpack)\b)"
-)
-_HEAD = """local register_function = redis.register_function
-local function read_globals() return {globals} end
-local {locals}
-local function bind_globals() {locals} = read_globals() end
-"""
-
-
-@cache
-def script_names() -> tuple[str, ...]:
-    return tuple(sorted(path.stem for path in FOLDER.glob("*.lua")))
-
-
-@cache
-def library_code() -> str:
-    """All includes and all scripts, without comments and without the library's name. Raises BadScript."""
-    includes: dict[str, str] = {}
-    add_includes("-- include: call", FOLDER / "includes", includes)
-    scripts = {name: read_script(name, includes) for name in script_names()}
-    exports = {module_name(name): exported_names(text) for name, text in includes.items()}
-    for name, text in includes.items():
-        check_modules(name, text, exports, own=module_name(name))
-    for name, text in scripts.items():
-        check_modules(name, text, exports)
-    modules = (MODULE.format(name=module_name(name), body=code_of(text)) for name, text in includes.items())
-    functions = (function_of(name, text) for name, text in scripts.items())
-    return "".join((*modules, *functions, GREETING))
-
-
-def code_of(text: str) -> str:
-    return _COMMENT.sub("", text)
-
-
-def module_name(include: str) -> str:
-    """Under which others use the table that the include returns: no local of theirs is written like that."""
-    return include.capitalize()
-
-
-def exported_names(text: str) -> frozenset[str]:
-    """What the table of an include holds."""
-    table = _TABLE.search(text)
-    return frozenset(_FIELD.findall(table[1]) if table else _MEMBER.findall(code_of(text)))
-
-
-def check_modules(name: str, text: str, exports: Mapping[str, frozenset[str]], own: str = "") -> None:
-    """Raises BadScript: the file uses other includes than it lists, or a name that one of them lacks.
-
-    own: the module that it is itself."""
-    used = {use for use in _USE.findall(_TEXT.sub("''", re.sub("--.*", "", text))) if use[0] in exports}
-    listed = set(map(module_name, _INCLUDE.findall(text)))
-    if differing := listed ^ ({module for module, _ in used} - {own}):
-        raise BadScript(f"{name}.lua: its includes differ from what it uses: {', '.join(sorted(differing))}")
-    for module, part in sorted(used):
-        if part not in exports[module]:
-            raise BadScript(f"{name}.lua: {module} has no {part}")
-
-
-def read_script(name: str, includes: dict[str, str]) -> str:
-    """The script's text; what it includes is added to `includes`, each after those that it includes itself.
-    Raises BadScript: no contract in its head, or an include that is not there."""
-    text = read_text(FOLDER / f"{name}.lua")
-    head = text.split("\n\n")[0]
-    for part in CONTRACT:
-        if f"-- {part}: " not in head:
-            raise BadScript(f"{name}.lua: its head does not say '{part}:'")
-    read_parameters(name, text)
-    add_includes(text, FOLDER / "includes", includes)
-    return text
-
-
-def function_of(name: str, text: str) -> str:
-    """The script as a function of the library."""
-    flags = "" if name in GROWING else "'allow-oom'"
-    arguments = read_parameters(name, text).lua(OWN_ARGUMENTS + 1)
-    since_us, clock_us = (Parameter("number", True).lua(f"ARGV[{at + 1}]") for at in range(OWN_ARGUMENTS))
-    return FUNCTION.format(
-        name=name, flags=flags, since_us=since_us, clock_us=clock_us, arguments=arguments,
-        body=with_locals(code_of(text)),
-    )  # fmt: skip
-
-
-@cache
-def parameters_of(name: str) -> Record:
-    """What the script is called with. Raises BadScript."""
-    return read_parameters(name, read_text(FOLDER / f"{name}.lua"))
-
-
-def read_text(path: Path) -> str:
-    if not path.exists():
-        raise BadScript(f"there is no {path.name}")
-    text = path.read_text()
-    if not text.startswith("-- "):
-        raise BadScript(f"{path.name}: must begin with a comment that says what it is for")
-    return text
-
-
-def add_includes(text: str, folder: Path, includes: dict[str, str]) -> None:
-    for name in _INCLUDE.findall(text):
-        if name not in includes:
-            include = read_text(folder / f"{name}.lua")
-            add_includes(include, folder, includes)
-            includes[name] = include
-
-
-def library_name(code: str, database: int = 0) -> str:
-    """Of one text: workers of two versions each call their own. And of one of the server's numbered
-    databases: what a library remembers of a fleet's clock is of the fleet of that name there."""
-    name = f"{LIBRARIES}{hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:12]}"
-    return f"{name}_{database}" if database else name
-
-
-def library_text(name: str, code: str) -> str:
-    """What the server loads."""
-    return f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{with_local_names(code)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,32 +232,3 @@ def as_text(answer: Any) -> Any:
     if isinstance(answer, list):
         return [as_text(item) for item in answer]
     return answer
-
-
-def with_local_names(code: str) -> str:
-    """Make locals of the names that the library looks up in tables: `Slots_read_slot` of `Slots.read_slot`,
-    `redis_call` of `redis.call`. Looked up at every use they took 4 % of a release-and-claim's instructions.
-
-    code: includes and scripts as `MODULE` and `FUNCTION` write them. Redis shows globals to a library only
-    once it is loaded: each function of the library calls `bind_globals` first."""
-    names = sorted(set(_GLOBAL.findall(code)))
-    head = _HEAD.format(globals=", ".join(names), locals=", ".join(map(_local, names)))
-    return head + _GLOBAL.sub(lambda use: _local(use[0]), _CHUNK.sub(_with_imports, code))
-
-
-def _local(name: str) -> str:
-    return name.replace(".", "_")
-
-
-def _with_imports(chunk: re.Match[str]) -> str:
-    """An include or a script, with a local for each function that it uses of an include. `Call` holds values
-    that change, and stays a table."""
-    own = ("Call", chunk["module"])
-    used = sorted({use[0] for use in _USE.finditer(chunk["body"]) if use[1] not in own})
-    if not used:
-        return chunk[0]
-    body = _USE.sub(lambda use: _local(use[0]) if use[0] in used else use[0], chunk["body"])
-    imports = f"local {', '.join(map(_local, used))} = {', '.join(used)}\n"
-    if chunk["module"]:
-        return f"{chunk['begin']}{imports}{body}"
-    return f"do\n{imports}{chunk['begin']}{body}end\n"

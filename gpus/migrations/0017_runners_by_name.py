@@ -2,7 +2,7 @@ from typing import Any
 
 from django.db import migrations, models
 
-import gpus.models.option_rules
+import gpus.models.model_config
 
 
 class WidenText(migrations.AlterField):
@@ -32,7 +32,7 @@ class Migration(migrations.Migration):
                 default="sync",
                 help_text="The runner that speaks its servers' protocol.",
                 max_length=64,
-                validators=[gpus.models.option_rules.installed_runner],
+                validators=[gpus.models.model_config.installed_runner],
             ),
         ),
     ]

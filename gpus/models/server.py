@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import Q
 
 from foundation.names import NameField, validate_name
-from gpus.models.option_rules import MAX_SECONDS
+from gpus.models.model_config import MAX_SECONDS
 from gpus.protocol import DesiredState, PoolSpec, QueueAlgorithm, ServerSpec
 
 

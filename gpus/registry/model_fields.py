@@ -10,7 +10,7 @@ from django.db import models
 
 from foundation.json_text import canonical_json
 from gpus.models import ModelConfig, Pool
-from gpus.models.option_rules import RuleBroken
+from gpus.models.model_config import RuleBroken
 from gpus.runners.base import OptionRefused
 from gpus.runners.registry import RUNNERS, find_runner
 

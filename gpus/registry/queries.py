@@ -1,19 +1,29 @@
-"""Reads of the registry's rows. What runs jobs reads them through a `gpus.registry.cache.RegistryCache`."""
+"""Reads of the registry's rows. What runs jobs reads them through a `RegistryCache`, which keeps them for a
+second: a change by this process that is saved, deleted, or told by `rows_changed` is seen at once, any other
+within two."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from django.db.models import Q
+from django.dispatch import Signal
 
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.secrets import decrypt
+from foundation.ttl_cache import RowCache
 from gpus.models import ModelConfig, Pause, Placement, Pool, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import DesiredState, Endpoint, ModelSpec, PoolSpec
 from gpus.runners.registry import find_runner
+
+KEEP_SECONDS = 1.0
+
+rows_changed = Signal()
+"""Sent by what changes rows of the registry without their `save` or `delete`."""
 
 _LIVES = Q(server__desired=DesiredState.ON.value, server__slots__gt=0) & (
     Q(server__healthy=None) | Q(server__healthy=True)
@@ -98,6 +108,44 @@ def read_placements(servers: Iterable[Server]) -> None:
 def read_headers(encrypted: str) -> Mapping[str, str]:
     """A server's stored request headers in the clear."""
     return json.loads(decrypt(encrypted)) if encrypted else {}
+
+
+class RegistryCache:
+    """The reads of this module of the same names, cached for a second. One per process, in
+    `jobs.ports.Ports`."""
+
+    def __init__(self) -> None:
+        self._found: RowCache[tuple[str, ...], Any] = RowCache(
+            lambda: KEEP_SECONDS, max_entries=20_000, of=(ModelConfig, Placement, Pool, Server)
+        )
+        rows_changed.connect(self._found.rows_changed)
+
+    def model_spec(self, name: str) -> ModelSpec | None:
+        return self._found.get(("model", name), lambda: model_spec(name))  # type: ignore[no-any-return]
+
+    def has_capacity(self, model: str) -> bool:
+        found: bool = self._found.get(("capacity", model), lambda: has_capacity(model))
+        return found
+
+    def endpoint_for(self, server: str, model: str) -> Endpoint | None:
+        return self._found.get(  # type: ignore[no-any-return]
+            ("endpoint", server, model), lambda: endpoint_for(server, model)
+        )
+
+    def addresses_in_use(self) -> tuple[str, ...]:
+        found: tuple[str, ...] = self._found.get(("addresses",), addresses_in_use)
+        return found
+
+    def fleet_of(self, pool: str) -> str:
+        found: str = self._found.get(("fleet", pool), lambda: fleet_of(pool))
+        return found
+
+    def fleets(self) -> list[str]:
+        found: list[str] = self._found.get(("fleets",), fleets)
+        return found
+
+    def clear(self) -> None:
+        self._found.clear()
 
 
 _placed_on = statements.ReadAmong(

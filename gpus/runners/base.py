@@ -1,4 +1,5 @@
-"""What every runner offers: start, poll and cancel a run on a GPU, each one step that returns.
+"""What every runner offers: start, poll and cancel a run on a GPU, each one step that returns; and what its
+health probe asks with and returns (judging of it: `gpus.health`).
 
 Between steps the caller waits (it owns the clock); a step that talks over the network ends early when its
 `Abort` fires. Errors are raised as `gpus.errors.GpuError`: they carry what they cost.
@@ -7,12 +8,13 @@ Between steps the caller waits (it owns the clock); a step that talks over the n
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+from urllib.parse import urlsplit, urlunsplit
 
 from gpus.protocol import Endpoint, ModelSpec
+from gpus.runners.connections import Abort as Abort  # noqa: PLC0414  runners import it from here
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,37 +73,6 @@ class PollFailed(Exception):
 
 class CancelUnsupported(Exception):
     """The server has no cancel endpoint that is known: the run is not to be asked to stop again."""
-
-
-class Abort:
-    """Ends a blocked network read from another thread, at once and for good.
-
-    Register a way to end the current read with `set_reader`; `fire` calls it and every later registration
-    is called immediately.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._fired = False
-        self._end_read: Callable[[], None] | None = None
-
-    @property
-    def fired(self) -> bool:
-        return self._fired
-
-    def fire(self) -> None:
-        with self._lock:
-            self._fired = True
-            end_read = self._end_read
-        if end_read is not None:
-            end_read()
-
-    def set_reader(self, end_read: Callable[[], None] | None) -> None:
-        with self._lock:
-            self._end_read = end_read
-            fired = self._fired
-        if fired and end_read is not None:
-            end_read()
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,3 +148,47 @@ class Runner(Protocol):
     def read_pushed(self, run: RunRequest, body: Mapping[str, Any]) -> Finished | StillRunning:
         """What a pushed body means; raises like `poll`."""
         ...
+
+
+Get = Callable[[str], Response]
+"""Sends a GET with the server's secret headers. Raises GpuError."""
+
+NO_SUCH_PAGE = frozenset({404, 405, 501})
+"""The statuses of a server without that page: it is reachable, and nothing speaks against it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """ok: it answered, and nothing it said speaks against it. tells: it has a health endpoint; False: it
+    answers and tells nothing of itself. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of what
+    it runs, None if it can't tell. error: why not ok. reached: it answered at all. refused: nothing listens
+    at its address. timed_out: it did not answer in time. age_seconds: since it said so."""
+
+    ok: bool
+    boot_id: str = ""
+    active_jobs: int | None = None
+    max_concurrent: int | None = None
+    jobs: frozenset[tuple[str, str]] | None = None
+    error: str = ""
+    age_seconds: float = 0.0
+    tells: bool = True
+    reached: bool = True
+    refused: bool = False
+    timed_out: bool = False
+
+    def runs(self, attempt_id: str) -> bool | None:
+        """None: it can't tell."""
+        if self.jobs is None:
+            return None
+        return any(attempt == attempt_id for _, attempt in self.jobs)
+
+
+def at_root(endpoint: str, path: str) -> str:
+    """The URL of a path at the endpoint's origin."""
+    parts = urlsplit(endpoint)
+    return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
+
+
+def said_by(answer: Response) -> str:
+    """The first characters of an answer's body, for an operator to read."""
+    return answer.body[:200].decode("utf-8", "replace").replace("\0", "").strip() or "no reason given"

@@ -17,8 +17,18 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from gpus.errors import BadInput, ConnectFailed, RunFailed, RunTimedOut, ServerLost
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
-from gpus.runners.health_probe import Get, Health, said_by
+from gpus.runners.base import (
+    Abort,
+    Accepted,
+    Finished,
+    Get,
+    Health,
+    PollFailed,
+    Response,
+    RunRequest,
+    StillRunning,
+    said_by,
+)
 from gpus.runners.http_runner import (
     CANCEL_SECONDS,
     DONE,
@@ -28,8 +38,8 @@ from gpus.runners.http_runner import (
     identity,
     numbers_of,
 )
-from gpus.runners.json_body import Unreadable, read_in_turn, read_json
 from gpus.runners.refusals import error_of, failure_of, refusal
+from gpus.runners.transport import Unreadable, read_in_turn, read_json
 
 SILENCE_SECONDS = 15.0
 """Cog sends the webhook of an end at once, and a few times more if it is not taken: after so long beside an

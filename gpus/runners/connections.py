@@ -21,7 +21,6 @@ from typing import Any, TypeVar
 
 from foundation import network
 from gpus.errors import ConnectFailed, ConnectRefused, ConnectTimedOut, Interrupted, ServerLost
-from gpus.runners.base import Abort
 
 T = TypeVar("T")
 
@@ -225,6 +224,37 @@ class Cut:
     def let_go(self) -> None:
         with self._lock:
             self._ours = False
+
+
+class Abort:
+    """Ends a blocked network read from another thread, at once and for good.
+
+    Register a way to end the current read with `set_reader`; `fire` calls it and every later registration
+    is called immediately.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fired = False
+        self._end_read: Callable[[], None] | None = None
+
+    @property
+    def fired(self) -> bool:
+        return self._fired
+
+    def fire(self) -> None:
+        with self._lock:
+            self._fired = True
+            end_read = self._end_read
+        if end_read is not None:
+            end_read()
+
+    def set_reader(self, end_read: Callable[[], None] | None) -> None:
+        with self._lock:
+            self._end_read = end_read
+            fired = self._fired
+        if fired and end_read is not None:
+            end_read()
 
 
 def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connection:

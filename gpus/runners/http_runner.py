@@ -19,21 +19,23 @@ from urllib.parse import quote, urljoin, urlsplit
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import (
+    NO_SUCH_PAGE,
     Abort,
     Accepted,
     CancelUnsupported,
     Finished,
+    Get,
+    Health,
     OptionRefused,
     PollFailed,
     Response,
     RunRequest,
     StillRunning,
     Transport,
+    at_root,
 )
-from gpus.runners.health_probe import NO_SUCH_PAGE, Get, Health, at_root
-from gpus.runners.json_body import Unreadable, read_in_turn, read_json
 from gpus.runners.refusals import error_of, failure_of, message_of, refusal
-from gpus.runners.transport import HttpTransport, ResponseTooLarge
+from gpus.runners.transport import HttpTransport, ResponseTooLarge, Unreadable, read_in_turn, read_json
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 POLL_SECONDS = 10.0

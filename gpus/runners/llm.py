@@ -18,10 +18,9 @@ from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, ModelMissing, Ser
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, Response, RunRequest, StillRunning, Transport
 from gpus.runners.http_runner import HttpRunner, identity, merged
-from gpus.runners.json_body import Unreadable, read_in_turn, read_json
 from gpus.runners.refusals import error_of, failure_of, message_of
 from gpus.runners.streaming import Hear, HttpStream, StreamTransport
-from gpus.runners.transport import too_large
+from gpus.runners.transport import Unreadable, read_in_turn, read_json, too_large
 
 _CONTEXT = re.compile(
     r"context (length|size|window)|maximum context|exceeds? the (available )?context|prompt is too long",

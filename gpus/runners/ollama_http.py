@@ -11,12 +11,11 @@ from typing import Any
 
 from gpus.errors import BadInput
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Finished, Response, RunRequest
-from gpus.runners.health_probe import Get, Health, at_root, said_by
-from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.base import Finished, Get, Health, Response, RunRequest, at_root, said_by
 from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, named, object_in, with_path
 from gpus.runners.refusals import refusal
 from gpus.runners.streaming import Lines
+from gpus.runners.transport import Unreadable, read_json
 
 PATHS = {"messages": "/api/chat", "prompt": "/api/generate", "input": "/api/embed"}
 _COUNTS = {"prompt_eval_count": "prompt_tokens", "eval_count": "completion_tokens"}

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 
 from gpus.errors import BadInput, GpuError
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Finished, Response, RunRequest
-from gpus.runners.health_probe import NO_SUCH_PAGE, Get, Health, at_root, said_by
+from gpus.runners.base import NO_SUCH_PAGE, Finished, Get, Health, Response, RunRequest, at_root, said_by
 from gpus.runners.http_runner import numbers_of
 from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, llm_failure_of, named, object_in, with_path
 from gpus.runners.refusals import refusal

@@ -9,6 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from gpus.errors import (
+    GPU_ERRORS,
     MAX_TRACEBACK,
     AccessForbidden,
     BadInput,
@@ -20,10 +21,11 @@ from gpus.errors import (
     ServerFailed,
     ServerLost,
     StaleFence,
+    tells_out_of_memory,
+    tells_sticky_fault,
 )
-from gpus.gpu_error_texts import GPU_ERRORS, tells_out_of_memory, tells_sticky_fault
 from gpus.runners.base import Response
-from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.transport import Unreadable, read_json
 
 MAX_MESSAGE = 500
 _BUSY = frozenset({409, 429, 503})

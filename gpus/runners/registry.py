@@ -17,9 +17,8 @@ from typing import Any, Protocol
 import structlog
 
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Runner, Transport
+from gpus.runners.base import Get, Health, Runner, Transport
 from gpus.runners.cog_http import CogRunner
-from gpus.runners.health_probe import Get, Health
 from gpus.runners.http_runner import AsyncHttpRunner, SyncHttpRunner
 from gpus.runners.ollama_http import OllamaRunner
 from gpus.runners.openai_http import OpenAiRunner

@@ -10,12 +10,12 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from foundation.probes import Probes
+from foundation.threads import Probes
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from jobs import ports
-from jobs.sweeps import TICK, sweep_ages
+from jobs.sweeps.base import TICK, sweep_ages
 
 _migrated = False
 """Once all migrations are applied they stay so for this process' code."""
@@ -40,7 +40,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         checks["migrations"] = _migrations()
     ready = all(check["ok"] for check in checks.values())
     checks["redis"] = _redis(read_fleets=ready)
-    tick = sweep_ages().get(TICK) if ready else None
+    tick = sweep_ages(ports.production_ports().clock.now()).get(TICK) if ready else None
     whole = ready and checks["redis"]["ok"]
     body = {
         "status": "ready" if whole else "degraded" if ready else "not ready",
@@ -65,7 +65,7 @@ def _redis(*, read_fleets: bool) -> dict[str, Any]:
     """All fleets at once, so that many that hang take no longer than one."""
     global _fleets
     if read_fleets:
-        _fleets = tuple(registry.fleets())
+        _fleets = tuple(queries.fleets())
     leases = ports.production_ports().leases
     answers = _probes.ask({fleet: partial(_generation, leases, fleet) for fleet in _fleets})
     fleets = {fleet: _fleet(answer) for fleet, answer in answers.items()}

@@ -10,7 +10,7 @@ from gpus.api import answers, bodies
 from gpus.api.base import actor
 from gpus.api.controls import WAITING, read_reason, switched_json
 from gpus.models import Pause
-from gpus.registry import queries as fleet_queries
+from gpus.registry import queries
 from jobs.api.dead_letters import OperatorView
 from jobs.api.representations import pause_json
 from jobs.api.tenants import TENANT, tenant_row
@@ -23,9 +23,7 @@ class Pauses(OperatorView):
 
     @described("list_pauses", "What is paused", answers={200: answers.Pauses}, refusals=(403,), tag="admin")
     def get(self, request: Request) -> Response:
-        return Response(
-            {"results": [pause_json(pause, name) for pause, name in named(fleet_queries.pauses())]}
-        )
+        return Response({"results": [pause_json(pause, name) for pause, name in named(queries.pauses())]})
 
 
 class PauseTenant(OperatorView):

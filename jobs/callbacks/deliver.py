@@ -31,7 +31,7 @@ from foundation.database.statements import value
 from foundation.ids import new_id
 from foundation.secrets import SecretUnreadable
 from gpus.registry.audit import record
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.callbacks.guard import check_callback_url, receiver_of, refused_origins
 from jobs.callbacks.message import secrets_of
 from jobs.callbacks.pick import CLOSED, Circuit, Queue

@@ -19,7 +19,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 
 from gpus.leasing.clock import ClockWatch
 from gpus.protocol import Clock
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.callbacks.deliver import Taken, settle, take
 from jobs.callbacks.guard import refused_origins
 from jobs.callbacks.message import secrets_of

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from django.conf import settings
 
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models.callback import MAX_RECEIVER_LENGTH
 

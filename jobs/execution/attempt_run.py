@@ -29,8 +29,8 @@ from gpus.errors import (
 from gpus.health.evidence import is_settled
 from gpus.protocol import Clock, ModelSpec
 from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
-from gpus.runners.json_body import Unreadable
 from gpus.runners.registry import is_polled
+from gpus.runners.transport import Unreadable
 from jobs.domain.retry import Ending
 from jobs.execution.run_messages import ProgressEvents
 from jobs.execution.run_steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait

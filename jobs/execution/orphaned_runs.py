@@ -24,7 +24,7 @@ from gpus.errors import ServerLost
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.protocol import ModelSpec, slot_name
-from gpus.registry import queries as fleet
+from gpus.registry import queries
 from gpus.registry.quarantine import slot_proven_free
 from gpus.runners.registry import find_runner
 from jobs import transitions
@@ -64,10 +64,10 @@ def obstacle(server: str, model: str) -> str | None:
     gone = missing_part(server, model)
     if gone is None:
         try:
-            fleet.read_headers(Server.objects.values_list("headers_encrypted", flat=True).get(name=server))
+            queries.read_headers(Server.objects.values_list("headers_encrypted", flat=True).get(name=server))
         except SecretUnreadable:
             return f"the secret headers of {server} can't be read"
-        spec = fleet.model_spec(model)
+        spec = queries.model_spec(model)
         pinned = Server.objects.filter(name=server, host__isnull=False).exists()
         if spec is not None and not pinned and find_runner(spec.model_type) is None:
             return f"no runner {spec.model_type!r} is installed"
@@ -114,7 +114,7 @@ def quarantine_unproven(server: Server, slot: int) -> bool:
     last = last_attempt_on(server.name, slot)
     if last is None or last.slot_freed or _lives_here(last, server) or _was_judged(last, server):
         return False
-    spec = fleet.model_spec(last.model) or ModelSpec(last.model, server.pool_id)
+    spec = queries.model_spec(last.model) or ModelSpec(last.model, server.pool_id)
     with transaction.atomic():
         transitions.quarantine_slot(
             slot_name(server.name, slot),

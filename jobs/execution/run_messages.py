@@ -30,7 +30,7 @@ from foundation.database.statements import value
 from foundation.ids import made_at
 from gpus.protocol import Clock, ModelSpec
 from gpus.runners.http_runner import DONE, FAILED
-from gpus.runners.json_body import Unreadable, check_storable
+from gpus.runners.transport import Unreadable, check_storable
 from jobs.domain.errors import AttemptOver, TooManyPushes
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.execution.group_commit import Writer

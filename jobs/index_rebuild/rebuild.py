@@ -22,19 +22,18 @@ from foundation.ids import new_id
 from gpus.errors import LeasingFull
 from gpus.leasing.contract import Leases
 from gpus.leasing.keeper import announced_seconds
+from gpus.leasing.values import Wakes
 from gpus.models import Pool, QuarantinedSlot, Server
-from gpus.protocol import Lease, ReleaseMode, slot_name
-from gpus.registry import queries as fleet_queries
-from gpus.registry.index_sync import shut_slots
+from gpus.protocol import Lease, ReleaseMode, TenantSpec, slot_name
+from gpus.registry import queries
+from gpus.registry.index_sync import mirror_registry, shut_slots
 from jobs.domain.states import JobState
 from jobs.execution.orphaned_runs import quarantine_unproven
 from jobs.index_rebuild import fleet_time
-from jobs.index_rebuild.mirror_fleet import mirror_fleet
-from jobs.index_rebuild.recent_usage import recent_shares
+from jobs.index_rebuild.line import START, recent_shares, waiting_tickets
 from jobs.index_rebuild.unknown_runs import askable, quarantine_unknown_runs
-from jobs.index_rebuild.waiting_jobs import START, waiting_tickets
 from jobs.limits.tenant_limits import exhausted, park_exhausted
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, Tenant
 from jobs.ports import Ports
 
 log = structlog.get_logger(__name__)
@@ -133,7 +132,7 @@ class Rebuild:
         self._give_back_ended(restored)
         quarantined = self._quarantine()
         pushed = 0
-        for pool in fleet_queries.pools(fleet=self.fleet):
+        for pool in queries.pools(fleet=self.fleet):
             shares = recent_shares(pool.name, self.ports.clock.now())
             self.leases.restore_shares(pool.name, [(one.priority, one.tenant, one.seconds) for one in shares])
             pushed += self._push(pool.name)
@@ -294,3 +293,34 @@ def _latest_starts() -> Iterator[datetime]:
         while (found := _next_slot.first(server=server, slot=slot)) is not None:
             slot, started_at = found
             yield started_at
+
+
+TENANTS_PAGE = 5000
+
+_tenants_from = statements.Read(
+    lambda: Tenant.objects.filter(pk__gt=value(Tenant, "id", "after")).order_by("pk")[:TENANTS_PAGE]
+)
+
+
+def mirror_fleet(fleet: str, leases: Leases, ports: Ports, *, tenants: bool = True) -> None:
+    """Copies a fleet's registry and the rules of tenants from the database into its index: all pools, servers
+    and (if asked) the rules of tenants."""
+    wakes = _write_tenants(leases) if tenants else ()
+    wakes += mirror_registry(leases, fleet=fleet)
+    if wakes:
+        ports.send_wakes(wakes)
+
+
+def _write_tenants(leases: Leases) -> tuple[Wakes, ...]:
+    """Page by page, each until the rows say what was told: between the reading and the telling somebody
+    may have changed one and told it."""
+    wakes: list[Wakes] = []
+    last = 0
+    while True:
+        told: list[TenantSpec] = []
+        while (page := [tenant.spec for tenant in _tenants_from(after=last)]) != told:
+            wakes += leases.set_tenants([spec for spec in page if spec not in set(told)])
+            told = page
+        if len(page) < TENANTS_PAGE:
+            return tuple(wakes)
+        last = int(page[-1].name)

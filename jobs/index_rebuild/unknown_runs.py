@@ -21,7 +21,7 @@ from gpus.leasing.values import SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from gpus.registry import queries
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health
 from jobs import transitions
 from jobs.models import Attempt, Job
 from jobs.operations.end_lost_attempt import spec_of

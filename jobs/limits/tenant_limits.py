@@ -17,7 +17,7 @@ from foundation.database import statements
 from foundation.database.statements import value
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from jobs.domain.errors import QuotaExhausted
 from jobs.domain.quota import Quota
 from jobs.domain.states import JobState
@@ -106,7 +106,7 @@ def park_exhausted(fleet: str, leases: Leases, tenants: Iterable[int]) -> tuple[
     """Tells every pool of the fleet who is held back; all others go on. Raises LeasingUnavailable."""
     names = [str(tenant) for tenant in sorted(tenants)]
     wakes: list[Wakes] = []
-    for pool in registry.pools(fleet=fleet):
+    for pool in queries.pools(fleet=fleet):
         wakes += leases.set_paused_tenants(pool.name, names, reason=ParkedFor.QUOTA)
     return tuple(wakes)
 

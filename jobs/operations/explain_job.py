@@ -14,7 +14,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Outlook, ParkedFor, StartsIn
 from gpus.models import ModelConfig, Pause, Placement
 from gpus.protocol import DesiredState, Ticket
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from gpus.runners.registry import find_runner
 from jobs.domain.states import JobState
 from jobs.explain.decide import WAITING, explain
@@ -57,9 +57,9 @@ _servers_of = statements.Read(
         .annotate(
             Count("pk"),
             Sum("server__slots"),
-            fit=Count("pk", filter=registry.FIT),
-            too_small=Count("pk", filter=registry.TOO_SMALL),
-            why=Max("too_large", filter=registry.TOO_SMALL),
+            fit=Count("pk", filter=queries.FIT),
+            too_small=Count("pk", filter=queries.TOO_SMALL),
+            why=Max("too_large", filter=queries.TOO_SMALL),
             pinned=Count("pk", filter=Q(server__host__isnull=False)),
         )
     )
@@ -182,7 +182,7 @@ def _paused(model: str, tenant: str, now: datetime) -> dict[str, float]:
 def _servers(model: str) -> Servers:
     found = {desired: told for desired, *told in _servers_of(model=model)}
     on, slots, fit, too_small, why, _ = found.get(DesiredState.ON.value, (0, 0, 0, 0, "", 0))
-    spec = registry.model_spec(model)
+    spec = queries.model_spec(model)
     needs_runner = spec is not None and not any(told[-1] for told in found.values())
     return Servers(
         on=on,

@@ -15,7 +15,7 @@ from django.db import transaction
 
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from gpus.registry.audit import record
 from jobs import transitions
 from jobs.domain.errors import NotCancellable, NotDeadLetter
@@ -58,7 +58,7 @@ def slot_held_until(job_id: str) -> datetime | None:
     """When the slot of a run that is being stopped is given back at the latest, whatever its server says: the
     model's run limit. None: no attempt is live."""
     attempt = Attempt.objects.filter(job=job_id, state__in=Attempt.LIVE).only("model", "started_at").first()
-    spec = registry.model_spec(attempt.model) if attempt else None
+    spec = queries.model_spec(attempt.model) if attempt else None
     if attempt is None or spec is None:
         return None
     return attempt.started_at + timedelta(seconds=spec.run_limit_seconds)

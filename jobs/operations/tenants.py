@@ -17,8 +17,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import Pause
 from gpus.protocol import TenantSpec
-from gpus.registry import controls
-from gpus.registry import queries as registry
+from gpus.registry import controls, queries
 from gpus.registry.audit import record
 from gpus.registry.controls import Changed
 from gpus.registry.index_sync import LeasesOf
@@ -82,7 +81,7 @@ def sync_rules(tenant_id: int, leases: LeasesOf) -> tuple[tuple[Wakes, ...], boo
     written: TenantSpec | None = None
     while (tenant := _of_id.first(id=tenant_id)) is not None and tenant.spec != written:
         written = tenant.spec
-        for fleet in registry.fleets():
+        for fleet in queries.fleets():
             try:
                 wakes += leases(fleet).set_tenants([written])
             except LeasingUnavailable:

@@ -18,7 +18,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import PoolDepth
 from gpus.models import ModelConfig, Pause, Pool
 from gpus.protocol import CircuitState
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from gpus.registry.index_sync import LeasesOf
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
@@ -101,7 +101,7 @@ def queue_snapshot(
 ) -> QueueSnapshot:
     """All models by name. with_shares: also reads the heads of the lines, a query per pool that has one."""
     depths, away = depths_by_pool(leases)
-    pauses = {(one.kind, one.name): one for one in registry.pauses()}
+    pauses = {(one.kind, one.name): one for one in queries.pauses()}
     configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
     running = dict(
         Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("model").annotate(Count("pk"))
@@ -189,7 +189,7 @@ def _drain_seconds(leases: LeasesOf, depth: PoolDepth) -> float | None:
     slots = working(depth.slots)
     if not slots or not depth.waiting:
         return None
-    store = leases(registry.fleet_of(depth.pool))
+    store = leases(queries.fleet_of(depth.pool))
     try:
         seconds = sum(count * store.estimate_seconds(model, "") for model, count in depth.waiting.items())
     except LeasingUnavailable:

@@ -10,10 +10,8 @@ from django.db.models import DurationField, ExpressionWrapper, F
 from django.db.models.functions import Now
 
 from gpus.models import Process
-from gpus.registry import processes
-from gpus.registry import queries as fleet_queries
-from gpus.registry.layouts import IndexState, read_index_states
-from gpus.registry.processes import silent_after
+from gpus.registry import processes, queries
+from gpus.registry.processes import IndexState, read_index_states, silent_after
 from jobs.models import Attempt
 
 
@@ -78,5 +76,5 @@ class IndexReport:
 def index_report() -> IndexReport:
     """Two questions to the database."""
     rows = read_index_states()
-    states = {fleet: rows.get(fleet, IndexState()) for fleet in sorted({*fleet_queries.fleets(), *rows})}
+    states = {fleet: rows.get(fleet, IndexState()) for fleet in sorted({*queries.fleets(), *rows})}
     return IndexReport(states, list(processes.living().order_by("kind", "name")))

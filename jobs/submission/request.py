@@ -26,7 +26,7 @@ from foundation.http_api.json_body import (
 )
 from foundation.json_text import canonical_json, canonical_pieces, is_short
 from gpus.leasing.values import StartsIn
-from gpus.models.option_rules import MAX_SECONDS
+from gpus.models.model_config import MAX_SECONDS
 from jobs.domain.errors import Refused
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job

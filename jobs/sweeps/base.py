@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TypeVar
 
 import structlog
@@ -27,6 +27,8 @@ from jobs.reports.ended_events import CURSOR
 
 log = structlog.get_logger(__name__)
 
+TICK = "tick"
+"""The name of all sweeps that are due."""
 Row = TypeVar("Row")
 Moved = TypeVar("Moved")
 
@@ -128,10 +130,9 @@ def sweep_fleets(name: str, ports: Ports, step: Callable[[str, Leases], SweepCou
     return sweep_groups(name, ports.registry.fleets(), lambda fleet: step(fleet, ports.leases(fleet)))
 
 
-def sweep_ages(now: datetime | None = None) -> dict[str, float]:
+def sweep_ages(now: datetime) -> dict[str, float]:
     """Seconds by name; `tick` is beat's own, any other may also have been run by hand. One that never ran is
     missing. Up to five seconds too old: the rows are written no more often."""
-    now = now or datetime.now(UTC)
     return {
         name: max(0.0, (now - at).total_seconds())
         for name, at in SweepRun.objects.exclude(name=CURSOR).values_list("name", "at")

@@ -22,7 +22,7 @@ _due = statements.Read(
     lambda: (
         Job.objects.filter(state=JobState.SCHEDULED.value, run_at__lte=value(Job, "run_at", "now"))
         .order_by("run_at")
-        .values_list("id", flat=True)[:LIMIT]
+        .values_list("id", "run_at")[:LIMIT]
     )
 )
 
@@ -30,12 +30,12 @@ _due = statements.Read(
 def sweep(ports: Ports) -> SweepCount:
     """They stand in line from now on, by their time. What Redis does not take is the reconciler's. Does
     nothing while this process is new and its clocks differ: an early start can't be taken back."""
-    now, began = ports.clock.now(), ports.clock.monotonic()
-    due, queued = _due(now=now), list[Job]()
-    if due and ports.clocks.is_learning():
+    began, queued = ports.clock.monotonic(), list[Job]()
+    found = _due(now=ports.clock.now())
+    if found and ports.clocks.is_learning():
         return SweepCount(notes=(f"stands still: {ports.clocks.report()}",))
-    if (told := ports.clock.now()) < now:  # comparing the clocks set the time back
-        now, due = told, _due(now=told)
+    now = ports.clock.now()  # comparing the clocks may have set the time back
+    due = [job_id for job_id, run_at in found if run_at <= now]
     count = SweepCount()
     for some in in_batches(due):
         count += move_rows(

@@ -21,7 +21,7 @@ from gpus.leasing.values import SlotView
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name, split_slot
 from gpus.registry import queries
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.execution import follow_ups
 from jobs.execution.orphaned_runs import last_attempt_on, quarantine_unproven

@@ -3,16 +3,18 @@ another door (the admin, a shell), or the index is new."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from foundation.database import statements
 from foundation.database.statements import value
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, Placement, Pool, Server
 from gpus.protocol import TenantSpec
-from gpus.registry import queries as fleet_queries
+from gpus.registry import queries
 from gpus.registry.index_sync import forget_servers
-from jobs.index_rebuild.mirror_fleet import mirror_fleet
+from jobs.index_rebuild.rebuild import mirror_fleet
 from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
@@ -26,12 +28,13 @@ is told again this often, also where nothing changed."""
 class _Known:
     """What this process told a fleet last. last_deed: the newest audit entry; what was switched there and
     back since the last look may have reached the lease layer only half. tenants: the rules of those that
-    differ from a new tenant's. at: monotonic."""
+    differ from a new tenant's. made_at: of the servers' rows. at: monotonic."""
 
     generation: str
     last_deed: int | None
     registry: frozenset[tuple[object, ...]]
     tenants: frozenset[tuple[object, ...]]
+    made_at: Mapping[str, datetime]
     at: float = field(compare=False)
 
 
@@ -42,7 +45,7 @@ _pools = statements.Read(
 )
 _servers = statements.Read(
     lambda: Server.objects.filter(pool__fleet=value(Pool, "fleet")).values_list(
-        "name", "pool_id", "slots", "desired", "host", "healthy"
+        "name", "pool_id", "slots", "desired", "host", "healthy", "created_at"
     )
 )
 _placed = statements.Read(
@@ -76,23 +79,27 @@ def _read(fleet: str, generation: str, ports: Ports) -> _Known:
                 *(("pool", *row) for row in _pools(fleet=fleet)),
                 *(
                     ("server", *row, host, host is not None and healthy is False)
-                    for *row, host, healthy in servers
+                    for *row, host, healthy, _ in servers
                 ),
                 *_placed(fleet=fleet),
-                *(("pause", one.kind, one.name) for one in fleet_queries.pauses()),
+                *(("pause", one.kind, one.name) for one in queries.pauses()),
             ]
         ),
         frozenset(_tenants()),
+        {name: made_at for name, *_, made_at in servers},
         ports.clock.monotonic(),
     )
 
 
-def _forget_removed(fleet: str, leases: Leases, ports: Ports) -> None:
-    """Forgets servers of the index that have no row, whichever process saw the row last. The index is read
+def _forget_removed(fleet: str, leases: Leases, before: _Known | None, ports: Ports) -> None:
+    """Forgets servers of the index that have no row, whichever process saw the row last, and those with
+    another row than before: registered again, a server is a new one, without strikes. The index is read
     before the rows, so that a server that is registered in between has its row."""
     indexed = leases.servers()
-    removed = frozenset(indexed) - {row[0] for row in _servers(fleet=fleet)}
-    if removed:
+    made_at = {name: at for name, *_, at in _servers(fleet=fleet)}
+    known = before.made_at if before else {}
+    is_other = {name for name in indexed if known.get(name) not in (None, made_at.get(name))}
+    if removed := is_other | (set(indexed) - set(made_at)):
         ports.send_wakes(forget_servers(leases, removed, fleet=fleet))
 
 
@@ -117,7 +124,7 @@ class MirrorRegistrySweep:
                 now.last_deed,
             )
             mirror_fleet(fleet, leases, ports, tenants=is_old or not is_same)
-            _forget_removed(fleet, leases, ports)
+            _forget_removed(fleet, leases, before, ports)
             self._known[fleet] = now
             return SweepCount(1, int(now != before))
 

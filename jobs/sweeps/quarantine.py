@@ -28,7 +28,7 @@ from gpus.protocol import slot_name
 from gpus.registry import queries
 from gpus.registry.index_sync import shut_slots
 from gpus.registry.quarantine import close_quarantine
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health
 from jobs.models import Attempt
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows

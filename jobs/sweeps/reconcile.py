@@ -11,9 +11,9 @@ from datetime import timedelta
 from foundation.database import statements
 from gpus.leasing.contract import Leases
 from gpus.protocol import Ticket
-from gpus.registry import queries as fleet_queries
+from gpus.registry import queries
 from jobs.domain.states import JobState
-from jobs.index_rebuild.waiting_jobs import START, Place, waiting_tickets
+from jobs.index_rebuild.line import START, Place, waiting_tickets
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups
@@ -59,11 +59,11 @@ class ReconcileSweep:
     def __call__(self, ports: Ports) -> SweepCount:
         """looked: waiting jobs. repaired: tickets pushed."""
         before = int((ports.clock.now() - timedelta(seconds=YOUNG_SECONDS)).timestamp() * 1_000_000)
-        gone = _pools_gone({pool.name for pool in fleet_queries.pools()})
+        gone = _pools_gone({pool.name for pool in queries.pools()})
 
         def step(fleet: str) -> SweepCount:
             count, leases = SweepCount(), ports.leases(fleet)
-            for pool in fleet_queries.pools(fleet=fleet):
+            for pool in queries.pools(fleet=fleet):
                 count += self._walk(pool.name, before, leases, ports)
             for name, its_fleet in gone.items():
                 if its_fleet == fleet:

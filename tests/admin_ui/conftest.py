@@ -18,7 +18,7 @@ from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.leasing.store import RedisFleets
 from gpus.leasing.values import Circuits, Outlook, PoolDepth, SlotView, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs import ports
 from jobs.events.announce import Announcer
 from jobs.ports import Ports

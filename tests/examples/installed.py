@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpus.registry.cache import rows_changed
+from gpus.registry.queries import rows_changed
 from gpus.runners.registry import RUNNERS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpus.models import ModelConfig
-from gpus.registry.cache import rows_changed
 from gpus.registry.model_fields import RegistryRefused
+from gpus.registry.queries import rows_changed
 from gpus.registry.registry import register_server
 from gpus.runners.registry import RUNNERS, find_runner
 from jobs.domain.states import JobState

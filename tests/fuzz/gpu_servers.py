@@ -19,9 +19,8 @@ from gpu_host.node.http_server import HttpServer, Request, reply_json
 from gpu_host.node.routes import _read_order
 from gpus.errors import GpuError
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners import cog_http, http_runner, json_body, refusals
-from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, RunRequest
-from gpus.runners.health_probe import Health
+from gpus.runners import cog_http, http_runner, refusals, transport
+from gpus.runners.base import Accepted, CancelUnsupported, Finished, Health, PollFailed, Response, RunRequest
 from gpus.runners.llm import llm_error_of
 from gpus.runners.ollama_http import OllamaRunner, Words
 from gpus.runners.openai_http import Chunks, OpenAiRunner
@@ -186,7 +185,7 @@ def pushed(kind: str) -> Any:
     runner = runner_for(model(kind))
 
     def read(body: bytes) -> None:
-        said = json_body.read_json(body)
+        said = transport.read_json(body)
         if isinstance(said, Mapping):
             runner.read_pushed(run_of(kind), said)
 
@@ -273,7 +272,7 @@ HEAD = st.sampled_from(
 
 PARSERS = [
     Parser("bounded JSON", json_text.read, texts_of(JSON), (json_text.NotReadable,)),
-    Parser("JSON of a GPU server", json_body.read_json, texts_of(JSON), (json_body.Unreadable,)),
+    Parser("JSON of a GPU server", transport.read_json, texts_of(JSON), (transport.Unreadable,)),
     Parser("health of a node", http_runner.read_health, texts_of(HEALTH)),
     *(Parser(f"health of {kind}", health_of(kind), texts_of(HEALTH)) for kind in RUNNERS.all()),
     Parser("metrics of an LLM server", metrics, METRICS),

@@ -14,17 +14,10 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from gpus.leasing import keys
 from gpus.leasing.codec import Argument
-from gpus.leasing.scripts import (
-    UNGREETED,
-    Loaded,
-    Scripts,
-    as_text,
-    library_code,
-    library_name,
-    library_text,
-)
+from gpus.leasing.library import library_code, library_name, library_text
+from gpus.leasing.scripts import UNGREETED, Loaded, Scripts, as_text
 from gpus.leasing.store import RedisLeases
-from gpus.registry.layouts import IndexGate
+from gpus.registry.processes import IndexGate
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
 

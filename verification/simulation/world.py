@@ -22,9 +22,9 @@ from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock
-from gpus.registry import cache as registry_cache
+from gpus.registry import queries
 from gpus.registry.index_sync import LeasesOf
-from gpus.registry.layouts import Layouts
+from gpus.registry.processes import Layouts
 from gpus.registry.registry import register_server
 from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused
@@ -408,7 +408,7 @@ class World:
         ids._last_milliseconds = -1
         _forget_registry()
         enqueue_retries._late.clear()
-        registry_cache.KEEP_SECONDS = 1e9  # by no clock but ours
+        queries.KEEP_SECONDS = 1e9  # by no clock but ours
         worker_state.SHORT_SLICES = SHORT_SLICES
         worker_signs.SIGN_SECONDS = SIGN_SECONDS
         callbacks.shorten()
@@ -465,7 +465,7 @@ def make_template() -> None:
 
 def _forget_registry() -> None:
     """What processes remember of rows."""
-    registry_cache.rows_changed.send(None)
+    queries.rows_changed.send(None)
 
 
 def _register() -> None:

@@ -16,7 +16,7 @@ from gpus.health.circuits import all_circuits
 from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.models.server import TOO_LARGE
 from gpus.protocol import CircuitKind, DesiredState
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from gpus.runners.registry import RUNNERS, runner_names
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
@@ -104,7 +104,7 @@ def _too_large(waiting: set[str]) -> Iterator[Finding]:
         Placement.objects.filter(TOO_LARGE).order_by().values_list("model", flat=True).distinct()
     ):
         placements = Placement.objects.filter(model=name)
-        if placements.filter(registry.FIT).exists():
+        if placements.filter(queries.FIT).exists():
             continue
         why = placements.filter(TOO_LARGE).values_list("too_large", flat=True).first()
         yield Finding(
@@ -226,7 +226,7 @@ def circuits(view: View) -> Iterator[Finding]:
 
 
 def pauses(view: View) -> Iterator[Finding]:
-    for pause in registry.pauses():
+    for pause in queries.pauses():
         what = f"{pause.kind} {pause.name}".strip()
         yield Finding(
             Level.WARNING,

@@ -14,8 +14,7 @@ from gpus.protocol import STARTED_HERE
 from jobs.api.metrics import SET_A_TOKEN
 from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.sweeps import TICK
-from jobs.sweeps.base import sweep_ages
+from jobs.sweeps.base import TICK, sweep_ages
 from jobs.sweeps.registry import Sweeps
 from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, queue_of
 

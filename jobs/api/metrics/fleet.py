@@ -10,7 +10,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gpus.health.circuits import all_circuits
 from gpus.models import Pause, QuarantinedSlot, Server
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from jobs.ports import Ports
 from jobs.reports.jobs import named
 
@@ -73,7 +73,7 @@ def _pauses(name_tenants: bool) -> Metric:
     )
     found = {
         (one.kind, name if name_tenants or one.kind != Pause.Kind.TENANT else "")
-        for one, name in named(registry.pauses())
+        for one, name in named(queries.pauses())
     }
     for labels in sorted(found):
         paused.add_metric(labels, 1)

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gpus.errors import LeasingUnavailable
 from gpus.models import Server
-from gpus.registry import queries as registry
+from gpus.registry import queries
 from jobs.models import Attempt
 from jobs.ports import Ports
 
@@ -31,7 +31,7 @@ def pools(ports: Ports) -> list[PoolOf]:
     live = Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("server", flat=True)
     running = Counter(homes.get(server, "") for server in live)
     return [
-        PoolOf(pool.name, ports.registry.fleet_of(pool.name), running[pool.name]) for pool in registry.pools()
+        PoolOf(pool.name, ports.registry.fleet_of(pool.name), running[pool.name]) for pool in queries.pools()
     ]
 
 

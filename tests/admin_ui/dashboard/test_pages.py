@@ -15,7 +15,7 @@ from django.utils import timezone
 
 from gpus.leasing.values import PoolDepth
 from gpus.models import Pause, Server
-from gpus.registry import cache
+from gpus.registry import queries
 from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
 from jobs.reports.rollups import counted
 from tests.admin_ui.conftest import World
@@ -104,7 +104,7 @@ def test_strangers_are_sent_to_the_login(client: Client) -> None:
 def test_a_page_costs_few_queries_and_no_more_for_more_jobs(
     boss: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "KEEP_SECONDS", 3600.0)
+    monkeypatch.setattr(queries, "KEEP_SECONDS", 3600.0)
     text(boss, path)  # what is remembered is remembered now
     counts = []
     for _ in range(2):

@@ -12,7 +12,7 @@ from gpus.leasing.keys import LAYOUT
 from gpus.models import AuditEntry, FleetIndex, Process
 from gpus.registry import processes
 from gpus.registry.audit import cli_actor
-from gpus.registry.layouts import IndexGate
+from gpus.registry.processes import IndexGate
 from jobs.operations.index_switch import begin_switch
 from tests.dispatcher_project.cli.conftest import Terminal, World, terminal, while_waiting, world
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient

@@ -13,7 +13,7 @@ from admin_ui.parts.fleet_forms import ModelConfigForm
 from foundation.http_api.openapi import json_schema
 from gpus.api.bodies import ModelConfigBody, Register, schema_of
 from gpus.models import ModelConfig
-from gpus.models.option_rules import Matches, MoreThan
+from gpus.models.model_config import Matches, MoreThan
 from gpus.protocol import ModelSpec
 from gpus.registry.model_fields import FIELDS, MODEL_FIELDS, OPTIONS, help_of
 from gpus.runners.registry import BUILT_IN

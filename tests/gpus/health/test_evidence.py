@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from gpus.health.evidence import Suspect, answered, counted, outlived
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 OLD = NOW - timedelta(seconds=60)

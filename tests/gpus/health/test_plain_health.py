@@ -11,7 +11,7 @@ import pytest
 from gpus.health.health import probe, record_health
 from gpus.models import Server
 from gpus.registry import queries
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health
 from gpus.runners.refusals import SET_ITS_HEADERS
 from tests.support.factories import make_model, make_server
 from tests.support.ports import free_port

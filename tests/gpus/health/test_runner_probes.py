@@ -12,8 +12,7 @@ import pytest
 from gpus.health.health import health_url, probe
 from gpus.models import Server
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Response
-from gpus.runners.health_probe import Get, Health
+from gpus.runners.base import Get, Health, Response
 from gpus.runners.ollama_http import has_model
 from gpus.runners.openai_http import OpenAiRunner
 from gpus.runners.transport import HttpTransport

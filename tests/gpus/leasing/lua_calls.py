@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from gpus.leasing.scripts import FOLDER, module_name
+from gpus.leasing.library import FOLDER, module_name
 
 OF_EACH_CALL = frozenset({"clock", "ticking"})
 """For the time of each call (`Call.begin_call`); a head lists them where its script uses them, too."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gpus.leasing.codec import BadCall, BadScript, read_parameters, with_locals
-from gpus.leasing.scripts import FOLDER, parameters_of, script_names
+from gpus.leasing.codec import BadCall
+from gpus.leasing.library import FOLDER, BadScript, parameters_of, read_parameters, script_names, with_locals
 
 from .rig import Rig
 

@@ -10,7 +10,8 @@ import pytest
 
 from gpus.errors import Verdict
 from gpus.leasing import scripts
-from gpus.leasing.scripts import Client, library_code
+from gpus.leasing.library import library_code
+from gpus.leasing.scripts import Client
 from gpus.leasing.values import CircuitRules
 from gpus.protocol import BANDS, CircuitState, Lease
 

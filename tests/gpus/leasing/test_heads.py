@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpus.leasing.scripts import FOLDER, script_names
+from gpus.leasing.library import FOLDER, script_names
 
 from .lua_calls import OF_EACH_CALL, code_of, functions, keys_of
 from .rig import POOL, WORKER, Rig

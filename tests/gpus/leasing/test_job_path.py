@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher_project.supervisor.data_folder import ROOT
-from gpus.leasing.scripts import FOLDER
+from gpus.leasing.library import FOLDER
 
 from .rig import WORKER, Rig
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from gpus.leasing.keys import Keys
-from gpus.leasing.scripts import FOLDER, Client
+from gpus.leasing.library import FOLDER
+from gpus.leasing.scripts import Client
 
 LUA = (FOLDER / "includes" / "keys.lua").read_text()
 IN_LUA = {

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from gpus.leasing.scripts import (
+from gpus.leasing.library import (
     FUNCTION,
     LIBRARIES,
     MODULE,
-    Client,
     library_code,
     library_text,
     script_names,
     with_local_names,
 )
+from gpus.leasing.scripts import Client
 
 
 def test_functions_of_includes_and_globals_become_locals() -> None:

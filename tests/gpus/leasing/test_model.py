@@ -7,7 +7,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from gpus.leasing import scripts
-from gpus.leasing.scripts import Client, library_code
+from gpus.leasing.library import library_code
+from gpus.leasing.scripts import Client
 
 from . import plain_line
 from .lease_machine import LeaseMachine

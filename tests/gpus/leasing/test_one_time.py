@@ -12,7 +12,7 @@ from gpus.leasing.connect import connect
 from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Lease
-from gpus.registry.layouts import IndexGate
+from gpus.registry.processes import IndexGate
 
 from .rig import POOL, Rig
 

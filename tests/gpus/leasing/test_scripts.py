@@ -15,10 +15,10 @@ import pytest
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
-from gpus.leasing import scripts
+from gpus.leasing import library
 from gpus.leasing.connect import connect
 from gpus.leasing.keys import Keys
-from gpus.leasing.scripts import (
+from gpus.leasing.library import (
     FUNCTION,
     GREETING,
     LIBRARIES,
@@ -31,6 +31,7 @@ from gpus.leasing.scripts import (
     library_text,
     read_script,
 )
+from gpus.leasing.scripts import Client
 from gpus.leasing.store import RedisLeases
 
 from .rig import POOL, Rig
@@ -41,11 +42,11 @@ HEAD = "-- Why: w\n-- Keys: k\n-- Args: none\n-- Returns: r\n"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "includes").mkdir()
-    monkeypatch.setattr(scripts, "FOLDER", tmp_path)
+    monkeypatch.setattr(library, "FOLDER", tmp_path)
     return tmp_path
 
 
-@pytest.mark.parametrize("part", [*scripts.CONTRACT, "Args"])
+@pytest.mark.parametrize("part", [*library.CONTRACT, "Args"])
 def test_a_script_whose_head_is_no_contract_is_refused(folder: Path, part: str) -> None:
     head = "".join(f"{line}\n" for line in HEAD.splitlines() if part not in line)
     (folder / "bad.lua").write_text(head + "\nreturn 1\n")
@@ -88,12 +89,12 @@ def test_a_name_that_an_include_has_not_is_found_before_the_library_is_loaded(te
 
 
 @pytest.mark.parametrize(
-    "path", sorted((scripts.FOLDER / "includes").glob("*.lua")), ids=lambda path: path.stem
+    "path", sorted((library.FOLDER / "includes").glob("*.lua")), ids=lambda path: path.stem
 )
 def test_an_include_returns_a_table_of_what_others_use(path: Path) -> None:
     text = path.read_text()
     assert re.search(r"^return (\{\n(.*\n)+\}|Keys|Call)\n\Z", text, re.MULTILINE), "it ends with its table"
-    others = [other.read_text() for other in scripts.FOLDER.rglob("*.lua") if other != path]
+    others = [other.read_text() for other in library.FOLDER.rglob("*.lua") if other != path]
     used = set(re.findall(rf"\b{path.stem.capitalize()}\.(\w+)", "".join((*others, GREETING, FUNCTION))))
     assert used <= exported_names(text)
     if path.stem not in ("keys", "call"):
@@ -118,7 +119,7 @@ def test_the_library_keeps_the_rules() -> None:
 def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call() -> None:
     """The functions live as long as the library: what one call read must not be there for the next one."""
     remembered, written = set[tuple[str, str]](), set[str]()
-    for path in (scripts.FOLDER / "includes").glob("*.lua"):
+    for path in (library.FOLDER / "includes").glob("*.lua"):
         for line in path.read_text().splitlines():
             if found := re.match(r"local (?!function )([a-z]\w*(?:, \w+)*)", line):
                 remembered.add((path.stem, found[1]))
@@ -129,7 +130,7 @@ def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call(
     assert written == {"Call"}
 
 
-def test_what_one_call_read_is_not_there_for_the_next_one(client: scripts.Client, fleet: str) -> None:
+def test_what_one_call_read_is_not_there_for_the_next_one(client: Client, fleet: str) -> None:
     """Two fleets on one server have the same library, and their pools and tenants the same names."""
     limited, free = Rig(client, f"{fleet}-limited").open(), Rig(client, f"{fleet}-free").open()
     limited.tenant("t1", band="normal", most=1)
@@ -144,13 +145,13 @@ def test_what_one_call_read_is_not_there_for_the_next_one(client: scripts.Client
 
 
 def test_the_key_space_is_named_in_one_python_file_only() -> None:
-    root = Path(scripts.__file__).parents[2]
+    root = Path(library.__file__).parents[2]
     for package in (
         "foundation", "gpus", "gpu_host", "jobs", "admin_ui", "dispatcher_project", "verification",
         "benchmarks"
     ):  # fmt: skip
         for path in (*(root / package).rglob("*.py"), *(root / package).rglob("*.lua")):
-            if path != Path(scripts.__file__).with_name("keys.py"):
+            if path != Path(library.__file__).with_name("keys.py"):
                 assert "gpuq:" not in path.read_text(), path
 
 
@@ -290,6 +291,6 @@ def test_a_client_that_answers_in_bytes_works_too(valkey: EmbeddedValkey, fleet:
 
 
 def test_the_docs_name_every_key() -> None:
-    text = (Path(scripts.__file__).parents[2] / "docs" / "leasing.md").read_text()
+    text = (Path(library.__file__).parents[2] / "docs" / "leasing.md").read_text()
     kinds = {name for name in vars(Keys) if not name.startswith("_")}
     assert {kind for kind in kinds if f"`{kind}" not in text and f":{kind}`" not in text} == set()

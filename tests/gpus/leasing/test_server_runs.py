@@ -14,7 +14,7 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import scripts
 from gpus.leasing.connect import connect
-from gpus.leasing.scripts import library_code, library_name
+from gpus.leasing.library import library_code, library_name
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import Ticket
 from tests.support.ports import free_port

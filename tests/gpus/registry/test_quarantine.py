@@ -8,7 +8,7 @@ from gpus.models import AuditEntry, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.quarantine import free_slot, open_quarantines
-from jobs.index_rebuild.mirror_fleet import mirror_fleet
+from jobs.index_rebuild.rebuild import mirror_fleet
 from jobs.models import Attempt
 from tests.jobs.sweeps.conftest import World, world
 from tests.jobs.sweeps.test_quarantine import let_go

@@ -10,7 +10,7 @@ from django.utils import timezone
 from foundation import ttl_cache
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Placement, Pool, Server
 from gpus.protocol import QueueAlgorithm
-from gpus.registry import cache, queries
+from gpus.registry import queries
 from gpus.registry.index_sync import mirror_registry
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import configure_model, register_server, remove_server, reset_model
@@ -268,13 +268,13 @@ def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.Mon
     now = ttl_cache.time.monotonic()
     monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
     register(leases)
-    registry = cache.RegistryCache()
+    registry = queries.RegistryCache()
     assert registry.model_spec("flux") is not None
     ModelConfig.objects.update(max_retries=1)  # another process' change: no signal reaches us
     spec = registry.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 50
-    monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now + cache.KEEP_SECONDS + 0.1)
+    monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now + queries.KEEP_SECONDS + 0.1)
     spec = registry.model_spec("flux")
     assert spec is not None
     assert spec.max_retries == 1
@@ -284,7 +284,7 @@ def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.Mon
 def test_a_row_that_is_read_while_its_change_commits_is_not_kept() -> None:
     pool = Pool.objects.create(name="flux")
     config = ModelConfig.objects.create(name="flux", pool=pool, max_retries=50)
-    registry = cache.RegistryCache()
+    registry = queries.RegistryCache()
     before = config.spec
     with transaction.atomic():
         config.max_retries = 1
@@ -296,7 +296,7 @@ def test_a_row_that_is_read_while_its_change_commits_is_not_kept() -> None:
 
 
 def test_what_is_not_there_is_not_remembered() -> None:
-    registry = cache.RegistryCache()
+    registry = queries.RegistryCache()
     assert registry.model_spec("later") is None
     ModelConfig.objects.bulk_create([ModelConfig(name="later", pool=Pool.objects.create(name="later"))])
     assert registry.model_spec("later") is not None

@@ -10,7 +10,7 @@ from gpus.errors import BadInput, GpuError, GpuFault, RunFailed
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, PollFailed, Response, StillRunning
 from gpus.runners.http_runner import read_cancel, read_poll, read_progress, read_start
-from gpus.runners.json_body import Unreadable
+from gpus.runners.transport import Unreadable
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SYNC = ModelSpec("m", "m")

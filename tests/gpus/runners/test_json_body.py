@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gpus.runners.json_body import Unreadable, read_json
+from gpus.runners.transport import Unreadable, read_json
 
 
 @pytest.mark.parametrize("value", [None, 1, "a", [1, {"b": 2.5}], "\u20ac\U0001f600", "\\u0000"])

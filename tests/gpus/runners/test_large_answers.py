@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from foundation.json_text import JsonText
-from foundation.turn import TURN
+from foundation.threads import TURN
 from gpus.errors import GpuError
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, Response, Runner, RunRequest
-from gpus.runners.json_body import SMALL_VALUES, read_in_turn
 from gpus.runners.llm import object_in
 from gpus.runners.registry import runner_for, runner_names
+from gpus.runners.transport import SMALL_VALUES, read_in_turn
 from tests.gpus.runners.posting import LONG
 from tests.support.waiting import wait_for
 

@@ -15,7 +15,7 @@ from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Pool
 from gpus.protocol import Clock, SystemClock
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from gpus.runners.base import Response, Transport
 from jobs import ports
 from jobs.models import ApiKey, Tenant

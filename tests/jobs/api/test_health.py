@@ -14,7 +14,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
 import jobs.ports
-from foundation.probes import Probes
+from foundation.threads import Probes
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
 from jobs.api import health

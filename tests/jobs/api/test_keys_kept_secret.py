@@ -14,7 +14,7 @@ from rest_framework.test import APIClient
 
 import jobs.ports
 from dispatcher_project.logging import hide_tokens, logging_config
-from foundation.texts import hide_keys
+from foundation.secrets import hide_keys
 from jobs.api import authentication
 from jobs.events import stream
 from jobs.models import ApiKey

@@ -12,7 +12,7 @@ from ipaddress import ip_address
 import pytest
 from django.conf import LazySettings
 
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.callbacks import guard
 from jobs.callbacks.deliver import settle, take
 from jobs.callbacks.guard import refused_origins

@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from standardwebhooks import Webhook
 
 from gpus.models import AuditEntry
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.callbacks import deliver as delivering
 from jobs.callbacks.deliver import DELAYS_SECONDS, replay
 from jobs.models import Callback

@@ -16,7 +16,7 @@ from django.conf import LazySettings
 
 from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.protocol import Clock, SystemClock
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.callbacks import guard
 from jobs.callbacks.delivery_worker import LOOK_SECONDS, DeliveryWorker
 from jobs.callbacks.message import callback_for, renew_secret

@@ -12,7 +12,7 @@ import pytest
 from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.callbacks import guard
 from jobs.callbacks.guard import check_callback_url, origins_of, read_url, refused_origins
 from jobs.callbacks.sending import KEEP_SECONDS, Resolver

@@ -9,7 +9,7 @@ from django.db import connection
 from standardwebhooks import Webhook
 
 from gpus.models import AuditEntry
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.callbacks.deliver import send_sample
 from jobs.callbacks.message import renew_secret
 from jobs.domain.errors import CallbackUrlRefused

@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError
 
 from gpus.leasing.clock import AgreedClocks
-from gpus.registry.cache import RegistryCache
+from gpus.registry.queries import RegistryCache
 from jobs.domain.states import JobState
 from jobs.execution import claiming, group_commit
 from jobs.execution.gpu_worker import GpuWorker

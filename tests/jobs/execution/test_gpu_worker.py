@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpus.models import QuarantinedSlot
-from gpus.runners.json_body import SMALL_VALUES
+from gpus.runners.transport import SMALL_VALUES
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution.gpu_worker import GpuWorker
 from jobs.models import Attempt, Job

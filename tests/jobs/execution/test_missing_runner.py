@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from gpus.health.health import health_url, health_urls, probe
 from gpus.models import ModelConfig, Server
-from gpus.registry.cache import rows_changed
+from gpus.registry.queries import rows_changed
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution.orphaned_runs import obstacle
 from jobs.models import Attempt

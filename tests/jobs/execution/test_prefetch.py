@@ -9,7 +9,7 @@ import pytest
 from gpus.errors import ConnectFailed, ServerFailed
 from gpus.models import ModelConfig
 from gpus.protocol import Lease, ReleaseMode
-from gpus.registry.cache import rows_changed
+from gpus.registry.queries import rows_changed
 from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs.execution import claiming
 from jobs.execution.worker_state import SHALLOW_SECONDS

@@ -11,7 +11,7 @@ from gpus.models import AuditEntry, Server
 from gpus.protocol import PoolSpec, QueueAlgorithm
 from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
-from jobs.index_rebuild.waiting_jobs import waiting_tickets
+from jobs.index_rebuild.line import waiting_tickets
 from jobs.models import Event, Job
 from jobs.operations.jobs import cancel_job
 from jobs.operations.queue_position import change_priority, run_next

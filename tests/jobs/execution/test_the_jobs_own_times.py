@@ -15,7 +15,7 @@ from gpus.leasing.store import RedisLeases
 from gpus.leasing.values import CircuitRules
 from gpus.models import QuarantinedSlot
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, StillRunning
-from gpus.runners.json_body import Unreadable
+from gpus.runners.transport import Unreadable
 from jobs.execution.run_steps import Order, Over, Wait
 from jobs.models import Attempt, Job
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner

@@ -8,7 +8,7 @@ from django.db import DatabaseError, transaction
 from foundation.ids import new_id
 from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
 from gpus.protocol import ReleaseMode, ServerSpec
-from gpus.registry.cache import rows_changed
+from gpus.registry.queries import rows_changed
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import claiming

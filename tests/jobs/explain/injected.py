@@ -11,9 +11,9 @@ from django.db import transaction
 from gpus.errors import Verdict
 from gpus.models import ModelConfig, Pause, Server
 from gpus.protocol import DesiredState, PoolSpec, QueueAlgorithm, ReleaseMode, TenantSpec
-from gpus.registry.cache import rows_changed
 from gpus.registry.controls import pause, switch_server
 from gpus.registry.index_sync import mirror_registry
+from gpus.registry.queries import rows_changed
 from jobs import transitions
 from jobs.explain.snapshot import Reason
 from jobs.limits import tenant_limits

@@ -15,8 +15,8 @@ from gpus.protocol import (
     ReleaseMode,
     Ticket,
 )
-from gpus.registry.cache import rows_changed
 from gpus.registry.index_sync import mirror_registry
+from gpus.registry.queries import rows_changed
 from jobs.models import Job, Rollup, Tenant
 from jobs.operations.explain_job import Explanation, estimate_job, explain_job
 from jobs.ports import Ports

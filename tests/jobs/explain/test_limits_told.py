@@ -11,8 +11,8 @@ import redis
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.values import Outlook
 from gpus.protocol import DesiredState
-from gpus.registry import queries as registry
-from gpus.registry.cache import rows_changed
+from gpus.registry import queries
+from gpus.registry.queries import rows_changed
 from jobs.domain.quota import Quota
 from jobs.domain.states import JobState
 from jobs.explain.decide import explain
@@ -122,4 +122,4 @@ def test_a_submit_and_an_explanation_know_the_same_servers(
     found = estimate_job("zimg", make_tenant().pk, 5, make_ports()).reasons
     codes = [reason.code for reason in found if reason.code != "index_away"]
     assert codes == ([code] if code else [])
-    assert registry.has_capacity("zimg") == (code is None)
+    assert queries.has_capacity("zimg") == (code is None)

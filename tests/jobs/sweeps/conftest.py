@@ -20,7 +20,7 @@ from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import Lease, ReleaseMode
 from jobs import transitions
-from jobs.index_rebuild.mirror_fleet import mirror_fleet
+from jobs.index_rebuild.rebuild import mirror_fleet
 from jobs.models import Attempt, Job, Tenant
 from jobs.ports import Ports
 from jobs.transitions import Start

@@ -16,7 +16,7 @@ from gpus.health.health import probe
 from gpus.models import Server
 from gpus.protocol import Lease, ReleaseMode
 from gpus.registry import queries
-from gpus.registry.cache import rows_changed
+from gpus.registry.queries import rows_changed
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Attempt

@@ -10,7 +10,7 @@ from gpus.models import ModelConfig, Placement, QuarantinedSlot
 from gpus.protocol import Lease
 from jobs.domain.retry import Ending
 from jobs.domain.states import AttemptState, JobState
-from jobs.index_rebuild.mirror_fleet import mirror_fleet
+from jobs.index_rebuild.rebuild import mirror_fleet
 from jobs.models import Attempt
 from jobs.sweeps import expired_leases, quarantine
 from tests.jobs.sweeps.conftest import World

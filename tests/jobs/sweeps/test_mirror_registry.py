@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from gpus.errors import Verdict
 from gpus.models import Pause, Placement, Pool, QuarantinedSlot, Server
-from gpus.protocol import QueueAlgorithm
+from gpus.protocol import QueueAlgorithm, ReleaseMode
 from gpus.registry import controls
 from gpus.registry.quarantine import close_quarantine
+from gpus.registry.registry import remove_server
 from jobs import transitions
 from jobs.models import Tenant
 from jobs.sweeps import mirror_registry
@@ -85,6 +87,26 @@ def test_a_server_that_is_registered_while_it_is_forgotten_is_told_once_more(
     monkeypatch.setattr(world.leases, "forget_server", register_first)
     sweep(world)
     assert world.slot() == "free"
+
+
+def test_a_server_registered_again_without_redis_is_a_new_one(world: World) -> None:
+    """Its former life failed, and an operator freed its slot while Redis was away."""
+    world.server()
+    sweep(world)
+    world.job()
+    lease = world.claim()
+    world.leases.release(lease.ref, ReleaseMode.SETTLE, worker="w1", gpu_seconds=1.0, verdict=Verdict.SERVER)
+    world.leases.settled([lease.ref])
+    world.leases.quarantine("gpu-1/0", lease.attempt_id)
+    assert world.leases.circuits("m", ["gpu-1"]).servers["gpu-1"].strikes == 1
+    world.redis_is_gone = True
+    assert remove_server("gpu-1", by="user:ada", leases=world.ports.leases)
+    world.server()
+    world.redis_is_gone = False
+    assert sweep(world) == 1
+    assert world.leases.circuits("m", ["gpu-1"]).servers == {}
+    assert world.slot() == "free"
+    assert sweep(world) == 0
 
 
 def test_what_runs_on_a_removed_server_goes_on(world: World) -> None:

@@ -18,7 +18,7 @@ from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
 from gpus.registry.index_sync import shut_slots
 from gpus.registry.quarantine import free_slot
-from gpus.runners.health_probe import Health
+from gpus.runners.base import Health
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.index_rebuild import rebuild as rebuilding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -127,7 +127,7 @@ def test_what_ended_long_ago_is_counted_where_it_is_still_kept() -> None:
 def test_the_cursor_is_no_sweep() -> None:
     sweep()
     assert SweepRun.objects.filter(name=CURSOR).exists()
-    assert CURSOR not in base.sweep_ages()
+    assert CURSOR not in base.sweep_ages(datetime.now(UTC))
 
 
 def test_an_idle_run_asks_few_questions(django_assert_max_num_queries: Callable[..., object]) -> None:

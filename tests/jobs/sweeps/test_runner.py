@@ -10,11 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.registry.layouts import IndexState, Layouts
-from jobs import sweeps as package
+from gpus.registry.processes import IndexState, Layouts
 from jobs.models import SweepRun
 from jobs.ports import Ports
-from jobs.sweeps import base
+from jobs.sweeps import base, runner
 from jobs.sweeps.base import Sweep, SweepCount, sweep_groups, sweep_rows
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
@@ -175,14 +174,14 @@ def test_a_slow_sweep_has_a_thread_and_a_database_connection_of_its_own() -> Non
 
 def test_sweeps_are_run_by_name_and_answer_in_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(quick=Entry(lambda _: SweepCount(2, 1, 0, ("note",)), 1.0))
-    monkeypatch.setattr(package, "_runner", lambda: stage.runner)
+    monkeypatch.setattr(runner, "_of_this_process", lambda: stage.runner)
     plain = {"quick": {"looked": 2, "repaired": 1, "failed": 0, "notes": ["note"]}}
     with patch("jobs.sweeps.runner.write_runs"):
-        assert package.run_sweep("tick") == plain
-        assert package.run_sweep("tick") == {}, "nothing is due"
-        assert package.run_sweep("quick") == plain
+        assert runner.run_sweep("tick") == plain
+        assert runner.run_sweep("tick") == {}, "nothing is due"
+        assert runner.run_sweep("quick") == plain
         with pytest.raises(KeyError):
-            package.run_sweep("unknown")
+            runner.run_sweep("unknown")
 
 
 def test_a_bad_row_is_counted_and_the_rest_goes_on() -> None:

@@ -8,7 +8,7 @@ from django.db import connection
 
 from foundation.ids import new_id
 from gpus.protocol import ReleaseMode
-from jobs.index_rebuild.recent_usage import debts, recent_shares
+from jobs.index_rebuild.line import debts, recent_shares
 from jobs.models import Attempt, Tenant
 from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep

@@ -18,11 +18,10 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.store import RedisLeases
 from gpus.models import ModelConfig, Placement, Pool, Server
 from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
-from gpus.registry.cache import rows_changed
+from gpus.registry.queries import rows_changed
 from jobs.ports import Ports, after_seconds
 from jobs.sweeps.registry import Sweeps
-from jobs.sweeps.runner import Runner
-from jobs.sweeps.silent_fleets import past_silent_fleets
+from jobs.sweeps.runner import Runner, past_silent_fleets
 from tests.jobs.sweeps.conftest import World, open_index
 
 LEASE_SECONDS, SWEEP_SECONDS, TIMEOUT_SECONDS = 2.0, 0.5, 2.0

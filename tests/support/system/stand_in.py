@@ -108,7 +108,7 @@ def main() -> None:
     from dispatcher_project.celery_transport import ordered_stop, run
     from gpus.leasing.clock import AgreedClocks
     from gpus.protocol import SystemClock
-    from gpus.registry.cache import RegistryCache
+    from gpus.registry.queries import RegistryCache
     from jobs import ports
 
     run.HEARTBEAT_SECONDS = 0.5

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 from django.db import connection
 
-from gpus.leasing.scripts import library_code
+from gpus.leasing.library import library_code
 from gpus.leasing.store import RedisLeases
 from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
@@ -189,7 +189,7 @@ def later_starts() -> Iterator[None]:
     due = due_starts._due
 
     def all_of_them(now: datetime) -> Any:
-        return due(now=now + timedelta(hours=1))
+        return [(job_id, now) for job_id, _ in due(now=now + timedelta(hours=1))]
 
     with patch.object(due_starts, "_due", all_of_them):
         yield

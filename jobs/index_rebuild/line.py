@@ -1,4 +1,5 @@
-"""What tenants got lately, by the ledger of their attempts: a rebuild must not forget whose turn it was."""
+"""The line as the database knows it: waiting jobs in order of their places, page by page; and what tenants
+got lately, by the ledger of their attempts: a rebuild must not forget whose turn it was."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from django.db.models import Max, Sum
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.ids import lowest_id
-from gpus.protocol import BANDS, standing_band
+from gpus.protocol import BANDS, Ticket, standing_band
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Tenant
 
@@ -86,3 +87,40 @@ def debts(
         tenant: min(seconds - least * weights.get(tenant, 1.0), longest) for tenant, seconds in got.items()
     }
     return {tenant: seconds for tenant, seconds in found.items() if seconds > 0}
+
+
+PAGE = 1000
+
+Place = tuple[int, str]
+"""(place_us, job id): where a page ended."""
+START: Place = (-1, "")
+_NEVER = 2**63 - 1
+_page = statements.Read(
+    lambda: (
+        Job.objects.filter(
+            state=JobState.QUEUED.value,
+            pool=value(Job, "pool"),
+            place_us__gte=value(Job, "place_us"),
+            place_us__lte=value(Job, "place_us", "before"),
+        )
+        .exclude(place_us=value(Job, "place_us"), id__lte=value(Job, "id"))
+        .order_by("place_us", "id")
+        .values_list("id", "model", "tenant_id", "priority", "place_us", "avoid_server")[:PAGE]
+    )
+)
+
+
+def waiting_tickets(
+    pool: str, *, after: Place = START, before_us: int | None = None
+) -> tuple[list[Ticket], Place | None]:
+    """One page of QUEUED jobs, and where the next one begins (None: this was the last). before_us: only
+    places up to here, microseconds since the epoch."""
+    place_us, job_id = after
+    rows = _page(pool=pool, place_us=place_us, id=job_id, before=_NEVER if before_us is None else before_us)
+    tickets = [
+        Ticket(job, model, str(tenant), priority, place, avoid or None)
+        for job, model, tenant, priority, place, avoid in rows
+    ]
+    if len(tickets) < PAGE:
+        return tickets, None
+    return tickets, (tickets[-1].place_us, tickets[-1].job_id)
