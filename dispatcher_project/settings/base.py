@@ -85,8 +85,8 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "dispatcher_project.web.security_headers.SecurityHeaders",
-    "dispatcher_project.web.request_headers.CheckedHeaders",
+    "dispatcher_project.web.headers.SecurityHeaders",
+    "dispatcher_project.web.headers.CheckedHeaders",
     "admin_ui.middleware.AdminHosts",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -29,9 +29,7 @@ from rest_framework.renderers import JSONRenderer
 
 import jobs.ports
 from dispatcher_project.logging import log_request_finished, log_request_started
-from dispatcher_project.web.request_bodies import forget_long_values
-from dispatcher_project.web.response_deadline import is_given_up
-from dispatcher_project.web.tenant_shares import LIGHT_BYTES
+from dispatcher_project.web.request_limits import LIGHT_BYTES, forget_long_values, is_given_up
 from foundation.http_api.json_body import LATER_KEY, read_json
 from foundation.http_api.problems import MEDIA_TYPE, Problem
 from jobs.api import refusals
@@ -82,7 +80,7 @@ STILL_ALIVE_SECONDS = 0.5
 """A connection that was used more recently is not tested before its next use."""
 _RENDERER = JSONRenderer()
 _ALLOW = ("Allow", "POST, OPTIONS")
-"""As the view has it. `dispatcher_project.web.security_headers` adds the headers of every answer."""
+"""As the view has it. The gateway adds the headers of every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +213,7 @@ def _broken(error: BaseException) -> Reply:
 
 
 async def _whole(receive: Receive) -> bytes:
-    """It was taken in already (`dispatcher_project.web.request_bodies`)."""
+    """It was taken in already (`dispatcher_project.web.request_limits`)."""
     body, more = b"", True
     while more:
         message = await receive()

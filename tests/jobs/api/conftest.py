@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from dispatcher_project.web import response_deadline
+from dispatcher_project.web import request_limits
 from foundation.ttl_cache import RowCache, TtlCache
 from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
@@ -137,7 +137,7 @@ def anonymous() -> APIClient:
 
 
 class DoorTime:
-    """What `dispatcher_project.web.response_deadline` goes by: it passes only when the test says so."""
+    """What `dispatcher_project.web.request_limits` goes by: it passes only when the test says so."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -152,5 +152,5 @@ class DoorTime:
 @pytest.fixture
 def door_time(monkeypatch: pytest.MonkeyPatch) -> DoorTime:
     time = DoorTime()
-    monkeypatch.setattr(response_deadline, "time", time)
+    monkeypatch.setattr(request_limits, "time", time)
     return time

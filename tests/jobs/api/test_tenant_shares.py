@@ -14,12 +14,12 @@ from django.urls import resolve
 import jobs.ports
 from dispatcher_project import asgi
 from dispatcher_project.web.protocol import GONE_KEY
-from dispatcher_project.web.request_bodies import ClientGone
-from dispatcher_project.web.tenant_shares import (
+from dispatcher_project.web.request_limits import (
     BATCH,
     LIGHT_BYTES,
     LISTS,
     SMALL_BATCH_BYTES,
+    ClientGone,
     FairThreads,
     InFlight,
     TooManyInFlight,

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 
-from dispatcher_project.web import response_deadline
+from dispatcher_project.web import request_limits
 from dispatcher_project.web import submit_batcher as batcher_module
 from gpus.errors import LeasingUnavailable
 from jobs.limits import queue_limits
@@ -155,7 +155,7 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
     may_go, answer = threading.Event(), batcher_module.answer_together
 
     def wait(group: Any) -> Any:
-        monkeypatch.setattr(response_deadline, "time", time)
+        monkeypatch.setattr(request_limits, "time", time)
         assert may_go.wait(60)
         return answer(group)
 
