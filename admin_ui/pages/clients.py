@@ -28,7 +28,7 @@ from foundation.names import NAME_PATTERN
 from jobs.callbacks.message import renew_secret
 from jobs.domain.errors import KeyNotActive, Refused
 from jobs.domain.scopes import Scope
-from jobs.limits.tenant_limits import used_seconds
+from jobs.limits.gpu_seconds import used_seconds
 from jobs.models import ApiKey, Tenant
 from jobs.operations.api_keys import OVERLAP_SECONDS, check_key, create_key, revoke_key, rotate_key
 from jobs.operations.tenants import CHANGEABLE, renew_webhook_secret

@@ -49,11 +49,10 @@ from jobs.domain import scopes
 from jobs.domain.errors import Refused
 from jobs.events.handover import SCOPE_KEY
 from jobs.events.stream import Message, Receive, Send
-from jobs.limits.rate_limits import Admission, admit_each
+from jobs.limits.submit_limits import Admission, admit_each
 from jobs.ports import Ports
 from jobs.reports.jobs import Principal
-from jobs.submission.checks import comes_alone
-from jobs.submission.request import Item
+from jobs.submission.request import Item, comes_alone
 from jobs.submission.submit import NotTogether, Submission, submit_together
 
 log = structlog.get_logger()

@@ -15,8 +15,7 @@ from jobs.api.parameters import JOB_ID, allow_only
 from jobs.api.representations import starts_json
 from jobs.api.submit import PacedView, most_body_bytes
 from jobs.operations.explain_job import Explanation, estimate_job, explain_job
-from jobs.submission.checks import check_request
-from jobs.submission.request import Submit, read_request
+from jobs.submission.request import Submit, check_request, read_request
 
 
 class ExplainJob(JobView):

@@ -33,7 +33,7 @@ from jobs.index_rebuild.mirror_fleet import mirror_fleet
 from jobs.index_rebuild.recent_usage import recent_shares
 from jobs.index_rebuild.unknown_runs import askable, quarantine_unknown_runs
 from jobs.index_rebuild.waiting_jobs import START, waiting_tickets
-from jobs.limits.tenant_limits import exhausted, park_exhausted
+from jobs.limits.gpu_seconds import exhausted, park_exhausted
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 

@@ -21,7 +21,7 @@ from jobs import transitions
 from jobs.domain.errors import NotCancellable, NotDeadLetter
 from jobs.domain.states import JobState
 from jobs.execution.follow_ups import after_ends, remove_tickets
-from jobs.limits.queue_limits import queue_deadline_of
+from jobs.limits.submit_limits import queue_deadline_of
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from jobs.transitions import Ended

@@ -23,14 +23,14 @@ from gpus.registry.audit import record
 from gpus.registry.controls import Changed
 from gpus.registry.index_sync import LeasesOf
 from jobs.callbacks.message import renew_secret
-from jobs.limits import tenant_limits
+from jobs.limits import submit_limits
 from jobs.models import Tenant
 from jobs.operations.api_keys import create_key, revoke_key
 from jobs.ports import Ports
 
 RULES = ("weight", "highest_band", "max_running")
 """What the lease layer knows."""
-CHANGEABLE = (*RULES, *tenant_limits.FIELDS)
+CHANGEABLE = (*RULES, *submit_limits.FIELDS)
 
 _of_id = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")))
 

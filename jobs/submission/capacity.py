@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from copy import copy
 
 from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
-from jobs.limits.queue_limits import seconds_until_one_ends
+from jobs.limits.submit_limits import seconds_until_one_ends
 from jobs.ports import Ports
 from jobs.submission.request import SubmitRequest
 

@@ -19,12 +19,10 @@ from gpus.leasing.values import Pushed, PushResult, Wakes
 from gpus.protocol import PushOutcome
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.domain.states import JobState
-from jobs.limits.queue_limits import QueueLimits
-from jobs.limits.tenant_limits import limits_of
+from jobs.limits.submit_limits import QueueLimits, limits_of
 from jobs.models import Job, Tenant
 from jobs.ports import SLOW_REDIS_SECONDS, Ports
 from jobs.submission.capacity import Capacity
-from jobs.submission.checks import Allowed, checked_unless_known
 from jobs.submission.enqueue_retries import push_later
 from jobs.submission.insert import (
     Entry,
@@ -35,7 +33,16 @@ from jobs.submission.insert import (
     store,
     store_batch,
 )
-from jobs.submission.request import Item, Outcome, SubmitRequest, Submitted, SubmittedBatch, WaitReason
+from jobs.submission.request import (
+    Allowed,
+    Item,
+    Outcome,
+    SubmitRequest,
+    Submitted,
+    SubmittedBatch,
+    WaitReason,
+    checked_unless_known,
+)
 
 log = structlog.get_logger()
 

@@ -21,7 +21,7 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.execution import claiming, group_commit, row_prefetch
 from jobs.explain import limits
 from jobs.index_rebuild import rebuild
-from jobs.limits import tenant_limits
+from jobs.limits import gpu_seconds
 from jobs.models import Attempt, Job
 from jobs.operations import explain_job
 from jobs.sweeps import due_starts
@@ -203,7 +203,7 @@ def quota_in_the_rebuild() -> Any:
 
 def ends_in_the_quota() -> Any:
     """What ended counts once it is summed up, which happens here never."""
-    return patch.object(tenant_limits, "_ended_since", lambda *_: {})
+    return patch.object(gpu_seconds, "_ended_since", lambda *_: {})
 
 
 @contextmanager
@@ -213,7 +213,7 @@ def end_of_the_quota() -> Iterator[None]:
 
     def park_exhausted(fleet: str, leases: Any, tenants: Iterable[int]) -> Any:
         held.update(tenants)
-        return tenant_limits.park_exhausted(fleet, leases, held)
+        return gpu_seconds.park_exhausted(fleet, leases, held)
 
     with patch.object(sweeps_quotas, "park_exhausted", park_exhausted):
         yield
@@ -239,7 +239,7 @@ def figures_of_the_quota() -> Any:
     real = explain_job.quota_of
 
     def quota_of(*told: Any) -> Any:
-        with patch.object(tenant_limits, "_running", lambda *_: {}):
+        with patch.object(gpu_seconds, "_running", lambda *_: {}):
             return real(*told)
 
     return patch.object(explain_job, "quota_of", quota_of)

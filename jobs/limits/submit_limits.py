@@ -1,8 +1,14 @@
-"""How many jobs may wait, for a model and of a tenant, and for how long. Waiting is all that is accepted and
-neither runs nor is over: in line, between two attempts, or ahead of its time.
+"""What limits submits: a tenant's rate, the jobs that wait (how many, of a tenant and for a model, and for
+how long), and a tenant's quota of GPU-seconds in a UTC day. `max_running` is enforced in
+`gpus/leasing/lua/includes/parked.lua`.
 
-The rows are counted by an index, and never further than the limit: nothing is kept beside them, and the count
-is right while Redis is away. It is taken inside the transaction that inserts the jobs.
+*The rate* is a token bucket in Redis (`gpus/leasing/lua/take_tokens.lua`), one token per job, at least one
+per body that is read. Without Redis everybody gets in: the promise that a submit is answered stands above the
+limit, and what the database takes bounds it then.
+
+*Waiting* is all that is accepted and neither runs nor is over: in line, between two attempts, or ahead of its
+time. The rows are counted by an index, and never further than the limit: nothing is kept beside them, and the
+count is right while Redis is away. It is taken inside the transaction that inserts the jobs.
 
 On PostgreSQL transactions don't see each other's jobs until they commit. So those that come near a limit go
 one after the other: they take its lock and count again. A few jobs far from it go in without: what they see
@@ -16,9 +22,10 @@ count that is some seconds old will do: other web processes let in jobs between 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any
@@ -27,13 +34,165 @@ from django.conf import settings
 from django.db import connection
 from django.db.models import F, Sum
 
+from foundation.database import statements
 from foundation.texts import counted
-from jobs.domain.errors import ModelQueueFull, Refused, TenantQueueFull
-from jobs.limits.tenant_limits import limits_of
-from jobs.models import Job, Rollup
+from gpus.leasing.values import Tokens
+from jobs.domain.errors import (
+    BatchExceedsBurst,
+    ModelQueueFull,
+    QuotaExhausted,
+    RateLimited,
+    Refused,
+    TenantQueueFull,
+)
+from jobs.domain.quota import Quota
+from jobs.limits.gpu_seconds import day_of, used_seconds
+from jobs.models import Job, Rollup, Tenant
 from jobs.ports import Ports
 from jobs.reports.rollups import MINUTE
 from jobs.transitions import WAITING
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """None: no limit of its own; of max_queued, that of the settings. burst: jobs at once, of the rate.
+    allowed_models: names."""
+
+    max_queued: int | None = None
+    max_queued_seconds: float | None = None
+    submits_per_second: float | None = None
+    submit_burst: int | None = None
+    daily_gpu_seconds: float | None = None
+    allowed_models: frozenset[str] | None = None
+
+    @property
+    def burst(self) -> int:
+        return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
+
+
+FIELDS = tuple(field.name for field in fields(Limits))
+"""Of the tenant's row."""
+_row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*FIELDS))
+
+
+def limits_of(tenant_id: int, ports: Ports) -> Limits:
+    """Cached for a second; a change by this process is seen at once."""
+    found: Limits = ports.limit_caches.limits.get(tenant_id, lambda: _read(tenant_id))
+    return found
+
+
+def _read(tenant_id: int) -> Limits:
+    row = _row.first(id=tenant_id)
+    if row is None:
+        return Limits()
+    names = row.pop("allowed_models")
+    return Limits(**row, allowed_models=None if names is None else frozenset(names))
+
+
+# -- the rate ---------------------------------------------------------------------------------
+
+HOME_FLEET = "main"
+"""A tenant has one bucket, whatever the fleets of its models."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """per_second, burst: the limit. left: jobs that may follow at once. full_seconds: until the whole burst
+    is there again."""
+
+    per_second: float
+    burst: int
+    left: int
+    full_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """rate: None where the tenant has none, or nobody could ask. refused: why it may not submit now."""
+
+    rate: Rate | None = None
+    refused: Refused | None = None
+
+
+def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
+    """What a submit of one job would be refused with now; takes no token."""
+    limits = limits_of(tenant_id, ports)
+    if limits.submits_per_second is None:
+        return None
+    tokens = _take(tenant_id, 0, limits, ports)
+    if tokens is None or tokens.left >= 1:
+        return None
+    # time to the first token = time to a full bucket - (burst - 1) / rate
+    wait = tokens.full_seconds - (limits.burst - 1) / limits.submits_per_second
+    return _limited(limits, max(0.0, wait))
+
+
+def admit(tenant_id: int, jobs: int, ports: Ports, *, taken: int = 0) -> Admission:
+    """Takes a token per job, or none. taken: those that the request took already. Not remembered under any
+    key: a request that comes again takes its tokens again."""
+    limits = limits_of(tenant_id, ports)
+    per_second, burst = limits.submits_per_second, limits.burst
+    if per_second is None:
+        return Admission()
+    if jobs > burst:
+        rate = Rate(per_second, burst, burst, 0.0)
+        return Admission(
+            rate, BatchExceedsBurst(f"The tenant may submit {counted(burst, 'job')} at once, not {jobs}.")
+        )
+    tokens = _take(tenant_id, jobs - taken, limits, ports)
+    if tokens is None:
+        return Admission()
+    rate = Rate(per_second, burst, tokens.left, tokens.full_seconds)
+    if tokens.taken:
+        return Admission(rate)
+    wait = tokens.wait_seconds + taken / per_second  # it takes those again, too
+    return Admission(rate, _limited(limits, wait))
+
+
+def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
+    """Of so many submits of one job each that are here at once: what `admit` would tell one after the other,
+    asked in one go where there are tokens for all."""
+    limits = limits_of(tenant_id, ports)
+    per_second, burst = limits.submits_per_second, limits.burst
+    if per_second is None:
+        return [Admission()] * submits
+    if 1 < submits <= burst:
+        tokens = _take(tenant_id, submits, limits, ports)
+        if tokens is None:
+            return [Admission()] * submits
+        if tokens.taken:
+            rates = [
+                Rate(per_second, burst, tokens.left + after, tokens.full_seconds - after / per_second)
+                for after in reversed(range(submits))
+            ]
+            return [Admission(rate) for rate in rates]
+    admissions: list[Admission] = []
+    while len(admissions) < submits:
+        one = admit(tenant_id, 1, ports)
+        refused_too = submits - len(admissions) if one.refused is not None else 1
+        admissions += [one] * refused_too
+    return admissions
+
+
+def _take(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | None:
+    """None: nobody could ask."""
+    per_second = limits.submits_per_second or math.inf
+    return ports.redis_rest.ask(
+        "rate_not_checked",
+        lambda: ports.leases(HOME_FLEET).take_tokens(
+            str(tenant_id), jobs, per_second=per_second, burst=limits.burst
+        ),
+        ports.clock,
+    )
+
+
+def _limited(limits: Limits, wait_seconds: float) -> RateLimited:
+    s = "" if limits.submits_per_second == 1 else "s"
+    detail = f"The tenant may submit {limits.submits_per_second:g} job{s} per second, {limits.burst} at once."
+    return RateLimited(detail, retry_after_seconds=wait_seconds)
+
+
+# -- waiting jobs -------------------------------------------------------------------------------
 
 FEW = 10
 """Jobs of one transaction that need no turn; a batch takes one."""
@@ -191,3 +350,29 @@ def seconds_until_one_ends(now: datetime, **of: object) -> float:
     rows = Rollup.objects.filter(span_seconds=MINUTE, at__gte=since, **of)
     ended = rows.aggregate(ended=Sum(F("completed") + F("failed") + F("cancelled")))["ended"] or 0
     return min(LONGEST_SECONDS, max(1.0, WINDOW_SECONDS / ended)) if ended else LONGEST_SECONDS
+
+
+# -- GPU-seconds of the day ---------------------------------------------------------------------
+
+
+def quota_of(tenant_id: int, now: datetime, ports: Ports) -> Quota | None:
+    """None: it has none; what was used is remembered for two seconds."""
+    limit = limits_of(tenant_id, ports).daily_gpu_seconds
+    if limit is None:
+        return None
+    left = (day_of(now) + timedelta(days=1) - now).total_seconds()
+    used = ports.limit_caches.used_seconds.get(
+        (tenant_id, day_of(now)), lambda: used_seconds([tenant_id], now)[tenant_id]
+    )
+    return Quota(used=used, limit=limit, left_seconds=left)
+
+
+def quota_refusal(tenant_id: int, now: datetime, ports: Ports) -> QuotaExhausted | None:
+    """None while there is something left of the day."""
+    quota = quota_of(tenant_id, now, ports)
+    if quota is None or not quota.is_exhausted:
+        return None
+    return QuotaExhausted(
+        f"The tenant has used {quota.used:.0f} of its {quota.limit:g} GPU-seconds of this UTC day.",
+        retry_after_seconds=quota.left_seconds,
+    )
