@@ -59,16 +59,16 @@ def heavy_at_once() -> int:
 def begin_presence() -> Callable[[], None]:
     """Write this web process's sign of life every few seconds; call the returned function to end it."""
     from gpus.models import Process
-    from jobs.api import refusals
     from jobs.execution.presence import Presence
     from jobs.ports import production_ports
 
-    presence = Presence(production_ports(), Process.Kind.WEB, each_step=refusals.write)
+    ports = production_ports()
+    presence = Presence(ports, Process.Kind.WEB, each_step=ports.request_refusals.write)
     presence.start()
 
     def end() -> None:
         presence.stop()
-        refusals.write(now=True)
+        ports.request_refusals.write(now=True)
 
     return end
 

@@ -36,8 +36,8 @@ from dispatcher_project.web.protocol import is_client_gone
 from foundation.http_api.json_body import LATER_KEY
 from foundation.http_api.problems import MEDIA_TYPE, Problem
 from foundation.network import network_of
-from jobs.api import refusals
 from jobs.api.authentication import known_tenant
+from jobs.api.errors import count_refusal
 from jobs.api.representations import API_ROOT
 from jobs.events.stream import Message, Receive, Send
 
@@ -48,7 +48,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def send_problem(send: Send, problem: Problem) -> None:
-    refusals.count(problem)
+    count_refusal(problem)
     content = problem.as_bytes()
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(content)).encode())]
     headers += [(name.lower().encode(), value.encode()) for name, value in problem.headers.items()]

@@ -32,9 +32,8 @@ from dispatcher_project.logging import log_request_finished, log_request_started
 from dispatcher_project.web.request_limits import LIGHT_BYTES, forget_long_values, is_given_up
 from foundation.http_api.json_body import LATER_KEY, read_json
 from foundation.http_api.problems import MEDIA_TYPE, Problem
-from jobs.api import refusals
 from jobs.api.authentication import principal_of_header
-from jobs.api.errors import problem_of
+from jobs.api.errors import count_refusal, problem_of
 from jobs.api.representations import API_ROOT
 from jobs.api.submit import (
     ADMISSION_KEY,
@@ -364,7 +363,7 @@ def _write_reply(case: _Case) -> None:
     except Exception as error:
         with structlog.contextvars.bound_contextvars(**case.asked_by):
             problem = problem_of(error)
-            refusals.count(problem)
+            count_refusal(problem)
         headers = {**problem.headers, "Content-Type": MEDIA_TYPE}
         status, content = problem.status, problem.as_bytes()
     every = (*headers.items(), _ALLOW, ("Content-Length", str(len(content))))

@@ -12,7 +12,7 @@ from foundation.http_api.openapi import described
 from gpus.api.base import actor
 from jobs.api import answers, bodies
 from jobs.api.dead_letters import OperatorView
-from jobs.api.job_filters import body_filter
+from jobs.api.parameters import body_filter
 from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
 
 _SERVICES = {BulkAction.CANCEL: cancel_jobs, BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}

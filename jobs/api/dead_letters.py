@@ -9,15 +9,13 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
+from foundation.http_api.parameters import PARAMETERS
 from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api.base import actor, read_optional_body
 from gpus.api.permissions import IsOperator
 from jobs.api import answers, bodies
 from jobs.api.base import JobView, job_summaries, require_visible, shown_job, visible_job
-from jobs.api.job_filters import PARAMETERS as FILTERS
-from jobs.api.job_filters import body_filter, query_filter
-from jobs.api.pages import PARAMETERS, JobPages
-from jobs.api.parameters import JOB_ID, flag_parameter
+from jobs.api.parameters import FILTERS, JOB_ID, JobPages, body_filter, flag_parameter, query_filter
 from jobs.operations.bulk import BulkAction, count, retry_jobs
 from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
 from jobs.reports.failures import GROUPS, dead_letter_groups

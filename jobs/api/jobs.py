@@ -13,6 +13,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.openapi import REFUSALS, described, reference
 from foundation.http_api.openapi import Problem as ProblemJson
+from foundation.http_api.parameters import PARAMETERS
 from foundation.http_api.problems import MEDIA_TYPE, FieldError, Problem
 from jobs.api import answers
 from jobs.api.base import (
@@ -23,12 +24,12 @@ from jobs.api.base import (
     shown_job,
     visible_job,
 )
-from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import (
     ATTEMPTS_BEFORE,
     JOB_ID,
     TEXT,
     WAIT,
+    JobPages,
     allow_only,
     attempts_before_parameter,
     choice_parameter,

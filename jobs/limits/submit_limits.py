@@ -2,9 +2,10 @@
 how long), and a tenant's quota of GPU-seconds in a UTC day. `max_running` is enforced in
 `gpus/leasing/lua/includes/parked.lua`.
 
+A submit is answered whatever Redis does: a Redis that hangs is left alone for a while.
+
 *The rate* is a token bucket in Redis (`gpus/leasing/lua/take_tokens.lua`), one token per job, at least one
-per body that is read. Without Redis everybody gets in: the promise that a submit is answered stands above the
-limit, and what the database takes bounds it then.
+per body that is read. Without Redis everybody gets in, and what the database takes bounds it then.
 
 *Waiting* is all that is accepted and neither runs nor is over: in line, between two attempts, or ahead of its
 time. The rows are counted by an index, and never further than the limit: nothing is kept beside them, and the
@@ -24,18 +25,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
+import structlog
 from django.conf import settings
 from django.db import connection
 from django.db.models import F, Sum
 
 from foundation.database import statements
 from foundation.texts import counted
+from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Tokens
 from jobs.domain.errors import (
     BatchExceedsBurst,
@@ -51,6 +54,8 @@ from jobs.models import Job, Rollup, Tenant
 from jobs.ports import Ports
 from jobs.reports.rollups import MINUTE
 from jobs.transitions import WAITING
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,34 @@ def _read(tenant_id: int) -> Limits:
         return Limits()
     names = row.pop("allowed_models")
     return Limits(**row, allowed_models=None if names is None else frozenset(names))
+
+
+# -- how long Redis may hold up a submit --------------------------------------------------------
+
+SLOW_REDIS_SECONDS = 0.5
+REDIS_REST_SECONDS = 2.0
+Answer = TypeVar("Answer")
+
+
+def ask_redis(what: str, call: Callable[[], Answer], ports: Ports) -> Answer | None:
+    """What Redis answers; None while it is away, or rests because it was slow. One that answered slowly rests
+    too: what the same request would ask next could come too late. what: the log event where nothing was
+    answered in time."""
+    began = ports.clock.monotonic()
+    if began < ports.redis_rest.until:
+        return None
+    answer, error = None, ""
+    try:
+        answer = call()
+    except LeasingUnavailable as away:
+        error = str(away)
+    now = ports.clock.monotonic()
+    if now - began > SLOW_REDIS_SECONDS:
+        ports.redis_rest.until = now + REDIS_REST_SECONDS
+        error = error or "Redis is slow"
+    if error:
+        log.warning(what, error=error)
+    return answer
 
 
 # -- the rate ---------------------------------------------------------------------------------
@@ -177,12 +210,12 @@ def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
 def _take(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | None:
     """None: nobody could ask."""
     per_second = limits.submits_per_second or math.inf
-    return ports.redis_rest.ask(
+    return ask_redis(
         "rate_not_checked",
         lambda: ports.leases(HOME_FLEET).take_tokens(
             str(tenant_id), jobs, per_second=per_second, burst=limits.burst
         ),
-        ports.clock,
+        ports,
     )
 
 

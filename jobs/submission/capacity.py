@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from copy import copy
 
 from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
-from jobs.limits.submit_limits import seconds_until_one_ends
+from jobs.limits.submit_limits import ask_redis, seconds_until_one_ends
 from jobs.ports import Ports
 from jobs.submission.request import SubmitRequest
 
@@ -37,12 +37,12 @@ class Capacity:
                 pools[spec.pool].append(model)
         for pool, names in pools.items():
             fleet = ports.registry.fleet_of(pool)
-            found = ports.redis_rest.ask(
+            found = ask_redis(
                 "slots_not_looked_at",
                 lambda pool=pool, names=names, fleet=fleet: (  # type: ignore[misc]
                     ports.leases(fleet).spare_slots(pool, str(tenant_id), names)
                 ),
-                ports.clock,
+                ports,
             )
             if found is None:
                 continue

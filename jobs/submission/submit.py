@@ -19,9 +19,9 @@ from gpus.leasing.values import Pushed, PushResult, Wakes
 from gpus.protocol import PushOutcome
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.domain.states import JobState
-from jobs.limits.submit_limits import QueueLimits, limits_of
+from jobs.limits.submit_limits import SLOW_REDIS_SECONDS, QueueLimits, ask_redis, limits_of
 from jobs.models import Job, Tenant
-from jobs.ports import SLOW_REDIS_SECONDS, Ports
+from jobs.ports import Ports
 from jobs.submission.capacity import Capacity
 from jobs.submission.enqueue_retries import push_later
 from jobs.submission.insert import (
@@ -235,9 +235,7 @@ def push_and_wake(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
 def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
     tickets = [job.ticket for job in jobs]
     try:
-        pushed = ports.redis_rest.ask(
-            "tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports.clock
-        )
+        pushed = ask_redis("tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports)
         return pushed or _NOTHING
     except Exception as error:  # the jobs are committed: no defect of ours may make the answer say otherwise
         log.error("tickets_not_pushed", pool=pool, jobs=len(jobs), exc_info=error)

@@ -20,7 +20,7 @@ from gpus.runners.base import Response, Transport
 from jobs import ports
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
-from jobs.ports import LimitCaches, Ports, RedisRest
+from jobs.ports import LimitCaches, Ports, Readiness, RedisRest
 from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.jobs import Principal
 from tests.declared_answers import compare_answers
@@ -44,6 +44,8 @@ class World:
     clock: Clock = field(default_factory=SystemClock)
     transport: Transport = field(default_factory=Unreachable)
     redis_rest: RedisRest = field(default_factory=RedisRest)
+    request_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.REQUESTS_REFUSED))
+    readiness: Readiness = field(default_factory=Readiness)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
     registry: RegistryCache = field(default_factory=RegistryCache)
     valid_keys: TtlCache[bytes, Principal] = field(
@@ -72,6 +74,8 @@ class World:
             transport=self.transport,
             redis_rest=self.redis_rest,
             push_refusals=self.push_refusals,
+            request_refusals=self.request_refusals,
+            readiness=self.readiness,
             limit_caches=self.limit_caches,
             registry=self.registry,
             valid_keys=self.valid_keys,
