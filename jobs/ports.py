@@ -25,10 +25,11 @@ from gpus.registry.cache import RegistryCache
 from gpus.registry.layouts import IndexGate, IndexGates, Layouts
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
+from jobs.domain.access import Principal
 from jobs.models import Tenant
 from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.history import RecentHistory
-from jobs.reports.jobs import Principal, Waiting
+from jobs.reports.jobs import Waiting
 
 KEEP_KEY_SECONDS = 2.0
 """A revoked key works this much longer at most; a valid one costs a query only this often."""
@@ -123,7 +124,7 @@ class Ports:
     limit_caches: LimitCaches = field(default_factory=LimitCaches)
     registry: RegistryCache = field(default_factory=RegistryCache)
     valid_keys: TtlCache[bytes, Principal] = field(
-        default_factory=lambda: TtlCache(lambda: KEEP_KEY_SECONDS, max_entries=10_000)
+        default_factory=lambda: TtlCache(KEEP_KEY_SECONDS, max_entries=10_000)
     )
     schema_processes: SchemaProcesses = field(default_factory=SchemaProcesses)
 

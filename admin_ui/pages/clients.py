@@ -26,8 +26,8 @@ from admin_ui.parts.read_only import OperatorAdmin, ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
 from foundation.names import NAME_PATTERN
 from jobs.callbacks.message import renew_secret
+from jobs.domain.access import Scope
 from jobs.domain.errors import KeyNotActive, Refused
-from jobs.domain.scopes import Scope
 from jobs.limits.gpu_seconds import used_seconds
 from jobs.models import ApiKey, Tenant
 from jobs.operations.api_keys import OVERLAP_SECONDS, check_key, create_key, revoke_key, rotate_key

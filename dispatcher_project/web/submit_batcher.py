@@ -44,13 +44,13 @@ from jobs.api.submit import (
     most_body_bytes,
     read_submit,
 )
-from jobs.domain import scopes
+from jobs.domain.access import Principal
+from jobs.domain.access import Scope as KeyScope
 from jobs.domain.errors import Refused
 from jobs.events.handover import SCOPE_KEY
 from jobs.events.stream import Message, Receive, Send
 from jobs.limits.submit_limits import Admission, admit_each
 from jobs.ports import Ports
-from jobs.reports.jobs import Principal
 from jobs.submission.request import Item, comes_alone
 from jobs.submission.submit import NotTogether, Submission, submit_together
 
@@ -281,7 +281,7 @@ def _case_of(asked: Asked, ports: Ports) -> _Case | None:
     """None: for the view."""
     try:
         principal = principal_of_header(_text(asked, b"authorization"), ports)
-        if principal is None or principal.tenant_id is None or scopes.Scope.SUBMIT not in principal.scopes:
+        if principal is None or principal.tenant_id is None or KeyScope.SUBMIT not in principal.scopes:
             return None
         if len(asked.body) > most_body_bytes():
             return None

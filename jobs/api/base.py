@@ -14,10 +14,10 @@ from jobs.api import answers
 from jobs.api.authentication import IsKnown
 from jobs.api.parameters import job_id_of, unknown_job
 from jobs.api.representations import job_json, summary_json
-from jobs.domain.scopes import Scope
+from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads
 from jobs.models import Job
 from jobs.ports import Ports
-from jobs.reports.jobs import Principal, find_job, jobs_visible_to, may_see_details, may_see_payloads
+from jobs.reports.jobs import find_job, jobs_visible_to
 
 
 class JobView(APIView):

@@ -23,7 +23,7 @@ from foundation.http_api.json_body import (
 from foundation.http_api.openapi import reference
 from foundation.http_api.problems import MAX_ERRORS
 from gpus.protocol import BANDS
-from jobs.domain.scopes import Scope
+from jobs.domain.access import Scope
 from jobs.domain.states import JobState
 from jobs.models import ApiKey
 from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_QUEUED, MOST_QUEUED_SECONDS, MOST_RUNNING

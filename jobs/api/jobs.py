@@ -37,12 +37,12 @@ from jobs.api.parameters import (
     time_parameter,
     wait_parameter,
 )
-from jobs.domain.scopes import Scope
+from jobs.domain.access import Scope, may_see_details, may_see_payloads
 from jobs.domain.states import JobState, is_final
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
 from jobs.events.hub import done_event, read_new_events
 from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
-from jobs.reports.jobs import list_jobs, may_see_details, may_see_payloads
+from jobs.reports.jobs import list_jobs
 
 _STATUSES = [state.value for state in JobState]
 _EVENT_ID = re.compile(r"[0-9]{1,9}\Z")

@@ -14,9 +14,10 @@ from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
 from jobs.api import answers
 from jobs.api.base import JobView, principal_of
+from jobs.domain.access import Principal
 from jobs.limits.submit_limits import limits_of
 from jobs.ports import Ports
-from jobs.reports.jobs import Principal, Waiting, waiting_by_model_and_tenant
+from jobs.reports.jobs import Waiting, waiting_by_model_and_tenant
 from jobs.reports.queue_report import depths_by_pool, working
 
 

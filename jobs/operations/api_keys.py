@@ -10,8 +10,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from gpus.registry.audit import record
+from jobs.domain.access import Scope
 from jobs.domain.errors import ExpiresInPast, ExpiresTooFar, KeyNotActive, ScopeNeedsOperator, UnknownScope
-from jobs.domain.scopes import Scope
 from jobs.models import ApiKey, Tenant
 
 OVERLAP_SECONDS = 86_400.0

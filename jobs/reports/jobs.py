@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,57 +12,16 @@ from django.db.models.functions import Coalesce
 
 from foundation.ttl_cache import AdaptiveTtlValue
 from gpus.models import Pause
-from jobs.domain.scopes import ALL, Scope
+from jobs.domain.access import Principal
 from jobs.domain.states import FINAL_JOB_STATES, JobState
 from jobs.models import Attempt, Job, JobTag, Tenant
 from jobs.reports.job_filter import JobFilter, created_between
 
-VIEW_PAYLOAD = "jobs.view_payload"
 ATTEMPTS_SHOWN = 50
 """A server that refuses a job all day long makes an attempt of each time."""
 SHOWN_ATTEMPTS = "shown_attempts"
 """Where those are kept that were read with their job."""
 UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit. name: as
-    audit entries have it. user: of a staff session, which may do what its Django permissions say. scopes: of
-    a key. models: names of those that the key may submit to; None: all of its tenant's.
-
-    The two class attributes are what Django and DRF ask of a user.
-    """
-
-    tenant_id: int | None
-    is_operator: bool
-    name: str
-    user: Any = field(default=None, compare=False)
-    scopes: frozenset[str] = ALL
-    models: frozenset[str] | None = None
-
-    is_authenticated = True
-    is_anonymous = False
-
-    @property
-    def pk(self) -> str:
-        return self.name
-
-    def has_perm(self, permission: str) -> bool:
-        """permission: Django's, as in ``gpus.change_server``; an operator's key has all, a tenant's none."""
-        return self.is_operator if self.user is None else bool(self.user.has_perm(permission))
-
-
-def may_see_payloads(principal: Principal) -> bool:
-    """Payloads and results: a key that may read, a staff session with the permission."""
-    if principal.user is not None:
-        return bool(principal.user.has_perm(VIEW_PAYLOAD))
-    return Scope.READ in principal.scopes
-
-
-def may_see_details(principal: Principal) -> bool:
-    """Messages of GPU servers and model code, tracebacks, evidence (`jobs.domain.disclosure`)."""
-    return principal.is_operator
 
 
 def jobs_visible_to(principal: Principal) -> QuerySet[Job]:

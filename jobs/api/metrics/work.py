@@ -9,10 +9,11 @@ from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
+from jobs.domain.access import Principal
 from jobs.models import DEAD_LETTER, Job, Rollup, Tenant
 from jobs.ports import Ports
 from jobs.reports import counters
-from jobs.reports.jobs import UNFINISHED, Principal, waiting_by_model_and_tenant
+from jobs.reports.jobs import UNFINISHED, waiting_by_model_and_tenant
 from jobs.reports.rollups import BOUNDS_SECONDS, EVER, Sums
 
 MOST_DEAD_LETTERS = 10_000

@@ -18,11 +18,11 @@ from gpus.protocol import Clock, SystemClock
 from gpus.registry.cache import RegistryCache
 from gpus.runners.base import Response, Transport
 from jobs import ports
+from jobs.domain.access import Principal
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
 from jobs.ports import LimitCaches, Ports, Readiness, RedisRest
 from jobs.reports.counters import BufferedCounts, Name
-from jobs.reports.jobs import Principal
 from tests.declared_answers import compare_answers
 from tests.support.fake_leases import FakeLeases
 
