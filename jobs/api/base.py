@@ -9,6 +9,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from foundation.http_api.problems import Problem
+from gpus.api.permissions import IsOperator
 from jobs import ports
 from jobs.api import answers
 from jobs.api.authentication import IsKnown
@@ -30,6 +31,13 @@ class JobView(APIView):
     @property
     def ports(self) -> Ports:
         return ports.production_ports()
+
+
+class OperatorView(JobView):
+    """For operators alone."""
+
+    permission_classes = (IsOperator,)
+    needs = {"GET": "jobs.view_job", "POST": "jobs.change_job", "DELETE": "jobs.change_job"}
 
 
 def principal_of(request: Request) -> Principal:

@@ -1,5 +1,5 @@
-"""What a client asked for and what became of it: the job with its tags, attempts and events, idempotency keys,
-and results that GPU servers pushed."""
+"""What a client asked for and what became of it: the job with its tags, attempts and events; idempotency
+keys; results that GPU servers pushed."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import line, table
 from dispatcher_project.cli.texts import age
 from foundation.texts import counted
-from jobs.api.workers import worker_json
+from jobs.api.stats import worker_json
 from jobs.reports.workers import WorkerRow, workers
 
 if TYPE_CHECKING:
