@@ -193,6 +193,6 @@ STATICFILES_DIRS = [BASE_DIR / "admin_ui" / "vendored"]  # looked into before th
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 
-PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
+PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API bounds bodies itself and answers 413

@@ -25,8 +25,7 @@ from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from foundation.ids import ID_LENGTH
 from jobs.api import bodies
 from jobs.domain.states import JobState
-from jobs.reports.job_filter import JobFilter
-from jobs.reports.jobs import ATTEMPTS_SHOWN
+from jobs.reports.jobs import ATTEMPTS_SHOWN, JobFilter
 
 __all__ = ["allow_only", "choice_parameter", "text_parameter"]
 

@@ -19,9 +19,9 @@ from jobs.api.parameters import allow_only
 from jobs.domain.access import Principal
 from jobs.limits.submit_limits import limits_of
 from jobs.ports import Ports
+from jobs.reports.fleet import WorkerRow, workers
 from jobs.reports.jobs import Waiting, waiting_by_model_and_tenant
 from jobs.reports.queue_report import depths_by_pool, working
-from jobs.reports.workers import WorkerRow, workers
 
 
 class Stats(JobView):

@@ -27,13 +27,15 @@ from jobs.api.base import OperatorView
 from jobs.api.parameters import allow_only
 from jobs.api.representations import pause_json
 from jobs.models import ApiKey, Tenant
-from jobs.operations.api_keys import create_key, revoke_key, rotate_key
 from jobs.operations.tenants import (
     CHANGEABLE,
     change_rules,
+    create_key,
     pause_tenant,
     renew_webhook_secret,
     resume_tenant,
+    revoke_key,
+    rotate_key,
 )
 from jobs.reports.jobs import named
 

@@ -19,8 +19,7 @@ from gpus.leasing.values import ParkedFor, Wakes
 from gpus.registry import queries as registry
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Event, Job, Rollup, SweepRun, Tenant
-from jobs.reports.ended_events import CLOSE, CURSOR
-from jobs.reports.rollups import HOUR
+from jobs.reports.rollups import CLOSE, CURSOR, HOUR
 
 MOST_EVENTS = 20_000
 """Behind the rollups; where they are further behind than that, nobody sums up, and doctor says so."""

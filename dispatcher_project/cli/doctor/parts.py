@@ -19,7 +19,7 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.clock import SharedClock
 from gpus.leasing.scripts import FAILURES
 from jobs.reports.database_clock import database_time
-from jobs.reports.workers import index_report
+from jobs.reports.fleet import index_report
 
 OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0

@@ -13,8 +13,7 @@ from gpus.protocol import BANDS
 from gpus.registry.audit import cli_actor
 from jobs.domain.access import Scope
 from jobs.models import ApiKey, Tenant
-from jobs.operations.api_keys import create_key
-from jobs.operations.tenants import create_tenant
+from jobs.operations.tenants import create_key, create_tenant
 
 
 class Command(TerminalCommand):
