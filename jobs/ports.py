@@ -20,7 +20,7 @@ from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
-from gpus.protocol import Clock
+from gpus.protocol import Clock, Ticket
 from gpus.registry.cache import RegistryCache
 from gpus.registry.layouts import IndexGate, IndexGates, Layouts
 from gpus.runners.base import Transport
@@ -47,6 +47,15 @@ class RedisRest:
     it is left alone."""
 
     until: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class LateTickets:
+    """Tickets that Redis did not take (`jobs.submission.submit.push_later`), by fleet and pool, then job."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: dict[tuple[str, str], dict[str, Ticket]] = field(default_factory=dict)
+    is_armed: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -92,10 +101,11 @@ class Ports:
     clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     layouts: which key layout each fleet's index has. index_gate: a fleet's index of any layout, from outside.
-    redis_rest, recent_history, waiting_of_all, limit_caches, registry, readiness: what the process keeps of
-    a slow Redis, of the history that pages show, of the counts of all unfinished jobs, of tenants' limits, of
-    the GPU registry, and of its own readiness. push_refusals, request_refusals: counts of pushes and requests
-    that it refused. valid_keys: API keys, by hash.
+    redis_rest, late_tickets, recent_history, waiting_of_all, limit_caches, registry, readiness: what the
+    process keeps of a slow Redis, of tickets that it did not take, of the history that pages show, of the
+    counts of all unfinished jobs, of tenants' limits, of the GPU registry, and of its own readiness.
+    push_refusals, request_refusals: counts of pushes and requests that it refused. valid_keys: API keys, by
+    hash.
     schema_processes: for checks of payloads that may take long.
     """
 
@@ -114,6 +124,7 @@ class Ports:
         default_factory=lambda: IndexGates(lambda: str(settings.REDIS_URL))
     )
     redis_rest: RedisRest = field(default_factory=RedisRest)
+    late_tickets: LateTickets = field(default_factory=LateTickets)
     recent_history: RecentHistory = field(default_factory=RecentHistory)
     waiting_of_all: AdaptiveTtlValue[list[Waiting]] = field(default_factory=AdaptiveTtlValue)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
