@@ -19,7 +19,7 @@ from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import claiming, group_commit, row_prefetch
-from jobs.explain import limits
+from jobs.explain import decide
 from jobs.index_rebuild import rebuild
 from jobs.limits import gpu_seconds
 from jobs.models import Attempt, Job
@@ -221,7 +221,7 @@ def end_of_the_quota() -> Iterator[None]:
 
 def quota_told() -> Any:
     """Who waits for a quota is told something else."""
-    return patch.dict(limits.HELD, {limits.QUOTA: limits.HELD[limits.CAP]})
+    return patch.dict(decide.HELD, {decide.QUOTA: decide.HELD[decide.CAP]})
 
 
 def quota_told_to_who_waits_for_it() -> Any:
