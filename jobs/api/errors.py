@@ -16,7 +16,7 @@ from rest_framework import exceptions
 import jobs.ports
 from foundation.http_api.problems import COME_AGAIN_STATUSES, MEDIA_TYPE, FieldError, Problem
 from gpus.errors import LeasingUnavailable
-from jobs.domain.errors import Refused
+from jobs.domain.errors import REDIS_AWAY, Refused
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ def problem_of(error: Exception) -> Problem:
             "The database does not answer. Try again, under the same Idempotency-Key.",
         )
     if isinstance(error, LeasingUnavailable):
-        return Problem(503, "leasing_unavailable", "Redis does not answer.")
+        return Problem(503, "leasing_unavailable", f"{REDIS_AWAY}.")
     if isinstance(error, Http404):
         return Problem(404, "not_found", "There is no such thing.")
     if isinstance(error, exceptions.APIException):

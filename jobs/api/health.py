@@ -14,6 +14,7 @@ import jobs.ports
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.registry import queries as registry
+from jobs.domain.errors import REDIS_AWAY
 from jobs.ports import Ports, Readiness
 from jobs.sweeps import TICK, sweep_ages
 
@@ -75,7 +76,7 @@ def _fleet(answer: Any) -> dict[str, Any]:
         # it serves all the same: tickets are pushed by processes of the layout that is in use
         return {"ok": True, "generation": None, "note": str(answer)}
     if isinstance(answer, (LeasingUnavailable, TimeoutError)):
-        return {"ok": False, "generation": None, "error": "Redis does not answer"}
+        return {"ok": False, "generation": None, "error": REDIS_AWAY}
     if isinstance(answer, Exception):
         return {"ok": False, "generation": None, "error": type(answer).__name__}
     if answer is None:

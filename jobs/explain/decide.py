@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from foundation.texts import counted
-from jobs.domain.errors import ModelQueueFull, QuotaExhausted, RateLimited, TenantQueueFull
+from jobs.domain.errors import REDIS_AWAY, ModelQueueFull, QuotaExhausted, RateLimited, TenantQueueFull
 from jobs.domain.states import JobState, is_final
 from jobs.explain.snapshot import Index, Later, Reason, Snapshot
 
@@ -95,7 +95,7 @@ def _index(now: Snapshot) -> Iterator[Reason]:
     if now.index is Index.AWAY:
         yield Reason(
             "index_away",
-            "The queue's index (Redis) does not answer; nothing is started meanwhile.",
+            f"{REDIS_AWAY}; nothing is started meanwhile.",
             "It goes on by itself once Redis answers: nothing is lost.",
         )
     if now.index is Index.REBUILDING:

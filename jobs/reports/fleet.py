@@ -18,6 +18,7 @@ from gpus.registry.index_sync import LeasesOf
 from gpus.registry.layouts import IndexState, read_index_states
 from gpus.registry.processes import silent_after
 from gpus.reports import Cell, CellState, ServerRow, read_fleet
+from jobs.domain.errors import REDIS_AWAY
 from jobs.models import Attempt
 
 SERVERS_PER_PAGE = 100
@@ -113,7 +114,7 @@ def _from_database(cell: Cell, attempt: LiveAttempt | None, now: datetime) -> Ce
     return replace(
         cell,
         state=CellState.BUSY,
-        reason="by the database; Redis says nothing",
+        reason=f"by the database; {REDIS_AWAY}",
         job_id=attempt.job_id,
         attempt_id=attempt.id,
         model=attempt.model,

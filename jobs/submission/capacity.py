@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from copy import copy
 
-from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
+from jobs.domain.errors import REDIS_AWAY, Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
 from jobs.limits.submit_limits import ask_redis, seconds_until_one_ends
 from jobs.ports import Ports
 from jobs.submission.request import SubmitRequest
@@ -65,7 +65,10 @@ class Capacity:
         if model in self._failing or not self._ports.registry.has_capacity(model):
             return NoCapacity(f"No healthy server runs {model!r} now.", retry_after_seconds=HEALTH_SECONDS)
         if model not in self._spare:
-            return CapacityUnknown(retry_after_seconds=UNKNOWN_SECONDS)
+            return CapacityUnknown(
+                f"{REDIS_AWAY}: nobody can say whether a slot is free, and the request would not wait.",
+                retry_after_seconds=UNKNOWN_SECONDS,
+            )
         if self._most.get(self._fleet_of(model), 1) <= 0:
             return TenantRunningFull(
                 "The tenant runs as many jobs as it may.",
