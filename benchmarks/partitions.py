@@ -192,7 +192,7 @@ def _purge_rows(meter: Any, parts: int) -> dict[str, Any]:
 
     from jobs.models import SweepRun
     from jobs.ports import Ports
-    from jobs.reports.ended_events import CURSOR
+    from jobs.reports.rollups import CURSOR
     from jobs.sweeps import retention
 
     SweepRun.objects.update_or_create(name=CURSOR, defaults={"at": FIRST, "note": str(10**12)})

@@ -29,11 +29,9 @@ def make_application() -> Any:
     from django.conf import settings
 
     from dispatcher_project.web.asgi_gateway import AsgiGateway
-    from dispatcher_project.web.request_headers import Utf8Handler
-    from dispatcher_project.web.response_deadline import ResponseDeadline, unless_given_up
-    from dispatcher_project.web.security_headers import SecureAnswers
+    from dispatcher_project.web.headers import Utf8Handler
+    from dispatcher_project.web.request_limits import FairThreads, ResponseDeadline, unless_given_up
     from dispatcher_project.web.submit_batcher import SubmitBatcher, answer_together
-    from dispatcher_project.web.tenant_shares import FairThreads
     from jobs.events.hub import EventHub
 
     threads = WSGIMiddleware(cast("Any", unless_given_up(Utf8Handler())), workers=WSGI_THREADS)
@@ -41,14 +39,13 @@ def make_application() -> Any:
     sys.setswitchinterval(SWITCH_SECONDS)
     behind = FairThreads(cast("Any", threads), limits.web_threads_per_tenant, heavy_at_once())
     batcher = SubmitBatcher(behind, answer_together)
-    front = AsgiGateway(
+    return AsgiGateway(
         ResponseDeadline(batcher, limits.answer_seconds),
         lambda: EventHub(settings.REDIS_URL),
         begin_presence,
         streams_per_reader=limits.streams_per_reader,
         body_bytes=limits.web_body_bytes,
     )
-    return SecureAnswers(front)
 
 
 def heavy_at_once() -> int:
@@ -62,16 +59,16 @@ def heavy_at_once() -> int:
 def begin_presence() -> Callable[[], None]:
     """Write this web process's sign of life every few seconds; call the returned function to end it."""
     from gpus.models import Process
-    from jobs.api import refusals
     from jobs.execution.presence import Presence
     from jobs.ports import production_ports
 
-    presence = Presence(production_ports(), Process.Kind.WEB, each_step=refusals.write)
+    ports = production_ports()
+    presence = Presence(ports, Process.Kind.WEB, each_step=ports.request_refusals.write)
     presence.start()
 
     def end() -> None:
         presence.stop()
-        refusals.write(now=True)
+        ports.request_refusals.write(now=True)
 
     return end
 

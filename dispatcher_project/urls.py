@@ -13,7 +13,7 @@ from admin_ui.pages.sign_in import sign_in_page
 from gpus.api.urls import registry_urls
 from jobs import ports
 from jobs.api.documents import Document, Swagger
-from jobs.api.unknown import unknown_route
+from jobs.api.errors import unknown_route
 from jobs.api.urls import control_urls, dead_letter_urls, queue_urls, root_urls
 
 admin.autodiscover()

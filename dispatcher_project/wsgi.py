@@ -14,6 +14,6 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.pro
 with loaded_for_good():
     django.setup(set_prefix=False)
 
-    from dispatcher_project.web.request_headers import Utf8Handler
+    from dispatcher_project.web.headers import Utf8Handler
 
     application = Utf8Handler()

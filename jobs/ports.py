@@ -8,37 +8,31 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
-import structlog
 from django.conf import settings
 from django.utils.module_loading import import_string
+from foundation.probes import Probes
 
 from foundation.foreign_schema import SchemaProcesses
 from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, RowCache, TtlCache
-from gpus.errors import LeasingUnavailable
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
-from gpus.protocol import Clock
+from gpus.protocol import Clock, Ticket
 from gpus.registry.processes import IndexGate, IndexGates, Layouts
 from gpus.registry.queries import RegistryCache
 from gpus.runners.base import Transport
 from gpus.runners.transport import HttpTransport
+from jobs.domain.access import Principal
 from jobs.models import Tenant
 from jobs.reports.counters import BufferedCounts, Name
 from jobs.reports.history import RecentHistory
-from jobs.reports.jobs import Principal, Waiting
+from jobs.reports.jobs import Waiting
 
 KEEP_KEY_SECONDS = 2.0
 """A revoked key works this much longer at most; a valid one costs a query only this often."""
-
-log = structlog.get_logger()
-
-SLOW_REDIS_SECONDS = 0.5
-REDIS_REST_SECONDS = 2.0
-Answer = TypeVar("Answer")
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
@@ -49,31 +43,29 @@ def after_seconds(seconds: float, work: Callable[[], None]) -> None:
 
 @dataclass(slots=True)
 class RedisRest:
-    """Leaves a hanging Redis alone for a while.
-
-    until: the monotonic time until which a slow Redis is not asked."""
+    """Of a Redis that was slow (`jobs.limits.submit_limits.ask_redis`). until: the monotonic time until which
+    it is left alone."""
 
     until: float = 0.0
 
-    def ask(self, what: str, call: Callable[[], Answer], clock: Clock) -> Answer | None:
-        """What Redis answers; None while it is away, or rests because it was slow. One that answered slowly
-        rests too: what the same request would ask next could come too late. what: the log event where nothing
-        was answered in time."""
-        began = clock.monotonic()
-        if began < self.until:
-            return None
-        answer, error = None, ""
-        try:
-            answer = call()
-        except LeasingUnavailable as away:
-            error = str(away)
-        now = clock.monotonic()
-        if now - began > SLOW_REDIS_SECONDS:
-            self.until = now + REDIS_REST_SECONDS
-            error = error or "Redis is slow"
-        if error:
-            log.warning(what, error=error)
-        return answer
+
+@dataclass(slots=True, eq=False)
+class LateTickets:
+    """Tickets that Redis did not take (`jobs.submission.submit.push_later`), by fleet and pool, then job."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    waiting: dict[tuple[str, str], dict[str, Ticket]] = field(default_factory=dict)
+    is_armed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Readiness:
+    """What `/readyz` of this process has found out. migrated: all migrations are applied, as they stay for
+    its code. fleets: as last read; they are asked too while the database is away."""
+
+    migrated: bool = False
+    fleets: tuple[str, ...] = ("main",)
+    probes: Probes = field(default_factory=Probes)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,9 +101,11 @@ class Ports:
     clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
     transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
     layouts: which key layout each fleet's index has. index_gate: a fleet's index of any layout, from outside.
-    redis_rest, recent_history, waiting_of_all, push_refusals, limit_caches, registry: what the process keeps
-    of a slow Redis, of the history that pages show, of the counts of all unfinished jobs, of pushes that were
-    refused, of tenants' limits, and of the GPU registry. valid_keys: API keys, by hash.
+    redis_rest, late_tickets, recent_history, waiting_of_all, limit_caches, registry, readiness: what the
+    process keeps of a slow Redis, of tickets that it did not take, of the history that pages show, of the
+    counts of all unfinished jobs, of tenants' limits, of the GPU registry, and of its own readiness.
+    push_refusals, request_refusals: counts of pushes and requests that it refused. valid_keys: API keys, by
+    hash.
     schema_processes: for checks of payloads that may take long.
     """
 
@@ -130,13 +124,18 @@ class Ports:
         default_factory=lambda: IndexGates(lambda: str(settings.REDIS_URL))
     )
     redis_rest: RedisRest = field(default_factory=RedisRest)
+    late_tickets: LateTickets = field(default_factory=LateTickets)
     recent_history: RecentHistory = field(default_factory=RecentHistory)
     waiting_of_all: AdaptiveTtlValue[list[Waiting]] = field(default_factory=AdaptiveTtlValue)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
+    request_refusals: BufferedCounts = field(
+        default_factory=lambda: BufferedCounts(Name.REQUESTS_REFUSED, write_seconds=10.0)
+    )
+    readiness: Readiness = field(default_factory=Readiness)
     limit_caches: LimitCaches = field(default_factory=LimitCaches)
     registry: RegistryCache = field(default_factory=RegistryCache)
     valid_keys: TtlCache[bytes, Principal] = field(
-        default_factory=lambda: TtlCache(lambda: KEEP_KEY_SECONDS, max_entries=10_000)
+        default_factory=lambda: TtlCache(KEEP_KEY_SECONDS, max_entries=10_000)
     )
     schema_processes: SchemaProcesses = field(default_factory=SchemaProcesses)
 

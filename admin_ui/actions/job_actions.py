@@ -17,8 +17,15 @@ from admin_ui.parts.typed_decorators import operation
 from jobs import ports
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job
-from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
-from jobs.operations.queue_position import FIRST_PRIORITY, LAST_PRIORITY, change_priority, run_next
+from jobs.operations.jobs import (
+    FIRST_PRIORITY,
+    LAST_PRIORITY,
+    cancel_job,
+    change_priority,
+    dismiss_dead_letter,
+    retry_dead_letter,
+    run_next,
+)
 from jobs.transitions import WAITING
 
 _STANDING = "_standing_of_jobs"

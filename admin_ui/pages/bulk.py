@@ -24,8 +24,8 @@ from gpus.models import ModelConfig, Server
 from jobs import ports
 from jobs.domain.states import JobState, is_final
 from jobs.models import Tenant
-from jobs.operations.bulk import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
-from jobs.reports.job_filter import JobFilter
+from jobs.operations.jobs import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
+from jobs.reports.jobs import JobFilter
 
 _ANY = ("", "any")
 _SAME_IN_LISTS = {

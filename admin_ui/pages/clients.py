@@ -26,12 +26,19 @@ from admin_ui.parts.read_only import OperatorAdmin, ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
 from foundation.names import NAME_PATTERN
 from jobs.callbacks.message import renew_secret
+from jobs.domain.access import Scope
 from jobs.domain.errors import KeyNotActive, Refused
-from jobs.domain.scopes import Scope
-from jobs.limits.tenant_limits import used_seconds
+from jobs.limits.gpu_seconds import used_seconds
 from jobs.models import ApiKey, Tenant
-from jobs.operations.api_keys import OVERLAP_SECONDS, check_key, create_key, revoke_key, rotate_key
-from jobs.operations.tenants import CHANGEABLE, renew_webhook_secret
+from jobs.operations.tenants import (
+    CHANGEABLE,
+    OVERLAP_SECONDS,
+    check_key,
+    create_key,
+    renew_webhook_secret,
+    revoke_key,
+    rotate_key,
+)
 
 
 def names_or_none(value: Any) -> list[str] | None:

@@ -19,9 +19,9 @@ from admin_ui.parts.filters import ErrorCodeFilter, FingerprintFilter, ModelFilt
 from admin_ui.parts.formatting import span
 from admin_ui.parts.typed_decorators import column
 from jobs.models import DEAD_LETTER, Job
-from jobs.operations.bulk import BulkAction
+from jobs.operations.jobs import BulkAction
 from jobs.reports.failures import dead_letter_groups
-from jobs.reports.job_filter import JobFilter
+from jobs.reports.jobs import JobFilter
 
 MOST_GROUPS = 50
 

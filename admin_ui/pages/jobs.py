@@ -19,7 +19,7 @@ from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from jobs.models import Job, JobTag, Tenant
-from jobs.operations.bulk import BulkAction
+from jobs.operations.jobs import BulkAction
 
 
 class JobRows(JobActions, IndexedSearch, HistoryAdmin):

@@ -19,8 +19,7 @@ from foundation.network import network_of
 from jobs.api.errors import answer, refusal_problem
 from jobs.domain.errors import Refused
 from jobs.operations import sign_in as limits
-from jobs.operations.passwords import PasswordsBusy
-from jobs.operations.sign_in import note_refusal
+from jobs.operations.sign_in import PasswordsBusy, note_refusal
 
 log = structlog.get_logger()
 

@@ -18,7 +18,7 @@ from unfold.admin import ModelAdmin, TabularInline
 from admin_ui.actions.operations import actor
 from admin_ui.parts.keyset import KeysetChangeList
 from gpus.registry.audit import record
-from jobs.reports.jobs import VIEW_PAYLOAD
+from jobs.domain.access import VIEW_PAYLOAD
 
 BODIES = ("body", "body_json")
 COUNT_UP_TO = 10_000

@@ -17,9 +17,17 @@ from dispatcher_project.cli.texts import age, plain
 from gpus.registry.audit import cli_actor
 from jobs.domain.errors import NotDeadLetter
 from jobs.models import Job
-from jobs.operations.bulk import BulkAction, BulkOutcome, JobFilter, count, dismiss_jobs, retry_jobs
-from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
+from jobs.operations.jobs import (
+    BulkAction,
+    BulkOutcome,
+    count,
+    dismiss_dead_letter,
+    dismiss_jobs,
+    retry_dead_letter,
+    retry_jobs,
+)
 from jobs.reports.failures import DeadLetterGroup
+from jobs.reports.jobs import JobFilter
 
 if TYPE_CHECKING:
     from rich.table import Table

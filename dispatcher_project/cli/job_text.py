@@ -11,7 +11,7 @@ from dispatcher_project.cli.screen import line, table
 from dispatcher_project.cli.texts import age, plain
 from foundation.texts import counted
 from jobs import ports
-from jobs.api.explain import explanation_json
+from jobs.api.jobs import explanation_json
 from jobs.api.representations import job_json
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Event, Job

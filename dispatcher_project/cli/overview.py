@@ -11,11 +11,10 @@ from gpus.reports import Cell, ServerRow
 from jobs.api.representations import pause_json
 from jobs.models import DEAD_LETTER, Callback, Job
 from jobs.ports import Ports
-from jobs.reports.fleet import FleetSnapshot, fleet_snapshot
+from jobs.reports.fleet import FleetSnapshot, IndexReport, fleet_snapshot, index_report
 from jobs.reports.history import WINDOWS, history
 from jobs.reports.jobs import named
 from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
-from jobs.reports.workers import IndexReport, index_report
 from jobs.sweeps.base import TICK, sweep_ages
 
 LAST_FAILURES = 8

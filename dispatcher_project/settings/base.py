@@ -85,8 +85,8 @@ INSTALLED_APPS = [
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "dispatcher_project.web.security_headers.SecurityHeaders",
-    "dispatcher_project.web.request_headers.CheckedHeaders",
+    "dispatcher_project.web.headers.SecurityHeaders",
+    "dispatcher_project.web.headers.CheckedHeaders",
     "admin_ui.middleware.AdminHosts",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -193,6 +193,6 @@ STATICFILES_DIRS = [BASE_DIR / "admin_ui" / "vendored"]  # looked into before th
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 
-PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
+PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API bounds bodies itself and answers 413

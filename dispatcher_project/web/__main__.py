@@ -14,8 +14,8 @@ from django.core.exceptions import ImproperlyConfigured
 from uvicorn.config import STARTUP_FAILURE
 
 from dispatcher_project.settings.dispatcher import read_settings
-from dispatcher_project.web.limits import WebLimits, within_descriptors
-from dispatcher_project.web.server import make_server
+from dispatcher_project.web.protocol import WebLimits
+from dispatcher_project.web.server import make_server, within_descriptors
 
 APPLICATION = "dispatcher_project.asgi:application"
 GRACE_SECONDS = 3

@@ -9,24 +9,29 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from urllib.parse import quote_from_bytes
 
 from django.conf import settings
 
-from dispatcher_project.web.request_bodies import (
+from dispatcher_project.web.headers import security_headers
+from dispatcher_project.web.request_limits import (
+    HOLDER_KEY,
     MAX_UNDECLARED_BYTES,
+    Application,
     BodyBudget,
     BodyTooLong,
     BodyTooSlow,
     ClientGone,
+    InFlight,
     NoRoomForBody,
     RequestBody,
+    Scope,
+    TooManyInFlight,
+    holder_of,
+    send_problem,
 )
-from dispatcher_project.web.response_deadline import send_problem
-from dispatcher_project.web.tenant_shares import HOLDER_KEY, InFlight, TooManyInFlight, holder_of
 from foundation.http_api.json_body import GO_ON, LATER_KEY
 from foundation.http_api.problems import Problem
 from jobs.api.errors import API_PREFIX
@@ -46,8 +51,6 @@ from jobs.events.hub import EventHub
 from jobs.events.stream import Message, Receive, Send, stream_events, stream_pulse, until_disconnect
 from jobs.submission.request import Outcome, outcome_in
 
-Scope = dict[str, Any]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 LIVEZ = "/livez"
 """Answered without a thread: when all wait for the database, the process lives all the same."""
 _NOT_REPEATED = (
@@ -95,18 +98,29 @@ class AsgiGateway:
         self._requests = InFlight("requests", limits.web_requests_per_tenant)
         self._bodies = InFlight("bytes of requests", limits.web_body_bytes_per_tenant)
         self._waits = InFlight("requests that wait for a job", limits.web_waits_per_tenant)
+        self._security_headers = [security_headers(over_https=https) for https in (False, True)]
         self._streams: Counter[str] = Counter()
         """Open ones, by reader."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._live(receive, send)
-        elif scope["type"] == "http" and scope["path"] == LIVEZ:
-            await _say_alive(send)
         elif scope["type"] == "http":
-            await self._serve(scope, receive, send)
+            send = self._secure(scope, send)
+            await (_say_alive(send) if scope["path"] == LIVEZ else self._serve(scope, receive, send))
         else:
             await send({"type": "websocket.close", "code": 1000})
+
+    def _secure(self, scope: Scope, send: Send) -> Send:
+        """Adds the security headers to the answer, unless Django, or its view, has set them."""
+        added = self._security_headers[scope.get("scheme") == "https"]
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": _with(added, message.get("headers", ()))}
+            await send(message)
+
+        return send_with_headers
 
     @property
     def hub(self) -> EventHub:
@@ -344,6 +358,13 @@ def _ends_after(body: RequestBody, send: Send) -> Send:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return sends
+
+
+def _with(
+    added: Sequence[tuple[bytes, bytes]], headers: Sequence[tuple[bytes, bytes]]
+) -> list[tuple[bytes, bytes]]:
+    present = {name for name, _ in headers}
+    return [*headers, *(header for header in added if header[0] not in present)]
 
 
 async def _say_alive(send: Send) -> None:

@@ -25,7 +25,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import get_remote_addr
 
-from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.settings.dispatcher import DispatcherSettings
 from foundation.http_api.problems import MEDIA_TYPE, Problem
 from foundation.network import network_of
 
@@ -41,10 +41,38 @@ RETRY_SECONDS = 2.0
 _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_AT = 120
 """Of `tcpi_bytes_acked` in Linux' `struct tcp_info`."""
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 GONE_KEY = "dispatcher.client_gone"
 """In a request's scope: returns whether its connection is closed. Another server says nothing."""
 
-Application = Callable[[Any, Any, Any], Awaitable[None]]
+
+@dataclass(frozen=True, slots=True)
+class WebLimits:
+    """See `DISPATCHER_WEB_*` in dispatcher_project/settings/dispatcher.py."""
+
+    connections: int = 4096
+    per_address: int = 512
+    head_seconds: float = 10.0
+    idle_seconds: float = 5.0
+    read_seconds: float = 30.0
+    unsent_bytes: int = 128 * 1024 * 1024
+    head_bytes: int = 64 * 1024
+    url_bytes: int = 16 * 1024
+    headers: int = 100
+
+    @classmethod
+    def of(cls, settings: DispatcherSettings) -> WebLimits:
+        return cls(
+            connections=settings.web_connections,
+            per_address=settings.web_connections_per_address,
+            head_seconds=settings.web_head_seconds,
+            idle_seconds=settings.web_idle_seconds,
+            read_seconds=settings.web_read_seconds,
+            unsent_bytes=settings.web_unsent_bytes,
+            head_bytes=settings.web_head_bytes,
+            url_bytes=settings.web_url_bytes,
+            headers=settings.web_headers,
+        )
 
 
 class TooManyChunks(h11.RemoteProtocolError):

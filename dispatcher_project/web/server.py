@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +17,14 @@ import structlog
 import uvicorn
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from dispatcher_project.web.limits import WebLimits
 from dispatcher_project.web.memory import HeapTrimmer
-from dispatcher_project.web.protocol import BoundedProtocol, Connections, Reason, within_heads
+from dispatcher_project.web.protocol import BoundedProtocol, Connections, Reason, WebLimits, within_heads
 
 log = structlog.get_logger(__name__)
 
+RESERVED_DESCRIPTORS = 256
+"""For database, Redis, logs and long bodies in files."""
+MOST_DESCRIPTORS = 65_536
 BACKLOG = 1024
 """Connections that the kernel keeps until they are accepted."""
 _TICKS = 10
@@ -97,3 +102,21 @@ def make_server(
     config.loaded_app = within_heads(served, limits)
     config.http_protocol_class = partial(BoundedProtocol, connections)  # type: ignore[assignment]
     return BoundedServer(config, connections, count)
+
+
+def within_descriptors(limits: WebLimits) -> WebLimits:
+    """Raise this process' soft limit of file descriptors to its hard one, and return limits that fit into it,
+    so that connections never take the last one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # a sandbox may forbid it
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    if soft == resource.RLIM_INFINITY:
+        return limits
+    room = max(soft - RESERVED_DESCRIPTORS, soft // 2, 1)
+    if room >= limits.connections:
+        return limits
+    log.warning("web_connections_lowered", to=room, wanted=limits.connections, descriptors=soft)
+    return replace(limits, connections=room)

@@ -29,14 +29,11 @@ from rest_framework.renderers import JSONRenderer
 
 import jobs.ports
 from dispatcher_project.logging import log_request_finished, log_request_started
-from dispatcher_project.web.request_bodies import forget_long_values
-from dispatcher_project.web.response_deadline import is_given_up
-from dispatcher_project.web.tenant_shares import LIGHT_BYTES
+from dispatcher_project.web.request_limits import LIGHT_BYTES, forget_long_values, is_given_up
 from foundation.http_api.json_body import LATER_KEY, read_json
 from foundation.http_api.problems import MEDIA_TYPE, Problem
-from jobs.api import refusals
 from jobs.api.authentication import principal_of_header
-from jobs.api.errors import problem_of
+from jobs.api.errors import count_refusal, problem_of
 from jobs.api.representations import API_ROOT
 from jobs.api.submit import (
     ADMISSION_KEY,
@@ -47,15 +44,14 @@ from jobs.api.submit import (
     most_body_bytes,
     read_submit,
 )
-from jobs.domain import scopes
+from jobs.domain.access import Principal
+from jobs.domain.access import Scope as KeyScope
 from jobs.domain.errors import Refused
 from jobs.events.handover import SCOPE_KEY
 from jobs.events.stream import Message, Receive, Send
-from jobs.limits.rate_limits import Admission, admit_each
+from jobs.limits.submit_limits import Admission, admit_each
 from jobs.ports import Ports
-from jobs.reports.jobs import Principal
-from jobs.submission.checks import comes_alone
-from jobs.submission.request import Item
+from jobs.submission.request import Item, comes_alone
 from jobs.submission.submit import NotTogether, Submission, submit_together
 
 log = structlog.get_logger()
@@ -82,7 +78,7 @@ STILL_ALIVE_SECONDS = 0.5
 """A connection that was used more recently is not tested before its next use."""
 _RENDERER = JSONRenderer()
 _ALLOW = ("Allow", "POST, OPTIONS")
-"""As the view has it. `dispatcher_project.web.security_headers` adds the headers of every answer."""
+"""As the view has it. The gateway adds the headers of every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +211,7 @@ def _broken(error: BaseException) -> Reply:
 
 
 async def _whole(receive: Receive) -> bytes:
-    """It was taken in already (`dispatcher_project.web.request_bodies`)."""
+    """It was taken in already (`dispatcher_project.web.request_limits`)."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -285,7 +281,7 @@ def _case_of(asked: Asked, ports: Ports) -> _Case | None:
     """None: for the view."""
     try:
         principal = principal_of_header(_text(asked, b"authorization"), ports)
-        if principal is None or principal.tenant_id is None or scopes.Scope.SUBMIT not in principal.scopes:
+        if principal is None or principal.tenant_id is None or KeyScope.SUBMIT not in principal.scopes:
             return None
         if len(asked.body) > most_body_bytes():
             return None
@@ -367,7 +363,7 @@ def _write_reply(case: _Case) -> None:
     except Exception as error:
         with structlog.contextvars.bound_contextvars(**case.asked_by):
             problem = problem_of(error)
-            refusals.count(problem)
+            count_refusal(problem)
         headers = {**problem.headers, "Content-Type": MEDIA_TYPE}
         status, content = problem.status, problem.as_bytes()
     every = (*headers.items(), _ALLOW, ("Content-Length", str(len(content))))

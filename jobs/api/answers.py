@@ -12,7 +12,7 @@ from foundation.http_api.openapi import Instant, Problem
 from gpus.api.answers import Live, page_of
 from jobs.api import bodies
 from jobs.domain.states import AttemptState, JobState
-from jobs.operations.bulk import AT_MOST
+from jobs.operations.jobs import AT_MOST
 from jobs.reports.jobs import ATTEMPTS_SHOWN
 from jobs.submission.request import Outcome as SubmitOutcome
 from jobs.submission.request import WaitReason

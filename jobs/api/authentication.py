@@ -20,10 +20,9 @@ from rest_framework.request import Request
 import jobs.ports
 from foundation.http_api.problems import Problem
 from gpus.api.permissions import require_permission
-from jobs.domain.scopes import ALL, EVERYBODYS, Scope
+from jobs.domain.access import ALL, EVERYBODYS, Principal, Scope
 from jobs.models import ApiKey
 from jobs.ports import Ports
-from jobs.reports.jobs import Principal
 
 log = structlog.get_logger()
 

@@ -9,15 +9,16 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from foundation.http_api.problems import Problem
+from gpus.api.permissions import IsOperator
 from jobs import ports
 from jobs.api import answers
 from jobs.api.authentication import IsKnown
 from jobs.api.parameters import job_id_of, unknown_job
 from jobs.api.representations import job_json, summary_json
-from jobs.domain.scopes import Scope
+from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads
 from jobs.models import Job
 from jobs.ports import Ports
-from jobs.reports.jobs import Principal, find_job, jobs_visible_to, may_see_details, may_see_payloads
+from jobs.reports.jobs import find_job, jobs_visible_to
 
 
 class JobView(APIView):
@@ -30,6 +31,13 @@ class JobView(APIView):
     @property
     def ports(self) -> Ports:
         return ports.production_ports()
+
+
+class OperatorView(JobView):
+    """For operators alone."""
+
+    permission_classes = (IsOperator,)
+    needs = {"GET": "jobs.view_job", "POST": "jobs.change_job", "DELETE": "jobs.change_job"}
 
 
 def principal_of(request: Request) -> Principal:

@@ -23,12 +23,12 @@ from foundation.http_api.json_body import (
 from foundation.http_api.openapi import reference
 from foundation.http_api.problems import MAX_ERRORS
 from gpus.protocol import BANDS
-from jobs.domain.scopes import Scope
+from jobs.domain.access import Scope
 from jobs.domain.states import JobState
 from jobs.models import ApiKey
 from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_QUEUED, MOST_QUEUED_SECONDS, MOST_RUNNING
-from jobs.operations.api_keys import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
-from jobs.operations.queue_position import FIRST_PRIORITY, LAST_PRIORITY
+from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
+from jobs.operations.tenants import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
 from jobs.submission.request import BatchItem
 
 Text = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00]+$")]

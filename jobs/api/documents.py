@@ -14,6 +14,8 @@ from drf_spectacular.renderers import OpenApiJsonRenderer
 from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
+from foundation.http_api.openapi import OPTIONAL_BODY, components
+
 _one_at_a_time = Lock()
 """drf-spectacular keeps what it works on in the views' schemas: two threads at once break each other."""
 
@@ -60,3 +62,15 @@ class Swagger(SpectacularSwaggerSplitView):
     @extend_schema(exclude=True)
     def get(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         return super().get(request, *args, **kwargs)  # type: ignore[no-untyped-call]
+
+
+def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
+    """A postprocessing hook of drf-spectacular."""
+    found = result.setdefault("components", {})
+    found["schemas"] = {**found.get("schemas", {}), **components()}
+    for operations in result["paths"].values():
+        for operation in operations.values():
+            body = operation.get("requestBody")
+            if body is not None:
+                body["required"] = not operation.pop(OPTIONAL_BODY, False)
+    return result

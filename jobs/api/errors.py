@@ -13,10 +13,10 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.views import csrf, defaults
 from rest_framework import exceptions
 
-from foundation.http_api.problems import MEDIA_TYPE, FieldError, Problem
+import jobs.ports
+from foundation.http_api.problems import COME_AGAIN_STATUSES, MEDIA_TYPE, FieldError, Problem
 from gpus.errors import LeasingUnavailable
-from jobs.api import refusals
-from jobs.domain.errors import Refused
+from jobs.domain.errors import REDIS_AWAY, Refused
 
 log = structlog.get_logger()
 
@@ -55,7 +55,7 @@ def problem_of(error: Exception) -> Problem:
             "The database does not answer. Try again, under the same Idempotency-Key.",
         )
     if isinstance(error, LeasingUnavailable):
-        return Problem(503, "leasing_unavailable", "Redis does not answer.")
+        return Problem(503, "leasing_unavailable", f"{REDIS_AWAY}.")
     if isinstance(error, Http404):
         return Problem(404, "not_found", "There is no such thing.")
     if isinstance(error, exceptions.APIException):
@@ -73,10 +73,16 @@ def _is_database_away(error: Exception) -> bool:
 
 
 def answer(problem: Problem) -> HttpResponse:
-    refusals.count(problem)
+    count_refusal(problem)
     return HttpResponse(
         problem.as_bytes(), status=problem.status, content_type=MEDIA_TYPE, headers=problem.headers
     )
+
+
+def count_refusal(problem: Problem) -> None:
+    """Count a 429 or 503 that this process answers, by code; written down now and then."""
+    if problem.status in COME_AGAIN_STATUSES:
+        jobs.ports.production_ports().request_refusals.add(problem.code)
 
 
 def refusal_problem(refused: Refused, headers: Mapping[str, str] | None = None) -> Problem:
@@ -140,3 +146,11 @@ def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
 
 def _is_api(request: HttpRequest) -> bool:
     return request.path.startswith(API_PREFIX)
+
+
+def unknown_route(request: HttpRequest, rest: str = "") -> HttpResponse:
+    """A route of its own, because with DEBUG on Django would answer a page of HTML."""
+    return answer(Problem(404, "unknown_route", f"There is no route {request.path[:200]}."))
+
+
+unknown_route.csrf_exempt = True  # type: ignore[attr-defined]

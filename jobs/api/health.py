@@ -10,18 +10,13 @@ from django.db import DatabaseError, InterfaceError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
-from foundation.threads import Probes
+import jobs.ports
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.registry import queries
-from jobs import ports
+from jobs.domain.errors import REDIS_AWAY
+from jobs.ports import Ports, Readiness
 from jobs.sweeps.base import TICK, sweep_ages
-
-_migrated = False
-"""Once all migrations are applied they stay so for this process' code."""
-_fleets: tuple[str, ...] = ("main",)
-"""Last read; they are asked too while the database is away."""
-_probes = Probes()
 
 
 def livez(request: HttpRequest) -> HttpResponse:
@@ -35,18 +30,19 @@ def readyz(request: HttpRequest) -> HttpResponse:
     that fleet starts. With ``?strict=1`` that is a 503 too. How long ago beat's last tick was done,
     and which clock is off, is only told: a web process is no less ready when beat is silent.
     """
+    ports = jobs.ports.production_ports()
     checks = {"database": _database()}
     if checks["database"]["ok"]:
-        checks["migrations"] = _migrations()
+        checks["migrations"] = _migrations(ports.readiness)
     ready = all(check["ok"] for check in checks.values())
-    checks["redis"] = _redis(read_fleets=ready)
-    tick = sweep_ages(ports.production_ports().clock.now()).get(TICK) if ready else None
+    checks["redis"] = _redis(ports, read_fleets=ready)
+    tick = sweep_ages().get(TICK) if ready else None
     whole = ready and checks["redis"]["ok"]
     body = {
         "status": "ready" if whole else "degraded" if ready else "not ready",
         "checks": checks,
         "last_sweep_seconds": None if tick is None else round(tick, 3),
-        "clocks_off": {name: round(seconds, 1) for name, seconds in ports.clock_report().off.items()},
+        "clocks_off": {name: round(seconds, 1) for name, seconds in ports.clocks.report().off.items()},
     }
     strict = request.GET.get("strict", "") not in ("", "0")
     return JsonResponse(body, status=200 if whole or (ready and not strict) else 503)
@@ -61,13 +57,12 @@ def _database() -> dict[str, Any]:
         return {"ok": False, "error": type(error).__name__}
 
 
-def _redis(*, read_fleets: bool) -> dict[str, Any]:
+def _redis(ports: Ports, *, read_fleets: bool) -> dict[str, Any]:
     """All fleets at once, so that many that hang take no longer than one."""
-    global _fleets
+    known = ports.readiness
     if read_fleets:
-        _fleets = tuple(queries.fleets())
-    leases = ports.production_ports().leases
-    answers = _probes.ask({fleet: partial(_generation, leases, fleet) for fleet in _fleets})
+        known.fleets = tuple(queries.fleets())
+    answers = known.probes.ask({fleet: partial(_generation, ports.leases, fleet) for fleet in known.fleets})
     fleets = {fleet: _fleet(answer) for fleet, answer in answers.items()}
     return {"ok": all(fleet["ok"] for fleet in fleets.values()), "fleets": fleets}
 
@@ -81,7 +76,7 @@ def _fleet(answer: Any) -> dict[str, Any]:
         # it serves all the same: tickets are pushed by processes of the layout that is in use
         return {"ok": True, "generation": None, "note": str(answer)}
     if isinstance(answer, (LeasingUnavailable, TimeoutError)):
-        return {"ok": False, "generation": None, "error": "Redis does not answer"}
+        return {"ok": False, "generation": None, "error": REDIS_AWAY}
     if isinstance(answer, Exception):
         return {"ok": False, "generation": None, "error": type(answer).__name__}
     if answer is None:
@@ -89,9 +84,8 @@ def _fleet(answer: Any) -> dict[str, Any]:
     return {"ok": True, "generation": answer}
 
 
-def _migrations() -> dict[str, Any]:
-    global _migrated
-    if not _migrated:
+def _migrations(known: Readiness) -> dict[str, Any]:
+    if not known.migrated:
         try:
             executor = MigrationExecutor(connection)
             missing = executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -99,5 +93,5 @@ def _migrations() -> dict[str, Any]:
             return {"ok": False, "error": type(error).__name__}
         if missing:
             return {"ok": False, "error": f"{len(missing)} to apply"}
-        _migrated = True
+        known.migrated = True
     return {"ok": True}

@@ -1,9 +1,11 @@
-"""Reading, following and cancelling jobs."""
+"""Reading, following and cancelling jobs; why a job waits and when it will start, also one that is only
+thought of."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import asdict
+from typing import Any, cast
 
 from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
@@ -13,6 +15,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.openapi import REFUSALS, described, reference
 from foundation.http_api.openapi import Problem as ProblemJson
+from foundation.http_api.parameters import PARAMETERS
 from foundation.http_api.problems import MEDIA_TYPE, FieldError, Problem
 from jobs.api import answers
 from jobs.api.base import (
@@ -21,14 +24,15 @@ from jobs.api.base import (
     principal_of,
     require_visible,
     shown_job,
+    tenant_of,
     visible_job,
 )
-from jobs.api.pages import PARAMETERS, JobPages
 from jobs.api.parameters import (
     ATTEMPTS_BEFORE,
     JOB_ID,
     TEXT,
     WAIT,
+    JobPages,
     allow_only,
     attempts_before_parameter,
     choice_parameter,
@@ -36,12 +40,16 @@ from jobs.api.parameters import (
     time_parameter,
     wait_parameter,
 )
-from jobs.domain.scopes import Scope
+from jobs.api.representations import starts_json
+from jobs.api.submit import PacedView, most_body_bytes
+from jobs.domain.access import Scope, may_see_details, may_see_payloads
 from jobs.domain.states import JobState, is_final
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
 from jobs.events.hub import done_event, read_new_events
+from jobs.operations.explain_job import Explanation, estimate_job, explain_job
 from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
-from jobs.reports.jobs import list_jobs, may_see_details, may_see_payloads
+from jobs.reports.jobs import list_jobs
+from jobs.submission.request import Submit, check_request, read_request
 
 _STATUSES = [state.value for state in JobState]
 _EVENT_ID = re.compile(r"[0-9]{1,9}\Z")
@@ -203,3 +211,53 @@ def _last_event_id(request: Request) -> int:
         error = FieldError(f"/{name}", "invalid_parameter", "Must be the number of an event.", place=place)
         raise Problem(400, "invalid_parameter", f"{name}: {error.detail}", errors=[error])
     return int(text)
+
+
+class ExplainJob(JobView):
+    @described(
+        "explain_job",
+        "Why a job waits, and when it will start",
+        answers={200: answers.Explanation},
+        refusals=(404,),
+        parameters=(JOB_ID,),
+        description="Reasons, most binding first: the first one is what to change first. Of other tenants it "
+        "says how many jobs stand before this one, and nothing else. A job that does not wait gets one plain "
+        "answer.",
+    )
+    def get(self, request: Request, job_id: str) -> Response:
+        allow_only(request, ())
+        job = visible_job(request, job_id)
+        found = {"job_id": job.id, "status": str(job.state), **explanation_json(explain_job(job, self.ports))}
+        return Response(found)
+
+
+class EstimateJob(PacedView):
+    def max_body_bytes(self) -> int:
+        return most_body_bytes()
+
+    @described(
+        "estimate_job",
+        "What a job would wait for if it were submitted now",
+        answers={200: answers.Estimate},
+        refusals=(403, 429),
+        body=Submit,
+        description="The body of a submit, checked and paced like one: it costs a token of the rate. "
+        "Nothing is stored. What a submit would be refused with now (rate, quota, a full queue) comes first.",
+    )
+    def post(self, request: Request) -> Response:
+        tenant_id = tenant_of(request)
+        headers = self.take_token(request, tenant_id)
+        wanted = read_request(request.data)
+        check_request(wanted, tenant=tenant_id, ports=self.ports, key_models=principal_of(request).models)
+        found = estimate_job(
+            wanted.body.model, tenant_id, wanted.body.priority, self.ports, run_at=wanted.body.run_at
+        )
+        return Response(explanation_json(found), headers=headers)
+
+
+def explanation_json(found: Explanation) -> answers.Estimate:
+    return {
+        "reasons": cast("list[answers.Reason]", [asdict(reason) for reason in found.reasons]),
+        "position": found.position,
+        "starts_in": starts_json(found.starts),
+    }

@@ -1,9 +1,12 @@
-"""Query parameters and headers, read strictly: a filter that is misspelt must not list everything."""
+"""Query parameters and headers, read strictly: a filter that is misspelt must not list everything. Also which
+jobs an operator means, from the query or from a body, and the cursor pages of jobs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
 from drf_spectacular.utils import OpenApiParameter
@@ -11,6 +14,7 @@ from rest_framework.request import Request
 
 from foundation.http_api.json_body import NO_TIME, read_time
 from foundation.http_api.parameters import (
+    CursorPages,
     allow_only,
     choice_parameter,
     text_parameter,
@@ -20,7 +24,8 @@ from foundation.http_api.parameters import (
 from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from foundation.ids import ID_LENGTH
 from jobs.api import bodies
-from jobs.reports.jobs import ATTEMPTS_SHOWN
+from jobs.domain.states import JobState
+from jobs.reports.jobs import ATTEMPTS_SHOWN, JobFilter
 
 __all__ = ["allow_only", "choice_parameter", "text_parameter"]
 
@@ -91,3 +96,48 @@ def wait_parameter(request: Request) -> float | None:
     if not _SECONDS.match(value):
         raise parameter_problem("wait", "Must be a number of seconds.")
     return min(float(value), settings.DISPATCHER.max_wait_seconds)
+
+
+class JobPages(CursorPages):
+    """Newest first."""
+
+    ordering = "-id"
+    position = re.compile(r"[0-9A-Z]{1,26}\Z")
+
+
+# -- which jobs an operator means ---------------------------------------------------------------
+
+FILTERS = (
+    OpenApiParameter("model", TEXT),
+    OpenApiParameter("tenant", TEXT, description="Its name."),
+    OpenApiParameter("error_code", TEXT),
+    OpenApiParameter("fingerprint", FINGERPRINT, description="Of a group: one kind of failure."),
+)
+_UNKNOWN_TENANT = "There is no such tenant."
+
+
+def query_filter(request: Request, *others: str) -> JobFilter:
+    """others: parameters that the route takes besides. Raises Problem 400, also for a tenant that does not
+    exist: that is a mistake, not a filter that finds nothing."""
+    allow_only(request, (*(parameter.name for parameter in FILTERS), *others))
+    chosen = JobFilter(
+        model=text_parameter(request, "model"),
+        tenant=text_parameter(request, "tenant"),
+        error_code=text_parameter(request, "error_code"),
+        fingerprint=fingerprint_parameter(request),
+    )
+    if not chosen.tenant_exists():
+        raise parameter_problem("tenant", _UNKNOWN_TENANT, code="unknown_tenant")
+    return chosen
+
+
+def body_filter(given: Mapping[str, Any], at: str) -> JobFilter:
+    """given: the fields of a `bodies.BulkFilter`. at: pointer to it. Raises Problem 422."""
+    values = dict(given)
+    if "state" in values:
+        values["state"] = JobState(values["state"])
+    chosen = JobFilter(**values)
+    if not chosen.tenant_exists():
+        error = FieldError(f"{at}/tenant", "unknown_tenant", _UNKNOWN_TENANT)
+        raise Problem(422, "unknown_tenant", _UNKNOWN_TENANT, errors=[error])
+    return chosen

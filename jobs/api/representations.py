@@ -10,7 +10,7 @@ from foundation.http_api.problems import FieldError, Problem
 from gpus.leasing.values import StartsIn
 from gpus.models import Pause
 from jobs.api import answers
-from jobs.domain.disclosure import shown_error, shown_evidence
+from jobs.domain.access import shown_error, shown_evidence
 from jobs.domain.errors import Refused
 from jobs.models import Attempt, Job
 from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
@@ -33,7 +33,7 @@ def summary_json(
 ) -> answers.JobSummary:
     """Without the result, which may be megabytes: for lists. attempts: by number; None: the last ones, which
     are read unless they came with the job. in_full: with what only operators read
-    (`jobs.domain.disclosure`)."""
+    (`jobs.domain.access`)."""
     shown = _last_attempts(job) if attempts is None else attempts
     return {
         "job_id": job.id,

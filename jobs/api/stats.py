@@ -1,4 +1,5 @@
-"""GET /queue/stats: how long the line is, and how long it will take."""
+"""/queue/stats: how long the line is, and how long it will take. /admin/workers: which processes live,
+and what they drive."""
 
 from __future__ import annotations
 
@@ -13,10 +14,13 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.models import ModelConfig
 from jobs.api import answers
-from jobs.api.base import JobView, principal_of
-from jobs.limits.tenant_limits import limits_of
+from jobs.api.base import JobView, OperatorView, principal_of
+from jobs.api.parameters import allow_only
+from jobs.domain.access import Principal
+from jobs.limits.submit_limits import limits_of
 from jobs.ports import Ports
-from jobs.reports.jobs import Principal, Waiting, waiting_by_model_and_tenant
+from jobs.reports.fleet import WorkerRow, workers
+from jobs.reports.jobs import Waiting, waiting_by_model_and_tenant
 from jobs.reports.queue_report import depths_by_pool, working
 
 
@@ -88,3 +92,36 @@ def _queued_gpu_seconds(lines: list[Waiting], leases: Leases) -> float | None:
     except LeasingUnavailable:
         return None
     return sum(line.queued for line in queued) * mean
+
+
+class Workers(OperatorView):
+    needs = {"GET": "gpus.view_server"}
+
+    @described(
+        "list_workers",
+        "Processes of the dispatcher: which live, what they drive, when they last said so",
+        answers={200: answers.Workers},
+        refusals=(400, 403),
+        tag="admin",
+        description="GPU workers, workers for sweeps and callbacks, and web processes, also those that fell "
+        "silent within the last day; one that ended in order is not there. Beat and processes of versions "
+        "before 0.2 say nothing of themselves.",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ())
+        return Response({"results": [worker_json(row) for row in workers()]})
+
+
+def worker_json(row: WorkerRow) -> answers.Worker:
+    return {
+        "name": row.name,
+        "kind": row.kind,
+        "live": row.is_live,
+        "last_beat_at": row.beat_at,
+        "last_beat_seconds": round(row.beat_seconds, 1),
+        "started_at": row.started_at,
+        "layout": row.layout,
+        "queues": list(row.queues),
+        "running": row.running,
+        "servers": list(row.servers),
+    }

@@ -22,14 +22,14 @@ from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.errors import refusal_problem
 from jobs.api.representations import batch_item_json, job_json, job_url, submitted_json
+from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads
 from jobs.domain.errors import Refused
-from jobs.domain.scopes import Scope
 from jobs.events.handover import WAIT_HEADER, WaitFor, offered
-from jobs.limits.rate_limits import Admission, Rate, admit
-from jobs.reports.jobs import Principal, find_job, may_see_details, may_see_payloads
+from jobs.limits.submit_limits import Admission, Rate, admit
+from jobs.reports.jobs import find_job
 from jobs.submission.request import (
-    IdempotencyKey,
     Item,
+    KeyText,
     Outcome,
     SubmitRequest,
     fingerprint,
@@ -50,7 +50,7 @@ _RATE_NAME = '"submits"'
 
 IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key",
-    json_schema(IdempotencyKey),
+    json_schema(KeyText),
     OpenApiParameter.HEADER,
     description="Repeat a request safely: the same key and body mean the same job. Another body: 422.",
 )

@@ -2,21 +2,35 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
-from jobs.api.queue_position import ChangePriority, RunNext
-
-from .bulk import CancelJobs, DismissDeadLetters, RetryJobs
-from .dead_letters import DeadLetter, DeadLetterGroups, DeadLetters, RetryDeadLetter, RetryDeadLetters
-from .explain import EstimateJob, ExplainJob
 from .health import livez, readyz
-from .jobs import CancelJob, JobDetail, JobEvents, Jobs
-from .keys import Keys, RevokeKey, RotateKey, WebhookSecret
+from .job_control import (
+    CancelJobs,
+    ChangePriority,
+    DeadLetter,
+    DeadLetterGroups,
+    DeadLetters,
+    DismissDeadLetters,
+    RetryDeadLetter,
+    RetryDeadLetters,
+    RetryJobs,
+    RunNext,
+)
+from .jobs import CancelJob, EstimateJob, ExplainJob, JobDetail, JobEvents, Jobs
 from .metrics import metrics
-from .pauses import Pauses, PauseTenant, ResumeTenant
 from .push import PushResult
-from .stats import Stats
+from .stats import Stats, Workers
 from .submit import Submit, SubmitBatch
-from .tenants import TenantRules, Tenants
-from .workers import Workers
+from .tenants import (
+    Keys,
+    Pauses,
+    PauseTenant,
+    ResumeTenant,
+    RevokeKey,
+    RotateKey,
+    TenantRules,
+    Tenants,
+    WebhookSecret,
+)
 
 root_urls = [path("livez", livez), path("readyz", readyz), path("metrics", metrics)]
 

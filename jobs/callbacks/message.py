@@ -20,7 +20,7 @@ from foundation.database.row_codec import new_row
 from foundation.ids import new_id
 from foundation.secrets import decrypt, encrypt
 from jobs.callbacks.guard import receiver_of
-from jobs.domain.disclosure import shown_error
+from jobs.domain.access import shown_error
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job, Tenant
 

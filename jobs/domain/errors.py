@@ -17,6 +17,9 @@ CANCELLED_BY_OPERATOR = "cancelled_by_operator"
 LOST_AT_MOST_ONCE = "lost_at_most_once"
 """The model is marked `at_most_once` and the attempt's end is unknown: running it again is not allowed."""
 
+REDIS_AWAY = "Redis does not answer"
+"""As answers, pages and explanations say it."""
+
 
 class Refused(Exception):
     """The request can't be carried out. Subclasses name their stable code; the message is for people."""
@@ -197,7 +200,7 @@ class NoCapacity(Refused):
 
 
 class CapacityUnknown(Refused):
-    """Redis does not answer: nobody can say whether a slot is free, and the request would not wait."""
+    """Nobody can say whether a slot is free, for Redis does not answer, and the request would not wait."""
 
     code = "leasing_unavailable"
     status = 503

@@ -28,7 +28,7 @@ from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
 
 from gpus.leasing.connect import addresses, credentials
-from jobs.domain.disclosure import shown_event
+from jobs.domain.access import shown_event
 from jobs.domain.states import JobState, is_final
 from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 from jobs.models import Event, Job
@@ -60,7 +60,7 @@ class SeenEvent:
 
     def as_sse(self, *, with_output: bool, in_full: bool) -> bytes:
         """One event of a `text/event-stream`. with_output: whether its reader may see results. in_full: and
-        what only operators read (`jobs.domain.disclosure`)."""
+        what only operators read (`jobs.domain.access`)."""
         shown = shown_event(self.data, in_full=in_full)
         data = json.dumps(shown_data(self.type, shown, with_output=with_output))
         return f"id: {self.seq}\nevent: {self.type}\ndata: {data}\n\n".encode()

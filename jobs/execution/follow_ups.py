@@ -24,7 +24,7 @@ from jobs.domain.retry import RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.ports import Ports
-from jobs.submission.enqueue_retries import push_later
+from jobs.submission.submit import push_later
 from jobs.transitions import Ended
 
 log = structlog.get_logger()

@@ -32,7 +32,7 @@ from jobs.execution.orphaned_runs import quarantine_unproven
 from jobs.index_rebuild import fleet_time
 from jobs.index_rebuild.line import START, recent_shares, waiting_tickets
 from jobs.index_rebuild.unknown_runs import askable, quarantine_unknown_runs
-from jobs.limits.tenant_limits import exhausted, park_exhausted
+from jobs.limits.gpu_seconds import exhausted, park_exhausted
 from jobs.models import Attempt, Job, Tenant
 from jobs.ports import Ports
 

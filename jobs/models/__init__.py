@@ -1,15 +1,7 @@
-from .api_key import ApiKey
-from .attempt import Attempt
 from .callback import Callback, CallbackTry, ReceiverCircuit
-from .event import Event
-from .idempotency import IdempotencyKey
-from .job import DEAD_LETTER, Job, JobTag
-from .pushed_result import PushedResult
-from .sign_in import SignInFailure
-from .sums import PurgeLedger, Rollup, Tally
-from .sweep_run import SweepRun
-from .tenant import Tenant
-from .worker_sign import WorkerSign
+from .job import DEAD_LETTER, Attempt, Event, IdempotencyKey, Job, JobTag, PushedResult
+from .records import PurgeLedger, Rollup, SignInFailure, SweepRun, Tally, WorkerSign
+from .tenant import ApiKey, Tenant
 
 __all__ = [
     "DEAD_LETTER",

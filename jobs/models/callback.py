@@ -1,3 +1,5 @@
+"""Callbacks to be sent, their tries, and receivers that do not answer."""
+
 from __future__ import annotations
 
 from django.db import models

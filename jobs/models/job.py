@@ -1,3 +1,6 @@
+"""What a client asked for and what became of it: the job with its tags, attempts and events; idempotency
+keys; results that GPU servers pushed."""
+
 from __future__ import annotations
 
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -6,9 +9,13 @@ from django.db.models import Q
 
 from foundation.ids import new_id
 from gpus.protocol import Ticket
-from jobs.domain.states import FINAL_JOB_STATES, JobState
+from jobs.domain.states import FINAL_JOB_STATES, LIVE_ATTEMPT_STATES, AttemptState, JobState
 
-_FINAL = sorted(state.value for state in FINAL_JOB_STATES)  # sorted: migrations must not depend on hashes
+# sorted: migrations must not depend on hashes; "leased" is in the condition of the indexes, and in no row
+_FINAL = sorted(state.value for state in FINAL_JOB_STATES)
+_LIVE = sorted({"leased", *(state.value for state in LIVE_ATTEMPT_STATES)})
+_USUAL = ["accepted", "completed", "partial", "progress", "queued", "started"]
+"""What happens to every job, or often: a list of these needs no index to be found."""
 
 DEAD_LETTER = Q(state=JobState.FAILED.value, dismissed_at=None)
 """What a dead letter is: a failed job that nobody dismissed."""
@@ -180,3 +187,115 @@ class JobTag(models.Model):
 
     def __str__(self) -> str:
         return self.tag
+
+
+class Attempt(models.Model):
+    """One try of a job on one slot. Its id is minted by the claim and kept in the lease.
+
+    epoch: raised by each takeover; results count only with the current one.
+    server, slot: by name, so that history outlives the registry.
+    counted: used one try of the budget. slot_freed: the GPU was proven free of it when it ended.
+    evidence: what proved it, then or later, where a proof was needed; always of a cancelled one.
+    usage: what its server counted for it, such as tokens.
+    """
+
+    LIVE = _LIVE
+    """The states in which it holds its slot, for queries: as the indexes of live attempts have them."""
+
+    id = models.CharField(max_length=26, primary_key=True, editable=False)
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="attempts")
+    number = models.PositiveIntegerField()
+    round = models.PositiveIntegerField(default=1)
+    epoch = models.PositiveIntegerField(default=1)
+    state = models.CharField(max_length=10, choices=[(s.value, s.value) for s in AttemptState])
+    server = models.CharField(max_length=64)
+    slot = models.PositiveIntegerField()
+    model = models.CharField(max_length=64)
+    worker = models.CharField(max_length=200, blank=True, default="")
+    remote_id = models.CharField(max_length=500, blank=True, default="")
+    error_code = models.CharField(max_length=64, blank=True, default="")
+    error_message = models.TextField(blank=True, default="")
+    counted = models.BooleanField(default=False)
+    slot_freed = models.BooleanField(default=False)
+    evidence = models.CharField(max_length=200, blank=True, default="")
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True, blank=True)
+    gpu_seconds = models.FloatField(null=True, blank=True)
+    usage = models.JSONField(null=True, blank=True, default=None)
+
+    class Meta:
+        ordering = ["job", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="attempts_are_numbered"),
+            models.UniqueConstraint(
+                fields=["server", "slot"], condition=Q(state__in=_LIVE), name="one_live_attempt_per_slot"
+            ),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(state__in=_LIVE), name="one_live_attempt_per_job"
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["server", "slot", "-started_at"], name="attempt_of_slot_idx"),
+            models.Index(fields=["error_code", "-id"], name="attempt_error_idx", condition=~Q(error_code="")),
+            models.Index(
+                fields=["state", "-id"],
+                name="attempt_unusual_idx",
+                condition=Q(state__in=[AttemptState.CANCELLED.value, AttemptState.LOST.value]),
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} #{self.number}"
+
+
+class Event(models.Model):
+    """What happened to a job, numbered from 1 in the order of commits. Gaps are only where the two
+    events of a refused attempt were removed (`jobs.sweeps.refusals`)."""
+
+    id = models.BigAutoField(primary_key=True)
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="events")
+    seq = models.PositiveIntegerField()
+    type = models.CharField(max_length=32)
+    at = models.DateTimeField()
+    data = models.JSONField(default=dict)
+
+    class Meta:
+        ordering = ["job", "seq"]
+        constraints = [models.UniqueConstraint(fields=["job", "seq"], name="events_are_numbered")]
+        indexes = [models.Index(fields=["type", "-id"], name="event_rare_idx", condition=~Q(type__in=_USUAL))]
+
+    def __str__(self) -> str:
+        return f"{self.job_id} {self.seq} {self.type}"
+
+
+class IdempotencyKey(models.Model):
+    """A client's Idempotency-Key and what it made; lives as long as its (first) job."""
+
+    tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE)
+    key = models.CharField(max_length=255)
+    fingerprint = models.CharField(max_length=64, help_text="SHA-256 of the canonical body.")
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="idempotency_keys")
+    batch = models.JSONField(null=True, default=None, help_text="For a batch: its per-item answer.")
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["tenant", "key"], name="one_use_per_tenant_and_key")]
+
+    def __str__(self) -> str:
+        return self.key
+
+
+class PushedResult(models.Model):
+    """What a GPU server pushed for an attempt, kept until its holder finishes the attempt with it.
+
+    No foreign key: a push may be earlier than its row. pushes, pushed_bytes: all that were read for it.
+    """
+
+    attempt_id = models.CharField(max_length=26, primary_key=True)
+    job_id = models.CharField(max_length=26)
+    body = models.JSONField()
+    received_at = models.DateTimeField()
+    pushes = models.PositiveIntegerField(default=1, db_default=1)
+    pushed_bytes = models.BigIntegerField(default=0, db_default=0)
+
+    def __str__(self) -> str:
+        return self.attempt_id

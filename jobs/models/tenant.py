@@ -1,8 +1,11 @@
+"""Who owns jobs, and the keys that they ask with."""
+
 from __future__ import annotations
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
+from rest_framework_api_key.models import AbstractAPIKey
 
 from foundation.names import NameField
 from gpus.protocol import BANDS, TenantSpec
@@ -123,3 +126,37 @@ class Tenant(models.Model):
     def spec(self) -> TenantSpec:
         """As the lease layer is told it. Raises ValueError where a row was written past the validators."""
         return TenantSpec(str(self.pk), self.weight, self.highest_band, self.max_running)
+
+
+class ApiKey(AbstractAPIKey):
+    """A key of a tenant, stored hashed. An operator's key may also use everything under /admin."""
+
+    class Kind(models.TextChoices):
+        TENANT = "tenant"
+        OPERATOR = "operator"
+
+    tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE, related_name="api_keys")
+    kind = models.CharField(max_length=8, choices=Kind.choices, default=Kind.TENANT)
+
+    scopes = models.JSONField(
+        null=True,
+        blank=True,
+        default=None,
+        help_text="What it may do: submit, read, cancel, and of an operator's key operate. Empty: all of it.",
+    )
+    allowed_models = models.JSONField(
+        null=True,
+        blank=True,
+        default=None,
+        help_text="Names of the models it may submit to, of those its tenant may. Empty: all of them.",
+    )
+    last_used_at = models.DateTimeField(
+        null=True, blank=True, default=None, editable=False, help_text="To the minute."
+    )
+    rotated_to = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, editable=False, related_name="rotated_from"
+    )
+
+    class Meta(AbstractAPIKey.Meta):
+        verbose_name = "API key"
+        verbose_name_plural = "API keys"

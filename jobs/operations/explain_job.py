@@ -20,9 +20,7 @@ from jobs.domain.states import JobState
 from jobs.explain.decide import WAITING, explain
 from jobs.explain.interval import starts_in
 from jobs.explain.snapshot import Index, Later, Reason, Servers, Snapshot
-from jobs.limits.queue_limits import QueueLimits
-from jobs.limits.rate_limits import rate_refusal
-from jobs.limits.tenant_limits import quota_of, quota_refusal
+from jobs.limits.submit_limits import QueueLimits, quota_of, quota_refusal, rate_refusal
 from jobs.models import Attempt, Event, Job
 from jobs.ports import Ports
 

@@ -1,30 +1,35 @@
-"""What clients and operators do to a job that exists: cancel, retry a dead letter, dismiss it.
+"""What clients and operators do to jobs that exist: cancel, retry a dead letter, dismiss it; the same to all
+that match a filter, a bounded number per call; and change where a waiting job stands in line.
 
 by: who an audit entry names, in the transaction of the deed; None where a client deals with its own job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
 
 import structlog
 from django.db import transaction
+from django.db.models import Case, Q, QuerySet, When
 
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
 from gpus.registry import queries
 from gpus.registry.audit import record
 from jobs import transitions
-from jobs.domain.errors import NotCancellable, NotDeadLetter
+from jobs.domain.errors import NotCancellable, NotDeadLetter, NotWaiting
 from jobs.domain.states import JobState
+from jobs.execution import follow_ups
 from jobs.execution.follow_ups import after_ends, remove_tickets
-from jobs.limits.queue_limits import queue_deadline_of
+from jobs.limits.submit_limits import queue_deadline_of
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
-from jobs.transitions import Ended
+from jobs.reports.jobs import JobFilter
+from jobs.transitions import WAITING, Ended
 
 log = structlog.get_logger()
 
@@ -128,3 +133,157 @@ def _remove_ticket_if_possible(job: Job, ports: Ports) -> bool:
     except LeasingUnavailable as error:
         log.warning("ticket_not_removed", job_id=job.id, error=str(error))
         return True
+
+
+# -- all that match a filter ------------------------------------------------------------------------
+#
+# Each call leaves one audit entry with the jobs' ids, written before the first deed: who dies in the middle
+# has still said what it was about to do. Each job moves in its own short transaction; one that moved on
+# meanwhile is left alone.
+
+AT_MOST = 1_000
+"""A request takes seconds, not minutes; whoever means more asks again."""
+_BATCH = 100
+
+
+class BulkAction(StrEnum):
+    CANCEL = "cancel_jobs"
+    RETRY = "retry_jobs"
+    DISMISS = "dismiss_jobs"
+
+
+@dataclass(frozen=True, slots=True)
+class BulkOutcome:
+    """refused: chosen by this call, and moved on before it came to them. remaining: match and are left; ask
+    again for them."""
+
+    done: int
+    remaining: int
+    refused: int
+
+
+def count(chosen: JobFilter, deed: BulkAction | None = None) -> int:
+    """How many the deed would be done to; without one, how many match. Does nothing."""
+    return (chosen.rows() if deed is None else _candidates(chosen, deed)).count()
+
+
+def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_MOST) -> BulkOutcome:
+    """Those that wait are cancelled, first of all; those that run are asked to stop."""
+
+    def cancel(job_ids: Sequence[str]) -> int:
+        ended: list[Ended] = []
+        asked: list[str] = []
+        for job_id in job_ids:
+            try:
+                outcome, end = move_to_cancelled(job_id, ports, by_operator=True)
+            except (NotCancellable, Job.DoesNotExist):
+                continue
+            ended.append(end)
+            if outcome is CancelOutcome.REQUESTED:
+                asked.append(job_id)
+        after_ends(ended, ports)
+        ports.announce(asked)
+        return len(ended)
+
+    return _in_batches(chosen, BulkAction.CANCEL, cancel, by, at_most)
+
+
+def retry_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_MOST) -> BulkOutcome:
+    """Dead letters only. Those that failed longest ago come first, so that one which fails again at once does
+    not stand in the way of the others."""
+    return _in_batches(chosen, BulkAction.RETRY, lambda job_ids: open_rounds(job_ids, ports), by, at_most)
+
+
+def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_MOST) -> BulkOutcome:
+    """Dead letters only, those that failed longest ago first."""
+
+    def dismiss(job_ids: Sequence[str]) -> int:
+        with transaction.atomic():
+            return transitions.dismiss(job_ids, ports.clock.now())
+
+    return _in_batches(chosen, BulkAction.DISMISS, dismiss, by, at_most)
+
+
+def _candidates(chosen: JobFilter, deed: BulkAction) -> QuerySet[Job]:
+    if deed is not BulkAction.CANCEL:
+        return chosen.dead_letters().order_by("finished_at", "id")
+    unfinished = [state.value for state in (*WAITING, JobState.RUNNING)]
+    asked = Q(state=JobState.RUNNING.value, cancel_requested_at__isnull=False)
+    rows = chosen.rows().filter(~asked, state__in=unfinished)
+    # what waits goes first, so that no slot which a cancel frees is given to a job to be cancelled
+    return rows.order_by(Case(When(state=JobState.RUNNING.value, then=1), default=0), "id")
+
+
+def _in_batches(
+    chosen: JobFilter, deed: BulkAction, act: Callable[[Sequence[str]], int], by: str, at_most: int
+) -> BulkOutcome:
+    candidates = _candidates(chosen, deed)
+    job_ids = list(candidates.values_list("id", flat=True)[:at_most])
+    if not job_ids:
+        return BulkOutcome(0, 0, 0)
+    record(by, deed.value, "jobs:filter", filter=chosen.as_json(), jobs=len(job_ids), job_ids=job_ids)
+    done = sum(act(batch) for batch in _batches(job_ids))
+    return BulkOutcome(done, candidates.count(), len(job_ids) - done)
+
+
+def _batches(job_ids: Sequence[str]) -> Iterator[Sequence[str]]:
+    return (job_ids[at : at + _BATCH] for at in range(0, len(job_ids), _BATCH))
+
+
+# -- the place in line ------------------------------------------------------------------------------
+#
+# The ticket leaves the line first: with it gone nobody can start the job, so that the row changes under no
+# worker's hands. Then the row, then the new ticket, made from the row. Whoever dies in between leaves a
+# waiting job without a ticket, which the reconciler finds.
+
+FIRST_PRIORITY, LAST_PRIORITY = 1, 9
+_RACES = 5
+
+
+def change_priority(job_id: str, priority: int, *, by: str, ports: Ports) -> Job:
+    """Its place stays: among jobs of the new priority it stands by the time at which it came. Returns the
+    row. Raises ValueError (priority is 1 to 9), Job.DoesNotExist, NotWaiting, LeasingUnavailable."""
+    if not FIRST_PRIORITY <= priority <= LAST_PRIORITY:
+        raise ValueError(f"a priority is a number from {FIRST_PRIORITY} to {LAST_PRIORITY}, not {priority}")
+    return _change(job_id, lambda job: (priority, job.place_us), "change_priority", by, ports)
+
+
+def run_next(job_id: str, *, by: str, ports: Ports) -> Job:
+    """Priority 1, and a place before every other job that waits in its pool: so it goes before all others of
+    its tenant, and in a FIFO pool before everybody, both in the highest band that its tenant was granted.
+    In a fair pool it waits for its tenant's turn among those
+    who have urgent jobs, and a lower band gets its sixteenth dispatch. Of two, the one asked for last goes
+    first. Returns the row. Raises Job.DoesNotExist, NotWaiting, LeasingUnavailable."""
+    return _change(job_id, _before_all_others, "run_next", by, ports)
+
+
+def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, by: str, ports: Ports) -> Job:
+    """wanted: priority and place. A row that changed meanwhile is looked at again."""
+    for _ in range(_RACES):
+        job = Job.objects.defer("payload", "result").get(id=job_id)
+        if job.state not in WAITING or job.cancel_requested_at is not None:
+            raise NotWaiting()
+        priority, place_us = wanted(job)
+        if (priority, place_us) == (job.priority, job.place_us):
+            return job
+        try:
+            if job.state == JobState.QUEUED and not remove_tickets(job, ports):
+                raise NotWaiting("The job is being started: a worker has its ticket.")
+            with transaction.atomic():
+                moved = transitions.change_place(job, priority, place_us, ports.clock.now())
+                if moved is not None:
+                    record(by, action, f"job:{job_id}", priority=priority, before=job.priority)
+        finally:
+            if job.state == JobState.QUEUED:
+                follow_ups.push_waiting(job_id, ports)
+        if moved is not None:
+            ports.announce([job_id])
+            return moved
+    raise NotWaiting("The job moves faster than it could be asked to wait elsewhere: ask again.")
+
+
+def _before_all_others(job: Job) -> tuple[int, int]:
+    others = Job.objects.filter(pool=job.pool).exclude(id=job.id).order_by("place_us")
+    places = others.values_list("place_us", flat=True)
+    first = [places.filter(state=state.value).first() for state in WAITING]  # each by the index of the line
+    return FIRST_PRIORITY, min([job.place_us, *(place - 1 for place in first if place is not None)])

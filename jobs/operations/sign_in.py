@@ -1,4 +1,5 @@
-"""Guesses of passwords, limited by account and address, and by address alone.
+"""Guesses of passwords, limited by account and address, and by address alone; and how many passwords are
+hashed at once.
 
 The limit of an account counts by address, so that an attacker elsewhere can't lock its owner out. A try is
 counted before its password is checked: tries at once can't get past the limit.
@@ -12,9 +13,11 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import get_user_model
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.db import transaction
 from django.db.models import Max, Q, Sum
 from django.utils.crypto import salted_hmac
@@ -157,3 +160,63 @@ def note_refusal(refused: Refused) -> None:
     """For /metrics."""
     limit = refused.limit if isinstance(refused, SignInRefused) else "at_once"
     counters.add_by_code_if_possible(counters.Name.SIGN_INS_REFUSED, {limit: 1})
+
+
+# -- hashing -----------------------------------------------------------------------------------------
+
+RETRY_SECONDS = 2.0
+
+
+class PasswordsBusy(Refused):
+    """Too many passwords are being checked."""
+
+    code = "sign_in_busy"
+    status = 503
+
+
+class HashingSlots:
+    """Limits the password hashes of a process: `passwords_at_once` threads hash, `passwords_waiting` wait. A
+    hash takes a core for about half a second, and a sign-in that waits holds a thread of the web."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._hashing = 0
+        self._waiting = 0
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Raises PasswordsBusy."""
+        most = settings.DISPATCHER
+        with self._changed:
+            if self._hashing >= most.passwords_at_once and self._waiting >= most.passwords_waiting:
+                raise PasswordsBusy(
+                    f"{most.passwords_at_once} passwords are checked and {most.passwords_waiting} wait, the"
+                    " most at once. Try again.",
+                    retry_after_seconds=RETRY_SECONDS,
+                )
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: self._hashing < settings.DISPATCHER.passwords_at_once)
+                self._hashing += 1
+            finally:
+                self._waiting -= 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._hashing -= 1
+                self._changed.notify()
+
+
+# of the process: Django makes a hasher for each use
+_slots = HashingSlots()
+
+
+class BoundedHasher(PBKDF2PasswordHasher):
+    """Django's default, with `HashingSlots`. Checking a password hashes it, too; so does an unknown
+    account's."""
+
+    def encode(self, password: str, salt: str, iterations: int | None = None) -> Any:
+        """Raises PasswordsBusy."""
+        with _slots.slot():
+            return super().encode(password, salt, iterations)

@@ -14,7 +14,7 @@ from typing import Any
 from django.db.models import Count, Max, Min, Q, QuerySet
 
 from jobs.models import Job
-from jobs.reports.job_filter import JobFilter
+from jobs.reports.jobs import JobFilter
 
 GROUPS = 100
 

@@ -1,17 +1,22 @@
-"""Who works where: the fleet of `gpus.reports` with the jobs that run on it."""
+"""Who works where: the fleet of `gpus.reports` with the jobs that run on it; and which processes of the
+dispatcher live, what they do, and which key layouts they know."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import DurationField, Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet
+from django.db.models.functions import Now
 
-from gpus.models import QuarantinedSlot, Server
+from gpus.models import Process, QuarantinedSlot, Server
 from gpus.protocol import slot_name
+from gpus.registry import processes, queries
 from gpus.registry.index_sync import LeasesOf
+from gpus.registry.processes import IndexState, read_index_states, silent_after
 from gpus.reports import Cell, CellState, ServerRow, read_fleet
+from jobs.domain.errors import REDIS_AWAY
 from jobs.models import Attempt
 
 SERVERS_PER_PAGE = 100
@@ -107,9 +112,77 @@ def _from_database(cell: Cell, attempt: LiveAttempt | None, now: datetime) -> Ce
     return replace(
         cell,
         state=CellState.BUSY,
-        reason="by the database; Redis says nothing",
+        reason=f"by the database; {REDIS_AWAY}",
         job_id=attempt.job_id,
         attempt_id=attempt.id,
         model=attempt.model,
         age_seconds=max(0.0, (now - attempt.started_at).total_seconds()),
     )
+
+
+# -- processes ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A process. beat_seconds: since its last sign of life, by the database's clock. servers: where its
+    attempts run now, by name; running: how many of them."""
+
+    name: str
+    kind: str
+    layout: int
+    queues: tuple[str, ...]
+    started_at: datetime
+    beat_at: datetime
+    beat_seconds: float
+    is_live: bool
+    running: int
+    servers: tuple[str, ...]
+
+
+def workers() -> list[WorkerRow]:
+    """Return all processes that said in the last day that they live, those that signed off aside."""
+    age = ExpressionWrapper(Now() - F("beat_at"), output_field=DurationField())
+    runs: dict[str, list[str]] = {}
+    for worker, server in Attempt.objects.filter(state__in=Attempt.LIVE).values_list("worker", "server"):
+        runs.setdefault(worker, []).append(server)
+    silent = silent_after()
+    return [
+        WorkerRow(
+            name=row.name,
+            kind=row.kind,
+            layout=row.layout,
+            queues=tuple(row.queues.split()),
+            started_at=row.started_at,
+            beat_at=row.beat_at,
+            beat_seconds=max(timedelta(), row.age).total_seconds(),
+            is_live=row.age <= silent,
+            running=len(runs.get(row.name, ())),
+            servers=tuple(sorted(set(runs.get(row.name, ())))),
+        )
+        for row in Process.objects.annotate(age=age).order_by("kind", "name")
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class IndexReport:
+    """states: of all fleets. processes: those that live."""
+
+    states: dict[str, IndexState]
+    processes: Sequence[Process]
+
+    def others(self, state: IndexState) -> list[Process]:
+        """Processes that do nothing with an index of this state but as holders of leases."""
+        return [one for one in self.processes if one.layout != state.layout]
+
+    def can_take_over(self, layout: int) -> bool:
+        """Whether a GPU worker and a sweeper that know this layout live."""
+        kinds = {one.kind for one in self.processes if one.layout == layout}
+        return {Process.Kind.GPU.value, Process.Kind.SWEEPS.value} <= kinds
+
+
+def index_report() -> IndexReport:
+    """Two questions to the database."""
+    rows = read_index_states()
+    states = {fleet: rows.get(fleet, IndexState()) for fleet in sorted({*queries.fleets(), *rows})}
+    return IndexReport(states, list(processes.living().order_by("kind", "name")))

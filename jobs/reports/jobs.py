@@ -1,23 +1,23 @@
-"""Reads of jobs. Everything that shows a job to somebody begins with `jobs_visible_to`."""
+"""Reads of jobs: which are meant, in the operators' words, and lists, counts and single jobs. Everything that
+shows a job to somebody begins with `jobs_visible_to`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Min, Prefetch, Q, QuerySet
 from django.db.models.functions import Coalesce
 
+from foundation.ids import lowest_id
 from foundation.ttl_cache import AdaptiveTtlValue
 from gpus.models import Pause
-from jobs.domain.scopes import ALL, Scope
+from jobs.domain.access import Principal
 from jobs.domain.states import FINAL_JOB_STATES, JobState
-from jobs.models import Attempt, Job, JobTag, Tenant
-from jobs.reports.job_filter import JobFilter, created_between
+from jobs.models import DEAD_LETTER, Attempt, Job, JobTag, Tenant
 
-VIEW_PAYLOAD = "jobs.view_payload"
 ATTEMPTS_SHOWN = 50
 """A server that refuses a job all day long makes an attempt of each time."""
 SHOWN_ATTEMPTS = "shown_attempts"
@@ -25,44 +25,71 @@ SHOWN_ATTEMPTS = "shown_attempts"
 UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
 
 
+CLOCKS_DIFFER_SECONDS = 3600.0
+"""An id may be of another process' clock than the row."""
+
+
+def created_between(after: datetime | None, before: datetime | None) -> Q:
+    """Jobs of this time, before not included: by their ids, which begin with the time and have an index, and
+    exactly by the row."""
+    chosen = Q()
+    if after is not None:
+        lowest = lowest_id(max(after.timestamp() - CLOCKS_DIFFER_SECONDS, 0.0))
+        chosen &= Q(id__gte=lowest, created_at__gte=after)
+    if before is not None:
+        highest = lowest_id(max(before.timestamp() + CLOCKS_DIFFER_SECONDS, 0.0))
+        chosen &= Q(id__lt=highest, created_at__lt=before)
+    return chosen
+
+
 @dataclass(frozen=True, slots=True)
-class Principal:
-    """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit. name: as
-    audit entries have it. user: of a staff session, which may do what its Django permissions say. scopes: of
-    a key. models: names of those that the key may submit to; None: all of its tenant's.
+class JobFilter:
+    """What is None does not matter. tenant: its name. fingerprint: of the failure. created_before: not
+    included. server: one that an attempt of the job ran on."""
 
-    The two class attributes are what Django and DRF ask of a user.
-    """
+    model: str | None = None
+    tenant: str | None = None
+    state: JobState | None = None
+    error_code: str | None = None
+    fingerprint: str | None = None
+    tag: str | None = None
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    server: str | None = None
 
-    tenant_id: int | None
-    is_operator: bool
-    name: str
-    user: Any = field(default=None, compare=False)
-    scopes: frozenset[str] = ALL
-    models: frozenset[str] | None = None
+    def rows(self) -> QuerySet[Job]:
+        """Without order, payloads and results."""
+        plain = {
+            "model": self.model,
+            "tenant__name": self.tenant,
+            "state": self.state.value if self.state else None,
+            "error_code": self.error_code,
+            "error_fingerprint": self.fingerprint,
+        }
+        rows = Job.objects.filter(**{name: value for name, value in plain.items() if value is not None})
+        rows = rows.filter(created_between(self.created_after, self.created_before))
+        if self.tag is not None:
+            rows = rows.filter(id__in=JobTag.objects.filter(tag=self.tag).values("job_id"))
+        if self.server is not None:
+            rows = rows.filter(id__in=Attempt.objects.filter(server=self.server).values("job_id"))
+        return rows.defer("payload", "result").order_by()
 
-    is_authenticated = True
-    is_anonymous = False
+    def dead_letters(self) -> QuerySet[Job]:
+        """Those of them that failed and that nobody dismissed."""
+        return self.rows().filter(DEAD_LETTER)
 
-    @property
-    def pk(self) -> str:
-        return self.name
+    def tenant_exists(self) -> bool:
+        """Also if none is named."""
+        return self.tenant is None or Tenant.objects.filter(name=self.tenant).exists()
 
-    def has_perm(self, permission: str) -> bool:
-        """permission: Django's, as in ``gpus.change_server``; an operator's key has all, a tenant's none."""
-        return self.is_operator if self.user is None else bool(self.user.has_perm(permission))
-
-
-def may_see_payloads(principal: Principal) -> bool:
-    """Payloads and results: a key that may read, a staff session with the permission."""
-    if principal.user is not None:
-        return bool(principal.user.has_perm(VIEW_PAYLOAD))
-    return Scope.READ in principal.scopes
-
-
-def may_see_details(principal: Principal) -> bool:
-    """Messages of GPU servers and model code, tracebacks, evidence (`jobs.domain.disclosure`)."""
-    return principal.is_operator
+    def as_json(self) -> dict[str, str]:
+        """What matters, for the records."""
+        named = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else str(value)
+            for name, value in named.items()
+            if value is not None
+        }
 
 
 def jobs_visible_to(principal: Principal) -> QuerySet[Job]:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from copy import copy
 
-from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
-from jobs.limits.queue_limits import seconds_until_one_ends
+from jobs.domain.errors import REDIS_AWAY, Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
+from jobs.limits.submit_limits import ask_redis, seconds_until_one_ends
 from jobs.ports import Ports
 from jobs.submission.request import SubmitRequest
 
@@ -37,12 +37,12 @@ class Capacity:
                 pools[spec.pool].append(model)
         for pool, names in pools.items():
             fleet = ports.registry.fleet_of(pool)
-            found = ports.redis_rest.ask(
+            found = ask_redis(
                 "slots_not_looked_at",
                 lambda pool=pool, names=names, fleet=fleet: (  # type: ignore[misc]
                     ports.leases(fleet).spare_slots(pool, str(tenant_id), names)
                 ),
-                ports.clock,
+                ports,
             )
             if found is None:
                 continue
@@ -65,7 +65,10 @@ class Capacity:
         if model in self._failing or not self._ports.registry.has_capacity(model):
             return NoCapacity(f"No healthy server runs {model!r} now.", retry_after_seconds=HEALTH_SECONDS)
         if model not in self._spare:
-            return CapacityUnknown(retry_after_seconds=UNKNOWN_SECONDS)
+            return CapacityUnknown(
+                f"{REDIS_AWAY}: nobody can say whether a slot is free, and the request would not wait.",
+                retry_after_seconds=UNKNOWN_SECONDS,
+            )
         if self._most.get(self._fleet_of(model), 1) <= 0:
             return TenantRunningFull(
                 "The tenant runs as many jobs as it may.",

@@ -22,8 +22,7 @@ from foundation.database.statements import value
 from foundation.ids import new_id
 from jobs.domain.errors import IdempotencyConflict, Refused, UnknownModel
 from jobs.domain.states import JobState
-from jobs.limits.queue_limits import QueueLimits, queue_deadline
-from jobs.limits.tenant_limits import quota_refusal
+from jobs.limits.submit_limits import QueueLimits, queue_deadline, quota_refusal
 from jobs.models import IdempotencyKey, Job
 from jobs.submission.capacity import Capacity
 from jobs.submission.request import Item, SubmitRequest, Submitted, outcome_of

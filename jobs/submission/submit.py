@@ -10,22 +10,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import structlog
 from django.db import DatabaseError, DataError, IntegrityError, InterfaceError
 
+from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Pushed, PushResult, Wakes
-from gpus.protocol import PushOutcome
+from gpus.protocol import PushOutcome, Ticket
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.domain.states import JobState
-from jobs.limits.queue_limits import QueueLimits
-from jobs.limits.tenant_limits import limits_of
+from jobs.limits.submit_limits import SLOW_REDIS_SECONDS, QueueLimits, ask_redis, limits_of
 from jobs.models import Job, Tenant
-from jobs.ports import SLOW_REDIS_SECONDS, Ports
+from jobs.ports import Ports
 from jobs.submission.capacity import Capacity
-from jobs.submission.checks import Allowed, checked_unless_known
-from jobs.submission.enqueue_retries import push_later
 from jobs.submission.insert import (
     Entry,
     SubmitLimits,
@@ -35,7 +34,16 @@ from jobs.submission.insert import (
     store,
     store_batch,
 )
-from jobs.submission.request import Item, Outcome, SubmitRequest, Submitted, SubmittedBatch, WaitReason
+from jobs.submission.request import (
+    Allowed,
+    Item,
+    Outcome,
+    SubmitRequest,
+    Submitted,
+    SubmittedBatch,
+    WaitReason,
+    checked_unless_known,
+)
 
 log = structlog.get_logger()
 
@@ -228,9 +236,7 @@ def push_and_wake(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
 def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
     tickets = [job.ticket for job in jobs]
     try:
-        pushed = ports.redis_rest.ask(
-            "tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports.clock
-        )
+        pushed = ask_redis("tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports)
         return pushed or _NOTHING
     except Exception as error:  # the jobs are committed: no defect of ours may make the answer say otherwise
         log.error("tickets_not_pushed", pool=pool, jobs=len(jobs), exc_info=error)
@@ -253,3 +259,45 @@ def _with_place(item: Item, results: Mapping[str, PushResult], failing: Set[str]
     if result is None:
         return item
     return replace(item, position=position, starts=result.starts, wait_reason=WaitReason.BUSY)
+
+
+# -- tickets that Redis did not take ------------------------------------------------------------------
+
+AGAIN_SECONDS = 1.0
+MAX_TICKETS = 10_000
+
+
+def push_later(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports) -> None:
+    """Push them again every second until Redis takes them; returns at once. Only in memory: the reconciler
+    stands behind it, should the process die with them, or have too many."""
+    late = ports.late_tickets
+    with late.lock:
+        room = MAX_TICKETS - sum(map(len, late.waiting.values()))
+        if fitting := tickets[: max(0, room)]:
+            of_pool = late.waiting.setdefault((fleet, pool), {})
+            of_pool.update({ticket.job_id: ticket for ticket in fitting})
+        arm, late.is_armed = not late.is_armed, True
+    if arm:
+        ports.after(AGAIN_SECONDS, partial(_push_late, ports))
+
+
+def _push_late(ports: Ports) -> None:
+    late = ports.late_tickets
+    with late.lock:
+        taken, late.waiting = late.waiting, {}
+    for (fleet, pool), tickets in taken.items():
+        try:
+            pushed = ports.leases(fleet).push(pool, list(tickets.values()))
+        except LeasingUnavailable:
+            with late.lock:
+                late.waiting[fleet, pool] = {**tickets, **late.waiting.get((fleet, pool), {})}
+            continue
+        except Exception:  # not Redis: these would fail for ever; the others and their timer go on
+            log.exception("late_tickets_left_to_the_reconciler", pool=pool, tickets=len(tickets))
+            continue
+        log.info("late_tickets_pushed", pool=pool, tickets=len(tickets))
+        ports.send_wakes(pushed.wakes)
+    with late.lock:
+        late.is_armed = bool(late.waiting)
+    if late.is_armed:
+        ports.after(AGAIN_SECONDS, partial(_push_late, ports))

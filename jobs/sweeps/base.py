@@ -23,7 +23,7 @@ from jobs.execution.group_commit import is_about_the_write
 from jobs.models import SweepRun
 from jobs.ports import Ports
 from jobs.reports import counters
-from jobs.reports.ended_events import CURSOR
+from jobs.reports.rollups import CURSOR
 
 log = structlog.get_logger(__name__)
 

@@ -9,7 +9,7 @@ from operator import attrgetter
 from foundation.database import statements
 from foundation.database.statements import value
 from jobs.domain.errors import MAX_QUEUED_EXCEEDED
-from jobs.limits.queue_limits import queue_deadline_of
+from jobs.limits.submit_limits import queue_deadline_of
 from jobs.models import Attempt, Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, in_batches, sweep_rows

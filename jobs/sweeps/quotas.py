@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from gpus.leasing.contract import Leases
-from jobs.limits.tenant_limits import exhausted, park_exhausted
+from jobs.limits.gpu_seconds import exhausted, park_exhausted
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 

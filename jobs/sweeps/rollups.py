@@ -18,8 +18,17 @@ from django.db.models import Max
 from jobs.models import Event, Rollup, SweepRun, Tenant
 from jobs.ports import Ports
 from jobs.reports import counters
-from jobs.reports.ended_events import CURSOR, ended_between
-from jobs.reports.rollups import BEGINNING, EVER, KEPT_SECONDS, EndedEvent, Key, Sums, sum_up
+from jobs.reports.rollups import (
+    BEGINNING,
+    CURSOR,
+    EVER,
+    KEPT_SECONDS,
+    EndedEvent,
+    Key,
+    Sums,
+    ended_between,
+    sum_up,
+)
 from jobs.sweeps.base import SweepCount
 
 PERIOD_SECONDS = 5.0

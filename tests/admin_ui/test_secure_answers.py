@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.test import Client
 
 from dispatcher_project.asgi import make_application
-from dispatcher_project.web.security_headers import SecureAnswers
+from dispatcher_project.web.asgi_gateway import AsgiGateway
 
 NAMES = (
     "content-security-policy",
@@ -56,7 +56,7 @@ def test_an_answer_keeps_a_header_of_its_own() -> None:
             {"type": "http.response.start", "status": 200, "headers": [(b"content-security-policy", b"own")]}
         )
 
-    found = headers_of(SecureAnswers(own), "/")
+    found = headers_of(AsgiGateway(own, lambda: cast("Any", None)), "/")
     assert [value for name, value in found if name == "content-security-policy"] == ["own"]
 
 

@@ -22,8 +22,8 @@ from structlog.testing import capture_logs
 
 from foundation.network import network_of
 from jobs.models import SignInFailure
-from jobs.operations import passwords, sign_in
-from jobs.operations.passwords import BoundedHasher, HashingSlots, PasswordsBusy
+from jobs.operations import sign_in
+from jobs.operations.sign_in import BoundedHasher, HashingSlots, PasswordsBusy
 from jobs.reports import counters
 from tests.support.servers.web import running_web
 
@@ -205,9 +205,9 @@ def test_only_so_many_passwords_are_hashed_at_once_and_only_so_many_wait(setting
 def test_a_busy_sign_in_is_a_503_and_counts_as_no_failure(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
+    settings.PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
     set_limits(settings, passwords_at_once=1, passwords_waiting=0)
-    with passwords._slots.slot():
+    with sign_in._slots.slot():
         busy = post("ada", "correct horse", Accept="text/html")
         boss = Client()
         boss.force_login(ada)
@@ -221,7 +221,7 @@ def test_a_busy_sign_in_is_a_503_and_counts_as_no_failure(
 def test_the_product_hashes_in_turns_by_djangos_own_default() -> None:
     from dispatcher_project.settings import base
 
-    assert base.PASSWORD_HASHERS == ["jobs.operations.passwords.BoundedHasher"]
+    assert base.PASSWORD_HASHERS == ["jobs.operations.sign_in.BoundedHasher"]
     assert issubclass(BoundedHasher, hashers.PBKDF2PasswordHasher)
     assert BoundedHasher.algorithm == "pbkdf2_sha256"
     assert BoundedHasher.iterations == hashers.PBKDF2PasswordHasher.iterations >= 1_000_000
@@ -231,7 +231,7 @@ def test_the_product_hashes_in_turns_by_djangos_own_default() -> None:
 def test_forty_guesses_at_once_leave_the_web_to_others(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.PASSWORD_HASHERS = ["jobs.operations.passwords.BoundedHasher"]
+    settings.PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
     monkeypatch.setitem(settings.DATABASES["default"], "CONN_MAX_AGE", 0)
     go, hashing = threading.Event(), threading.Semaphore(0)
 

@@ -15,7 +15,7 @@ import pytest
 import requests
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
-from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.web.protocol import WebLimits
 from jobs.api.submit import _MAX_BATCH_BYTES
 from jobs.events.stream import KEEP_ALIVE_SECONDS
 from tests.jobs.events.conftest import redis_url, tenant, web

@@ -14,7 +14,7 @@ from django.core.management import get_commands, load_command_class
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.supervisor.data_folder import ROOT
-from dispatcher_project.web.limits import MOST_DESCRIPTORS, RESERVED_DESCRIPTORS
+from dispatcher_project.web.server import MOST_DESCRIPTORS, RESERVED_DESCRIPTORS
 
 UNITS = sorted((ROOT / "deploy/systemd").iterdir())
 PYTHON = "/opt/dispatcher/.venv/bin/python"

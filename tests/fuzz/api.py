@@ -16,9 +16,9 @@ from foundation import json_text
 from foundation.http_api import parameters as gpus_parameters
 from foundation.http_api.json_body import read_body, read_json
 from foundation.http_api.problems import Problem
-from jobs.api import bodies, job_filters, parameters
+from jobs.api import bodies, parameters
 from jobs.api.jobs import _last_event_id
-from jobs.api.pages import JobPages
+from jobs.api.parameters import JobPages
 from jobs.api.submit import idempotency_key, preferred_wait, read_submit
 from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
 from jobs.callbacks.sending import Answer
@@ -104,7 +104,7 @@ def bulk(body: bytes) -> None:
     """The tenant's name is left out: whether there is one is the database's word."""
     found = read_json(body)
     chosen = read_body(bodies.BulkBody, {"filter": found}).filter.given()
-    job_filters.body_filter({name: value for name, value in chosen.items() if name != "tenant"}, "/filter")
+    parameters.body_filter({name: value for name, value in chosen.items() if name != "tenant"}, "/filter")
 
 
 def query(text: str) -> None:

@@ -17,7 +17,7 @@ from gpus.leasing.codec import read_lease
 from gpus.leasing.scripts import as_text
 from gpus.leasing.values import ParkedFor
 from jobs.domain.states import JobState
-from jobs.limits.tenant_limits import day_of
+from jobs.limits.gpu_seconds import day_of
 from jobs.models import Attempt, Job, Tenant
 from verification.simulation.operators import rule_tenant
 from verification.simulation.quota_checks import Books, QuotaChecks

@@ -33,7 +33,6 @@ from jobs.execution.run_messages import accept_push, admit_push
 from jobs.models import Tenant
 from jobs.ports import LimitCaches, Ports
 from jobs.reports.database_clock import read_last_database_time
-from jobs.submission import enqueue_retries
 from verification.simulation import callbacks
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.callbacks import CallbacksRole, CallbackWakes
@@ -407,7 +406,6 @@ class World:
         ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
         ids._last_milliseconds = -1
         _forget_registry()
-        enqueue_retries._late.clear()
         queries.KEEP_SECONDS = 1e9  # by no clock but ours
         worker_state.SHORT_SLICES = SHORT_SLICES
         worker_signs.SIGN_SECONDS = SIGN_SECONDS

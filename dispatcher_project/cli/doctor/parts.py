@@ -22,7 +22,7 @@ from gpus.leasing.scripts import FAILURES
 from gpus.models import Server
 from jobs.models import Tenant
 from jobs.reports.database_clock import database_time
-from jobs.reports.workers import index_report
+from jobs.reports.fleet import index_report
 
 OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0

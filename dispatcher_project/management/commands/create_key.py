@@ -11,10 +11,9 @@ from django.utils import timezone
 from dispatcher_project.cli.command import TerminalCommand
 from gpus.protocol import BANDS
 from gpus.registry.audit import cli_actor
-from jobs.domain.scopes import Scope
+from jobs.domain.access import Scope
 from jobs.models import ApiKey, Tenant
-from jobs.operations.api_keys import create_key
-from jobs.operations.tenants import create_tenant, renew_webhook_secret
+from jobs.operations.tenants import create_key, create_tenant, renew_webhook_secret
 
 
 class Command(TerminalCommand):

@@ -19,8 +19,9 @@ from dispatcher_project.cli.dead_letters import (
 )
 from foundation.texts import counted
 from jobs import ports
-from jobs.operations.bulk import BulkAction, JobFilter
+from jobs.operations.jobs import BulkAction
 from jobs.reports.failures import dead_letter_groups
+from jobs.reports.jobs import JobFilter
 
 _DEEDS = {"retry": BulkAction.RETRY, "dismiss": BulkAction.DISMISS}
 

@@ -12,7 +12,7 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.keys import LAYOUT
 from gpus.registry.audit import cli_actor
 from jobs.operations import index_switch
-from jobs.reports.workers import index_report
+from jobs.reports.fleet import index_report
 
 NOT_DONE = 1
 _STEP_SECONDS = 0.5

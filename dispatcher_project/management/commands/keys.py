@@ -9,7 +9,7 @@ from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import table
 from gpus.registry.audit import cli_actor
 from jobs.models import ApiKey
-from jobs.operations.api_keys import revoke_key, rotate_key
+from jobs.operations.tenants import revoke_key, rotate_key
 
 
 class Command(TerminalCommand):

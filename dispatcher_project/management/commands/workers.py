@@ -6,8 +6,8 @@ from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import line, table
 from dispatcher_project.cli.texts import age
 from foundation.texts import counted
-from jobs.api.workers import worker_json
-from jobs.reports.workers import WorkerRow, workers
+from jobs.api.stats import worker_json
+from jobs.reports.fleet import WorkerRow, workers
 
 if TYPE_CHECKING:
     from rich.text import Text

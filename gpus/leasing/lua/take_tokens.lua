@@ -1,6 +1,6 @@
 -- Why: token bucket of a tenant: so many submits per second in the long run, and a burst at once. It is no part of the
 --   index and needs no generation. A bucket that is not there is full, so its key may expire once it is full again,
---   and nothing else has to remove it. Caller: jobs/limits/rate_limits.py.
+--   and nothing else has to remove it. Caller: jobs/limits/submit_limits.py.
 -- Keys: rate
 -- Args:
 --   tenant: text

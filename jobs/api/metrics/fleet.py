@@ -1,21 +1,28 @@
-"""Servers as the registry knows them: wanted, healthy, held back, paused."""
+"""Servers as the registry knows them, the lease layer pool by pool (the line, the slots, and whether they
+agree with the database), and what workers measure on their own machines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from django.db.models import Count, Min
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from gpus.errors import LeasingUnavailable
 from gpus.health.circuits import all_circuits
+from gpus.health.pinned_servers import beats_of, recent_telemetry
 from gpus.models import Pause, QuarantinedSlot, Server
 from gpus.registry import queries
+from jobs.models import Attempt
 from jobs.ports import Ports
 from jobs.reports.jobs import named
 
 
-def collect(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
+def collect_registry(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
     yield from _servers()
     yield from _quarantine(now)
     yield _pauses(name_tenants)
@@ -78,3 +85,149 @@ def _pauses(name_tenants: bool) -> Metric:
     for labels in sorted(found):
         paused.add_metric(labels, 1)
     return paused
+
+
+# -- the lease layer -----------------------------------------------------------------------------
+
+_LEASED = ("leased", "adoptable")
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOf:
+    """live_attempts: as the database knows them."""
+
+    name: str
+    fleet: str
+    live_attempts: int
+
+
+def pools(ports: Ports) -> list[PoolOf]:
+    """Raises DatabaseError."""
+    homes = dict(Server.objects.values_list("name", "pool_id"))
+    live = Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("server", flat=True)
+    running = Counter(homes.get(server, "") for server in live)
+    return [
+        PoolOf(pool.name, ports.registry.fleet_of(pool.name), running[pool.name]) for pool in queries.pools()
+    ]
+
+
+def collect_line(pools: list[PoolOf], ports: Ports) -> tuple[list[Metric], bool]:
+    """What could be read, and whether Redis answered all that was asked."""
+    waiting = GaugeMetricFamily("dispatcher_waiting", "Tickets in line.", labels=["pool", "model"])
+    parked = GaugeMetricFamily(
+        "dispatcher_parked",
+        "Tickets of tenants that are paused or run as many jobs as they may, beside the line.",
+        labels=["pool", "model"],
+    )
+    slots = GaugeMetricFamily("dispatcher_slots", "Slots, by state.", labels=["pool", "state"])
+    pending = GaugeMetricFamily("dispatcher_wakes_pending", "Wakes sent and not yet used.", labels=["pool"])
+    drift = GaugeMetricFamily(
+        "dispatcher_lease_drift",
+        "Live attempts in the database less leases in Redis; a few for moments are commits under way.",
+        labels=["pool"],
+    )
+    whole = GaugeMetricFamily(
+        "dispatcher_index_whole", "1 if the index is whole, 0 while it is rebuilt.", labels=["fleet"]
+    )
+    age = GaugeMetricFamily(
+        "dispatcher_index_age_seconds", "Since the index was last rebuilt.", labels=["fleet"]
+    )
+    answers = True
+    served: set[str] = set()
+    for fleet in sorted({"main", *(pool.fleet for pool in pools)}):
+        try:
+            seconds = ports.leases(fleet).generation_age_seconds()
+        except LeasingUnavailable:
+            answers = False
+            continue
+        whole.add_metric([fleet], int(seconds is not None))
+        if seconds is not None:
+            age.add_metric([fleet], seconds)
+            served.add(fleet)
+    for pool in pools:
+        if pool.fleet not in served:
+            continue
+        try:
+            depth = ports.leases(pool.fleet).depth(pool.name)
+        except LeasingUnavailable:
+            answers = False
+            served.discard(pool.fleet)
+            continue
+        for model, count in depth.waiting.items():
+            waiting.add_metric([pool.name, model], count)
+        for model, count in depth.parked.items():
+            parked.add_metric([pool.name, model], count)
+        for state, count in depth.slots.items():
+            slots.add_metric([pool.name, state], count)
+        pending.add_metric([pool.name], depth.wakes_pending)
+        drift.add_metric([pool.name], pool.live_attempts - sum(depth.slots.get(s, 0) for s in _LEASED))
+    return [waiting, parked, slots, pending, drift, whole, age], answers
+
+
+# -- machines -------------------------------------------------------------------------------------
+
+_OF_GPU = {
+    "utilisation": ("dispatcher_gpu_utilisation_percent", "How busy the GPU is."),
+    "used_mb": ("dispatcher_gpu_memory_used_mb", "GPU memory in use, by whomever."),
+    "total_mb": ("dispatcher_gpu_memory_total_mb", "The GPU's memory."),
+    "temperature": ("dispatcher_gpu_temperature_celsius", "The GPU's temperature."),
+    "power": ("dispatcher_gpu_power_watts", "What the GPU draws."),
+    "ecc_errors": ("dispatcher_gpu_ecc_errors", "Uncorrected ones since the GPU's driver was loaded."),
+}
+_OF_MACHINE = {
+    "cpu_percent": ("dispatcher_machine_cpu_percent", "How busy the machine's CPUs are."),
+    "ram_used_mb": ("dispatcher_machine_memory_used_mb", "Main memory in use on the machine."),
+    "models_ram_mb": ("dispatcher_models_memory_mb", "Main memory of the process that holds the models."),
+}
+
+
+def pinned() -> list[Server]:
+    """Raises DatabaseError."""
+    return list(Server.objects.filter(host__isnull=False).select_related("pool").order_by("name"))
+
+
+def collect_machines(servers: Sequence[Server], ports: Ports) -> list[Metric]:
+    """Servers whose Redis is away are missing."""
+    age = GaugeMetricFamily(
+        "dispatcher_worker_heartbeat_age_seconds",
+        "Since the worker of a pinned server was last heard.",
+        labels=["server"],
+    )
+    warm = GaugeMetricFamily("dispatcher_warm_models", "1: the model is loaded.", labels=["server", "model"])
+    processes = GaugeMetricFamily(
+        "dispatcher_gpu_processes", "How many hold the GPU's memory.", labels=["server"]
+    )
+    xids = GaugeMetricFamily(
+        "dispatcher_gpu_xids", "Errors that the driver told since the worker began.", labels=["server", "xid"]
+    )
+    gauges = {
+        name: GaugeMetricFamily(name, text, labels=["server"])
+        for name, text in (*_OF_GPU.values(), *_OF_MACHINE.values())
+    }
+    beats, _ = beats_of(servers, ports.leases)
+    for server, beat in sorted(beats.items()):
+        age.add_metric([server], beat.age_seconds)
+        found = recent_telemetry(beat)
+        if found is None:
+            continue
+        for model in found.get("warm", ()):
+            warm.add_metric([server, model], 1)
+        _add(gauges, _OF_MACHINE, server, found)
+        gpu = found.get("gpu") or {}
+        _add(gauges, _OF_GPU, server, gpu)
+        if gpu:
+            processes.add_metric([server], len(gpu.get("processes", ())))
+        for xid, times in gpu.get("xids", {}).items():
+            xids.add_metric([server, xid], times)
+    return [age, warm, processes, xids, *gauges.values()]
+
+
+def _add(
+    gauges: Mapping[str, GaugeMetricFamily],
+    names: Mapping[str, tuple[str, str]],
+    server: str,
+    found: Mapping[str, Any],
+) -> None:
+    for field, (name, _) in names.items():
+        if found.get(field) is not None:
+            gauges[name].add_metric([server], found[field])

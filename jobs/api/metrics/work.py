@@ -1,4 +1,5 @@
-"""Jobs: what is not finished by its index, what is finished from the sums that the sweep `rollups` keeps."""
+"""Jobs (what is not finished by its index, what is finished from the sums that the sweep `rollups` keeps),
+and what keeps the rest right: sweeps, callbacks, refused results and requests."""
 
 from __future__ import annotations
 
@@ -9,11 +10,14 @@ from itertools import accumulate
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from jobs.models import DEAD_LETTER, Job, Rollup, Tenant
+from jobs.callbacks.pick import delivery_report
+from jobs.domain.access import Principal
+from jobs.models import DEAD_LETTER, Callback, Job, Rollup, Tenant
 from jobs.ports import Ports
 from jobs.reports import counters
-from jobs.reports.jobs import UNFINISHED, Principal, waiting_by_model_and_tenant
+from jobs.reports.jobs import UNFINISHED, waiting_by_model_and_tenant
 from jobs.reports.rollups import BOUNDS_SECONDS, EVER, Sums
+from jobs.sweeps.base import sweep_ages
 
 MOST_DEAD_LETTERS = 10_000
 """More are not counted out; the newest are."""
@@ -21,7 +25,7 @@ _EVERYTHING = Principal(None, is_operator=True, name="metrics")
 _FINAL = ("completed", "failed", "cancelled")
 
 
-def collect(now: datetime, ports: Ports, *, name_tenants: bool) -> Iterator[Metric]:
+def collect_jobs(now: datetime, ports: Ports, *, name_tenants: bool) -> Iterator[Metric]:
     yield from _unfinished(now, ports)
     yield from _finished(name_tenants)
     yield _attempts()
@@ -112,3 +116,85 @@ def _dead_letters() -> Metric:
     for (model, error), count in sorted(counts.items()):
         letters.add_metric([model, error], count)
     return letters
+
+
+# -- upkeep -------------------------------------------------------------------------------------
+
+MOST_CALLBACKS = 10_000
+"""More pending ones are not counted out."""
+_COUNTED_BY_CODE = (
+    (
+        "dispatcher_requests_refused",
+        "Requests that were told to come again: 429 and 503.",
+        "code",
+        counters.Name.REQUESTS_REFUSED,
+    ),
+    (
+        "dispatcher_web_connections_ended",
+        "Connections that the web server ended.",
+        "reason",
+        counters.Name.WEB_ENDED,
+    ),
+    (
+        "dispatcher_pushes_refused",
+        "Pushes of GPU servers that were not read, by the refusal's code.",
+        "code",
+        counters.Name.PUSHES_REFUSED,
+    ),
+    (
+        "dispatcher_sign_ins_refused",
+        "Sign-ins to the admin refused before the password was checked, by the limit that refused.",
+        "limit",
+        counters.Name.SIGN_INS_REFUSED,
+    ),
+)
+
+
+def collect_upkeep(now: datetime) -> Iterator[Metric]:
+    yield from _sweeps(now)
+    yield from _callbacks(now)
+    refused = CounterMetricFamily(
+        "dispatcher_results_refused",
+        "Results of zombies: they came under an attempt or epoch that does not count any more.",
+    )
+    refused.add_metric([], sum(count for _, _, count in counters.read(counters.Name.RESULTS_REFUSED)))
+    yield refused
+    for metric, text, label, name in _COUNTED_BY_CODE:
+        counted = CounterMetricFamily(metric, text, labels=[label])
+        for _, code, count in sorted(counters.read(name)):
+            counted.add_metric([code], count)
+        yield counted
+
+
+def _sweeps(now: datetime) -> Iterator[Metric]:
+    ages = GaugeMetricFamily(
+        "dispatcher_sweep_age_seconds", "Since each sweep last ended; tick is beat's own.", labels=["sweep"]
+    )
+    repairs = CounterMetricFamily(
+        "dispatcher_sweep_repairs", "What each sweep repaired, in its own unit.", labels=["sweep"]
+    )
+    for name, seconds in sorted(sweep_ages(now).items()):
+        ages.add_metric([name], seconds)
+    for _, name, count in counters.read(counters.Name.SWEEP_REPAIRS):
+        repairs.add_metric([name], count)
+    yield from (ages, repairs)
+
+
+def _callbacks(now: datetime) -> Iterator[Metric]:
+    pending = GaugeMetricFamily(
+        "dispatcher_callbacks_pending", f"Callbacks to be sent, counted up to {MOST_CALLBACKS}."
+    )
+    rows = Callback.objects.filter(state=Callback.State.PENDING, next_at__isnull=False)
+    pending.add_metric([], rows[:MOST_CALLBACKS].count())
+    yield pending
+    report = delivery_report(now)
+    for name, what, number in (
+        ("in_flight", "Callbacks that are being sent.", report.in_flight),
+        ("due", "Callbacks that may be sent now.", report.due),
+        ("held", "Callbacks that are due, behind the open circuit of their receiver.", report.held),
+        ("overdue_seconds", "How late the first that may be sent is; 0: none.", report.oldest_due_seconds),
+        ("circuits_open", "Receivers that did not answer: one try at a time.", report.open_circuits),
+    ):
+        gauge = GaugeMetricFamily(f"dispatcher_callbacks_{name}", what)
+        gauge.add_metric([], number)
+        yield gauge

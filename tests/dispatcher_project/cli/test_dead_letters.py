@@ -12,7 +12,7 @@ from rest_framework.test import APIRequestFactory
 from dispatcher_project.cli import dead_letters
 from gpus.api.permissions import IsOperator
 from gpus.models import AuditEntry
-from jobs.api.dead_letters import DeadLetterGroups
+from jobs.api.job_control import DeadLetterGroups
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.transitions import end_waiting

@@ -16,7 +16,7 @@ from gpus.models import AuditEntry, Pause, QuarantinedSlot, Server
 from gpus.registry.audit import cli_actor
 from jobs.domain.states import JobState
 from jobs.models import ApiKey, Job, Tenant
-from jobs.operations.api_keys import create_key
+from jobs.operations.tenants import create_key
 from jobs.transitions import end_waiting
 from tests.dispatcher_project.cli.conftest import Run, Terminal, World
 from tests.jobs.sweeps.test_quarantine import let_go

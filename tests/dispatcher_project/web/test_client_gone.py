@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from dispatcher_project.web.limits import WebLimits
-from dispatcher_project.web.protocol import is_client_gone
+from dispatcher_project.web.protocol import WebLimits, is_client_gone
 from tests.support.servers.serving import WHOLE, answer, serving
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher_project.web.limits import WebLimits
-from dispatcher_project.web.protocol import Reason
+from dispatcher_project.web.protocol import Reason, WebLimits
 from tests.support.servers.serving import HEAD, WHOLE, answer, serving, status_and_code
 from tests.support.sockets import until_closed
 

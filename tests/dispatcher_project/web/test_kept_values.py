@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from django.db import connection, connections
 
-from dispatcher_project.web.request_bodies import MOST_KEPT_BYTES
-from dispatcher_project.web.request_headers import Utf8Handler
+from dispatcher_project.web.headers import Utf8Handler
+from dispatcher_project.web.request_limits import MOST_KEPT_BYTES
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.web.limits import WebLimits
-from dispatcher_project.web.protocol import Reason, bytes_in_kernel
+from dispatcher_project.web.protocol import Reason, WebLimits, bytes_in_kernel
 from tests.support.servers.serving import (
     HEAD,
     LARGE,

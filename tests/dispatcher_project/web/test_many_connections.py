@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from dispatcher_project.web.limits import RESERVED_DESCRIPTORS, WebLimits
-from dispatcher_project.web.protocol import Connections, Reason
+from dispatcher_project.web.protocol import Connections, Reason, WebLimits
+from dispatcher_project.web.server import RESERVED_DESCRIPTORS
 from foundation.network import network_of
 from tests.support.servers.serving import HEAD, WHOLE, Served, answer, serving, status_and_code
 from tests.support.sockets import until_closed
@@ -134,7 +134,8 @@ def test_what_was_ended_is_counted_for_the_metrics(monkeypatch: pytest.MonkeyPat
 
 _PROGRAM = """
 import json, resource
-from dispatcher_project.web.limits import WebLimits, within_descriptors
+from dispatcher_project.web.protocol import WebLimits
+from dispatcher_project.web.server import within_descriptors
 resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard}))
 limits = within_descriptors(WebLimits(connections={wanted}))
 print(json.dumps([limits.connections, *resource.getrlimit(resource.RLIMIT_NOFILE)]))

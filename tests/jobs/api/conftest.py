@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
-from dispatcher_project.web import response_deadline
+from dispatcher_project.web import request_limits
 from foundation.ttl_cache import RowCache, TtlCache
 from gpus.errors import ConnectFailed
 from gpus.leasing.values import Wakes
@@ -18,11 +18,11 @@ from gpus.protocol import Clock, SystemClock
 from gpus.registry.queries import RegistryCache
 from gpus.runners.base import Response, Transport
 from jobs import ports
+from jobs.domain.access import Principal
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
-from jobs.ports import LimitCaches, Ports, RedisRest
+from jobs.ports import LimitCaches, Ports, Readiness, RedisRest
 from jobs.reports.counters import BufferedCounts, Name
-from jobs.reports.jobs import Principal
 from tests.declared_answers import compare_answers
 from tests.support.fake_leases import FakeLeases
 
@@ -44,6 +44,8 @@ class World:
     clock: Clock = field(default_factory=SystemClock)
     transport: Transport = field(default_factory=Unreachable)
     redis_rest: RedisRest = field(default_factory=RedisRest)
+    request_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.REQUESTS_REFUSED))
+    readiness: Readiness = field(default_factory=Readiness)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
     registry: RegistryCache = field(default_factory=RegistryCache)
     valid_keys: TtlCache[bytes, Principal] = field(
@@ -72,6 +74,8 @@ class World:
             transport=self.transport,
             redis_rest=self.redis_rest,
             push_refusals=self.push_refusals,
+            request_refusals=self.request_refusals,
+            readiness=self.readiness,
             limit_caches=self.limit_caches,
             registry=self.registry,
             valid_keys=self.valid_keys,
@@ -137,7 +141,7 @@ def anonymous() -> APIClient:
 
 
 class DoorTime:
-    """What `dispatcher_project.web.response_deadline` goes by: it passes only when the test says so."""
+    """What `dispatcher_project.web.request_limits` goes by: it passes only when the test says so."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -152,5 +156,5 @@ class DoorTime:
 @pytest.fixture
 def door_time(monkeypatch: pytest.MonkeyPatch) -> DoorTime:
     time = DoorTime()
-    monkeypatch.setattr(response_deadline, "time", time)
+    monkeypatch.setattr(request_limits, "time", time)
     return time

@@ -5,7 +5,7 @@ from __future__ import annotations
 import requests
 
 from dispatcher_project.asgi import make_application
-from dispatcher_project.web.request_bodies import SMALL_BYTES, BodyBudget
+from dispatcher_project.web.request_limits import SMALL_BYTES, BodyBudget
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.servers.web import Web
 
@@ -63,4 +63,4 @@ def test_a_slow_sender_is_told_408_when_others_need_its_memory(web: Web, sockets
 
 def test_the_budget_is_a_setting(settings) -> None:
     settings.DISPATCHER = settings.DISPATCHER.__class__(web_body_bytes=12345)
-    assert make_application().application._budget._most_bytes == 12345
+    assert make_application()._budget._most_bytes == 12345

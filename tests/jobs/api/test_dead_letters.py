@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from jobs.models import Job
-from jobs.operations.bulk import retry_jobs
+from jobs.operations.jobs import retry_jobs
 
 from .conftest import Account, World
 from .test_bad_input import problem

@@ -14,7 +14,6 @@ from django.db.migrations.recorder import MigrationRecorder
 from rest_framework.test import APIClient
 
 import jobs.ports
-from foundation.threads import Probes
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
 from jobs.api import health
@@ -22,13 +21,6 @@ from jobs.sweeps.base import Ran, SweepCount, write_runs
 from tests.support.fakes import WrongClocks
 
 from .conftest import World
-
-
-@pytest.fixture(autouse=True)
-def migrations_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "_migrated", False)
-    monkeypatch.setattr(health, "_fleets", ("main",))
-    monkeypatch.setattr(health, "_probes", Probes())
 
 
 def test_alive_needs_nothing(anonymous: APIClient) -> None:
@@ -139,9 +131,10 @@ def test_every_fleet_is_named_and_those_that_hang_take_two_seconds_in_all(
 
 
 def test_a_fleet_that_hangs_is_not_asked_again_before_it_answered(
-    anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
+    anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
-    monkeypatch.setattr(health._probes, "ask", partial(health._probes.ask, seconds=0.05))
+    probes = jobs.ports.production_ports().readiness.probes
+    monkeypatch.setattr(probes, "ask", partial(probes.ask, seconds=0.05))
     for _ in range(3):
         anonymous.get("/readyz")
     assert fleets.asked == 3, "each of the three once"

@@ -9,9 +9,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from foundation.ids import new_id
-from jobs.domain.disclosure import TEXTS
+from jobs.domain.access import TEXTS
 from jobs.models import Attempt, Event, Job, JobTag, Tenant
-from jobs.operations.api_keys import create_key
+from jobs.operations.tenants import create_key
 from tests.support.factories import make_running
 
 from .conftest import Account, World, account, make_model

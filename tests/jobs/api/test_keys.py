@@ -14,7 +14,7 @@ import jobs.ports
 from gpus.models import AuditEntry, ModelConfig
 from jobs.api import authentication
 from jobs.models import ApiKey, Event, Job
-from jobs.operations.api_keys import LONGEST_LIFE, create_key, rotate_key
+from jobs.operations.tenants import LONGEST_LIFE, create_key, rotate_key
 
 from .conftest import Account, forget_keys, make_model
 from .test_access import ROUTES, filled

@@ -13,7 +13,7 @@ import pytest
 from django.db import connection, connections
 from django.test.utils import CaptureQueriesContext
 
-from jobs.limits.queue_limits import FEW
+from jobs.limits.submit_limits import FEW
 from jobs.models import Job
 
 from .conftest import Account, account, make_model

@@ -13,7 +13,7 @@ from a2wsgi import WSGIMiddleware
 from django.db import InternalError
 
 from dispatcher_project.web.asgi_gateway import AsgiGateway
-from dispatcher_project.web.response_deadline import ResponseDeadline, unless_given_up
+from dispatcher_project.web.request_limits import ResponseDeadline, unless_given_up
 from jobs.api.errors import problem_of
 from tests.jobs.api.conftest import DoorTime
 

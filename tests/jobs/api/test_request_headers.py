@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client, RequestFactory
 
-from dispatcher_project.web.request_headers import MAX_ESCAPES, Utf8Request
+from dispatcher_project.web.headers import MAX_ESCAPES, Utf8Request
 
 PATHS = ("/admin/login/", "/api/v1/queue/jobs", "/nowhere", "/static/admin_ui/favicon.svg")
 CHARSETS = ("punycode", "idna", "unicode_escape", "utf-7", "zlib", "hex", "rot13", "undefined", "latin-1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,20 +13,20 @@ from django.urls import resolve
 import jobs.ports
 from dispatcher_project import asgi
 from dispatcher_project.web.protocol import GONE_KEY
-from dispatcher_project.web.request_bodies import ClientGone
-from dispatcher_project.web.tenant_shares import (
+from dispatcher_project.web.request_limits import (
     BATCH,
     LIGHT_BYTES,
     LISTS,
     SMALL_BATCH_BYTES,
+    ClientGone,
     FairThreads,
     InFlight,
     TooManyInFlight,
     holder_of,
 )
 from foundation.http_api.json_body import LATER_KEY
-from jobs.api import authentication, refusals
-from jobs.api.unknown import unknown_route
+from jobs.api import authentication
+from jobs.api.errors import count_refusal, unknown_route
 from jobs.reports import counters
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.announced_jobs import new_job
@@ -192,16 +191,7 @@ def test_a_request_that_leaves_while_it_waits_gives_its_turn_back() -> None:
     asyncio.run(run())
 
 
-@pytest.fixture
-def counted() -> Iterator[dict[str, int]]:
-    refusals._refused._counts.clear()
-    yield refusals._refused._counts
-    refusals._refused._counts.clear()
-
-
-def test_more_than_a_tenant_may_have_in_flight_is_refused(
-    web: Web, tenant: Account, counted: dict[str, int]
-) -> None:
+def test_more_than_a_tenant_may_have_in_flight_is_refused(web: Web, tenant: Account) -> None:
     bearer = {"Authorization": f"Bearer {tenant.key}"}
     url = f"{web.url}/api/v1/queue/jobs"
     assert requests.get(url, headers=bearer, timeout=60).status_code == 200
@@ -212,7 +202,7 @@ def test_more_than_a_tenant_may_have_in_flight_is_refused(
     web.front._requests.most, web.front._bodies.most = 1000, 0
     assert (refused.status_code, refused.json()["code"]) == (429, "too_many_requests_in_flight")
     assert refused.headers["Retry-After"] == "1"
-    assert refusals._refused._counts["too_many_requests_in_flight"] == 1
+    assert jobs.ports.production_ports().request_refusals._counts["too_many_requests_in_flight"] == 1
     with web.front._bodies.of(f"tenant {tenant.tenant.pk}", 5):
         assert requests.get(url, headers=bearer, timeout=60).status_code == 200, "it has no body"
         refused = requests.post(f"{web.url}{SUBMIT}", json={}, headers=bearer, timeout=60)
@@ -241,13 +231,14 @@ def test_waiting_requests_of_a_tenant_are_bounded(web: Web, tenant: Account) -> 
 
 
 @pytest.mark.django_db
-def test_refusals_are_counted_by_code(counted: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_are_counted_by_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = jobs.ports.production_ports().request_refusals
     for _ in range(3):
-        refusals.count(TooManyInFlight(5, "requests"))
-    monkeypatch.setattr(refusals._refused, "_written_at", float("inf"))
-    refusals.write()
+        count_refusal(TooManyInFlight(5, "requests"))
+    monkeypatch.setattr(refused, "_written_at", float("inf"))
+    refused.write()
     assert counters.read(counters.Name.REQUESTS_REFUSED) == []
-    refusals.write(now=True)
+    refused.write(now=True)
     assert counters.read(counters.Name.REQUESTS_REFUSED) == [("", "too_many_requests_in_flight", 3)]
 
 

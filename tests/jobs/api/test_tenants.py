@@ -9,7 +9,7 @@ import pytest
 from gpus.leasing.values import Wakes
 from gpus.models import AuditEntry, Pool
 from gpus.protocol import TenantSpec
-from jobs.limits.tenant_limits import limits_of
+from jobs.limits.submit_limits import limits_of
 from jobs.models import Tenant
 
 from .conftest import Account, World

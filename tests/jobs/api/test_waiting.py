@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from jobs.operations.api_keys import create_key
+from jobs.operations.tenants import create_key
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.announced_jobs import end_job, new_job
 from tests.support.factories import make_running

@@ -7,7 +7,7 @@ import pytest
 
 from foundation.json_text import JsonText
 from jobs.callbacks.message import callback_for
-from jobs.domain.disclosure import TEXTS
+from jobs.domain.access import TEXTS
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job, Tenant
 

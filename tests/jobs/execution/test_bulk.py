@@ -15,17 +15,19 @@ from jobs.domain.errors import NotCancellable
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.operations import bulk
-from jobs.operations.bulk import (
+from jobs.operations import jobs as job_operations
+from jobs.operations.jobs import (
     BulkAction,
     BulkOutcome,
     JobFilter,
+    cancel_job,
     cancel_jobs,
     count,
+    dismiss_dead_letter,
     dismiss_jobs,
+    retry_dead_letter,
     retry_jobs,
 )
-from jobs.operations.jobs import cancel_job, dismiss_dead_letter, retry_dead_letter
 from jobs.transitions import End
 from tests.support.factories import make_job, make_running, make_tenant
 from tests.support.fake_leases import FakeLeases
@@ -157,7 +159,7 @@ def test_dead_letters_are_dismissed_each_once():
 
 @pytest.mark.parametrize("deed", [retry_jobs, dismiss_jobs])
 def test_a_call_does_a_bounded_number_and_says_what_remains(deed, monkeypatch):
-    monkeypatch.setattr(bulk, "_BATCH", 2)
+    monkeypatch.setattr(job_operations, "_BATCH", 2)
     for _ in range(5):
         make_dead_letter()
     assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=3) == BulkOutcome(3, 2, 0)
@@ -174,14 +176,14 @@ def test_what_failed_longest_ago_is_retried_first():
 
 def test_what_moved_on_meanwhile_is_counted_as_refused(monkeypatch):
     jobs = [make_job() for _ in range(3)]
-    real = bulk.move_to_cancelled
+    real = job_operations.move_to_cancelled
 
     def one_is_over(job_id, ports, **by):
         if job_id == jobs[1].id:
             raise NotCancellable
         return real(job_id, ports, **by)
 
-    monkeypatch.setattr(bulk, "move_to_cancelled", one_is_over)
+    monkeypatch.setattr(job_operations, "move_to_cancelled", one_is_over)
     done = cancel_jobs(JobFilter(), by=BY, ports=make_ports())
     assert (done.done, done.refused) == (2, 1)
 
@@ -204,7 +206,7 @@ def test_the_entry_is_there_before_the_first_deed(monkeypatch):
     def die(*given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(bulk, "open_rounds", die)
+    monkeypatch.setattr(job_operations, "open_rounds", die)
     with pytest.raises(KeyboardInterrupt):
         retry_jobs(JobFilter(), by=BY, ports=make_ports())
     assert AuditEntry.objects.count() == 1

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from jobs.operations import bulk
+from jobs.operations import jobs as job_operations
 from jobs.operations.jobs import CancelOutcome, cancel_job
-from jobs.reports.job_filter import JobFilter
+from jobs.reports.jobs import JobFilter
 from jobs.sweeps import cancelling
 from tests.jobs.execution.by_hand import Hands
 from tests.jobs.execution.prefetch_by_hand import hands, run_first, tries
@@ -23,7 +23,7 @@ def cancel(hands: Hands, job: object) -> None:
 
 
 def cancel_many(hands: Hands, job: object) -> None:
-    outcome = bulk.cancel_jobs(JobFilter(), by="operator", ports=hands.worker.ports)
+    outcome = job_operations.cancel_jobs(JobFilter(), by="operator", ports=hands.worker.ports)
     assert outcome.done >= 1
 
 
@@ -78,5 +78,5 @@ def test_a_bulk_cancel_takes_jobs_that_wait_whose_cancel_was_asked_for(hands: Ha
     """They went back into the line, and no sweep came by yet."""
     job = hands.submit()
     type(job).objects.filter(id=job.id).update(cancel_requested_at=hands.clock.now())
-    outcome = bulk.cancel_jobs(JobFilter(), by="operator", ports=hands.worker.ports)
+    outcome = job_operations.cancel_jobs(JobFilter(), by="operator", ports=hands.worker.ports)
     assert (outcome.done, outcome.remaining, state(job)) == (1, 0, "cancelled")

@@ -9,8 +9,8 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Pushed
 from gpus.protocol import Ticket
 from jobs.ports import Ports
-from jobs.submission import enqueue_retries
-from jobs.submission.enqueue_retries import push_later
+from jobs.submission import submit
+from jobs.submission.submit import push_later
 from tests.support.fakes import ManualClock
 
 
@@ -70,7 +70,7 @@ def test_after_an_outage_the_next_one_is_noticed_too() -> None:
 
 
 def test_no_more_are_kept_than_fit(monkeypatch: Any) -> None:
-    monkeypatch.setattr(enqueue_retries, "MAX_TICKETS", 2)
+    monkeypatch.setattr(submit, "MAX_TICKETS", 2)
     line = Line()
     push_later("main", "a", [ticket(str(number)) for number in range(5)], line.ports)
     push_later("main", "b", [ticket("9")], line.ports)

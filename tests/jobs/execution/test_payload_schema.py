@@ -9,7 +9,7 @@ from django.conf import LazySettings
 
 from foundation.foreign_schema import CHEAP_STEPS, Mismatch, NoneFree, TooLong, TooMuchMemory
 from jobs.domain.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
-from jobs.submission.checks import Checks, check_payload, comes_alone
+from jobs.submission.request import Checks, check_payload, comes_alone
 
 CHOICE = {"items": {"enum": list(range(1000))}}
 

@@ -12,9 +12,8 @@ from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
 from jobs.execution.follow_ups import push_tickets
 from jobs.models import Event, Job
-from jobs.operations import queue_position
-from jobs.operations.jobs import CancelOutcome, cancel_job
-from jobs.operations.queue_position import change_priority
+from jobs.operations import jobs as job_operations
+from jobs.operations.jobs import CancelOutcome, cancel_job, change_priority
 from jobs.sweeps import reconcile
 from tests.jobs.execution.by_hand import by_hand, order_of
 from tests.support.by_process import run_sweep
@@ -37,7 +36,7 @@ def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monke
         claims.append(shop.leases.claim("m", worker="other", attempt_id="a" * 26))
         return real(*given)
 
-    monkeypatch.setattr(queue_position.transitions, "change_place", slowly)
+    monkeypatch.setattr(job_operations.transitions, "change_place", slowly)
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert claims == [None]
     assert order_of(hands) == [job.id]
@@ -56,7 +55,7 @@ def test_a_row_that_changed_meanwhile_is_looked_at_again(shop, monkeypatch):
             push_tickets("main", "m", [Job.objects.get(id=job.id).ticket], hands.worker.ports)
         return real(*given)
 
-    monkeypatch.setattr(queue_position.transitions, "change_place", late)
+    monkeypatch.setattr(job_operations.transitions, "change_place", late)
     change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert Job.objects.get(id=job.id).priority == 1
     assert hands.waiting() == 1
@@ -72,7 +71,7 @@ def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(shop, monkeypatch
         cancel_job(job.id, ports=hands.worker.ports)
         return real(*given)
 
-    monkeypatch.setattr(queue_position.transitions, "change_place", late)
+    monkeypatch.setattr(job_operations.transitions, "change_place", late)
     with pytest.raises(NotWaiting):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert (state(job), hands.waiting()) == (JobState.CANCELLED, 0)
@@ -85,7 +84,7 @@ def test_a_database_that_takes_nothing_leaves_the_ticket_where_it_was(shop, monk
     def fail(*given):
         raise OperationalError("no")
 
-    monkeypatch.setattr(queue_position.transitions, "change_place", fail)
+    monkeypatch.setattr(job_operations.transitions, "change_place", fail)
     with pytest.raises(OperationalError):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert shop.leases.has_tickets("m", [job.ticket]) == [True]
@@ -103,8 +102,8 @@ def test_who_dies_in_between_leaves_it_to_the_reconciler(shop, monkeypatch, afte
         raise Died
 
     if after == "remove":
-        monkeypatch.setattr(queue_position.transitions, "change_place", die)
-    monkeypatch.setattr(queue_position.follow_ups, "push_waiting", die)
+        monkeypatch.setattr(job_operations.transitions, "change_place", die)
+    monkeypatch.setattr(job_operations.follow_ups, "push_waiting", die)
     with pytest.raises(Died):
         change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
     assert hands.waiting() == 0

@@ -17,7 +17,7 @@ from gpus.leasing.values import CircuitRules
 from gpus.models import Server
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.runners.refusals import SET_ITS_HEADERS
-from jobs.domain.disclosure import shown_error
+from jobs.domain.access import shown_error
 from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import AttemptState, JobState
 from jobs.models import Attempt, Job

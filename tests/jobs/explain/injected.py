@@ -16,8 +16,8 @@ from gpus.registry.index_sync import mirror_registry
 from gpus.registry.queries import rows_changed
 from jobs import transitions
 from jobs.explain.snapshot import Reason
-from jobs.limits import tenant_limits
-from jobs.limits.rate_limits import admit
+from jobs.limits import gpu_seconds
+from jobs.limits.submit_limits import admit
 from jobs.models import Job
 from tests.support.factories import make_running
 from tests.support.fakes import AbsentLeases
@@ -179,9 +179,9 @@ def over_quota(scene: Scene) -> Job:
     scene.use_up_the_day()
     if scene.chance.random() < 0.5:
         scene.fill_slots()
-    exhausted = tenant_limits.exhausted(scene.clock.now())
+    exhausted = gpu_seconds.exhausted(scene.clock.now())
     assert scene.tenant.pk in exhausted
-    tenant_limits.park_exhausted(scene.name, scene.leases, exhausted)
+    gpu_seconds.park_exhausted(scene.name, scene.leases, exhausted)
     return scene.job()
 
 

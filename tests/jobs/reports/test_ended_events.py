@@ -7,7 +7,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Event, Job
-from jobs.reports.ended_events import ended_between
+from jobs.reports.rollups import ended_between
 from tests.support.job_lives import Lives
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]

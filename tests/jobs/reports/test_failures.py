@@ -18,7 +18,7 @@ from jobs.domain.failure_fingerprints import fingerprint_of
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.reports.failures import dead_letter_groups
-from jobs.reports.job_filter import JobFilter
+from jobs.reports.jobs import JobFilter
 from tests.support.factories import make_job, make_tenant
 from tests.support.fakes import START
 

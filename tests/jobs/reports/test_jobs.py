@@ -9,9 +9,9 @@ import pytest
 from django.db import connection
 
 from foundation.ids import new_id
+from jobs.domain.access import Principal
 from jobs.models import Job, Tenant
-from jobs.reports.job_filter import JobFilter, created_between
-from jobs.reports.jobs import Principal, list_jobs
+from jobs.reports.jobs import JobFilter, created_between, list_jobs
 
 pytestmark = pytest.mark.django_db
 

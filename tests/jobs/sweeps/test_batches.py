@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from jobs import transitions
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job
-from jobs.operations import queue_position
+from jobs.operations import jobs as job_operations
 from jobs.sweeps import base, deadlines, due_retries
 from jobs.sweeps.base import Sweep, SweepCount
 from tests.jobs.sweeps.conftest import World
@@ -93,7 +93,7 @@ def test_a_ticket_that_cannot_be_taken_out_keeps_only_its_own_job(
 ) -> None:
     world.server()
     first, bad, last = (past_deadline(world).id for _ in range(3))
-    real = queue_position.remove_tickets
+    real = job_operations.remove_tickets
 
     def take(job: Job, *rest: Any) -> bool:
         if job.id == bad:

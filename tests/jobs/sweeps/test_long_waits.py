@@ -13,7 +13,7 @@ from gpus.models import ModelConfig
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
-from jobs.limits.queue_limits import max_queued_seconds, queue_deadline
+from jobs.limits.submit_limits import max_queued_seconds, queue_deadline
 from jobs.models import Callback, Job, Tenant
 from jobs.operations import jobs
 from jobs.sweeps import long_waits

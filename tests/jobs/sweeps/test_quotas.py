@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from jobs.index_rebuild.rebuild import Progress, Rebuild
-from jobs.limits.tenant_limits import day_of
+from jobs.limits.gpu_seconds import day_of
 from jobs.models import Rollup
 from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep

@@ -13,8 +13,8 @@ from jobs.domain.retry import Ending, RetryPolicy
 from jobs.events import hub
 from jobs.models import Event, Job, SweepRun
 from jobs.ports import Ports
-from jobs.reports.ended_events import CURSOR
 from jobs.reports.jobs import ATTEMPTS_SHOWN
+from jobs.reports.rollups import CURSOR
 from jobs.sweeps import refusals
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START, ManualClock, WrongClocks, make_ports

@@ -23,7 +23,7 @@ from jobs.models import (
     Tenant,
 )
 from jobs.ports import Ports
-from jobs.reports.ended_events import CURSOR
+from jobs.reports.rollups import CURSOR
 from jobs.sweeps import retention
 from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
 from tests.support.factories import create_jobs

@@ -13,9 +13,8 @@ from django.db.models import Max
 
 from jobs.models import Event, Rollup, SweepRun
 from jobs.reports import counters
-from jobs.reports import ended_events as reading
-from jobs.reports.ended_events import CURSOR
-from jobs.reports.rollups import EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
+from jobs.reports import rollups as reading
+from jobs.reports.rollups import CURSOR, EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
 from jobs.sweeps import base, rollups
 from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.support.factories import make_job

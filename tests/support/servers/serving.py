@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.web.protocol import WebLimits
 from dispatcher_project.web.server import BoundedServer, make_server
 
 HEAD = b"GET / HTTP/1.1\r\nHost: here\r\n"

@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import connections
 
-from dispatcher_project.web.limits import WebLimits
+from dispatcher_project.web.protocol import WebLimits
 from dispatcher_project.web.server import BoundedServer, make_server
 
 
@@ -44,7 +44,7 @@ def running_web(limits: WebLimits = WebLimits()) -> Iterator[Web]:  # noqa: B008
             assert time.monotonic() < until, "the server did not start"
             time.sleep(0.01)
         port = server.servers[0].sockets[0].getsockname()[1]
-        yield Web(f"http://127.0.0.1:{port}", application.application, server)
+        yield Web(f"http://127.0.0.1:{port}", application, server)
     finally:
         server.should_exit = True
         thread.join(60)

@@ -18,9 +18,9 @@ from gpus.protocol import ExpiryVerdict, ReleaseMode, split_slot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import claiming, group_commit, row_prefetch
-from jobs.explain import limits
+from jobs.explain import decide
 from jobs.index_rebuild import rebuild
-from jobs.limits import tenant_limits
+from jobs.limits import gpu_seconds
 from jobs.models import Attempt, Job
 from jobs.operations import explain_job
 from jobs.sweeps import due_starts
@@ -202,7 +202,7 @@ def quota_in_the_rebuild() -> Any:
 
 def ends_in_the_quota() -> Any:
     """What ended counts once it is summed up, which happens here never."""
-    return patch.object(tenant_limits, "_ended_since", lambda *_: {})
+    return patch.object(gpu_seconds, "_ended_since", lambda *_: {})
 
 
 @contextmanager
@@ -212,7 +212,7 @@ def end_of_the_quota() -> Iterator[None]:
 
     def park_exhausted(fleet: str, leases: Any, tenants: Iterable[int]) -> Any:
         held.update(tenants)
-        return tenant_limits.park_exhausted(fleet, leases, held)
+        return gpu_seconds.park_exhausted(fleet, leases, held)
 
     with patch.object(sweeps_quotas, "park_exhausted", park_exhausted):
         yield
@@ -220,7 +220,7 @@ def end_of_the_quota() -> Iterator[None]:
 
 def quota_told() -> Any:
     """Who waits for a quota is told something else."""
-    return patch.dict(limits.HELD, {limits.QUOTA: limits.HELD[limits.CAP]})
+    return patch.dict(decide.HELD, {decide.QUOTA: decide.HELD[decide.CAP]})
 
 
 def quota_told_to_who_waits_for_it() -> Any:
@@ -238,7 +238,7 @@ def figures_of_the_quota() -> Any:
     real = explain_job.quota_of
 
     def quota_of(*told: Any) -> Any:
-        with patch.object(tenant_limits, "_running", lambda *_: {}):
+        with patch.object(gpu_seconds, "_running", lambda *_: {}):
             return real(*told)
 
     return patch.object(explain_job, "quota_of", quota_of)

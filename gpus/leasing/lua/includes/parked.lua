@@ -65,7 +65,7 @@ end
 
 -- Tenant.max_running, over all pools of the fleet. `running` names the leases of tenants that have a limit. At the
 -- limit the script that grants the last lease parks the tenant wherever it waits; the script that ends a lease takes
--- that back. Jobs that run above a limit that was lowered run on. jobs/limits/tenant_limits.py has the limits at
+-- that back. Jobs that run above a limit that was lowered run on. jobs/limits/submit_limits.py has the limits at
 -- submit.
 
 -- After a lease of the tenant began or ended, or its limit changed. back: tickets by pool and model that came back.

@@ -12,9 +12,8 @@ from typing import Any, cast
 from a2wsgi import WSGIMiddleware
 
 from dispatcher_project.web.asgi_gateway import AsgiGateway
-from dispatcher_project.web.request_headers import Utf8Handler
-from dispatcher_project.web.response_deadline import ResponseDeadline, unless_given_up
-from dispatcher_project.web.security_headers import SecureAnswers
+from dispatcher_project.web.headers import Utf8Handler
+from dispatcher_project.web.request_limits import ResponseDeadline, unless_given_up
 from dispatcher_project.web.submit_batcher import SUBMIT, SubmitBatcher, answer_together
 
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
@@ -83,8 +82,9 @@ class Site:
         self._handler = handler
         behind = cast("Any", self.threads)
         self.batcher = None if handler is None else SubmitBatcher(behind, self._count)
-        front = AsgiGateway(ResponseDeadline(self.batcher or behind, seconds), lambda: cast("Any", None))
-        self._front = SecureAnswers(front)
+        self._front = AsgiGateway(
+            ResponseDeadline(self.batcher or behind, seconds), lambda: cast("Any", None)
+        )
 
     def ask(self, key: str, *asks: Ask) -> list[Told]:
         """All at once."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs.models import ApiKey, IdempotencyKey, Job
-from jobs.operations.api_keys import create_key
+from jobs.operations.tenants import create_key
 from tests.jobs.api.conftest import Account, World, account
 from tests.jobs.api.test_limits import limit
 from tests.support.fake_leases import FakeLeases

@@ -11,14 +11,13 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection
 
-from dispatcher_project.web import response_deadline
+from dispatcher_project.web import request_limits
 from dispatcher_project.web import submit_batcher as batcher_module
 from gpus.errors import LeasingUnavailable
-from jobs.limits import queue_limits
+from jobs.limits import submit_limits
 from jobs.models import IdempotencyKey, Job
 from jobs.submission import submit as submission
-from jobs.submission.checks import checked_unless_known
-from jobs.submission.request import Submit, SubmitRequest, fingerprint
+from jobs.submission.request import Submit, SubmitRequest, checked_unless_known, fingerprint
 from jobs.submission.submit import submit_job
 from tests.jobs.api.conftest import Account, DoorTime, World
 from tests.jobs.api.test_limits import limit
@@ -155,7 +154,7 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
     may_go, answer = threading.Event(), batcher_module.answer_together
 
     def wait(group: Any) -> Any:
-        monkeypatch.setattr(response_deadline, "time", time)
+        monkeypatch.setattr(request_limits, "time", time)
         assert may_go.wait(60)
         return answer(group)
 
@@ -207,7 +206,7 @@ def somebody_s_turn() -> Iterator[Callable[[str], Callable[[], None]]]:
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as holder:
 
         def take(name: str) -> Callable[[], None]:
-            holder.execute("SELECT pg_advisory_xact_lock(%s)", [queue_limits._Limit(name, 0, 0, {}).lock])
+            holder.execute("SELECT pg_advisory_xact_lock(%s)", [submit_limits._Limit(name, 0, 0, {}).lock])
             return holder.rollback
 
         yield take

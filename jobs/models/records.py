@@ -1,4 +1,5 @@
-"""Sums that are kept when the rows that they count are gone."""
+"""What the dispatcher keeps of its own work: sums that outlive the rows they count, sweeps, signs of life of
+its workers, and failed sign-ins."""
 
 from __future__ import annotations
 
@@ -68,3 +69,67 @@ class Rollup(models.Model):
 
     def __str__(self) -> str:
         return f"{self.model} at {self.at:%Y-%m-%d %H:%M}"
+
+
+class SweepRun(models.Model):
+    """When a sweep last ran to its end; written every few seconds at most.
+
+    looked, repaired: sums over the runs since the row was written before. One line is no sweep: how far
+    the sums in `Rollup` go, in its note.
+    """
+
+    name = models.CharField(max_length=40, primary_key=True)
+    at = models.DateTimeField()
+    looked = models.PositiveIntegerField(default=0)
+    repaired = models.PositiveIntegerField(default=0)
+    note = models.CharField(max_length=500, blank=True, default="")
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class WorkerSign(models.Model):
+    """A sign of life of one GPU worker process, written every two seconds while it holds leases.
+
+    Redis alone can't tell a dead worker from one that Redis does not reach; this row can. The name is unique
+    to the process, so that a restart is another worker.
+
+    cut_off: attempts that it holds and could not renew lately.
+    """
+
+    worker = models.CharField(max_length=200, primary_key=True)
+    at = models.DateTimeField()
+    cut_off = models.JSONField(default=list, blank=True)
+
+    class Meta:
+        ordering = ["worker"]
+        indexes = [models.Index(fields=["at"], name="worker_sign_at_idx")]
+
+    def __str__(self) -> str:
+        return self.worker
+
+
+class SignInFailure(models.Model):
+    """Failed sign-ins of one account from one address; a success deletes the row, as does the sweep.
+
+    address: an IPv4 address or an IPv6 network of 64 bits. account: a digest of the name as typed, since
+    people type passwords there, too. count: since the last pause of `sign_in_lock_seconds`.
+    """
+
+    address = models.CharField(max_length=50)
+    account = models.CharField(max_length=64, editable=False)
+    count = models.PositiveIntegerField(default=0)
+    last_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["-last_at"]
+        constraints = [
+            models.UniqueConstraint(fields=["address", "account"], name="one_sign_in_failure_each")
+        ]
+        indexes = [models.Index(fields=["last_at"], name="sign_in_failure_last_idx")]
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.count}"

@@ -1,33 +1,38 @@
-"""/admin/dlq: failed jobs that an operator may retry or dismiss."""
+"""What operators do to jobs: dead letters to be retried or dismissed, all jobs that match a filter, and where
+a waiting job stands in line."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
+from foundation.http_api.parameters import PARAMETERS
 from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api.base import actor, read_optional_body
-from gpus.api.permissions import IsOperator
 from jobs.api import answers, bodies
-from jobs.api.base import JobView, job_summaries, require_visible, shown_job, visible_job
-from jobs.api.job_filters import PARAMETERS as FILTERS
-from jobs.api.job_filters import body_filter, query_filter
-from jobs.api.pages import PARAMETERS, JobPages
-from jobs.api.parameters import JOB_ID, flag_parameter
-from jobs.operations.bulk import BulkAction, count, retry_jobs
-from jobs.operations.jobs import dismiss_dead_letter, retry_dead_letter
+from jobs.api.base import OperatorView, job_summaries, require_visible, shown_job, visible_job
+from jobs.api.parameters import FILTERS, JOB_ID, JobPages, body_filter, flag_parameter, query_filter
+from jobs.operations.jobs import (
+    BulkAction,
+    BulkOutcome,
+    cancel_jobs,
+    change_priority,
+    count,
+    dismiss_dead_letter,
+    dismiss_jobs,
+    retry_dead_letter,
+    retry_jobs,
+    run_next,
+)
 from jobs.reports.failures import GROUPS, dead_letter_groups
-from jobs.reports.job_filter import JobFilter
-from jobs.reports.jobs import dead_letters
-
-
-class OperatorView(JobView):
-    permission_classes = (IsOperator,)
-    needs = {"GET": "jobs.view_job", "POST": "jobs.change_job", "DELETE": "jobs.change_job"}
+from jobs.reports.jobs import JobFilter, dead_letters
 
 
 class DeadLetters(OperatorView):
@@ -133,3 +138,95 @@ def _asked_for(request: Request) -> tuple[JobFilter, bool]:
     in_body = body_filter(named, "")
     dry_run = body.dry_run or flag_parameter(request, "dry_run")
     return replace(in_query, **{name: getattr(in_body, name) for name in named}), dry_run
+
+
+# -- all that match a filter --------------------------------------------------------------------
+
+_AGAIN = "Up to a thousand per call: ask again while something remains."
+
+
+def _described_bulk(operation: str, summary: str, description: str) -> Callable[[Any], Any]:
+    return described(
+        operation,
+        summary,
+        answers={200: answers.BulkOutcome},
+        refusals=(403,),
+        body=bodies.BulkBody,
+        tag="admin",
+        description=description,
+    )
+
+
+class BulkView(OperatorView):
+    def carry_out(self, request: Request, deed: BulkAction, act: Callable[..., BulkOutcome]) -> Response:
+        asked = read_body(bodies.BulkBody, request.data)
+        chosen, dry_run = body_filter(asked.filter.given(), "/filter"), asked.dry_run
+        if dry_run:
+            done = BulkOutcome(0, count(chosen, deed), 0)
+        else:
+            done = act(chosen, by=actor(request), ports=self.ports)
+        return Response({**asdict(done), "dry_run": dry_run})
+
+
+class CancelJobs(BulkView):
+    @_described_bulk(
+        "cancel_jobs",
+        "Cancel all jobs that match",
+        f"Those that wait are cancelled, those that run are being stopped. {_AGAIN}",
+    )
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request, BulkAction.CANCEL, cancel_jobs)
+
+
+class RetryJobs(BulkView):
+    @_described_bulk(
+        "retry_jobs",
+        "Retry all failed jobs that match",
+        f"Dead letters only; those that failed longest ago first. {_AGAIN}",
+    )
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request, BulkAction.RETRY, retry_jobs)
+
+
+class DismissDeadLetters(BulkView):
+    @_described_bulk("dismiss_dead_letters", "Take all failed jobs that match off the list", _AGAIN)
+    def post(self, request: Request) -> Response:
+        return self.carry_out(request, BulkAction.DISMISS, dismiss_jobs)
+
+
+# -- the place in line --------------------------------------------------------------------------
+
+
+class ChangePriority(OperatorView):
+    @described(
+        "change_priority",
+        "Change the priority of a waiting job",
+        answers={200: answers.Job},
+        refusals=(403, 404, 409),
+        body=bodies.PriorityBody,
+        parameters=(JOB_ID,),
+        tag="admin",
+        description="It keeps its place among jobs of the new priority. 409: it runs, or is over.",
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        job_id = require_visible(request, job_id)
+        wanted = read_body(bodies.PriorityBody, request.data).priority
+        change_priority(job_id, wanted, by=actor(request), ports=self.ports)
+        return Response(shown_job(request, visible_job(request, job_id)))
+
+
+class RunNext(OperatorView):
+    @described(
+        "run_next",
+        "Run a waiting job next",
+        answers={200: answers.Job},
+        refusals=(403, 404, 409),
+        parameters=(JOB_ID,),
+        tag="admin",
+        description="Priority 1, and a place before all others: before every job of its tenant, and, where "
+        "tenants take turns, at its tenant's next turn among urgent jobs. 409: it runs, or is over.",
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        job_id = require_visible(request, job_id)
+        run_next(job_id, by=actor(request), ports=self.ports)
+        return Response(shown_job(request, visible_job(request, job_id)))

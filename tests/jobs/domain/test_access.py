@@ -4,7 +4,7 @@ import pytest
 
 from gpus.errors import ERRORS_BY_CODE
 from jobs.domain import errors
-from jobs.domain.disclosure import MAX_TEXT, TEXTS, UNKNOWN, shown_error, shown_event, shown_evidence
+from jobs.domain.access import MAX_TEXT, TEXTS, UNKNOWN, shown_error, shown_event, shown_evidence
 
 SAID = "ValueError: no file /models/flux/a.bin at 10.0.0.7:5000"
 

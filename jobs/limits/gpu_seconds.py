@@ -1,15 +1,14 @@
-"""What a tenant may use: its own limits, cached for a second, and its quota of GPU-seconds in a UTC day.
+"""GPU-seconds that tenants have used in a UTC day, and which tenants that holds back. The quota that a submit
+is measured by is in `jobs.limits.submit_limits`.
 
 A tenant goes over its quota by what it runs when the last second is used: a run is not broken off for a
-quota. `max_running` is enforced in `gpus/leasing/lua/includes/parked.lua`.
+quota.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from django.db.models import Sum
 
@@ -18,13 +17,9 @@ from foundation.database.statements import value
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import ParkedFor, Wakes
 from gpus.registry import queries
-from jobs.domain.errors import QuotaExhausted
-from jobs.domain.quota import Quota
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Event, Job, Rollup, SweepRun, Tenant
-from jobs.ports import Ports
-from jobs.reports.ended_events import CLOSE, CURSOR
-from jobs.reports.rollups import HOUR
+from jobs.reports.rollups import CLOSE, CURSOR, HOUR
 
 MOST_EVENTS = 20_000
 """Behind the rollups; where they are further behind than that, nobody sums up, and doctor says so."""
@@ -36,70 +31,11 @@ _limited = statements.Read(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """None: no limit of its own; of max_queued, that of the settings. burst: jobs at once, of the rate.
-    allowed_models: names."""
-
-    max_queued: int | None = None
-    max_queued_seconds: float | None = None
-    submits_per_second: float | None = None
-    submit_burst: int | None = None
-    daily_gpu_seconds: float | None = None
-    allowed_models: frozenset[str] | None = None
-
-    @property
-    def burst(self) -> int:
-        return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
-
-
-FIELDS = tuple(field.name for field in fields(Limits))
-"""Of the tenant's row."""
-_row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*FIELDS))
-
-
-def limits_of(tenant_id: int, ports: Ports) -> Limits:
-    """Cached for a second; a change by this process is seen at once."""
-    found: Limits = ports.limit_caches.limits.get(tenant_id, lambda: _read(tenant_id))
-    return found
-
-
-def _read(tenant_id: int) -> Limits:
-    row = _row.first(id=tenant_id)
-    if row is None:
-        return Limits()
-    names = row.pop("allowed_models")
-    return Limits(**row, allowed_models=None if names is None else frozenset(names))
-
-
 def exhausted(now: datetime) -> Mapping[int, float]:
     """Tenants whose day is used up, with what they used."""
     limits: dict[int, float] = dict(_limited())
     used = used_seconds(limits, now) if limits else {}
     return {tenant: seconds for tenant, seconds in used.items() if seconds >= limits[tenant]}
-
-
-def quota_of(tenant_id: int, now: datetime, ports: Ports) -> Quota | None:
-    """None: it has none; what was used is remembered for two seconds."""
-    limit = limits_of(tenant_id, ports).daily_gpu_seconds
-    if limit is None:
-        return None
-    left = (day_of(now) + timedelta(days=1) - now).total_seconds()
-    used = ports.limit_caches.used_seconds.get(
-        (tenant_id, day_of(now)), lambda: used_seconds([tenant_id], now)[tenant_id]
-    )
-    return Quota(used=used, limit=limit, left_seconds=left)
-
-
-def quota_refusal(tenant_id: int, now: datetime, ports: Ports) -> QuotaExhausted | None:
-    """None while there is something left of the day."""
-    quota = quota_of(tenant_id, now, ports)
-    if quota is None or not quota.is_exhausted:
-        return None
-    return QuotaExhausted(
-        f"The tenant has used {quota.used:.0f} of its {quota.limit:g} GPU-seconds of this UTC day.",
-        retry_after_seconds=quota.left_seconds,
-    )
 
 
 def park_exhausted(fleet: str, leases: Leases, tenants: Iterable[int]) -> tuple[Wakes, ...]:

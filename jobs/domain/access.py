@@ -1,5 +1,5 @@
-"""What a tenant reads of failures and servers: one rule for every answer, event and callback. Pure; the table
-is docs/security.md, "What a tenant can read".
+"""Who asks, what they may do, and what they may read: one rule for every answer, event and callback. Pure;
+the table is docs/security.md, "What a tenant can read".
 
 Messages of GPU servers and model code name addresses, paths and lines of code, so tenants read a text of ours
 by the error's code. The exception is `bad_input`: that text was written for the client.
@@ -8,9 +8,70 @@ by the error's code. The exception is `bad_input`: that text was written for the
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from gpus.errors import BadInput
+
+
+class Scope(StrEnum):
+    """What a key may do."""
+
+    SUBMIT = "submit"
+    READ = "read"
+    """Jobs, their results and their events."""
+    CANCEL = "cancel"
+    OPERATE = "operate"
+    """Everything under /admin, and every tenant's jobs; of an operator's key only."""
+
+
+ALL = frozenset(Scope)
+EVERYBODYS = ALL - {Scope.OPERATE}
+VIEW_PAYLOAD = "jobs.view_payload"
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit. name: as
+    audit entries have it. user: of a staff session, which may do what its Django permissions say. scopes: of
+    a key. models: names of those that the key may submit to; None: all of its tenant's.
+
+    The two class attributes are what Django and DRF ask of a user.
+    """
+
+    tenant_id: int | None
+    is_operator: bool
+    name: str
+    user: Any = field(default=None, compare=False)
+    scopes: frozenset[str] = ALL
+    models: frozenset[str] | None = None
+
+    is_authenticated = True
+    is_anonymous = False
+
+    @property
+    def pk(self) -> str:
+        return self.name
+
+    def has_perm(self, permission: str) -> bool:
+        """permission: Django's, as in ``gpus.change_server``; an operator's key has all, a tenant's none."""
+        return self.is_operator if self.user is None else bool(self.user.has_perm(permission))
+
+
+def may_see_payloads(principal: Principal) -> bool:
+    """Payloads and results: a key that may read, a staff session with the permission."""
+    if principal.user is not None:
+        return bool(principal.user.has_perm(VIEW_PAYLOAD))
+    return Scope.READ in principal.scopes
+
+
+def may_see_details(principal: Principal) -> bool:
+    """Messages of GPU servers and model code, tracebacks, evidence."""
+    return principal.is_operator
+
+
+# -- what a tenant reads of failures and servers --------------------------------------------------
 
 MAX_TEXT = 500
 UNKNOWN = "The job failed."
