@@ -14,7 +14,7 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-from admin_ui.pages.flower_address import FLOWER_PREFIX
+from admin_ui import FLOWER_PREFIX
 
 _OWN_SCRIPTS_OF_FLOWER = tuple(f"\nvar autorefresh = {value};\n" for value in (1, 0))
 """The one script inside a page of Flower's (workers.html), as its server sends it: without indentation."""
