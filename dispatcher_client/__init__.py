@@ -18,11 +18,10 @@ from .errors import (
     Spooled,
     Unavailable,
 )
-from .job import Job
+from .job import Job, NotOver
 from .spool import Flushed
 from .stream import Event
 from .submit_options import SubmitOptions
-from .waiting import NotOver
 
 __all__ = [
     "Busy",

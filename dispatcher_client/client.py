@@ -11,13 +11,11 @@ from typing import Any, TypeVar, Unpack
 from urllib.parse import quote
 
 from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
-from .job import Job, read_job
-from .patience import insist
+from .job import Job, read_job, wait_until_over
 from .spool import Entry, Flushed, Spool
 from .stream import Event, Follower
 from .submit_options import SubmitOptions
-from .transport import Answer, Http
-from .waiting import wait_until_over
+from .transport import Answer, Http, insist
 
 SUBMIT, SUBMIT_BATCH = "/queue/submit", "/queue/submit-batch"
 _SMALL_REQUEST = "/queue/jobs?limit=1"

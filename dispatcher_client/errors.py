@@ -1,4 +1,5 @@
-"""What this client raises. An answer that is a refusal carries what the API's problem+json said."""
+"""What this client raises, and JSON of others, read. An answer that is a refusal carries what the
+API's problem+json said."""
 
 from __future__ import annotations
 
@@ -10,7 +11,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .json_text import read_json
+
+def read_json(text: str | bytes) -> Any:
+    """Raises ValueError, also where it is nested too deep for Python's own reader."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
 
 _RETRYABLE = frozenset({408, 425, 429, 500, 502, 503, 504})
 _MAX_DETAIL = 300

@@ -18,8 +18,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from .errors import DispatcherError, NoAnswer, Problem
-from .json_text import read_json
+from .errors import DispatcherError, NoAnswer, Problem, read_json
 
 LINES_AT_ONCE = 100
 _FINAL = frozenset({400, 409, 410, 413, 415, 422})

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from http.client import HTTPResponse
 from typing import Any
 
-from .errors import NoAnswer, Unavailable, read_problem
-from .json_text import read_json
-from .patience import pause_after
-from .transport import Http, lower_case, no_answer_if_broken
+from .errors import NoAnswer, Unavailable, read_json, read_problem
+from .transport import Http, lower_case, no_answer_if_broken, pause_after
 
 SILENCE_SECONDS = 45.0
 """The dispatcher sends a comment every 15 s; after three that did not come the connection is dead."""

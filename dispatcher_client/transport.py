@@ -1,19 +1,20 @@
-"""One HTTP request. Whatever goes wrong on the way is NoAnswer; whatever the server says is an Answer."""
+"""One HTTP request, and when to try it again. Whatever goes wrong on the way is NoAnswer; whatever the
+server says is an Answer."""
 
 from __future__ import annotations
 
 import http.client
 import json
+import random
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from .errors import NoAnswer
-from .json_text import read_json
+from .errors import DispatcherError, NoAnswer, Unavailable, read_json
 
 _PIECE_BYTES = 65536
 
@@ -124,3 +125,45 @@ def no_answer_if_broken() -> Iterator[None]:
 
 def lower_case(response: http.client.HTTPResponse) -> dict[str, str]:
     return {name.lower(): value for name, value in response.getheaders()}
+
+
+FIRST_PAUSE_SECONDS = 0.25
+LONGEST_PAUSE_SECONDS = 10.0
+LONGEST_RETRY_AFTER_SECONDS = 30.0
+"""What a server asks for beyond this is not obeyed: it may be wrong."""
+
+T = TypeVar("T")
+
+
+def pause_seconds(
+    tries: int, asked_for: float | None = None, chance: Callable[[], float] = random.random
+) -> float:
+    """After so many tries. Never less than the server asked for, and up to half as much again, so that
+    clients that were turned away together don't come back together."""
+    if asked_for is not None and asked_for > 0:
+        return min(asked_for, LONGEST_RETRY_AFTER_SECONDS) * (1 + chance() / 2)
+    longest: float = min(FIRST_PAUSE_SECONDS * 2 ** min(tries - 1, 16), LONGEST_PAUSE_SECONDS)
+    return longest * (1 + chance()) / 2
+
+
+def pause_after(error: DispatcherError, tries: int) -> float:
+    asked_for = error.retry_after_seconds if isinstance(error, Unavailable) else None
+    if isinstance(error, Unavailable) and error.status == 429 and error.is_documented and asked_for:
+        return asked_for * (1 + random.random() / 10)  # the dispatcher knows when: a quota ends at midnight
+    return pause_seconds(tries, asked_for)
+
+
+def insist(once: Callable[[], T], *, retry_seconds: float) -> T:
+    """Calls it until it returns; no try begins later than `retry_seconds`. Raises what the last try raised:
+    NoAnswer or Unavailable then, any other error at once."""
+    until = time.monotonic() + retry_seconds
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return once()
+        except (NoAnswer, Unavailable) as error:
+            pause = pause_after(error, tries)
+            if time.monotonic() + pause > until:
+                raise
+        time.sleep(pause)

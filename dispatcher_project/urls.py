@@ -6,9 +6,9 @@ from django.contrib import admin
 from django.urls import URLPattern, URLResolver, include, path, re_path
 from django.views.generic import RedirectView
 
+from admin_ui import ADMIN_PATH
 from admin_ui.dashboard.urls import dashboard_urls
 from admin_ui.pages.flower import flower_urls
-from admin_ui.pages.flower_address import ADMIN_PATH
 from admin_ui.pages.sign_in import sign_in_page
 from gpus.api.urls import registry_urls
 from jobs import ports

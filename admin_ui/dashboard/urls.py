@@ -5,8 +5,8 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
+from admin_ui import ADMIN_PATH
 from admin_ui.dashboard import controls, pages
-from admin_ui.pages.flower_address import ADMIN_PATH
 
 _staff = admin.site.admin_view
 

@@ -1,23 +1,30 @@
-"""Audit: who did what to what, when. Read-only for everybody."""
+"""Audit: who did what to what, when, read-only for everybody. A model's versions: what changed and the
+way back with one click."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import quote
-from django.db.models import Q, QuerySet
-from django.http import HttpRequest
-from django.urls import NoReverseMatch, reverse
-from django.utils.html import format_html
+from django.core.exceptions import PermissionDenied
+from django.db.models import OuterRef, Q, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import DropdownFilter, RangeDateTimeFilter
+from unfold.contrib.filters.admin import DropdownFilter, RangeDateTimeFilter, RelatedDropdownFilter
 
+from admin_ui.actions.operations import LATER, actor, back_to
 from admin_ui.parts.formatting import json_block
-from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch
-from admin_ui.parts.typed_decorators import column
-from gpus.models import AuditEntry
+from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin
+from admin_ui.parts.typed_decorators import column, operation
+from gpus.models import AuditEntry, ConfigVersion
+from gpus.registry.controls import revert_model
+from gpus.registry.model_fields import RegistryRefused, read_fields
+from jobs import ports
 
 _ACTORS = {"user": "people in the admin", "key": "API keys", "cli": "the command line"}
 _PAGES = {
@@ -29,6 +36,7 @@ _PAGES = {
 }
 _TARGETS = (*_PAGES, "tenant", "key", "jobs", "system")
 _DETAIL_SHOWN = 200
+MOST_SHOWN = 20
 
 
 class _BeginFilter(DropdownFilter):  # type: ignore[misc]
@@ -95,3 +103,98 @@ class AuditPages(IndexedSearch, HistoryAdmin):
 
 def _short(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+@admin.register(ConfigVersion)
+class VersionPages(ReadOnlyAdmin):
+    list_display = ("__str__", "at", "actor", "changes")
+    list_filter = (("model", RelatedDropdownFilter),)
+    search_fields = ("model__name__exact",)
+    search_help_text = "A model's name."
+    ordering = ("-id",)
+    sortable_by = ()
+    actions_detail = ("revert",)
+    fields = (("model", "number"), ("at", "actor"), "changes", "undone", "fields_json")
+    readonly_fields = ("changes", "undone", "fields_json")
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.of_model)
+        return [path("of/<str:model>/", view, name="gpus_configversion_of"), *super().get_urls()]
+
+    def of_model(self, request: HttpRequest, model: str) -> HttpResponse:
+        """The latest versions, for the model's own page."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        rows = self.get_queryset(request).filter(model=model).order_by("-number")[:MOST_SHOWN]
+        may_revert = request.user.has_perm("gpus.change_modelconfig")
+        told = [(row, self.changes(row), may_revert and _now(row) != row.fields) for row in rows]
+        return TemplateResponse(request, "admin_ui/versions.html", {"versions": told, "model": model})
+
+    @operation(
+        "Revert to this version",
+        permissions=["revert"],
+        icon="settings_backup_restore",
+        confirm=("Revert the model?", "Its fields become what they were in this version.", "Yes, revert"),
+    )
+    def revert(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        version = ConfigVersion.objects.get(pk=object_id)
+        try:
+            done = revert_model(
+                version.model_id, version.number, by=actor(request), leases=ports.production_ports().leases
+            )
+        except RegistryRefused as refusal:
+            messages.error(request, str(refusal))
+            return back_to(request, reverse("admin:gpus_configversion_change", args=[object_id]))
+        messages.success(request, f"{version.model_id} is as in version {version.number} again.")
+        if not done.mirrored:
+            messages.warning(request, LATER)
+        return back_to(request, reverse("admin:gpus_modelconfig_change", args=[quote(version.model_id)]))
+
+    def has_revert_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
+        """Also whether it would change anything."""
+        if not request.user.has_perm("gpus.change_modelconfig"):
+            return False
+        version = self._find(object_id)
+        return version is not None and _now(version) != version.fields
+
+    @column("changes")
+    def changes(self, version: Any) -> SafeString | str:
+        return changes(version.fields_before, version.fields)
+
+    @column("a revert would change")
+    def undone(self, version: ConfigVersion) -> SafeString | str:
+        return changes(_now(version), version.fields)
+
+    @column("all fields")
+    def fields_json(self, version: ConfigVersion) -> SafeString | str:
+        return json_block(version.fields)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ConfigVersion]:
+        return _with_fields_before(super().get_queryset(request)).select_related("model__pool")
+
+    def _find(self, object_id: Any) -> ConfigVersion | None:
+        return ConfigVersion.objects.select_related("model__pool").filter(pk=object_id).first()
+
+
+def changes(before: dict[str, Any] | None, after: dict[str, Any]) -> SafeString | str:
+    """Field by field, old and new; a dash where nothing differs."""
+    if before is None:
+        return "made"
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    lines = ((name, _text(before.get(name)), _text(after.get(name))) for name in names)
+    pattern = "<li><b>{}</b> <del>{}</del> → <ins>{}</ins></li>"
+    return format_html('<ul class="changes">{}</ul>', format_html_join("", pattern, lines)) if names else "–"
+
+
+def _with_fields_before(rows: QuerySet[ConfigVersion]) -> QuerySet[ConfigVersion]:
+    earlier = ConfigVersion.objects.filter(model=OuterRef("model"), number__lt=OuterRef("number"))
+    return rows.annotate(fields_before=Subquery(earlier.order_by("-number").values("fields")[:1]))
+
+
+def _now(version: ConfigVersion) -> dict[str, Any]:
+    return dict(read_fields(version.model, version.model.pool))
+
+
+def _text(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return text if len(text) <= 300 else f"{text[:300]}…"

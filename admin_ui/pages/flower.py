@@ -18,7 +18,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
-from admin_ui.pages.flower_address import FLOWER_PREFIX
+from admin_ui import FLOWER_PREFIX
 
 _ASKED_BY_POST = frozenset({"tasks/datatable"})
 """Reads; whatever else Flower takes by POST changes something."""

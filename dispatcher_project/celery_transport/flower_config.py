@@ -15,7 +15,7 @@ from flower.views.monitor import Metrics
 from tornado.options import options
 from tornado.web import authenticated
 
-from admin_ui.pages.flower_address import FLOWER_PREFIX
+from admin_ui import FLOWER_PREFIX
 from dispatcher_project.celery_transport.flower_server import BoundedHTTPServer
 
 if not (any(options.basic_auth or ()) or options.auth):  # set to nothing is a list of one empty text

@@ -21,8 +21,8 @@ from celery import bootsteps
 from django.conf import settings
 from django.db import connection
 
-from dispatcher_project.addresses import split_address
 from dispatcher_project.celery import app
+from dispatcher_project.settings.dispatcher import split_address
 from dispatcher_project.supervisor.notify import ALIVE, notify
 from foundation.threads import Probes
 from gpu_host.node.http_server import Callers, Reading

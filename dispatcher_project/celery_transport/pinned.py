@@ -1,7 +1,7 @@
 """A GPU worker that runs models by itself: `manage.py gpu_worker --gpu 0 --models myapp.models`.
 
 It joins the fleet as a server that only this process drives. This process loads no model: that is its child's
-part.
+part. Beside the runs `PinnedWatch` says that it lives, obeys its switch, and looks after the GPU.
 """
 
 from __future__ import annotations
@@ -9,18 +9,21 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import socket
 import sys
+import threading
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import structlog
 from django.conf import settings
+from django.db import connection
 
-from dispatcher_project.celery_transport.pinned_watch import PinnedWatch
 from foundation.names import NAME_PATTERN
 from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import ContractError
@@ -31,14 +34,122 @@ from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_us
 from gpu_host.local.device import Device, Gauge, NoSuchDevice, choose_device, is_uuid, machine_gauge
 from gpu_host.local.gpu import LocalGpu, LocalRunner
 from gpu_host.local.loaded_models import GPU_LIBRARY_MB, Knobs
-from gpu_host.local.nvml import Nvml, NvmlError, VramGauge
+from gpu_host.local.nvml import GpuReading, Nvml, NvmlError, VramGauge, ram_of
 from gpu_host.local.orders import Order
 from gpu_host.local.output import folder_for_runs, make_own_folder
+from gpu_host.local.telemetry import MachineMeter, ProcessMeter, Reading, measure
+from gpu_host.local.watchdog import Watchdog
 from gpus.errors import GpuError
-from gpus.health.pinned_servers import register_pinned, sign_off
-from gpus.models import Pool
+from gpus.health.pinned_servers import BEAT_SECONDS, GONE_SECONDS, beat_of, register_pinned, sign_off
+from gpus.models import Pool, Server
+from gpus.protocol import DesiredState
 from gpus.registry.model_fields import RegistryRefused
 from jobs.ports import Ports
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+
+
+class PinnedWatch:
+    """Threads: one beats, by what is known, so that a driver that hangs never makes the worker seem gone; one
+    measures, one looks at its switch, one looks after the GPU."""
+
+    def __init__(
+        self,
+        gpu: LocalGpu,
+        *,
+        server: str,
+        host: str,
+        fleet: str,
+        device: Device,
+        nvml: Nvml | None,
+        ports: Ports,
+    ) -> None:
+        self._gpu, self._server, self._host, self._fleet, self._ports = gpu, server, host, fleet, ports
+        self._stopped = threading.Event()
+        self._machine = MachineMeter()
+        self._read = reader_of(device, nvml)
+        self._telemetry: Reading | None = None
+        self._measured_at = self._told_at = -1e9
+        cpu = ProcessMeter(lambda: gpu.session)
+        self._watchdog = Watchdog(gpu, self._read, cpu=cpu.read, happened=log.warning)
+        self._threads = [
+            threading.Thread(target=self._keep, args=(step, seconds, name), name=name, daemon=True)
+            for step, seconds, name in (
+                (self.measure, BEAT_SECONDS, "measures"),
+                (self.beat, BEAT_SECONDS, "beats"),
+                (self.look, LOOK_SECONDS, "pinned-watch"),
+                (self._watchdog.step, 1.0, "gpu-doctor"),
+            )
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join(2.0)
+
+    def beat(self) -> None:
+        """One step. Needs no database: a worker that only lost that is not gone."""
+        jobs = [(order.job, order.attempt) for order in self._gpu.running()]
+        telemetry = self._telemetry if time.monotonic() - self._measured_at <= GONE_SECONDS else None
+        why = self._gpu.sick or _unread(telemetry)
+        said = beat_of(self._host, jobs, why=why, telemetry=telemetry)
+        history = None if self._measured_at == self._told_at else telemetry
+        self._ports.leases(self._fleet).beat(self._server, said, history)
+        self._told_at = self._measured_at
+
+    def measure(self) -> None:
+        """One step. May take as long as a driver that does not answer is waited for."""
+        self._telemetry = measure(
+            self._machine, self._read, warm=self._gpu.warm(), ram_mb=ram_of(self._gpu.session)
+        )
+        self._measured_at = time.monotonic()
+
+    def look(self) -> None:
+        """One step: who drives this server, and what is wanted of it."""
+        row = Server.objects.filter(name=self._server).values("host", "desired").first()
+        if row is None or row["host"] != self._host:
+            log.error("server_taken_over", server=self._server, by=row["host"] if row else None)
+            self._stopped.set()
+            os.kill(os.getpid(), signal.SIGTERM)  # as an operator would: what runs here may end
+        elif row["desired"] != DesiredState.ON:
+            self._gpu.release_memory()
+        else:
+            self._gpu.tick()
+
+    def _keep(self, step: Callable[[], Any], seconds: float, name: str) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                step()
+            except Exception as error:  # the database or Redis is away; the next one tries again
+                log.warning(
+                    "pinned_step_failed", step=name, error=str(error).strip(), kind=type(error).__name__
+                )
+                connection.close()
+            if self._stopped.wait(max(0.05, seconds - (time.monotonic() - began))):
+                connection.close()
+                return
+
+
+def _unread(telemetry: Reading | None) -> str:
+    """Why the GPU could not be measured, while its doctor has not said so yet."""
+    found = (telemetry or {}).get("gpu_error")
+    return f"the GPU can't be read: {found}" if found else ""
+
+
+def reader_of(device: Device, nvml: Nvml | None) -> Callable[[], GpuReading] | None:
+    """None without a GPU."""
+    if nvml is None:
+        return None
+    driver = nvml
+    return lambda: driver.read(device.uuid)
+
 
 log = structlog.get_logger(__name__)
 

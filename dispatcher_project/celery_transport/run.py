@@ -24,9 +24,8 @@ from dispatcher_project.celery_transport.broker import PromptConnection
 from dispatcher_project.celery_transport.events import HEARTBEAT_SECONDS, ShownRuns
 from dispatcher_project.celery_transport.gc_tuning import keep_what_is_loaded
 from dispatcher_project.celery_transport.health import Fleets, Health, HealthPort, Loop, Question, TicksOfLoop
-from dispatcher_project.celery_transport.ordered_stop import OrderedStop
+from dispatcher_project.celery_transport.ordered_stop import OrderedStop, Predecessor, can_have_successor
 from dispatcher_project.celery_transport.pool_queues import PoolQueues, PoolWatch
-from dispatcher_project.celery_transport.successor import Predecessor, can_have_successor
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Runner
 from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE

@@ -1,8 +1,12 @@
-"""Argument types that need no Django."""
+"""Argument types and options that several commands share. Without Django."""
 
 from __future__ import annotations
 
 import argparse
+import re
+
+from dispatcher_project.settings.dispatcher import split_address
+from foundation.names import NAME_PATTERN
 
 
 def positive(text: str) -> int:
@@ -13,3 +17,37 @@ def positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
     return number
+
+
+def name(text: str) -> str:
+    """Refuses what can't be the name of anything here."""
+    if not re.fullmatch(NAME_PATTERN, text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a name")
+    return text
+
+
+def add_health_port(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--health-port",
+        type=_address,
+        default="",
+        metavar="[HOST:]PORT",
+        help="Answers /livez and /readyz there; default DISPATCHER_HEALTH_PORT. Loopback without HOST.",
+    )
+
+
+def _address(text: str) -> str:
+    try:
+        if text:  # the default, which argparse reads too
+            split_address(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def names(text: str) -> list[str]:
+    """``a,b`` → ``["a", "b"]``; refuses what can't be a pool's or queue's name."""
+    found = [name(part.strip()) for part in text.split(",") if part.strip()]
+    if not found:
+        raise argparse.ArgumentTypeError("give at least one name")
+    return found

@@ -16,11 +16,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, InterfaceError
 
-from dispatcher_project.cli.screen import takes_colours, text_of
-from dispatcher_project.cli.texts import harmless, plain
+from dispatcher_project.cli.screen import harmless, plain, takes_colours, text_of
 from gpus.errors import LeasingUnavailable
 from gpus.registry.model_fields import RegistryRefused
 from jobs.domain.errors import Refused
+from jobs.models import Tenant
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -112,6 +112,13 @@ class TerminalCommand(BaseCommand):
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
             raise CommandError("not confirmed: nothing was changed")
 
+    def report(self, document: Any, *lines: str) -> None:
+        """The document with --json, else the lines."""
+        if self.as_json:
+            self.print_json(document)
+        else:
+            self.print(*lines)
+
     def print_json(self, value: Any) -> None:
         self.print(as_json(value))
 
@@ -153,3 +160,21 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return seconds
+
+
+OPERATORS = "operator"
+"""The name of the tenant that `up` creates for the operator."""
+
+
+def tenant_named(name: str | None) -> Tenant:
+    """Without a name: the operators' own, or the only one. Raises CommandError with the names there are."""
+    if name is not None and (found := Tenant.objects.filter(name=name).first()) is not None:
+        return found
+    names = list(Tenant.objects.values_list("name", flat=True))
+    if not names:
+        raise CommandError("there is no tenant yet: `python3 manage.py create_key --tenant NAME` makes one")
+    if name is not None:
+        raise CommandError(f"no tenant is named {name}; there are {', '.join(names)}")
+    if OPERATORS not in names and len(names) > 1:
+        raise CommandError(f"give --tenant: {', '.join(names)}")
+    return Tenant.objects.get(name=OPERATORS if OPERATORS in names else names[0])

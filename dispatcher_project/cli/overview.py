@@ -1,12 +1,20 @@
-"""What `top` shows, as one JSON document: the snapshots of the dashboard, and the last failures.
+"""What `top` shows: the snapshots of the dashboard and the last failures, as one JSON document (`overview`)
+and on a terminal (`overview_screen`).
 
 Its cost does not grow with the number of jobs: no count goes over what is finished.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import compress
+from typing import TYPE_CHECKING, Any
 
+from dispatcher_project.cli.screen import age, line, plain, table
+from foundation.texts import counted
+from gpus.leasing.clock import ClockReport
 from gpus.reports import Cell, ServerRow
 from jobs.api.representations import pause_json
 from jobs.models import DEAD_LETTER, Callback, Job
@@ -17,9 +25,39 @@ from jobs.reports.jobs import named
 from jobs.reports.queue_report import ModelQueue, QueueSnapshot, queue_snapshot
 from jobs.sweeps.base import TICK, sweep_ages
 
+if TYPE_CHECKING:
+    from rich.console import Group, RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
 LAST_FAILURES = 8
 MOST_COUNTED = 10_000
 """More dead letters, or pending callbacks, are not counted out."""
+SILENT_SECONDS = 10.0
+"""So long after beat's last tick something is wrong."""
+_CELLS = {
+    "free": ("·", "green"),
+    "busy": ("█", "green"),
+    "resting": ("z", "yellow"),
+    "draining": ("▼", "yellow"),
+    "quarantined": ("!", "red"),
+    "sick": ("x", "red"),
+    "off": ("–", "dim"),
+    "unknown": ("?", "yellow"),
+}
+_STATES = {"drained": "dim", "draining": "yellow", "stopping": "yellow", "off": "dim", "unknown": "yellow",
+           "paused": "yellow"}  # fmt: skip
+
+_ALWAYS = ("waiting", "running", "retrying")
+_QUEUE_HEAD = (
+    *("model", "waiting", "parked", "oldest", "drains in", "running", "retrying"),
+    *("done 1h", "failed 1h", "wait p50", "wait p95", "run p50"),
+)
+_QUEUE_COLUMNS, _QUEUE_NARROW = (
+    120,
+    ("model", "waiting", "oldest", "drains in", "running", "done 1h", "failed 1h"),
+)
+"""A terminal of fewer columns shows only these: numbers can't be cut."""
 
 
 def overview(ports: Ports) -> dict[str, Any]:
@@ -118,3 +156,160 @@ def _failures() -> list[dict[str, Any]]:
 def _pauses(queues: QueueSnapshot) -> list[dict[str, Any]]:
     found = [queues.system_pause, *(line.pause for line in queues.lines), *queues.tenant_pauses]
     return [pause_json(pause, name) for pause, name in named([one for one in found if one is not None])]
+
+
+def overview_screen(seen: Mapping[str, Any], *, columns: int = 0, rows: int = 0) -> Group:
+    """columns, rows: of the terminal; 0: without limit. The fleet gives way first."""
+    from rich.console import Group
+
+    head, failures = _head(seen), _failure_table(seen)
+    queues = _queues(seen, is_narrow=0 < columns < _QUEUE_COLUMNS)
+    taken = len(head) + 3 + len(seen["queues"]) + (2 + len(seen["failures"]) if failures else 0)
+    fleet = _fleet_lines(seen, max(rows - taken, 4) if rows else 0)
+    parts: list[RenderableType] = [*head, "", *fleet, "", queues]
+    return Group(*parts, *(("", failures) if failures else ()))
+
+
+def _head(seen: Mapping[str, Any]) -> list[Text]:
+    at: datetime = seen["at"]
+    away = ", ".join(seen["away"])
+    tick = seen["last_tick_seconds"]
+    is_late = tick is None or tick > SILENT_SECONDS
+    counts = "  ".join(
+        f"{number} {name}"
+        for name in ("waiting", "running", "retrying", "scheduled", "cancelling")
+        if (number := _sum(seen, name)) or name in _ALWAYS
+    )
+    letters, pending = seen["dead_letters"], seen["callbacks_pending"]
+    lines = [
+        line(
+            ("GPU dispatcher", "bold"),
+            f"  {at:%Y-%m-%d %H:%M:%S} UTC  ",
+            (f"Redis does not serve {plain(away, 40)}", "red") if away else ("Redis ok", "green"),
+            "  ",
+            ("beat never ticked" if tick is None else f"beat {age(tick)} ago", "red" if is_late else "green"),
+        ),
+        line(
+            f"{counts}  ",
+            (f"{_bounded(letters)} dead letter{'' if letters == 1 else 's'}", "red" if letters else ""),
+            f"  {_bounded(pending)} callback{'' if pending == 1 else 's'} pending",
+        ),
+    ]
+    if seen["clocks_off"]:
+        off = ClockReport(seen["clocks_off"])
+        lines.append(line((f"CLOCKS DISAGREE: {off}; deadlines and retention stand still", "red")))
+    for index in seen["layouts"]:
+        goes = f", being switched to {index['next_layout']}" if index["next_layout"] else ""
+        what = f"index {index['fleet']}: layout {index['layout']}{goes}"
+        known = Counter(f"{one['kind']} of layout {one['layout']}" for one in index["others"])
+        apart = ", ".join(f"{count} {name}" for name, count in sorted(known.items()))
+        lines.append(line((f"UPGRADE {what}" + (f"; apart: {apart}" if apart else ""), "yellow")))
+    for pause in seen["pauses"]:
+        what = f"{pause['kind']} {pause['name']}".strip()
+        why = f": {plain(pause['reason'])}" if pause["reason"] else ""
+        by = f"since {pause['since']:%H:%M} by {plain(pause['by'])}"
+        lines.append(line((f"PAUSED {what} {by}{why}", "yellow")))
+    return lines
+
+
+def _sum(seen: Mapping[str, Any], name: str) -> int:
+    return sum(queue[name] or 0 for queue in seen["queues"])
+
+
+def _bounded(count: int) -> str:
+    return f"{count} or more" if count >= MOST_COUNTED else str(count)
+
+
+def _fleet_lines(seen: Mapping[str, Any], height: int) -> list[RenderableType]:
+    """height: lines that it may take, 0 for all."""
+    servers, left = seen["fleet"], seen["servers"] - len(seen["fleet"])
+    if not servers:
+        return [line(("no server is registered", "dim"))]
+    if height and len(servers) + 2 + (left > 0) > height:
+        servers = servers[: max(height - 3, 1)]
+        left = seen["servers"] - len(servers)
+    rows = [
+        (
+            server["name"],
+            server["pool"],
+            line((server["desired"], "" if server["desired"] == "on" else "yellow")),
+            _observed(server),
+            line(*(_CELLS[slot["state"]] for slot in server["slots"])),
+            _activity(server),
+        )
+        for server in servers
+    ]
+    used = Counter(slot["state"] for server in seen["fleet"] for slot in server["slots"])
+    legend = [
+        part for state in _CELLS if used[state] for part in (_CELLS[state], f" {state} {used[state]}  ")
+    ]
+    return [
+        table(("server", "pool", "set to", "is", "slots", ""), rows),
+        *([f"… {counted(left, 'more server')}"] if left > 0 else []),
+        *([line(*legend)] if legend else []),
+    ]
+
+
+def _observed(server: Mapping[str, Any]) -> Text:
+    if server["healthy"] is False:
+        return line(("sick", "red"))
+    return line((server["observed"], _STATES.get(server["observed"], "")))
+
+
+def _activity(server: Mapping[str, Any]) -> str:
+    """The error of a sick server, else what its slots run: by model, the longest first."""
+    if server["healthy"] is False:
+        return str(server["error"])
+    models: dict[str, list[float]] = {}
+    for slot in server["slots"]:
+        if slot["state"] in ("busy", "draining") and slot["seconds"] is not None:
+            models.setdefault(slot["model"] or "?", []).append(slot["seconds"])
+    busy = sorted(models.items(), key=lambda item: -max(item[1]))
+    parts = [f"{model} {len(held)}× up to {age(max(held))}" for model, held in busy]
+    held_back = [slot for slot in server["slots"] if slot["state"] == "quarantined"]
+    if held_back:
+        parts.append(f"quarantined: {held_back[0]['reason']}")
+    return ", ".join(parts)
+
+
+def _queues(seen: Mapping[str, Any], *, is_narrow: bool) -> RenderableType:
+    rows = [
+        (
+            queue["model"],
+            "?" if queue["waiting"] is None else str(queue["waiting"]),
+            str(queue["parked"]),
+            age(queue["oldest_seconds"]),
+            age(queue["drain_seconds"]),
+            str(queue["running"]),
+            str(queue["retrying"]),
+            str(queue["completed_1h"]),
+            line((str(queue["failed_1h"]), "red" if queue["failed_1h"] else "")),
+            age(queue["wait_p50_seconds"]),
+            age(queue["wait_p95_seconds"]),
+            age(queue["run_p50_seconds"]),
+        )
+        for queue in seen["queues"]
+    ]
+    if not rows:
+        return line(("no model is registered", "dim"))
+    shown = [name in _QUEUE_NARROW or not is_narrow for name in _QUEUE_HEAD]
+    return table(
+        list(compress(_QUEUE_HEAD, shown)),
+        [list(compress(row, shown)) for row in rows],
+        right=_QUEUE_HEAD[1:],
+        gives_way=("drains in", "done 1h"),
+    )
+
+
+def _failure_table(seen: Mapping[str, Any]) -> Table | None:
+    rows = [
+        (
+            f"{one['at']:%H:%M:%S}",
+            one["job_id"],
+            one["model"],
+            line((one["error_code"], "red")),
+            one["error_message"],
+        )
+        for one in seen["failures"]
+    ]
+    return table(("failed", "job", "model", "error", ""), rows) if rows else None

@@ -7,8 +7,7 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 import jobs.ports
-from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.tenants import tenant_named
+from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from gpus.models import Pause
 from gpus.registry.audit import cli_actor
 from gpus.registry.controls import Changed, pause, resume
@@ -37,16 +36,13 @@ class PauseCommand(TerminalCommand):
             self.confirm("pause the whole system: start no job on any server?", options)
         changed = self._change(kind, name, options.get("reason", ""))
         what = f"{kind.value} {name}".strip()
-        if self.as_json:
-            self.print_json(
-                {"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
-                 "mirrored": changed.mirrored}
-            )  # fmt: skip
-            return None
         done, already = ("paused", "is paused already") if self.pauses else ("resumed", "is not paused")
-        self.print(f"{what} {done}" if changed.changed else f"{what} {already}: nothing changed")
-        if not changed.mirrored:
-            self.print("Redis is away: the change takes effect once Redis is back")
+        self.report(
+            {"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
+             "mirrored": changed.mirrored},
+            f"{what} {done}" if changed.changed else f"{what} {already}: nothing changed",
+            *([] if changed.mirrored else ["Redis is away: the change takes effect once Redis is back"]),
+        )  # fmt: skip
         return None
 
     def _change(self, kind: Pause.Kind, name: str, reason: str) -> Changed:

@@ -11,8 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 
 import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand, positive_seconds
-from dispatcher_project.cli.screen import table
-from dispatcher_project.cli.texts import age
+from dispatcher_project.cli.screen import age, table
 from foundation.texts import counted
 from gpus.models import Server
 from gpus.protocol import DesiredState

@@ -1,4 +1,7 @@
-"""Settings shared by every way of running. The parts are chosen by REDIS_URL, BROKER_URL and DATABASE_URL."""
+"""Settings shared by every way of running, the HTTP API's and the admin's among them.
+
+The parts are chosen by REDIS_URL, BROKER_URL and DATABASE_URL.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,12 @@ from typing import Any
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
+from django.templatetags.static import static
+from django.urls import reverse_lazy
 
 from dispatcher_project.logging import logging_config
 from foundation.database.sqlite3.checkpoint import OWN_PAGES
 
-from .admin import FORMAT_MODULE_PATH, LOGIN_REDIRECT_URL, UNFOLD  # noqa: F401
-from .api import *  # noqa: F403
 from .celery import broker_url
 from .dispatcher import read_settings
 
@@ -196,3 +199,73 @@ WHITENOISE_AUTOREFRESH = False
 PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
 DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API bounds bodies itself and answers 413
+
+# the HTTP API
+REST_FRAMEWORK: dict[str, Any] = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "jobs.api.authentication.KeyAuthentication",
+        "jobs.api.authentication.StaffSession",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["jobs.api.authentication.IsKnown"],
+    "DEFAULT_PARSER_CLASSES": ["foundation.http_api.json_body.StrictJsonParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "jobs.api.errors.handle_exception",
+    "UNAUTHENTICATED_USER": None,
+    "URL_FORMAT_OVERRIDE": None,
+    "DEFAULT_METADATA_CLASS": None,
+}
+
+SPECTACULAR_SETTINGS: dict[str, Any] = {
+    "TITLE": "GPU dispatcher",
+    "DESCRIPTION": "Submit AI inference jobs, follow them, and run the fleet of GPU servers.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "ENFORCE_NON_BLANK_FIELDS": True,
+    "POSTPROCESSING_HOOKS": ["jobs.api.documents.add_components"],
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+}
+
+CSRF_FAILURE_VIEW = "jobs.api.errors.csrf_failure"
+IPWARE_META_PRECEDENCE_ORDER = ("REMOTE_ADDR",)  # in which the web server puts what a trusted proxy says
+DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # a client's mistake is no warning
+
+# how the operators' admin looks; everything it loads comes from this process
+FORMAT_MODULE_PATH = ["admin_ui.formats"]
+
+LOGIN_REDIRECT_URL = "admin:index"
+
+UNFOLD: dict[str, Any] = {
+    "SITE_TITLE": "GPU dispatcher",
+    "SITE_HEADER": "GPU dispatcher",
+    "SITE_SUBHEADER": "Operators",
+    "SITE_SYMBOL": "memory",
+    "SITE_URL": reverse_lazy("admin:index"),
+    "SITE_FAVICONS": [
+        {
+            "rel": "icon",
+            "type": "image/svg+xml",
+            "href": lambda request: static("admin_ui/favicon.svg"),
+        }
+    ],
+    "SHOW_HISTORY": True,
+    "SHOW_VIEW_ON_SITE": False,
+    "SHOW_BACK_BUTTON": True,
+    "SCRIPTS": [lambda request: static("admin_ui/strict.js")],
+    "STYLES": [
+        lambda request: static("admin_ui/colors.css"),
+        lambda request: static("admin_ui/admin.css"),
+        lambda request: static("admin_ui/pages.css"),
+    ],
+    "DASHBOARD_CALLBACK": "admin_ui.dashboard.pages.start_page",
+    "SIDEBAR": {
+        "show_search": True,
+        "command_search": False,
+        "show_all_applications": False,
+        "navigation": "admin_ui.pages.navigation.side_bar",
+    },
+    "COLORS": lambda request: {},  # in colors.css: here they would become an inline style sheet
+}

@@ -11,8 +11,6 @@ from typing import Any
 import environ
 from django.core.exceptions import ImproperlyConfigured
 
-from dispatcher_project.addresses import split_address
-
 
 @dataclass(frozen=True, slots=True)
 class DispatcherSettings:
@@ -346,3 +344,11 @@ def read_settings(env: environ.Env) -> DispatcherSettings:
             kind = "number" if isinstance(field.default, float) else "whole number"
             raise ImproperlyConfigured(f"{name} must be a {kind}, it is {env.str(name)!r}") from None
     return DispatcherSettings(**found)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """``8001`` (loopback) or ``0.0.0.0:8001``. Raises ValueError."""
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) < 65536:
+        raise ValueError(f"{address!r} is not [HOST:]PORT")
+    return host.strip("[]") or "127.0.0.1", int(port)

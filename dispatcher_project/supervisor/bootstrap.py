@@ -1,7 +1,8 @@
 """Makes the virtual environment that everything else runs in. Standard library only.
 
 constraints.txt is the one lock (docs/adr/0002, 0040): uv and pip install what it pins, with the hashes it
-names, wheels only. A stamp in the environment says what was installed; while it matches, nothing is done.
+names, wheels only; one pip per core, since most of pip's time goes into the index pages. A stamp in the
+environment says what was installed; while it matches, nothing is done.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
+import importlib.metadata
 import json
 import os
 import re
@@ -27,6 +29,8 @@ LOCKED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
 """Options of pip and uv: only files whose hashes the lock names, and no package runs code to be built."""
 _STAMP = "dispatcher-stamp.json"
 _SHOWN_LINES = 12
+_MOST_PIPS = 4
+_PIP_WITH_PYTHON_OPTION = (22, 3)
 _WRONG_HASH = re.compile(r"(?:DO NOT MATCH THE HASHES|Hash mismatch for)[^=]*?([\w.-]+==[\w.+!-]+)")
 
 
@@ -98,14 +102,36 @@ def _fill(folder: Path, *, extras: tuple[str, ...], root: Path) -> None:
     if not python.exists() or _minor_version(folder) != sys.version_info[:2]:
         venv.EnvBuilder(symlinks=True, clear=folder.exists()).create(folder)
     (folder / _STAMP).unlink(missing_ok=True)
-    wanted = folder / "locked.txt"
-    wanted.write_text(locked((root / "constraints.txt").read_text(), extras))
-    command = [*_installer(python), *LOCKED, "-r", str(wanted)]
-    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    if done.returncode:
-        raise BootstrapError(_advice(done.stdout))
+    _install(locked((root / "constraints.txt").read_text(), extras), python, folder)
     text = json.dumps({"fingerprint": fingerprint(root), "extras": list(extras)})
     (folder / _STAMP).write_text(text)
+
+
+def _install(lock: str, python: Path, folder: Path) -> None:
+    """Raises BootstrapError if that fails."""
+    command = [*_installer(python), *LOCKED, "-r"]
+    pins = re.findall(r"^[^#\s](?:.*\\\n)*.*\n", lock, re.M)
+    pips = 1 if Path(command[0]).name == "uv" else min(os.cpu_count() or 1, _MOST_PIPS, len(pins))
+    parts = [pins[part::pips] for part in range(pips)]
+    error = _install_at_once(command, parts, folder)
+    if error and pips > 1 and not _WRONG_HASH.search(error):  # in case they were in each other's way
+        error = _install_at_once(command, [pins], folder)
+    if error:
+        raise BootstrapError(_advice(error))
+
+
+def _install_at_once(command: list[str], parts: list[list[str]], folder: Path) -> str:
+    """One installer per part of the lock; returns what those that failed said."""
+    running = []
+    for number, pins in enumerate(parts):
+        wanted = folder / ("locked.txt" if number == 0 else f"locked-{number}.txt")
+        wanted.write_text("".join(pins))
+        with_file = [*command, str(wanted)]
+        running.append(
+            subprocess.Popen(with_file, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        )
+    said = [(installer.communicate()[0], installer.returncode) for installer in running]
+    return "\n".join(text or "no output" for text, status in said if status)
 
 
 def _advice(output: str) -> str:
@@ -132,9 +158,9 @@ def _installer(python: Path) -> list[str]:
         return [uv, "pip", "install", "--quiet", "--python", str(python)]
     options = ["install", "--quiet", "--no-compile", "--disable-pip-version-check", "--no-input"]
     # The pip that is there already, at work on the other environment, saves the 3 s of making another one.
-    with_ours = [sys.executable, "-m", "pip", "--python", str(python)]
-    if _works([*with_ours, "--version"]):
-        return [*with_ours, *options]
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
+        if tuple(map(int, importlib.metadata.version("pip").split(".")[:2])) >= _PIP_WITH_PYTHON_OPTION:
+            return [sys.executable, "-m", "pip", "--python", str(python), *options]
     own = [str(python), "-m", "pip"]
     if not _works([*own, "--version"]) and not _works([str(python), "-m", "ensurepip", "--upgrade"]):
         raise BootstrapError(

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
-from admin_ui.pages.flower_address import FLOWER_PREFIX
+from admin_ui import FLOWER_PREFIX
 from dispatcher_project.supervisor.embedded import answers_ping, require_valkey, valkey_command
 from gpu_host.node.config import TOKEN_VARIABLE
 
+from .child import ChildSpec, Plan
 from .data_folder import DataFolder
 from .signs import LOOPBACK, http_says_ok, port_is_open
-from .spec import ChildSpec, Plan
 
 SETTINGS = "dispatcher_project.settings.up"
 DEMO_SLOTS = {"zimg": 4, "flux": 2, "trellis": 2, "ltx2": 2}

@@ -13,10 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from . import guard
-from .child import Child, Phase, how_it_ended
-from .log_file import LogFile
-from .spec import ChildSpec, Plan
-from .terminal import Terminal
+from .child import Child, ChildSpec, Phase, Plan, how_it_ended
+from .output import LogFile, Terminal
 
 _BUSY_LOOK_SECONDS = 0.05
 _QUIET_LOOK_SECONDS = 1.0

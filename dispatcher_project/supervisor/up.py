@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from admin_ui.pages.flower_address import ADMIN_PATH, FLOWER_PREFIX
+from admin_ui import ADMIN_PATH, FLOWER_PREFIX
 
 from . import guard
 from .children import DEMO_FLEET, DEMO_SLOTS, Local, Ports, plan_of_up, settings_environment, url
@@ -22,8 +22,8 @@ from .data_folder import (
     default_folder,
 )
 from .loop import StartFailed, Supervisor
+from .output import Terminal
 from .signs import LOOPBACK, listen_near, port_is_free
-from .terminal import Terminal
 
 _FLOWER_PORT = 5555
 _DEMO_PORT = 9001

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from dispatcher_project.supervisor.bootstrap import ROOT
 
-from .project import extras as extras_of
+from .lock import extras_of
 
 
 def parser() -> argparse.ArgumentParser:
@@ -75,8 +75,8 @@ def _audit(options: argparse.Namespace) -> int:
 
 
 def _licences(_: argparse.Namespace) -> int:
-    from .licences import read_licences
-    from .lock_file import read_lock
+    from .lock import read_lock
+    from .sbom import read_licences
 
     found = read_licences(read_lock(ROOT / "constraints.txt").values())
     for one in found:

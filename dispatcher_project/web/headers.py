@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.handlers.wsgi import WSGIHandler, WSGIRequest
 from django.http import HttpRequest, HttpResponse
 
-from admin_ui.pages.flower_address import FLOWER_PREFIX
+from admin_ui import FLOWER_PREFIX
 from dispatcher_project.web.request_limits import forget_long_values
 from foundation.http_api.problems import Problem
 from jobs.api.errors import answer

@@ -23,7 +23,7 @@ from gpu_host.local.load_unload import DoesNotCompute, ModelLoader
 from gpu_host.local.loaded_models import Knobs, LoadedModels, Patience
 from gpu_host.local.orders import Order, Run, Stopped, Verdicts, interrupted, timeout_errors
 from gpu_host.local.output import remove_old
-from gpu_host.local.process_owner import GivenUp, ProcessOwner, never
+from gpu_host.local.process import GivenUp, ProcessOwner, never
 from gpu_host.local.running import RunTable, SwapQueue
 from gpus.errors import GpuError, Interrupted, RunFailed, ServerFailed
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning

@@ -10,7 +10,7 @@ from gpu_host.handlers.errors import Failure, storable
 from gpu_host.local.frames import read_why
 from gpu_host.local.loaded_models import LoadedModels
 from gpu_host.local.orders import Order, Verdicts, error_of, interrupted
-from gpu_host.local.process_owner import CannotStart, Overdue, ProcessGone, ProcessOwner
+from gpu_host.local.process import CannotStart, Overdue, ProcessGone, ProcessOwner
 from gpus.errors import GpuBusy, GpuError, RunTimedOut
 
 NOT_STARTED_REST_SECONDS = 30.0

@@ -26,7 +26,7 @@ from gpu_host.local.cache import (
 )
 from gpu_host.local.device import Gauge
 from gpu_host.local.frames import BadFrame, read_failure, read_seconds
-from gpu_host.local.process_owner import Overdue, ProcessGone, ProcessOwner
+from gpu_host.local.process import Overdue, ProcessGone, ProcessOwner
 
 
 class Patience(Protocol):

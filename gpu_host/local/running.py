@@ -15,7 +15,7 @@ from gpu_host.local.frames import Frame, read_event, read_failure, read_why
 from gpu_host.local.load_unload import ModelLoader
 from gpu_host.local.loaded_models import LoadedModels
 from gpu_host.local.orders import Order, Run, Verdicts, error_of, interrupted
-from gpu_host.local.process_owner import Notification, ProcessOwner
+from gpu_host.local.process import Notification, ProcessOwner
 from gpus.errors import DoesNotFit, GpuBusy, GpuError, ProcessDied, ServerFailed
 
 SPARE_BYTES = 1024 * 1024

@@ -36,7 +36,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         checks["migrations"] = _migrations(ports.readiness)
     ready = all(check["ok"] for check in checks.values())
     checks["redis"] = _redis(ports, read_fleets=ready)
-    tick = sweep_ages().get(TICK) if ready else None
+    tick = sweep_ages(ports.clock.now()).get(TICK) if ready else None
     whole = ready and checks["redis"]["ok"]
     body = {
         "status": "ready" if whole else "degraded" if ready else "not ready",

@@ -17,7 +17,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import override_settings
 
-from admin_ui.pages.flower_address import FLOWER_PREFIX
+from admin_ui import FLOWER_PREFIX
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.support.ports import free_port

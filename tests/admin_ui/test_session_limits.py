@@ -146,7 +146,7 @@ print([Client().get("/livez", secure=secure).get("Strict-Transport-Security") fo
 def test_the_admin_on_a_path_of_its_own() -> None:
     code = """
 from django.urls import reverse
-from admin_ui.pages.flower_address import FLOWER_PREFIX
+from admin_ui import FLOWER_PREFIX
 print([reverse("admin:login"), reverse("dashboard:fleet"), reverse("flower"), FLOWER_PREFIX,
        Client().get("/admin/login/").status_code])"""
     told = run_with(code, DISPATCHER_ADMIN_PATH="desk/7f3a")

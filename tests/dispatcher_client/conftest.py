@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher_client import Client, patience
+from dispatcher_client import Client, transport
 
 from .scripted import Scripted
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(transport, "FIRST_PAUSE_SECONDS", 0.01)
 
 
 @pytest.fixture

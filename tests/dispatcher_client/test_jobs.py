@@ -72,7 +72,7 @@ def test_a_poll_that_is_never_answered_is_repeated(
     server: Scripted, client: Client, over: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dispatcher_client.client._POLL_MARGIN_SECONDS", 0.2)
-    monkeypatch.setattr("dispatcher_client.waiting.LONGEST_POLL_SECONDS", 0.2)
+    monkeypatch.setattr("dispatcher_client.job.LONGEST_POLL_SECONDS", 0.2)
     server.status = "completed"
     server.will(lambda handler, asked: over.wait(30) and None)
     began = time.monotonic()

@@ -21,7 +21,7 @@ from dispatcher_client import (
     Unavailable,
 )
 from dispatcher_client.errors import read_problem
-from dispatcher_client.patience import pause_seconds
+from dispatcher_client.transport import pause_seconds
 
 from .scripted import (
     Act,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
-from dispatcher_project.cli.settings_page import PATH, settings_page
+from dispatcher_project.cli.write_docs import DOCS, settings_page
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.supervisor.data_folder import ROOT
 
@@ -13,7 +13,7 @@ _READ = re.compile(r'env\.\w+\(\s*"([A-Z_]+)"')
 
 
 def test_the_page_is_current() -> None:
-    assert PATH.read_text() == settings_page(), "run `python3 manage.py write_docs`"
+    assert (DOCS / "settings.md").read_text() == settings_page(), "run `python3 manage.py write_docs`"
 
 
 def test_each_setting_has_a_meaning() -> None:

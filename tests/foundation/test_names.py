@@ -7,7 +7,7 @@ import argparse
 import pytest
 from django.core.exceptions import ValidationError
 
-from dispatcher_project.management.commands._arguments import name
+from dispatcher_project.cli.arguments import name
 from foundation.names import validate_name
 from jobs.models import Tenant
 from jobs.operations.tenants import create_tenant

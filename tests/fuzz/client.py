@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from dispatcher_client.errors import NoAnswer, Problem, read_problem
 from dispatcher_client.job import read_job
-from dispatcher_client.patience import pause_after
 from dispatcher_client.spool import Entry, Flushed, Spool
 from dispatcher_client.stream import Event, Follower
-from dispatcher_client.transport import Answer, Http
+from dispatcher_client.transport import Answer, Http, pause_after
 
 from .gpu_servers import HEADERS, texts_of
 from .parser import Parser, objects

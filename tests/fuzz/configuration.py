@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from hypothesis import strategies as st
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings, read_settings
-from dispatcher_project.supply.lock_file import read_pins
+from dispatcher_project.supply.lock import read_pins
 from dispatcher_project.supply.secrets import find
 from gpu_host.handlers.errors import ContractError
 from gpu_host.llm_servers.declared import read_file

@@ -19,12 +19,12 @@ from redis import RedisCluster
 import jobs.ports
 from dispatcher_project.celery import app
 from dispatcher_project.cli.command import about_database
-from dispatcher_project.cli.doctor import fleet, parts, processes, stuck
+from dispatcher_project.cli.doctor import fleet, parts, stuck
 from dispatcher_project.cli.doctor.finding import Check, Finding, Level, View
-from dispatcher_project.cli.texts import plain
+from dispatcher_project.cli.screen import plain
 from gpus.leasing.connect import connect
 
-WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk, processes.metrics)
+WITHOUT_DATABASE: tuple[Check, ...] = (parts.redis, parts.disk, parts.metrics)
 CHECKS: tuple[Check, ...] = (
     parts.database,
     parts.secrets,
@@ -32,9 +32,9 @@ CHECKS: tuple[Check, ...] = (
     parts.layouts,
     parts.index,
     parts.clocks,
-    processes.web,
-    processes.beat,
-    processes.workers,
+    parts.web,
+    parts.beat,
+    parts.workers,
     fleet.models,
     fleet.runners,
     fleet.schemas,

@@ -9,7 +9,7 @@ from typing import cast
 from django.db.models import Count, Exists, OuterRef, Q
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
-from dispatcher_project.cli.texts import age, plain
+from dispatcher_project.cli.screen import age, plain
 from foundation.foreign_schema import Schema, SchemaRefused, compiled
 from foundation.texts import counted
 from gpus.health.circuits import all_circuits

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
-from dispatcher_project.cli.texts import age, plain
+from dispatcher_project.cli.screen import age, plain
 from gpus.errors import LeasingUnavailable
 from jobs.callbacks.pick import delivery_report, open_circuits
 from jobs.domain.states import JobState

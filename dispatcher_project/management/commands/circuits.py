@@ -7,8 +7,7 @@ from django.core.management.base import CommandError, CommandParser
 
 import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.screen import line, table
-from dispatcher_project.cli.texts import age
+from dispatcher_project.cli.screen import age, line, table
 from gpus.health.circuits import Struck, all_circuits, reset_circuit
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.registry.audit import cli_actor
@@ -35,7 +34,8 @@ class Command(TerminalCommand):
                 raise CommandError(
                     "give what to reset: `circuits reset server NAME` or `circuits reset model NAME`"
                 )
-            return self._reset(CircuitKind(kind), name)
+            self._reset(CircuitKind(kind), name)
+            return None
         if kind:
             raise CommandError("a kind and a name go with reset; `circuits` lists them all")
         found = all_circuits(jobs.ports.production_ports().leases)
@@ -50,17 +50,15 @@ class Command(TerminalCommand):
             self.print(f"pool {pool} is unknown: its Redis does not answer")
         return None
 
-    def _reset(self, kind: CircuitKind, name: str) -> int | None:
+    def _reset(self, kind: CircuitKind, name: str) -> None:
         ports = jobs.ports.production_ports()
         done = reset_circuit(kind, name, by=cli_actor(), leases=ports.leases)
         ports.send_wakes(done.wakes)
-        if self.as_json:
-            self.print_json({"kind": kind.value, "name": name, "changed": done.changed})
-        elif done.changed:
-            self.print(f"the circuit of {kind.value} {name} is closed")
-        else:
-            self.print(f"{kind.value} {name} has no failure counted: nothing changed")
-        return None
+        closed = f"the circuit of {kind.value} {name} is closed"
+        unchanged = f"{kind.value} {name} has no failure counted: nothing changed"
+        self.report(
+            {"kind": kind.value, "name": name, "changed": done.changed}, closed if done.changed else unchanged
+        )
 
 
 _COLOURS = {CircuitState.OPEN: "red", CircuitState.HALF_OPEN: "yellow"}

@@ -55,14 +55,11 @@ class Command(TerminalCommand):
                 expires_at=_in_days(options["expires_days"]),
                 by=cli_actor(),
             )
-        if self.as_json:
-            self.print_json(
-                {"tenant": tenant.name, "prefix": key.prefix, "key": plaintext, "webhook_secret": secret}
-            )
-            return None
-        if secret is not None:
-            self.print(f"webhook secret: {secret}")
-        self.print(f"api key: {plaintext}")
+        self.report(
+            {"tenant": tenant.name, "prefix": key.prefix, "key": plaintext, "webhook_secret": secret},
+            *([] if secret is None else [f"webhook secret: {secret}"]),
+            f"api key: {plaintext}",
+        )
         return None
 
 

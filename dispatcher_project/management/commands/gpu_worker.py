@@ -7,9 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from dispatcher_project.cli.arguments import positive
-
-from ._arguments import add_health_port, name, names
+from dispatcher_project.cli.arguments import add_health_port, name, names, positive
 
 
 class Command(BaseCommand):

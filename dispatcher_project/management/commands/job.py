@@ -1,23 +1,37 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from admin_ui.pages.job_timeline import Lane, Timeline, timeline
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.job_text import (
-    event_document,
-    event_lines,
-    job_document,
-    job_parts,
-    latest_events,
-)
+from dispatcher_project.cli.screen import age, line, plain, table
+from foundation.texts import counted
 from jobs import ports
+from jobs.api.jobs import explanation_json
+from jobs.api.representations import job_json
 from jobs.domain.states import JobState, is_final
-from jobs.models import Event, Job
+from jobs.models import Attempt, Event, Job
+from jobs.operations.explain_job import explain_job
+from jobs.transitions import WAITING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
 
 LOOK_SECONDS = 0.5
+MOST_LANES, MOST_EVENTS, MOST_REASONS = 20, 200, 3
+_LANE = 40
+_BARS = {"queued": ("·", "dim"), "pause": ("-", "yellow"), "sent": ("█", "green"), "polling": ("▓", "cyan")}
+STATE_COLOURS = {
+    "queued": "blue", "running": "green", "retrying": "yellow", "cancelling": "yellow", "completed": "green",
+    "failed": "red", "cancelled": "dim", "scheduled": "dim",
+}  # fmt: skip
 
 
 class Command(TerminalCommand):
@@ -64,3 +78,127 @@ def _find(job_id: str) -> Job:
     if job is None:
         raise CommandError(f"there is no job {job_id}: never submitted here, or removed after its retention")
     return job
+
+
+def job_document(job: Job) -> dict[str, Any]:
+    """As clients read it, with its events and, while it waits, why."""
+    why = {"why": explanation_json(explain_job(job, ports.production_ports()))} if is_waiting(job) else {}
+    return (
+        job_json(job, in_full=True)
+        | why
+        | {"events": [event_document(event) for event in latest_events(job.id)]}
+    )
+
+
+def event_document(event: Event) -> dict[str, Any]:
+    return {"seq": event.seq, "at": event.at, "type": event.type, "data": event.data}
+
+
+def latest_events(job_id: str, after: int = 0) -> list[Event]:
+    """At most MOST_EVENTS, in their order."""
+    rows = Event.objects.filter(job_id=job_id, seq__gt=after).order_by("-seq")
+    return list(rows[:MOST_EVENTS])[::-1]
+
+
+def job_parts(job: Job, *, now: datetime) -> list[RenderableType]:
+    attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
+    events = latest_events(job.id)
+    course = timeline(attempts, events, now=now)
+    lanes: list[RenderableType] = [_lanes(course), _legend(course), ""] if course.lanes else []
+    return [*_head(job, now), *why_lines(job), "", *lanes, *event_lines(events)]
+
+
+def event_lines(events: Sequence[Event], before: datetime | None = None) -> list[Text]:
+    """before: when the event before the first one was."""
+    lines = []
+    for event in events:
+        since = f"+{age((event.at - before).total_seconds())}" if before else ""
+        data = " ".join(f"{key}={plain(value)}" for key, value in sorted(event.data.items()))
+        at = f"{event.at:%H:%M:%S.%f}"[:-3]
+        lines.append(line((at, "dim"), f"  {since:>10}  {event.type:<12} {data}".rstrip()))
+        before = event.at
+    return lines
+
+
+def is_waiting(job: Job) -> bool:
+    return job.state in WAITING
+
+
+def why_lines(job: Job) -> list[Text]:
+    """Why it waits, most binding reason first; nothing for a job that does not wait."""
+    if not is_waiting(job):
+        return []
+    found = explain_job(job, ports.production_ports())
+    lines = [
+        line((reason.code, "yellow"), f": {reason.message} ", (reason.change, "dim"), wraps=True)
+        for reason in found.reasons[:MOST_REASONS]
+    ]
+    if found.starts is not None:
+        half, most = age(found.starts.p50_seconds), age(found.starts.p90_seconds)
+        lines.append(line(f"starts in about {half}, nine in ten such jobs within {most}", wraps=True))
+    return lines
+
+
+def _head(job: Job, now: datetime) -> list[Text]:
+    waited, ran = _waited_and_ran(job, now)
+    facts = (
+        f"accepted {job.created_at:%Y-%m-%d %H:%M:%S} UTC, "
+        + (f"round {job.round}: " if job.round > 1 else "")
+        + f"waited {age(waited)}"
+        + (f", ran {age(ran)}" if job.started_at else "")
+        + (f", {counted(job.tries, 'try', 'tries')} used" if job.tries else "")
+    )
+    lines = [
+        line(
+            (job.id, "bold"),
+            "  ",
+            (job.state, f"bold {STATE_COLOURS.get(job.state, '')}"),
+            f"  {job.model}  of {job.tenant.name}  priority {job.priority}",
+            wraps=True,
+        ),
+        line(facts, wraps=True),
+    ]
+    if job.error_code:
+        lines.append(line((f"{job.error_code}: {plain(job.error_message)}", "red"), wraps=True))
+    if job.cancel_requested_at and not job.finished_at:
+        text = "cancel requested: the job ends once its GPU is proven free"
+        lines.append(line((text, "yellow"), wraps=True))
+    return lines
+
+
+def _waited_and_ran(job: Job, now: datetime) -> tuple[float, float]:
+    """Seconds of its round. All that is no run is a wait: the pauses between two tries too."""
+    retried_at = datetime.fromtimestamp(job.place_us / 1e6, UTC)  # a new round's place in the line
+    begin = retried_at if job.round > 1 else job.created_at
+    runs = list(job.attempts.filter(round=job.round).values_list("started_at", "finished_at"))
+    ran = sum(((finished_at or now) - started_at).total_seconds() for started_at, finished_at in runs)
+    over = job.finished_at or now
+    if job.state == JobState.CANCELLING:  # it neither waits nor runs
+        over = max((finished_at or now for _, finished_at in runs), default=now)
+    return max(0.0, (over - begin).total_seconds() - ran), ran
+
+
+def _lanes(course: Timeline) -> Table:
+    heads = ("try", "slot", "", "took", "ended")
+    return table(heads, [_row(lane) for lane in course.lanes], gives_way=("ended",))
+
+
+def _legend(course: Timeline) -> Text:
+    marks = [part for name, mark in _BARS.items() for part in (mark, f" {name}  ")]
+    return line(*marks, "waiting at a smaller scale" if course.is_squeezed else "")
+
+
+def _row(lane: Lane) -> tuple[str | Text, ...]:
+    attempt = lane.attempt
+    track: list[str | tuple[str, str]] = [" "] * _LANE
+    for bar in lane.bars:
+        first = min(int(bar.left / 100 * _LANE), _LANE - 1)
+        last = max(first + 1, round((bar.left + bar.width) / 100 * _LANE))
+        for place in range(first, min(last, _LANE)):
+            track[place] = _BARS[bar.kind]
+    took = age(sum(bar.seconds for bar in lane.bars if bar.kind in ("sent", "polling")) if attempt else None)
+    if attempt is None:
+        return "", "", line(*track), took, ""
+    ended = "" if lane.is_live else attempt.error_code or attempt.state
+    why = f" {attempt.error_message}" if attempt.error_message else ""
+    return str(attempt.number), f"{attempt.server}/{attempt.slot}", line(*track), took, f"{ended}{why}"

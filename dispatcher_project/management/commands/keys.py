@@ -42,11 +42,11 @@ class Command(TerminalCommand):
             self.confirm(f"revoke key {key.prefix} ({key.name}) of {key.tenant}?", options)
             revoked = revoke_key(key, by=cli_actor())
             text = f"{key.prefix} revoked" if revoked else f"{key.prefix} is revoked already: nothing changed"
-            self._report({"prefix": key.prefix, "revoked": True}, text)
+            self.report({"prefix": key.prefix, "revoked": True}, text)
             return None
         hours = options["overlap_hours"]
         new, plaintext = rotate_key(key, overlap_seconds=hours * 3600.0, by=cli_actor())
-        self._report(
+        self.report(
             {"prefix": new.prefix, "key": plaintext, "replaces": key.prefix, "overlap_hours": hours},
             f"api key: {plaintext}",
             f"{key.prefix} works for {hours} more hours at most",
@@ -58,17 +58,10 @@ class Command(TerminalCommand):
         rows = rows.filter(tenant__name=tenant) if tenant else rows
         if self.as_json:
             self.print_json([_document(row) for row in rows])
-            return
-        if rows:
+        elif rows:
             self.show(table(_HEAD, [_cells(row) for row in rows]))
         else:
             self.print("no keys: `python3 manage.py create_key --tenant NAME` makes one")
-
-    def _report(self, document: dict[str, Any], *lines: str) -> None:
-        if self.as_json:
-            self.print_json(document)
-        else:
-            self.print(*lines)
 
 
 def _document(row: ApiKey) -> dict[str, Any]:

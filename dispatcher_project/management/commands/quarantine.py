@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils import timezone
 
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.screen import line, table
-from dispatcher_project.cli.texts import age
+from dispatcher_project.cli.screen import age, line, table
 from gpus.models import QuarantinedSlot
 from gpus.registry.quarantine import open_quarantines, quarantine_json
 

@@ -7,10 +7,8 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from dispatcher_project.cli.arguments import positive
+from dispatcher_project.cli.arguments import add_health_port, names, positive
 from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE
-
-from ._arguments import add_health_port, names
 
 _QUEUES = (SWEEPS_QUEUE, CALLBACKS_QUEUE)
 

@@ -1,20 +1,28 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from dispatcher_client.submit_options import SubmitOptions, add_submit_options
-from dispatcher_project.cli.command import TerminalCommand, positive_seconds
-from dispatcher_project.cli.submitting import read_payload, submit, wait_for_end
-from dispatcher_project.cli.tenants import tenant_named
-from dispatcher_project.cli.texts import plain
+from dispatcher_project.cli.command import TerminalCommand, positive_seconds, tenant_named
+from dispatcher_project.cli.screen import plain
+from foundation.http_api.json_body import read_json
+from foundation.http_api.problems import Problem
+from jobs import ports
 from jobs.api.representations import starts_json
 from jobs.domain.states import JobState, is_final
-from jobs.submission.request import Submitted
+from jobs.models import Job, Tenant
+from jobs.submission.request import Submitted, read_item
+from jobs.submission.submit import submit_job
 
 FAILED, STILL_GOING = 1, 3
+_LOOK_FIRST_SECONDS, _LOOK_CAP_SECONDS = 0.1, 1.0
 
 
 class Command(TerminalCommand):
@@ -58,12 +66,54 @@ class Command(TerminalCommand):
         job = submitted.job
         told = {"job_id": job.id, "outcome": submitted.outcome.value, "position": submitted.position,
                 "starts_in": starts_json(submitted.starts), "replayed": submitted.replayed}  # fmt: skip
-        if self.as_json:
-            self.print_json(told)
-            return
         where = f", position {submitted.position}" if submitted.position else ""
         again = " (submitted before under this key)" if submitted.replayed else ""
-        self.print(f"{job.id} {submitted.outcome.value}{where}{again}")
+        self.report(told, f"{job.id} {submitted.outcome.value}{where}{again}")
 
     def _speaks_unicode(self) -> bool:
         return "utf" in str(getattr(self.stdout, "encoding", "") or "utf-8").lower()
+
+
+def read_payload(text: str) -> Any:
+    """JSON as it stands, ``-`` for stdin, ``@file`` for a file's. Raises CommandError."""
+    try:
+        if text == "-":
+            raw = sys.stdin.buffer.read()
+        elif text.startswith("@"):
+            raw = Path(text[1:]).read_bytes()
+        else:
+            raw = os.fsencode(text)
+    except OSError as error:
+        raise CommandError(f"cannot read the payload: {error}") from None
+    try:
+        return read_json(raw)
+    except Problem as problem:
+        raise CommandError(f"the payload: {_problem_text(problem)}") from None
+
+
+def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
+    """body: as of POST /queue/submit; None means not given. Raises CommandError and Refused."""
+    given = {name: value for name, value in body.items() if value is not None}
+    try:
+        request = read_item(given)
+    except Problem as problem:
+        raise CommandError(_problem_text(problem)) from None
+    return submit_job(request, tenant=tenant, ports=ports.production_ports())
+
+
+def wait_for_end(job_id: str, seconds: float | None) -> Job:
+    """The job once it is over, or as it stands when the time is. Its row is asked, first often, then each
+    second: what the database says is true, whatever Redis does."""
+    until = None if seconds is None else time.monotonic() + seconds
+    pause = _LOOK_FIRST_SECONDS
+    while True:
+        job = Job.objects.defer("payload").get(id=job_id)
+        if is_final(JobState(job.state)) or (until is not None and time.monotonic() >= until):
+            return job
+        time.sleep(pause)
+        pause = min(pause * 1.5, _LOOK_CAP_SECONDS)
+
+
+def _problem_text(problem: Problem) -> str:
+    details = [f"{error.pointer[1:]}: {error.detail}" for error in problem.errors]
+    return plain("; ".join(details) or problem.detail)

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
+import contextlib
+import os
+import select
 import shutil
-from typing import TYPE_CHECKING, Any
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TextIO
 
 from django.core.management.base import CommandParser
 from django.db import DatabaseError, InterfaceError, connection
 
 from dispatcher_project.cli.command import TerminalCommand, about_database, positive_seconds
-from dispatcher_project.cli.live import show_live
-from dispatcher_project.cli.overview import overview
-from dispatcher_project.cli.overview_text import overview_screen
-from dispatcher_project.cli.screen import line
+from dispatcher_project.cli.overview import overview, overview_screen
+from dispatcher_project.cli.screen import console, line
 from jobs import ports
 
 if TYPE_CHECKING:
@@ -44,3 +50,50 @@ class Command(TerminalCommand):
         except (DatabaseError, InterfaceError) as error:
             connection.close_if_unusable_or_obsolete()
             return line((f"{about_database(error)}. Trying again; q ends.", "red"), wraps=True)
+
+
+def show_live(
+    draw: Callable[[int, int], RenderableType],
+    *,
+    every_seconds: float,
+    coloured: bool,
+    out: TextIO | None = None,
+    keys: int | None = None,
+) -> None:
+    """draw: gets the terminal's columns and rows. keys: a file descriptor to read keys from, by default
+    of stdin, where that is a terminal."""
+    from rich.live import Live
+
+    if keys is None and sys.stdin.isatty():
+        keys = sys.stdin.fileno()
+    printer = console(out or sys.stdout, coloured=coloured)
+    with Live(console=printer, screen=True, auto_refresh=False) as live, _single_keys(keys):
+        while True:
+            live.update(draw(printer.width, printer.height), refresh=True)
+            if _quit_within(every_seconds, keys):
+                return
+
+
+@contextlib.contextmanager
+def _single_keys(keys: int | None) -> Iterator[None]:
+    """Keys arrive one by one, unechoed; Ctrl-C stays what it is."""
+    if keys is None or not os.isatty(keys):
+        yield
+        return
+    before = termios.tcgetattr(keys)
+    try:
+        tty.setcbreak(keys)
+        yield
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+
+def _quit_within(seconds: float, keys: int | None) -> bool:
+    """Wait, and return True as soon as q is pressed. Any other key redraws at once."""
+    if keys is None:
+        time.sleep(seconds)
+        return False
+    if not select.select([keys], [], [], seconds)[0]:
+        return False
+    pressed = os.read(keys, 64)
+    return not pressed or b"q" in pressed.lower() or pressed == b"\x1b"

@@ -22,11 +22,6 @@ class Command(TerminalCommand):
         if address is not None and not is_address(address):
             raise CommandError(f"{address!r} is not an IP address")
         count = unlock(address, by=cli_actor())
-        if self.as_json:
-            self.print_json({"forgotten": count})
-        elif count:
-            accounts = counted(count, "account")
-            self.print(f"failed sign-ins of {accounts} forgotten{f' from {address}' if address else ''}")
-        else:
-            self.print(f"no failed sign-ins{f' from {address}' if address else ''}")
+        said = f"failed sign-ins of {counted(count, 'account')} forgotten" if count else "no failed sign-ins"
+        self.report({"forgotten": count}, f"{said} from {address}" if address else said)
         return None

@@ -3,8 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dispatcher_project.cli.command import TerminalCommand
-from dispatcher_project.cli.screen import line, table
-from dispatcher_project.cli.texts import age
+from dispatcher_project.cli.screen import age, line, table
 from foundation.texts import counted
 from jobs.api.stats import worker_json
 from jobs.reports.fleet import WorkerRow, workers

@@ -23,7 +23,7 @@ import pytest
 from flower.urls import handlers
 from tornado.options import options
 
-from admin_ui.pages.flower_address import FLOWER_PREFIX
+from admin_ui import FLOWER_PREFIX
 from dispatcher_project.celery_transport import flower_server
 from dispatcher_project.celery_transport.flower_server import BoundedHTTPServer
 from dispatcher_project.supervisor.data_folder import ROOT

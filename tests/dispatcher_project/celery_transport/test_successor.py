@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dispatcher_project.celery_transport.successor import PIPE_VARIABLE, Predecessor, start_successor
+from dispatcher_project.celery_transport.ordered_stop import PIPE_VARIABLE, Predecessor, start_successor
 from dispatcher_project.supervisor.notify import NotifySocket
 
 READY = f"import os; os.write(int(os.environ['{PIPE_VARIABLE}']), b'r')"

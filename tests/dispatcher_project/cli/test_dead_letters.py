@@ -9,7 +9,7 @@ import pytest
 from django.core.serializers.json import DjangoJSONEncoder
 from rest_framework.test import APIRequestFactory
 
-from dispatcher_project.cli import dead_letters
+from dispatcher_project.management.commands import dlq as dead_letters
 from gpus.api.permissions import IsOperator
 from gpus.models import AuditEntry
 from jobs.api.job_control import DeadLetterGroups

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dispatcher_project.cli.live import show_live
+from dispatcher_project.management.commands.top import show_live
 from tests.dispatcher_project.cli.conftest import Screen
 
 

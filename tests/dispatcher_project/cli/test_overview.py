@@ -10,8 +10,7 @@ import pytest
 from django.db import OperationalError, connection
 from rich.console import RenderableType
 
-from dispatcher_project.cli.overview import overview
-from dispatcher_project.cli.overview_text import overview_screen
+from dispatcher_project.cli.overview import overview, overview_screen
 from dispatcher_project.cli.screen import text_of
 from dispatcher_project.management.commands import top
 from gpus.models import Pause, QuarantinedSlot, Server

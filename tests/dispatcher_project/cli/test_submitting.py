@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dispatcher_project.cli import submitting
+from dispatcher_project.management.commands import submit as submitting
 from jobs.domain.states import JobState
 from jobs.models import Job, Tenant
 from jobs.transitions import end_waiting

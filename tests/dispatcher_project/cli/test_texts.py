@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher_project.cli.texts import age, harmless, plain
+from dispatcher_project.cli.screen import age, harmless, plain
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ import json, os, sys
 from pathlib import Path
 from dispatcher_project.supervisor.guard import MARKER_VARIABLE
 from dispatcher_project.supervisor.loop import StartFailed, Supervisor
-from dispatcher_project.supervisor.spec import ChildSpec, Plan
-from dispatcher_project.supervisor.terminal import Terminal
+from dispatcher_project.supervisor.child import ChildSpec, Plan
+from dispatcher_project.supervisor.output import Terminal
 
 folder = Path(sys.argv[1])
 wanted = json.loads((folder / "plan.json").read_text())

@@ -161,6 +161,23 @@ def test_an_installer_takes_the_chosen_extras_packages_and_no_others() -> None:
     assert taken("dev", "supply") == ["a", "b", "c"]
 
 
+@pytest.mark.parametrize("are_in_each_others_way", [False, True])
+def test_one_pip_per_core_installs_its_part_and_one_installs_all_where_that_fails(
+    project: Path, monkeypatch: pytest.MonkeyPatch, are_in_each_others_way: bool
+) -> None:
+    told, pip = project / "told", project / "pip"
+    fails = f"[ $(wc -l < {told}) -lt 3 ] && exit 1" if are_in_each_others_way else ""
+    pip.write_text(f"#!/bin/sh\necho $(grep -o '^[a-z]==' $6) >> {told}\n{fails}\nexit 0\n")
+    pip.chmod(0o755)
+    monkeypatch.setattr(bootstrap, "_installer", lambda python: [str(pip)])
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    (project / ".venv" / "dispatcher-stamp.json").unlink()
+    bootstrap.environment_python(root=project)
+    parts = told.read_text().splitlines()
+    assert sorted(parts[:2]) == ["a== c==", "b=="]
+    assert parts[2:] == (["a== b== c=="] if are_in_each_others_way else [])
+
+
 PIP_SAYS = """\
 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package
 versions, please update the hashes. Otherwise, examine the package contents carefully; someone may have

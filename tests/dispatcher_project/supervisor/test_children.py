@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from dispatcher_project.supervisor.child import ChildSpec, Plan
 from dispatcher_project.supervisor.children import (
     Local,
     Ports,
@@ -14,7 +15,6 @@ from dispatcher_project.supervisor.children import (
     url,
 )
 from dispatcher_project.supervisor.data_folder import DataFolder
-from dispatcher_project.supervisor.spec import ChildSpec, Plan
 
 REFUSED = "DISPATCHER_CALLBACK_REFUSED_ORIGINS"
 

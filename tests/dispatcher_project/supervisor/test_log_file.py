@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.supervisor.log_file import LogFile
+from dispatcher_project.supervisor.output import LogFile
 
 
 def test_the_files_stay_within_their_bound(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from dispatcher_project.supervisor.terminal import Terminal
+from dispatcher_project.supervisor.output import Terminal
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ import re
 import pytest
 
 from dispatcher_project.supervisor.bootstrap import ROOT
-from dispatcher_project.supply import licences
-from dispatcher_project.supply.licences import expression_of, is_allowed, read_licences
-from dispatcher_project.supply.lock_file import Pin, read_lock
+from dispatcher_project.supply import sbom
+from dispatcher_project.supply.lock import Pin, read_lock
 from dispatcher_project.supply.main import main
+from dispatcher_project.supply.sbom import expression_of, is_allowed, read_licences
 
 
 def test_every_package_of_the_lock_has_an_allowed_licence() -> None:
@@ -61,7 +61,7 @@ def test_the_command_fails_for_a_licence_that_is_not_allowed(
 ) -> None:
     assert main(["licences"]) == 0
     assert "django 5.2" in capsys.readouterr().out
-    monkeypatch.setattr(licences, "_installed", lambda name: "AGPL-3.0-only" if name == "django" else "MIT")
+    monkeypatch.setattr(sbom, "_installed", lambda name: "AGPL-3.0-only" if name == "django" else "MIT")
     assert main(["licences"]) == 1
     assert re.search(r"AGPL-3.0-only +NOT ALLOWED", capsys.readouterr().out)
 

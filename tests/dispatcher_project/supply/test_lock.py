@@ -13,8 +13,15 @@ from packaging.utils import canonicalize_name
 
 from dispatcher_project.supervisor.bootstrap import ROOT
 from dispatcher_project.supply import lock
-from dispatcher_project.supply.lock_file import ENVIRONMENTS, PLATFORMS, Pin, read_lock, read_pins
-from dispatcher_project.supply.project import dependencies, extras
+from dispatcher_project.supply.lock import (
+    ENVIRONMENTS,
+    PLATFORMS,
+    Pin,
+    dependencies,
+    extras_of,
+    read_lock,
+    read_pins,
+)
 
 PINS = read_lock(ROOT / "constraints.txt")
 REFRESH = "run `python3 manage.py supply lock`"
@@ -48,7 +55,7 @@ def names_of(*extras: str) -> set[str]:
 
 
 def test_the_lock_pins_everything_that_any_supported_python_needs() -> None:
-    names = names_of(*extras(ROOT))
+    names = names_of(*extras_of(ROOT))
     assert names - set(PINS) == set(), REFRESH
     assert set(PINS) - names == set(), f"pinned, but not needed any more: {REFRESH}"
 
@@ -56,7 +63,7 @@ def test_the_lock_pins_everything_that_any_supported_python_needs() -> None:
 def test_each_package_is_installed_with_those_extras_that_need_it() -> None:
     always = names_of()
     assert {name for name, pin in PINS.items() if not pin.extras} == always, REFRESH
-    for extra in extras(ROOT):
+    for extra in extras_of(ROOT):
         assert {name for name, pin in PINS.items() if extra in pin.extras} == names_of(extra) - always, (
             REFRESH
         )

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("cyclonedx", reason="the extra `supply` is not installed")
 
 from dispatcher_project.supervisor.bootstrap import ROOT
-from dispatcher_project.supply.lock_file import read_lock
+from dispatcher_project.supply.lock import read_lock
 from dispatcher_project.supply.main import main
 from dispatcher_project.supply.sbom import make_sbom
 

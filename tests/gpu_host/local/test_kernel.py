@@ -10,7 +10,7 @@ import pytest
 
 from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.process_owner import Overdue
+from gpu_host.local.process import Overdue
 from gpus.errors import GpuBusy
 from gpus.runners.base import Abort
 from tests.gpu_host.local.conftest import MODELS, Bench, Going

@@ -22,7 +22,7 @@ def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Processes that stay whatever is done."""
     pids: list[int] = []
     monkeypatch.setattr(process, "members", lambda session: pids)
-    monkeypatch.setattr("gpu_host.local.process_owner.STUCK_SECONDS", 0.2)
+    monkeypatch.setattr("gpu_host.local.process.STUCK_SECONDS", 0.2)
     return pids
 
 
