@@ -1,4 +1,4 @@
-"""Database, migrations, stored secrets, Redis, clocks, disk; beat, sweeps, a worker for each queue with work."""
+"""Database, migrations, secrets, Redis, clocks, disk; beat, sweeps, a worker for each queue with work."""
 
 from __future__ import annotations
 
