@@ -40,6 +40,8 @@ class DispatcherSettings:
     """Of a GPU worker: how many runs it has in hand at once."""
     max_payload_bytes: int = 1_000_000
     """Of a job's payload; a longer one gets 413."""
+    max_batch_bytes: int = 8 * 1024 * 1024
+    """Of the body of a batch, whose jobs are stored in one transaction; a longer one gets 413."""
     schema_bytes: int = 64 * 1024
     """Of a model's `payload_schema`, as JSON."""
     schema_depth: int = 64

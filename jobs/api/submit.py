@@ -39,7 +39,6 @@ from jobs.submission.request import (
 from jobs.submission.request import Submit as SubmitBody
 from jobs.submission.submit import BatchKey, submit_batch, submit_job
 
-_MAX_BATCH_BYTES = 32 * 1024 * 1024
 ADMISSION_KEY = "dispatcher.admission"
 """In a request's ASGI scope: its tokens were taken already (`dispatcher_project.web.submit_batcher`)."""
 ENVELOPE_BYTES = 64 * 1024
@@ -104,7 +103,8 @@ class Submit(PacedView):
 
 
 class SubmitBatch(PacedView):
-    max_body_bytes = _MAX_BATCH_BYTES
+    def max_body_bytes(self) -> int:
+        return int(settings.DISPATCHER.max_batch_bytes)
 
     @described(
         "submit_batch",

@@ -16,7 +16,6 @@ import requests
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.web.protocol import WebLimits
-from jobs.api.submit import _MAX_BATCH_BYTES
 from jobs.events.stream import KEEP_ALIVE_SECONDS
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.servers.serving import Served, serving
@@ -123,7 +122,7 @@ def test_a_late_head_or_body_ends_at_the_proxy(before_mirror: Proxy, mirrored: S
 
 @needs_nginx
 def test_the_web_gets_bodies_of_its_own_size_and_no_longer_ones(before_mirror: Proxy) -> None:
-    most = b" " * _MAX_BATCH_BYTES
+    most = b" " * DEFAULTS.max_push_bytes
     options: dict[str, Any] = {"verify": str(before_mirror.certificate), "timeout": 120}
     assert requests.post(before_mirror.url, data=most, **options).json()["length"] == len(most)
     with before_mirror.connect() as long:
@@ -158,7 +157,7 @@ def test_its_times_and_sizes_go_with_those_of_the_web() -> None:
     assert value("client_header_timeout") == DEFAULTS.web_head_seconds
     assert value("client_body_timeout") == DEFAULTS.upload_idle_seconds
     assert value("send_timeout") == DEFAULTS.web_read_seconds
-    assert value("client_max_body_size") == _MAX_BATCH_BYTES == DEFAULTS.max_push_bytes
+    assert value("client_max_body_size") == DEFAULTS.max_push_bytes >= DEFAULTS.max_batch_bytes
     assert value("proxy_read_timeout") > DEFAULTS.max_wait_seconds + DEFAULTS.answer_seconds
     assert value("proxy_read_timeout") > KEEP_ALIVE_SECONDS
     (upstream,) = re.findall(r"upstream dispatcher \{(.*?)\n\}", text, re.DOTALL)

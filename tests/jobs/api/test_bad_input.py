@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from .conftest import Account
 pytestmark = pytest.mark.sqlite_only
 
 SUBMIT = "/api/v1/queue/submit"
+BATCH = "/api/v1/queue/submit-batch"
 JOB: dict[str, Any] = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 FIELDS = ("type", "title", "status", "detail", "code", "retryable")
 
@@ -169,6 +171,15 @@ def test_a_body_may_not_have_more_lists_than_memory_has_room_for(acme: Account, 
 def test_two_megabytes_are_too_many(acme: Account, zimg: ModelConfig) -> None:
     answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": "y" * 2_000_000}}, format="json")
     problem(answer, 413, "payload_too_large")
+
+
+def test_a_batch_may_be_as_long_as_its_setting_says(acme: Account, zimg: ModelConfig, settings: Any) -> None:
+    body = json.dumps({"jobs": [JOB | {"payload": {"x": "y" * 10_000}}] * 3})
+    for most, status in ((len(body), 202), (len(body) - 1, 413)):
+        settings.DISPATCHER = replace(settings.DISPATCHER, max_batch_bytes=most)
+        answer = acme.client.generic("POST", BATCH, body, content_type="application/json")
+        assert answer.status_code == status
+    assert f"up to {len(body) - 1} bytes" in problem(answer, 413, "payload_too_large")["detail"]
 
 
 def test_a_payload_just_over_its_limit_is_named(acme: Account, zimg: ModelConfig) -> None:
