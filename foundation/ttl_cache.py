@@ -71,7 +71,8 @@ class RowCache(TtlCache[Key, Found]):
     def rows_changed(self, **_: object) -> None:
         """Clear before the commit for the transaction that changed a row, and after it for all others."""
         self.clear()
-        transaction.on_commit(self.clear)
+        if transaction.get_connection().in_atomic_block:
+            transaction.on_commit(self.clear)
 
 
 class AdaptiveTtlValue(Generic[Found]):

@@ -241,6 +241,10 @@ ERRORS_BY_CODE: dict[str, type[GpuError]] = {
 }
 
 
+REDIS_AWAY = "Redis does not answer"
+"""As answers, pages and explanations say it."""
+
+
 class LeasingUnavailable(Exception):
     """Redis does not answer, or its index is being rebuilt; nothing is leased meanwhile."""
 

@@ -15,8 +15,8 @@ from rest_framework import exceptions
 
 import jobs.ports
 from foundation.http_api.problems import COME_AGAIN_STATUSES, MEDIA_TYPE, FieldError, Problem
-from gpus.errors import LeasingUnavailable
-from jobs.domain.errors import REDIS_AWAY, Refused
+from gpus.errors import REDIS_AWAY, LeasingUnavailable
+from jobs.domain.errors import Refused
 
 log = structlog.get_logger()
 

@@ -11,10 +11,9 @@ from django.db.migrations.executor import MigrationExecutor
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 import jobs.ports
-from gpus.errors import LayoutNotInUse, LeasingUnavailable
+from gpus.errors import REDIS_AWAY, LayoutNotInUse, LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.registry import queries
-from jobs.domain.errors import REDIS_AWAY
 from jobs.ports import Ports, Readiness
 from jobs.sweeps.base import TICK, sweep_ages
 

@@ -17,9 +17,6 @@ CANCELLED_BY_OPERATOR = "cancelled_by_operator"
 LOST_AT_MOST_ONCE = "lost_at_most_once"
 """The model is marked `at_most_once` and the attempt's end is unknown: running it again is not allowed."""
 
-REDIS_AWAY = "Redis does not answer"
-"""As answers, pages and explanations say it."""
-
 
 class Refused(Exception):
     """The request can't be carried out. Subclasses name their stable code; the message is for people."""

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from foundation.texts import counted
-from jobs.domain.errors import REDIS_AWAY, ModelQueueFull, QuotaExhausted, RateLimited, TenantQueueFull
+from gpus.errors import REDIS_AWAY
+from jobs.domain.errors import ModelQueueFull, QuotaExhausted, RateLimited, TenantQueueFull
 from jobs.domain.states import JobState, is_final
 from jobs.explain.snapshot import Index, Later, Reason, Snapshot
 

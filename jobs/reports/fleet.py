@@ -10,13 +10,13 @@ from datetime import datetime, timedelta
 from django.db.models import DurationField, Exists, ExpressionWrapper, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Now
 
+from gpus.errors import REDIS_AWAY
 from gpus.models import Process, QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.registry import processes, queries
 from gpus.registry.index_sync import LeasesOf
 from gpus.registry.processes import IndexState, read_index_states, silent_after
 from gpus.reports import Cell, CellState, ServerRow, read_fleet
-from jobs.domain.errors import REDIS_AWAY
 from jobs.models import Attempt
 
 SERVERS_PER_PAGE = 100

@@ -6,7 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from copy import copy
 
-from jobs.domain.errors import REDIS_AWAY, Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
+from gpus.errors import REDIS_AWAY
+from jobs.domain.errors import Busy, CapacityUnknown, NoCapacity, Refused, TenantRunningFull
 from jobs.limits.submit_limits import ask_redis, seconds_until_one_ends
 from jobs.ports import Ports
 from jobs.submission.request import SubmitRequest

@@ -21,10 +21,11 @@ from typing import Any, cast
 import structlog
 from django.db import DatabaseError, connection
 
+import jobs.ports
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import TIMEOUT_SECONDS
 from gpus.leasing.contract import Leases
-from jobs.ports import Ports, production_ports
+from jobs.ports import Ports
 from jobs.sweeps.base import TICK, Ran, SweepCount, write_runs
 from jobs.sweeps.registry import Entry, Sweeps
 
@@ -174,7 +175,7 @@ def run_sweep(name: str) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _of_this_process() -> Runner:
-    return Runner(production_ports(), Sweeps().entries)
+    return Runner(jobs.ports.production_ports(), Sweeps().entries)
 
 
 def _as_dict(count: SweepCount) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,14 +84,15 @@ SECRETS_REMEDY = (
 )
 
 
-def stored_secrets() -> tuple[list[str], int]:
-    """Those that this process' secret key does not decrypt, by name, and the number of the others."""
+def stored_secrets(*, servers: bool = True) -> tuple[list[str], int]:
+    """Those that this process' secret key does not decrypt, by name, and the number of the others.
+    servers: also the headers of GPU servers."""
     tenants = Tenant.objects.exclude(webhook_secret_encrypted="").order_by("name")
-    servers = Server.objects.exclude(headers_encrypted="").order_by("name")
-    texts = {
-        "webhook secret": tenants.values_list("name", "webhook_secret_encrypted"),
-        "headers": servers.values_list("name", "headers_encrypted"),
-    }
+    texts: dict[str, Iterable[tuple[str, str]]] = {}
+    texts["webhook secret"] = tenants.values_list("name", "webhook_secret_encrypted")
+    if servers:
+        with_headers = Server.objects.exclude(headers_encrypted="").order_by("name")
+        texts["headers"] = with_headers.values_list("name", "headers_encrypted")
     stored = [(f"{kind} of {name}", text) for kind, rows in texts.items() for name, text in rows]
     unreadable = []
     for name, text in stored:

@@ -12,6 +12,7 @@ from django.db import OperationalError
 from kombu.exceptions import OperationalError as BrokerError
 from redis.exceptions import RedisError
 
+import jobs.ports
 from dispatcher_project.celery import app
 from dispatcher_project.cli.doctor.parts import SECRETS_REMEDY, about_secrets, stored_secrets
 from dispatcher_project.supervisor.children import DEMO_FLEET
@@ -23,7 +24,6 @@ from gpus.registry.audit import cli_actor
 from gpus.registry.registry import register_server
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key, create_tenant
-from jobs.ports import production_ports
 
 _ADMIN = "admin"
 
@@ -77,7 +77,7 @@ def _require_redis_and_broker() -> None:
 def _require_secret_key() -> None:
     """A database that another secret key was used with: callbacks would fail, and new secrets would be stored
     under this one beside the old. Raises CommandError."""
-    unreadable, readable = stored_secrets()
+    unreadable, readable = stored_secrets(servers=False)  # those of the demo's servers are stored anew below
     if unreadable and not readable:
         raise CommandError(f"{about_secrets(unreadable, readable)}: {SECRETS_REMEDY}")
 
@@ -104,7 +104,7 @@ def _register(entries: list[dict[str, Any]], token: str) -> None:
     """The demo's servers at their ports of this start, with the token that they want. A model that is known
     keeps what an operator set."""
     headers = {"Authorization": f"Bearer {token}"} if token else None
-    leases = production_ports().leases
+    leases = jobs.ports.production_ports().leases
     known = set(ModelConfig.objects.values_list("name", flat=True))
     for entry in entries:
         fields = None if entry["model"] in known else entry["model_fields"]

@@ -39,9 +39,7 @@ def test_the_demos_servers_are_registered_with_the_token_that_they_want(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leases: Any = FakeLeases()
-    monkeypatch.setattr(
-        "dispatcher_project.management.commands.seed_up.production_ports", lambda: make_ports(leases)
-    )
+    monkeypatch.setattr("jobs.ports.production_ports", lambda: make_ports(leases))
     entry = {
         "server": "one",
         "model": "zimg",
@@ -59,9 +57,7 @@ def test_a_model_with_a_schema_that_only_an_older_version_accepted_does_not_stop
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     leases: Any = FakeLeases()
-    monkeypatch.setattr(
-        "dispatcher_project.management.commands.seed_up.production_ports", lambda: make_ports(leases)
-    )
+    monkeypatch.setattr("jobs.ports.production_ports", lambda: make_ports(leases))
     entry = {"server": "one", "model": "zimg", "endpoint": "http://127.0.0.1:1/", "slots": 1}
     _register([{**entry, "model_fields": {}}], "")
     ModelConfig.objects.update(payload_schema={"pattern": "(?=a)b"})
