@@ -248,10 +248,13 @@ class Promptness:
     def _cancels(self, live: list[_Live]) -> Iterator[_Suspicion]:
         workers = {one[1]: one[2] for one in live}
         forgotten = self._with_forgotten_ends(live)
+        placed = {server for server, _ in _placed()}
         for job_id, state in () if self._world.active_faults.silent_fleets else _asked():
             if state == JobState.RUNNING and not self._is_well(workers.get(job_id, "")):
                 continue  # first its lease must run out
             server = _last_server.first(job=job_id) if state in _AT_A_GPU else None
+            if state == JobState.CANCELLING and server not in placed:
+                continue  # no endpoint to probe: the slot's quarantine lasts up to the model's run limit
             if server is None or self._can_prove(server):
                 yield (
                     ("cancel", job_id, state),

@@ -250,6 +250,22 @@ def test_a_server_that_does_not_answer_is_written_down_and_asked_less_often(
     assert row().probed_at == world.clock.now()
 
 
+@pytest.mark.usefixtures("lease")
+def test_a_server_that_lost_its_last_model_is_asked_once_it_has_one_again(
+    world: World, gpu: HealthServer
+) -> None:
+    gpu.runs("another")
+    placement = Placement.objects.get()
+    placement.delete()
+    for _ in range(3):
+        assert sweep(world).repaired == 0
+        world.clock.advance(quarantine.UNREACHABLE_AGAIN_SECONDS)
+    assert world.slot() == "quarantined"
+    Placement.objects.create(server=placement.server, model=placement.model, endpoint=placement.endpoint)
+    assert sweep(world).repaired == 1
+    assert world.slot() == "free"
+
+
 def test_a_row_that_redis_forgot_is_quarantined_again(world: World, gpu: HealthServer, lease: Lease) -> None:
     gpu.runs(lease.attempt_id)
     world.leases.free_slot(lease.slot)

@@ -1,4 +1,5 @@
-"""What is judged as a slot that stands idle: who holds it decides how soon it must be used again."""
+"""What is judged as a slot that stands idle: who holds it decides how soon it must be used again; and which
+cancels must be final soon."""
 
 from __future__ import annotations
 
@@ -8,12 +9,15 @@ from typing import Any, cast
 import pytest
 
 from gpus.leasing.values import SlotView
-from jobs.domain.states import AttemptState
-from jobs.models import Attempt
+from gpus.models import Placement
+from jobs.domain.states import AttemptState, JobState
+from jobs.models import Attempt, Job
 from tests.support.factories import make_job, make_model, make_running, make_server
+from tests.support.fakes import START
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.database import Forgotten
 from verification.simulation.promptness import (
+    CANCEL_SECONDS,
     CLAIM_SECONDS,
     LATER_SECONDS,
     LEASE_SECONDS,
@@ -24,6 +28,7 @@ from verification.simulation.world import BEAT_SECONDS, World
 
 pytestmark = pytest.mark.django_db
 JUDGED_SECONDS = 2.0 * (LEASE_SECONDS + BEAT_SECONDS) + LATER_SECONDS
+CANCELLED_SECONDS = CANCEL_SECONDS + 3.0 * (BEAT_SECONDS - 2.0)
 
 
 class StillWorld:
@@ -31,6 +36,8 @@ class StillWorld:
 
     def __init__(self, worker: Process, state: str) -> None:
         self.server = make_server(model=make_model())
+        self.servers = {self.server.name: SimpleNamespace(plain=False, deaf=False, up=True, ran=[])}
+        self.removed = set[str]()
         attempt = make_running(make_job(), worker=worker.name)
         Attempt.objects.filter(id=attempt).update(state=AttemptState.COMPLETED.value)
         make_job()
@@ -46,6 +53,9 @@ class StillWorld:
 
     def true_ports(self) -> Any:
         return SimpleNamespace(leases=lambda fleet: self)
+
+    def fleet_of(self, server: str) -> str:
+        return "main"
 
     def servers_of(self, fleet: str) -> list[str]:
         return [self.server.name]
@@ -114,3 +124,37 @@ def test_a_slot_that_runs_something_is_not_idle() -> None:
     world = StillWorld(a_worker(lives=True), "leased")
     Attempt.objects.update(state=AttemptState.SENT.value)
     assert laws_after(world, JUDGED_SECONDS + 1.0) == []
+
+
+def cancel_running_job(world: StillWorld, state: JobState) -> None:
+    """Where the job is CANCELLING, its attempt is over. The other job is out of the way."""
+    Job.objects.filter(state=JobState.QUEUED.value).delete()
+    Job.objects.update(cancel_requested_at=START)
+    Attempt.objects.update(state=AttemptState.SENT.value)
+    if state == JobState.CANCELLING:
+        Job.objects.update(state=state.value, live_attempt=None)
+        Attempt.objects.update(state=AttemptState.LOST.value)
+        world.state = "quarantined"
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.CANCELLING])
+def test_a_cancel_is_final_soon_where_the_server_can_prove_its_gpu_free(state: JobState) -> None:
+    world = StillWorld(a_worker(lives=True), "leased")
+    cancel_running_job(world, state)
+    assert laws_after(world, CANCELLED_SECONDS) == []
+    assert laws_after(world, CANCELLED_SECONDS + 1.0) == ["cancel"]
+
+
+def test_a_quarantine_without_an_endpoint_to_probe_keeps_its_job_cancelling() -> None:
+    world = StillWorld(a_worker(lives=False), "quarantined")
+    cancel_running_job(world, JobState.CANCELLING)
+    Placement.objects.all().delete()
+    assert laws_after(world, 10.0 * CANCELLED_SECONDS) == []
+
+
+def test_a_worker_still_cancels_its_run_after_the_placement_is_removed() -> None:
+    """It sent the run to that endpoint, and keeps it."""
+    world = StillWorld(a_worker(lives=True), "leased")
+    cancel_running_job(world, JobState.RUNNING)
+    Placement.objects.all().delete()
+    assert laws_after(world, CANCELLED_SECONDS + 1.0) == ["cancel"]
