@@ -9,6 +9,7 @@ import pytest
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.supervisor.embedded import find_valkey
+from tests.support.system.commit_killer import CommitKiller
 from tests.support.system.judges import Judge
 from tests.support.system.running import System
 from verification.proving.clocks import Clocks
@@ -23,12 +24,22 @@ def clocks(tmp_path_factory: pytest.TempPathFactory) -> Clocks:
 
 
 @pytest.fixture(scope="session")
+def commit_killer(tmp_path_factory: pytest.TempPathFactory) -> CommitKiller:
+    """Kills the shared system's processes."""
+    return CommitKiller(tmp_path_factory.mktemp("killer"))
+
+
+@pytest.fixture(scope="session")
 def shared_system(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, clocks: Clocks
+    tmp_path_factory: pytest.TempPathFactory,
+    request: pytest.FixtureRequest,
+    clocks: Clocks,
+    commit_killer: CommitKiller,
 ) -> Iterator[System]:
     if find_valkey() is None:
         pytest.skip("no Valkey or Redis server binary")
-    system = System(tmp_path_factory.mktemp("s") / "var", environment=clocks.environment)
+    environment = {**clocks.environment, **commit_killer.environment}
+    system = System(tmp_path_factory.mktemp("s") / "var", environment=environment)
     request.config.stash[_running] = system
     yield system
     system.stop()

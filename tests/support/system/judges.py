@@ -10,6 +10,7 @@ from django.db.utils import ConnectionHandler
 from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
+from gpus.leasing.contract import Leases
 from gpus.leasing.store import RedisFleets
 from tests.support.fakes import make_ports
 from tests.support.laws import assert_laws
@@ -22,6 +23,10 @@ class Judge:
     def __init__(self, system: System, blocker: DjangoDbBlocker) -> None:
         self._system = system
         self._blocker = blocker
+
+    @property
+    def leases(self) -> Leases:
+        return RedisFleets(lambda: str(self._system.facts["redis_url"]))("main")
 
     @contextmanager
     def rows(self) -> Iterator[None]:
@@ -38,9 +43,7 @@ class Judge:
 
     def assert_laws(self) -> None:
         """Every job must be over by now."""
-        leases = RedisFleets(lambda: str(self._system.facts["redis_url"]))("main")
+        ports = make_ports(self.leases)
         peaks = {server.name: server.node.health()["max_running"] for server in self._system.servers}
         with self.rows():
-            assert_laws(
-                drained=True, ports=make_ports(leases), accepted=self._system.accepted, peak_running=peaks
-            )
+            assert_laws(drained=True, ports=ports, accepted=self._system.accepted, peak_running=peaks)
