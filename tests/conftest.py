@@ -24,6 +24,7 @@ keep_bytecode()  # as manage.py does: else each process compiles all that it imp
 _TOUCHES_THE_DATABASE = {"db", "transactional_db", "django_db_setup", "live_server"}
 
 
+@pytest.hookimpl(trylast=True)  # after `-m` took its items out: shares are counted
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The pass on PostgreSQL repeats what touches the database and nothing else: the rest runs beside it."""
     if not os.environ.get("DISPATCHER_TEST_DATABASE_URL"):
@@ -56,7 +57,7 @@ def pytest_collection() -> Generator[None, object, object]:
 def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
     """Each process begins with its share of the long ones or of the scenarios: the latter mostly wait, and
     leave the cores to the former, which never do (as many processes play them as there are cores), and to the
-    tests of the other pass. The others fill all shares up to one size, by which they are dealt out."""
+    tests of the other pass. The others fill all shares up to the size at which xdist cuts them."""
     processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     players = min(processes, os.cpu_count() or 1)
     shares: list[list[pytest.Item]] = [[] for _ in range(processes)]
@@ -74,9 +75,12 @@ def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
             others.append(item)
     for together in sorted(scenarios.values(), key=len, reverse=True):
         min(shares, key=len).extend(together)
-    size = -(-len(items) // processes)
     rest = iter(others)
-    return [item for share in shares for item in (*share, *itertools.islice(rest, max(0, size - len(share))))]
+    ordered: list[pytest.Item] = []
+    for number, share in enumerate(shares):
+        size = (len(items) - len(ordered)) // (processes - number)
+        ordered += (*share, *itertools.islice(rest, max(0, size - len(share))))
+    return ordered
 
 
 @pytest.fixture(scope="session", autouse=True)
