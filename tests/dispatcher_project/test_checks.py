@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from _pytest.mark.expression import Expression
@@ -19,6 +20,7 @@ from dispatcher_project.checks import (
     summary,
 )
 from dispatcher_project.supervisor.data_folder import ROOT
+from tests import conftest
 from tests.jobs.api.test_openapi import test_the_running_app_keeps_the_contract as generated_requests
 
 
@@ -117,3 +119,43 @@ def test_what_is_left_out_on_postgresql_is_there_and_does_not_ask_for_it() -> No
             text = file.read_text()
             assert "connection.vendor" not in text, file
             assert "mark.database" not in text, file
+
+
+class Item:
+    """What the order asks of a test."""
+
+    def __init__(self, nodeid: str, *marks: str, shared: bool = False) -> None:
+        self.nodeid, self.marks = nodeid, marks
+        self.fixturenames = ["shared_system"] if shared else []
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.marks else None
+
+
+@pytest.mark.parametrize("others", range(30, 34))
+def test_scenarios_of_one_system_begin_the_share_of_one_process(
+    monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Else each process that plays one of them starts that system."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER_COUNT", "4")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    items: Any = [
+        *(Item(f"o.py::{number}") for number in range(others)),
+        *(Item(f"s.py::{number}", "scenario", shared=True) for number in range(5)),
+        *(Item(f"l.py::{number}", "long") for number in range(3)),
+        *(Item(f"t.py::{number}", "scenario") for number in range(3)),
+    ]
+    pending = conftest._waiting_ones_first(items)
+    assert sorted(one.nodeid for one in pending) == sorted(one.nodeid for one in items)
+    shares = []
+    for left in range(4, 0, -1):  # as xdist's WorkStealingScheduling does
+        size = len(pending) // left
+        shares.append([one.nodeid.partition("::")[0] for one in pending[:size]])
+        del pending[:size]
+    assert [share[:5].count("s.py") for share in shares] == [0, 0, 5, 0]
+    assert [share[0] for share in shares] == ["l.py", "l.py", "s.py", "t.py"]
+
+
+def test_what_is_deselected_has_no_share() -> None:
+    """xdist cuts what `-m` leaves."""
+    assert conftest.pytest_collection_modifyitems.pytest_impl["trylast"]  # type: ignore[attr-defined]
