@@ -68,6 +68,7 @@ def test_a_deploy_throws_no_run_away(system: System) -> None:
     polled.assert_never_full()
 
 
+@pytest.mark.sqlite_only  # its statements are those of a deploy
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT])
 def test_while_the_only_worker_drains_the_next_one_starts_new_jobs(
     system: System, number: signal.Signals
