@@ -47,7 +47,7 @@ _SUCCESS = Ending()
 class AttemptRun:
     """The state machine of one attempt.
 
-    limit_seconds: the longest that the run may take from now on.
+    ran_seconds: for how long an adopted run ran before.
     deadline: the job's; None if it has none.
     is_fresh: returns whether the lease was renewed lately enough to send under it.
     pushed: returns the body that the server pushed for this attempt; None if none came.
@@ -65,7 +65,6 @@ class AttemptRun:
         runner: Runner,
         clock: Clock,
         *,
-        limit_seconds: float,
         deadline: datetime | None,
         is_fresh: Callable[[], bool],
         pushed: Callable[[], Mapping[str, Any] | None],
@@ -74,6 +73,7 @@ class AttemptRun:
         refused_url: Callable[[], str] = lambda: "",
         in_background: Callable[[Callable[[], None]], None] | None = None,
         remote_id: str | None = None,
+        ran_seconds: float = 0.0,
         progress_events: ProgressEvents | None = None,
     ) -> None:
         self.request = request
@@ -83,13 +83,12 @@ class AttemptRun:
         self.began = clock.monotonic()
         self.woken = threading.Event()
         self.runner, self._clock = runner, clock
-        self._limit_at = self.began + limit_seconds
         longest = model_seconds(request.model)
+        limit = min(longest, request.limit_seconds)
+        self._limit_at = self.began + max(0.0, limit - ran_seconds)
         self._limit_is_the_jobs = request.limit_seconds < longest
         # polling ends with `max_poll_time`; that nothing can still run is only proven by the run limit
-        self._over_at = self._limit_at + max(
-            0.0, request.model.run_limit_seconds - min(longest, request.limit_seconds)
-        )
+        self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - limit)
         self._deadline, self._clocks_agree = deadline, clocks_agree
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
         self._refused_url = refused_url
@@ -407,11 +406,6 @@ class AttemptRun:
 
     def _seconds_left(self, deadline: datetime) -> float:
         return (deadline - self._clock.now()).total_seconds()
-
-
-def run_seconds(request: RunRequest) -> float:
-    """The longest this run may take: as its model says, or the job's own lower limit."""
-    return min(model_seconds(request.model), request.limit_seconds)
 
 
 def model_seconds(model: ModelSpec) -> float:

@@ -40,7 +40,7 @@ class Prefetch:
     def __call__(self) -> None:
         """Release the deferred end and prefetch. Never raises: a failure here must not fail the run."""
         try:
-            with self._worker.switch_readiness.claim_under_way():
+            with self._worker.switch_readiness.claim_under_way:
                 self._do(claims_ahead=True)
         except Exception:
             log.exception("meanwhile_broke", job_id=self._claimed.lease.job_id)

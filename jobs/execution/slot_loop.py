@@ -167,7 +167,7 @@ class SlotLoop:
             slots = worker.busy() + 1
             worker.row_prefetch.request(claimed.fleet, lease.pool, slots=slots, ran_seconds=end.seconds)
         next_id = prefetched.lease.attempt_id if prefetched else unanswered_id or new_id()
-        with worker.switch_readiness.claim_under_way():
+        with worker.switch_readiness.claim_under_way:
             following = end.release(
                 worker.completion, next_attempt_id=next_id if may_claim else None, warm=worker.warm()
             )

@@ -12,7 +12,7 @@ from gpus.errors import Interrupted, ServerLost
 from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from gpus.runners.base import Accepted, Response, RunRequest
 from gpus.runners.http_runner import AsyncHttpRunner
-from jobs.execution.attempt_run import AttemptRun, run_seconds
+from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.completion import Completion, EndWritten, PendingRelease
 from jobs.execution.group_commit import GroupCommitWriter
 from jobs.execution.run_steps import Order, Over, Remote, Wait
@@ -110,7 +110,6 @@ def test_max_poll_time_is_no_proof_that_the_gpu_is_free():
         request,
         ScriptedRunner(cancels=[False] * 99),
         clock,
-        limit_seconds=run_seconds(request),
         deadline=None,
         is_fresh=lambda: True,
         pushed=lambda: None,
