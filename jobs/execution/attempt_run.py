@@ -1,6 +1,7 @@
 """One attempt from its first byte to its end, as steps that return; the caller waits between them.
 
-Orders from other threads (cancel, hand over, lease lost …) are flags; they end a blocked read at once.
+A step answers with a `Step`. An `Order` from another thread (cancel, hand over, lease lost …) is a flag; it
+ends a blocked read at once.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -31,9 +34,9 @@ from gpus.protocol import Clock, ModelSpec
 from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.registry import is_polled
 from gpus.runners.transport import Unreadable
+from jobs.domain.errors import STOPPED_BY_DEADLINE
 from jobs.domain.retry import Ending
 from jobs.execution.run_messages import ProgressEvents
-from jobs.execution.run_steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 
 log = structlog.get_logger()
 
@@ -42,6 +45,63 @@ ANSWERED = "the server answered its request"
 STOP_AGAIN_SECONDS = 2.0
 POLL_BACKOFF_CAP_SECONDS = 30.0
 _SUCCESS = Ending()
+
+
+class DeadlineExceeded(GpuError):
+    """The job's deadline passed while it ran."""
+
+    code = STOPPED_BY_DEADLINE
+    counts = False
+    retryable = False
+
+
+class Order(StrEnum):
+    """What others ask of a run. The first of these that is set wins, in this order."""
+
+    LOST = "lost"
+    """The lease is somebody else's."""
+    STOP = "stop"
+    """The start was refused by the database: nothing of this run may count."""
+    OVER = "over"
+    """Its attempt was ended elsewhere, as lost: its result would be refused."""
+    CANCEL = "cancel"
+    INTERRUPT = "interrupt"
+    """The grace of a deploy is over, or the operator switched the server off."""
+    HAND_OVER = "hand_over"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Call `step` again after this long, or at once when woken."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """The server accepted the run: commit this id, then go on stepping."""
+
+    remote_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Somebody else goes on with the remote id; nothing ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The attempt's end. evidence: what proved the slot free, where something did. usage: see `Finished`.
+    refused_url: where nothing listened when the connection had broken."""
+
+    ending: Ending
+    result: Any = None
+    evidence: str = ""
+    usage: Mapping[str, Any] | None = None
+    refused_url: str = ""
+
+
+Step = Wait | Remote | HandedOver | Over
 
 
 class AttemptRun:

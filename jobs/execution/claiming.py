@@ -26,11 +26,10 @@ from gpus.runners.base import RunRequest
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
-from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import StartCommit
 from jobs.execution.row_prefetch import OF_JOB
 from jobs.execution.run_messages import progress_events_of, push_token, pushed_body
-from jobs.execution.run_steps import Order
 from jobs.execution.worker_state import Claimed, WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome

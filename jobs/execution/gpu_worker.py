@@ -29,9 +29,8 @@ from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease, ModelSpec
 from gpus.runners.base import Runner
 from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 from jobs.execution import claiming, prefetch
-from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.presence import Presence
-from jobs.execution.run_steps import Order
 from jobs.execution.slot_loop import SlotLoop, WorkReport
 from jobs.execution.worker_signs import WorkerSigns
 from jobs.execution.worker_state import TimeSlice, WorkerState, random_short_slices

@@ -24,12 +24,11 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Endpoint, Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import find_runner, runner_for
-from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import Completion, RunEnd, StartCommit
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
 from jobs.execution.presence import process_name
 from jobs.execution.row_prefetch import RowPrefetch
-from jobs.execution.run_steps import Order
 from jobs.models import Attempt
 from jobs.ports import Ports
 from jobs.transitions import StartOutcome

@@ -9,8 +9,7 @@ from typing import Any
 
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, RunRequest, StillRunning
-from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.run_steps import Remote, Wait
+from jobs.execution.attempt_run import AttemptRun, Remote, Wait
 from tests.support.fakes import ManualClock
 
 ASYNC = ModelSpec(

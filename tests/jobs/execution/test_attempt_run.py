@@ -19,7 +19,7 @@ from gpus.errors import (
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
 from gpus.runners.http_runner import SyncHttpRunner
-from jobs.execution.run_steps import HandedOver, Order, Over, Remote, Wait
+from jobs.execution.attempt_run import HandedOver, Order, Over, Remote, Wait
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 
 
