@@ -205,12 +205,12 @@ class AttemptRun:
         it every second). Past the job's own limit, the server is only asked in the background to stop."""
         if self.progress_events is not None:
             self.progress_events.write_if_due()
-        is_past_deadline = self._is_past_deadline()
         # a read that can't be stopped beside has the run's limit itself: from when its model is loaded
-        if self._out_of_time() is None:
+        reason = self._out_of_time()
+        if reason is None:
             return
         is_cancelling = self._try_cancel_in_background()
-        if is_past_deadline and not is_cancelling:
+        if isinstance(reason, DeadlineExceeded) and not is_cancelling:
             self._abort.fire()
             self.woken.set()
 
