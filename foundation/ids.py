@@ -7,6 +7,7 @@ import threading
 import time
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 ID_LENGTH = 26
 
 clock, chance_bits = time.time, secrets.randbits
@@ -48,4 +49,4 @@ def made_at(id_: str) -> float:
 
 
 def _text(number: int) -> str:
-    return "".join(_ALPHABET[(number >> shift) & 31] for shift in range(125, -5, -5))
+    return "".join([_PAIRS[(number >> shift) & 1023] for shift in range(120, -10, -10)])

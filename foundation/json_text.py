@@ -3,7 +3,7 @@ canonical text of a value.
 
 What a text from a tenant, a GPU server, a model or a browser may cost is bounded before it is parsed: a list
 of empty lists takes Python eighty times the bytes that it has as text. Numbers that JSON does not have, or
-that no double holds, are refused.
+that no double holds, are refused. Parsing a large text has its turn (`TURN`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ import json
 import math
 import re
 import secrets
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate
+from types import TracebackType
 from typing import Any
 
 MAX_DEPTH = 64
@@ -234,3 +237,35 @@ def is_short(value: object, most: int) -> bool:
         else:
             waiting.pop()
     return True
+
+
+class Turn:
+    """A lock that is taken in the order in which it was asked for. Not reentrant."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._is_taken = False
+        self._waiting: deque[threading.Event] = deque()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._is_taken:
+                self._is_taken = True
+                return
+            mine = threading.Event()
+            self._waiting.append(mine)
+        mine.wait()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._is_taken = False
+
+
+TURN = Turn()
+"""Of this process: taken to read a large answer or to write a transaction. Parsing a large answer holds the
+interpreter for up to a second, and no transaction may be open meanwhile."""

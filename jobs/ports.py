@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from foundation.foreign_schema import SchemaProcesses
-from foundation.threads import Probes
+from foundation.probes import Probes
 from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, RowCache, TtlCache
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch

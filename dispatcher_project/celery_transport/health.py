@@ -24,7 +24,7 @@ from django.db import connection
 from dispatcher_project.celery import app
 from dispatcher_project.settings.dispatcher import split_address
 from dispatcher_project.supervisor.notify import ALIVE, notify
-from foundation.threads import Probes
+from foundation.probes import Probes
 from gpu_host.node.http_server import Callers, Reading
 from gpus.errors import LayoutNotInUse
 from gpus.registry import queries

@@ -98,6 +98,7 @@ class SharedClock:
         tolerance_seconds: float = 5.0,
     ) -> None:
         self._base = base
+        self.monotonic = base.monotonic
         self._sources = {REDIS: redis_time, DATABASE: database_time}
         self._last_told_time = last_told_time
         self._tolerance = tolerance_seconds
@@ -118,9 +119,6 @@ class SharedClock:
             return self._base.now()
         at, monotonic = self._set
         return at + timedelta(seconds=self._base.monotonic() - monotonic)
-
-    def monotonic(self) -> float:
-        return self._base.monotonic()
 
     def report(self) -> ClockReport:
         """What the last comparison found; at most half a minute old where `keep_asking` was called."""

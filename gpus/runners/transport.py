@@ -28,8 +28,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from foundation import json_text
-from foundation.json_text import JsonText
-from foundation.threads import TURN
+from foundation.json_text import TURN, JsonText
 from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Finished, Response
 from gpus.runners.connections import BrokenAnswer, Connection, Cut, Origin, Pool, connect, reason

@@ -1,6 +1,7 @@
 """One attempt from its first byte to its end, as steps that return; the caller waits between them.
 
-Orders from other threads (cancel, hand over, lease lost …) are flags; they end a blocked read at once.
+A step answers with a `Step`. An `Order` from another thread (cancel, hand over, lease lost …) is a flag; it
+ends a blocked read at once.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from functools import partial
 from typing import Any
 
@@ -31,9 +34,9 @@ from gpus.protocol import Clock, ModelSpec
 from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.registry import is_polled
 from gpus.runners.transport import Unreadable
+from jobs.domain.errors import STOPPED_BY_DEADLINE
 from jobs.domain.retry import Ending
 from jobs.execution.run_messages import ProgressEvents
-from jobs.execution.run_steps import DeadlineExceeded, HandedOver, Order, Over, Remote, Step, Wait
 
 log = structlog.get_logger()
 
@@ -44,10 +47,67 @@ POLL_BACKOFF_CAP_SECONDS = 30.0
 _SUCCESS = Ending()
 
 
+class DeadlineExceeded(GpuError):
+    """The job's deadline passed while it ran."""
+
+    code = STOPPED_BY_DEADLINE
+    counts = False
+    retryable = False
+
+
+class Order(StrEnum):
+    """What others ask of a run. The first of these that is set wins, in this order."""
+
+    LOST = "lost"
+    """The lease is somebody else's."""
+    STOP = "stop"
+    """The start was refused by the database: nothing of this run may count."""
+    OVER = "over"
+    """Its attempt was ended elsewhere, as lost: its result would be refused."""
+    CANCEL = "cancel"
+    INTERRUPT = "interrupt"
+    """The grace of a deploy is over, or the operator switched the server off."""
+    HAND_OVER = "hand_over"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Call `step` again after this long, or at once when woken."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """The server accepted the run: commit this id, then go on stepping."""
+
+    remote_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """Somebody else goes on with the remote id; nothing ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """The attempt's end. evidence: what proved the slot free, where something did. usage: see `Finished`.
+    refused_url: where nothing listened when the connection had broken."""
+
+    ending: Ending
+    result: Any = None
+    evidence: str = ""
+    usage: Mapping[str, Any] | None = None
+    refused_url: str = ""
+
+
+Step = Wait | Remote | HandedOver | Over
+
+
 class AttemptRun:
     """The state machine of one attempt.
 
-    limit_seconds: the longest that the run may take from now on.
+    ran_seconds: for how long an adopted run ran before.
     deadline: the job's; None if it has none.
     is_fresh: returns whether the lease was renewed lately enough to send under it.
     pushed: returns the body that the server pushed for this attempt; None if none came.
@@ -65,7 +125,6 @@ class AttemptRun:
         runner: Runner,
         clock: Clock,
         *,
-        limit_seconds: float,
         deadline: datetime | None,
         is_fresh: Callable[[], bool],
         pushed: Callable[[], Mapping[str, Any] | None],
@@ -74,6 +133,7 @@ class AttemptRun:
         refused_url: Callable[[], str] = lambda: "",
         in_background: Callable[[Callable[[], None]], None] | None = None,
         remote_id: str | None = None,
+        ran_seconds: float = 0.0,
         progress_events: ProgressEvents | None = None,
     ) -> None:
         self.request = request
@@ -83,13 +143,12 @@ class AttemptRun:
         self.began = clock.monotonic()
         self.woken = threading.Event()
         self.runner, self._clock = runner, clock
-        self._limit_at = self.began + limit_seconds
         longest = model_seconds(request.model)
+        limit = min(longest, request.limit_seconds)
+        self._limit_at = self.began + max(0.0, limit - ran_seconds)
         self._limit_is_the_jobs = request.limit_seconds < longest
         # polling ends with `max_poll_time`; that nothing can still run is only proven by the run limit
-        self._over_at = self._limit_at + max(
-            0.0, request.model.run_limit_seconds - min(longest, request.limit_seconds)
-        )
+        self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - limit)
         self._deadline, self._clocks_agree = deadline, clocks_agree
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
         self._refused_url = refused_url
@@ -146,12 +205,12 @@ class AttemptRun:
         it every second). Past the job's own limit, the server is only asked in the background to stop."""
         if self.progress_events is not None:
             self.progress_events.write_if_due()
-        is_past_deadline = self._is_past_deadline()
         # a read that can't be stopped beside has the run's limit itself: from when its model is loaded
-        if self._out_of_time() is None:
+        reason = self._out_of_time()
+        if reason is None:
             return
         is_cancelling = self._try_cancel_in_background()
-        if is_past_deadline and not is_cancelling:
+        if isinstance(reason, DeadlineExceeded) and not is_cancelling:
             self._abort.fire()
             self.woken.set()
 
@@ -407,11 +466,6 @@ class AttemptRun:
 
     def _seconds_left(self, deadline: datetime) -> float:
         return (deadline - self._clock.now()).total_seconds()
-
-
-def run_seconds(request: RunRequest) -> float:
-    """The longest this run may take: as its model says, or the job's own lower limit."""
-    return min(model_seconds(request.model), request.limit_seconds)
 
 
 def model_seconds(model: ModelSpec) -> float:

@@ -26,11 +26,10 @@ from gpus.runners.base import RunRequest
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
-from jobs.execution.attempt_run import AttemptRun, run_seconds
+from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import StartCommit
 from jobs.execution.row_prefetch import OF_JOB
 from jobs.execution.run_messages import progress_events_of, push_token, pushed_body
-from jobs.execution.run_steps import Order
 from jobs.execution.worker_state import Claimed, WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome
@@ -51,7 +50,7 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
     while worker.may_claim():
         asked_at = worker.ports.clock.monotonic()
         attempt_id = new_id()
-        with worker.switch_readiness.claim_under_way():
+        with worker.switch_readiness.claim_under_way:
             try:
                 lease = leases.claim(
                     pool, worker=worker.name, attempt_id=attempt_id, host=host, warm=worker.warm()
@@ -312,7 +311,6 @@ def make_run(
         request,
         worker.runner_for(spec),
         worker.ports.clock,
-        limit_seconds=max(0.0, run_seconds(request) - claimed.ran_seconds),
         deadline=claimed.job["deadline_at"],
         clocks_agree=lambda: worker.ports.clocks.report().agree,
         is_fresh=lambda: worker.completion.keeper.age_seconds(lease) < knobs.lease_seconds,
@@ -327,6 +325,7 @@ def make_run(
         refused_url=lambda: refused_url(lease.server, lease.model, transport=worker.ports.transport),
         in_background=worker.in_background,
         remote_id=claimed.remote_id,
+        ran_seconds=claimed.ran_seconds,
         progress_events=progress_events,
     )
     if claimed.job["cancel_requested_at"] is not None:

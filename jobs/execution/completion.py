@@ -6,7 +6,7 @@ the lease is forgotten. Settles that Redis does not answer are kept here and ret
 
 An end on its way:
 `jobs.domain.retry.Ending`: the error, if any, and whether the slot is suspect;
-`jobs.execution.run_steps.Over`: the ending with result, usage and evidence, as the run returns it;
+`jobs.execution.attempt_run.Over`: the ending with result, usage and evidence, as the run returns it;
 `RunEnd`: the same with lease, model and seconds, to release the slot and write the row;
 `jobs.transitions.End`: the values that the transaction writes;
 `jobs.transitions.Ended`: the transaction's outcome: whether it won, the job's row, the next step;
@@ -41,6 +41,7 @@ from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy, verdict_of
 from jobs.execution import follow_ups
+from jobs.execution.attempt_run import Over
 from jobs.execution.follow_ups import PendingRelease, ReleaseRetries
 from jobs.execution.group_commit import (
     MAX_BYTES,
@@ -51,7 +52,6 @@ from jobs.execution.group_commit import (
     Writer,
     rough_bytes,
 )
-from jobs.execution.run_steps import Over
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.reports import counters

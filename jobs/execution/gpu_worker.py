@@ -29,9 +29,8 @@ from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease, ModelSpec
 from gpus.runners.base import Runner
 from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 from jobs.execution import claiming, prefetch
-from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.presence import Presence
-from jobs.execution.run_steps import Order
 from jobs.execution.slot_loop import SlotLoop, WorkReport
 from jobs.execution.worker_signs import WorkerSigns
 from jobs.execution.worker_state import TimeSlice, WorkerState, random_short_slices
@@ -51,12 +50,14 @@ LISTEN_SLICE_SECONDS = 1.0
 class GpuWorker(WorkerState):
     """The life cycle of a worker process."""
 
-    def __init__(self, ports: Ports, **options: Any) -> None:
-        """options: as for `WorkerState`."""
+    def __init__(
+        self, ports: Ports, *, self_notifications: SelfNotifications | None = None, **options: Any
+    ) -> None:
+        """self_notifications: counts what `ports.announce` sends. options: as for `WorkerState`."""
         super().__init__(ports, **options)
         self.listener: Listener | None = None
         self.presence: Presence | None = None
-        self.self_notifications = SelfNotifications()
+        self.self_notifications = self_notifications or SelfNotifications()
         self.on_registry: Callable[[], None] = lambda: None
         """Called when servers or models were registered. Must not wait or raise."""
         self._stopped = threading.Event()
@@ -204,10 +205,9 @@ def create_worker(
     global _current
     if _current is not None:
         raise RuntimeError("this process has its GPU worker already")
-    echoes = SelfNotifications()
-    ports = replace(ports, announce=echoes.tracking(ports.announce))
-    _current = GpuWorker(ports, name=name, runners=runners, threads=threads)
-    _current.self_notifications = echoes
+    ours = SelfNotifications()
+    ports = replace(ports, announce=ours.tracking(ports.announce))
+    _current = GpuWorker(ports, self_notifications=ours, name=name, runners=runners, threads=threads)
     _current.listener = Listener(settings.REDIS_URL, _current.nudge)
     _current.presence = Presence(
         ports, Process.Kind.GPU, name=_current.name, ready=_current.switch_readiness.ready_switches

@@ -26,8 +26,7 @@ from django.db import (
 )
 
 from foundation.database.connections import one_round_trip
-from foundation.json_text import JsonText
-from foundation.threads import TURN
+from foundation.json_text import TURN, JsonText
 from jobs.transitions import Touched, unit_of_work, write_out
 
 log = structlog.get_logger()

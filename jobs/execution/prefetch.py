@@ -40,10 +40,10 @@ class Prefetch:
     def __call__(self) -> None:
         """Release the deferred end and prefetch. Never raises: a failure here must not fail the run."""
         try:
-            with self._worker.switch_readiness.claim_under_way():
+            with self._worker.switch_readiness.claim_under_way:
                 self._do(claims_ahead=True)
         except Exception:
-            log.exception("meanwhile_broke", job_id=self._claimed.lease.job_id)
+            log.exception("prefetch_failed", job_id=self._claimed.lease.job_id)
 
     def defer_end(self, ended: RunEnd) -> None:
         """Take over the end of the slot's previous run, to be released once this run is sent, or while its
@@ -104,7 +104,7 @@ class Prefetch:
                 claimed.lease.ref, worker=worker.name, next_attempt_id=next_id, warm=worker.warm()
             )
         except LeasingUnavailable as error:
-            log.info("nothing_claimed_ahead", slot=claimed.lease.slot, error=str(error))
+            log.info("prefetch_not_claimed", slot=claimed.lease.slot, error=str(error))
             worker.prefetched.note_unanswered(claimed.lease.attempt_id, next_id)
             return None
 
@@ -142,7 +142,7 @@ def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at
     try:
         claimed = read_claimed(worker, holder.fleet, holder.leases, lease)
     except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
-        log.warning("follower_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
+        log.warning("prefetched_job_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
         _return_prefetched(worker, holder.leases, lease)
         return None
     if claimed is not None:

@@ -97,7 +97,7 @@ class RowPrefetch:
         self.requested = threading.Event()
         """Set while `read_requested` has something to do."""
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="read-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="row-prefetch", daemon=True)
 
     def take(self, pool: str, job_id: str) -> Mapping[str, Any] | None:
         """Remove and return the job's row, if it was read lately and the job waited then."""
@@ -150,7 +150,7 @@ class RowPrefetch:
             try:
                 self._read(pool, known, now)
             except (LeasingUnavailable, DatabaseError) as error:
-                log.info("not_read_ahead", pool=pool, error=str(error).strip())
+                log.info("rows_not_prefetched", pool=pool, error=str(error).strip())
                 known.rests_until = now + REST_SECONDS
 
     def start(self) -> None:
@@ -188,5 +188,5 @@ class RowPrefetch:
             try:
                 self.read_requested()
             except Exception:
-                log.exception("read_ahead_failed")
+                log.exception("row_prefetch_failed")
         connection.close()

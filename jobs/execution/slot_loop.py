@@ -25,11 +25,10 @@ from gpus.leasing.values import Wakes
 from gpus.protocol import Lease
 from gpus.registry.registry import mark_too_large
 from jobs.domain.retry import Ending
-from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.attempt_run import AttemptRun, HandedOver, Over, Remote, Wait
 from jobs.execution.claiming import claim_next, open_lease, start
 from jobs.execution.completion import RunEnd
 from jobs.execution.prefetch import drop_prefetched, make_ready, start_prefetched
-from jobs.execution.run_steps import HandedOver, Over, Remote, Wait
 from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
 
 log = structlog.get_logger()
@@ -167,7 +166,7 @@ class SlotLoop:
             slots = worker.busy() + 1
             worker.row_prefetch.request(claimed.fleet, lease.pool, slots=slots, ran_seconds=end.seconds)
         next_id = prefetched.lease.attempt_id if prefetched else unanswered_id or new_id()
-        with worker.switch_readiness.claim_under_way():
+        with worker.switch_readiness.claim_under_way:
             following = end.release(
                 worker.completion, next_attempt_id=next_id if may_claim else None, warm=worker.warm()
             )

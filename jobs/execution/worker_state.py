@@ -24,12 +24,11 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Endpoint, Lease, LeaseRef, ModelSpec
 from gpus.runners.base import Runner
 from gpus.runners.registry import find_runner, runner_for
-from jobs.execution.attempt_run import AttemptRun
+from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import Completion, RunEnd, StartCommit
 from jobs.execution.group_commit import GroupCommitWriter, MakeWriter
 from jobs.execution.presence import process_name
 from jobs.execution.row_prefetch import RowPrefetch
-from jobs.execution.run_steps import Order
 from jobs.models import Attempt
 from jobs.ports import Ports
 from jobs.transitions import StartOutcome
@@ -184,25 +183,29 @@ class WorkerState:
         self.prefetched.mark_lost(ref)
 
 
+class ClaimUnderWay:
+    """Encloses each claim, until its lease is held or given back. count: of threads in it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.count -= 1
+
+
 class SwitchReadiness:
     """Checks that the database has every start under this worker's leases, before an index switch to another
     layout. held: refs of the fleet's leases that this process renews, followers and uncommitted ends too."""
 
     def __init__(self, ports: Ports, held: Callable[[str], list[LeaseRef]]) -> None:
         self._ports, self._held = ports, held
-        self._lock = threading.Lock()
-        self._claiming = 0
-
-    @contextmanager
-    def claim_under_way(self) -> Iterator[None]:
-        """Enclose each claim, until its lease is held or given back."""
-        with self._lock:
-            self._claiming += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._claiming -= 1
+        self.claim_under_way = ClaimUnderWay()
 
     def ready_switches(self) -> Mapping[str, str]:
         """Return the switches that may go on, by fleet: their index grants nothing any more, and every start
@@ -219,7 +222,7 @@ class SwitchReadiness:
             return False
         # in this order: a closed index grants no claim, and an earlier claim is counted until its lease is
         # held
-        if not signs.closed_by or self._claiming:
+        if not signs.closed_by or self.claim_under_way.count:
             return False
         ids = [ref.attempt_id for ref in self._held(fleet)]
         pages = (ids[first : first + PAGE] for first in range(0, len(ids), PAGE))

@@ -171,7 +171,7 @@ class FiberWorker(GpuWorker):
         while True:
             self.row_prefetch.requested.wait()
             self._scheduler.sleep(GATHER_SECONDS)
-            self._step("read-ahead", self.row_prefetch.read_requested)
+            self._step("row-prefetch", self.row_prefetch.read_requested)
 
     def _step(self, name: str, step: Callable[[], Any]) -> None:
         """Threads of a worker outlive what goes wrong in one of their rounds."""

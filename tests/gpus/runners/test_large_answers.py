@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from foundation.json_text import JsonText
-from foundation.threads import TURN
+from foundation.json_text import TURN, JsonText
 from gpus.errors import GpuError
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, Response, Runner, RunRequest

@@ -9,8 +9,7 @@ from typing import Any
 
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Finished, RunRequest, StillRunning
-from jobs.execution.attempt_run import AttemptRun, run_seconds
-from jobs.execution.run_steps import Remote, Wait
+from jobs.execution.attempt_run import AttemptRun, Remote, Wait
 from tests.support.fakes import ManualClock
 
 ASYNC = ModelSpec(
@@ -80,7 +79,6 @@ class Bench:
             request,
             runner,
             self.clock,
-            limit_seconds=run_seconds(request),
             deadline=None if deadline is None else self.clock.now() + timedelta(seconds=deadline),
             clocks_agree=lambda: self.clocks_agree,
             is_fresh=lambda: self.fresh,

@@ -14,7 +14,7 @@ from gpus.models import Server
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, CancelUnsupported, Finished
 from gpus.runners.http_runner import SyncHttpRunner
-from jobs.execution.run_steps import Order, Over, Wait
+from jobs.execution.attempt_run import Order, Over, Wait
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner

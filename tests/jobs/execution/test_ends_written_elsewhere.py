@@ -8,7 +8,7 @@ from gpus.errors import LeaseLost
 from gpus.models import QuarantinedSlot
 from gpus.runners.base import Accepted, RunRequest
 from jobs.domain.states import AttemptState
-from jobs.execution.run_steps import Order, Over
+from jobs.execution.attempt_run import Order, Over
 from jobs.models import Attempt
 from jobs.operations.end_lost_attempt import Loss, lose_attempt
 from tests.jobs.execution.by_hand import Hands

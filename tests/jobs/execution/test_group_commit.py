@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, connections
 
-from foundation.threads import TURN
+from foundation.json_text import TURN
 from jobs.execution import group_commit
 from jobs.execution.group_commit import GroupCommitWriter, Write, write_batch
 from jobs.models import Tenant

@@ -13,8 +13,8 @@ from gpus.runners.base import Accepted, StillRunning
 from jobs import transitions
 from jobs.domain.states import AttemptState
 from jobs.execution import claiming
+from jobs.execution.attempt_run import HandedOver, Order, Over, Remote, Wait
 from jobs.execution.claiming import make_run
-from jobs.execution.run_steps import HandedOver, Order, Over, Remote, Wait
 from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt
 from tests.jobs.execution.by_hand import OVER, by_hand

@@ -12,10 +12,9 @@ from gpus.errors import Interrupted, ServerLost
 from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from gpus.runners.base import Accepted, Response, RunRequest
 from gpus.runners.http_runner import AsyncHttpRunner
-from jobs.execution.attempt_run import AttemptRun, run_seconds
+from jobs.execution.attempt_run import AttemptRun, Order, Over, Remote, Wait
 from jobs.execution.completion import Completion, EndWritten, PendingRelease
 from jobs.execution.group_commit import GroupCommitWriter
-from jobs.execution.run_steps import Order, Over, Remote, Wait
 from jobs.transitions import Ended
 from tests.jobs.execution.run_bench import ASYNC, Bench, ScriptedRunner
 from tests.support.fakes import AbsentLeases, ManualClock, make_ports
@@ -110,7 +109,6 @@ def test_max_poll_time_is_no_proof_that_the_gpu_is_free():
         request,
         ScriptedRunner(cancels=[False] * 99),
         clock,
-        limit_seconds=run_seconds(request),
         deadline=None,
         is_fresh=lambda: True,
         pushed=lambda: None,

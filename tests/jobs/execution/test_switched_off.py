@@ -13,8 +13,8 @@ from gpus.protocol import DesiredState
 from gpus.registry import controls
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import gpu_worker as workers
+from jobs.execution.attempt_run import Order
 from jobs.execution.gpu_worker import changes_for, interrupt_switched_off
-from jobs.execution.run_steps import Order
 from jobs.models import Attempt, Job
 from tests.support.factories import make_model, make_server
 from tests.support.shop import Shop, state

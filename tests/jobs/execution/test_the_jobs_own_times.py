@@ -16,7 +16,7 @@ from gpus.leasing.values import CircuitRules
 from gpus.models import QuarantinedSlot
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, StillRunning
 from gpus.runners.transport import Unreadable
-from jobs.execution.run_steps import Order, Over, Wait
+from jobs.execution.attempt_run import Order, Over, Wait
 from jobs.models import Attempt, Job
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 from tests.support.factories import make_tenant

@@ -512,7 +512,7 @@ def test_a_worker_is_ready_once_the_index_is_closed_and_all_it_holds_is_written(
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
     assert readiness.ready_switches() == {}  # not written
     world.start(lease)
-    with readiness.claim_under_way():
+    with readiness.claim_under_way:
         assert readiness.ready_switches() == {}
     assert readiness.ready_switches() == {upgrade.fleet: switch}
 
