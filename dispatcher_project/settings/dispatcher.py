@@ -40,7 +40,7 @@ class DispatcherSettings:
     """Of a GPU worker: how many runs it has in hand at once."""
     max_payload_bytes: int = 1_000_000
     """Of a job's payload; a longer one gets 413."""
-    max_batch_bytes: int = 8 * 1024 * 1024
+    max_batch_bytes: int = 4 * 1024 * 1024
     """Of the body of a batch, whose jobs are stored in one transaction; a longer one gets 413."""
     schema_bytes: int = 64 * 1024
     """Of a model's `payload_schema`, as JSON."""
@@ -191,7 +191,7 @@ class DispatcherSettings:
     of an address, where no valid key names a tenant."""
     web_heavy_at_once: int = 0
     """Heavy requests that a web process answers at once: bodies over 64 KiB, batches over 8 KiB, and lists.
-    The others wait, and tenants take turns. 0: two."""
+    The others wait, and tenants take turns. 0: one."""
     web_requests_per_tenant: int = 1000
     """Requests that are being read, wait or are answered in a web process; more are told 429."""
     web_body_bytes_per_tenant: int = 64 * 1024 * 1024

@@ -13,7 +13,7 @@ from pathlib import Path
 
 TRIM_ABOVE_BYTES = 192 * 1024 * 1024
 """A web process that served only small requests stays below this, and is never trimmed."""
-TRIM_SECONDS = 5.0
+TRIM_SECONDS = 1.0
 """Between two trims, which lock the allocator for some milliseconds."""
 
 

@@ -247,7 +247,7 @@ def test_heavy_requests_at_once_are_a_setting_and_two_with_every_database(
     vendor: str, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "vendor", vendor)
-    assert asgi.heavy_at_once() == 2
+    assert asgi.heavy_at_once() == 1
     settings.DISPATCHER = settings.DISPATCHER.__class__(web_heavy_at_once=3)
     assert asgi.heavy_at_once() == 3
 

@@ -19,10 +19,10 @@ _SUBMIT, _BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
 
 
 class ManyLists(Attack):
-    id, title = "s03", "batches of 8 MB that hold nothing but []"
+    id, title = "s03", "batches of 4 MB that hold nothing but []"
 
     def play(self, ground: Ground, until: float) -> None:
-        body = b'{"jobs":[' + b"[]," * 2_790_000 + b"[]]}"
+        body = b'{"jobs":[' + b"[]," * 1_390_000 + b"[]]}"
         sent = {"Content-Type": "application/json"}
         flood(
             lambda n: self.ask(ground, "POST", _BATCH, body=body, headers=sent, timeout=60),
@@ -164,12 +164,12 @@ class Expectations(Attack):
 
 
 class WideForms(Attack):
-    id, title = "n19", "batches of 1,000 with 7 KB of metadata and 10 tags each, just under 8 MiB"
+    id, title = "n19", "batches of 1,000 with 3.6 KB of metadata and 10 tags each, just under 4 MiB"
     seconds = 10.0
 
     def play(self, ground: Ground, until: float) -> None:
         item = job(
-            ground, metadata={f"k{n}": "v" * 100 for n in range(66)}, tags=[f"tag-{n}" for n in range(10)],
+            ground, metadata={f"k{n}": "v" * 100 for n in range(33)}, tags=[f"tag-{n}" for n in range(10)],
             payload={"number": 0, "seconds": 0.0},
         )  # fmt: skip
         body = json.dumps({"jobs": [item] * 1000}).encode()
