@@ -1,5 +1,5 @@
-"""Jobs: found by id, tag, model or tenant; moved only by services. Dead letters among them: FAILED jobs that
-nobody has dismissed, the last first."""
+"""Jobs: found by id, tag, model or tenant; moved only by services. Dead letters are FAILED jobs that no
+operator has dismissed, newest first."""
 
 from __future__ import annotations
 

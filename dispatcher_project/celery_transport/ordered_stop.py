@@ -46,7 +46,7 @@ _NOTIFY_SECONDS = 5.0
 
 
 def can_have_successor() -> bool:
-    """Only where a service manager follows the pid that it is told; `up` starts the next process itself."""
+    """Return True under systemd, which takes a new main pid; `up` starts the next process itself."""
     return "NOTIFY_SOCKET" in os.environ and MARKER_VARIABLE not in os.environ
 
 

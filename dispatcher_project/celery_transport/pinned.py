@@ -52,8 +52,8 @@ LOOK_SECONDS = 1.0
 
 
 class PinnedWatch:
-    """Threads: one beats, by what is known, so that a driver that hangs never makes the worker seem gone; one
-    measures, one looks at its switch, one looks after the GPU."""
+    """Four threads of a pinned worker: heartbeat, telemetry, the server's switch, and the GPU's health.
+    The heartbeat sends the last known health, so that a hanging driver never makes the worker seem gone."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class PinnedWatch:
         self._measured_at = time.monotonic()
 
     def look(self) -> None:
-        """One step: who drives this server, and what is wanted of it."""
+        """Read which host drives this server, and its desired state."""
         row = Server.objects.filter(name=self._server).values("host", "desired").first()
         if row is None or row["host"] != self._host:
             log.error("server_taken_over", server=self._server, by=row["host"] if row else None)

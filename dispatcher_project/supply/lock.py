@@ -1,4 +1,4 @@
-"""Reads constraints.txt, each package's version, marker and hashes; `supply lock` writes it anew from
+"""Reads constraints.txt, each package's version, marker and hashes; `supply lock` regenerates it from
 pyproject.toml, with uv."""
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ import asyncio
 import ctypes
 import os
 import time
-from pathlib import Path
 
 TRIM_ABOVE_BYTES = 192 * 1024 * 1024
 """A web process that served only small requests stays below this, and is never trimmed."""
@@ -33,10 +32,10 @@ class HeapTrimmer:
         asyncio.get_running_loop().run_in_executor(None, self._trim, 0)
 
 
-def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes; 0 where the system has no /proc."""
+def resident_bytes(pid: int | str = "self") -> int:
+    """Return the resident memory of a process in bytes; 0 if it is gone, or where there is no /proc."""
     try:
-        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:
+        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
         return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")

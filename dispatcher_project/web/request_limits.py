@@ -62,7 +62,7 @@ SMALL_BYTES = 256 * 1024
 MAX_UNDECLARED_BYTES = 1024 * 1024
 """Of a chunked body, and of any that is not for the API: forms of the admin site."""
 _IN_MEMORY_BYTES = 1024 * 1024
-"""What is longer waits in a file for its thread."""
+"""A longer body is kept in a file until a thread reads it."""
 _PART_BYTES = 1024 * 1024
 MOST_KEPT_BYTES = 256 * 1024
 """Of bodies whose values may stay in a database connection."""
@@ -81,7 +81,7 @@ class NoRoomForBody(Exception):
 
 
 class ClientGone(Exception):
-    """Nobody is left to be answered."""
+    """The client closed its connection before the answer."""
 
 
 class RequestBody:
@@ -258,7 +258,7 @@ class TooManyInFlight(Problem):
 
 
 def holder_of(scope: Scope) -> str:
-    """Whom a request counts for."""
+    """Return the tenant or the address whose share a request uses."""
     known: str | None = scope.get(HOLDER_KEY)
     if known is not None:
         return known
@@ -428,7 +428,7 @@ class _Exchange:
 
 
 def unless_given_up(application: WsgiApplication) -> WsgiApplication:
-    """Does not begin what nobody waits for any more."""
+    """Skip requests that were answered with 503 before a thread took them."""
 
     def begin(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if is_given_up(environ.get("asgi.scope", {})):
@@ -440,7 +440,7 @@ def unless_given_up(application: WsgiApplication) -> WsgiApplication:
 
 
 def is_given_up(scope: Scope) -> bool:
-    """Whether its client was told to come again."""
+    """Return True if the request was answered with 503 at its deadline."""
     given_up = scope.get(_GIVEN_UP)
     return given_up is not None and given_up.is_set()
 

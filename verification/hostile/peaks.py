@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from verification.proving.memory import resident_bytes
+from dispatcher_project.web.memory import resident_bytes
 
 _MEGABYTE = 1024 * 1024
 _RESET_PEAK = "5"

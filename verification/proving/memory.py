@@ -1,13 +1,13 @@
-"""Whether processes grow. Pure, except for `resident_bytes`."""
+"""Whether processes grow."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import linear_regression, median
 from typing import Any
 
+from dispatcher_project.web.memory import resident_bytes
 from verification.proving.judge import Wrong
 
 WARM_UP_SECONDS = 60.0
@@ -106,12 +106,3 @@ class Samples:
 
     def slopes(self) -> list[Slope]:
         return [slope(name, pid, samples) for (name, pid), samples in self._series.items() if samples]
-
-
-def resident_bytes(pid: int) -> int:
-    """0 if it is gone, or where there is no /proc."""
-    try:
-        with open(f"/proc/{pid}/statm", encoding="ascii") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0

@@ -142,12 +142,10 @@ def _moment(text: str) -> datetime:
 
 
 def work_through(chosen_ones: JobFilter, deed: BulkAction, total: int) -> BulkOutcome:
-    """Step by step until none that matched is left. What fails anew meanwhile is not taken again: at most
-    `total` are done."""
-    ports, act = (
-        jobs.ports.production_ports(),
-        {BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}[deed],
-    )
+    """Retry or dismiss the chosen jobs, page by page, at most `total`: a job that fails again meanwhile is
+    not taken twice."""
+    ports = jobs.ports.production_ports()
+    act = {BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}[deed]
     done = refused = 0
     remaining = total
     with progress(sys.stderr, deed.value.replace("_", " "), total) as draw:

@@ -7,6 +7,11 @@ import sys
 
 import pytest
 
+from dispatcher_project.web import memory
+from dispatcher_project.web.protocol import WebLimits
+from tests.support.servers.serving import serving
+from tests.support.waiting import wait_for
+
 _FILL_FREE_AND_TICK = """
 import asyncio
 
@@ -43,3 +48,15 @@ def test_a_large_process_returns_what_it_freed() -> None:
 
 def test_a_small_process_is_left_alone() -> None:
     assert _returned_bytes(above=1 << 40) < 10_000_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only glibc has malloc_trim")
+def test_the_running_server_trims_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "TRIM_SECONDS", 0.0)
+    monkeypatch.setattr(memory, "TRIM_ABOVE_BYTES", 0)
+    with serving(WebLimits()):
+        blocks = [bytearray(b"x" * 100_000) for _ in range(1000)]
+        full, pinned = memory.resident_bytes(), blocks.pop()
+        blocks.clear()
+        wait_for(lambda: full - memory.resident_bytes() > 50_000_000, seconds=30)
+        assert pinned

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-from verification.proving.memory import Samples, growing, resident_bytes, slope
+from dispatcher_project.web.memory import resident_bytes
+from verification.proving.memory import Samples, growing, slope
 
 MB = 1024 * 1024
 
