@@ -1,4 +1,5 @@
-"""A client of the GPU dispatcher: submit, wait, stream, cancel. Standard library only; docs/client.md.
+"""A client of the GPU dispatcher: submit, wait, stream, cancel. Standard library only;
+docs/reference/client.md.
 
 It may be copied elsewhere: it imports nothing else of this repository.
 """

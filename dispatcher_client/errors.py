@@ -55,7 +55,7 @@ class FieldProblem:
 
 
 class Problem(DispatcherError):
-    """The dispatcher answered, and it was a refusal (docs/api_errors.md lists the codes).
+    """The dispatcher answered, and it was a refusal (docs/reference/api_errors.md lists the codes).
 
     code: stable; ``http_<status>`` when the answer was not the dispatcher's own. is_documented: it was.
     """

@@ -2,9 +2,9 @@
 failure.
 
 An error knows its price, so that deciding (``jobs/domain/retry.py``) is a look at its attributes and never a
-look at a message. The table is in ``docs/failures.md``. A text counts only where the GPU's libraries put it:
-at its beginning, behind at most the names of exceptions that they raise. A text that quotes such words (a
-prompt, a log line) says nothing of the GPU.
+look at a message. The table is in ``docs/reference/failures.md``. A text counts only where the GPU's
+libraries put it: at its beginning, behind at most the names of exceptions that they raise. A text that
+quotes such words (a prompt, a log line) says nothing of the GPU.
 """
 
 from __future__ import annotations

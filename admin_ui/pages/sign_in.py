@@ -1,4 +1,5 @@
-"""The sign-in of the admin, with its limits in front (docs/security.md, "Sign-in, sessions and keys"),
+"""The sign-in of the admin, with its limits in front
+(docs/explanation/security.md, "Sign-in, sessions and keys"),
 and a page that had to hash a password while too many others did."""
 
 from __future__ import annotations

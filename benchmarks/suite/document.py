@@ -1,4 +1,4 @@
-"""Writes a report's figures into docs/benchmarks.md, between its marks, and its plots beside it."""
+"""Writes a report's figures into docs/reference/benchmarks.md, between its marks, and its plots beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .pictures import pictures
 from .report import goal_table, read
 from .tables import conditions, tables
 
-DOCUMENT = ROOT / "docs" / "benchmarks.md"
+DOCUMENT = ROOT / "docs" / "reference" / "benchmarks.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 

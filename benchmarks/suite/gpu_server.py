@@ -8,7 +8,7 @@ each connection.)
     POST /apart      as /run, the answer's head and body in two pieces, as Python's `http.server` sends them
     POST /async…     the same, answers at once; GET /status/<job> says how it stands
     POST /callback   what a dispatcher calls back, with the time it came
-    GET  /health     as docs/gpu_protocol.md has it
+    GET  /health     as docs/reference/gpu_protocol.md has it
 
 A request for which no slot is free gets 503 and is counted. While the gate is shut a run takes its slot and
 waits; its time begins when the gate opens: so contenders are warm and their lines are full before the clock

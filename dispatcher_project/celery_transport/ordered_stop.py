@@ -1,7 +1,8 @@
 """How a worker process ends: claims stop at once, runs get their grace, and it never hangs.
 
 Celery's own warm shutdown waits for the threads without a limit, and a thread can't be killed. So a thread
-of ours follows the order of docs/failures.md beside it: drain, wait, interrupt, and at last end the process.
+of ours follows the order of docs/reference/failures.md beside it: drain, wait, interrupt, and at last end
+the process.
 
 SIGTERM, SIGINT, SIGQUIT and SIGHUP all end there. Celery's own handlers do not work with threads: the one for
 SIGQUIT, and for a second Ctrl-C, asks the pool to kill a job, which raises, and the process then waits for

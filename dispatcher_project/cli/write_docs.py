@@ -38,10 +38,10 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 def pages() -> Mapping[Path, Callable[[], str]]:
     """What makes each of them."""
     return {
-        DOCS / "lifecycle.md": lifecycle_page,
-        DOCS / "model_options.md": model_options_page,
-        DOCS / "sweeps.md": sweeps_page,
-        DOCS / "settings.md": settings_page,
+        DOCS / "reference" / "lifecycle.md": lifecycle_page,
+        DOCS / "reference" / "model_options.md": model_options_page,
+        DOCS / "reference" / "sweeps.md": sweeps_page,
+        DOCS / "reference" / "settings.md": settings_page,
         DOCS.parent / "dispatcher_client/submit_options.py": client_module,
     }
 

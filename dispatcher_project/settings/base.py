@@ -26,7 +26,7 @@ env = environ.Env()
 DATA_DIR = Path(env.str("DISPATCHER_DATA_DIR", default=str(BASE_DIR / "var")))
 DISPATCHER = read_settings(env)
 
-# what a browser keeps and sends, and what it lets a page do (docs/security.md)
+# what a browser keeps and sends, and what it lets a page do (docs/explanation/security.md)
 IS_HTTPS = DISPATCHER.public_url.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_HTTPS
 _COOKIE = "__Host-" if IS_HTTPS else ""  # no other host of the domain can set a cookie of that name

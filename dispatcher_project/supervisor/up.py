@@ -74,7 +74,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         const=DEMO_MODELS,
         metavar="MODELS",
-        help="also a worker that holds these models itself (docs/model_authors.md; default %(const)s)",
+        help="also a worker that holds these models itself (docs/reference/model_code.md; default %(const)s)",
     )
     arguments.add_argument("--gpu", default="none", help="the GPU of --local (default %(default)s: the CPU)")
     arguments.add_argument("--verbose", action="store_true", help="show every log line, not only warnings")

@@ -53,7 +53,7 @@ class Problem(TypedDict):
     type: str
     title: str
     status: int
-    code: Annotated[str, about("Stable: see docs/api_errors.md.")]
+    code: Annotated[str, about("Stable: see docs/reference/api_errors.md.")]
     detail: str
     retryable: bool
     retry_after_seconds: NotRequired[Annotated[int, about("When to try again; as the Retry-After header.")]]

@@ -1,4 +1,4 @@
-"""Errors as clients see them: RFC 9457 problem+json with a stable code (docs/api_errors.md)."""
+"""Errors as clients see them: RFC 9457 problem+json with a stable code (docs/reference/api_errors.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The contract between the dispatcher and a model's own code (docs/model_authors.md).
+"""The contract between the dispatcher and a model's own code (docs/reference/model_code.md).
 
 Standard library only: this is what a GPU process imports, on a node and on a pinned worker alike.
 """

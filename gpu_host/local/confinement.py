@@ -1,7 +1,7 @@
 """What a model process may not do, set by its warden before any of its code runs. Linux; elsewhere the limits
 alone. Standard library only: the warden imports it.
 
-What it can't do: as the same user, model code can read whatever that user can (docs/model_authors.md).
+What it can't do: as the same user, model code can read whatever that user can (docs/reference/model_code.md).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The reference GPU server: serves Python functions over the protocol of docs/gpu_protocol.md,
+"""The reference GPU server: serves Python functions over the protocol of docs/reference/gpu_protocol.md,
 in a process that serves until it is told to stop.
 
 node = Node(NodeConfig(handler="package.module:run", slots=2, port=9001))

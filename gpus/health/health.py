@@ -276,4 +276,7 @@ def _what_is_lost(placement: Placement) -> str:
             " A cancelled run keeps its slot until its request is answered, unless the model has a "
             "cancel_endpoint_template."
         )
-    return f"{lost} Name a health_path if it has another one; docs/gpu_protocol.md says what it may answer."
+    return (
+        f"{lost} Name a health_path if it has another one; "
+        "docs/reference/gpu_protocol.md says what it may answer."
+    )

@@ -1,14 +1,14 @@
 """Key names of one fleet, one function per kind; the scripts have the same in `lua/includes/keys.lua`.
 
-docs/leasing.md ("Keys") lists what each key holds. All carry the fleet's hash tag, so that one node of a
-cluster holds them (docs/adr/0044-script-arguments-have-names.md).
+docs/explanation/leasing.md ("Keys") lists what each key holds. All carry the fleet's hash tag, so that one
+node of a cluster holds them (docs/adr/0044-script-arguments-have-names.md).
 """
 
 from __future__ import annotations
 
 LAYOUT = 6
 """Of the keys that this code reads and writes; raised when they change their meaning. Each layout has an
-index of its own, one of which is in use (docs/leasing.md, "One layout in use")."""
+index of its own, one of which is in use (docs/explanation/leasing.md, "One layout in use")."""
 
 
 def prefix(fleet: str, layout: int = 0) -> str:

@@ -109,8 +109,8 @@ class ModelConfig(models.Model):
     """A named thing that can be run, and how.
 
     Each option is one field here: its type, default, rules and help text are those of the API, the admin form
-    and docs/model_options.md (`manage.py write_docs`). A runner reads it where `ModelSpec` has a field of its
-    name.
+    and docs/reference/model_options.md (`manage.py write_docs`). A runner reads it where `ModelSpec` has a
+    field of its name.
     """
 
     name = NameField(primary_key=True)

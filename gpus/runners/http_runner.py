@@ -63,8 +63,8 @@ MAX_NAME = 64
 
 
 class HttpRunner:
-    """The dispatcher's own protocol (docs/gpu_protocol.md), and a base for others over HTTP; `start` lasts
-    the run limit at most."""
+    """The dispatcher's own protocol (docs/reference/gpu_protocol.md), and a base for others over HTTP;
+    `start` lasts the run limit at most."""
 
     name = ""
     summary = ""

@@ -1,4 +1,5 @@
-"""What it costs that a GPU server said no, and why in its own words. Pure; the table is docs/failures.md."""
+"""What it costs that a GPU server said no, and why in its own words. Pure; the table is
+docs/reference/failures.md."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ class ServerRunner(Runner, Protocol):
     name: str
     """The `model_type` of its models: up to 64 letters, digits, ``.``, ``_`` and ``-``."""
     summary: str
-    """Which servers speak it, in one sentence: for forms, the API's schema and docs/model_options.md."""
+    """Which servers speak it, in one sentence: for forms, the API's schema and
+    docs/reference/model_options.md."""
     options: Sequence[str]
     """The model's options that only some runners read, and this one does."""
 

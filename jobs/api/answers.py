@@ -142,7 +142,7 @@ class Cancelled(TypedDict):
 
 
 class Reason(TypedDict):
-    code: Annotated[str, about("Stable: see docs/explain.md.")]
+    code: Annotated[str, about("Stable: see docs/reference/explain.md.")]
     message: str
     change: Annotated[str, about("What would change it.")]
     evidence: Annotated[JsonObject, about("What it was decided by.")]

@@ -1,5 +1,5 @@
 """Who asks, what they may do, and what they may read: one rule for every answer, event and callback. Pure;
-the table is docs/security.md, "What a tenant can read".
+the table is docs/explanation/security.md, "What a tenant can read".
 
 Messages of GPU servers and model code name addresses, paths and lines of code, so tenants read a text of ours
 by the error's code. The exception is `bad_input`: that text was written for the client.

@@ -1,6 +1,6 @@
 """What an ended attempt means for its job. Pure: it knows the error's price, never a database.
 
-The table is in docs/failures.md ("What an error costs").
+The table is in docs/reference/failures.md ("What an error costs").
 """
 
 from __future__ import annotations

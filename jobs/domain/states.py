@@ -1,4 +1,5 @@
-"""The states of a job and of an attempt, who may move where, and why. docs/lifecycle.md is made from this."""
+"""The states of a job and of an attempt, who may move where, and why. docs/reference/lifecycle.md is made
+from this."""
 
 from __future__ import annotations
 

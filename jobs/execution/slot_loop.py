@@ -1,8 +1,9 @@
 """A worker thread's way along one slot: claim → start → run → complete → next.
 
-The order of the writes is the protocol (docs/leasing.md). Claim: Redis grants the lease, and the start is
-queued for the group commit. Run: the request goes to the GPU. Complete: Redis releases the slot, and may
-grant it to the next ticket in the same step; then the end is queued, and its consequences follow the commit.
+The order of the writes is the protocol (docs/explanation/leasing.md). Claim: Redis grants the lease, and the
+start is queued for the group commit. Run: the request goes to the GPU. Complete: Redis releases the slot,
+and may grant it to the next ticket in the same step; then the end is queued, and its consequences follow the
+commit.
 
 Next: while a short run is on the GPU, `jobs.execution.prefetch` reserves the slot's next job, so that between
 two runs the GPU waits for one request only. The prefetched job is the current lease's follower in Redis,

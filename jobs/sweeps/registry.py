@@ -69,8 +69,8 @@ class Sweeps:
         the settings, if none are given.
 
         An entry is the sweep's declaration. From it follow its ticks, its age in /metrics and in `doctor`,
-        and its line in docs/sweeps.md (`manage.py write_docs`), with the first paragraph of its module's
-        docstring.
+        and its line in docs/reference/sweeps.md (`manage.py write_docs`), with the first paragraph of its
+        module's docstring.
         """
         knobs = knobs or settings.DISPATCHER
         return {

@@ -94,7 +94,7 @@ def test_a_service_runs_a_command_that_there_is_and_comes_back_when_it_ends(name
 
 
 def test_the_documents_run_commands_by_a_service_that_is_manage_py() -> None:
-    named = re.findall(r"run --rm (\w+)", (ROOT / "docs/deploying.md").read_text() + text_of(ONE_HOST))
+    named = re.findall(r"run --rm (\w+)", (ROOT / "docs/how-to/deploying.md").read_text() + text_of(ONE_HOST))
     assert named
     assert all("entrypoint" not in services(ONE_HOST)[name] for name in named)
 

@@ -66,7 +66,8 @@ def test_commands_are_found_in_blocks_and_in_sentences() -> None:
 
 def folder_table() -> dict[str, set[str]]:
     """The overview's table: the folders that each folder's line names."""
-    text = (ROOT / "docs/overview.md").read_text().split("## Where things are")[1].split("\n## ")[0]
+    text = (ROOT / "docs/explanation/overview.md").read_text()
+    text = text.split("## Where things are")[1].split("\n## ")[0]
     lines = re.findall(r"^\| `(\w+)/` \|(.*)$", text, re.MULTILINE)
     return {name: set(re.findall(r"`(\w+)/`", line)) for name, line in lines}
 

@@ -1,4 +1,5 @@
-"""`docs/one_job.md` names every product file that a job enters, from its request to its signed callback."""
+"""`docs/explanation/one_job.md` names every product file that a job enters, from its request to its signed
+callback."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ pytestmark = [
     ),
 ]
 
-PAGE = ROOT / "docs/one_job.md"
+PAGE = ROOT / "docs/explanation/one_job.md"
 TOOLS = "tools"
 """The page's last section: files of `foundation/`, whichever process enters them."""
 MOST_FILES = 66

@@ -253,7 +253,7 @@ class Rolling:
         self._valkey.stop()
 
     def _upgrade(self, version: Path, load: _Load) -> None:
-        """As docs/deploying.md says: migrate, then the hosts one by one."""
+        """As docs/how-to/deploying.md says: migrate, then the hosts one by one."""
         if _migrations(version) != _migrations(self._version):
             self._manage(version, "migrate", "--no-input")
         self._version = version

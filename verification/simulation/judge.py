@@ -211,7 +211,8 @@ def _unknown_runs(
 
 def _at_most_once(world: World, jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
     """A run whose server told that it failed is certain to be over: such a job may run again. What the
-    database forgot can't be kept from running again (docs/deploying.md asks for a synchronous standby)."""
+    database forgot can't be kept from running again (docs/how-to/deploying.md asks for a synchronous
+    standby)."""
     for job in jobs.values():
         uncertain = [
             ran

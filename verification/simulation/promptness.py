@@ -29,10 +29,10 @@ LATER_SECONDS = BEAT_SECONDS - 2.0
 CLAIM_SECONDS = 5.0 + LATER_SECONDS
 CANCEL_SECONDS = 10.0
 FORGOTTEN_END_SECONDS = 100.0
-"""For a run whose end the database forgot: as docs/failures.md promises."""
+"""For a run whose end the database forgot: as docs/reference/failures.md promises."""
 LEASE_SECONDS = 15.0
 RECOVERY_SECONDS = 10.0
-"""After the end of what disturbed everybody, as docs/failures.md promises."""
+"""After the end of what disturbed everybody, as docs/reference/failures.md promises."""
 LOOK_SECONDS, SUSPICIOUS_SECONDS = 4.0, 1.0
 
 _Live = tuple[str, str, str, str, str, int]
@@ -213,7 +213,8 @@ class Promptness:
 
     @property
     def _judged_seconds(self) -> float:
-        """A silence grants a lease its time once more, and each is seen at a look (docs/failures.md)."""
+        """A silence grants a lease its time once more, and each is seen at a look
+        (docs/reference/failures.md)."""
         return 2.0 * (LEASE_SECONDS + self._world.beat_seconds) + LATER_SECONDS
 
     def _kept(self, slots: list[_Slot]) -> Iterator[_Suspicion]:

@@ -10,7 +10,10 @@ from gpu_host.node.server import Node, StopSignal, stop_after_runs
 
 
 class Command(BaseCommand):
-    help = "Serves Python functions as a GPU server (docs/gpu_protocol.md). Ctrl-C lets the runs end first."
+    help = (
+        "Serves Python functions as a GPU server (docs/reference/gpu_protocol.md). "
+        "Ctrl-C lets the runs end first."
+    )
     requires_system_checks = []
 
     def add_arguments(self, parser: ArgumentParser) -> None:

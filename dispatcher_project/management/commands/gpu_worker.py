@@ -33,12 +33,13 @@ class Command(BaseCommand):
             "--models",
             type=_paths,
             action="extend",
-            help="With --gpu: [NAME=]package.module[:ATTRIBUTE], comma-separated (docs/model_authors.md).",
+            help="With --gpu: [NAME=]package.module[:ATTRIBUTE], comma-separated "
+            "(docs/reference/model_code.md).",
         )
         parser.add_argument(
             "--servers",
             type=Path,
-            help="With --gpu: a TOML file of LLM servers that may run here (docs/model_authors.md).",
+            help="With --gpu: a TOML file of LLM servers that may run here (docs/reference/model_code.md).",
         )
         parser.add_argument(
             "--slots", type=positive, help="With --gpu: jobs at once; default: as many as its models can."

@@ -1,5 +1,5 @@
-"""/metrics in Prometheus' text format; every name is in docs/metrics.md. Here is the view; `work` and `fleet`
-yield the metrics.
+"""/metrics in Prometheus' text format; every name is in docs/reference/metrics.md. Here is the view; `work`
+and `fleet` yield the metrics.
 
 Counted when asked for, so that every process tells the same; what no row holds is in `jobs.reports.counters`.
 No count goes over what is finished: a scrape costs the same at a million jobs. A part that can't be read is

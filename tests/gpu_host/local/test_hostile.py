@@ -185,7 +185,7 @@ def test_another_user_reads_no_secrets(box: Box) -> None:
     if box.who == "another user":  # type: ignore[attr-defined]
         assert set(said.values()) == {"PermissionError"}
     else:
-        assert said[str(box.secrets)] == SECRET  # as docs/model_authors.md says
+        assert said[str(box.secrets)] == SECRET  # as docs/reference/model_code.md says
 
 
 def test_another_user_has_its_groups_its_home_and_no_way_back(box: Box, around: Any) -> None:

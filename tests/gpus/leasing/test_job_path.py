@@ -48,7 +48,7 @@ def test_a_job_passes_few_lua_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
     assert called == ["push", "claim", "granted", "renew", "release", "settled"]
     files = files_of(set(called))
     assert len(files) <= MOST_FILES, sorted(files)
-    page = (ROOT / "docs/one_job.md").read_text()
+    page = (ROOT / "docs/explanation/one_job.md").read_text()
     assert sorted(re.findall(r"^\| `([\w/]+\.lua)` \|", page, re.MULTILINE)) == sorted(files)
 
 

@@ -291,6 +291,6 @@ def test_a_client_that_answers_in_bytes_works_too(valkey: EmbeddedValkey, fleet:
 
 
 def test_the_docs_name_every_key() -> None:
-    text = (Path(library.__file__).parents[2] / "docs" / "leasing.md").read_text()
+    text = (Path(library.__file__).parents[2] / "docs" / "explanation" / "leasing.md").read_text()
     kinds = {name for name in vars(Keys) if not name.startswith("_")}
     assert {kind for kind in kinds if f"`{kind}" not in text and f":{kind}`" not in text} == set()

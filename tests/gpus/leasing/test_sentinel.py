@@ -19,7 +19,7 @@ from tests.support.servers.sentinels import NEVER_SECONDS, direct, wait_until, w
 from .rig import POOL, Rig
 
 PROMISED_SECONDS = 10.0
-"""docs/failures.md, from the promotion on."""
+"""docs/reference/failures.md, from the promotion on."""
 THREADS = 4
 
 

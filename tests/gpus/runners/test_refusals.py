@@ -1,4 +1,4 @@
-"""The table of docs/failures.md, as far as a status line tells it."""
+"""The table of docs/reference/failures.md, as far as a status line tells it."""
 
 from __future__ import annotations
 

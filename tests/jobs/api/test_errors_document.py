@@ -1,4 +1,4 @@
-"""docs/api_errors.md lists every code that the source can answer."""
+"""docs/reference/api_errors.md lists every code that the source can answer."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def codes() -> set[str]:
 
 
 def test_every_code_is_documented() -> None:
-    documented = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs/api_errors.md").read_text()))
+    documented = set(re.findall(r"`([a-z_]+)`", (ROOT / "docs/reference/api_errors.md").read_text()))
     assert len(codes()) > 25
     assert codes() - documented == set()

@@ -35,7 +35,7 @@ from .conftest import Account, World
 from .test_jobs import make_job
 
 pytestmark = pytest.mark.django_db
-PAGE = ROOT / "docs" / "metrics.md"
+PAGE = ROOT / "docs" / "reference" / "metrics.md"
 
 
 def away(*_: Any, error: type[Exception] = OperationalError) -> None:

@@ -1,4 +1,4 @@
-"""What each error costs: the table of docs/failures.md, as decisions."""
+"""What each error costs: the table of docs/reference/failures.md, as decisions."""
 
 from __future__ import annotations
 

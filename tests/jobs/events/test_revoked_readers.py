@@ -19,7 +19,7 @@ from jobs.ports import KEEP_KEY_SECONDS
 from .virtual_loop import run_virtually
 
 PROMISED_SECONDS = 60.0
-"""What docs/security.md says."""
+"""What docs/explanation/security.md says."""
 NEVER = 1e9
 FOLLOW = Follow("job", 0, with_output=True, in_full=False, reader="key")
 

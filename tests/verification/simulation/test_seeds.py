@@ -1,6 +1,6 @@
 """Sixty short histories of the real protocol break no law; a seed is always the same history.
 
-`manage.py simulate` plays more and longer ones (docs/simulation.md)."""
+`manage.py simulate` plays more and longer ones (docs/explanation/simulation.md)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ BROKEN, NOT_PLAYED = 1, 3
 class Command(BaseCommand):
     help = (
         "Plays the dispatcher's own protocol under virtual time, with crashes at every step, and checks the "
-        "laws of docs/simulation.md afterwards. A seed replays exactly."
+        "laws of docs/explanation/simulation.md afterwards. A seed replays exactly."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -1,5 +1,5 @@
 -- How tenants and priority bands share GPU-seconds: estimates, guaranteed shares of bands, fair queueing, corrected
--- charges. docs/leasing.md ("Who goes next") explains the rules.
+-- charges. docs/explanation/leasing.md ("Who goes next") explains the rules.
 -- include: keys
 -- include: call
 -- include: pools
