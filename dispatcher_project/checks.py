@@ -125,6 +125,7 @@ def _static_checks(threads: ThreadPoolExecutor) -> list[Future[Outcome]]:
         ),
         "mypy": (*module, "mypy", "."),
         "secrets": (*module, "dispatcher_project.supply.secrets"),
+        "docs": (*module, "dispatcher_project.documentation.site"),
     }
     return [threads.submit(_checked, name, _started(command)) for name, command in checks.items()]
 
@@ -134,7 +135,8 @@ def _checked(name: str, process: subprocess.Popen[str]) -> Outcome:
     output, _ = process.communicate()
     found = output.rstrip() if process.returncode else output.rstrip().rpartition("\n")[2]
     _show(f"=== {name} ===\n{found}")
-    return Outcome(name, process.returncode, time.monotonic() - begun)
+    note = found if found.startswith("skipped") else ""
+    return Outcome(name, process.returncode, time.monotonic() - begun, note)
 
 
 def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:

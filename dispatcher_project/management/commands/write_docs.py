@@ -4,14 +4,14 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
-from dispatcher_project.cli.write_docs import pages
+from dispatcher_project.documentation.written import written_files
 
 
 class Command(BaseCommand):
-    help = "Writes what is made from code: pages of docs/, and the client's options of a submit."
+    help = "Writes what is made from code: reference pages of docs/, and the client's options of a submit."
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:
-        for path, make in pages().items():
+        for path, make in written_files().items():
             path.write_text(make())
             self.stdout.write(f"wrote {path}")
