@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import http.client
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -31,7 +32,7 @@ def test_an_endless_answer_is_cut_off(receiver: Receiver, send: Send) -> None:
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
         try:
-            while True:
+            while sum(written) < 256 * 1024 * 1024:  # an end, so that a reader without a bound fails the test
                 written.append(handler.wfile.write(b"x" * 65536))
         except OSError:
             hung_up.set()
@@ -43,25 +44,25 @@ def test_an_endless_answer_is_cut_off(receiver: Receiver, send: Send) -> None:
     assert sum(written) < 64 * 1024 * 1024
 
 
-def drip(first: bytes, go_on: threading.Event) -> Callable[[BaseHTTPRequestHandler], None]:
-    """One byte at a time, each well within any per-read limit, until told to stop."""
+@dataclass
+class Drip:
+    """An answer of one byte at a time, each well within any per-read limit, for ten seconds.
 
-    def answer(handler: BaseHTTPRequestHandler) -> None:
-        handler.wfile.write(first)
-        try:
-            while not go_on.wait(0.02):
+    first: sent at once. stopped: ends it early. sent_all: set if the deliverer read to the end.
+    """
+
+    first: bytes
+    stopped: threading.Event = field(default_factory=threading.Event)
+    sent_all: threading.Event = field(default_factory=threading.Event)
+
+    def __call__(self, handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(self.first)
+        with suppress(OSError):
+            for _ in range(500):
+                if self.stopped.wait(0.02):
+                    return
                 handler.wfile.write(b"x")
-        except OSError:
-            pass
-
-    return answer
-
-
-@pytest.fixture
-def go_on() -> Iterator[threading.Event]:
-    event = threading.Event()
-    yield event
-    event.set()
+            self.sent_all.set()
 
 
 @pytest.mark.parametrize(
@@ -76,16 +77,17 @@ def test_a_dripping_receiver_cannot_hold_a_deliverer(
     receiver: Receiver,
     send: Send,
     settings: LazySettings,
-    go_on: threading.Event,
     *,
     first: bytes,
     outcome: str,
     seconds: float,
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, callback_timeout_seconds=seconds)
-    receiver.answer = drip(first, go_on)
+    receiver.answer = drip = Drip(first)
     sent = send(receiver.url)
     assert deliver(sent.callback.id, now=NOW) == outcome
+    assert not drip.sent_all.is_set()
+    drip.stopped.set()
     [line] = sent.callback.log.all()
     assert ("TimeoutError" in line.error) is (outcome == "failed")
 
