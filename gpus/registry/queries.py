@@ -36,9 +36,14 @@ TOO_SMALL = _LIVES & TOO_LARGE
 
 
 def model_spec(name: str) -> ModelSpec | None:
-    """How the model is run, or None if nobody registered it."""
+    """Return how the model is run; None if it is not registered."""
     config = _config.first(name=name)
     return config.spec if config else None
+
+
+def spec_or_defaults(name: str, pool: str) -> ModelSpec:
+    """Return how the model is run; the defaults if it is not registered any more. pool: of its jobs."""
+    return model_spec(name) or ModelSpec(name, pool)
 
 
 def has_capacity(model: str) -> bool:
@@ -122,6 +127,9 @@ class RegistryCache:
 
     def model_spec(self, name: str) -> ModelSpec | None:
         return self._found.get(("model", name), lambda: model_spec(name))  # type: ignore[no-any-return]
+
+    def spec_or_defaults(self, name: str, pool: str) -> ModelSpec:
+        return self.model_spec(name) or ModelSpec(name, pool)
 
     def has_capacity(self, model: str) -> bool:
         found: bool = self._found.get(("capacity", model), lambda: has_capacity(model))

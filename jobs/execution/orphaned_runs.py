@@ -23,7 +23,7 @@ from foundation.secrets import SecretUnreadable
 from gpus.errors import ServerLost
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, ModelConfig, Placement, QuarantinedSlot, Server
-from gpus.protocol import ModelSpec, slot_name
+from gpus.protocol import slot_name
 from gpus.registry import queries
 from gpus.registry.quarantine import slot_proven_free
 from gpus.runners.registry import find_runner
@@ -78,7 +78,7 @@ def end(attempt: Attempt, why: str, leases: Leases, ports: Ports) -> bool:
     """Ends an attempt that nobody drives: LOST, or CANCELLED where that was asked for. Its slot stays shut
     until it is proven free, or goes with its server. False: somebody else moved the attempt first."""
     job = Job.objects.only("id", "pool", "max_retries").get(id=attempt.job_id)
-    spec = ports.registry.model_spec(attempt.model) or ModelSpec(attempt.model, job.pool)
+    spec = ports.registry.spec_or_defaults(attempt.model, job.pool)
     now, slot = ports.clock.now(), slot_name(attempt.server, attempt.slot)
     ending = Ending(ServerLost(f"Nobody can reach its run: {why}."), suspect=True, unreachable=why)
     with transaction.atomic():
@@ -114,7 +114,7 @@ def quarantine_unproven(server: Server, slot: int) -> bool:
     last = last_attempt_on(server.name, slot)
     if last is None or last.slot_freed or _lives_here(last, server) or _was_judged(last, server):
         return False
-    spec = queries.model_spec(last.model) or ModelSpec(last.model, server.pool_id)
+    spec = queries.spec_or_defaults(last.model, server.pool_id)
     with transaction.atomic():
         transitions.quarantine_slot(
             slot_name(server.name, slot),

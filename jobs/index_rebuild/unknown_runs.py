@@ -24,7 +24,6 @@ from gpus.registry import queries
 from gpus.runners.base import Health
 from jobs import transitions
 from jobs.models import Attempt, Job
-from jobs.operations.end_lost_attempt import spec_of
 from jobs.ports import Ports
 
 log = structlog.get_logger(__name__)
@@ -85,7 +84,7 @@ def keep_slots(
             model=models[job],
             reason=REASON,
             at=ports.clock.now(),
-            run_limit_seconds=spec_of(models[job], server.pool_id, ports).run_limit_seconds,
+            run_limit_seconds=ports.registry.spec_or_defaults(models[job], server.pool_id).run_limit_seconds,
         )
         leases.quarantine(slot, attempt)
     return [slot for slot, _ in kept_now]

@@ -8,7 +8,6 @@ from django.db import transaction
 
 from foundation.database import statements
 from gpus.errors import ServerLost
-from gpus.protocol import ModelSpec
 from jobs import transitions
 from jobs.domain.retry import Ending
 from jobs.execution import follow_ups
@@ -39,11 +38,6 @@ class Loss:
     evidence: str = ""
 
 
-def spec_of(model: str, pool: str, ports: Ports) -> ModelSpec:
-    """A model that is not registered any more is judged by the defaults."""
-    return ports.registry.model_spec(model) or ModelSpec(model, pool)
-
-
 def lose_attempt(loss: Loss, ports: Ports) -> Ended:
     """End the attempt as LOST, under the epoch that the database knows. Once the slot is settled, the caller
     calls `jobs.execution.follow_ups.after_end`: before that the job's ticket would be refused as held."""
@@ -66,7 +60,7 @@ def _end(loss: Loss, ports: Ports) -> Ended:
     found, job = _lost.first(id=loss.attempt_id), _job.first(id=loss.job_id)
     if found is None or job is None:
         return Ended(won=False)
-    spec = spec_of(loss.model, loss.pool, ports)
+    spec = ports.registry.spec_or_defaults(loss.model, loss.pool)
     held = loss.held_seconds
     return transitions.end_attempt(
         End(

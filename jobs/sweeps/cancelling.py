@@ -24,7 +24,6 @@ from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
 from jobs.models import Attempt, Job
-from jobs.operations.end_lost_attempt import spec_of
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 
@@ -102,5 +101,5 @@ def proof(job: Job, now: datetime, ports: Ports) -> str | None:
     freed = of_slot.filter(freed_at__gte=attempt.finished_at).order_by("-freed_at").first()
     if freed is not None:
         return freed.evidence
-    limit = timedelta(seconds=spec_of(attempt.model, job.pool, ports).run_limit_seconds)
+    limit = timedelta(seconds=ports.registry.spec_or_defaults(attempt.model, job.pool).run_limit_seconds)
     return "the model's run limit has passed" if now >= attempt.finished_at + limit else None

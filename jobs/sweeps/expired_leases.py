@@ -36,7 +36,7 @@ from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.execution import follow_ups
 from jobs.execution.worker_signs import Sign, sign_of
 from jobs.models import Attempt
-from jobs.operations.end_lost_attempt import Loss, lose_attempt, lose_unwritten, spec_of
+from jobs.operations.end_lost_attempt import Loss, lose_attempt, lose_unwritten
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_fleets, sweep_rows
 from jobs.transitions import Ended, StartOutcome
@@ -157,7 +157,7 @@ def _was_given_back_as_suspect(ref: LeaseRef, leases: Leases) -> bool:
 
 def _resolve_unwritten(expired: ExpiredLease, sign: Sign, leases: Leases, ports: Ports) -> bool:
     ref = expired.ref
-    if spec_of(expired.model, expired.pool, ports).at_most_once:
+    if ports.registry.spec_or_defaults(expired.model, expired.pool).at_most_once:
         return _resolve_as(ExpiryVerdict.FREE, ref, Ended(won=False), leases, ports)
     outcome, ended = lose_unwritten(_loss(expired, sign, GONE_AT_START), expired.worker, ports)
     if outcome is not StartOutcome.STARTED:
@@ -171,7 +171,8 @@ def _name_follower(expired: ExpiredLease, ports: Ports) -> None:
     if expired.follower is None:
         return
     server, slot = split_slot(expired.ref.slot)
-    limit = timedelta(seconds=spec_of(expired.follower.model, expired.pool, ports).run_limit_seconds)
+    spec = ports.registry.spec_or_defaults(expired.follower.model, expired.pool)
+    limit = timedelta(seconds=spec.run_limit_seconds)
     for row in QuarantinedSlot.objects.filter(
         server_id=server, slot=slot, attempt_id=expired.ref.attempt_id, freed_at=None
     ):
@@ -229,7 +230,7 @@ def _write_quarantine(expired: ExpiredLease, reason: str, ports: Ports) -> None:
             model=expired.model,
             reason=reason,
             at=ports.clock.now(),
-            run_limit_seconds=spec_of(expired.model, expired.pool, ports).run_limit_seconds,
+            run_limit_seconds=ports.registry.spec_or_defaults(expired.model, expired.pool).run_limit_seconds,
         )
 
 

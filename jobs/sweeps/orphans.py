@@ -21,7 +21,7 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups
 from jobs.index_rebuild.rebuild import restore
 from jobs.models import Attempt, Job
-from jobs.operations.end_lost_attempt import Loss, lose_attempt, spec_of
+from jobs.operations.end_lost_attempt import Loss, lose_attempt
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 
@@ -131,7 +131,8 @@ class OrphansSweep:
         }
 
     def _repair(self, run: _Run, leaseless: bool, leases: Leases, now: datetime, ports: Ports) -> bool:
-        limit = spec_of(run.attempt.model, run.job.pool, ports).run_limit_seconds + GRACE_SECONDS
+        spec = ports.registry.spec_or_defaults(run.attempt.model, run.job.pool)
+        limit = spec.run_limit_seconds + GRACE_SECONDS
         if (now - run.attempt.started_at).total_seconds() > limit:
             if _is_driven(run, leases):
                 return False  # its worker is at it: it ends the run itself

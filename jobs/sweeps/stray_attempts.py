@@ -17,7 +17,6 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import slot_name
 from jobs import transitions
 from jobs.models import Attempt
-from jobs.operations.end_lost_attempt import spec_of
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets, sweep_rows
 
@@ -50,6 +49,7 @@ def _stray() -> QuerySet[Attempt]:
 
 def _end(attempt: Attempt, leases: Leases, ports: Ports) -> bool:
     slot = slot_name(attempt.server, attempt.slot)
+    spec = ports.registry.spec_or_defaults(attempt.model, attempt.job.pool)
     with transaction.atomic():
         if not transitions.lose_stray(attempt.job_id, attempt.id, ports.clock.now(), why=WHY):
             return False
@@ -60,7 +60,7 @@ def _end(attempt: Attempt, leases: Leases, ports: Ports) -> bool:
             model=attempt.model,
             reason="stray attempt",
             at=ports.clock.now(),
-            run_limit_seconds=spec_of(attempt.model, attempt.job.pool, ports).run_limit_seconds,
+            run_limit_seconds=spec.run_limit_seconds,
         )
     log.warning("stray_attempt_ended", job_id=attempt.job_id, attempt=attempt.id, slot=slot)
     leases.quarantine(slot, attempt.id, pool=attempt.job.pool)
