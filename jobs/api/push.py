@@ -10,11 +10,12 @@ from rest_framework.response import Response
 
 from foundation.http_api.openapi import described
 from foundation.http_api.problems import FieldError, Problem, validation_problem
+from foundation.secrets import verified
 from jobs.api import answers, bodies
 from jobs.api.base import JobView
 from jobs.api.parameters import JOB_ID, job_id_of, unknown_job
 from jobs.domain.errors import AttemptOver, TooManyPushes
-from jobs.execution.run_messages import Admitted, accept_push, admit_push, attempt_of_token
+from jobs.execution.pushed_results import PUSH_TOKEN, Admitted, accept_push, admit_push
 
 TOKEN_HEADER = "X-Callback-Token"
 
@@ -52,7 +53,7 @@ class PushResult(JobView):
     )
     def post(self, request: Request, job_id: str) -> Response:
         token = request.headers.get(TOKEN_HEADER) or _bearer(request) or request.GET.get("token", "")
-        attempt_id = attempt_of_token(token) if token.isascii() and len(token) <= 200 else None
+        attempt_id = verified(token, purpose=PUSH_TOKEN) if token.isascii() and len(token) <= 200 else None
         if attempt_id is None:
             raise _unauthorized()
         job_id = job_id_of(job_id)

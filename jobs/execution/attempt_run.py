@@ -36,7 +36,7 @@ from gpus.runners.registry import is_polled
 from gpus.runners.transport import Unreadable
 from jobs.domain.errors import STOPPED_BY_DEADLINE
 from jobs.domain.retry import Ending
-from jobs.execution.run_messages import ProgressEvents
+from jobs.execution.progress_events import ProgressEvents
 
 log = structlog.get_logger()
 

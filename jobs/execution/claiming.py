@@ -17,7 +17,7 @@ from django.db import DatabaseError, transaction
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.ids import new_id
-from foundation.secrets import SecretUnreadable
+from foundation.secrets import SecretUnreadable, signed
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.health.health import evidence_for, refused_url
 from gpus.leasing.contract import Leases
@@ -28,8 +28,9 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
 from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import StartCommit
+from jobs.execution.progress_events import progress_events_of
+from jobs.execution.pushed_results import PUSH_TOKEN, pushed_body
 from jobs.execution.row_prefetch import OF_JOB
-from jobs.execution.run_messages import progress_events_of, push_token, pushed_body
 from jobs.execution.worker_state import Claimed, WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome
@@ -302,7 +303,7 @@ def make_run(
         slot=lease.slot,
         fence=lease.fence,
         push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
-        push_token=push_token(lease.attempt_id),
+        push_token=signed(lease.attempt_id, purpose=PUSH_TOKEN),
         limit_seconds=claimed.job["max_run_seconds"] or math.inf,
         tell=progress_events.add,
         meanwhile=prefetch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from foundation import json_text
 from foundation.http_api import parameters as gpus_parameters
 from foundation.http_api.json_body import read_body, read_json
 from foundation.http_api.problems import Problem
+from foundation.secrets import verified
 from jobs.api import bodies, parameters
 from jobs.api.jobs import _last_event_id
 from jobs.api.parameters import JobPages
@@ -23,7 +25,7 @@ from jobs.api.submit import idempotency_key, preferred_wait, read_submit
 from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
 from jobs.callbacks.sending import Answer
 from jobs.domain.errors import CallbackUrlRefused
-from jobs.execution.run_messages import attempt_of_token
+from jobs.execution.pushed_results import PUSH_TOKEN
 from jobs.submission.request import SubmitRequest, read_item
 
 from .gpu_servers import HEADERS, NOW, texts_of
@@ -191,7 +193,7 @@ PARSERS = [
     Parser("Idempotency-Key", header(idempotency_key), st.text(max_size=300), (Problem,)),
     Parser("Last-Event-ID", header(last_event_id), st.sampled_from(["0", "17", "999999999999"]), (Problem,)),
     Parser("job id", parameters.job_id_of, st.text(max_size=30), (Problem,)),
-    Parser("token of a push", header(attempt_of_token), st.text(max_size=60)),
+    Parser("token of a push", header(partial(verified, purpose=PUSH_TOKEN)), st.text(max_size=60)),
     Parser("callback URL", callback_url, URL, (CallbackUrlRefused,)),
     Parser("Retry-After of a receiver", receivers_retry_after, HEADERS),
     Parser("media in a result", shown_media, texts_of(MEDIA)),

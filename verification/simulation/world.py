@@ -29,7 +29,7 @@ from gpus.registry.registry import register_server
 from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused
 from jobs.execution import worker_signs, worker_state
-from jobs.execution.run_messages import accept_push, admit_push
+from jobs.execution.pushed_results import accept_push, admit_push
 from jobs.models import Tenant
 from jobs.ports import LimitCaches, Ports
 from jobs.reports.database_clock import read_last_database_time

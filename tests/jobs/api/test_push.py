@@ -8,8 +8,9 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from foundation.ids import new_id
+from foundation.secrets import signed
 from gpus.models import ModelConfig
-from jobs.execution.run_messages import push_token
+from jobs.execution.pushed_results import PUSH_TOKEN
 from jobs.models import Attempt, Job, PushedResult
 from jobs.reports import counters
 from tests.support.factories import make_job, make_running
@@ -36,7 +37,9 @@ def url(job: Job) -> str:
 
 
 def push(client: APIClient, job: Job, attempt: str, body: Any = BODY) -> Any:
-    return client.post(url(job), body, format="json", HTTP_X_CALLBACK_TOKEN=push_token(attempt))
+    return client.post(
+        url(job), body, format="json", HTTP_X_CALLBACK_TOKEN=signed(attempt, purpose=PUSH_TOKEN)
+    )
 
 
 def end(attempt: str) -> None:
@@ -54,13 +57,13 @@ def test_a_push_with_its_token_is_stored_and_told(
 
 
 def test_the_token_may_come_as_a_bearer(anonymous: APIClient, job: Job, attempt: str) -> None:
-    header = f"Bearer {push_token(attempt)}"
+    header = f"Bearer {signed(attempt, purpose=PUSH_TOKEN)}"
     assert anonymous.post(url(job), BODY, format="json", HTTP_AUTHORIZATION=header).status_code == 200
 
 
 def test_the_token_may_stand_in_the_query(anonymous: APIClient, job: Job, attempt: str) -> None:
     """Cog's webhooks set no headers."""
-    answer = anonymous.post(f"{url(job)}?token={push_token(attempt)}", BODY, format="json")
+    answer = anonymous.post(f"{url(job)}?token={signed(attempt, purpose=PUSH_TOKEN)}", BODY, format="json")
     assert answer.status_code == 200
     problem(anonymous.post(f"{url(job)}?token=nonsense", BODY, format="json"), 401, "invalid_push_token")
 
@@ -118,7 +121,10 @@ def test_a_token_is_of_one_job(anonymous: APIClient, job: Job, attempt: str, whi
     if which == "no such job":
         Job.objects.all().delete()
     answer = anonymous.post(
-        f"/api/v1/tasks/callback/{where}", BODY, format="json", HTTP_X_CALLBACK_TOKEN=push_token(attempt)
+        f"/api/v1/tasks/callback/{where}",
+        BODY,
+        format="json",
+        HTTP_X_CALLBACK_TOKEN=signed(attempt, purpose=PUSH_TOKEN),
     )
     problem(answer, 404, "unknown_job")
     assert not PushedResult.objects.exists()

@@ -19,8 +19,9 @@ from django.utils import timezone
 
 from dispatcher_project.asgi import WSGI_THREADS
 from foundation.ids import new_id
+from foundation.secrets import signed
 from gpus.models import ModelConfig
-from jobs.execution.run_messages import push_token
+from jobs.execution.pushed_results import PUSH_TOKEN
 from jobs.models import Job, PushedResult
 from tests.jobs.events.conftest import redis_url, tenant, web
 from tests.support.factories import make_job
@@ -94,7 +95,7 @@ def test_silent_clients_hold_no_thread(web: Web, tenant: Account, sockets: Socke
             case "a wrong token":
                 sockets.begin(callback(), LONG, X_Callback_Token="x.y")
             case "a token":
-                sockets.begin(callback(), LONG, X_Callback_Token=push_token(new_id()))
+                sockets.begin(callback(), LONG, X_Callback_Token=signed(new_id(), purpose=PUSH_TOKEN))
             case "a key":
                 sockets.begin(BATCH, LONG, **bearer(tenant))
             case "a form":  # whose CSRF token would stand in the body
@@ -156,10 +157,14 @@ def test_a_push_that_may_not_be_stored_is_refused_unread(
     bounds(upload_idle_seconds=0.3)
     ModelConfig.objects.filter(name="zimg").update(max_response_bytes=1000)
     path = callback()
-    live = sockets.begin(path, 20_000_000, X_Callback_Token=push_token(new_id()), Connection="close")
+    live = sockets.begin(
+        path, 20_000_000, X_Callback_Token=signed(new_id(), purpose=PUSH_TOKEN), Connection="close"
+    )
     assert answer_of(live) == (413, "payload_too_large")
     Job.objects.update(state="completed", finished_at=timezone.now())
-    over = sockets.begin(path, 20_000_000, X_Callback_Token=push_token(new_id()), Connection="close")
+    over = sockets.begin(
+        path, 20_000_000, X_Callback_Token=signed(new_id(), purpose=PUSH_TOKEN), Connection="close"
+    )
     assert answer_of(over) == (409, "attempt_over")
     assert not PushedResult.objects.exists()
 
@@ -217,7 +222,7 @@ def test_a_client_that_leaves_gets_no_job(web: Web, tenant: Account, sockets: So
 def test_a_long_push_arrives_whole(web: Web, tenant: Account, size: int) -> None:
     attempt = new_id()
     body = {"status": "success", "result": "".join(f"{n:08d}" for n in range(size // 8))}
-    headers = {"X-Callback-Token": push_token(attempt)}
+    headers = {"X-Callback-Token": signed(attempt, purpose=PUSH_TOKEN)}
     answer = requests.post(web.url + callback(), json=body, headers=headers, timeout=60)
     assert (answer.status_code, answer.json()) == (200, {"accepted": True})
     assert PushedResult.objects.get(attempt_id=attempt).body == body

@@ -12,8 +12,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.db import connection
 
+from foundation.secrets import verified
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution.run_messages import accept_push, attempt_of_token
+from jobs.execution.pushed_results import PUSH_TOKEN, accept_push
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
 from tests.support.factories import make_model
@@ -49,7 +50,7 @@ class Receiver:
                 parts = urlsplit(self.path)
                 raw = self.rfile.read(int(self.headers["Content-Length"]))
                 (token,) = parse_qs(parts.query)["token"]
-                attempt, job = attempt_of_token(token), parts.path.rpartition("/")[2]
+                attempt, job = verified(token, purpose=PUSH_TOKEN), parts.path.rpartition("/")[2]
                 if attempt is not None:
                     accept_push(job, attempt, json.loads(raw), len(raw), ports=shop.ports)
                 connection.close()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpus.runners.base import Accepted
-from jobs.execution import claiming, run_messages
+from jobs.execution import claiming, progress_events
 from jobs.execution.claiming import make_run
-from jobs.execution.run_messages import ProgressEvents
+from jobs.execution.progress_events import ProgressEvents
 from jobs.models import Job
 from tests.jobs.execution.by_hand import by_hand
 from tests.support.fakes import ManualClock
@@ -87,7 +87,7 @@ def test_excess_output_is_left_out_and_counted() -> None:
     assert data["left_out"] == 1
     assert data["output"] == ["x" * 40_000 + "z"]
     buffer.say(*["w" * 60_000] * 30, every=1.0)
-    assert sum(len(piece) for piece in buffer.output) <= run_messages.MAX_OUTPUT_CHARS
+    assert sum(len(piece) for piece in buffer.output) <= progress_events.MAX_OUTPUT_CHARS
 
 
 def test_an_attempts_output_is_bounded() -> None:
@@ -107,7 +107,7 @@ def test_later_tries_may_write_less_output(shop: Shop) -> None:
     assert claimed is not None
     run = make_run(hands.worker, claimed)
     assert run.progress_events is not None
-    assert run.progress_events.allowance == run_messages.MAX_OUTPUT_CHARS // 4
+    assert run.progress_events.allowance == progress_events.MAX_OUTPUT_CHARS // 4
 
 
 @pytest.mark.parametrize("bad", ["nul\0", "half \ud800", {1, 2}, float("nan")])

@@ -189,7 +189,7 @@ def test_two_threads_settle_at_once():
 
 @pytest.mark.django_db
 def test_a_pushed_progress_does_not_hide_the_pushed_result():
-    from jobs.execution.run_messages import accept_push
+    from jobs.execution.pushed_results import accept_push
     from jobs.models import PushedResult
 
     ports = make_ports()

@@ -140,7 +140,7 @@ def test_a_pushed_failure_that_can_not_be_stored(shop):
         pytest.skip("jsonb refuses such a text at the door already")
     import json
 
-    from jobs.execution.run_messages import accept_push
+    from jobs.execution.pushed_results import accept_push
 
     job = shop.submit({"seconds": 30})
     worker = shop.worker()

@@ -1,0 +1,156 @@
+"""Progress and partial output of a run, written as events of its job: bounded, and at growing intervals.
+
+The runner never waits: pieces are joined here and written by the group commit. A run that ends before its
+first write writes no such event, because its result is complete."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from gpus.protocol import Clock
+from gpus.runners.transport import Unreadable, check_storable
+from jobs.execution.group_commit import Writer
+
+log = structlog.get_logger()
+
+GROWING_PAUSES = 20.0
+"""A pause is at least this part of the run's time: a run of an hour writes about 140 times."""
+MAX_EVENT_CHARS = 64 * 1024
+MAX_OUTPUT_CHARS = 1024 * 1024
+"""Characters of output in the events of a job's first attempt; the rest is counted, and is in the result. The
+nth try gets 1/n of it: fifty tries together write less than five times this."""
+LEAST_PROGRESS = 0.01
+BACKLOG = 200
+"""Backpressure: with more queued writes than this, no progress is written."""
+Write = Callable[[str, Mapping[str, Any]], None]
+
+
+def progress_events_of(
+    write: Write, writer: Writer, clock: Clock, *, tries: int, rest_seconds: float
+) -> ProgressEvents:
+    """Return the buffer of one run.
+
+    write: adds an event (kind, data) to the job. tries: the run's number among its job's tries, from 1.
+    rest_seconds: the shortest interval between two writes.
+    """
+    return ProgressEvents(
+        write,
+        clock,
+        rest_seconds=rest_seconds,
+        allowance=MAX_OUTPUT_CHARS // tries,
+        may_write=lambda: not writer.failing and writer.backlog < BACKLOG,
+    )
+
+
+class ProgressEvents:
+    """The buffer of one attempt's progress. Thread-safe.
+
+    write: adds an event (kind, data) to the job, without waiting. rest_seconds: the shortest interval between
+    two writes. may_write: returns False under backpressure. allowance: characters of partial output."""
+
+    def __init__(
+        self,
+        write: Write,
+        clock: Clock,
+        *,
+        rest_seconds: float,
+        may_write: Callable[[], bool],
+        allowance: int = MAX_OUTPUT_CHARS,
+    ) -> None:
+        self._write, self._clock, self._may_write = write, clock, may_write
+        self._rest = rest_seconds
+        self.allowance = allowance
+        self._lock = threading.Lock()
+        self._began = self._written_at = clock.monotonic()
+        self._pieces: list[Any] = []
+        self._chars = self._written_chars = self._left_out = self._part = 0
+        self._progress: float | None = None
+        self._progress_written = -math.inf
+
+    def add(self, kind: str, value: Any) -> None:
+        """Buffer a value, and write what is due. kind: ``progress`` (0..1) or ``partial`` (any JSON value);
+        other kinds are ignored."""
+        try:
+            with self._lock:
+                if kind == "progress":
+                    self._progress = float(value)
+                elif kind == "partial":
+                    self._add_output(value)
+                self._write_if_due()
+        except Exception as error:  # bad progress must not fail the run
+            log.warning("progress_not_taken", kind=kind, error=str(error))
+
+    def write_if_due(self) -> None:
+        """Write buffered progress that is due. Called every second, since no further progress may come."""
+        with self._lock:
+            self._write_if_due()
+
+    def end(self) -> None:
+        """Write the rest at the run's end, if anything was written before."""
+        with self._lock:
+            if self._part:
+                self._write_all()
+
+    def _add_output(self, value: Any) -> None:
+        try:
+            check_storable(value)
+            size = len(json.dumps(value, allow_nan=False))
+        except (Unreadable, TypeError, ValueError):
+            size = MAX_OUTPUT_CHARS
+        if self._chars + size > MAX_EVENT_CHARS or self._written_chars + size > self.allowance:
+            self._left_out += 1
+            return
+        self._chars += size
+        self._written_chars += size
+        if self._pieces:
+            joined = _joined(self._pieces[-1], value)
+            if joined is not None:
+                self._pieces[-1] = joined
+                return
+        self._pieces.append(value)
+
+    def _write_if_due(self) -> None:
+        now = self._clock.monotonic()
+        pause = max(self._rest, (now - self._began) / GROWING_PAUSES)
+        if now - self._written_at >= pause and self._may_write():
+            self._write_all()
+
+    def _write_all(self) -> None:
+        if self._pieces or self._left_out:
+            self._part += 1
+            data: dict[str, Any] = {"part": self._part, "output": self._pieces}
+            if self._left_out:
+                data["left_out"] = self._left_out
+            self._pieces, self._chars, self._left_out = [], 0, 0
+            self._write_event("partial", data)
+        if self._progress is not None and abs(self._progress - self._progress_written) >= LEAST_PROGRESS:
+            self._part += 1
+            self._progress_written = self._progress
+            self._write_event("progress", {"part": self._part, "progress": round(self._progress, 4)})
+
+    def _write_event(self, kind: str, data: Mapping[str, Any]) -> None:
+        self._written_at = self._clock.monotonic()
+        self._write(kind, data)
+
+
+def _joined(before: Any, value: Any) -> Any:
+    """Return two consecutive texts joined, or two objects whose only value is a text under the same name;
+    None if they can't be joined."""
+    if isinstance(before, str) and isinstance(value, str):
+        return before + value
+    if (
+        isinstance(before, dict)
+        and isinstance(value, dict)
+        and list(before) == list(value)
+        and len(value) == 1
+    ):
+        (name,) = value
+        if isinstance(before[name], str) and isinstance(value[name], str):
+            return {name: before[name] + value[name]}
+    return None
