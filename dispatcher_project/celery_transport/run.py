@@ -67,19 +67,22 @@ def run_gpu_worker(
     watch = PoolWatch(pools, host=host)
     fleets = Fleets(lambda fleet: production_ports().leases(fleet))
     threads = concurrency or settings.DISPATCHER.worker_threads
-    worker = create_worker(production_ports(), runners=runners, threads=threads)
     shown = ShownRuns()
-    worker.show_run, worker.on_registry = shown.show, watch.nudge
-    if warm is not None:
-        worker.warm = warm
+    worker = create_worker(
+        production_ports(),
+        queues=lambda: watch.queues,
+        on_registry=watch.nudge,
+        runners=runners,
+        threads=threads,
+        warm=warm or (lambda: None),
+        show_run=shown.show,
+    )
     stop = OrderedStop(
         grace_seconds=settings.DISPATCHER.deploy_grace_seconds,
         drain=worker.drain,
         busy=worker.busy,
         interrupt=worker.interrupt,
     )
-    if worker.presence is not None:
-        worker.presence.queues = lambda: watch.queues
     app.steps["consumer"].update({PoolQueues, shown.step()})
     watch.start()
     worker.start()
@@ -125,7 +128,6 @@ def run_queue_worker(
             grace_seconds=QUEUE_WORKER_GRACE_SECONDS, drain=callbacks.drain, busy=callbacks.busy
         )
     presence = presence_of(queues)
-    presence.queues = lambda: queues
     presence.start()
     try:
         return _run_celery(
@@ -146,15 +148,18 @@ def run_queue_worker(
 
 
 def presence_of(queues: Collection[str]) -> Presence:
-    """It says that this process lives, and of which kind it is."""
+    """Return the sign of life of a process that consumes these queues."""
     from gpus.models import Process
     from jobs.execution.presence import Presence
     from jobs.ports import production_ports
     from jobs.sweeps.runner import LayoutOverlapSweeper
 
     if SWEEPS_QUEUE not in queues:
-        return Presence(production_ports(), Process.Kind.CALLBACKS)
-    return Presence(production_ports(), Process.Kind.SWEEPS, on_layout_overlap=LayoutOverlapSweeper().step)
+        return Presence(production_ports(), Process.Kind.CALLBACKS, queues=lambda: queues)
+    sweeper = LayoutOverlapSweeper()
+    return Presence(
+        production_ports(), Process.Kind.SWEEPS, queues=lambda: queues, on_layout_overlap=sweeper.step
+    )
 
 
 def keep_connections() -> None:

@@ -25,8 +25,7 @@ from django.db.models import Value as Constant
 from foundation.database import statements
 from gpus.leasing.connect import connect
 from gpus.models import Process, Server
-from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease, ModelSpec
-from gpus.runners.base import Runner
+from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease
 from jobs.events.announce import SILENCE_SECONDS, channel, read_announcement
 from jobs.execution import claiming, prefetch
 from jobs.execution.attempt_run import AttemptRun, Order
@@ -48,18 +47,30 @@ LISTEN_SLICE_SECONDS = 1.0
 
 
 class GpuWorker(WorkerState):
-    """The life cycle of a worker process."""
+    """The life cycle of a worker process.
+
+    self_notifications: counts the announcements that `ports.announce` sends.
+    listen_url: Redis whose announcements end the watcher's pause at once; empty: it polls every second only.
+    make_presence: makes the worker's sign of life in the database; None: it writes none.
+    on_registry: called when servers or models were registered. Must not wait or raise.
+    options: as for `WorkerState`.
+    """
 
     def __init__(
-        self, ports: Ports, *, self_notifications: SelfNotifications | None = None, **options: Any
+        self,
+        ports: Ports,
+        *,
+        self_notifications: SelfNotifications | None = None,
+        listen_url: str = "",
+        make_presence: Callable[[WorkerState], Presence] | None = None,
+        on_registry: Callable[[], None] = lambda: None,
+        **options: Any,
     ) -> None:
-        """self_notifications: counts what `ports.announce` sends. options: as for `WorkerState`."""
         super().__init__(ports, **options)
-        self.listener: Listener | None = None
-        self.presence: Presence | None = None
+        self._listener = Listener(listen_url, self.nudge) if listen_url else None
+        self.presence = make_presence(self) if make_presence is not None else None
         self.self_notifications = self_notifications or SelfNotifications()
-        self.on_registry: Callable[[], None] = lambda: None
-        """Called when servers or models were registered. Must not wait or raise."""
+        self.on_registry = on_registry
         self._stopped = threading.Event()
         self._nudged = threading.Event()
         self._working = 0
@@ -76,8 +87,8 @@ class GpuWorker(WorkerState):
         self._watcher.start()
         self._signing.start()
         self.row_prefetch.start()
-        if self.listener is not None:
-            self.listener.start()
+        if self._listener is not None:
+            self._listener.start()
 
     def work(self, pool: str, host: str | None = None) -> list[WorkReport]:
         """Claim and run until no job is left or the time slice is over."""
@@ -109,8 +120,8 @@ class GpuWorker(WorkerState):
         self._draining.set()
         self._stopped.set()
         self._nudged.set()
-        if self.listener is not None:
-            self.listener.stop()
+        if self._listener is not None:
+            self._listener.stop()
         self.row_prefetch.stop()
         self.signs.end()
         self.completion.stop(timeout_seconds)
@@ -197,20 +208,33 @@ def create_worker(
     ports: Ports,
     *,
     name: str = "",
-    threads: int = 0,
-    runners: Callable[[ModelSpec], Runner] | None = None,
+    queues: Callable[[], Collection[str]] = tuple,
+    on_registry: Callable[[], None] = lambda: None,
+    **options: Any,
 ) -> GpuWorker:
-    """The worker of this process; made once, by the command that runs it. runners: how it reaches its GPUs;
-    None: over the network. threads: of its Celery worker."""
+    """Make the worker of this process, once, connected to Redis and the database.
+
+    queues: returns the queues that the process consumes; shown to operators. on_registry: as for `GpuWorker`.
+    options: as for `WorkerState`.
+    """
     global _current
     if _current is not None:
         raise RuntimeError("this process has its GPU worker already")
     ours = SelfNotifications()
     ports = replace(ports, announce=ours.tracking(ports.announce))
-    _current = GpuWorker(ports, self_notifications=ours, name=name, runners=runners, threads=threads)
-    _current.listener = Listener(settings.REDIS_URL, _current.nudge)
-    _current.presence = Presence(
-        ports, Process.Kind.GPU, name=_current.name, ready=_current.switch_readiness.ready_switches
+
+    def presence(worker: WorkerState) -> Presence:
+        ready = worker.switch_readiness.ready_switches
+        return Presence(ports, Process.Kind.GPU, name=worker.name, queues=queues, ready=ready)
+
+    _current = GpuWorker(
+        ports,
+        self_notifications=ours,
+        listen_url=settings.REDIS_URL,
+        make_presence=presence,
+        on_registry=on_registry,
+        name=name,
+        **options,
     )
     return _current
 

@@ -39,15 +39,14 @@ class Presence:
         kind: Process.Kind,
         *,
         name: str = "",
+        queues: Callable[[], Collection[str]] = tuple,
         ready: Callable[[], Mapping[str, str]] = dict,
         on_layout_overlap: Callable[[], None] | None = None,
         each_step: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name or process_name()
-        self.queues: Callable[[], Collection[str]] = tuple
-        """What the process consumes from; shown to operators."""
-        self._ports, self._kind, self._ready, self._on_layout_overlap = ports, kind, ready, on_layout_overlap
-        self._each_step = each_step
+        self._ports, self._kind, self._queues, self._ready = ports, kind, queues, ready
+        self._on_layout_overlap, self._each_step = on_layout_overlap, each_step
         self._stopped = threading.Event()
         self._said_at: float | None = None
         self._said: Mapping[str, str] = {}
@@ -72,7 +71,7 @@ class Presence:
         now, ready = self._ports.clock.monotonic(), self._ready()
         every = settings.DISPATCHER.process_silent_seconds / BEATS_IN_SILENCE
         if self._said_at is None or now - self._said_at >= every or ready != self._said:
-            processes.beat(self.name, self._kind, self._ports.layouts.layout, ready, self.queues())
+            processes.beat(self.name, self._kind, self._ports.layouts.layout, ready, self._queues())
             self._said_at, self._said = now, ready
             self._has_company = (
                 self._on_layout_overlap is not None

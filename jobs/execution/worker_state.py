@@ -56,8 +56,16 @@ def _is_installed(spec: ModelSpec) -> bool:
 
 
 class WorkerState:
-    """name: unique to this process; its leases are held under it. threads: the most that call `work`; 0: the
-    setting's number."""
+    """What a worker's threads share.
+
+    name: unique to this process; its leases are held under it.
+    runners: makes the runner of a model; None: over the network.
+    writer: makes the writer of the group commit.
+    threads: the most that call `work`; 0: the setting's number.
+    warm: returns the loaded models, whose jobs are claimed first; None: this process loads none. Must not
+    wait.
+    show_run: shows a long run in Flower. Must not wait or raise.
+    """
 
     def __init__(
         self,
@@ -67,6 +75,8 @@ class WorkerState:
         runners: Callable[[ModelSpec], Runner] | None = None,
         writer: MakeWriter = GroupCommitWriter,
         threads: int = 0,
+        warm: Callable[[], Sequence[str] | None] = lambda: None,
+        show_run: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
         self.ports = ports
         self.threads = threads or settings.DISPATCHER.worker_threads
@@ -79,11 +89,7 @@ class WorkerState:
         self.row_prefetch = RowPrefetch(ports)
         self.prefetched = PrefetchedJobs(settings.DISPATCHER.claim_ahead_seconds)
         self.uncertain_claims = UncertainClaims()
-        self.show_run: Callable[[Lease], None] = lambda lease: None
-        """Shows a long run in Flower. Must not wait or raise."""
-        self.warm: Callable[[], Sequence[str] | None] = lambda: None
-        """Returns the loaded models, whose jobs are claimed first; None: this process loads none. Must not
-        wait."""
+        self.warm, self.show_run = warm, show_run
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()

@@ -19,6 +19,7 @@ from jobs.execution.gpu_worker import WATCH_SECONDS, GpuWorker
 from jobs.execution.group_commit import MAX_BATCH, AfterCommit, Again, GroupCommitWriter, Write
 from jobs.execution.presence import Presence
 from jobs.execution.row_prefetch import GATHER_SECONDS
+from jobs.execution.worker_state import WorkerState
 from jobs.ports import Ports
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
@@ -107,11 +108,12 @@ class FiberPresence(Presence):
 class FiberWorker(GpuWorker):
     """A GPU worker whose threads are fibers."""
 
-    def __init__(self, ports: Ports, scheduler: Scheduler, process: Process) -> None:
+    def __init__(self, ports: Ports, scheduler: Scheduler, process: Process, **options: Any) -> None:
         super().__init__(
             ports,
             name=process.name,
             writer=lambda after, again: FiberWriter(after, again, scheduler, process),
+            **options,
         )
         self._scheduler, self._process = scheduler, process
         self._told = Event(scheduler)
@@ -190,15 +192,13 @@ class WorkerRole:
     ) -> None:
         self.process, self.ports = process, ports
         self.takes = True
-        self.worker = FiberWorker(ports, scheduler, process)
-        if is_present:
-            self.worker.presence = FiberPresence(
-                ports,
-                scheduler,
-                process,
-                ProcessRow.Kind.GPU,
-                ready=self.worker.switch_readiness.ready_switches,
-            )
+
+        def presence(worker: WorkerState) -> Presence:
+            ready = worker.switch_readiness.ready_switches
+            return FiberPresence(ports, scheduler, process, ProcessRow.Kind.GPU, ready=ready)
+
+        make_presence = presence if is_present else None
+        self.worker = FiberWorker(ports, scheduler, process, make_presence=make_presence)
         self._scheduler = scheduler
         self.worker.start()
 

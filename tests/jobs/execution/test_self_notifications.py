@@ -39,7 +39,7 @@ def test_a_worker_does_not_check_for_its_own_announcements(monkeypatch) -> None:
     monkeypatch.setattr(worker_module, "_current", None)
     told = Told()
     worker = create_worker(make_ports(told=told))
-    assert worker.listener is not None
+    assert worker._listener is not None
     worker._runs = {"attempt": (SimpleNamespace(job_id="mine"), None)}  # type: ignore[dict-item]
     worker.completion.ports.announce(["mine"])
     assert told.announced == ["mine"]

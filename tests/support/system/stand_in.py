@@ -42,8 +42,7 @@ def _lease(job_id: str) -> Any:
 
 
 class StandInWorker:
-    show_run: Any = None
-    presence: Any = None
+    show_run: Any
 
     def __init__(self) -> None:
         patient = Retry(ConstantBackoff(0.1), 600)  # it may be the broker that a test takes away
@@ -51,6 +50,11 @@ class StandInWorker:
         self._redis = redis.Redis.from_url(url, decode_responses=True, retry=patient)
         self._interrupted = threading.Event()
         self._busy = 0
+
+    def connected(self, ports: Any, *, show_run: Any, **options: Any) -> StandInWorker:
+        """In place of `create_worker`."""
+        self.show_run = show_run
+        return self
 
     def _called(self, *call: Any) -> None:
         self._redis.rpush("calls", json.dumps(call))
@@ -97,7 +101,7 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.test")
     worker = StandInWorker()
     module: Any = types.ModuleType("jobs.execution.gpu_worker")
-    module.create_worker = lambda ports, **_: worker
+    module.create_worker = worker.connected
     module.current_worker = lambda: worker
     sys.modules["jobs.execution.gpu_worker"] = module
 
