@@ -52,8 +52,7 @@ def current_delivery_worker() -> DeliveryWorker:
     from jobs.callbacks.delivery_worker import DeliveryWorker
     from jobs.ports import production_ports
 
-    ports = production_ports()
-    worker = DeliveryWorker(ports.clock, ports.clocks, registry=ports.registry)
+    worker = DeliveryWorker(production_ports())
     worker.start()
     return worker
 

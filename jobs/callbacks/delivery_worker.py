@@ -17,14 +17,12 @@ import structlog
 from django.conf import settings
 from django.db import InterfaceError, OperationalError, close_old_connections, connection
 
-from gpus.leasing.clock import ClockWatch
-from gpus.protocol import Clock
-from gpus.registry.queries import RegistryCache
 from jobs.callbacks.deliver import Taken, settle, take
 from jobs.callbacks.guard import refused_origins
 from jobs.callbacks.message import secrets_of
 from jobs.callbacks.pick import Circuit, Limits, Pick, Queue, Shares
 from jobs.callbacks.sending import Message, Outcome, Resolver, failure_text, send
+from jobs.ports import Ports
 
 log = structlog.get_logger(__name__)
 
@@ -38,16 +36,13 @@ _SPARE_FILES = 256
 
 
 class DeliveryWorker:
-    """One per process.
+    """The callbacks worker, one per process.
 
-    clock: by which messages are due, the same for all processes. clocks: says whether this process has learnt
-    that time. bounds: of what is in flight; None: as the settings and the open files allow."""
+    bounds: of the messages in flight; None: as the settings and the open files allow.
+    """
 
-    def __init__(
-        self, clock: Clock, clocks: ClockWatch, bounds: Limits | None = None, *, registry: RegistryCache
-    ) -> None:
-        self._clock, self._clocks = clock, clocks
-        self._registry = registry
+    def __init__(self, ports: Ports, bounds: Limits | None = None) -> None:
+        self._clock, self._clocks, self._registry = ports.clock, ports.clocks, ports.registry
         self._shares = Shares(bounds or _within_open_files(limits()))
         self._pick = Pick()
         self._changed = threading.Condition()

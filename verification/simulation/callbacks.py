@@ -55,7 +55,7 @@ class FiberCondition:
 
 class FiberDeliveryWorker(DeliveryWorker):
     def __init__(self, ports: Ports, scheduler: Scheduler, process: Process, receivers: Receivers) -> None:
-        super().__init__(ports.clock, ports.clocks, LIMITS, registry=ports.registry)
+        super().__init__(ports, LIMITS)
         self._changed = FiberCondition(scheduler)  # type: ignore[assignment]
         self._scheduler, self._process, self._receivers = scheduler, process, receivers
 

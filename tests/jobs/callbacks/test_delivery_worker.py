@@ -16,12 +16,12 @@ from django.conf import LazySettings
 
 from gpus.leasing.clock import AgreedClocks, ClockWatch, SharedClock
 from gpus.protocol import Clock, SystemClock
-from gpus.registry.queries import RegistryCache
 from jobs.callbacks import guard
 from jobs.callbacks.delivery_worker import LOOK_SECONDS, DeliveryWorker
 from jobs.callbacks.message import callback_for, renew_secret
 from jobs.domain.states import JobState
 from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant
+from tests.support.fakes import make_ports
 
 from .conftest import Receiver
 from .tarpit import Tarpit
@@ -87,7 +87,8 @@ def start() -> Iterator[Callable[..., DeliveryWorker]]:
     workers: list[DeliveryWorker] = []
 
     def make(clock: Clock | None = None, clocks: ClockWatch | None = None) -> DeliveryWorker:
-        worker = DeliveryWorker(clock or SystemClock(), clocks or AgreedClocks(), registry=RegistryCache())
+        ports = make_ports(clock=clock or SystemClock())
+        worker = DeliveryWorker(replace(ports, clocks=clocks or AgreedClocks()))
         workers.append(worker)
         worker.start()
         return worker
