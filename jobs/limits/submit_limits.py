@@ -359,21 +359,18 @@ def _take_turn(limits: Iterable[_Limit], patience_seconds: float | None) -> None
 
 
 def max_queued_seconds(tenant_id: int, model: str, ports: Ports) -> float | None:
-    """Seconds; None: for ever."""
+    """Return the longest time that a job may wait: the tenant's or the model's limit, whichever is shorter,
+    else the setting's. None: no limit."""
     spec = ports.registry.model_spec(model)
     own = (limits_of(tenant_id, ports).max_queued_seconds, spec.max_queued_seconds if spec else None)
     chosen = [seconds for seconds in own if seconds is not None]
     return min(chosen) if chosen else settings.DISPATCHER.max_queued_seconds or None
 
 
-def queue_deadline(tenant_id: int, model: str, start: datetime, ports: Ports) -> datetime | None:
-    """start: when the job begins to wait."""
-    seconds = max_queued_seconds(tenant_id, model, ports)
-    return None if seconds is None else start + timedelta(seconds=seconds)
-
-
 def queue_deadline_of(job: Job, start: datetime, ports: Ports) -> datetime | None:
-    return queue_deadline(job.tenant_id, job.model, start, ports)
+    """Return when the job has waited too long; None: never. start: when it begins to wait."""
+    seconds = max_queued_seconds(job.tenant_id, job.model, ports)
+    return None if seconds is None else start + timedelta(seconds=seconds)
 
 
 def seconds_until_one_ends(now: datetime, **of: object) -> float:

@@ -22,7 +22,7 @@ from foundation.database.statements import value
 from foundation.ids import new_id
 from jobs.domain.errors import IdempotencyConflict, Refused, UnknownModel
 from jobs.domain.states import JobState
-from jobs.limits.submit_limits import QueueLimits, queue_deadline, quota_refusal
+from jobs.limits.submit_limits import QueueLimits, max_queued_seconds, quota_refusal
 from jobs.models import IdempotencyKey, Job
 from jobs.submission.capacity import Capacity
 from jobs.submission.request import Item, SubmitRequest, Submitted, outcome_of
@@ -46,15 +46,14 @@ class SubmitLimits:
         self._room = room
         self.registry = room.ports.registry
         self.quota: Refused | None = quota_refusal(tenant_id, now, room.ports)
-        self._longest: dict[str, timedelta | None] = {}
+        self._max_queued_seconds: dict[str, float | None] = {}
 
     def queue_deadline(self, model: str, start: datetime) -> datetime | None:
-        """As `queue_deadline`; a batch asks once for each of its models."""
-        if model not in self._longest:
-            end = queue_deadline(self.tenant_id, model, start, self._room.ports)
-            self._longest[model] = None if end is None else end - start
-        longest = self._longest[model]
-        return None if longest is None else start + longest
+        """Return when a job that begins to wait at `start` has waited too long; None: never."""
+        limits = self._max_queued_seconds  # read once per model: a batch may have a thousand jobs
+        if model not in limits:
+            limits[model] = max_queued_seconds(self.tenant_id, model, self._room.ports)
+        return _after(start, limits[model])
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
         """None: it is in, and has taken its place and its slot."""
