@@ -17,7 +17,7 @@ from foundation.foreign_schema import SchemaProcesses
 from foundation.probes import Probes
 from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, RowCache, TtlCache
 from gpus.health.health import PARALLEL_PROBES
-from gpus.leasing.clock import AgreedClocks, ClockReport, ClockWatch
+from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import Clock, Ticket
@@ -145,8 +145,3 @@ def production_ports() -> Ports:
     """The real ones, one per process: what `settings.DISPATCHER_PORTS` names makes them."""
     make: Callable[[], Ports] = import_string(settings.DISPATCHER_PORTS)
     return make()
-
-
-def clock_report() -> ClockReport:
-    """What this process knows of its clocks, at most half a minute old; asks nobody."""
-    return production_ports().clocks.report()

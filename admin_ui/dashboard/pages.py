@@ -183,8 +183,8 @@ def overview(request: HttpRequest) -> dict[str, Any]:
             "retrying": retrying_jobs(),
             "failures": failed.values("id", "model", "error_code", "finished_at")[:_FAILURES_SHOWN],
         }
-    context["clocks"] = ports.clock_report()
-    tick = sweep_ages(ports.production_ports().clock.now()).get(TICK)
+    context["clocks"] = real.clocks.report()
+    tick = sweep_ages(real.clock.now()).get(TICK)
     context["silent_beat_seconds"] = tick if tick is not None and tick > _BEAT_SILENT_SECONDS else None
     return context
 

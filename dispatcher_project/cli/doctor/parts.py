@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -64,19 +64,22 @@ def _unapplied() -> list[str]:
 
 
 def secrets(view: View) -> Iterator[Finding]:
-    unreadable, readable = stored_secrets()
+    stored = [*webhook_secrets(), *server_headers()]
+    unreadable = unreadable_secrets(stored)
     if unreadable:
         yield Finding(
             Level.ERROR,
             "secrets",
-            about_secrets(unreadable, readable),
+            about_secrets(unreadable, len(stored)),
             "Callbacks of these tenants are not sent, and these servers get no job.",
             SECRETS_REMEDY,
         )
-    elif readable:
-        yield Finding(Level.OK, "secrets", f"{counted(readable, 'stored secret')} can be read")
+    elif stored:
+        yield Finding(Level.OK, "secrets", f"{counted(len(stored), 'stored secret')} can be read")
 
 
+StoredSecret = tuple[str, str]
+"""A name for messages, and the encrypted text."""
 SECRETS_REMEDY = (
     "start every process with the DJANGO_SECRET_KEY (or DISPATCHER_SECRET_KEY) that stored them; `up` keeps"
     " its own in secret_key of its data folder. If it is lost, `python3 manage.py create_key --tenant NAME"
@@ -84,32 +87,35 @@ SECRETS_REMEDY = (
 )
 
 
-def stored_secrets(*, servers: bool = True) -> tuple[list[str], int]:
-    """Those that this process' secret key does not decrypt, by name, and the number of the others.
-    servers: also the headers of GPU servers."""
-    tenants = Tenant.objects.exclude(webhook_secret_encrypted="").order_by("name")
-    texts: dict[str, Iterable[tuple[str, str]]] = {}
-    texts["webhook secret"] = tenants.values_list("name", "webhook_secret_encrypted")
-    if servers:
-        with_headers = Server.objects.exclude(headers_encrypted="").order_by("name")
-        texts["headers"] = with_headers.values_list("name", "headers_encrypted")
-    stored = [(f"{kind} of {name}", text) for kind, rows in texts.items() for name, text in rows]
+def webhook_secrets() -> list[StoredSecret]:
+    """Return the webhook secret of each tenant that has one, by name."""
+    rows = Tenant.objects.exclude(webhook_secret_encrypted="").order_by("name")
+    stored = rows.values_list("name", "webhook_secret_encrypted")
+    return [(f"webhook secret of {name}", text) for name, text in stored]
+
+
+def server_headers() -> list[StoredSecret]:
+    """Return the secret headers of each GPU server that has some, by name."""
+    rows = Server.objects.exclude(headers_encrypted="").order_by("name")
+    return [(f"headers of {name}", text) for name, text in rows.values_list("name", "headers_encrypted")]
+
+
+def unreadable_secrets(stored: Sequence[StoredSecret]) -> list[str]:
+    """Return the names of those that this process's secret key does not decrypt."""
     unreadable = []
     for name, text in stored:
         try:
             decrypt(text)
         except SecretUnreadable:
             unreadable.append(name)
-    return unreadable, len(stored) - len(unreadable)
+    return unreadable
 
 
-def about_secrets(unreadable: Sequence[str], readable: int) -> str:
+def about_secrets(unreadable: Sequence[str], of: int) -> str:
+    """Return a sentence that names unreadable secrets. of: the number of all that were tried."""
     named = ", ".join(plain(name, 80) for name in unreadable[:MOST_NAMED])
     more = ", …" if len(unreadable) > MOST_NAMED else ""
-    return (
-        f"{len(unreadable)} of {len(unreadable) + readable} stored secrets were encrypted under another"
-        f" secret key ({named}{more})"
-    )
+    return f"{len(unreadable)} of {of} stored secrets were encrypted under another secret key ({named}{more})"
 
 
 def redis(view: View) -> Iterator[Finding]:

@@ -14,7 +14,12 @@ from redis.exceptions import RedisError
 
 import jobs.ports
 from dispatcher_project.celery import app
-from dispatcher_project.cli.doctor.parts import SECRETS_REMEDY, about_secrets, stored_secrets
+from dispatcher_project.cli.doctor.parts import (
+    SECRETS_REMEDY,
+    about_secrets,
+    unreadable_secrets,
+    webhook_secrets,
+)
 from dispatcher_project.supervisor.children import DEMO_FLEET
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, NEW_WEBHOOK_SECRETS, DataFolder
 from gpu_host.node.config import TOKEN_VARIABLE
@@ -75,11 +80,12 @@ def _require_redis_and_broker() -> None:
 
 
 def _require_secret_key() -> None:
-    """A database that another secret key was used with: callbacks would fail, and new secrets would be stored
-    under this one beside the old. Raises CommandError."""
-    unreadable, readable = stored_secrets(servers=False)  # those of the demo's servers are stored anew below
-    if unreadable and not readable:
-        raise CommandError(f"{about_secrets(unreadable, readable)}: {SECRETS_REMEDY}")
+    """Raise CommandError if every webhook secret in the database was stored under another secret key:
+    callbacks would fail, and new secrets would be stored under this key beside the old ones."""
+    stored = webhook_secrets()
+    unreadable = unreadable_secrets(stored)
+    if stored and len(unreadable) == len(stored):
+        raise CommandError(f"{about_secrets(unreadable, len(stored))}: {SECRETS_REMEDY}")
 
 
 def _tenant(name: str, known: dict[str, Any]) -> Tenant:
