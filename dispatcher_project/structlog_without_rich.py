@@ -1,5 +1,7 @@
-"""structlog imports rich where it finds it, for tracebacks that `logging.py` prints plainly: 0.2 s and 7 MB
-of each process. Imported before structlog is, by the packages that a process starts with."""
+"""Imports structlog without rich, which structlog would use for tracebacks that `logging.py` prints plainly.
+
+Saves 0.1 s and 7 MB (29 to 22 MB) in each process; commands that print tables import rich themselves.
+Imported by the packages that a process starts with, before structlog is."""
 
 from __future__ import annotations
 
