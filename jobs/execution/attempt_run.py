@@ -1,8 +1,7 @@
-"""One attempt from its first byte to its end, as steps that return; the caller waits between them.
+"""The state machine of one attempt: send, poll, cancel, time-outs. Its caller waits between the steps.
 
-A step answers with a `Step`. An `Order` from another thread (cancel, hand over, lease lost …) is a flag; it
-ends a blocked read at once.
-"""
+A step returns a `Step`. An `Order` from another thread (cancel, hand over, lease lost …) is a flag that ends
+a blocked read at once. The caller is `jobs.execution.slot_loop`."""
 
 from __future__ import annotations
 
@@ -41,8 +40,10 @@ from jobs.execution.progress_events import ProgressEvents
 log = structlog.get_logger()
 
 REPORTED = "the server reported its end"
+"""Evidence that a run is over; stored with its attempt, as all evidence is."""
 ANSWERED = "the server answered its request"
 STOP_AGAIN_SECONDS = 2.0
+"""Between two requests to the server to stop a run."""
 POLL_BACKOFF_CAP_SECONDS = 30.0
 _SUCCESS = Ending()
 
@@ -56,18 +57,20 @@ class DeadlineExceeded(GpuError):
 
 
 class Order(StrEnum):
-    """What others ask of a run. The first of these that is set wins, in this order."""
+    """An order from another thread that ends a run. If several are set, the first one listed here wins."""
 
-    LOST = "lost"
-    """The lease is somebody else's."""
-    STOP = "stop"
-    """The start was refused by the database: nothing of this run may count."""
-    OVER = "over"
-    """Its attempt was ended elsewhere, as lost: its result would be refused."""
+    LEASE_LOST = "lease_lost"
+    """Another worker holds the lease."""
+    START_REFUSED = "start_refused"
+    """The database refused the start: the run must not count."""
+    ENDED_ELSEWHERE = "ended_elsewhere"
+    """Another process ended the attempt as lost: the database would refuse its result."""
     CANCEL = "cancel"
+    """A client or an operator cancelled the job."""
     INTERRUPT = "interrupt"
-    """The grace of a deploy is over, or the operator switched the server off."""
+    """The grace period of a deploy is over, or the operator switched the server off."""
     HAND_OVER = "hand_over"
+    """The worker is draining: another worker polls the run on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +82,23 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """The server accepted the run: commit this id, then go on stepping."""
+    """The server accepted the run and returned its id: commit the id, and call `step` again."""
 
     remote_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class HandedOver:
-    """Somebody else goes on with the remote id; nothing ended."""
+    """The run goes on at its server under a committed remote id; the next worker polls it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
-    """The attempt's end. evidence: what proved the slot free, where something did. usage: see `Finished`.
-    refused_url: where nothing listened when the connection had broken."""
+class RunOutcome:
+    """The attempt's end, as its run returns it.
+
+    evidence: proof that the slot is free; empty if there is none. usage: as of `Finished`.
+    refused_url: the server's URL that refused connections after the connection had broken; empty if none did.
+    """
 
     ending: Ending
     result: Any = None
@@ -101,21 +107,21 @@ class Over:
     refused_url: str = ""
 
 
-Step = Wait | Remote | HandedOver | Over
+Step = Wait | Remote | HandedOver | RunOutcome
 
 
 class AttemptRun:
     """The state machine of one attempt.
 
-    ran_seconds: for how long an adopted run ran before.
-    deadline: the job's; None if it has none.
-    is_fresh: returns whether the lease was renewed lately enough to send under it.
-    pushed: returns the body that the server pushed for this attempt; None if none came.
-    prove_free: asks the server's health; returns evidence that the run is over, or None.
-    clocks_agree: returns the last comparison's verdict; while clocks differ, no deadline stops a run.
-    refused_url: returns the URL of the server at which nothing listens, or an empty text.
-    in_background: calls a function in a thread of its own; None: cancels are never asked for beside a read.
+    deadline: the job's; None: no deadline.
+    is_fresh: returns True if the lease was renewed lately enough to send under it.
+    pushed: returns the body that the server pushed for this attempt, or None.
+    prove_free: reads the server's health; returns evidence that the run is over, or None.
+    clocks_agree: returns the last comparison of clocks; while they differ, no deadline stops a run.
+    refused_url: returns the server's URL that refuses connections, or an empty text.
+    in_background: calls a function in a thread of its own; None: no cancel while an answer is read.
     remote_id: the server's id of an adopted run; None for a new one.
+    ran_seconds: how long an adopted run ran before.
     progress_events: the buffer of the run's progress; None: its progress is not written.
     """
 
@@ -147,20 +153,20 @@ class AttemptRun:
         limit = min(longest, request.limit_seconds)
         self._limit_at = self.began + max(0.0, limit - ran_seconds)
         self._limit_is_the_jobs = request.limit_seconds < longest
-        # polling ends with `max_poll_time`; that nothing can still run is only proven by the run limit
+        # polling ends with `max_poll_time`; only the run limit proves that the run is over
         self._over_at = self._limit_at + max(0.0, request.model.run_limit_seconds - limit)
         self._deadline, self._clocks_agree = deadline, clocks_agree
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
         self._refused_url = refused_url
         self._orders: set[Order] = set()
         self._abort = Abort()
-        # holds nothing of this run: a reference back would leave both to the garbage collector
+        # no reference to this run: a cycle would wait for the garbage collector
         self._background_cancel = BackgroundCancel(
             clock, self._abort, in_background if runner.answer_ends_run else None
         )
         self._can_ask_to_stop = True
         self._started = remote_id is not None
-        self._abandoned_at = -math.inf  # of a request without an answer: monotonic
+        self._abandoned_at = -math.inf  # monotonic: when a request ended without an answer
         self._look_for_push = remote_id is not None
         self._poll_failures = 0
         self._next_poll_at = self.began
@@ -176,8 +182,8 @@ class AttemptRun:
     # -- from any thread -----------------------------------------------------------------------------
 
     def order(self, order: Order) -> None:
-        """HAND_OVER waits for a remote id; every other order ends the current read, except a CANCEL that can
-        be asked for beside it."""
+        """Set an order, and end the current read unless it may go on: HAND_OVER waits for a remote id, and a
+        CANCEL may be requested in the background."""
         self._orders.add(order)
         keeps_reading = order is Order.HAND_OVER
         if order is Order.CANCEL:
@@ -187,7 +193,7 @@ class AttemptRun:
         self.woken.set()
 
     def nudge(self) -> None:
-        """Wake the run: its job changed, or a result was pushed."""
+        """Wake the run, because a result was pushed."""
         self._look_for_push = True
         self.woken.set()
 
@@ -198,14 +204,14 @@ class AttemptRun:
 
     @property
     def was_lost(self) -> bool:
-        return Order.LOST in self._orders
+        return Order.LEASE_LOST in self._orders
 
     def check_time(self) -> None:
-        """Stop the run if its job's deadline has passed, and write its buffered progress (the watcher calls
-        it every second). Past the job's own limit, the server is only asked in the background to stop."""
+        """Stop the run if its job's deadline has passed, and write its buffered progress; the watcher calls
+        it every second. Past the job's own limit, the server is only asked in the background to stop."""
         if self.progress_events is not None:
             self.progress_events.write_if_due()
-        # a read that can't be stopped beside has the run's limit itself: from when its model is loaded
+        # a read without a background cancel has the run's limit itself, counted from when the model is loaded
         reason = self._out_of_time()
         if reason is None:
             return
@@ -218,32 +224,33 @@ class AttemptRun:
     def elapsed_seconds(self) -> float:
         return self._clock.monotonic() - self.began
 
-    # -- from the driver's thread ----------------------------------------------------------------------
+    # -- from the thread of the slot -------------------------------------------------------------------
 
     def step(self) -> Step:
+        """Apply orders, else send the request or poll the run. Never raises."""
         try:
-            return self._obey() or (self._poll() if self._started else self._start())
+            return self._apply_orders() or (self._poll() if self._started else self._start())
         except GpuError as error:
             return self._fail(error)
         except Exception as error:
             log.exception("run_broke", job_id=self.request.job_id, attempt=self.request.attempt_id)
-            return Over(
+            return RunOutcome(
                 Ending(ServerFailed(f"The dispatcher's runner broke: {error}"), suspect=self._started)
             )
 
-    def _obey(self) -> Step | None:
+    def _apply_orders(self) -> Step | None:
         orders = self._orders
-        if Order.LOST in orders:
+        if Order.LEASE_LOST in orders:
             if self.remote_committed:
-                return HandedOver()  # it is adoptable: whoever holds the lease goes on with it
+                return HandedOver()  # the worker that holds the lease now adopts the run
             return self._stop(LeaseLost())
-        if Order.STOP in orders:
+        if Order.START_REFUSED in orders:
             return self._stop(LeaseLost("The start was not accepted."))
-        if Order.OVER in orders:
+        if Order.ENDED_ELSEWHERE in orders:
             return self._stop(LeaseLost("The attempt was ended elsewhere."))
-        of_the_job = self._reason_to_stop()
-        if of_the_job is not None:
-            return self._stop(of_the_job, until_proven=True)
+        reason = self._reason_to_stop()
+        if reason is not None:
+            return self._stop(reason, until_proven=True)
         if self._is_past_limit():
             return self._stop(self._timed_out())
         if Order.HAND_OVER in orders and self.remote_committed:
@@ -254,7 +261,7 @@ class AttemptRun:
 
     def _start(self) -> Step:
         if not self._is_fresh():
-            return Over(Ending(LeaseLost("The lease was too old to send under."), sent=False))
+            return RunOutcome(Ending(LeaseLost("The lease was too old to send under."), sent=False))
         self._started = True
         self._background_cancel.set_reading(on=True)
         try:
@@ -267,8 +274,8 @@ class AttemptRun:
         if isinstance(outcome, Finished):
             stopped = self._reason_to_stop() if self._background_cancel.was_requested else None
             if stopped is not None:
-                return Over(Ending(stopped), evidence=ANSWERED)
-            return Over(_SUCCESS, outcome.result, usage=outcome.usage)
+                return RunOutcome(Ending(stopped), evidence=ANSWERED)
+            return RunOutcome(_SUCCESS, outcome.result, usage=outcome.usage)
         return self._accepted(outcome)
 
     def _accepted(self, accepted: Accepted) -> Step:
@@ -281,7 +288,7 @@ class AttemptRun:
         finished = self._read_pushed()
         if finished is not None:
             return finished
-        if self.remote_id is None:  # the start was cut off by an order that has gone by
+        if self.remote_id is None:  # the reason that interrupted the start no longer holds
             raise ServerLost("The connection ended before the server answered.")
         wait = self._next_poll_at - self._clock.monotonic()
         if wait > 0:
@@ -298,7 +305,7 @@ class AttemptRun:
             )
         self._poll_failures = 0
         if isinstance(outcome, Finished):
-            return Over(_SUCCESS, outcome.result, usage=outcome.usage)
+            return RunOutcome(_SUCCESS, outcome.result, usage=outcome.usage)
         if outcome.progress is not None:
             self.request.tell("progress", outcome.progress)
         return self._poll_after(self.request.model.poll_interval)
@@ -308,18 +315,18 @@ class AttemptRun:
         return self._wait(seconds)
 
     def _wait(self, seconds: float) -> Wait:
-        """Never past the limit or the deadline."""
+        """Wait so long, but not past the limit or the deadline."""
         ends = [self._limit_at - self._clock.monotonic()]
         if self._deadline is not None and (left := self._seconds_left(self._deadline)) > 0:
             ends.append(left)
         return Wait(max(0.0, min(seconds, *ends)))
 
-    def _read_pushed(self) -> Over | None:
+    def _read_pushed(self) -> RunOutcome | None:
         if not self._look_for_push:
             return None
         try:
             body = self._pushed()
-        except Exception as error:  # the database is away: the push is durable, look again at the next step
+        except Exception as error:  # the database is away; the push is durable, and the next step reads it
             log.warning("push_not_read", job_id=self.request.job_id, error=str(error).strip())
             return None
         self._look_for_push = False
@@ -327,16 +334,16 @@ class AttemptRun:
             return None
         try:
             outcome = self.runner.read_pushed(self.request, body)
-        except Unreadable as error:  # it says nothing: polling goes on
+        except Unreadable as error:  # no result in it: polling goes on
             log.warning("push_unreadable", job_id=self.request.job_id, error=error.message)
             return None
         if not isinstance(outcome, Finished):
             return None
-        return Over(_SUCCESS, outcome.result, "result pushed", outcome.usage)
+        return RunOutcome(_SUCCESS, outcome.result, "result pushed", outcome.usage)
 
     def _fail(self, error: GpuError) -> Step:
         if isinstance(error, Interrupted) and (self._orders or self._out_of_time() is not None):
-            obeyed = self._obey()
+            obeyed = self._apply_orders()
             if obeyed is not None:
                 return obeyed
         if error.suspect:
@@ -349,7 +356,7 @@ class AttemptRun:
             if isinstance(error, RunTimedOut):
                 return self._stop(stopped, until_proven=True)
             if not (error.suspect or isinstance(error, (GpuBusy, ConnectFailed))):
-                return Over(Ending(stopped, process_died=error.process_died), evidence=ANSWERED)
+                return RunOutcome(Ending(stopped, process_died=error.process_died), evidence=ANSWERED)
             if isinstance(error, ServerLost):
                 error.blames = Verdict.NOTHING  # a server may hang up when it is asked to stop
         if isinstance(error, RunTimedOut):
@@ -360,19 +367,21 @@ class AttemptRun:
         is_lost = error.suspect and isinstance(error, ServerLost)
         refused_url = self._refused_url_safely() if is_lost else ""
         ending = Ending(error, suspect=error.suspect, process_died=error.process_died)
-        return Over(ending, refused_url=refused_url)
+        return RunOutcome(ending, refused_url=refused_url)
 
-    def _read_pushed_quietly(self) -> Over | None:
+    def _read_pushed_quietly(self) -> RunOutcome | None:
         try:
             return self._read_pushed()
         except GpuError as error:
-            return Over(Ending(error, suspect=error.suspect), evidence="failure pushed")
+            return RunOutcome(Ending(error, suspect=error.suspect), evidence="failure pushed")
 
     def _stop(self, error: GpuError, *, until_proven: bool = False) -> Step:
-        """Asks the server to stop. A result that was pushed before wins. until_proven: the end waits for a
-        proof, up to the run limit; the job asked to stop, so its tenant pays for the busy slot."""
+        """Ask the server to stop the run, and end it; a result that was pushed before wins.
+
+        until_proven: wait up to the run limit for evidence that the slot is free. The job asked for the stop,
+        so its tenant pays for the busy slot."""
         if not self._started:
-            return Over(Ending(error, sent=False), evidence="never sent")
+            return RunOutcome(Ending(error, sent=False), evidence="never sent")
         if not isinstance(error, LeaseLost):
             self._look_for_push = True
             pushed = self._read_pushed_quietly()
@@ -380,20 +389,22 @@ class AttemptRun:
                 return pushed
         if self._background_cancel.is_confirmed or self._ask_to_stop():
             ending = Ending(error, process_died=error.process_died)
-            return Over(ending, evidence=getattr(self.runner, "stopped_by", "server confirmed the cancel"))
+            return RunOutcome(
+                ending, evidence=getattr(self.runner, "stopped_by", "server confirmed the cancel")
+            )
         evidence = self._evidence()
         if evidence:
-            return Over(Ending(error), evidence=evidence)
+            return RunOutcome(Ending(error), evidence=evidence)
         if not until_proven or Order.INTERRUPT in self._orders:
-            return Over(Ending(error, suspect=True))
+            return RunOutcome(Ending(error, suspect=True))
         if self._clock.monotonic() >= self._over_at:
-            return Over(Ending(error), evidence="the model's run limit has passed")
+            return RunOutcome(Ending(error), evidence="the model's run limit has passed")
         if self._is_polled_over():
-            return Over(Ending(error), evidence=REPORTED)
+            return RunOutcome(Ending(error), evidence=REPORTED)
         return Wait(STOP_AGAIN_SECONDS)
 
     def _is_polled_over(self) -> bool:
-        """Whether the server says that the run, which it could not stop, has ended."""
+        """Return True if the server reports that a run which it could not stop has ended."""
         if self.remote_id is None:
             return False
         try:
@@ -417,7 +428,7 @@ class AttemptRun:
             return False
 
     def _try_cancel_in_background(self) -> bool:
-        """Return False if no answer is being read: the caller stops the run in its own way."""
+        """Return False if no answer is being read: the caller has to stop the run."""
         return self._background_cancel.request(self._ask_to_stop, self._is_proven_in_background)
 
     def _is_proven_in_background(self) -> bool:
@@ -431,23 +442,24 @@ class AttemptRun:
     def _prove_free_safely(self) -> str | None:
         try:
             return self._prove_free()
-        except Exception as error:  # no proof without the database that knows the server
+        except Exception as error:  # without the database there is no address to ask
             log.warning("slot_not_proven", job_id=self.request.job_id, error=str(error).strip())
             return None
 
     def _refused_url_safely(self) -> str:
         try:
             return self._refused_url()
-        except Exception as error:  # the quarantine asks later
+        except Exception as error:  # the quarantine's sweep asks later
             log.warning("server_not_asked", job_id=self.request.job_id, error=str(error).strip())
             return ""
 
     def _reason_to_stop(self) -> GpuError | None:
-        """Why the job's own wishes end the run: neither server nor model is to blame."""
+        """Return the cancel, deadline or limit of the job that ends the run, or None. Neither server nor
+        model is to blame for it."""
         return RunCancelled() if Order.CANCEL in self._orders else self._out_of_time()
 
     def _out_of_time(self) -> GpuError | None:
-        """Its deadline has passed, or its own limit, which is shorter than the model's."""
+        """Return an error if the job's deadline has passed, or its own limit, shorter than the model's."""
         if self._is_past_deadline():
             return DeadlineExceeded()
         return self._timed_out() if self._limit_is_the_jobs and self._is_past_limit() else None
@@ -469,15 +481,18 @@ class AttemptRun:
 
 
 def model_seconds(model: ModelSpec) -> float:
-    """The longest a run of the model may take: its run limit, and for polled ones also `max_poll_time`."""
+    """Return the longest run of the model: its run limit, and for polled models at most `max_poll_time`."""
     limit = model.run_limit_seconds
     return min(limit, model.max_poll_time) if is_polled(model) else limit
 
 
 class BackgroundCancel:
-    """Requests a cancel while the run's answer is still being read: that answer proves the run over, and is
-    the only proof of a server without a cancel endpoint. abort: ends its read. in_background: runs a function
-    in a thread of its own; None: cancels are never requested in the background."""
+    """Requests a cancel while the run's answer is still being read. That answer proves the run over, and is
+    the only proof that a server without a cancel endpoint gives.
+
+    abort: ends the read of the answer.
+    in_background: calls a function in a thread of its own; None: no cancel in the background.
+    """
 
     def __init__(
         self,
@@ -493,15 +508,16 @@ class BackgroundCancel:
         self._again_at = -math.inf
 
     def set_reading(self, *, on: bool) -> None:
-        """The read of the run's answer begins or ends."""
+        """Note that the read of the run's answer begins or ends."""
         with self._lock:
             self._is_reading = on and self._in_background is not None
 
     def request(self, ask_to_stop: Callable[[], bool], is_proven: Callable[[], bool]) -> bool:
-        """Ask the server in the background, at most every two seconds. False: no request is being read, and
-        the caller stops the run in its own way. From any thread; never waits.
+        """Request the cancel in the background, at most every two seconds. Thread-safe; never waits.
 
-        ask_to_stop: True if the server confirms. is_proven: whether its health says that it does not run it.
+        ask_to_stop: requests the cancel; returns True if the server confirms it.
+        is_proven: returns True if the server's health proves that it does not run the attempt.
+        Returns False if no answer is being read: the caller has to stop the run.
         """
         with self._lock:
             if not self._is_reading or self._in_background is None:
@@ -512,13 +528,13 @@ class BackgroundCancel:
         try:
             self._in_background(partial(self._work, ask_to_stop, is_proven))
         except RuntimeError as error:  # no thread can be started
-            log.warning("cancel_not_asked_beside", error=str(error))
+            log.warning("background_cancel_not_started", error=str(error))
             self._is_requesting = False
             return False
         return True
 
     def _work(self, ask_to_stop: Callable[[], bool], is_proven: Callable[[], bool]) -> None:
-        """The read ends where the server confirms, or does not know of the run any more."""
+        """End the read if the server confirms the cancel, or does not run the attempt any more."""
         try:
             self.is_confirmed = ask_to_stop()
             if self.is_confirmed or is_proven():

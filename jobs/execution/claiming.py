@@ -1,5 +1,5 @@
-"""Claims: from a wake to a run that may start, with its lease, its job's row and its queued start. Claims of
-prefetched jobs are in `jobs.execution.prefetch`."""
+"""Claims: from a wake to a run with its lease, its job's row and its queued start. Prefetched jobs are
+claimed in `jobs.execution.prefetch`; why leases, rows and requests have this order: docs/leasing.md."""
 
 from __future__ import annotations
 
@@ -39,13 +39,16 @@ log = structlog.get_logger()
 
 NO_SERVER_REST_SECONDS = 2.0
 ADOPTION_REST_SECONDS = 2.0
-"""A run that could not be adopted rests so long; twice as long each time, up to 30 s (`hand_over.lua`)."""
+"""Pause of a run that could not be adopted; it doubles each time, up to 30 s (`hand_over.lua`)."""
 
 _to_run = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *OF_JOB))
 
 
 def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None) -> Claimed | None:
-    """Claim a slot and the next ticket whose job may start; None: there is none."""
+    """Claim a free slot and the next ticket whose job may start.
+
+    host: of a pinned worker, which claims slots of this host only; None: of the servers that are reached over
+    the network. Returns None if there is neither, or no claim is possible now."""
     leases = worker.ports.leases(fleet_name)
     worker.ports.clocks.make_sure()
     while worker.may_claim():
@@ -60,19 +63,19 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
                 return None
             except LeasingUnavailable as error:
                 log.info("claim_refused", pool=pool, error=str(error))
-                worker.uncertain_claims.add(attempt_id, fleet_name)  # it may have been granted all the same
+                worker.uncertain_claims.add(attempt_id, fleet_name)  # Redis may have granted it
                 return None
             if lease is None:
                 return None
-            claimed, looks_on = _open(worker, fleet_name, leases, lease, asked_at)
-        if claimed is not None or not looks_on:
+            claimed, may_try_next = _open(worker, fleet_name, leases, lease, asked_at)
+        if claimed is not None or not may_try_next:
             return claimed
     return None
 
 
 def return_uncertain_claims(worker: WorkerState) -> None:
-    """Give back the leases of claims whose answer was lost. Nothing ran under them: they must not expire and
-    count as deaths (the watcher calls it)."""
+    """Give back the leases of claims whose answer was lost (the watcher calls it). Nothing ran under them, so
+    they must not expire and count as deaths."""
     for fleet_name, attempts in worker.uncertain_claims.by_fleet().items():
         leases = worker.ports.leases(fleet_name)
         try:
@@ -88,7 +91,10 @@ def return_uncertain_claims(worker: WorkerState) -> None:
 
 
 def give_back_unrun(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    """Give back a lease that no thread used: the slot is free at once, the ticket is back in its place."""
+    """Give back a lease under which nothing ran: free its slot, and put the ticket back in its place.
+
+    Raises LeasingUnavailable.
+    """
     mode = ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE
     leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0)
     if not lease.adopted:
@@ -98,7 +104,7 @@ def give_back_unrun(worker: WorkerState, leases: Leases, lease: Lease) -> None:
 def open_lease(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
-    """Read what the run needs and queue its start; give the lease back if it can't run.
+    """Read the job and its endpoint, and queue the attempt's start; give the lease back if the job can't run.
 
     asked_at: monotonic time at which the claim was sent; the lease's age counts from there.
     """
@@ -108,34 +114,34 @@ def open_lease(
 def _open(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> tuple[Claimed | None, bool]:
-    """Return the opened claim, and whether a further claim is worth trying."""
+    """Open a lease as `open_lease`. Return the claim or None, and True if another claim is worth trying."""
     try:
         if lease.adopted:
             return _adopt(worker, fleet_name, leases, lease, asked_at), True
         return _begin(worker, fleet_name, leases, lease, asked_at), True
     except DatabaseError as error:
         log.warning("claim_without_database", job_id=lease.job_id, error=str(error).strip())
-        worker.pause_claims()  # this is about the process: no lease of any pool can be opened
-        # an adopted run goes back to whoever comes next; a ticket is brought back by the reconciler
+        worker.pause_claims()  # the process has no database: it can open no lease of any pool
+        # the next worker adopts the run; the reconciler pushes a ticket again
         _give_back(worker, leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
         return None, False
     except LeasingUnavailable as error:
-        # the lease runs out, and the sweep brings its epoch up to the one that the database may have by now
+        # the lease expires, and the sweep raises its epoch to the one that the database may have by now
         log.warning("adoption_without_redis", job_id=lease.job_id, slot=lease.slot, error=str(error))
         return None, False
     except SecretUnreadable as error:
         log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
         _back_off(worker, leases, lease, push=not lease.adopted)  # other servers can run it
         return None, True
-    except Exception:  # a bug, a row that can't be read: not the job's fault, and no death
+    except Exception:  # a bug or an unreadable row: not the job's fault, so no death is counted
         log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
         _back_off(worker, leases, lease)
-        return None, lease.adopted  # the next ticket would only break on another server
+        return None, lease.adopted  # the next ticket would fail the same way
 
 
 def _back_off(worker: WorkerState, leases: Leases, lease: Lease, *, push: bool = False) -> None:
-    """Give back a lease that would fail again: its run or its server rests. push: as for `_give_back`, of a
-    lease that is not adopted."""
+    """Give back a lease that would fail again, and pause its run or server. push: as for `_give_back`; only
+    for a lease that is not adopted."""
     if lease.adopted:
         _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
     else:
@@ -150,17 +156,19 @@ def _begin(
     if claimed is None:
         return None
     if worker.ports.clock.monotonic() - asked_at >= settings.DISPATCHER.lease_seconds:
-        # this process stood still meanwhile: a start that is written now has no lease any more
+        # this process stalled: the lease has expired, so no start may be written under it
         _give_back(worker, leases, lease, ReleaseMode.FREE, push=True)
         return None
     worker.completion.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
-    return start(worker, claimed)
+    return begin_attempt(worker, claimed)
 
 
-def start(worker: WorkerState, claimed: Claimed) -> Claimed | None:
-    """Queue the start of an attempt that holds its slot and is not sent yet; return None if it may not be
-    sent."""
-    write_start(worker, claimed)
+def begin_attempt(worker: WorkerState, claimed: Claimed) -> Claimed | None:
+    """Queue the start of an attempt that holds its slot; wait for the commit if nothing may be sent before.
+
+    Returns the claim, or None if the database refused the start.
+    """
+    queue_start(worker, claimed)
     if claimed.must_wait:
         refused = _await_start(worker, claimed)
         if refused is not None:
@@ -171,7 +179,8 @@ def start(worker: WorkerState, claimed: Claimed) -> Claimed | None:
     return claimed
 
 
-def write_start(worker: WorkerState, claimed: Claimed) -> None:
+def queue_start(worker: WorkerState, claimed: Claimed) -> None:
+    """Queue the attempt's start for the group commit."""
     if claimed.started is None:
         raise ValueError("an adopted attempt was started by another worker")
     lease, now = claimed.lease, worker.ports.clock.now()
@@ -181,7 +190,8 @@ def write_start(worker: WorkerState, claimed: Claimed) -> None:
 
 
 def read_claimed(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) -> Claimed | None:
-    """Read what the run needs; give the lease back if its job moved on, or can't run there."""
+    """Read the job's row, its model and endpoint. Give the lease back, and return None, if the job is not
+    queued any more or can't run there."""
     job = worker.row_prefetch.take(lease.pool, lease.job_id)
     with worker.ports.database():
         job = job or _to_run.first(id=lease.job_id)
@@ -189,14 +199,14 @@ def read_claimed(worker: WorkerState, fleet_name: str, leases: Leases, lease: Le
         spec = registry.model_spec(lease.model)
         endpoint = registry.endpoint_for(lease.server, lease.model)
     if job is None or job["state"] != JobState.QUEUED:
-        _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job moved on meanwhile
+        _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job was moved meanwhile
         return None
     if spec is None or endpoint is None:
         log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
     if spec is not None and not worker.may_run(spec):
         log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
         endpoint = None
-    if spec is None or endpoint is None or endpoint.is_off:  # the lease layer does not know it yet
+    if spec is None or endpoint is None or endpoint.is_off:  # the index is older than the database
         _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS, push=True)
         return None
     must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
@@ -204,20 +214,20 @@ def read_claimed(worker: WorkerState, fleet_name: str, leases: Leases, lease: Le
 
 
 def _await_start(worker: WorkerState, claimed: Claimed) -> StartOutcome | None:
-    """Wait until the start is durable; return why it was refused, or None."""
+    """Wait until the start is committed; return why it was refused, or None."""
     if claimed.started is not None:
-        worker.until_done(claimed.started)
+        worker.wait_for_commit(claimed.started)
     return claimed.refused
 
 
 def _adopt(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
-    """Take the waiting run over: database epoch first, then the lease's: between the two nobody's result
-    counts but ours."""
+    """Adopt a waiting run of another worker. Raises the epoch in the database first, then the lease's, so
+    that between the two only this worker's result counts."""
     attempt = Attempt.objects.filter(id=lease.attempt_id).first()
     if attempt is None or attempt.state != AttemptState.WAITING:
-        # it ended meanwhile: the slot is as clean as that end said, and a quarantine row says if not
+        # the attempt has ended: its row says whether that end proved the slot free
         _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
         return None
     gone = orphaned_runs.missing_part(lease.server, lease.model)
@@ -231,7 +241,7 @@ def _adopt(
     if spec is not None and not worker.may_run(spec):
         log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
         endpoint = None
-    if spec is None or endpoint is None:  # what this process remembers is older: the next look knows better
+    if spec is None or endpoint is None:  # the cached registry is older than the rows read above
         _back_off(worker, leases, lease)
         return None
     epoch, now = attempt.epoch, worker.ports.clock.now()
@@ -271,8 +281,8 @@ def _give_back(
     rest_seconds: float | None = None,
     push: bool = False,
 ) -> None:
-    """Release a lease under which nothing of ours ran. If Redis is away it expires, and the sweep resolves
-    it. push: push the job's ticket again."""
+    """Release a lease under which this worker ran nothing. If Redis is away the lease expires, and a sweep
+    resolves it. push: push the job's ticket again."""
     try:
         leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0, rest_seconds=rest_seconds)
     except LeasingUnavailable as error:
@@ -284,7 +294,10 @@ def _give_back(
 def make_run(
     worker: WorkerState, claimed: Claimed, prefetch: Callable[[], None] = lambda: None
 ) -> AttemptRun:
-    """Return the run of this attempt."""
+    """Make the run of a claimed attempt.
+
+    prefetch: called once the run's request is sent, or while its connection is opened
+    (`RunRequest.meanwhile`)."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
     completion = worker.completion
     progress_events = progress_events_of(
@@ -347,6 +360,6 @@ def _read_pushed(worker: WorkerState, lease: Lease) -> Mapping[str, Any] | None:
 
 
 def _stop_if_refused(started: StartCommit, run: AttemptRun | None) -> None:
-    """run: None if it is over."""
+    """Stop the run if the database refused its start. run: None if it has ended."""
     if started.refused is not None and run is not None:
-        run.order(Order.STOP)
+        run.order(Order.START_REFUSED)

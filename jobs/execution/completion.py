@@ -1,12 +1,12 @@
 """Completes attempts: releases the lease, commits the end, settles the lease after the commit.
 
-A release moves the lease to `settling` in Redis, the end goes into the group commit, and after the commit
-the lease is forgotten. Settles that Redis does not answer are kept here and retried, releases in
-`jobs.execution.follow_ups.ReleaseRetries`.
+A release moves the lease to `settling` in Redis, the end goes into the group commit, and after the commit the
+lease is forgotten. Settles that Redis does not answer are retried here, releases in
+`jobs.execution.follow_ups`.
 
-An end on its way:
+The types of an end, in their order:
 `jobs.domain.retry.Ending`: the error, if any, and whether the slot is suspect;
-`jobs.execution.attempt_run.Over`: the ending with result, usage and evidence, as the run returns it;
+`jobs.execution.attempt_run.RunOutcome`: the ending with result, usage and evidence, as the run returns it;
 `RunEnd`: the same with lease, model and seconds, to release the slot and write the row;
 `jobs.transitions.End`: the values that the transaction writes;
 `jobs.transitions.Ended`: the transaction's outcome: whether it won, the job's row, the next step;
@@ -41,7 +41,7 @@ from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy, verdict_of
 from jobs.execution import follow_ups
-from jobs.execution.attempt_run import Over
+from jobs.execution.attempt_run import RunOutcome
 from jobs.execution.follow_ups import PendingRelease, ReleaseRetries
 from jobs.execution.group_commit import (
     MAX_BYTES,
@@ -60,16 +60,17 @@ from jobs.transitions import End, Ended, Start, StartOutcome, Touched
 log = structlog.get_logger()
 
 _OF_SUCCESS = RetryPolicy()
-"""Not looked at: a success is not repeated."""
+"""A placeholder: a success is not retried."""
 _LONG_BYTES = 256 * 1024
-"""Of a result."""
+"""A result over this is committed alone."""
 FIRST_REST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
 
 
 class StartCommit(Future[Any]):
     """The commit of an attempt's start; done when the start is committed or refused.
 
-    start: as it was written. outcome: None before it is done."""
+    start: as it was queued. outcome: None before it is done.
+    """
 
     start: Start | None = None
     outcome: StartOutcome | None = None
@@ -84,33 +85,34 @@ class StartCommit(Future[Any]):
 
     @property
     def committed(self) -> Start | None:
-        """None: not yet, or the database refused it."""
+        """The committed start; None before the commit, or if the database refused it."""
         return self.start if self.outcome is StartOutcome.STARTED else None
 
     @property
     def refused(self) -> StartOutcome | None:
-        """Why the database did not accept it, as far as it has answered yet."""
+        """Why the database refused the start; None if it accepted it or has not answered yet."""
         return None if self.outcome is StartOutcome.STARTED else self.outcome
 
 
 class RunEnd(NamedTuple):
-    """The end of a run: its release in Redis, and the row that is written for it.
+    """The end of a run, with what its release in Redis and its row in the database need.
 
-    max_retries: of its job. seconds: that the run took. at: when it was over. started: None if another worker
-    wrote its start."""
+    max_retries: of its job. seconds: how long it ran. at: when it ended. started: the commit of its start;
+    None if another worker wrote that."""
 
     leases: Leases
     lease: Lease
     spec: ModelSpec
     max_retries: int | None
-    over: Over
+    outcome: RunOutcome
     seconds: float
     at: datetime
     started: StartCommit | None = None
 
     @property
     def charge_seconds(self) -> float:
-        ending = self.over.ending
+        """GPU-seconds that the tenant is charged: none if the server refused the run or it was not sent."""
+        ending = self.outcome.ending
         was_refused = isinstance(ending.error, (GpuBusy, ConnectFailed)) or not ending.sent
         return 0.0 if was_refused else self.seconds
 
@@ -122,10 +124,14 @@ class RunEnd(NamedTuple):
         warm: Sequence[str] | None,
         begun: Lease | None = None,
     ) -> Lease | None:
-        """Release the slot and, under `next_attempt_id`, claim the next ticket for it, which is returned.
-        warm: loaded models, whose jobs are claimed first. begun: the prefetched lease that runs there
-        already; the next ticket follows it."""
-        lease, ending = self.lease, self.over.ending
+        """Release the slot, and claim the next ticket for it.
+
+        next_attempt_id: of the next attempt; None: claim nothing.
+        warm: loaded models, whose jobs are claimed first.
+        begun: the lease of the prefetched run that was sent already; the next ticket becomes its follower.
+        Returns the next ticket's lease, or None.
+        """
+        lease, ending = self.lease, self.outcome.ending
         return completion.release(
             self.leases,
             lease,
@@ -139,31 +145,33 @@ class RunEnd(NamedTuple):
         )
 
     def to_write(self) -> End:
-        """The end as the database gets it; with its start, once that is committed."""
-        lease, over = self.lease, self.over
-        is_success = over.ending.error is None
+        """Return the values to write; with the attempt's start, once that is committed."""
+        lease, outcome = self.lease, self.outcome
+        is_success = outcome.ending.error is None
         return End(
             job_id=lease.job_id,
             attempt_id=lease.attempt_id,
             epoch=lease.epoch,
             slot=lease.slot,
-            ending=over.ending,
+            ending=outcome.ending,
             policy=_OF_SUCCESS if is_success else follow_ups.policy_for(self.spec, self.max_retries),
             at=self.at,
-            result=over.result,
+            result=outcome.result,
             gpu_seconds=self.charge_seconds,
             run_limit_seconds=self.spec.run_limit_seconds,
-            evidence=over.evidence,
-            usage=over.usage,
-            refused_url=over.refused_url,
+            evidence=outcome.evidence,
+            usage=outcome.usage,
+            refused_url=outcome.refused_url,
             start=self.started.committed if self.started is not None else None,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class EndWritten:
-    """An end's outcome with the lease that settles by it. end: as it was written, if it was. result_bytes: of
-    its result, roughly."""
+    """An end's outcome, with the lease to settle after its commit.
+
+    end: as it was written; None if only a quarantine was written. result_bytes: roughly, of its result.
+    """
 
     ended: Ended
     leases: Leases
@@ -174,13 +182,18 @@ class EndWritten:
 
 @dataclass(frozen=True, slots=True)
 class JobTouched:
-    """A start or an accepted run was committed: listeners want to know."""
+    """A job whose start, remote id or progress was committed: to be announced to listeners."""
 
     job_id: str
 
 
 class Completion:
-    """name: the worker's; its leases are held under it."""
+    """Writes starts, progress and ends of a worker's attempts, and releases and settles their leases.
+
+    name: the worker's; its leases are held under it.
+    on_lost: called with a lease that the worker does not hold any more.
+    writer: makes the writer of the group commit.
+    """
 
     def __init__(
         self,
@@ -210,13 +223,13 @@ class Completion:
         self.writer.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Write what is queued; what the database does not take in time is left to the sweeps."""
+        """Write what is queued; ends that the database does not commit in time are left to the sweeps."""
         if not self.writer.stop(timeout_seconds):
             log.error("ends_not_written", writes=self.writer.backlog)
         self.keeper.stop()
 
     def write_start(self, start: Start, started: StartCommit) -> None:
-        """Queue the start. started: gets its outcome."""
+        """Queue the attempt's start. started: gets its outcome."""
         started.start = start
         self.writer.submit(
             lambda: _touched(start.job_id, transitions.start_attempt(start)),
@@ -225,7 +238,7 @@ class Completion:
         )
 
     def write_remote_id(self, lease: Lease, remote_id: str, then: Callable[[], None]) -> None:
-        """Queue the remote id. then: called once the id is durable; only then may the run be handed over."""
+        """Queue the remote id. then: called once it is committed; only then may the run be handed over."""
         at = self.ports.clock.now()
 
         def committed(done: Future[Any]) -> None:
@@ -241,7 +254,7 @@ class Completion:
         ).add_done_callback(committed)
 
     def write_progress(self, lease: Lease, kind: str, data: Mapping[str, Any]) -> None:
-        """Queue a progress event of the run; no caller waits for it."""
+        """Queue a progress event of the run. kind: of the event. data: as of `ProgressEvents`."""
         at, ref = self.ports.clock.now(), lease.ref
         self.writer.submit(
             lambda: _touched(ref.job_id, transitions.note_progress(ref, kind, data, at)),
@@ -249,14 +262,14 @@ class Completion:
         )
 
     def write_end(self, end: RunEnd, *, gather: bool) -> None:
-        """Queue the end, after the release: a crash in between leaves a settling lease that the sweep ends.
-        gather: the slot has a next job, whose start will be written together with this end."""
+        """Queue the end; call it after the release, since a crash in between leaves a settling lease that a
+        sweep ends. gather: wait for the start of the slot's next job, to commit both together."""
         self._submit_end(end, gather=gather).add_done_callback(
             lambda done: None if done.exception() is None else self._end_unstorable(end)
         )
 
     def _submit_end(self, end: RunEnd, *, gather: bool = True) -> Future[Any]:
-        size = _size(end.over.result)
+        size = _size(end.outcome.result)
 
         def apply() -> EndWritten:
             known = end.to_write()
@@ -266,14 +279,14 @@ class Completion:
         return self.writer.submit(apply, touched, gather=gather, size=size)
 
     def _end_unstorable(self, end: RunEnd) -> None:
-        """What the database refuses to store must still end: as a failure, in plain words. If it refuses that
-        too, the lease runs out, and the sweep ends the attempt."""
+        """End an attempt whose result the database refuses as a failure. If that is refused too, the lease
+        expires, and a sweep ends the attempt."""
         error = RunFailed("The run ended with something that the database can't store.")
-        error.unfinished = True  # it ran, and nothing of it counts
-        over = replace(
-            end.over, ending=Ending(error, suspect=end.over.ending.suspect), result=None, evidence=""
+        error.unfinished = True  # the run counts neither for nor against server and model
+        outcome = replace(
+            end.outcome, ending=Ending(error, suspect=end.outcome.ending.suspect), result=None, evidence=""
         )
-        self._submit_end(end._replace(over=over)).add_done_callback(
+        self._submit_end(end._replace(outcome=outcome)).add_done_callback(
             lambda done: None if done.exception() is None else self.keeper.forget(end.lease.ref)
         )
 
@@ -290,8 +303,13 @@ class Completion:
         warm: Sequence[str] | None = None,
         begun: Lease | None = None,
     ) -> Lease | None:
-        """End the lease as `mode` says; if Redis is away, the watcher does it once Redis is back. Return the
-        next ticket's lease, if one was granted (`RunEnd.release`)."""
+        """End the lease as `mode` says; if Redis is away, the watcher retries it.
+
+        gpu_seconds: charged to the tenant. rest_seconds: pause of the server. verdict: for the circuit
+        breakers.
+        next_attempt_id, warm, begun: as of `RunEnd.release`.
+        Returns the next ticket's lease, or None.
+        """
         self.keeper.settle(lease.ref)
         try:
             self._release_retries.retry_slot(lease.slot)
@@ -314,14 +332,17 @@ class Completion:
             return None
 
     def push_after(self, ref: LeaseRef, job_id: str) -> None:
-        """Push the ticket of a job that another one's lease held, once Redis has taken its release."""
+        """Push the ticket of a prefetched job again, once Redis has released the lease that it followed."""
         self._release_retries.push_after(ref, job_id)
 
     def refuse_start(
         self, leases: Leases, lease: Lease, outcome: StartOutcome, spec: ModelSpec, *, proven_free: bool
     ) -> None:
-        """Release a lease whose start the database did not accept. A slot that the database gave to another
-        attempt, or whose GPU may be busy with the refused run, is quarantined."""
+        """Release a lease whose start the database refused. The slot is quarantined if the database knows
+        another live attempt on it, or if its GPU may be busy with the refused run.
+
+        proven_free: the GPU does not run the refused attempt.
+        """
         log.warning("start_refused", job_id=lease.job_id, slot=lease.slot, outcome=str(outcome))
         suspect = not proven_free or outcome is StartOutcome.SLOT_TAKEN
         self.release(leases, lease, ReleaseMode.SUSPECT if suspect else ReleaseMode.FREE, gpu_seconds=0.0)
@@ -331,7 +352,10 @@ class Completion:
             self.keeper.forget(lease.ref)
 
     def hand_over(self, leases: Leases, lease: Lease, *, lost: bool) -> None:
-        """Let go of a run whose remote id is committed: the worker that claims it next goes on polling it."""
+        """Hand over a run whose remote id is committed: the worker that claims it next polls it.
+
+        lost: another worker holds the lease already.
+        """
         self.keeper.forget(lease.ref)
         if lost:
             return
@@ -353,14 +377,14 @@ class Completion:
                 at=at,
                 run_limit_seconds=spec.run_limit_seconds,
             )
-            # a job that still waits lost its ticket to this lease
+            # a queued job lost its ticket to this lease: it is pushed again after the commit
             job: Job | None = follow_ups.waiting_job.first(id=lease.job_id)
             return EndWritten(Ended(won=job is not None, job=job, quarantined=True), leases, lease.ref)
 
         self.writer.submit(apply)
 
     def retry_releases(self) -> None:
-        """Retry what Redis did not answer before (the watcher calls it)."""
+        """Retry releases and settles that Redis did not answer (the watcher calls it)."""
         self._release_retries.retry_all()
         if self._unsettled:
             self._settle()
@@ -371,7 +395,7 @@ class Completion:
         for end in ends:
             self._unsettled[end.ref] = end
             if end.ended.won and end.end is not None:
-                # without its outcome, which holds the job
+                # not `ended`: it would keep the job's row in memory
                 self._latest.add(end.result_bytes, (_with_cancel(end.end, end.ended.job), end.leases))
             if not end.ended.won:
                 log.warning(
@@ -384,14 +408,14 @@ class Completion:
             counters.add_if_possible(counters.Name.RESULTS_REFUSED, refused)
 
     def _rewrite_latest(self) -> list[Write]:
-        """The writes that bring back the latest ends, where they are missing."""
+        """Return writes that restore the latest ends if a failover of the database lost them."""
         return [
             Write(partial(_rewrite, end, leases), Touched(end.job_id, end.attempt_id))
             for end, leases in self._latest.all()
         ]
 
     def _settle(self) -> None:
-        """Writer and watcher may both be here: settling twice changes nothing."""
+        """Settle the leases of committed ends. Writer and watcher may both do it: settling is idempotent."""
         by_leases: dict[int, list[EndWritten]] = {}
         for ref, end in list(self._unsettled.items()):
             if ref not in self._release_retries:
@@ -401,14 +425,14 @@ class Completion:
             asked_at = self.ports.clock.monotonic()
             try:
                 for end in ends:
-                    if end.ended.quarantined:  # after a rebuild, settling alone would open the slot
+                    if end.ended.quarantined:  # after a rebuild of the index, settling would free the slot
                         leases.quarantine(end.ref.slot, end.ref.attempt_id)
                 wakes = leases.settled(refs)
             except LeasingUnavailable as error:
                 log.warning("settle_failed", refs=len(refs), error=str(error))
                 continue
             for end in ends:
-                if end.ended.quarantined:  # the slot may be free when the watcher comes
+                if end.ended.quarantined:  # not settled again: the quarantine may have been lifted by then
                     self.keeper.forget(end.ref)
                 elif not self.keeper.forget_end(end.ref, asked_at):
                     continue  # the watcher settles it again
@@ -429,20 +453,21 @@ def _rewrite(end: End, leases: Leases) -> EndWritten | None:
 
 
 def _size(result: Any) -> int:
-    """What is long is written alone: to count it to its end would take longer than that costs."""
+    """Return the result's size in bytes, roughly; `MAX_BYTES` for a long one, which is then committed alone:
+    counting all of it would cost more."""
     size = rough_bytes(result, _LONG_BYTES)
     return size if size <= _LONG_BYTES else MAX_BYTES
 
 
 def _with_cancel(end: End, job: Job | None) -> End:
-    """job: as committed."""
+    """Return the end with the cancel that its job had. job: its row as committed."""
     if job is None or job.cancel_requested_at is None:
         return end
     return end._replace(cancelled_by_operator=job.cancelled_by_operator)
 
 
 class ServerBackoff:
-    """Exponential backoff of GPU servers that refused a run: how long this process sends them nothing."""
+    """Exponential backoff of GPU servers that refused a run: how long this process sends them no request."""
 
     def __init__(self) -> None:
         self._next: dict[str, float] = {}
@@ -459,7 +484,7 @@ class ServerBackoff:
         return rest if asked is None or asked < FIRST_REST_SECONDS else min(asked, 3600.0)
 
     def after_failure(self, server: str) -> float:
-        """Return the next rest of a server that can't be used here (an unreadable secret)."""
+        """Return the next rest in seconds of a server that this process can't use (an unreadable secret)."""
         rest = self._next.get(server, FIRST_REST_SECONDS)
         self._next[server] = min(rest * 2.0, REST_CAP_SECONDS)
         return rest

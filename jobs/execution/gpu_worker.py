@@ -183,7 +183,7 @@ class GpuWorker(WorkerState):
             if lease.attempt_id in changed.pushed:
                 run.nudge()
             if lease.attempt_id in changed.over:
-                run.order(Order.OVER)
+                run.order(Order.ENDED_ELSEWHERE)
         if changed.off:
             # a claim before the lease layer knows must not begin what would be stopped at once
             self.ports.registry.clear()

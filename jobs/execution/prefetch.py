@@ -1,8 +1,7 @@
-"""Slot prefetch: a slot's next job is reserved and made ready while its current run is on the GPU.
+"""Slot prefetch: reserves a slot's next job, and makes its run, while the current run is on the GPU.
 
 The prefetched job is the follower of the current run's lease (`jobs.execution.slot_loop`). A worker's
-prefetched jobs are kept in `jobs.execution.worker_state.PrefetchedJobs`.
-"""
+prefetched jobs are kept in `jobs.execution.worker_state.PrefetchedJobs`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Lease, ReleaseMode
 from gpus.runners.registry import is_polled
 from jobs.execution.attempt_run import AttemptRun
-from jobs.execution.claiming import make_run, read_claimed, write_start
+from jobs.execution.claiming import make_run, queue_start, read_claimed
 from jobs.execution.completion import RunEnd
 from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
 
@@ -27,8 +26,8 @@ class Prefetch:
     """The prefetch of one run. The run's runner calls it once the request is sent, or while its connection is
     opened.
 
-    deferred_end: the end of the slot's previous run, until Redis and the database are told of it. time_slice:
-    of the thread; None: prefetch nothing.
+    deferred_end: the end of the slot's previous run, until it is released and queued.
+    time_slice: of the thread; None: prefetch nothing.
     """
 
     def __init__(self, worker: WorkerState, claimed: Claimed) -> None:
@@ -38,7 +37,7 @@ class Prefetch:
         self._is_done = False
 
     def __call__(self) -> None:
-        """Release the deferred end and prefetch. Never raises: a failure here must not fail the run."""
+        """Release the deferred end, and prefetch the next job. Never raises: it must not fail the run."""
         try:
             with self._worker.switch_readiness.claim_under_way:
                 self._do(claims_ahead=True)
@@ -46,12 +45,12 @@ class Prefetch:
             log.exception("prefetch_failed", job_id=self._claimed.lease.job_id)
 
     def defer_end(self, ended: RunEnd) -> None:
-        """Take over the end of the slot's previous run, to be released once this run is sent, or while its
-        connection is opened."""
+        """Keep the end of the slot's previous run, and release it when this object is called."""
         self.deferred_end = ended
 
     def finish_deferred(self) -> None:
-        """Release a deferred end that is still held: the run ended before its runner called this object."""
+        """Release a deferred end that is still kept, because the run ended before its runner called this
+        object."""
         self._do(claims_ahead=False)
 
     def _do(self, *, claims_ahead: bool) -> None:
@@ -68,17 +67,17 @@ class Prefetch:
                 worker.completion, next_attempt_id=next_id, warm=worker.warm(), begun=claimed.lease
             )
             worker.completion.write_end(ended, gather=True)
-            write_start(worker, claimed)
+            queue_start(worker, claimed)
         elif next_id is not None and worker.prefetched.may_reserve(claimed.lease.pool, asked_at):
             following = self._reserve(next_id)
             if following is None:
-                worker.prefetched.mark_shallow(claimed.lease.pool, asked_at)
+                worker.prefetched.note_empty(claimed.lease.pool, asked_at)
         if following is not None:
             prefetched = open_prefetched(worker, claimed, following, asked_at)
             if prefetched is not None:
                 ready = make_ready(worker, prefetched)
                 now = worker.ports.clock.monotonic()
-                # a copy: the run knows the one without it, and a cycle would wait for the garbage collector
+                # a copy: `ready` refers to `prefetched`, and a cycle would wait for the garbage collector
                 worker.prefetched.put(claimed.lease.attempt_id, prefetched._replace(ready=ready), now)
         if ended is not None and next_id is not None:
             slots = worker.busy()
@@ -110,20 +109,20 @@ class Prefetch:
 
 
 def make_ready(worker: WorkerState, claimed: Claimed) -> Ready:
+    """Make the run of a claimed attempt, with its prefetch."""
     prefetch = Prefetch(worker, claimed)
     return Ready(make_run(worker, claimed, prefetch), prefetch)
 
 
 def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, end: RunEnd) -> bool:
-    """Let the prefetched run begin before the ended one is released; return False if it may not.
+    """Let the prefetched run begin before the ended one is released. Return False if that is not allowed.
 
     Only after a success without a remote id: then neither quarantine nor adoption can be pending on the slot.
-    The prefetched run takes over `end` and releases it once its own request is sent, or while its connection
-    is opened.
+    run: the ended one. end: deferred, and released by the prefetched run (`Prefetch.defer_end`).
     """
     if (
         prefetched.ready is None
-        or end.over.ending.error is not None
+        or end.outcome.ending.error is not None
         or run.remote_id is not None
         or prefetched.must_wait
         or not prefetched.ready.run.runner.tells_meanwhile
@@ -135,13 +134,13 @@ def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, 
 
 
 def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
-    """Read the prefetched job's row and endpoint; give its lease back if it can't run.
+    """Read the prefetched job's row and endpoint; give its lease back, and return None, if it can't run.
 
-    asked_at: as for `open_lease`.
+    holder: the claim of the current run. asked_at: as for `open_lease`.
     """
     try:
         claimed = read_claimed(worker, holder.fleet, holder.leases, lease)
-    except Exception as error:  # what is wrong is found again where nothing runs that could be disturbed
+    except Exception as error:  # the next claim of the job meets the error again, and handles it
         log.warning("prefetched_job_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
         _return_prefetched(worker, holder.leases, lease)
         return None
@@ -151,7 +150,7 @@ def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at
 
 
 def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lease) -> None:
-    """Drop a prefetched job: its holder's release removes it from the slot, and its ticket is pushed
+    """Drop a prefetched job. holder: its holder's release removes it from the slot; then its ticket is pushed
     again."""
     if prefetched is not None:
         worker.completion.keeper.forget(prefetched.lease.ref)
@@ -159,8 +158,8 @@ def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lea
 
 
 def return_overdue_prefetched(worker: WorkerState) -> None:
-    """Give back prefetched jobs that waited too long, since another slot may be free sooner; all of them
-    while the index is being switched (the watcher calls it)."""
+    """Give back prefetched jobs that waited too long, since another slot may be free sooner (the watcher
+    calls it). While the index is being switched, give back all of them."""
     now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
     for prefetched in worker.prefetched.overdue(now):
         _return_prefetched(worker, prefetched.leases, prefetched.lease)

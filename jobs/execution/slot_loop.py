@@ -1,16 +1,13 @@
-"""A worker thread's way along one slot: claim → start → run → complete → next.
+"""The life of an attempt, one slot after another: claim → start → run → complete → next.
 
 The order of the writes is the protocol (docs/explanation/leasing.md). Claim: Redis grants the lease, and the
-start is queued for the group commit. Run: the request goes to the GPU. Complete: Redis releases the slot,
-and may grant it to the next ticket in the same step; then the end is queued, and its consequences follow the
-commit.
+start is queued for the group commit. Run: the request goes to the GPU. Complete: Redis releases the slot, and may
+grant it to the next ticket in the same step; then the end is queued, and its follow-ups run after the commit.
 
 Next: while a short run is on the GPU, `jobs.execution.prefetch` reserves the slot's next job, so that between
-two runs the GPU waits for one request only. The prefetched job is the current lease's follower in Redis,
-which grants the slot to no other worker, even before it is told that the current run has ended and the next
-one has begun. The prefetched run is sent first, and the ended one is released once that request is sent, or
-while its connection is opened.
-"""
+two runs the GPU waits for one request only. The prefetched job is the follower of the current lease in Redis,
+which therefore grants the slot to no other worker, even before the current run is released. The prefetched
+run is sent first; the ended run is released once that request is sent, or while its connection is opened."""
 
 from __future__ import annotations
 
@@ -26,8 +23,8 @@ from gpus.leasing.values import Wakes
 from gpus.protocol import Lease
 from gpus.registry.registry import mark_too_large
 from jobs.domain.retry import Ending
-from jobs.execution.attempt_run import AttemptRun, HandedOver, Over, Remote, Wait
-from jobs.execution.claiming import claim_next, open_lease, start
+from jobs.execution.attempt_run import AttemptRun, HandedOver, Remote, RunOutcome, Wait
+from jobs.execution.claiming import begin_attempt, claim_next, open_lease
 from jobs.execution.completion import RunEnd
 from jobs.execution.prefetch import drop_prefetched, make_ready, start_prefetched
 from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
@@ -40,8 +37,10 @@ LONG_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WorkReport:
-    """The report of one attempt, shown in Flower. outcome: its end as this worker saw it, or an error
-    code."""
+    """The report of one attempt, shown in Flower.
+
+    outcome: ``completed``, ``handed_over``, or the error code of its end as this worker saw it.
+    """
 
     job_id: str
     model: str
@@ -54,13 +53,17 @@ class WorkReport:
 
 
 class SlotLoop:
-    """time_slice: says when the thread hands the slot back."""
+    """Runs the attempts of one task, from claim to claim. time_slice: after which the thread is handed
+    back."""
 
     def __init__(self, worker: WorkerState, time_slice: TimeSlice) -> None:
         self._worker, self._time_slice = worker, time_slice
 
     def work(self, pool: str, host: str | None) -> list[WorkReport]:
-        """Claim and run until no job is left or the time slice is over."""
+        """Claim and run until no job is left or the time slice is over.
+
+        host: of a pinned worker, as of `claim_next`.
+        """
         worker = self._worker
         with worker.ports.database():
             fleet_name = worker.ports.registry.fleet_of(pool)
@@ -76,46 +79,46 @@ class SlotLoop:
         return reports
 
     def run(self, claimed: Claimed) -> tuple[Claimed | None, WorkReport]:
-        """Take a claimed attempt to its end. Return what the slot runs next, and a report."""
+        """Run a claimed attempt to its end. Return the slot's next claim, or None, and the report."""
         ready = self._start(claimed)
-        over = self._drive(claimed.lease, ready)
+        outcome = self._drive(claimed.lease, ready)
         seconds = ready.run.elapsed_seconds + claimed.ran_seconds
         following, error_code = None, ""
-        if isinstance(over, HandedOver):
+        if isinstance(outcome, HandedOver):
             self._hand_over(claimed, ready.run)
-            outcome = "handed_over"
+            label = "handed_over"
         else:
-            error_code = over.ending.error.code if over.ending.error else ""
-            outcome = error_code or "completed"
-            following = self._complete(claimed, over, seconds, ready.run)
-        return following, _report(claimed.lease, outcome, seconds, error_code)
+            error_code = outcome.ending.error.code if outcome.ending.error else ""
+            label = error_code or "completed"
+            following = self._complete(claimed, outcome, seconds, ready.run)
+        return following, _report(claimed.lease, label, seconds, error_code)
 
     def _start(self, claimed: Claimed) -> Ready:
-        """Make the run, unless it was made when it was prefetched, and start its clock."""
+        """Make the run, unless it was made when the job was prefetched, and start its clock."""
         ready = claimed.ready or make_ready(self._worker, claimed)
         ready.begin(self._time_slice)
         return ready
 
-    def _drive(self, lease: Lease, ready: Ready) -> Over | HandedOver:
-        """Step through the run, and commit its remote id. Never raises."""
+    def _drive(self, lease: Lease, ready: Ready) -> RunOutcome | HandedOver:
+        """Step through the run to its end, and commit its remote id. Never raises."""
         run = ready.run
         try:
             with self._worker.running(lease, run):
                 try:
-                    over = self._step_to_end(lease, run)
-                except Exception as error:  # whatever broke, the lease must not be renewed without a run
+                    outcome = self._step_to_end(lease, run)
+                except Exception as error:  # the lease must not be renewed without a run
                     log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
-                    over = Over(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
+                    outcome = RunOutcome(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
         finally:
             ready.prefetch.finish_deferred()
         if run.progress_events is not None:
             run.progress_events.end()
-        return over
+        return outcome
 
-    def _step_to_end(self, lease: Lease, run: AttemptRun) -> Over | HandedOver:
+    def _step_to_end(self, lease: Lease, run: AttemptRun) -> RunOutcome | HandedOver:
         worker = self._worker
         if lease.estimate_seconds >= LONG_SECONDS:
-            connection.close()  # the wait for the GPU needs none
+            connection.close()  # not needed while the GPU runs
             worker.show_run(lease)
         while True:
             run.woken.clear()
@@ -128,12 +131,14 @@ class SlotLoop:
             else:
                 return step
 
-    def _complete(self, claimed: Claimed, over: Over, seconds: float, run: AttemptRun) -> Claimed | None:
+    def _complete(
+        self, claimed: Claimed, outcome: RunOutcome, seconds: float, run: AttemptRun
+    ) -> Claimed | None:
         """Release the slot and write the end: at once, or by the prefetched run (`start_prefetched`). Return
-        what the slot runs next."""
-        worker, lease, ending = self._worker, claimed.lease, over.ending
+        the slot's next claim, or None."""
+        worker, lease, ending = self._worker, claimed.lease, outcome.ending
         now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
-        end = RunEnd(claimed.leases, lease, claimed.spec, retries, over, seconds, now, claimed.started)
+        end = RunEnd(claimed.leases, lease, claimed.spec, retries, outcome, seconds, now, claimed.started)
         if isinstance(ending.error, DoesNotFit):
             _leave_to_larger_servers(worker, lease, ending.error)
         prefetched, unanswered_id = worker.prefetched.take(lease.attempt_id)
@@ -157,8 +162,11 @@ class SlotLoop:
         *,
         may_claim: bool,
     ) -> Claimed | None:
-        """Release the slot, and return its prefetched job, or the next ticket that the release returns.
-        unanswered_id: the attempt id of a reservation whose answer was lost."""
+        """Release the slot. Return its prefetched job, or the claim of the next ticket, which the release
+        grants.
+
+        unanswered_id: the attempt id of a reservation whose answer was lost.
+        """
         worker, lease = self._worker, claimed.lease
         asked_at = worker.ports.clock.monotonic()
         if prefetched is None:
@@ -174,43 +182,44 @@ class SlotLoop:
             worker.completion.write_end(end, gather=following is not None)
             if prefetched is not None and following is not None and following.ref == prefetched.lease.ref:
                 worker.completion.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
-                return start(worker, prefetched)
+                return begin_attempt(worker, prefetched)
             drop_prefetched(worker, prefetched, lease)
             if following is None:
                 return None
             return open_lease(worker, claimed.fleet, claimed.leases, following, asked_at)
 
     def _hand_over(self, claimed: Claimed, run: AttemptRun) -> None:
-        """The run goes on at its server; another worker polls it."""
+        """Release the lease of a run that goes on at its server, for another worker to poll."""
         prefetched, _ = self._worker.prefetched.take(claimed.lease.attempt_id)
         self._worker.completion.hand_over(claimed.leases, claimed.lease, lost=run.was_lost)
         drop_prefetched(self._worker, prefetched, claimed.lease)
 
     def _hand_back(self, pool: str, host: str | None, ran_seconds: float) -> bool:
-        """Return True if the time slice is over and a wake goes on with the slot in this thread's place."""
+        """End the time slice if it is over: send a wake, whose task goes on. Return False if the thread has
+        to."""
         worker = self._worker
         if not self._time_slice.is_over(worker.ports.clock.monotonic(), ran_seconds):
             return False
         if worker.ports.send_wakes([Wakes(pool, host, 1)]):
             return True
-        # while the hand-back can't be published the thread keeps claiming: the slot must not wait for a dead
-        # broker, but it is free only once its end is committed
-        worker.until_done(worker.completion.writer.submit(lambda: None))
+        # the broker is away, and the slot must not wait for it: this thread claims again, once the end is
+        # committed and the slot free
+        worker.wait_for_commit(worker.completion.writer.submit(lambda: None))
         return False
 
 
 def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFit) -> None:
-    """Mark the model as too large here before its job is queued again: this server would claim it again."""
+    """Mark the model as too large for this server, before its job is queued again and claimed here."""
     try:
         ports = worker.ports
         ports.send_wakes(mark_too_large(lease.server, lease.model, error.message, leases=ports.leases))
-    except Exception as failed:  # the database is away: the job comes back, at no cost
+    except Exception as failed:  # the database is away: this server may claim the job again, at no cost
         log.warning("too_large_not_noted", server=lease.server, model=lease.model, error=str(failed).strip())
 
 
 def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:
     """Log the attempt, and return the report of it."""
-    # one line for each of hundreds a second would cost as much as a claim
+    # hundreds of lines a second would cost as much as the claims
     is_usual = outcome == "completed" and seconds < LONG_SECONDS
     if not is_usual or _logger.isEnabledFor(logging.DEBUG):
         (log.debug if is_usual else log.info)(

@@ -47,7 +47,7 @@ SHORT_SLICES = 20
 """With short jobs and idle threads, a thread is kept for this many time slices."""
 KEPT_SECONDS = 2.0
 """How long a prefetched job waits for the current run before it is given back."""
-SHALLOW_SECONDS = 0.1
+EMPTY_SECONDS = 0.1
 """How long a pool without a job to prefetch is not asked again."""
 
 
@@ -174,7 +174,7 @@ class WorkerState:
 
         threading.Thread(target=do, name="beside-a-run", daemon=True).start()
 
-    def until_done(self, written: Future[Any]) -> None:
+    def wait_for_commit(self, written: Future[Any]) -> None:
         """Wait for a commit; the keeper renews the lease meanwhile."""
         wait_for_futures([written])
 
@@ -185,7 +185,7 @@ class WorkerState:
     def _on_lost(self, ref: LeaseRef) -> None:
         with self._lock:
             if found := self._runs.get(ref.attempt_id):
-                found[1].order(Order.LOST)
+                found[1].order(Order.LEASE_LOST)
         self.prefetched.mark_lost(ref)
 
 
@@ -367,7 +367,7 @@ class PrefetchedJobs:
         self._lock = threading.Lock()
         self._prefetched: dict[str, _Prefetched] = {}
         self._unanswered: dict[str, str] = {}
-        self._shallow_until: dict[str, float] = {}
+        self._empty_until: dict[str, float] = {}
         self._lost: list[Claimed] = []
 
     def put(self, holder_id: str, claimed: Claimed, now: float) -> None:
@@ -413,12 +413,12 @@ class PrefetchedJobs:
     def may_reserve(self, pool: str, now: float) -> bool:
         """Return False shortly after the pool had no job to prefetch. now: monotonic."""
         with self._lock:
-            return now >= self._shallow_until.get(pool, now)
+            return now >= self._empty_until.get(pool, now)
 
-    def mark_shallow(self, pool: str, now: float) -> None:
+    def note_empty(self, pool: str, now: float) -> None:
         """The pool had no job to prefetch."""
         with self._lock:
-            self._shallow_until[pool] = now + SHALLOW_SECONDS
+            self._empty_until[pool] = now + EMPTY_SECONDS
 
     def note_unanswered(self, holder_id: str, attempt_id: str) -> None:
         """A reservation under this attempt id got no answer: it may have been granted."""

@@ -141,7 +141,7 @@ class FiberWorker(GpuWorker):
     def in_background(self, work: Callable[[], None]) -> None:
         self._scheduler.spawn(self._process, lambda: self._step("beside a run", work))
 
-    def until_done(self, written: Future[Any]) -> None:
+    def wait_for_commit(self, written: Future[Any]) -> None:
         done = Event(self._scheduler)
         written.add_done_callback(lambda _: done.set())
         done.wait()

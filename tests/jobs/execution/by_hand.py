@@ -145,7 +145,7 @@ class HandWorker(GpuWorker):
     on_await: Callable[[], None]
     on_wait: Callable[[float], None]
 
-    def until_done(self, written: Future[Any]) -> None:
+    def wait_for_commit(self, written: Future[Any]) -> None:
         self.awaited += 1
         self.on_await()
         assert written.done(), "nobody commits it"

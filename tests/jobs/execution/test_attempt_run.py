@@ -19,7 +19,7 @@ from gpus.errors import (
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, Response, RunRequest, StillRunning
 from gpus.runners.http_runner import SyncHttpRunner
-from jobs.execution.attempt_run import HandedOver, Order, Over, Remote, Wait
+from jobs.execution.attempt_run import HandedOver, Order, Remote, RunOutcome, Wait
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 
 
@@ -39,10 +39,10 @@ def test_nothing_is_sent_under_a_lease_that_is_too_old():
     runner = ScriptedRunner(starts=[Finished(1)])
     bench = Bench(runner)
     bench.fresh = False
-    over = bench.run.step()
-    assert over.ending.error.code == "lease_lost"
-    assert not over.ending.sent
-    assert not over.ending.suspect
+    outcome = bench.run.step()
+    assert outcome.ending.error.code == "lease_lost"
+    assert not outcome.ending.sent
+    assert not outcome.ending.suspect
     assert runner.calls == []
 
 
@@ -51,9 +51,9 @@ def test_nothing_is_sent_under_a_lease_that_is_too_old():
     [(GpuBusy(), False), (ConnectFailed(), False), (BadInput(), False), (ServerLost(), True)],
 )
 def test_an_error_ends_the_attempt_with_its_price(error, suspect):
-    over = Bench(ScriptedRunner(starts=[error])).run.step()
-    assert over.ending.error is error
-    assert over.ending.suspect is suspect
+    outcome = Bench(ScriptedRunner(starts=[error])).run.step()
+    assert outcome.ending.error is error
+    assert outcome.ending.suspect is suspect
 
 
 def test_transient_poll_failures_back_off_and_are_survived():
@@ -68,17 +68,17 @@ def test_transient_poll_failures_back_off_and_are_survived():
 
 def test_a_server_that_forgot_the_run_lost_it():
     runner = ScriptedRunner(starts=[Accepted("r1")], polls=[PollFailed("404", gone=True)])
-    over = Bench(runner).accept().wait_through()
-    assert over.ending.error.code == "server_lost"
-    assert over.ending.suspect
+    outcome = Bench(runner).accept().wait_through()
+    assert outcome.ending.error.code == "server_lost"
+    assert outcome.ending.suspect
 
 
 def test_a_run_past_its_limit_is_cancelled_and_times_out():
     runner = ScriptedRunner(starts=[Accepted("r1")])
     bench = Bench(runner).accept()
-    over = bench.wait_through()
-    assert over.ending.error.code == "timeout"
-    assert not over.ending.suspect, "the server confirmed the cancel"
+    outcome = bench.wait_through()
+    assert outcome.ending.error.code == "timeout"
+    assert not outcome.ending.suspect, "the server confirmed the cancel"
     assert bench.clock.elapsed == 60.0
     assert runner.calls[-1] == "cancel r1"
 
@@ -115,8 +115,8 @@ def test_a_jobs_own_limit_proves_nothing_about_the_gpu() -> None:
     """That no run can still be going on is known after the model's limit only."""
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")], cancels=[False] * 99), limit=5.0).accept()
     bench.run.order(Order.CANCEL)
-    over = bench.wait_through()
-    assert over.evidence == "the model's run limit has passed"
+    outcome = bench.wait_through()
+    assert outcome.evidence == "the model's run limit has passed"
     assert bench.clock.elapsed >= 60.0
 
 
@@ -127,8 +127,8 @@ def test_a_time_out_whose_cancel_is_not_confirmed_leaves_the_slot_suspect():
 
 def test_a_sync_run_that_timed_out_is_cancelled_too():
     runner = ScriptedRunner(starts=[RunTimedOut()])
-    over = Bench(runner).run.step()
-    assert over.ending.error.code == "timeout"
+    outcome = Bench(runner).run.step()
+    assert outcome.ending.error.code == "timeout"
     assert runner.calls == ["start", "cancel None"]
 
 
@@ -136,9 +136,9 @@ def test_a_cancel_during_the_read_reaches_the_server():
     runner = ScriptedRunner(starts=[Interrupted()])
     bench = Bench(runner)
     runner.on_start = lambda abort: bench.run.order(Order.CANCEL)
-    over = bench.run.step()
-    assert over.ending.error.code == "cancelled"
-    assert over.evidence == "server confirmed the cancel"
+    outcome = bench.run.step()
+    assert outcome.ending.error.code == "cancelled"
+    assert outcome.evidence == "server confirmed the cancel"
 
 
 def test_a_cancel_holds_the_slot_until_the_gpu_is_proven_free():
@@ -148,9 +148,9 @@ def test_a_cancel_holds_the_slot_until_the_gpu_is_proven_free():
     assert isinstance(bench.run.step(), Wait)
     assert isinstance(bench.run.step(), Wait)
     bench.evidence = "the server does not list the attempt"
-    over = bench.run.step()
-    assert over.ending.error.code == "cancelled"
-    assert over.evidence == "the server does not list the attempt"
+    outcome = bench.run.step()
+    assert outcome.ending.error.code == "cancelled"
+    assert outcome.evidence == "the server does not list the attempt"
 
 
 @pytest.mark.parametrize("order", [Order.CANCEL, Order.INTERRUPT])
@@ -173,15 +173,15 @@ def test_a_cancel_that_is_never_proven_ends_with_the_run_limit():
     runner = ScriptedRunner(starts=[Accepted("r1")], cancels=[False] * 100)
     bench = Bench(runner).accept()
     bench.run.order(Order.CANCEL)
-    over = bench.wait_through()
-    assert over.evidence == "the model's run limit has passed"
+    outcome = bench.wait_through()
+    assert outcome.evidence == "the model's run limit has passed"
     assert bench.clock.elapsed >= 60
 
 
 def test_the_jobs_deadline_stops_the_run():
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")]), deadline=10.0).accept()
-    over = bench.wait_through()
-    assert over.ending.error.code == "stopped_by_deadline"
+    outcome = bench.wait_through()
+    assert outcome.ending.error.code == "stopped_by_deadline"
     assert bench.clock.elapsed == 10.0
 
 
@@ -205,8 +205,8 @@ def test_a_pushed_result_ends_the_run_without_another_poll():
     assert isinstance(bench.run.step(), Wait)
     bench.push = {"result": "pushed"}
     bench.run.nudge()
-    over = bench.run.step()
-    assert over.result == "pushed"
+    outcome = bench.run.step()
+    assert outcome.result == "pushed"
     assert runner.calls == ["start"]
 
 
@@ -228,30 +228,30 @@ def test_a_hand_over_waits_for_the_committed_remote_id():
 
 def test_an_adopted_run_goes_on_polling_and_never_starts():
     runner = ScriptedRunner(polls=[Finished(1)])
-    assert isinstance(Bench(runner, remote_id="r9").run.step(), Over)
+    assert isinstance(Bench(runner, remote_id="r9").run.step(), RunOutcome)
     assert runner.calls == ["poll r9"]
 
 
 def test_a_lost_lease_stops_a_sync_run_and_leaves_a_polled_one_to_its_adopter():
     polled = Bench(ScriptedRunner(starts=[Accepted("r1")])).accept()
-    polled.run.order(Order.LOST)
+    polled.run.order(Order.LEASE_LOST)
     assert polled.run.step() == HandedOver()
     runner = ScriptedRunner(starts=[Interrupted()], cancels=[False])
     sync = Bench(runner)
-    runner.on_start = lambda abort: sync.run.order(Order.LOST)
-    over = sync.run.step()
-    assert over.ending.error.code == "lease_lost"
-    assert over.ending.suspect
+    runner.on_start = lambda abort: sync.run.order(Order.LEASE_LOST)
+    outcome = sync.run.step()
+    assert outcome.ending.error.code == "lease_lost"
+    assert outcome.ending.suspect
 
 
-@pytest.mark.parametrize("order", [Order.STOP, Order.OVER])
+@pytest.mark.parametrize("order", [Order.START_REFUSED, Order.ENDED_ELSEWHERE])
 def test_a_refused_start_and_an_end_written_elsewhere_stop_the_run(order: Order):
     runner = ScriptedRunner(starts=[Accepted("r1")])
     bench = Bench(runner)
     bench.run.step()
     bench.run.order(order)
-    over = bench.run.step()
-    assert over.ending.error.code == "lease_lost"
+    outcome = bench.run.step()
+    assert outcome.ending.error.code == "lease_lost"
     assert runner.calls == ["start", "cancel r1"]
 
 
@@ -259,23 +259,23 @@ def test_an_interrupt_stops_the_run_at_no_cost():
     runner = ScriptedRunner(starts=[Interrupted()])
     bench = Bench(runner)
     runner.on_start = lambda abort: bench.run.order(Order.INTERRUPT)
-    over = bench.run.step()
-    assert over.ending.error.code == "interrupted"
-    assert not over.ending.suspect
+    outcome = bench.run.step()
+    assert outcome.ending.error.code == "interrupted"
+    assert not outcome.ending.suspect
 
 
 def test_a_process_that_died_with_the_run_is_a_death_and_leaves_a_free_slot():
-    over = Bench(ScriptedRunner(starts=[ProcessDied("SIGSEGV")])).run.step()
-    assert (over.ending.process_died, over.ending.suspect) == (True, False)
+    outcome = Bench(ScriptedRunner(starts=[ProcessDied("SIGSEGV")])).run.step()
+    assert (outcome.ending.process_died, outcome.ending.suspect) == (True, False)
 
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_run_past_its_limit_is_a_death_only_if_its_process_had_to_be_killed(killed: bool):
     late = RunTimedOut()
     late.process_died = killed
-    over = Bench(ScriptedRunner(starts=[late], cancels=[True])).run.step()
-    assert isinstance(over.ending.error, RunTimedOut)
-    assert (over.ending.process_died, over.ending.suspect) == (killed, False)
+    outcome = Bench(ScriptedRunner(starts=[late], cancels=[True])).run.step()
+    assert isinstance(outcome.ending.error, RunTimedOut)
+    assert (outcome.ending.process_died, outcome.ending.suspect) == (killed, False)
 
 
 def test_a_run_that_was_made_before_has_its_whole_time_when_it_begins() -> None:
@@ -287,4 +287,4 @@ def test_a_run_that_was_made_before_has_its_whole_time_when_it_begins() -> None:
     assert isinstance(bench.run.step(), Wait)
     assert bench.run.elapsed_seconds == 4.0
     bench.clock.move(1.0)
-    assert isinstance(bench.run.step(), Over)
+    assert isinstance(bench.run.step(), RunOutcome)

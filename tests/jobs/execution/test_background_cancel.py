@@ -14,7 +14,7 @@ from gpus.models import Server
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, CancelUnsupported, Finished
 from gpus.runners.http_runner import SyncHttpRunner
-from jobs.execution.attempt_run import Order, Over, Wait
+from jobs.execution.attempt_run import Order, RunOutcome, Wait
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import CancelOutcome, cancel_job, slot_held_until
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
@@ -48,30 +48,30 @@ def bench_of(runner: ScriptedRunner, *orders: Order) -> Bench:
     return bench
 
 
-def cancelled(runner: ScriptedRunner) -> Over:
-    over = bench_of(runner, Order.CANCEL).run.step()
-    assert isinstance(over, Over)
-    assert over.ending.error is not None
-    return over
+def cancelled(runner: ScriptedRunner) -> RunOutcome:
+    outcome = bench_of(runner, Order.CANCEL).run.step()
+    assert isinstance(outcome, RunOutcome)
+    assert outcome.ending.error is not None
+    return outcome
 
 
 @pytest.mark.parametrize("answer", [Finished(1), ServerFailed(), BadInput()])
 def test_any_answer_to_the_request_ends_it_as_cancelled(answer: Any) -> None:
-    over = cancelled(Read(answer, cancels=[False]))
-    assert (over.ending.error.code, over.ending.suspect) == ("cancelled", False)  # type: ignore[union-attr]
-    assert (over.result, over.evidence) == (None, "the server answered its request")
+    outcome = cancelled(Read(answer, cancels=[False]))
+    assert (outcome.ending.error.code, outcome.ending.suspect) == ("cancelled", False)  # type: ignore[union-attr]
+    assert (outcome.result, outcome.evidence) == (None, "the server answered its request")
 
 
 def test_a_server_that_confirms_ends_the_read_and_is_asked_once() -> None:
     runner = Read(Finished(1), cancels=[True])
-    over = cancelled(runner)
-    assert over.evidence == "server confirmed the cancel"
+    outcome = cancelled(runner)
+    assert outcome.evidence == "server confirmed the cancel"
     assert runner.calls == ["start", "cancel None"]
 
 
 def test_a_refusal_stays_what_it_is() -> None:
-    over = cancelled(Read(GpuBusy(), cancels=[False]))
-    assert over.ending.error.code == "busy"  # type: ignore[union-attr]
+    outcome = cancelled(Read(GpuBusy(), cancels=[False]))
+    assert outcome.ending.error.code == "busy"  # type: ignore[union-attr]
 
 
 def test_a_connection_that_breaks_leaves_the_slot_to_the_quarantine() -> None:
@@ -82,9 +82,9 @@ def test_a_request_without_an_answer_is_proven_over_by_the_models_limit_alone() 
     bench = bench_of(Read(RunTimedOut(), cancels=[False] * 99), Order.CANCEL)
     assert isinstance(bench.run.step(), Wait)
     bench.clock.move(60.0)
-    over = bench.run.step()
-    assert isinstance(over, Over)
-    assert over.evidence == "the model's run limit has passed"
+    outcome = bench.run.step()
+    assert isinstance(outcome, RunOutcome)
+    assert outcome.evidence == "the model's run limit has passed"
 
 
 def test_a_run_that_its_server_does_not_know_is_not_read_for_ever() -> None:
@@ -100,9 +100,9 @@ def test_a_run_that_its_server_does_not_know_is_not_read_for_ever() -> None:
     bench.runner.on_start = late
     assert isinstance(bench.run.step(), Wait)
     bench.clock.move(1.0)
-    over = bench.run.step()
-    assert isinstance(over, Over)
-    assert over.evidence == "the server does not run it"
+    outcome = bench.run.step()
+    assert isinstance(outcome, RunOutcome)
+    assert outcome.evidence == "the server does not run it"
 
 
 def test_a_server_that_does_not_listen_is_asked_again_after_a_while() -> None:
@@ -129,17 +129,17 @@ def test_the_jobs_deadline_does_not_cut_a_cancelled_read() -> None:
         assert not abort.fired
 
     bench.runner.on_start = during
-    over = bench.run.step()
-    assert isinstance(over, Over)
-    assert over.evidence == "the server answered its request"
+    outcome = bench.run.step()
+    assert isinstance(outcome, RunOutcome)
+    assert outcome.evidence == "the server answered its request"
 
 
 def test_a_lost_lease_still_ends_the_read() -> None:
     runner = Read(Finished(1), cancels=[False, False])
-    over = bench_of(runner, Order.CANCEL, Order.LOST).run.step()
-    assert isinstance(over, Over)
-    assert over.ending.error is not None
-    assert over.ending.error.code == "lease_lost"
+    outcome = bench_of(runner, Order.CANCEL, Order.LEASE_LOST).run.step()
+    assert isinstance(outcome, RunOutcome)
+    assert outcome.ending.error is not None
+    assert outcome.ending.error.code == "lease_lost"
 
 
 def test_a_server_without_a_cancel_endpoint_is_asked_once() -> None:
@@ -152,9 +152,9 @@ def test_a_server_without_a_cancel_endpoint_is_asked_once() -> None:
             bench.run.order(Order.CANCEL)
 
     runner.on_start = watched
-    over = bench.run.step()
-    assert isinstance(over, Over)
-    assert over.evidence == "the server answered its request"
+    outcome = bench.run.step()
+    assert isinstance(outcome, RunOutcome)
+    assert outcome.evidence == "the server answered its request"
     assert runner.calls == ["start", "cancel None"]
 
 
@@ -253,10 +253,10 @@ def test_a_guessed_cancel_path_is_asked_where_the_server_may_have_one(
 
         thread = threading.Thread(target=cancel, daemon=True)
         thread.start()
-        over = bench.run.step()
+        outcome = bench.run.step()
         thread.join(30)
-    assert isinstance(over, Over)
-    assert over.evidence == "the server answered its request"
+    assert isinstance(outcome, RunOutcome)
+    assert outcome.evidence == "the server answered its request"
     assert len([sent for sent in server.requests if not sent.startswith(b"POST /run ")]) == asked
 
 

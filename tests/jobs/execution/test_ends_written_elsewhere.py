@@ -8,7 +8,7 @@ from gpus.errors import LeaseLost
 from gpus.models import QuarantinedSlot
 from gpus.runners.base import Accepted, RunRequest
 from jobs.domain.states import AttemptState
-from jobs.execution.attempt_run import Order, Over
+from jobs.execution.attempt_run import Order, RunOutcome
 from jobs.models import Attempt
 from jobs.operations.end_lost_attempt import Loss, lose_attempt
 from tests.jobs.execution.by_hand import Hands
@@ -34,9 +34,9 @@ def end_elsewhere(hands: Hands, run: RunRequest) -> None:
 def test_a_run_that_is_over_is_stopped_and_not_handed_over() -> None:
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")])).accept()
     bench.run.order(Order.HAND_OVER)
-    bench.run.order(Order.OVER)
+    bench.run.order(Order.ENDED_ELSEWHERE)
     step = bench.run.step()
-    assert isinstance(step, Over)
+    assert isinstance(step, RunOutcome)
     assert isinstance(step.ending.error, LeaseLost)
     assert bench.runner.calls == ["start", "cancel r1"]
 
@@ -44,18 +44,18 @@ def test_a_run_that_is_over_is_stopped_and_not_handed_over() -> None:
 def test_a_result_that_is_pushed_for_a_run_that_is_over_is_not_taken() -> None:
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")])).accept()
     bench.push = {"result": "late"}
-    bench.run.order(Order.OVER)
+    bench.run.order(Order.ENDED_ELSEWHERE)
     step = bench.run.step()
-    assert isinstance(step, Over)
+    assert isinstance(step, RunOutcome)
     assert isinstance(step.ending.error, LeaseLost)
     assert step.result is None
 
 
 def test_a_run_that_is_over_before_it_was_sent_is_never_sent() -> None:
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")]))
-    bench.run.order(Order.OVER)
+    bench.run.order(Order.ENDED_ELSEWHERE)
     step = bench.run.step()
-    assert isinstance(step, Over)
+    assert isinstance(step, RunOutcome)
     assert not step.ending.sent
     assert bench.runner.calls == []
 

@@ -13,7 +13,7 @@ from gpus.runners.base import Accepted, StillRunning
 from jobs import transitions
 from jobs.domain.states import AttemptState
 from jobs.execution import claiming
-from jobs.execution.attempt_run import HandedOver, Order, Over, Remote, Wait
+from jobs.execution.attempt_run import HandedOver, Order, Remote, RunOutcome, Wait
 from jobs.execution.claiming import make_run
 from jobs.execution.slot_loop import SlotLoop
 from jobs.models import Attempt
@@ -122,7 +122,7 @@ class Meanwhile(threading.Event):
 
 @pytest.mark.parametrize(
     ("flag", "stop", "ends"),
-    [("_draining", "drain", HandedOver), ("_interrupted", "interrupt", Over)],
+    [("_draining", "drain", HandedOver), ("_interrupted", "interrupt", RunOutcome)],
 )
 def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, stop, ends):
     """It is among the runs before the flags are looked at: one of the two sides always sees the other."""

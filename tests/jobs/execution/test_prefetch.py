@@ -12,7 +12,7 @@ from gpus.protocol import Lease, ReleaseMode
 from gpus.registry.queries import rows_changed
 from gpus.runners.base import Accepted, Finished, RunRequest
 from jobs.execution import claiming
-from jobs.execution.worker_state import SHALLOW_SECONDS
+from jobs.execution.worker_state import EMPTY_SECONDS
 from jobs.models import Attempt, Job
 from tests.jobs.execution.by_hand import OVER, Hands, by_hand
 from tests.jobs.execution.prefetch_by_hand import (
@@ -111,7 +111,7 @@ def test_a_pool_without_waiting_jobs_is_asked_only_now_and_then(hands: Hands) ->
     hands.leases.instead["reserve"] = lambda real, *given, **named: None
     following = run_next(hands, run_first(hands))
     assert calls(hands, "reserve") == ["reserve"]
-    hands.clock.move(SHALLOW_SECONDS)
+    hands.clock.move(EMPTY_SECONDS)
     run_next(hands, following)
     assert calls(hands, "reserve") == ["reserve"] * 2
 

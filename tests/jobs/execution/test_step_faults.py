@@ -12,7 +12,7 @@ from gpus.errors import Interrupted, ServerLost
 from gpus.protocol import Endpoint, Lease, ModelSpec, ReleaseMode
 from gpus.runners.base import Accepted, Response, RunRequest
 from gpus.runners.http_runner import AsyncHttpRunner
-from jobs.execution.attempt_run import AttemptRun, Order, Over, Remote, Wait
+from jobs.execution.attempt_run import AttemptRun, Order, Remote, RunOutcome, Wait
 from jobs.execution.completion import Completion, EndWritten, PendingRelease
 from jobs.execution.group_commit import GroupCommitWriter
 from jobs.transitions import Ended
@@ -59,14 +59,14 @@ def test_an_interrupt_while_the_database_is_away_costs_nothing():
     bench.run._prove_free = away
     bench.run.order(Order.INTERRUPT)
     step = bench.run.step()
-    assert isinstance(step, Over)
+    assert isinstance(step, RunOutcome)
     assert isinstance(step.ending.error, Interrupted)
 
 
 def test_a_lost_server_while_the_database_is_away_is_an_end_and_no_exception():
     bench = Bench(ScriptedRunner(starts=[ServerLost()]))
     bench.run._pushed = away
-    assert isinstance(bench.run.step(), Over)
+    assert isinstance(bench.run.step(), RunOutcome)
 
 
 def test_a_pushed_body_that_says_nothing_does_not_free_the_slot():
@@ -75,7 +75,7 @@ def test_a_pushed_body_that_says_nothing_does_not_free_the_slot():
     bench.run.runner.read_pushed = AsyncHttpRunner(ASYNC).read_pushed
     bench.push = {"progress": 0.5}
     step = bench.run.step()
-    assert not isinstance(step, Over) or step.ending.suspect, step
+    assert not isinstance(step, RunOutcome) or step.ending.suspect, step
 
 
 class Answers:
@@ -90,7 +90,7 @@ def test_a_run_that_was_accepted_without_an_id_may_still_be_busy():
     bench = Bench(ScriptedRunner())
     bench.run._runner = AsyncHttpRunner(ASYNC, Answers(Response(200, {}, b'{"status": "processing"}')))
     step = bench.run.step()
-    assert isinstance(step, Over)
+    assert isinstance(step, RunOutcome)
     assert step.ending.suspect
 
 
@@ -119,7 +119,7 @@ def test_max_poll_time_is_no_proof_that_the_gpu_is_free():
     assert isinstance(run.step(), Wait)
     clock.move(61)
     step = run.step()
-    assert not (isinstance(step, Over) and not step.ending.suspect), step
+    assert not (isinstance(step, RunOutcome) and not step.ending.suspect), step
 
 
 def test_a_result_that_was_pushed_wins_over_a_limit_that_passed_meanwhile():
@@ -127,7 +127,7 @@ def test_a_result_that_was_pushed_wins_over_a_limit_that_passed_meanwhile():
     bench.push = {"result": 1}
     bench.run._limit_at = bench.run.began  # adopted after max_poll_time: nobody was there
     step = bench.run.step()
-    assert isinstance(step, Over)
+    assert isinstance(step, RunOutcome)
     assert step.result == 1
 
 
@@ -136,7 +136,7 @@ def test_a_result_that_was_pushed_wins_over_a_cancel():
     bench.push = {"result": 1}
     bench.run.order(Order.CANCEL)
     step = bench.run.step()
-    assert isinstance(step, Over)
+    assert isinstance(step, RunOutcome)
     assert step.result == 1
 
 

@@ -16,7 +16,7 @@ from gpus.leasing.values import CircuitRules
 from gpus.models import QuarantinedSlot
 from gpus.runners.base import Abort, Accepted, Finished, PollFailed, StillRunning
 from gpus.runners.transport import Unreadable
-from jobs.execution.attempt_run import Order, Over, Wait
+from jobs.execution.attempt_run import Order, RunOutcome, Wait
 from jobs.models import Attempt, Job
 from tests.jobs.execution.run_bench import Bench, ScriptedRunner
 from tests.support.factories import make_tenant
@@ -54,7 +54,7 @@ LIMITS = pytest.mark.parametrize(
 @pytest.mark.parametrize("answer", [Finished(1), ServerFailed(), BadInput()])
 def test_an_answer_frees_the_slot_and_blames_nobody(answer: Any, limits: dict[str, float], code: str) -> None:
     _, over = read_past(answer, **limits)
-    assert isinstance(over, Over)
+    assert isinstance(over, RunOutcome)
     assert over.ending.error is not None
     assert (over.ending.error.code, over.ending.suspect) == (code, False)
     assert over.ending.error.blames is Verdict.NOTHING
@@ -66,7 +66,7 @@ def test_a_server_that_hangs_up_when_it_is_asked_to_stop_is_not_blamed(
     limits: dict[str, float], code: str
 ) -> None:
     _, over = read_past(ServerLost(), **limits)
-    assert isinstance(over, Over)
+    assert isinstance(over, RunOutcome)
     assert over.ending.error is not None
     assert (over.ending.suspect, over.ending.error.blames) == (True, Verdict.NOTHING)
 
@@ -113,7 +113,7 @@ def test_a_deploy_leaves_what_can_not_be_stopped_to_the_quarantine(
     assert isinstance(step, Wait)
     bench.run.order(Order.INTERRUPT)
     over = bench.run.step()
-    assert isinstance(over, Over)
+    assert isinstance(over, RunOutcome)
     assert over.ending.suspect
 
 
@@ -137,7 +137,7 @@ def test_a_runner_that_keeps_the_limit_itself_is_heard_the_same(seconds: float, 
     bench = Bench(runner, limit=5.0)
     runner.on_start = lambda _: bench.clock.move(seconds)
     over = bench.run.step()
-    assert isinstance(over, Over)
+    assert isinstance(over, RunOutcome)
     assert over.ending.error is late
     assert (late.blames, over.ending.process_died) == (blames, True)
 
@@ -154,7 +154,7 @@ def test_a_runner_that_keeps_the_limit_itself_is_not_cut_by_the_watcher() -> Non
 
     runner.on_start = load
     over = bench.run.step()
-    assert isinstance(over, Over)
+    assert isinstance(over, RunOutcome)
     assert over.result == 1
 
 
