@@ -230,10 +230,10 @@ def _adopt(
         # the attempt has ended: its row says whether that end proved the slot free
         _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
         return None
-    gone = orphaned_runs.missing_part(lease.server, lease.model)
+    gone = orphaned_runs.missing_registration(lease.server, lease.model)
     if gone is not None:
         log.warning("run_out_of_reach", job_id=lease.job_id, slot=lease.slot, why=gone)
-        if not orphaned_runs.end(attempt, gone, leases, worker.ports):
+        if not orphaned_runs.end_unreachable(attempt, gone, leases, worker.ports):
             _back_off(worker, leases, lease)
         return None
     registry = worker.ports.registry

@@ -50,7 +50,7 @@ from jobs.execution.group_commit import (
     MakeWriter,
     Write,
     Writer,
-    rough_bytes,
+    estimate_bytes,
 )
 from jobs.models import Job
 from jobs.ports import Ports
@@ -455,7 +455,7 @@ def _rewrite(end: End, leases: Leases) -> EndWritten | None:
 def _size(result: Any) -> int:
     """Return the result's size in bytes, roughly; `MAX_BYTES` for a long one, which is then committed alone:
     counting all of it would cost more."""
-    size = rough_bytes(result, _LONG_BYTES)
+    size = estimate_bytes(result, _LONG_BYTES)
     return size if size <= _LONG_BYTES else MAX_BYTES
 
 

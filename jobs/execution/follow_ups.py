@@ -1,6 +1,7 @@
-"""What follows the end of an attempt outside its transaction: the announcement, the callback hint, tickets of
-jobs that wait again, and releases that Redis did not take. All of it may be repeated, and what fails here is
-repaired by the sweeps.
+"""Follow-ups of an attempt's committed end: the announcement, the callback hint, tickets of requeued jobs,
+and retries of releases that Redis did not answer.
+
+All of it is idempotent, and the sweeps repair what fails here.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ waiting_job = statements.Read(
 
 
 def policy_for(spec: ModelSpec, max_retries: int | None) -> RetryPolicy:
-    """max_retries: the job's own, or None for the model's."""
+    """Return the retry policy of a job. max_retries: the job's own; None: the model's."""
     knobs = settings.DISPATCHER
     return RetryPolicy(
         max_retries=spec.max_retries if max_retries is None else max_retries,
@@ -53,13 +54,15 @@ def policy_for(spec: ModelSpec, max_retries: int | None) -> RetryPolicy:
 
 
 def after_end(ended: Ended, ports: Ports) -> None:
-    """For one committed end (sweeps, operators)."""
+    """`after_ends` for one end (sweeps, operators)."""
     after_ends([ended], ports)
 
 
 def after_ends(ends: Sequence[Ended], ports: Ports) -> None:
-    """Tells listeners, hands callbacks on, and puts jobs that stand QUEUED again back into the line. What
-    fails here is repaired: the reconciler pushes tickets, the outbox sweep finds callbacks."""
+    """Announce the jobs of committed ends, send hints for their callbacks, and push tickets of requeued jobs.
+
+    Best effort: the reconciler pushes missing tickets, and the `due_callbacks` sweep finds callbacks.
+    """
     won = [ended for ended in ends if ended.won and ended.job is not None]
     ports.announce([ended.job.id for ended in won if ended.job is not None])
     ports.wake_callbacks([ended.callback_id for ended in won if ended.callback_id])
@@ -72,7 +75,8 @@ def after_ends(ends: Sequence[Ended], ports: Ports) -> None:
 
 
 def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports) -> None:
-    """Best effort: what Redis does not take is tried again every second, and found by the reconciler."""
+    """Push tickets and send the wakes. Best effort: if Redis is away, they are pushed again every second, and
+    the reconciler finds them."""
     try:
         pushed = ports.leases(fleet).push(pool, tickets)
     except LeasingUnavailable as error:
@@ -83,8 +87,8 @@ def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports)
 
 
 def push_waiting(job_id: str, ports: Ports) -> None:
-    """Back into the line if it still waits: a lease that came to nothing took its ticket. A job whose cancel
-    was asked for meanwhile ends instead."""
+    """Push the ticket of a job that is still queued, after a lease under which it did not run. If its cancel
+    was requested meanwhile, end it as cancelled instead."""
     job: Job | None = waiting_job.first(id=job_id)
     if job is None:
         return
@@ -98,16 +102,19 @@ def push_waiting(job_id: str, ports: Ports) -> None:
 
 
 def remove_tickets(job: Job, ports: Ports) -> bool:
-    """The ticket of a QUEUED job leaves the line. False: a worker holds it. Raises LeasingUnavailable."""
+    """Remove the tickets of a queued job from its pool. Return False if a worker holds one. Raises
+    LeasingUnavailable."""
     leases = ports.leases(job.fleet)
     leases.remove(job.pool, job.ticket)
-    # asked whatever was removed: of two tickets a worker may have the other one
+    # also after a removal: of two tickets a worker may hold the other one
     return not leases.has_tickets(job.pool, [job.ticket])[0]
 
 
 def cancel_waiting(job: Job, ports: Ports) -> bool:
-    """Ends a QUEUED job whose cancel was asked for while a worker held its ticket. False: one holds it still,
-    or the job moved on. Raises LeasingUnavailable."""
+    """End a queued job as cancelled; its cancel was requested while a worker held its ticket.
+
+    Returns False if a worker still holds it, or the job is not queued any more. Raises LeasingUnavailable.
+    """
     if not remove_tickets(job, ports):
         return False
     with transaction.atomic():
@@ -118,6 +125,8 @@ def cancel_waiting(job: Job, ports: Ports) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PendingRelease:
+    """A release that Redis did not answer; the fields are the arguments of `Leases.release`."""
+
     leases: Leases
     lease: Lease
     mode: ReleaseMode
@@ -128,8 +137,11 @@ class PendingRelease:
 
 
 class ReleaseRetries:
-    """Retries of releases that Redis did not answer (each is idempotent), and the tickets to push after them:
-    a ticket of a job that is still held would be refused. worker: the name that the leases are held under."""
+    """Retries releases that Redis did not answer (each is idempotent), and pushes tickets after them: the
+    ticket of a job that is still leased would be refused.
+
+    worker: the name under which the leases are held.
+    """
 
     def __init__(self, ports: Ports, keeper: LeaseKeeper, *, worker: str) -> None:
         self._ports, self._keeper, self._worker = ports, keeper, worker
@@ -140,11 +152,12 @@ class ReleaseRetries:
     def __contains__(self, ref: LeaseRef) -> bool:
         return ref in self._pending
 
-    def add(self, late: PendingRelease) -> None:
-        self._pending[late.lease.ref] = late
+    def add(self, pending: PendingRelease) -> None:
+        """Retry this release from now on."""
+        self._pending[pending.lease.ref] = pending
 
     def push_after(self, ref: LeaseRef, job_id: str) -> None:
-        """Push the job's ticket once this lease is released; at once if it is."""
+        """Push the job's ticket once this lease is released; at once if it is already."""
         with self._lock:
             if ref in self._pending:
                 self._held.setdefault(ref, []).append(job_id)
@@ -152,47 +165,48 @@ class ReleaseRetries:
         self._push(job_id)
 
     def retry_slot(self, slot: str) -> None:
-        """Retry the slot's pending releases, before a later run of it is released: Redis must get them in
-        order. Raises LeasingUnavailable."""
-        for late in list(self._pending.values()):
-            if late.lease.slot == slot:
-                self._release(late)
+        """Retry the slot's pending releases; call it before the next release of the slot, since Redis must
+        get them in order. Raises LeasingUnavailable."""
+        for pending in list(self._pending.values()):
+            if pending.lease.slot == slot:
+                self._release(pending)
 
     def retry_all(self) -> None:
         """Retry all pending releases (the watcher calls it)."""
         waiting: set[str] = set()
-        for late in list(self._pending.values()):
-            if late.lease.slot in waiting:
+        for pending in list(self._pending.values()):
+            if pending.lease.slot in waiting:
                 continue
             try:
-                self._release(late)
+                self._release(pending)
             except LeasingUnavailable:
-                waiting.add(late.lease.slot)
+                waiting.add(pending.lease.slot)
 
-    def _release(self, late: PendingRelease) -> None:
-        following = late.leases.release(
-            late.lease.ref,
-            late.mode,
+    def _release(self, pending: PendingRelease) -> None:
+        following = pending.leases.release(
+            pending.lease.ref,
+            pending.mode,
             worker=self._worker,
-            gpu_seconds=late.gpu_seconds,
-            next_attempt_id=late.next_attempt_id,
-            verdict=late.verdict,
-            begun=late.begun,
+            gpu_seconds=pending.gpu_seconds,
+            next_attempt_id=pending.next_attempt_id,
+            verdict=pending.verdict,
+            begun=pending.begun,
         )
-        if following is not None:  # its thread has gone on: nothing ran under this lease
-            late.leases.release(following.ref, ReleaseMode.FREE, worker=self._worker, gpu_seconds=0.0)
+        if following is not None:  # the slot's thread has gone on, so no job runs under this lease
+            pending.leases.release(following.ref, ReleaseMode.FREE, worker=self._worker, gpu_seconds=0.0)
         with self._lock:
-            self._pending.pop(late.lease.ref, None)
-            held = self._held.pop(late.lease.ref, [])
-        if late.mode is ReleaseMode.FREE:
-            self._keeper.forget(late.lease.ref)
+            self._pending.pop(pending.lease.ref, None)
+            held = self._held.pop(pending.lease.ref, [])
+        if pending.mode is ReleaseMode.FREE:
+            self._keeper.forget(pending.lease.ref)
         if following is not None:
             held.append(following.job_id)
         for job_id in held:
             self._push(job_id)
 
     def _push(self, job_id: str) -> None:
-        """A database that is away must keep no run's end from Redis; the reconciler finds the job."""
+        """Push the ticket if the job is still queued. A database error must not stop later releases; the
+        reconciler finds the job."""
         try:
             push_waiting(job_id, self._ports)
         except DatabaseError as error:

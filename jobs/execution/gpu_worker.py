@@ -1,9 +1,9 @@
-"""A GPU worker process: its threads, its watcher, and how it stops.
+"""The life cycle of a GPU worker process: its threads, its watcher, and how it stops.
 
-`work` is called by Celery tasks from many threads. The watcher is one thread that checks once a second, and
-at once when an announcement of one of its jobs arrives, for external changes: a cancel, a pushed result, a
-deadline, a server that an operator switched off, an attempt that a sweep ended. It also retries what Redis
-did not answer.
+Celery tasks call `GpuWorker.work` from many threads. The watcher is one thread that checks every second, and
+at once when one of its jobs is announced, for external changes: a cancel, a pushed result, a deadline, a
+server that an operator switched off, an attempt that a sweep ended. It also retries requests that Redis did
+not answer.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from jobs.execution import claiming, prefetch
 from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.presence import Presence
 from jobs.execution.slot_loop import SlotLoop, WorkReport
-from jobs.execution.worker_signs import WorkerSigns
+from jobs.execution.worker_heartbeats import WorkerHeartbeats
 from jobs.execution.worker_state import TimeSlice, WorkerState, random_short_slices
 from jobs.models import Attempt, Job, PushedResult
 from jobs.ports import Ports
@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 WATCH_SECONDS = 1.0
 MOST_UNDER_WAY = 10_000
-"""Jobs whose own announcement has not come back yet."""
+"""Own announcements that have not come back yet; beyond this, they never will (Redis is away)."""
 _CANCELLED, _PUSHED, _OFF, _OVER = "cancelled", "pushed", "off", "over"
 LISTEN_AGAIN_SECONDS = 2.0
 LISTEN_SLICE_SECONDS = 1.0
@@ -74,24 +74,25 @@ class GpuWorker(WorkerState):
         self._stopped = threading.Event()
         self._nudged = threading.Event()
         self._working = 0
-        self.signs = WorkerSigns(self)
+        self.heartbeats = WorkerHeartbeats(self)
         self._watcher = threading.Thread(target=self._watch, name="run-watcher", daemon=True)
-        self._signing = threading.Thread(target=self._keep_signing, name="worker-signs", daemon=True)
+        self._heart = threading.Thread(target=self._write_heartbeats, name="worker-heartbeats", daemon=True)
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- life cycle ------------------------------------------------------------------------------------
 
     def start(self) -> None:
+        """Start all threads."""
         if self.presence is not None:
             self.presence.start()
         self.completion.start()
         self._watcher.start()
-        self._signing.start()
+        self._heart.start()
         self.row_prefetch.start()
         if self._listener is not None:
             self._listener.start()
 
     def work(self, pool: str, host: str | None = None) -> list[WorkReport]:
-        """Claim and run until no job is left or the time slice is over."""
+        """Claim and run until no job is left or the time slice is over: the work of one Celery task."""
         with self._lock:
             self._working += 1
         try:
@@ -123,7 +124,7 @@ class GpuWorker(WorkerState):
         if self._listener is not None:
             self._listener.stop()
         self.row_prefetch.stop()
-        self.signs.end()
+        self.heartbeats.end()
         self.completion.stop(timeout_seconds)
         if self.presence is not None:
             self.presence.stop()
@@ -135,13 +136,13 @@ class GpuWorker(WorkerState):
     # -- the watcher ------------------------------------------------------------------------------------
 
     def nudge(self, job_ids: Sequence[str]) -> None:
-        """Check now, because these jobs changed. Called by the listener; does nothing for jobs that run
-        elsewhere, nor for this worker's own announcements."""
+        """Check now if another process announced a change of one of this worker's jobs (the listener calls
+        it)."""
         if REGISTRY_CHANGED in job_ids:
             self.on_registry()
-        asked = self.self_notifications.from_others(job_ids)
+        changed = self.self_notifications.from_others(job_ids)
         ours = [*(lease for lease, _ in self.runs()), *self.prefetched.leases()]
-        if any(lease.job_id in asked for lease in ours):
+        if any(lease.job_id in changed for lease in ours):
             self._nudged.set()
 
     def _watch(self) -> None:
@@ -157,17 +158,19 @@ class GpuWorker(WorkerState):
                 log.exception("watch_failed")
         connection.close()
 
-    def _keep_signing(self) -> None:
-        """In a thread apart from the watcher, whose checks are slow while Redis does not answer."""
+    def _write_heartbeats(self) -> None:
+        """Write heartbeats in a thread of their own: the watcher's checks are slow while Redis does not
+        answer."""
         while not self._stopped.wait(WATCH_SECONDS):
             try:
-                self.signs.write_if_due()
+                self.heartbeats.write_if_due()
             except Exception:
-                log.exception("sign_failed")
+                log.exception("heartbeat_failed")
 
     def check_external_changes(self) -> None:
-        """Check all runs in hand and retry what failed (a step: the simulator calls it)."""
-        self.signs.write_if_due()
+        """Check all runs in hand and retry what failed: one step of the watcher (the simulator calls it,
+        too)."""
+        self.heartbeats.write_if_due()
         self.completion.retry_releases()
         claiming.return_uncertain_claims(self)
         prefetch.return_overdue_prefetched(self)
@@ -185,22 +188,23 @@ class GpuWorker(WorkerState):
             if lease.attempt_id in changed.over:
                 run.order(Order.ENDED_ELSEWHERE)
         if changed.off:
-            # a claim before the lease layer knows must not begin what would be stopped at once
+            # until the index knows, a claim must not begin a run that would be stopped at once
             self.ports.registry.clear()
         interrupt_switched_off(runs, changed.off)
 
 
 def interrupt_switched_off(runs: Iterable[tuple[Lease, AttemptRun]], off: Collection[str]) -> None:
-    """Stop the runs on servers that an operator switched off; their jobs wait again, at no cost. off: names.
+    """Stop the runs on servers that an operator switched off; their jobs are queued again, at no cost.
 
-    Only its driver may cancel a run: one that was handed over, or whose worker is gone, is adopted first,
-    once, and then stopped like any other. The lease layer gives such a server nothing new."""
+    Only the worker that drives a run may cancel it: one that was handed over, or whose worker died, is
+    adopted first. The index grants no lease on such a server. off: names of servers.
+    """
     for lease, run in runs:
         if lease.server in off:
             run.order(Order.INTERRUPT)
 
 
-# the process itself: Celery calls its tasks without an object
+# the worker of this process: a Celery task is a function, and has to find it
 _current: GpuWorker | None = None
 
 
@@ -240,26 +244,29 @@ def create_worker(
 
 
 def current_worker() -> GpuWorker:
+    """Return the worker that `create_worker` made. Raises RuntimeError without one."""
     if _current is None:
         raise RuntimeError("this process is not a GPU worker: start it by `manage.py gpu_worker`")
     return _current
 
 
 class SelfNotifications:
-    """Tells a worker's own announcements, which come back to it by publish/subscribe, from those of others.
-    Hints only: after a lost announcement, the next one of that job by another process counts as our own;
-    the worker polls every second anyway. Thread-safe."""
+    """Distinguishes a worker's own announcements, which come back by publish/subscribe, from those of others.
+
+    A hint only: after a lost announcement, the next one of that job by another process counts as own; the
+    worker polls every second anyway. Thread-safe.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._under_way: Counter[str] = Counter()
 
     def tracking(self, announce: Callable[[Sequence[str]], None]) -> Callable[[Sequence[str]], None]:
-        """Wrap `announce` so that its announcements are counted as our own."""
+        """Return `announce`, wrapped so that its announcements count as own."""
 
         def announce_and_know(job_ids: Sequence[str]) -> None:
             with self._lock:
-                if len(self._under_way) > MOST_UNDER_WAY:  # nothing comes back: Redis is away
+                if len(self._under_way) > MOST_UNDER_WAY:  # Redis is away: none comes back
                     self._under_way.clear()
                 self._under_way.update(job_ids)
             announce(job_ids)
@@ -281,8 +288,11 @@ class SelfNotifications:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """cancelled: ids of jobs whose cancel was requested. pushed: ids of attempts. off: names of servers.
-    over: ids of attempts whose end is committed, whoever wrote it."""
+    """External changes that concern a worker's runs.
+
+    cancelled: ids of jobs whose cancel was requested. pushed: ids of attempts with a pushed result.
+    off: names of servers that are switched off. over: ids of attempts whose end is committed.
+    """
 
     cancelled: frozenset[str]
     pushed: frozenset[str]
@@ -291,6 +301,7 @@ class Changes:
 
 
 def changes_for(leases: Iterable[Lease]) -> Changes:
+    """Read the changes that concern the runs under these leases, in one statement."""
     runs = list(leases)
     found: dict[str, list[str]] = defaultdict(list)
     for kind, name in _changed(
@@ -320,12 +331,14 @@ _changed = statements.ReadAmong((Job, "id"), (PushedResult, "attempt_id"), (Serv
 
 
 class Listener:
-    """Calls `heard` with the ids of announced jobs, from a thread of its own. A Redis that is away costs a
-    cancel one second and no more."""
+    """Subscribes to announcements of jobs in Redis, in a thread of its own.
 
-    def __init__(self, url: str, heard: Callable[[Sequence[str]], None]) -> None:
+    on_jobs: called with the ids of announced jobs. While Redis is away a cancel takes up to a second longer.
+    """
+
+    def __init__(self, url: str, on_jobs: Callable[[Sequence[str]], None]) -> None:
         self._url = url
-        self._heard = heard
+        self._on_jobs = on_jobs
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="job-listener", daemon=True)
 
@@ -348,16 +361,16 @@ class Listener:
         client: Any = connect(self._url)
         with client.pubsub(ignore_subscribe_messages=True) as subscription:
             subscription.subscribe(channel())
-            heard_at, pinged = time.monotonic(), False
+            received_at, pinged = time.monotonic(), False
             while not self._stopping.is_set():
-                # as it came: of RESP 3's answer to a PING `get_message` makes nothing
+                # not `get_message`, which drops the answer to a PING under RESP 3
                 message = subscription.parse_response(block=False, timeout=LISTEN_SLICE_SECONDS)
                 if message is not None:
-                    heard_at, pinged = time.monotonic(), False
+                    received_at, pinged = time.monotonic(), False
                     if message[0] == "message":
-                        self._heard(read_announcement(message[2]))
-                elif time.monotonic() - heard_at > SILENCE_SECONDS:
+                        self._on_jobs(read_announcement(message[2]))
+                elif time.monotonic() - received_at > SILENCE_SECONDS:
                     if pinged:
                         raise redis.TimeoutError("the subscription's server does not answer")
                     subscription.ping()
-                    heard_at, pinged = time.monotonic(), True
+                    received_at, pinged = time.monotonic(), True

@@ -1,8 +1,8 @@
 """Group commit: one writer thread per process, one transaction for all that its slots have to write.
 
-A write is queued and the slot goes on; what may only follow a commit (settle the lease, tell the client)
-is called after it, in order. Measured in docs/adr/0005-group-commit.md: an inline commit per start and finish
-eats both cores.
+A write is queued, and its slot goes on at once. What may only follow a commit (settle the lease, announce the
+job) is called after it, in order. With a commit for each start and each end, commits take both cores
+(docs/adr/0005-group-commit.md).
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from jobs.transitions import Touched, unit_of_work, write_out
 log = structlog.get_logger()
 
 MAX_BATCH = 64
-"""Writes of one transaction, for which every other writer waits with SQLite: 200 took 0.2 s."""
+"""Writes of one transaction. With SQLite all other writers wait for it: 200 writes took 0.2 s."""
 MAX_BYTES = 2_000_000
-"""Of one transaction's results: with SQLite every other writer waits for it, 20 to 40 ms for each MB."""
+"""Results of one transaction. With SQLite all other writers wait for it, 20 to 40 ms for each MB."""
 GATHER_SECONDS = 0.005
-"""From a batch's first write to its begin. While one is written the next gathers by itself."""
+"""Debounce: from the first write to the transaction. While one commits, the next batch gathers without it."""
 MAX_REFUSALS = 5
+"""So many tries of one write alone, on a database that answers; then it is refused."""
 _UNWRITTEN = object()
 _TROUBLE_STATES = ("08", "25", "53", "57", "58")
 """SQLSTATE classes: connection, read-only transaction, resources (disk full), intervention, system error."""
@@ -48,37 +49,44 @@ _TROUBLE_TEXTS = (
     "database is locked",
     "unable to open",
 )
-"""Of SQLite, which has no codes for Django to tell."""
+"""SQLite's messages for the same; Django passes on no code of it."""
 _RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
 KEPT_SECONDS = 10.0
-"""Before the last commit that was confirmed. Standbys are seldom further behind."""
+"""`LatestEnds` keeps ends of so long before the last confirmed commit: standbys are seldom further behind."""
 KEPT_BYTES = 8_000_000
-"""Of all kept ends."""
+"""Size of all ends that `LatestEnds` keeps."""
 LARGE_BYTES = 16_000
-"""A result over this is not kept: its run is found by its age, and repeated."""
+"""An end with a larger result is not kept: after a failover a sweep finds its run by its age, and it is
+repeated."""
 OWN_BYTES = 2_000
-"""Of an end without its result, roughly."""
+"""Rough size of an end without its result."""
 
 
 @dataclass(slots=True)
 class Write:
-    """apply: runs inside the transaction, may be repeated, returns its outcome. touched: what it is about,
-    to be read together with those of others. size: bytes that it stores, where they are many. done: the
-    outcome, set after the commit; an exception if this write alone can never be stored."""
+    """A queued write.
+
+    apply: called inside the transaction, perhaps more than once; returns the write's outcome.
+    touched: the rows that it reads, to be read together with those of other writes; None: unknown.
+    size: bytes that it stores, roughly; 0: few.
+    done: gets the outcome after the commit, or an exception if the database refuses this write.
+    """
 
     apply: Callable[[], Any]
     touched: Touched | None = None
     size: int = 0
     done: Future[Any] = field(default_factory=Future)
-    alone: Any = _UNWRITTEN
-    """Its outcome or exception once it was written in a transaction of its own."""
+    own_outcome: Any = _UNWRITTEN
+    """Its outcome or exception, after a transaction of its own."""
     refusals: int = 0
 
 
 class Writer(Protocol):
-    """Takes writes; `after_commit` gets each batch's outcomes, in order, once they are durable. gather:
-    False if nothing is known that could be written together with it, so that waiting for more is no use.
-    size: bytes of what is stored, roughly. done: gets the write's outcome, in place of a new future."""
+    """Commits writes. Its `AfterCommit` gets each batch's outcomes, in order, once they are durable.
+
+    gather: wait a few milliseconds for more writes; False if none is expected that belongs with this one.
+    size: bytes that the write stores, roughly. done: gets the write's outcome, in place of a new future.
+    """
 
     def start(self) -> None: ...
 
@@ -102,36 +110,40 @@ class Writer(Protocol):
 
 
 AfterCommit = Callable[[Sequence[Any]], None]
-Again = Callable[[], list[Write]]
-"""What was confirmed lately, to be written again first after the database failed."""
-MakeWriter = Callable[[AfterCommit, Again], Writer]
+LatestWrites = Callable[[], list[Write]]
+"""Returns writes that were confirmed lately: repeated first after the database failed, which may have lost
+them."""
+MakeWriter = Callable[[AfterCommit, LatestWrites], Writer]
 
 
 class GroupCommitWriter:
-    """Writes in the order they came: a slot's finish always stands before its next start.
+    """Commits writes in the order in which they were submitted: a slot's end before its next start.
 
-    A batch never fails as a whole: what the database refuses is written row by row, and only the
-    offender gets its exception. While the database is away the batch is kept and tried again.
-    turn: no large answer is read while a transaction is open.
+    A batch never fails as a whole: if the database refuses it, each write gets a transaction of its own, and
+    only those that are refused again get an exception. While the database is away the batch is kept and
+    retried.
+
+    gather_seconds: debounce of a batch. turn: a lock, so that no large answer is read while a transaction is
+    open.
     """
 
     def __init__(
         self,
         after_commit: AfterCommit,
-        again: Again = list,
+        latest_writes: LatestWrites = list,
         *,
         gather_seconds: float = GATHER_SECONDS,
         turn: AbstractContextManager[None] = TURN,
     ) -> None:
         self._turn = turn
-        self._again = again
+        self._latest_writes = latest_writes
         self._after_commit = after_commit
         self._gather_seconds = gather_seconds
         self._queue: deque[Write] = deque()
-        self._some = threading.Condition()
+        self._changed = threading.Condition()
         self._stopping = False
         self._idle = False
-        self._hurried = False  # a write waits that nothing will come with
+        self._flush_now = False  # a queued write expects no other to be written with it
         self._ended = False
         self._failing = False
         self._thread = threading.Thread(target=self._run, name="group-commit", daemon=True)
@@ -142,7 +154,7 @@ class GroupCommitWriter:
 
     @property
     def failing(self) -> bool:
-        """Whether the last try to commit failed: claims should pause."""
+        """True if the last commit failed: claims should pause."""
         return self._failing
 
     def start(self) -> None:
@@ -158,21 +170,22 @@ class GroupCommitWriter:
         done: Future[Any] | None = None,
     ) -> Future[Any]:
         write = Write(apply, touched, size, done or Future())
-        with self._some:
+        with self._changed:
             if self._ended:
                 write.done.set_exception(RuntimeError("the writer has ended"))
                 return write.done
             self._queue.append(write)
-            self._hurried |= not gather
-            if self._idle or not gather:  # waking one that gathers for each write would end its pause
-                self._some.notify()
+            self._flush_now |= not gather
+            if self._idle or not gather:  # a notification ends the pause in which a batch gathers
+                self._changed.notify()
         return write.done
 
     def stop(self, timeout_seconds: float = 10.0) -> bool:
-        """Writes what is queued, then ends. False: the database did not take it in time."""
-        with self._some:
+        """Write what is queued, then end the thread. Return False if the database did not commit it in
+        time."""
+        with self._changed:
             self._stopping = True
-            self._some.notify()
+            self._changed.notify()
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
         return not self._thread.is_alive()
@@ -183,19 +196,20 @@ class GroupCommitWriter:
         connection.close()
 
     def _commit_next(self) -> bool:
-        """Waits for a batch, which is let go of when it is written. False: there is no more."""
-        with self._some:
+        """Wait for a batch and commit it; return False at the end. A function of its own, so that the thread
+        keeps no reference to a written batch while it waits."""
+        with self._changed:
             self._idle = True
             while not self._queue and not self._stopping:
-                self._some.wait()
+                self._changed.wait()
             self._idle = False
             if not self._queue:
                 self._ended = True
                 return False
-            if not self._stopping and not self._hurried and len(self._queue) < MAX_BATCH:
-                self._some.wait(self._gather_seconds)
+            if not self._stopping and not self._flush_now and len(self._queue) < MAX_BATCH:
+                self._changed.wait(self._gather_seconds)
             batch = self._next_batch()
-            self._hurried = bool(self._queue)  # what is left gathered with it
+            self._flush_now = bool(self._queue)  # the rest has waited already
         self._commit(batch)
         return True
 
@@ -208,8 +222,8 @@ class GroupCommitWriter:
         return batch
 
     def _pause(self, seconds: float) -> None:
-        with self._some:
-            self._some.wait(seconds)
+        with self._changed:
+            self._changed.wait(seconds)
 
     def _commit(self, batch: list[Write]) -> None:
         tries = 0
@@ -224,7 +238,7 @@ class GroupCommitWriter:
                 close_old_connections()
                 connection.close()
                 if not tries:
-                    batch[:0] = self._again()  # who answers next may be a standby that lacks it
+                    batch[:0] = self._latest_writes()  # the next server may be a standby without them
                 self._pause(_RETRY_SECONDS[min(tries, len(_RETRY_SECONDS) - 1)])
                 tries += 1
         self._failing = False
@@ -240,75 +254,83 @@ class GroupCommitWriter:
 
 
 def write_batch(batch: Sequence[Write]) -> list[Any]:
-    """One transaction for all; if the database refuses it, one for each. Returns an outcome or the
-    exception per write. Raises OperationalError or InterfaceError when the database is not there: what was
-    written alone by then keeps its outcome."""
-    if all(write.alone is _UNWRITTEN for write in batch):
+    """Apply all writes in one transaction; if the database refuses it, in one each.
+
+    Returns each write's outcome, or its exception. Raises OperationalError or InterfaceError if the database
+    is away; a write that committed alone before keeps its outcome.
+    """
+    if all(write.own_outcome is _UNWRITTEN for write in batch):
         try:
             with ExitStack() as trip, transaction.atomic():
                 with unit_of_work([w.touched for w in batch if w.touched is not None]):
                     outcomes = [_apply(write) for write in batch]
-                    trip.enter_context(one_round_trip())  # what is written at the end, and COMMIT
+                    trip.enter_context(one_round_trip())  # the unit of work's statements and COMMIT
                 return outcomes
         except (OperationalError, InterfaceError) as error:
-            if not is_about_the_write(error):
+            if not is_caused_by_write(error):
                 raise
         except Exception as error:
             log.info("batch_refused", writes=len(batch), error=str(error).strip())
     gone: BaseException | None = None
     for write in batch:
-        if write.alone is _UNWRITTEN:
+        if write.own_outcome is _UNWRITTEN:
             gone = _write_alone(write) or gone
     if gone is not None:
         raise gone
-    return [write.alone for write in batch]
+    return [write.own_outcome for write in batch]
 
 
 def _apply(write: Write) -> Any:
     if write.touched is None:
-        write_out()  # nobody knows what it will ask the database for
+        write_out()  # its queries must see the changes of the writes before it
     return write.apply()
 
 
 def _write_alone(write: Write) -> BaseException | None:
-    """None: it has an outcome now. An error that may pass (a lock, a deadlock, an outage) is returned, but a
-    write that meets it time and again on a database that answers is refused: the others must not wait."""
+    """Apply a write in its own transaction, and note its outcome or exception.
+
+    Returns None, or an error that may pass (a lock, a deadlock, an outage). A write that fails `MAX_REFUSALS`
+    times with such an error on a database that answers is refused, because others wait for it.
+    """
     try:
         with transaction.atomic():
             outcome = write.apply()
-        write.alone = outcome  # only now: COMMIT itself may fail
+        write.own_outcome = outcome  # after the block: COMMIT may fail
     except (OperationalError, InterfaceError) as error:
-        if not is_about_the_write(error):
+        if not is_caused_by_write(error):
             return error
         write.refusals += 1
         if write.refusals < MAX_REFUSALS:
             return error
-        write.alone = error
+        write.own_outcome = error
     except Exception as error:
-        write.alone = error
-    if isinstance(write.alone, BaseException):
-        log.error("write_refused", error=str(write.alone).strip(), kind=type(write.alone).__name__)
+        write.own_outcome = error
+    if isinstance(write.own_outcome, BaseException):
+        log.error(
+            "write_refused", error=str(write.own_outcome).strip(), kind=type(write.own_outcome).__name__
+        )
     return None
 
 
-def is_about_the_write(error: Exception) -> bool:
-    """False: the database itself is in trouble (away, full, read-only, locked), whatever it still answers."""
-    if _is_severed(error.__cause__):
+def is_caused_by_write(error: Exception) -> bool:
+    """Return False if the database is in trouble (away, full, read-only, locked), even if it still
+    answers."""
+    if _is_connection_lost(error.__cause__):
         return False
     state = getattr(error.__cause__, "sqlstate", None) or ""
     if state[:2] in _TROUBLE_STATES or any(text in str(error).lower() for text in _TROUBLE_TEXTS):
         return False
-    return _is_there()
+    return _database_answers()
 
 
-def _is_severed(cause: BaseException | None) -> bool:
-    """The connection broke, at COMMIT perhaps: PostgreSQL's driver has an answer's code for all that the
-    database itself refused."""
+def _is_connection_lost(cause: BaseException | None) -> bool:
+    """Return True if the connection broke, perhaps at COMMIT: an error that PostgreSQL itself sent has a
+    code."""
     is_coded = getattr(cause, "sqlstate", "none of PostgreSQL") is not None
     return not is_coded and type(cause).__name__ != "PipelineAborted"  # a statement before it was refused
 
 
-def _is_there() -> bool:
+def _database_answers() -> bool:
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
@@ -318,20 +340,23 @@ def _is_there() -> bool:
 
 
 class LatestEnds:
-    """Ends that the database confirmed lately, to be written again where it may have forgotten them: a
-    standby that is promoted lacks the primary's last commits, unless it is synchronous. To its rows such a
-    run goes on for ever, on a slot that is free; it would be found by its age and repeated.
+    """Ends that the database confirmed lately, to be repeated after a failover.
 
-    monotonic: in seconds. For one thread: the writer's."""
+    A promoted standby lacks the primary's last commits, unless replication is synchronous. In its rows such a
+    run goes on, on a slot that is free, until a sweep finds it by its age and its job is repeated.
+
+    monotonic: returns seconds. Not thread-safe: only the writer's thread uses it.
+    """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._kept: deque[tuple[float, int, Any]] = deque()
-        """When it was confirmed, its bytes, the end. Few objects: garbage collection walks through all."""
+        """Time of the commit, size, end. A tuple each: the garbage collector visits all objects."""
         self._bytes = 0
 
     def add(self, result_bytes: int, end: Any) -> None:
-        """An end that was just confirmed: all that writes it again. result_bytes: of its run's result."""
+        """Keep an end that was just confirmed. result_bytes: of its run's result. end: all that repeats
+        it."""
         if result_bytes > LARGE_BYTES:
             return
         size = OWN_BYTES + result_bytes
@@ -339,18 +364,19 @@ class LatestEnds:
         self._bytes += size
 
     def drop_old(self) -> None:
-        """Call it when a commit was confirmed, after its ends were added."""
+        """Drop ends beyond `KEPT_SECONDS` and `KEPT_BYTES`; call it after a commit's ends were added."""
         since = self._monotonic() - KEPT_SECONDS
         while self._kept and (self._bytes > KEPT_BYTES or self._kept[0][0] < since):
             self._bytes -= self._kept.popleft()[1]
 
     def all(self) -> list[Any]:
-        """In their order. They stay: a connection may break and come back before the database fails over."""
+        """Return the kept ends in their order. They stay: a connection may break before the database fails
+        over."""
         return [end for _, _, end in self._kept]
 
 
-def rough_bytes(value: Any, limit: int) -> int:
-    """Of a JSON value; counting ends over the limit."""
+def estimate_bytes(value: Any, limit: int) -> int:
+    """Return the rough size of a JSON value in bytes; counting ends above `limit`."""
     found, rest = 0, [value]
     while rest and found <= limit:
         one = rest.pop()

@@ -1,14 +1,14 @@
 """Runs that no worker can poll, and slots whose last run ended without a proof that it is over.
 
-A run can't be polled because its server, placement or model is not registered any more, the server's secret
-headers can't be read, or the model's runner is not installed. In the first case its attempt ends at once; the
-others wait for an operator who mends the cause, and end only if their cancel was asked for. Their slots stay
-shut until proven free.
+A run can't be polled if its server, placement or model is not registered any more, if the server's secret
+headers can't be read, or if the model's runner is not installed. In the first case its attempt ends at once.
+In the others it waits until an operator repairs the cause, and ends only if its cancel was requested. The
+slot stays in quarantine until it is proven free.
 
-A quarantine's row belongs to its server, so nobody could write it while that was not registered. It is
-written when the server is registered again, in the transaction that makes its row, before the lease layer
-reads of it. A rebuild of the index and the sweep `lock_sync` check once more: an end and a registration
-that commit at the same moment do not see each other.
+A quarantine's row belongs to its server, so it can't be written while the server is not registered. It is
+written in the transaction that registers the server again, before the index has the server. A rebuild of the
+index and the sweep `lock_sync` check again, because an end and a registration that commit at the same moment
+do not see each other.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _last_of_slot = statements.Read(
 )
 
 
-def missing_part(server: str, model: str) -> str | None:
-    """Return what is missing to ever poll this model's runs on this server, or None. Reads the database, not
-    this process's cache."""
+def missing_registration(server: str, model: str) -> str | None:
+    """Return a sentence that names the missing registration without which this model's runs on this server
+    can't be polled, or None. Reads the database, not this process's cache."""
     if not Server.objects.filter(name=server).exists():
         return f"the server {server} is not registered any more"
     if not ModelConfig.objects.filter(name=model).exists():
@@ -59,9 +59,9 @@ def missing_part(server: str, model: str) -> str | None:
     return None
 
 
-def obstacle(server: str, model: str) -> str | None:
-    """Return why no worker can poll this model's runs on this server now, or None."""
-    gone = missing_part(server, model)
+def why_unreachable(server: str, model: str) -> str | None:
+    """Return a sentence that says why no worker can poll this model's runs on this server, or None."""
+    gone = missing_registration(server, model)
     if gone is None:
         try:
             queries.read_headers(Server.objects.values_list("headers_encrypted", flat=True).get(name=server))
@@ -74,9 +74,12 @@ def obstacle(server: str, model: str) -> str | None:
     return gone
 
 
-def end(attempt: Attempt, why: str, leases: Leases, ports: Ports) -> bool:
-    """Ends an attempt that nobody drives: LOST, or CANCELLED where that was asked for. Its slot stays shut
-    until it is proven free, or goes with its server. False: somebody else moved the attempt first."""
+def end_unreachable(attempt: Attempt, why: str, leases: Leases, ports: Ports) -> bool:
+    """End an attempt that no worker can poll: LOST, or CANCELLED if a cancel was requested.
+
+    Its slot stays in quarantine until it is proven free, or vanishes with its server. why: as of
+    `why_unreachable`. Returns False if another process moved the attempt first.
+    """
     job = Job.objects.only("id", "pool", "max_retries").get(id=attempt.job_id)
     spec = ports.registry.spec_or_defaults(attempt.model, job.pool)
     now, slot = ports.clock.now(), slot_name(attempt.server, attempt.slot)
@@ -98,19 +101,23 @@ def end(attempt: Attempt, why: str, leases: Leases, ports: Ports) -> bool:
     if ended.won:
         leases.quarantine(slot, attempt.id)
         if not Server.objects.filter(name=attempt.server).exists():
-            leases.free_slot(slot)  # no row keeps it shut: it goes with its server
+            leases.free_slot(slot)  # the slot vanishes with its server: no row can keep it in quarantine
         follow_ups.after_end(ended, ports)
     return ended.won
 
 
 def last_attempt_on(server: str, slot: int) -> Attempt | None:
+    """Return the attempt that started last on this slot."""
     found: Attempt | None = _last_of_slot.first(server=server, slot=slot)
     return found
 
 
 def quarantine_unproven(server: Server, slot: int) -> bool:
-    """Writes the row that the slot's last attempt lacks. False: it lacks none, for it lives, has its row, or
-    was proven gone. One that lives holds its slot in the index of its own fleet only."""
+    """Write the quarantine that the slot's last attempt lacks.
+
+    Returns False if it needs none: it is live (in this server's fleet, whose index then holds the slot), has
+    its row, or was proven over.
+    """
     last = last_attempt_on(server.name, slot)
     if last is None or last.slot_freed or _lives_here(last, server) or _was_judged(last, server):
         return False
@@ -133,18 +140,18 @@ def _lives_here(attempt: Attempt, server: Server) -> bool:
 
 
 def _was_judged(attempt: Attempt, server: Server) -> bool:
-    """Whether it has its row, or had one that proved it gone before the server was removed."""
+    """Return True if the attempt has a row, or had one that proved it over before the server was removed."""
     rows = QuarantinedSlot.objects.filter(server=server, slot=attempt.slot, attempt_id=attempt.id)
     if rows.exists():
         return True
     removals = AuditEntry.objects.filter(target=f"server:{server.name}", action="remove_server")
     return any(
-        attempt.id in told.get("proven_gone", ()) for told in removals.values_list("detail", flat=True)
+        attempt.id in detail.get("proven_gone", ()) for detail in removals.values_list("detail", flat=True)
     )
 
 
 def _on_registration(instance: Server, *, created: bool, raw: bool, **_: Any) -> None:
-    # most servers are new, and have up to a thousand slots
+    # most servers are new: skip their up to a thousand slots
     if created and not raw and Attempt.objects.filter(server=instance.name).exists():
         for slot in range(instance.slots):
             quarantine_unproven(instance, slot)
@@ -157,7 +164,7 @@ def _on_proof(row: QuarantinedSlot, evidence: str, **_: Any) -> None:
     proven = [attempt_id for attempt_id in (row.attempt_id, row.follower_attempt_id) if attempt_id]
     still_open = QuarantinedSlot.objects.filter(attempt_id=row.follower_attempt_id, freed_at=None)
     if row.follower_attempt_id and still_open.exists():
-        proven.remove(row.follower_attempt_id)  # its own row needs its own proof
+        proven.remove(row.follower_attempt_id)  # the follower has a row of its own, which needs its own proof
     Attempt.objects.filter(id__in=proven, finished_at__isnull=False, slot_freed=False, evidence="").update(
         evidence=evidence
     )

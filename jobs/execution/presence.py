@@ -1,4 +1,5 @@
-"""A process says that it lives, and looks which layout the index has: one thread, a step every second."""
+"""The presence of a process: writes its row (`gpus.models.Process`), and reads which key layout each index
+has."""
 
 from __future__ import annotations
 
@@ -21,17 +22,24 @@ log = structlog.get_logger(__name__)
 
 STEP_SECONDS = 1.0
 BEATS_IN_SILENCE = 3
+"""Writes of the row within the silence after which a process counts as gone."""
 
 
 def process_name() -> str:
-    """Unique to this process."""
+    """Return a name that is unique to this process."""
     return f"{socket.gethostname()}:{os.getpid()}:{new_id()[-6:]}"
 
 
 class Presence:
-    """name: of a GPU worker the one that its attempts have. ready: by fleet, the switch of its index that may
-    go on as far as this process is concerned. on_layout_overlap: called each step while its layout is in use
-    and processes of another one live. each_step: called with every step."""
+    """Writes the row of this process in a thread of its own, one step every second.
+
+    kind: of the process. name: of a GPU worker the name of its attempts' rows.
+    queues: returns the queues that the process consumes; shown to operators.
+    ready: returns, by fleet, the index switch that may go on as far as this process is concerned.
+    on_layout_overlap: called each step while this process's layout is in use and processes of another one
+    live.
+    each_step: called each step.
+    """
 
     def __init__(
         self,
@@ -48,36 +56,37 @@ class Presence:
         self._ports, self._kind, self._queues, self._ready = ports, kind, queues, ready
         self._on_layout_overlap, self._each_step = on_layout_overlap, each_step
         self._stopped = threading.Event()
-        self._said_at: float | None = None
-        self._said: Mapping[str, str] = {}
-        self._has_company = False
+        self._written_at: float | None = None
+        self._written: Mapping[str, str] = {}
+        self._has_overlap = False
         self._thread = threading.Thread(target=self._keep, name="presence", daemon=True)
 
     def start(self) -> None:
+        """Start the thread."""
         self._ports.layouts.watch()
         self._thread.start()
 
     def stop(self) -> None:
-        """Signs off: nobody has to wait for its silence."""
+        """End the thread and delete the row, so that no other process waits until it counts as gone."""
         self._stopped.set()
         self._thread.join(2.0)
         with suppress(DatabaseError, InterfaceError):
             processes.sign_off(self.name)
 
     def step(self) -> None:
-        """Raises what a database does that is away."""
+        """Read the layouts, and write the row if it is due or `ready` has changed. Raises DatabaseError."""
         self._each_step()
         self._ports.layouts.refresh()
         now, ready = self._ports.clock.monotonic(), self._ready()
         every = settings.DISPATCHER.process_silent_seconds / BEATS_IN_SILENCE
-        if self._said_at is None or now - self._said_at >= every or ready != self._said:
+        if self._written_at is None or now - self._written_at >= every or ready != self._written:
             processes.beat(self.name, self._kind, self._ports.layouts.layout, ready, self._queues())
-            self._said_at, self._said = now, ready
-            self._has_company = (
+            self._written_at, self._written = now, ready
+            self._has_overlap = (
                 self._on_layout_overlap is not None
                 and processes.living().exclude(layout=self._ports.layouts.layout).exists()
             )
-        if self._has_company and self._on_layout_overlap is not None and self._ports.layouts.leads():
+        if self._has_overlap and self._on_layout_overlap is not None and self._ports.layouts.leads():
             self._on_layout_overlap()
 
     def _keep(self) -> None:
@@ -89,9 +98,9 @@ class Presence:
         connection.close()
 
     def _try(self, work: Callable[[], None]) -> None:
-        """Log what fails and go on: most likely the database is away, and the next step tries again."""
+        """Log an error and go on: most likely the database is away, and the next step retries."""
         try:
             work()
         except Exception as error:
-            log.warning("presence_not_told", error=str(error).strip(), kind=type(error).__name__)
+            log.warning("presence_not_written", error=str(error).strip(), kind=type(error).__name__)
             connection.close()

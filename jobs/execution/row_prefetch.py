@@ -1,9 +1,9 @@
-"""Prefetches the rows of the jobs that come next in a pool, while its slots still run others.
+"""Row prefetch: reads the rows of a pool's next jobs while its slots still run others.
 
-A database read between two short jobs costs a tenth of the second one's run. So the index is asked for the
-next jobs, which changes nothing, and their rows are read in one statement. A row is a hint, `FRESH_SECONDS`
-old at most: whether the job still waits is decided where its start is written, and other changes (a cancel)
-are found by the watcher, as for any running job.
+A database read between two short jobs costs a tenth of the second job's run. So the index returns the next
+jobs (a read), and their rows are read in one statement. A row is a hint, at most `FRESH_SECONDS` old: the
+transaction that writes the start decides whether the job is still queued, and the watcher finds other changes
+(a cancel), as for any running job.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from jobs.ports import Ports
 log = structlog.get_logger()
 
 OF_JOB = ("max_retries", "max_run_seconds", "deadline_at", "cancel_requested_at", "attempts_made")
-"""What a run needs of its job's row, beside its payload and that it waits."""
+"""Fields of a job's row that its run needs, besides payload and state."""
 
 SHORT_SECONDS = 1.0
-"""Longer jobs do not need the prefetch: the read is negligible."""
+"""After longer jobs no rows are prefetched: their read is negligible."""
 FRESH_SECONDS = 1.0
 AHEAD = 2
 """Rows for each busy slot; with fewer than one per slot, more are read."""
@@ -38,6 +38,7 @@ MOST = 32
 GATHER_SECONDS = 0.003
 """Debounce, so that concurrent requests share one read."""
 JUDGED_SECONDS = 1.0
+"""How often the share of wasted rows is judged."""
 REST_SECONDS = 10.0
 """Pause after mostly wasted reads: with many workers on one pool, each would read for all."""
 
@@ -48,8 +49,11 @@ _rows_among = statements.ReadAmong(
 
 @dataclass(slots=True)
 class _Pool:
-    """rows: by job, with the time of its read. missed: jobs claimed without a row since the last read began.
-    taken, wasted: numbers of rows since `judged_at`."""
+    """The prefetched rows of one pool.
+
+    rows: by job id, with the monotonic time of their read. missed: jobs that were claimed without a row since
+    the last read began. taken, wasted: numbers of rows since `judged_at`.
+    """
 
     fleet: str
     slots: int = 0
@@ -85,8 +89,11 @@ class _Pool:
 
 
 class RowPrefetch:
-    """Thread-safe: `take` and `request` never wait; `read_requested` reads, and has one caller.
-    short_seconds, fresh_seconds: the simulator prefetches for all jobs and keeps rows longer."""
+    """Reads rows ahead, in a thread of its own. Thread-safe; `take` and `request` never wait.
+
+    short_seconds, fresh_seconds: attributes, because the simulator prefetches for all jobs and keeps rows
+    longer.
+    """
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -95,12 +102,12 @@ class RowPrefetch:
         self._pools: dict[str, _Pool] = {}
         self._requested_pools: set[str] = set()
         self.requested = threading.Event()
-        """Set while `read_requested` has something to do."""
+        """Set while rows are requested and not read."""
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="row-prefetch", daemon=True)
 
     def take(self, pool: str, job_id: str) -> Mapping[str, Any] | None:
-        """Remove and return the job's row, if it was read lately and the job waited then."""
+        """Remove and return the job's row; None if it was not read lately or the job was not queued then."""
         with self._lock:
             known = self._pools.get(pool)
             if known is None:
@@ -114,7 +121,8 @@ class RowPrefetch:
             return row
 
     def request(self, fleet: str, pool: str, *, slots: int, ran_seconds: float) -> None:
-        """Request rows of the pool, one of whose slots needs a next job. slots: busy ones of this worker."""
+        """Request rows of the pool's next jobs. slots: busy ones of this worker. ran_seconds: how long the
+        last job ran."""
         if ran_seconds >= self.short_seconds:
             return
         with self._lock:
@@ -136,11 +144,11 @@ class RowPrefetch:
                 known.drop_read_before(stale)
 
     def read_requested(self) -> None:
-        """Read rows for all requested pools (a step: the simulator calls it)."""
+        """Read rows for all requested pools: one step of the thread (the simulator calls it, too)."""
         self.requested.clear()
         with self._lock:
-            wanting, self._requested_pools = self._requested_pools, set()
-        for pool in sorted(wanting):
+            requested, self._requested_pools = self._requested_pools, set()
+        for pool in sorted(requested):
             known = self._pools[pool]
             now = self._ports.clock.monotonic()
             with self._lock:
@@ -157,14 +165,15 @@ class RowPrefetch:
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 1.0) -> None:
-        """Stop after the read that is under way."""
+        """End the thread after the read that is under way."""
         self._stopping = True
         self.requested.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_seconds)
 
     def _read(self, pool: str, known: _Pool, now: float) -> None:
-        """now: taken before the read, so rows are never younger than they claim."""
+        """Read the rows of the pool's next jobs. now: from before the read, so that no row counts as newer
+        than it is."""
         most = min(known.slots * AHEAD, MOST)
         with self._lock:
             known.missed.clear()

@@ -1,5 +1,5 @@
-"""The state that a worker's threads share: its name, its runs, claimed and prefetched attempts on their way
-to the GPU, whether it may claim, and for how long a thread keeps claiming.
+"""The state that a worker's threads share: its runs in hand, its claimed and prefetched attempts, whether it
+may claim, and for how long a thread keeps claiming.
 
 Threads are started in `jobs.execution.gpu_worker`; the steps of a run are in `jobs.execution.slot_loop`.
 """
@@ -36,19 +36,20 @@ from jobs.transitions import StartOutcome
 log = structlog.get_logger()
 
 MAX_BACKLOG = 1000
+"""Backpressure: with more queued writes than this, the worker claims nothing."""
 PAGE = 500
 """Attempts per statement of `SwitchReadiness`."""
 MOST_UNCERTAIN = 200
 """Beyond this the oldest claim is dropped; its lease, if it was granted, expires."""
 HELD_BACK_SECONDS = 3.0
-"""A request may reach Redis late (a stalled server, a slow network): a claim counts as refused once it was
-seen ungranted for this long."""
+"""A claim without an answer counts as refused once Redis has held no lease for it for this long: the request
+may arrive late (a stalled server, a slow network)."""
 SHORT_SLICES = 20
 """With short jobs and idle threads, a thread is kept for this many time slices."""
 KEPT_SECONDS = 2.0
-"""How long a prefetched job waits for the current run before it is given back."""
+"""A prefetched job that has waited this long for the current run is given back."""
 EMPTY_SECONDS = 0.1
-"""How long a pool without a job to prefetch is not asked again."""
+"""Pause after a reservation found no job in the pool."""
 
 
 def _is_installed(spec: ModelSpec) -> bool:
@@ -83,7 +84,7 @@ class WorkerState:
         self.name = name or process_name()
         self.runner_for = runners or (lambda spec: runner_for(spec, ports.transport))
         self.may_run = (lambda spec: True) if runners else _is_installed
-        """Whether this process has a runner for the model; a pinned worker brings its own."""
+        """Returns True if this process has a runner for the model; a pinned worker brings its own."""
         self.completion = Completion(ports, name=self.name, on_lost=self._on_lost, writer=writer)
         self.switch_readiness = SwitchReadiness(ports, self.completion.keeper.refs)
         self.row_prefetch = RowPrefetch(ports)
@@ -120,15 +121,17 @@ class WorkerState:
         )
 
     def takes_wakes(self) -> bool:
-        """Return False while another key layout is in use: this process would waste the wake."""
+        """Return False while another key layout is in use: a claim would be refused, and the wake lost."""
         return self.ports.layouts.leads()
 
     def pause_claims(self, seconds: float = 1.0) -> None:
+        """Claim nothing for so long."""
         self._paused_until = self.ports.clock.monotonic() + seconds
 
     def must_await_starts(self, fleet_name: str, leases: Leases) -> bool:
-        """For one lease time after a new generation, starts are durable before anything is sent: a run that
-        the index does not know of may still be written. Not where no job was held when it was made."""
+        """Return True if a start has to be committed before its request is sent: for one lease time after a
+        new generation of the index, because the database may still get a run that the index does not know.
+        Not if no job was held when the generation began."""
         now = self.ports.clock.monotonic()
         checked_at, young = self._generation_seen.get(fleet_name, (-1e9, True))
         if now - checked_at < 1.0:
@@ -143,6 +146,7 @@ class WorkerState:
 
     @contextmanager
     def running(self, lease: Lease, run: AttemptRun) -> Iterator[None]:
+        """Count the run as in hand, so that orders reach it."""
         with self._lock:
             self._runs[lease.attempt_id] = (lease, run)
         for event, order in ((self._draining, Order.HAND_OVER), (self._interrupted, Order.INTERRUPT)):
@@ -155,14 +159,14 @@ class WorkerState:
                 self._runs.pop(lease.attempt_id, None)
 
     def wait(self, run: AttemptRun, seconds: float) -> None:
-        """A pause of a run; a long one gives its database connection back first."""
+        """Pause until the run is woken; close the thread's database connection before a long pause."""
         if seconds > 1.0:
             connection.close()
         run.woken.wait(seconds)
 
     def in_background(self, work: Callable[[], None]) -> None:
-        """In a thread of its own, which gives its database connection back. Raises RuntimeError if none can
-        be started."""
+        """Call the function in a new thread, and close that thread's database connection. Raises RuntimeError
+        if no thread can be started."""
 
         def do() -> None:
             try:
@@ -179,6 +183,7 @@ class WorkerState:
         wait_for_futures([written])
 
     def order_all(self, order: Order) -> None:
+        """Give the order to all runs in hand."""
         for _, run in self.runs():
             run.order(order)
 
@@ -190,7 +195,7 @@ class WorkerState:
 
 
 class ClaimUnderWay:
-    """Encloses each claim, until its lease is held or given back. count: of threads in it."""
+    """Counts the claims under way: a claim ends when its lease is held or given back."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -206,16 +211,19 @@ class ClaimUnderWay:
 
 
 class SwitchReadiness:
-    """Checks that the database has every start under this worker's leases, before an index switch to another
-    layout. held: refs of the fleet's leases that this process renews, followers and uncommitted ends too."""
+    """Checks, before an index switches to another key layout, that the database has every start of this
+    worker.
+
+    held: returns refs of the fleet's leases that this process renews, with followers and uncommitted ends.
+    """
 
     def __init__(self, ports: Ports, held: Callable[[str], list[LeaseRef]]) -> None:
         self._ports, self._held = ports, held
         self.claim_under_way = ClaimUnderWay()
 
     def ready_switches(self) -> Mapping[str, str]:
-        """Return the switches that may go on, by fleet: their index grants nothing any more, and every start
-        under its leases is written. Raises DatabaseError."""
+        """Return, by fleet, the switches that may go on: the old index grants no lease any more, and all
+        starts under its leases are committed. Raises DatabaseError."""
         return {
             fleet: switch for fleet, switch in self._ports.layouts.left().items() if self._is_written(fleet)
         }
@@ -226,8 +234,7 @@ class SwitchReadiness:
         except LeasingUnavailable as error:
             log.info("switch_not_answered", fleet=fleet, error=str(error))
             return False
-        # in this order: a closed index grants no claim, and an earlier claim is counted until its lease is
-        # held
+        # in this order: a closed index grants no claim, and an earlier claim counts until its lease is held
         if not signs.closed_by or self.claim_under_way.count:
             return False
         ids = [ref.attempt_id for ref in self._held(fleet)]
@@ -236,7 +243,7 @@ class SwitchReadiness:
 
 
 class UncertainClaims:
-    """Claims whose answer was lost: each may have been granted."""
+    """Claims whose answer was lost; Redis may have granted each. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -250,6 +257,7 @@ class UncertainClaims:
                 self._forget(next(iter(self._fleets)))
 
     def by_fleet(self) -> dict[str, list[str]]:
+        """Return the attempt ids of the claims, by fleet."""
         found: dict[str, list[str]] = {}
         with self._lock:
             for attempt_id, fleet_name in self._fleets.items():
@@ -257,12 +265,13 @@ class UncertainClaims:
         return found
 
     def mark_not_granted(self, attempt_id: str, now: float) -> None:
-        """Redis holds no lease for this claim at `now` (monotonic seconds)."""
+        """Note that Redis holds no lease for this claim at `now` (monotonic seconds)."""
         with self._lock:
             if now - self._not_granted_since.setdefault(attempt_id, now) >= HELD_BACK_SECONDS:
                 self._forget(attempt_id)
 
     def mark_returned(self, attempt_id: str) -> None:
+        """Note that the claim's lease was found and given back."""
         with self._lock:
             self._forget(attempt_id)
 
@@ -272,7 +281,7 @@ class UncertainClaims:
 
 
 class RunHook(Protocol):
-    """What the slot's thread does during a run (`jobs.execution.prefetch.Prefetch`)."""
+    """The work of a slot's thread during a run (`jobs.execution.prefetch.Prefetch`)."""
 
     time_slice: TimeSlice | None
 
@@ -283,7 +292,7 @@ class RunHook(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A run, made and not sent yet."""
+    """A run that is made and not sent yet."""
 
     run: AttemptRun
     prefetch: RunHook
@@ -295,12 +304,13 @@ class Ready:
 
 
 class Claimed(NamedTuple):
-    """A lease with all that its run needs. started: the start's commit; None for an adopted attempt.
+    """A lease with all that its run needs.
 
-    job: the row's `OF_JOB`, and its payload (None when adopted).
-    ran_seconds: for how long an adopted attempt ran before.
-    must_wait: nothing is sent before the start is durable.
-    ready: of a prefetched attempt: its run, made while the slot's current run goes on.
+    job: the row's `OF_JOB` fields and its payload (None for an adopted attempt).
+    started: the commit of the start; None for an adopted attempt.
+    remote_id, ran_seconds: of an adopted attempt: the server's id of the run, and how long it ran before.
+    must_wait: the request is sent only after the start is committed.
+    ready: the run of a prefetched attempt, made while the slot's current run goes on.
     """
 
     fleet: str
@@ -317,23 +327,26 @@ class Claimed(NamedTuple):
 
     @property
     def refused(self) -> StartOutcome | None:
-        """Why the database did not accept the start, as far as it has answered yet."""
+        """Why the database refused the start; None if it accepted it or has not answered yet."""
         return None if self.started is None else self.started.refused
 
 
 def random_short_slices() -> float:
-    """Jitter, so that threads that began together do not hand back together."""
+    """Return `SHORT_SLICES` with jitter, so that threads that began together do not hand back together."""
     return SHORT_SLICES * random.uniform(0.75, 1.25)
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """How long a Celery task keeps its thread. A long run is a task of its own, which Flower shows. Short
-    runs share one, because the way through the broker costs more than such a run: the thread is handed back
-    when other wakes may wait for it, and from time to time.
+    """How long a Celery task keeps its thread.
+
+    A long run is a task of its own, which Flower shows. Short runs share a task, because a message through
+    the broker costs more than such a run; the thread is handed back when other wakes may wait for it, and at
+    the latest after `short_slices` times `seconds`.
 
     seconds: the least time that a thread is kept; a job that runs longer is not short. began: monotonic.
-    is_wanted: whether other wakes may wait for the thread. short_slices: as `SHORT_SLICES`, for this one."""
+    is_wanted: returns True if other wakes may wait for the thread.
+    """
 
     seconds: float
     began: float
@@ -341,7 +354,7 @@ class TimeSlice:
     short_slices: float = SHORT_SLICES
 
     def is_over(self, now: float, ran_seconds: float) -> bool:
-        """Return whether the thread is handed back after a job that ran for `ran_seconds`."""
+        """Return True if the thread is handed back after a job that ran for `ran_seconds`. now: monotonic."""
         worked = now - self.began
         if worked < self.seconds:
             return False
@@ -355,12 +368,15 @@ class _Prefetched:
 
 
 class PrefetchedJobs:
-    """The prefetched jobs of this worker's slots, by the attempt that runs there now. A job is removed either
-    by the thread of its slot, which begins it, or by the watcher, which gives it back when the current run
-    takes longer than expected: another slot may be free sooner.
+    """The prefetched jobs of this worker's slots, by the attempt that runs there now (the holder).
+    Thread-safe.
 
-    short_seconds: nothing is prefetched behind a run that is expected to take longer, because a prefetched
-    job has its place decided early and is bound to one slot."""
+    A job is removed by the thread of its slot, which begins it, or by the watcher, which gives it back when
+    the current run takes longer than expected: another slot may be free sooner.
+
+    short_seconds: no job is prefetched behind a run that is expected to take longer, because a prefetched job
+    is bound to one slot, and jobs that arrive later can't overtake it.
+    """
 
     def __init__(self, short_seconds: float) -> None:
         self.short_seconds, self.kept_seconds = short_seconds, KEPT_SECONDS
@@ -371,19 +387,19 @@ class PrefetchedJobs:
         self._lost: list[Claimed] = []
 
     def put(self, holder_id: str, claimed: Claimed, now: float) -> None:
-        """now: monotonic, as for `overdue`."""
+        """Keep a prefetched job until `take` or `overdue`. now: monotonic."""
         with self._lock:
             self._prefetched[holder_id] = _Prefetched(claimed, now)
 
     def take(self, holder_id: str) -> tuple[Claimed | None, str | None]:
-        """Remove what the ended holder left: the prefetched job, and the attempt id of a reservation whose
-        answer was lost."""
+        """Remove and return the ended holder's prefetched job, and the attempt id of its reservation whose
+        answer was lost; None for what it has not."""
         with self._lock:
             found = self._prefetched.pop(holder_id, None)
             return found.claimed if found else None, self._unanswered.pop(holder_id, None)
 
     def overdue(self, now: float) -> list[Claimed]:
-        """Remove and return the jobs that waited too long or whose lease was lost."""
+        """Remove and return the jobs that waited too long or whose lease was lost. now: monotonic."""
         with self._lock:
             late = [
                 holder for holder, one in self._prefetched.items() if now - one.since >= self.kept_seconds
@@ -393,18 +409,20 @@ class PrefetchedJobs:
             return found
 
     def mark_lost(self, ref: LeaseRef) -> None:
-        """Its lease is lost: the job does not begin."""
+        """Note that another worker holds this lease: its job is not begun."""
         with self._lock:
             for holder, one in list(self._prefetched.items()):
                 if one.claimed.lease.ref == ref:
                     self._lost.append(self._prefetched.pop(holder).claimed)
 
     def leases(self) -> list[Lease]:
+        """Return the leases of all prefetched jobs."""
         with self._lock:
             return [one.claimed.lease for one in self._prefetched.values()]
 
     def cancel(self, job_ids: Collection[str]) -> None:
-        """Cancel these jobs: each ends when its slot is free, without being sent."""
+        """Cancel those of these jobs that are prefetched: each ends when its slot is free, and is not
+        sent."""
         with self._lock:
             for one in self._prefetched.values():
                 if one.claimed.ready is not None and one.claimed.lease.job_id in job_ids:
@@ -416,11 +434,11 @@ class PrefetchedJobs:
             return now >= self._empty_until.get(pool, now)
 
     def note_empty(self, pool: str, now: float) -> None:
-        """The pool had no job to prefetch."""
+        """Note that the pool had no job to prefetch. now: monotonic."""
         with self._lock:
             self._empty_until[pool] = now + EMPTY_SECONDS
 
     def note_unanswered(self, holder_id: str, attempt_id: str) -> None:
-        """A reservation under this attempt id got no answer: it may have been granted."""
+        """Note that a reservation under this attempt id got no answer; Redis may have granted it."""
         with self._lock:
             self._unanswered[holder_id] = attempt_id

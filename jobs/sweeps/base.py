@@ -19,7 +19,7 @@ from django.db import OperationalError, transaction
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
-from jobs.execution.group_commit import is_about_the_write
+from jobs.execution.group_commit import is_caused_by_write
 from jobs.models import SweepRun
 from jobs.ports import Ports
 from jobs.reports import counters
@@ -93,7 +93,7 @@ def move_rows(
             found = [one for row in rows if (one := move(row)) is not None]
     except Exception as error:
         log.exception("sweep_row_failed", sweep=name, row=str(rows)[:200])
-        if isinstance(error, OperationalError) and not is_about_the_write(error):
+        if isinstance(error, OperationalError) and not is_caused_by_write(error):
             return SweepCount(len(rows), failed=len(rows))  # one by one would take each its time-out
         return sweep_rows(name, rows, move_alone)
     moved += found

@@ -61,7 +61,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _out_of_reach(jobs: Sequence[Job]) -> Iterator[tuple[Job, Attempt, str]]:
     """Those of these whose runs no worker can poll, and why."""
-    obstacle = cache(orphaned_runs.obstacle)
+    obstacle = cache(orphaned_runs.why_unreachable)
     by_attempt = {job.live_attempt: job for job in jobs if job.live_attempt}
     ids = list(by_attempt)
     for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters
@@ -84,7 +84,7 @@ def _end(job: Job, attempt: Attempt, why: str, ports: Ports) -> bool:
     """A worker that holds its lease ends it itself."""
     leases, slot = ports.leases(job.fleet), slot_name(attempt.server, attempt.slot)
     if any((view.slot, view.state) == (slot, "adoptable") for view in leases.slots(attempt.server)):
-        return orphaned_runs.end(attempt, why, leases, ports)
+        return orphaned_runs.end_unreachable(attempt, why, leases, ports)
     return False
 
 

@@ -34,7 +34,7 @@ from gpus.registry import processes
 from jobs import transitions
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.execution import follow_ups
-from jobs.execution.worker_signs import Sign, sign_of
+from jobs.execution.worker_heartbeats import Heartbeat, last_heartbeat
 from jobs.models import Attempt
 from jobs.operations.end_lost_attempt import Loss, lose_attempt, lose_unwritten
 from jobs.ports import Ports
@@ -72,8 +72,8 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
     ref = expired.ref
     attempt: Attempt | None = _of_id.first(id=ref.attempt_id)
     # a lease that was restored from the database names no worker
-    sign = sign_of(expired.worker or (attempt.worker if attempt else ""), ports.clock.now())
-    if ref.attempt_id in sign.cut_off and (attempt is None or attempt.state in LIVE_ATTEMPT_STATES):
+    heartbeat = last_heartbeat(expired.worker or (attempt.worker if attempt else ""), ports.clock.now())
+    if ref.attempt_id in heartbeat.cut_off and (attempt is None or attempt.state in LIVE_ATTEMPT_STATES):
         leases.keep(ref)
         log.info(
             "lease_kept", job_id=ref.job_id, attempt=ref.attempt_id, slot=ref.slot, worker=expired.worker
@@ -93,14 +93,14 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
         found=attempt.state if attempt else "unwritten",
     )
     if expired.settling:
-        return _settle(expired, attempt, sign, leases, ports)
+        return _settle(expired, attempt, heartbeat, leases, ports)
     if expired.follower is not None:
         if attempt is not None and attempt.state == AttemptState.COMPLETED:
             return leases.resolve_expired(ref, ExpiryVerdict.FOLLOWED)
-        resolved = _resolve_holder(expired, attempt, sign, leases, ports)
+        resolved = _resolve_holder(expired, attempt, heartbeat, leases, ports)
         follow_ups.push_waiting(expired.follower.job_id, ports)
         return resolved
-    return _resolve_holder(expired, attempt, sign, leases, ports)
+    return _resolve_holder(expired, attempt, heartbeat, leases, ports)
 
 
 def _is_renewed_elsewhere(attempt: Attempt, ports: Ports) -> bool:
@@ -115,23 +115,25 @@ def _is_renewed_elsewhere(attempt: Attempt, ports: Ports) -> bool:
 
 
 def _resolve_holder(
-    expired: ExpiredLease, attempt: Attempt | None, sign: Sign, leases: Leases, ports: Ports
+    expired: ExpiredLease, attempt: Attempt | None, heartbeat: Heartbeat, leases: Leases, ports: Ports
 ) -> bool:
     ref = expired.ref
     if attempt is None:
-        return _resolve_unwritten(expired, sign, leases, ports)
+        return _resolve_unwritten(expired, heartbeat, leases, ports)
     if attempt.state == AttemptState.WAITING:
         return _make_adoptable(ref, attempt.epoch, leases)
     if attempt.state in LIVE_ATTEMPT_STATES:
-        ended = lose_attempt(_loss(expired, sign, NOT_HELD if sign.is_alive else GONE), ports)
+        ended = lose_attempt(_loss(expired, heartbeat, NOT_HELD if heartbeat.is_alive else GONE), ports)
         _name_follower(expired, ports)
         return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
     return _resolve_as(_verdict_on_final(attempt, expired, ports), ref, Ended(won=False), leases, ports)
 
 
-def _settle(expired: ExpiredLease, attempt: Attempt | None, sign: Sign, leases: Leases, ports: Ports) -> bool:
+def _settle(
+    expired: ExpiredLease, attempt: Attempt | None, heartbeat: Heartbeat, leases: Leases, ports: Ports
+) -> bool:
     suspect = _was_given_back_as_suspect(expired.ref, leases)
-    loss = _loss(expired, sign, NOT_HELD if sign.is_alive else DIED_BEFORE_COMMIT, suspect=suspect)
+    loss = _loss(expired, heartbeat, NOT_HELD if heartbeat.is_alive else DIED_BEFORE_COMMIT, suspect=suspect)
     if not suspect:
         loss = replace(loss, evidence="its worker had released the slot")
     ended = Ended(won=False)
@@ -155,11 +157,11 @@ def _was_given_back_as_suspect(ref: LeaseRef, leases: Leases) -> bool:
     )
 
 
-def _resolve_unwritten(expired: ExpiredLease, sign: Sign, leases: Leases, ports: Ports) -> bool:
+def _resolve_unwritten(expired: ExpiredLease, heartbeat: Heartbeat, leases: Leases, ports: Ports) -> bool:
     ref = expired.ref
     if ports.registry.spec_or_defaults(expired.model, expired.pool).at_most_once:
         return _resolve_as(ExpiryVerdict.FREE, ref, Ended(won=False), leases, ports)
-    outcome, ended = lose_unwritten(_loss(expired, sign, GONE_AT_START), expired.worker, ports)
+    outcome, ended = lose_unwritten(_loss(expired, heartbeat, GONE_AT_START), expired.worker, ports)
     if outcome is not StartOutcome.STARTED:
         _write_quarantine(expired, f"lost start, {outcome}", ports)
     _name_follower(expired, ports)
@@ -234,7 +236,7 @@ def _write_quarantine(expired: ExpiredLease, reason: str, ports: Ports) -> None:
         )
 
 
-def _loss(expired: ExpiredLease, sign: Sign, why: str, *, suspect: bool = True) -> Loss:
+def _loss(expired: ExpiredLease, heartbeat: Heartbeat, why: str, *, suspect: bool = True) -> Loss:
     ref = expired.ref
     return Loss(
         job_id=ref.job_id,
@@ -244,6 +246,6 @@ def _loss(expired: ExpiredLease, sign: Sign, why: str, *, suspect: bool = True) 
         pool=expired.pool,
         why=why,
         suspect=suspect,
-        process_died=not sign.is_alive,
+        process_died=not heartbeat.is_alive,
         held_seconds=expired.held_seconds,
     )

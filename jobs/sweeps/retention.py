@@ -17,7 +17,7 @@ from django.db.models import Exists, F, OuterRef, Q
 
 from foundation.ids import ID_LENGTH, new_id
 from jobs.domain.states import FINAL_JOB_STATES
-from jobs.execution.worker_signs import drop_old_signs
+from jobs.execution.worker_heartbeats import drop_old_heartbeats
 from jobs.models import (
     DEAD_LETTER,
     Attempt,
@@ -60,7 +60,7 @@ def sweep(ports: Ports) -> SweepCount:
     ReceiverCircuit.objects.filter(failed_at__lt=now - CIRCUITS_KEPT).delete()
     return SweepCount(
         count.looked,
-        removed + _drop_pushed(now) + drop_old_signs(now) + drop_old_failures(now),
+        removed + _drop_pushed(now) + drop_old_heartbeats(now) + drop_old_failures(now),
         count.failed,
         count.notes,
     )

@@ -16,7 +16,7 @@ from gpus.protocol import Lease
 from gpus.registry import processes
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.gpu_worker import WATCH_SECONDS, GpuWorker
-from jobs.execution.group_commit import MAX_BATCH, AfterCommit, Again, GroupCommitWriter, Write
+from jobs.execution.group_commit import MAX_BATCH, AfterCommit, GroupCommitWriter, LatestWrites, Write
 from jobs.execution.presence import Presence
 from jobs.execution.row_prefetch import GATHER_SECONDS
 from jobs.execution.worker_state import WorkerState
@@ -29,7 +29,7 @@ from verification.simulation.scheduler import Event, Process, Scheduler
 GRACE_SECONDS = 20.0
 KEEPER_SECONDS = 2.5
 """Less often than in life, as `BEAT_SECONDS`; renewals come as often."""
-SIGN_SECONDS = 4.0
+HEARTBEAT_SECONDS = 4.0
 """Of a worker that lives, in the database; less often than in life."""
 PRESENCE_SECONDS = 2.0
 """Between two looks at the layout in use; less often than in life."""
@@ -42,10 +42,10 @@ class FiberWriter(GroupCommitWriter):
     """The group commit with a fiber in place of its thread."""
 
     def __init__(
-        self, after_commit: AfterCommit, again: Again, scheduler: Scheduler, process: Process
+        self, after_commit: AfterCommit, latest_writes: LatestWrites, scheduler: Scheduler, process: Process
     ) -> None:
         # a lock would stop all fibers of the thread
-        super().__init__(after_commit, again, turn=nullcontext())
+        super().__init__(after_commit, latest_writes, turn=nullcontext())
         self._scheduler, self._process = scheduler, process
         self._filled = Event(scheduler)
 
@@ -129,7 +129,7 @@ class FiberWorker(GpuWorker):
         self._scheduler.spawn(self._process, self._keep)
         self._scheduler.spawn(self._process, self._watch)
         self._scheduler.spawn(self._process, self._look_ahead)
-        self._scheduler.spawn(self._process, self._give_signs)
+        self._scheduler.spawn(self._process, self._write_heartbeats)
 
     def running(self, lease: Lease, run: AttemptRun) -> Any:
         run.woken = Event(self._scheduler)  # type: ignore[assignment]
@@ -164,10 +164,10 @@ class FiberWorker(GpuWorker):
             self._step("keeper", lambda: keeper.step(clock.monotonic()))
             self._scheduler.sleep(KEEPER_SECONDS)
 
-    def _give_signs(self) -> None:
+    def _write_heartbeats(self) -> None:
         while True:
             self._scheduler.sleep(2.0 * WATCH_SECONDS)
-            self._step("sign", self.signs.write_if_due)
+            self._step("heartbeat", self.heartbeats.write_if_due)
 
     def _look_ahead(self) -> None:
         while True:

@@ -28,7 +28,7 @@ from gpus.registry.processes import Layouts
 from gpus.registry.registry import register_server
 from jobs.callbacks.message import new_secret
 from jobs.domain.errors import Refused
-from jobs.execution import worker_signs, worker_state
+from jobs.execution import worker_heartbeats, worker_state
 from jobs.execution.pushed_results import accept_push, admit_push
 from jobs.models import Tenant
 from jobs.ports import LimitCaches, Ports
@@ -48,7 +48,7 @@ from verification.simulation.gpu import GpuServer, Ran, origin
 from verification.simulation.gpu_link import GpuLink
 from verification.simulation.receivers import Receivers
 from verification.simulation.redis_link import RedisServer
-from verification.simulation.roles import SIGN_SECONDS, SweepsRole, WebRole, WorkerRole, spread
+from verification.simulation.roles import HEARTBEAT_SECONDS, SweepsRole, WebRole, WorkerRole, spread
 from verification.simulation.scheduler import START, Process, Scheduler, VirtualClock
 from verification.simulation.versions import Versions
 
@@ -408,7 +408,7 @@ class World:
         _forget_registry()
         queries.KEEP_SECONDS = 1e9  # by no clock but ours
         worker_state.SHORT_SLICES = SHORT_SLICES
-        worker_signs.SIGN_SECONDS = SIGN_SECONDS
+        worker_heartbeats.HEARTBEAT_SECONDS = HEARTBEAT_SECONDS
         callbacks.shorten()
 
     def _fleet(self) -> list[GpuServer]:

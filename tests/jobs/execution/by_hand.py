@@ -13,7 +13,7 @@ from gpus.runners.base import Abort, Accepted, Finished, RunRequest, StillRunnin
 from jobs.execution.attempt_run import AttemptRun
 from jobs.execution.follow_ups import push_tickets
 from jobs.execution.gpu_worker import GpuWorker
-from jobs.execution.group_commit import AfterCommit, Again, Write, write_batch
+from jobs.execution.group_commit import AfterCommit, LatestWrites, Write, write_batch
 from jobs.execution.worker_state import TimeSlice
 from jobs.models import Job
 from jobs.transitions import Touched
@@ -32,12 +32,12 @@ class HandWriter:
     """Commits when the test says so, or with `at_once` before the slot's thread takes its next step.
     gathered: of each write, whether others were expected with it."""
 
-    def __init__(self, after_commit: AfterCommit, again: Again) -> None:
+    def __init__(self, after_commit: AfterCommit, latest_writes: LatestWrites) -> None:
         self.at_once = True
         self.failing = False
         self.backlog = 0
         self.gathered: list[bool] = []
-        self._again = again
+        self._latest_writes = latest_writes
         self._after_commit = after_commit
         self._queue: list[Write] = []
 
@@ -63,7 +63,7 @@ class HandWriter:
         """In the writer's order: written, told, then the futures."""
         batch, self._queue = self._queue, []
         if after_failure:
-            batch[:0] = self._again()
+            batch[:0] = self._latest_writes()
         outcomes = write_batch(batch)
         self._after_commit([outcome for outcome in outcomes if not isinstance(outcome, BaseException)])
         for write, outcome in zip(batch, outcomes, strict=True):

@@ -208,7 +208,7 @@ def test_a_sign_from_far_ahead_is_none(cut: Cut) -> None:
     job = cut.world.job()
     claimed = cut.claim()
     cut.world.clock.advance(300)
-    cut.worker.signs.write_if_due()
+    cut.worker.heartbeats.write_if_due()
     cut.world.clock.advance(-300)
     cut.dies(LEASE_SECONDS + 1)
     job.refresh_from_db()

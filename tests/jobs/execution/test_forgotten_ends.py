@@ -10,7 +10,7 @@ from gpus.models import QuarantinedSlot
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution.follow_ups import push_tickets
-from jobs.execution.group_commit import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, rough_bytes
+from jobs.execution.group_commit import KEPT_BYTES, KEPT_SECONDS, LARGE_BYTES, LatestEnds, estimate_bytes
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.operations.jobs import cancel_job
 from tests.jobs.execution.by_hand import Hands, by_hand
@@ -210,6 +210,6 @@ def test_they_take_little_memory() -> None:
 
 
 def test_a_large_result_is_not_counted_to_its_end() -> None:
-    assert rough_bytes([[1.0] * 10] * 1_000_000, 1000) < 1200
-    assert rough_bytes(JsonText("1" * 2000), 1000) > 2000
-    assert rough_bytes({"text": "abc", "more": [1, None, True]}, 1000) < 150
+    assert estimate_bytes([[1.0] * 10] * 1_000_000, 1000) < 1200
+    assert estimate_bytes(JsonText("1" * 2000), 1000) > 2000
+    assert estimate_bytes({"text": "abc", "more": [1, None, True]}, 1000) < 150

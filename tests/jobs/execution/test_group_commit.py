@@ -151,13 +151,13 @@ def test_a_connection_that_breaks_at_commit_is_never_the_writes_fault(monkeypatc
 def test_an_error_without_a_code_of_postgresql_is_a_broken_connection():
     broken = OperationalError("server closed the connection unexpectedly")
     broken.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
-    assert not group_commit.is_about_the_write(broken)
+    assert not group_commit.is_caused_by_write(broken)
 
 
 def test_a_statement_that_others_of_its_journey_were_refused_with_is_no_broken_connection():
     aborted = OperationalError("pipeline aborted")
     aborted.__cause__ = psycopg.errors.PipelineAborted("pipeline aborted")
-    assert group_commit.is_about_the_write(aborted)
+    assert group_commit.is_caused_by_write(aborted)
 
 
 def test_an_outage_keeps_the_batch_and_tries_again(monkeypatch):
@@ -205,8 +205,8 @@ def test_a_listener_that_fails_does_not_stop_the_writer():
 def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
     batches, woken = [], []
     writer = GroupCommitWriter(lambda outcomes: batches.append(len(outcomes)), gather_seconds=600.0)
-    notify = writer._some.notify
-    monkeypatch.setattr(writer._some, "notify", lambda: (woken.append(1), notify()))
+    notify = writer._changed.notify
+    monkeypatch.setattr(writer._changed, "notify", lambda: (woken.append(1), notify()))
     writer.start()
     wait_for(lambda: writer._idle)
     futures = [writer.submit(lambda: create("g0"))]

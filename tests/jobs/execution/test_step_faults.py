@@ -30,7 +30,7 @@ def test_one_write_that_always_fails_does_not_stop_the_others(monkeypatch):
     from jobs.execution import group_commit
 
     monkeypatch.setattr(group_commit.transaction, "atomic", nullcontext)
-    monkeypatch.setattr(group_commit, "_is_there", lambda: True)
+    monkeypatch.setattr(group_commit, "_database_answers", lambda: True)
     monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.01,))
     writer = GroupCommitWriter(lambda outcomes: None, gather_seconds=0.05)
 

@@ -80,7 +80,9 @@ def test_a_run_that_nobody_could_reach_keeps_its_slot_too(world: World, lease: L
     world.accept(lease)
     world.release(lease, ReleaseMode.ADOPT)
     remove(world)
-    assert orphaned_runs.end(Attempt.objects.get(), "the server is gone", world.leases, world.ports)
+    assert orphaned_runs.end_unreachable(
+        Attempt.objects.get(), "the server is gone", world.leases, world.ports
+    )
     assert world.leases.slots("gpu-1") == []
     world.server()
     assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")

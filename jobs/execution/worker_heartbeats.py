@@ -1,9 +1,10 @@
-"""Signs of life of GPU workers, in the database.
+"""Heartbeats of GPU workers in the database (rows of `WorkerSign`).
 
-A lease that nobody renews says only that Redis does not hear its worker. A worker that lives and is cut off
-from Redis goes on with its runs and writes their ends: its attempts must not be taken for lost, nor its
-leases' ends for deaths. So each worker that holds leases writes into the database, every two seconds, that
-it lives and which attempts it can't renew; the `expired_leases` sweep reads it where a lease ran out.
+A lease that is not renewed proves only that Redis gets no request of its worker. A worker that is cut off
+from Redis goes on with its runs and writes their ends: its attempts must not be ended as lost, nor its
+expired leases counted as deaths. So each worker that holds leases writes every two seconds, into the
+database, that it lives and which attempts it can't renew; the `expired_leases` sweep reads that when a lease
+expires.
 """
 
 from __future__ import annotations
@@ -22,43 +23,46 @@ from foundation.database.statements import value
 from jobs.execution.worker_state import WorkerState
 from jobs.models import WorkerSign
 
-SIGN_SECONDS = 2.0
+HEARTBEAT_SECONDS = 2.0
 KEPT = timedelta(days=1)
-"""So long the row of a worker that vanished stays; one that stops takes its row along."""
+"""How long the row of a dead worker stays; a worker that stops deletes its row."""
 
-_sign_of = statements.Read(
+_last = statements.Read(
     lambda: WorkerSign.objects.filter(worker=value(WorkerSign, "worker")).values_list("at", "cut_off")
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
-    """cut_off: attempts that the worker holds and could not renew lately."""
+class Heartbeat:
+    """The last heartbeat of a worker. cut_off: ids of attempts that it holds and could not renew lately."""
 
     is_alive: bool = False
     cut_off: frozenset[str] = frozenset()
 
 
-def sign_of(worker: str, now: datetime) -> Sign:
-    """What the worker said last. A worker that died can't have said anything so lately when its lease runs
-    out: it renewed once more before."""
-    found = _sign_of.first(worker=worker)
+def last_heartbeat(worker: str, now: datetime) -> Heartbeat:
+    """Return the worker's last heartbeat; `is_alive` is False if that is too old.
+
+    When a lease of a dead worker expires, its last heartbeat is too old: it died at most `renew_seconds`
+    after the lease's last renewal.
+    """
+    found = _last.first(worker=worker)
     if found is None:
-        return Sign()
+        return Heartbeat()
     at, cut_off = found
-    # one that is ahead of us by as much has a wrong clock, and could seem to live for ever
+    # a time as far ahead comes from a wrong clock: it would make a dead worker live for ever
     if abs((now - at).total_seconds()) >= _alive_seconds():
-        return Sign()
-    return Sign(True, frozenset(cut_off))
+        return Heartbeat()
+    return Heartbeat(True, frozenset(cut_off))
 
 
-def drop_old_signs(now: datetime) -> int:
+def drop_old_heartbeats(now: datetime) -> int:
+    """Delete rows of dead workers; return their number."""
     return WorkerSign.objects.filter(at__lt=now - KEPT).delete()[0]
 
 
-class WorkerSigns:
-    """Writes one worker's sign. `write_if_due` may be called at any rate and from any thread; it never
-    waits."""
+class WorkerHeartbeats:
+    """Writes the heartbeats of one worker. Thread-safe."""
 
     def __init__(self, worker: WorkerState) -> None:
         self._worker = worker
@@ -68,7 +72,7 @@ class WorkerSigns:
         self._writing: Future[Any] | None = None
 
     def write_if_due(self) -> None:
-        """Through the group commit: a database that hangs holds up no watcher."""
+        """Queue a heartbeat if one is due. Never waits: a database that hangs must not stop the caller."""
         worker, now = self._worker, self._worker.ports.clock.monotonic()
         with self._lock:
             if worker.completion.keeper.held() or worker.uncertain_claims.by_fleet():
@@ -76,7 +80,7 @@ class WorkerSigns:
             if now - self._held_at > 2 * settings.DISPATCHER.lease_seconds:
                 return
             cut_off = self._cut_off_attempts()
-            if now - self._written_at < SIGN_SECONDS and set(cut_off) <= set(self._cut_off):
+            if now - self._written_at < HEARTBEAT_SECONDS and set(cut_off) <= set(self._cut_off):
                 return
             if self._writing is not None and not self._writing.done():
                 return
@@ -84,7 +88,7 @@ class WorkerSigns:
             self._writing = worker.completion.writer.submit(lambda: self._write(cut_off))
 
     def end(self) -> None:
-        """The worker stops and holds nothing any more."""
+        """Delete the worker's row: it stops, and holds no lease any more."""
         with self._lock:
             self._held_at = float("-inf")
             if self._written_at > float("-inf"):
@@ -93,8 +97,8 @@ class WorkerSigns:
                 )
 
     def _cut_off_attempts(self) -> list[str]:
-        """Return the attempts whose lease was not renewed lately, early enough for the database to have them
-        before the leases expire."""
+        """Return ids of attempts whose lease was not renewed lately, early enough to write them before the
+        leases expire."""
         renew = settings.DISPATCHER.renew_seconds
         held = self._worker.completion.keeper.unsure(renew + _alive_seconds() / 4)
         asked = self._worker.uncertain_claims.by_fleet().values()
@@ -108,5 +112,5 @@ class WorkerSigns:
 
 
 def _alive_seconds() -> float:
-    """A worker that renewed its lease and died is silent for longer than this when it runs out."""
+    """Return for how long a heartbeat counts; see `last_heartbeat`."""
     return float(settings.DISPATCHER.lease_seconds - settings.DISPATCHER.renew_seconds)
