@@ -212,7 +212,7 @@ class Completion:
             clock=ports.clock,
             on_lost=on_lost,
         )
-        self.writer: Writer = writer(self._after_commit, self._rewrite_latest)
+        self.writer: Writer = writer(self._after_commit, self._restore_latest)
         self._latest = LatestEnds(ports.clock.monotonic)
         self._release_retries = ReleaseRetries(ports, self.keeper, worker=name)
         self.backoff = ServerBackoff()
@@ -407,10 +407,10 @@ class Completion:
         if refused := sum(not end.ended.won for end in ends):
             counters.add_if_possible(counters.Name.RESULTS_REFUSED, refused)
 
-    def _rewrite_latest(self) -> list[Write]:
+    def _restore_latest(self) -> list[Write]:
         """Return writes that restore the latest ends if a failover of the database lost them."""
         return [
-            Write(partial(_rewrite, end, leases), Touched(end.job_id, end.attempt_id))
+            Write(partial(_restore, end, leases), Touched(end.job_id, end.attempt_id))
             for end, leases in self._latest.all()
         ]
 
@@ -444,8 +444,8 @@ def _touched(job_id: str, outcome: Any) -> tuple[JobTouched, Any]:
     return JobTouched(job_id), outcome
 
 
-def _rewrite(end: End, leases: Leases) -> EndWritten | None:
-    ended = transitions.rewrite_end(end)
+def _restore(end: End, leases: Leases) -> EndWritten | None:
+    ended = transitions.restore_end(end)
     if not ended.won:
         return None
     log.warning("forgotten_end_written", job_id=end.job_id, attempt=end.attempt_id)

@@ -27,7 +27,7 @@ from django.db import (
 
 from foundation.database.connections import one_round_trip
 from foundation.json_text import TURN, JsonText
-from jobs.transitions import Touched, unit_of_work, write_out
+from jobs.transitions import Touched, flush_changes, unit_of_work
 
 log = structlog.get_logger()
 
@@ -282,7 +282,7 @@ def write_batch(batch: Sequence[Write]) -> list[Any]:
 
 def _apply(write: Write) -> Any:
     if write.touched is None:
-        write_out()  # its queries must see the changes of the writes before it
+        flush_changes()  # its queries must see the changes of the writes before it
     return write.apply()
 
 

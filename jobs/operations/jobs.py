@@ -110,7 +110,7 @@ def open_rounds(job_ids: Sequence[str], ports: Ports, *, by: str | None = None) 
     deadline = partial(queue_deadline_of, ports=ports)
     for job_id in job_ids:
         with transaction.atomic():
-            job = transitions.open_round(job_id, ports.clock.now(), queue_deadline=deadline)
+            job = transitions.requeue_failed(job_id, ports.clock.now(), queue_deadline=deadline)
             if job is not None:
                 record(by, "retry_dead_letter", f"job:{job_id}", round=job.round)
                 opened.append(job)

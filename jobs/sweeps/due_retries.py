@@ -51,6 +51,6 @@ def _queue(row: tuple[str, object, bool], now: datetime) -> Job | Ended | None:
     """Inside a transaction."""
     job_id, cancel_requested_at, by_operator = row
     if cancel_requested_at is None:
-        return transitions.queue_again(job_id, now)
+        return transitions.queue_retry(job_id, now)
     ended = transitions.end_cancelled(job_id, now, by_operator=by_operator)
     return ended if ended.won else None

@@ -39,7 +39,7 @@ def sweep(ports: Ports) -> SweepCount:
     count = SweepCount()
     for some in in_batches(due):
         count += move_rows(
-            "due_starts", sorted(some), lambda job: transitions.queue_at_its_time(job, now), queued
+            "due_starts", sorted(some), lambda job: transitions.queue_scheduled(job, now), queued
         )
         if ports.clock.monotonic() - began > BUDGET_SECONDS:
             break

@@ -1,10 +1,10 @@
-"""The only place that moves a job or an attempt: compare-and-set, the event beside it, nothing else.
+"""The only place that changes the state of a job or an attempt: compare-and-set, and the event beside it.
 
-Every function runs inside its caller's transaction, says by its return value whether it won, and may be
-repeated (a COMMIT whose reply was lost is applied again): the second time changes nothing.
+Every function runs inside its caller's transaction, returns whether it won, and is idempotent, because a
+COMMIT whose reply was lost is repeated.
 """
 
-from jobs.transitions.unit_of_work import Touched, unit_of_work, write_out
+from jobs.transitions.unit_of_work import Touched, flush_changes, unit_of_work
 
 from .attempts import (
     End,
@@ -15,7 +15,7 @@ from .attempts import (
     note_progress,
     note_remote_id,
     quarantine_slot,
-    rewrite_end,
+    restore_end,
     start_attempt,
     take_over,
 )
@@ -28,10 +28,10 @@ from .waiting import (
     end_waiting,
     finish_cancelling,
     new_jobs,
-    open_round,
-    queue_again,
-    queue_at_its_time,
+    queue_retry,
+    queue_scheduled,
     request_cancel,
+    requeue_failed,
 )
 
 __all__ = [
@@ -47,18 +47,18 @@ __all__ = [
     "end_cancelled",
     "end_waiting",
     "finish_cancelling",
+    "flush_changes",
     "lose_stray",
     "new_jobs",
     "note_progress",
     "note_remote_id",
-    "open_round",
     "quarantine_slot",
-    "queue_again",
-    "queue_at_its_time",
+    "queue_retry",
+    "queue_scheduled",
     "request_cancel",
-    "rewrite_end",
+    "requeue_failed",
+    "restore_end",
     "start_attempt",
     "take_over",
     "unit_of_work",
-    "write_out",
 ]

@@ -1,4 +1,4 @@
-"""Moves of attempts and of the jobs they run: started, accepted, taken over, ended."""
+"""Transitions of attempts and of the jobs that they run: started, accepted, taken over, ended."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState, JobState, is_final
 from jobs.models import Attempt, Event, Job
 from jobs.transitions.unit_of_work import (
-    call_back,
+    flush_changes,
     insert_attempt,
+    insert_callback,
     lock_job,
     log_event,
     move_attempt,
     move_job,
     read_attempt,
-    write_out,
 )
 from jobs.transitions.waiting import WAITING, Ended, note_cancel
 
@@ -60,11 +60,11 @@ class StartOutcome(StrEnum):
     JOB_MOVED = "job_moved"
     """The job is not QUEUED any more (cancelled, ended, run elsewhere)."""
     SLOT_TAKEN = "slot_taken"
-    """The database knows a live attempt on this slot: Redis was wrong, the slot is not to be trusted."""
+    """The database has another live attempt on this slot: Redis was wrong, and the slot is suspect."""
 
 
 class Start(NamedTuple):
-    """A claim to be written: the job runs, under this attempt, on this slot."""
+    """The start of an attempt, to be written: the job runs, under this attempt, on this slot."""
 
     job_id: str
     attempt_id: str
@@ -75,7 +75,7 @@ class Start(NamedTuple):
 
 
 def start_attempt(start: Start) -> StartOutcome:
-    """QUEUED → RUNNING with a new attempt."""
+    """Move a job QUEUED → RUNNING, with a new attempt. STARTED also if this start was written before."""
     job = lock_job(start.job_id)
     if job is None:
         return StartOutcome.JOB_MOVED
@@ -85,16 +85,16 @@ def start_attempt(start: Start) -> StartOutcome:
     return _write(start, job, AttemptState.SENT)
 
 
-def rewrite_start(start: Start) -> bool:
-    """Writes a start that was committed before and is not there: a promoted standby lacked it. False: its job
-    is over, or went on without it.
+def restore_start(start: Start) -> bool:
+    """Write a start that was committed before and that a promoted standby lacks.
 
-    The standby may lack what came before it, too: that the job's time had come, and that the runs before it,
-    of its job and on its slot, were over. The row of that on the slot still stands there as live, so this one
-    is written as over; the caller writes its end in the same transaction.
+    The standby may lack earlier commits, too: that the job was queued, and that earlier attempts, of its job
+    and on its slot, have ended. If the slot's row still is live, this attempt is written as LOST; the caller
+    writes its end in the same transaction. Returns False if the job has ended, or went on without this
+    attempt.
     """
     job = lock_job(start.job_id)
-    if job is None or not is_to_begin(start, job):
+    if job is None or not _row_predates(start, job):
         return False
     if job.state == JobState.RUNNING:
         _end_run_before(start, job)
@@ -106,14 +106,14 @@ def rewrite_start(start: Start) -> bool:
     return True
 
 
-def is_to_begin(start: Start, job: Job) -> bool:
-    """Whether the job's row is from before this start: it waits, or runs what was over by then."""
+def _row_predates(start: Start, job: Job) -> bool:
+    """Return True if the job's row is from before this start: the job waits, or runs an earlier attempt."""
     before = read_attempt(job.live_attempt) if job.live_attempt else None
     return job.state in WAITING if before is None else before.started_at < start.at
 
 
 def _end_run_before(start: Start, job: Job) -> None:
-    """How it ended, its own worker knows; that it did is enough here."""
+    """End the job's earlier attempt as LOST; the worker of that attempt may restore its real end."""
     before = read_attempt(job.live_attempt or "")
     assert before is not None
     before.finished_at = start.at
@@ -123,7 +123,7 @@ def _end_run_before(start: Start, job: Job) -> None:
 
 
 def _write(start: Start, job: Job, state: AttemptState) -> StartOutcome:
-    """Of a QUEUED job."""
+    """Insert the attempt of a QUEUED job, in this state, and move the job to RUNNING."""
     server, slot = split_slot(start.slot)
     number = job.attempts_made + 1
     attempt = new_row(
@@ -140,7 +140,7 @@ def _write(start: Start, job: Job, state: AttemptState) -> StartOutcome:
         started_at=start.at,
     )
     if not insert_attempt(attempt):
-        # written before and over by now, its reply lost; or the slot is another's
+        # written before, with its reply lost; or another live attempt has the slot
         return StartOutcome.STARTED if _has_begun(start) else StartOutcome.SLOT_TAKEN
     job.live_attempt = start.attempt_id
     job.attempts_made = number
@@ -158,20 +158,22 @@ def _write(start: Start, job: Job, state: AttemptState) -> StartOutcome:
 
 
 def _has_begun(start: Start) -> bool:
-    """Whether the attempt's start is written."""
+    """Return True if the attempt's start is written."""
     return read_attempt(start.attempt_id) is not None
 
 
 class End(NamedTuple):
-    """An attempt's end to be written. The job's next state is decided inside the transaction, because a
+    """The end of an attempt, to be written. The job's next state is decided inside the transaction, because a
     cancel may have come meanwhile.
 
-    run_limit_seconds: after it nothing can still run on a suspect slot (from the end on). usage: what the
-    server counted (tokens).
-    gpu_seconds: the time the slot was held by the run. evidence: what proved the slot free. refused_url:
-    where nothing listened of its server then.
-    start: its start, if the worker saw that committed: a database that failed over may have forgotten it.
-    cancelled_by_operator: of an end that is written again, whose cancel came before it; None: nobody's.
+    epoch: of the lease; must be the row's.
+    gpu_seconds: charged to the tenant.
+    run_limit_seconds: so long after the end, a suspect slot is free at the latest.
+    evidence: proof that the slot is free; empty if there is none.
+    usage: the server's counts (tokens). refused_url: the server's URL that refused connections then.
+    start: the attempt's start, if its commit was confirmed: a database that failed over may have lost it.
+    cancelled_by_operator: of a restored end whose job was cancelled before: True if by an operator; None: no
+    cancel.
     """
 
     job_id: str
@@ -192,13 +194,14 @@ class End(NamedTuple):
 
 
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:
-    """SENT → WAITING: from here on the run outlives its worker."""
+    """Move an attempt SENT → WAITING: from here on its run survives its worker. Returns False if the attempt
+    has another epoch or state."""
     job = lock_job(job_id)
     attempt = read_attempt(attempt_id)
     if job is None or attempt is None or attempt.epoch != epoch:
         return False
     if attempt.state != AttemptState.SENT:
-        # True: written before, and the reply was lost
+        # True: written before, with its reply lost
         return attempt.state == AttemptState.WAITING and attempt.remote_id == remote_id
     attempt.remote_id = remote_id
     move_attempt(attempt, AttemptState.WAITING, "remote_id")
@@ -207,14 +210,16 @@ def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at:
 
 
 def note_progress(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime) -> bool:
-    """Log the run's progress or partial output, while the run is the job's. at: when it came; by this and its
-    data the event is recognised where a COMMIT's reply was lost."""
+    """Log an event of progress or partial output, while the attempt is its job's live one.
+
+    kind: of the event. at: when it arrived; time and data identify the event if a COMMIT's reply was lost.
+    """
     job = lock_job(ref.job_id)
     attempt = read_attempt(ref.attempt_id)
     if job is None or attempt is None or attempt.epoch != ref.epoch or job.live_attempt != ref.attempt_id:
         return False
     progress = {"attempt": job.attempts_made, **data}
-    write_out()
+    flush_changes()
     recent = Event.objects.filter(job_id=job.id, seq__gt=job.event_seq - _LAST_EVENTS, type=kind, at=at)
     if progress not in recent.values_list("data", flat=True):
         log_event(job, kind, at, progress)
@@ -222,7 +227,11 @@ def note_progress(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetim
 
 
 def take_over(job_id: str, attempt_id: str, epoch: int, worker: str, at: datetime) -> bool:
-    """Raises the epoch of a WAITING attempt by one; the old holder's result no longer counts."""
+    """Raise the epoch of a WAITING attempt by one, so that its former worker's result does not count any
+    more.
+
+    epoch: the row's before. worker: the new one. Returns False if the attempt has another epoch or state.
+    """
     job = lock_job(job_id)
     attempt = Attempt.objects.filter(id=attempt_id, epoch=epoch, state=AttemptState.WAITING).first()
     if job is None or attempt is None:
@@ -235,10 +244,11 @@ def take_over(job_id: str, attempt_id: str, epoch: int, worker: str, at: datetim
 
 
 def end_attempt(end: End) -> Ended:
-    """Ends a live attempt of this epoch and moves its job; a zombie's end changes nothing."""
-    job, attempt = _begun(end)
+    """End a live attempt and move its job. An end of another epoch (of a worker whose run was adopted)
+    changes nothing."""
+    job, attempt = _read_or_restore(end)
     if attempt is None and (end.ending.suspect or _is_taken(end.slot)):
-        # its start was refused: its run, or that of the slot's other attempt, may still be busy
+        # the start was refused: this run, or that of the slot's other attempt, may still be busy
         _quarantine(end, model=job.model if job else "")
         return Ended(won=False, job=job, quarantined=True)
     if job is None or attempt is None or attempt.epoch != end.epoch or job.live_attempt != end.attempt_id:
@@ -291,14 +301,14 @@ def end_attempt(end: End) -> Ended:
         won=True,
         job=job,
         decision=decision,
-        callback_id=call_back(job, end.at),
+        callback_id=insert_callback(job, end.at),
         quarantined=end.ending.suspect,
     )
 
 
 def lose_stray(job_id: str, attempt_id: str, at: datetime, *, why: str) -> bool:
-    """Ends a live attempt that its job does not run; the job stays as it is. False: the job runs it, or it is
-    over."""
+    """End a live attempt that is not its job's, as LOST; the job stays as it is. Returns False if it is the
+    job's live attempt, or has ended."""
     job, attempt = lock_job(job_id), read_attempt(attempt_id)
     if job is None or attempt is None or job.live_attempt == attempt_id:
         return False
@@ -306,38 +316,44 @@ def lose_stray(job_id: str, attempt_id: str, at: datetime, *, why: str) -> bool:
         return False
     attempt.finished_at, attempt.error_code, attempt.error_message = at, LeaseLost.code, why
     move_attempt(attempt, AttemptState.LOST, "finished_at", "error_code", "error_message")
-    write_out()
+    flush_changes()
     return True
 
 
-def _begun(end: End) -> tuple[Job | None, Attempt | None]:
-    """Its job, locked, and the attempt, whose start is written again where it was forgotten."""
+def _read_or_restore(end: End) -> tuple[Job | None, Attempt | None]:
+    """Return the job, locked, and the attempt; restore its start if a failover of the database lost it."""
     job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
-    if attempt is None and end.start is not None and rewrite_start(end.start):
+    if attempt is None and end.start is not None and restore_start(end.start):
         job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
         if attempt is not None:
-            attempt.state = AttemptState.SENT.value  # no move: it may be written as over, see `rewrite_start`
+            attempt.state = AttemptState.SENT.value  # no transition: `restore_start` may have written LOST
     return job, attempt
 
 
-def rewrite_end(end: End) -> Ended:
-    """Writes an end that was committed before; changes nothing where it is there, or its job went on without
-    it. A refusal whose start is missing too is not missed: it cost nothing, or was counted and removed."""
+def restore_end(end: End) -> Ended:
+    """Write an end that was committed before and that a promoted standby may lack.
+
+    Changes nothing if the row has it, or if the job went on without this attempt; nor for a refusal
+    (`GpuBusy`) whose start is missing, too: it cost nothing, or was counted and removed.
+    """
     job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
     is_live = attempt is not None and attempt.state in LIVE_ATTEMPT_STATES
-    is_missing = attempt is None and job is not None and end.start is not None and is_to_begin(end.start, job)
+    is_missing = (
+        attempt is None and job is not None and end.start is not None and _row_predates(end.start, job)
+    )
     if is_live or (is_missing and not isinstance(end.ending.error, GpuBusy)):
         return end_attempt(end)
     return Ended(won=False, job=job)
 
 
 def _detail(error: GpuError) -> str:
-    """With its traceback, where it has one: only the attempt keeps it, jobs are grouped by their message."""
+    """Return the message with the traceback. Only the attempt stores that: jobs are grouped by their
+    message."""
     return (f"{error.message}\n\n{error.detail}" if error.detail else error.message)[:4000]
 
 
 def _own_proof(ending: Ending) -> str:
-    """What the end itself proves of a run that the cancel did not reach."""
+    """Return the evidence that the end itself gives for a run whose cancel was not confirmed."""
     error = ending.error
     if ending.unreachable:
         return f"nobody can reach its run: {ending.unreachable}"
@@ -350,7 +366,7 @@ def _own_proof(ending: Ending) -> str:
 
 def _is_taken(slot: str) -> bool:
     server, index = split_slot(slot)
-    write_out()
+    flush_changes()
     return Attempt.objects.filter(server=server, slot=index, state__in=Attempt.LIVE).exists()
 
 
@@ -370,7 +386,7 @@ def _quarantine(end: End, *, model: str) -> None:
 def _history(job: Job, attempt: Attempt, at: datetime) -> AttemptHistory:
     faults = 0
     if attempt.error_code or job.attempts_made > 1:
-        write_out()
+        flush_changes()
         faults = _faults.first(job_id=job.id, round=job.round, server=attempt.server)["faults"]
     return AttemptHistory(
         tries=job.tries,
@@ -397,8 +413,11 @@ def quarantine_slot(
     run_limit_seconds: float,
     refused_url: str = "",
 ) -> None:
-    """Writes the row that keeps a slot out of use until this attempt is proven gone; once per attempt.
-    refused_url: where nothing listened of its server then."""
+    """Write a slot's quarantine: it is not used until this attempt is proven over. Once per attempt.
+
+    at: the attempt's end. run_limit_seconds: so long after `at`, the run is over at the latest.
+    refused_url: the server's URL that refused connections then; empty: none.
+    """
     server, index = split_slot(slot)
     if not Server.objects.filter(name=server).exists():
         return

@@ -1,10 +1,11 @@
-"""The unit of work of a transaction that writes many attempts: rows are read together, moved in memory, and
+"""Unit of work: the rows of a transaction that writes many attempts are read together, changed in memory, and
 written together.
 
 A transaction has as many statements as there are kinds of rows, however many attempts it writes. Its result
-is that of its writes one after the other; where that is impossible (the unique index on live slots refuses a
-row, or a slot's next attempt begins before the last one has ended) it fails, and the caller writes one by
-one."""
+is the same as that of its writes one after the other. Where that is impossible (the unique index on live
+slots refuses a row, or a slot's next attempt begins before the last one has ended) it fails, and the caller
+writes one by one.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +48,21 @@ _attempts_among = statements.ReadAmong(
 
 
 class NotBatchable(Exception):
-    """Written together, these writes would have another result than one after the other."""
+    """These writes must be applied one after the other, each in its own transaction."""
 
 
 class Touched(NamedTuple):
-    """What a write is about: its job, and the attempt whose row it reads."""
+    """The rows that a write reads and changes."""
 
     job_id: str
     attempt_id: str
 
 
 class UnitOfWork:
-    """The rows of this transaction as they are now (None: not there), and their changes that are not written
-    yet."""
+    """The rows of one transaction with their pending changes.
+
+    jobs, attempts: by id, as changed so far; None: no such row. The jobs are locked.
+    """
 
     def __init__(self, touched: Sequence[Touched]) -> None:
         job_ids = sorted({one.job_id for one in touched})
@@ -80,8 +83,8 @@ class UnitOfWork:
         new[str(row.pk or len(new))] = row
 
     def read_attempt(self, attempt_id: str) -> Attempt | None:
-        """One that begins in this transaction is written first: it stood on its slot, however soon it ends,
-        and the index must have its say."""
+        """Return the attempt's row. One that begins in this transaction is written first, so that the unique
+        index on live slots checks it however soon it ends."""
         if attempt_id in self._new[Attempt]:
             self._write_attempts()
         if attempt_id not in self.attempts:
@@ -89,6 +92,7 @@ class UnitOfWork:
         return self.attempts[attempt_id]
 
     def change(self, row: Job | Attempt, fields: Sequence[str]) -> None:
+        """Write these fields of the row with the next `write`."""
         if isinstance(row, Attempt):
             self._occupy_slot(row)
         changed = self._changed[type(row)]
@@ -98,14 +102,15 @@ class UnitOfWork:
             changed[row.id] = row, set(fields)
 
     def write(self) -> None:
+        """Write all pending changes, in few statements."""
         self._write_attempts()
         self._update(Job)
         self._insert(Event)
         self._insert(Callback)
 
     def _occupy_slot(self, attempt: Attempt) -> None:
-        """One after the other, the second of two live attempts on a slot would be refused, also where the
-        first ends later in this transaction."""
+        """Raise NotBatchable for a second live attempt on a slot: the unique index would refuse it if the
+        writes were applied one after the other."""
         slot = attempt.server, attempt.slot
         if self._on_slot.get(slot, attempt.id) != attempt.id:
             raise NotBatchable(f"{attempt.server}/{attempt.slot}")
@@ -115,7 +120,7 @@ class UnitOfWork:
             self._on_slot.pop(slot, None)
 
     def _write_attempts(self) -> None:
-        """What ended leaves its slot before others stand there."""
+        """Write ends before starts, because of the unique index on live slots."""
         self._update(Attempt)
         self._insert(Attempt)
 
@@ -137,9 +142,11 @@ _now: ContextVar[UnitOfWork | None] = ContextVar("rows_of_this_transaction", def
 
 @contextmanager
 def unit_of_work(touched: Sequence[Touched]) -> Iterator[None]:
-    """Inside a transaction, which ends with this block or is rolled back: locks the jobs of all these writes,
-    in order of their ids (so that two workers never wait for each other in a circle), and reads their
-    attempts. What is moved is written at its end, or when `write_out` asks for it."""
+    """Collect the changes of a transaction, which ends with this block or is rolled back.
+
+    Locks the jobs of all these writes in the order of their ids (against deadlocks of two workers), and reads
+    their attempts. Changes are written at the end of the block, or by `flush_changes`.
+    """
     if not touched:
         yield
         return
@@ -152,15 +159,16 @@ def unit_of_work(touched: Sequence[Touched]) -> Iterator[None]:
     rows.write()
 
 
-def write_out() -> None:
-    """Write pending changes; required before any query other than by primary key."""
+def flush_changes() -> None:
+    """Write the transaction's pending changes; required before any query other than by primary key."""
     rows = _now.get()
     if rows is not None:
         rows.write()
 
 
 def lock_job(job_id: str) -> Job | None:
-    """The row for the rest of the transaction (SQLite's transactions are exclusive by themselves)."""
+    """Lock and return the job's row, for the rest of the transaction (SQLite's are exclusive by
+    themselves)."""
     rows = _now.get()
     if rows is not None and job_id in rows.jobs:
         return rows.jobs[job_id]
@@ -171,7 +179,7 @@ def lock_job(job_id: str) -> Job | None:
 
 
 def read_attempt(attempt_id: str) -> Attempt | None:
-    """Its job must be locked."""
+    """Return the attempt's row; its job must be locked."""
     rows = _now.get()
     if rows is not None:
         return rows.read_attempt(attempt_id)
@@ -180,8 +188,8 @@ def read_attempt(attempt_id: str) -> Attempt | None:
 
 
 def insert_attempt(attempt: Attempt) -> bool:
-    """False: it is there, or the unique index on live slots, which stands behind the lease, knows another
-    one."""
+    """Insert an attempt. Return False if it exists, or if the unique index on live slots, the safety net
+    behind the lease, has another one on its slot."""
     rows = _now.get()
     if rows is None:
         return statements.insert(attempt, ignore_conflicts=True)
@@ -192,6 +200,7 @@ def insert_attempt(attempt: Attempt) -> bool:
 
 
 def insert(row: Event | Callback) -> None:
+    """Insert an event or a callback."""
     rows = _now.get()
     if rows is None:
         statements.insert(row)
@@ -200,7 +209,7 @@ def insert(row: Event | Callback) -> None:
 
 
 def change(row: Job | Attempt, *fields: str) -> None:
-    """Writes these fields of a row that was read; the job must be locked."""
+    """Write these fields of a row that was read; its job must be locked."""
     rows = _now.get()
     if rows is None:
         statements.update(row, fields)
@@ -209,6 +218,10 @@ def change(row: Job | Attempt, *fields: str) -> None:
 
 
 def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fields: str) -> None:
+    """Write the new state, with these fields, which the caller has set, and the event of the move.
+
+    data: of the event. Raises IllegalMove.
+    """
     move = move_between(job.state, target)
     state = job.state = target.value
     if is_final(target):
@@ -228,12 +241,14 @@ def move_attempt(attempt: Attempt, target: AttemptState, *fields: str) -> None:
 
 
 def log_event(job: Job, kind: str, at: datetime, data: dict[str, Any], *fields: str) -> None:
+    """Insert the job's next event, and write these fields of the job."""
     job.event_seq += 1
     change(job, *fields, "event_seq")
     insert(new_row(Event, job_id=job.id, seq=job.event_seq, type=kind, at=at, data=data))
 
 
-def call_back(job: Job, at: datetime) -> str | None:
+def insert_callback(job: Job, at: datetime) -> str | None:
+    """Insert the callback of a job in a final state, and return its id; None if no callback was requested."""
     if not is_final(job.state):
         return None
     callback = callback_for(job, now=at)

@@ -1,4 +1,5 @@
-"""Moves of jobs that hold no slot: made, queued again, ended while waiting, retried by an operator."""
+"""Transitions of jobs that hold no slot: submitted, queued again, ended while waiting, retried by an
+operator."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from jobs.domain.errors import CANCELLED, CANCELLED_BY_OPERATOR
 from jobs.domain.retry import Decision, cancel_message
 from jobs.domain.states import JobState
 from jobs.models import DEAD_LETTER, Attempt, Event, Job, JobTag
-from jobs.transitions.unit_of_work import call_back, lock_job, log_event, move_job
+from jobs.transitions.unit_of_work import insert_callback, lock_job, log_event, move_job
 
 QueueDeadline = Callable[[Job, datetime], datetime | None]
 WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
@@ -20,8 +21,11 @@ WAITING = (JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED)
 
 @dataclass(slots=True)
 class Ended:
-    """won: this call wrote the end, of an attempt or of a job without one. job: its row as committed (without
-    payload); callback_id: the outbox row to deliver now. quarantined: its slot must not be given out."""
+    """The outcome of an end, of an attempt or of a job without one.
+
+    won: this call wrote it. job: its row as written, without payload. decision: the job's next step.
+    callback_id: the outbox row to deliver now. quarantined: the attempt's slot is in quarantine.
+    """
 
     won: bool
     job: Job | None = None
@@ -31,8 +35,8 @@ class Ended:
 
 
 def new_jobs(jobs: Sequence[Job], now: datetime) -> list[statements.Statement]:
-    """What inserts QUEUED and SCHEDULED jobs, their tags and their first event, which is named after the
-    state; to be executed in this order."""
+    """Return the statements that insert QUEUED and SCHEDULED jobs, their tags and their first events, to be
+    executed in this order. The event is named after the state."""
     for job in jobs:
         job.event_seq = 1
     tags = [new_row(JobTag, job_id=job.id, tag=tag) for job in jobs for tag in dict.fromkeys(job.tags)]
@@ -54,8 +58,8 @@ def _later(job: Job) -> dict[str, str]:
     return {"run_at": job.run_at.isoformat()} if job.state == JobState.SCHEDULED and job.run_at else {}
 
 
-def queue_at_its_time(job_id: str, at: datetime) -> Job | None:
-    """SCHEDULED → QUEUED."""
+def queue_scheduled(job_id: str, at: datetime) -> Job | None:
+    """Move a job SCHEDULED → QUEUED, at its `run_at`. Returns None if it is not SCHEDULED."""
     job = lock_job(job_id)
     if job is None or job.state != JobState.SCHEDULED:
         return None
@@ -63,8 +67,9 @@ def queue_at_its_time(job_id: str, at: datetime) -> Job | None:
     return job
 
 
-def queue_again(job_id: str, at: datetime) -> Job | None:
-    """RETRYING → QUEUED when its pause is over."""
+def queue_retry(job_id: str, at: datetime) -> Job | None:
+    """Move a job RETRYING → QUEUED, when its pause is over. Returns None if it is not RETRYING, or its cancel
+    was requested."""
     job = lock_job(job_id)
     if job is None or job.state != JobState.RETRYING or job.cancel_requested_at is not None:
         return None
@@ -74,8 +79,11 @@ def queue_again(job_id: str, at: datetime) -> Job | None:
 
 
 def change_place(seen: Job, priority: int, place_us: int, at: datetime) -> Job | None:
-    """A waiting job gets another priority and place, if its row still is as it was seen. Its ticket must be
-    out of the line already."""
+    """Give a waiting job another priority and place, if its row still is as it was read; its ticket must have
+    been removed from the index before.
+
+    seen: the row as read. place_us: microseconds since the epoch. Returns None if the row has changed.
+    """
     job = lock_job(seen.id)
     if job is None or job.state not in WAITING or job.cancel_requested_at is not None:
         return None
@@ -88,17 +96,18 @@ def change_place(seen: Job, priority: int, place_us: int, at: datetime) -> Job |
 
 
 def end_waiting(job_id: str, state: JobState, at: datetime, *, code: str, message: str) -> Ended:
-    """A job that holds no slot ends: CANCELLED or FAILED. Its ticket must be out of the line already."""
+    """End a job that holds no slot, CANCELLED or FAILED; its ticket must have been removed from the index
+    before."""
     job = lock_job(job_id)
     if job is None or job.state not in WAITING:
         return Ended(won=False, job=job)
     job.error_code, job.error_message, job.due_at = code, message, None
     move_job(job, state, at, {}, "error_code", "error_message", "due_at")
-    return Ended(won=True, job=job, callback_id=call_back(job, at))
+    return Ended(won=True, job=job, callback_id=insert_callback(job, at))
 
 
 def finish_cancelling(job_id: str, at: datetime, *, evidence: str) -> Ended:
-    """CANCELLING → CANCELLED: what its last attempt left behind on the GPU is proven gone."""
+    """Move a job CANCELLING → CANCELLED, once its last attempt is proven over. evidence: the proof."""
     job = lock_job(job_id)
     if job is None or job.state != JobState.CANCELLING:
         return Ended(won=False, job=job)
@@ -107,11 +116,11 @@ def finish_cancelling(job_id: str, at: datetime, *, evidence: str) -> Ended:
     job.error_code = CANCELLED_BY_OPERATOR if by_operator else CANCELLED
     job.error_message = cancel_message(by_operator=by_operator)
     move_job(job, JobState.CANCELLED, at, {"evidence": evidence}, "error_code", "error_message")
-    return Ended(won=True, job=job, callback_id=call_back(job, at))
+    return Ended(won=True, job=job, callback_id=insert_callback(job, at))
 
 
 def end_cancelled(job_id: str, at: datetime, *, by_operator: bool) -> Ended:
-    """A job that holds no slot ends CANCELLED. Its ticket must be out of the line already."""
+    """End a job that holds no slot as CANCELLED; its ticket must have been removed from the index before."""
     return end_waiting(
         job_id,
         JobState.CANCELLED,
@@ -122,8 +131,10 @@ def end_cancelled(job_id: str, at: datetime, *, by_operator: bool) -> Ended:
 
 
 def request_cancel(job_id: str, at: datetime, *, by_operator: bool = False) -> bool:
-    """Marks a job that runs, or whose start is being committed (QUEUED); its worker does the rest. The first
-    request says whose cancel it is."""
+    """Note a cancel of a job that runs, or whose start is being committed (QUEUED); its worker ends it.
+
+    by_operator: only the first request's value counts. Returns False for a job in another state.
+    """
     job = lock_job(job_id)
     if job is None or job.state not in (JobState.RUNNING, JobState.QUEUED, JobState.CANCELLING):
         return False
@@ -132,15 +143,20 @@ def request_cancel(job_id: str, at: datetime, *, by_operator: bool = False) -> b
 
 
 def note_cancel(job: Job, at: datetime, *, by_operator: bool) -> None:
+    """Note the cancel in a locked job's row, with its event; does nothing if one is noted already."""
     if job.cancel_requested_at is None:
         job.cancel_requested_at = at
         job.cancelled_by_operator = by_operator
         log_event(job, "cancel_requested", at, {}, "cancel_requested_at", "cancelled_by_operator")
 
 
-def open_round(job_id: str, at: datetime, *, queue_deadline: QueueDeadline | None = None) -> Job | None:
-    """FAILED → QUEUED by an operator: a new round with its own budget and its own place in line.
-    queue_deadline: of a job that begins to wait at a time; None: it may wait for ever."""
+def requeue_failed(job_id: str, at: datetime, *, queue_deadline: QueueDeadline | None = None) -> Job | None:
+    """Move a dead letter FAILED → QUEUED, by an operator: a new round, with fresh counters and a place at the
+    end.
+
+    queue_deadline: returns the time until which the job may wait; None: no limit.
+    Returns None if the job is no dead letter.
+    """
     job = lock_job(job_id)
     if job is None or job.state != JobState.FAILED or job.dismissed_at is not None:
         return None
@@ -177,7 +193,7 @@ def open_round(job_id: str, at: datetime, *, queue_deadline: QueueDeadline | Non
 
 
 def dismiss(job_ids: Sequence[str], at: datetime) -> int:
-    """An operator deletes dead letters: the rows stay countable until retention takes them. Returns how many
-    of these were dead letters still."""
+    """Dismiss dead letters; the rows are counted until retention deletes them. Returns how many of these were
+    dead letters still."""
     letters = Job.objects.filter(DEAD_LETTER, id__in=job_ids)
     return letters.update(dismissed_at=at)

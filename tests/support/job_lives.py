@@ -61,10 +61,10 @@ class Lives:
             at += timedelta(seconds=self.random.uniform(0, 90))
             with transaction.atomic():
                 if job.state == JobState.FAILED:
-                    assert transitions.open_round(job.id, at)
+                    assert transitions.requeue_failed(job.id, at)
                     accepted, begun = at, None
                 elif job.state == JobState.RETRYING:
-                    assert transitions.queue_again(job.id, at)
+                    assert transitions.queue_retry(job.id, at)
 
     def _run(self, job: Job, at: datetime, accepted: datetime, begun: datetime) -> datetime:
         attempt = make_running(job, at=at)

@@ -29,7 +29,7 @@ def test_it_tells_the_whole_way(world: World, terminal: Terminal) -> None:
     attempt = make_running(job, at=world.clock.now())
     world.clock.advance(5)
     ended(world, job, attempt, Ending(error=ServerFailed("boom \x1b[31m")))
-    transitions.queue_again(job.id, world.clock.now())
+    transitions.queue_retry(job.id, world.clock.now())
     attempt = make_running(job, at=world.clock.now())
     world.clock.advance(30)
     ended(world, job, attempt, Ending())
@@ -54,7 +54,7 @@ def test_a_job_that_waits_again_ran_only_while_it_ran(world: World, terminal: Te
     attempt = make_running(job, at=world.clock.now())
     world.clock.advance(5)
     ended(world, job, attempt, Ending(error=ServerFailed("boom")))
-    transitions.queue_again(job.id, world.clock.now())
+    transitions.queue_retry(job.id, world.clock.now())
     world.clock.advance(30)
     assert "waited 30 s, ran 5.0 s, 1 try used" in terminal("job", job.id).said
 
@@ -65,7 +65,7 @@ def test_a_retried_dead_letter_tells_of_its_new_round(world: World, terminal: Te
     world.clock.advance(5)
     ended(world, job, attempt, Ending(error=BadInput("no")))
     world.clock.advance(3600)
-    assert transitions.open_round(job.id, world.clock.now()) is not None
+    assert transitions.requeue_failed(job.id, world.clock.now()) is not None
     world.clock.advance(2)
     make_running(job, at=world.clock.now())
     world.clock.advance(7)

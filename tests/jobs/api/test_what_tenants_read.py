@@ -141,7 +141,7 @@ def test_no_kind_of_failure_and_no_callback_tells_one(acme: Account, zimg: Model
         if job.state in ("failed", "cancelled"):
             break
         with transaction.atomic():
-            transitions.queue_again(job.id, timezone.now())
+            transitions.queue_retry(job.id, timezone.now())
         end(job, ERRORS_BY_CODE[code](SAID, detail=TRACE), DEADLY)
     shown = acme.client.get(f"/api/v1/queue/jobs/{job.id}")
     assert shown.json()["attempts"]

@@ -11,7 +11,7 @@ from gpus.health.health import health_url, health_urls, probe
 from gpus.models import ModelConfig, Server
 from gpus.registry.queries import rows_changed
 from jobs.domain.states import AttemptState, JobState
-from jobs.execution.orphaned_runs import obstacle
+from jobs.execution.orphaned_runs import why_unreachable
 from jobs.models import Attempt
 from tests.jobs.execution.by_hand import by_hand
 from tests.jobs.execution.prefetch_by_hand import run_first, tries, with_followers
@@ -67,7 +67,7 @@ def test_a_run_that_is_left_is_taken_up_once_the_runner_is_back(shop, cog):
     shop.worker().work("m")
     attempt = Attempt.objects.get(job=job)
     assert (attempt.state, attempt.epoch) == (AttemptState.WAITING, 1), "nobody ended it"
-    assert obstacle(attempt.server, "m") == "no runner 'gone' is installed"
+    assert why_unreachable(attempt.server, "m") == "no runner 'gone' is installed"
 
 
 @pytest.mark.django_db

@@ -84,7 +84,7 @@ def between_tries(scene: Scene) -> Job:
     Job.objects.filter(id=job.id).update(state="retrying", live_attempt=None, due_at=scene.clock.now())
     scene.clock.move(scene.chance.uniform(11, 1000))
     with transaction.atomic():
-        assert transitions.queue_again(job.id, scene.clock.now())
+        assert transitions.queue_retry(job.id, scene.clock.now())
     scene.leases.push(scene.pool.name, [job.ticket])
     return job
 

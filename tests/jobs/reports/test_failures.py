@@ -41,7 +41,7 @@ def test_a_failed_job_has_its_fingerprint_until_it_is_retried():
     job = make_failed("Waited 600 s")
     assert Job.objects.get(id=job.id).error_fingerprint == fingerprint_of("timeout", "Waited 600 s")
     with transaction.atomic():
-        transitions.open_round(job.id, START)
+        transitions.requeue_failed(job.id, START)
     assert Job.objects.get(id=job.id).error_fingerprint == ""
 
 

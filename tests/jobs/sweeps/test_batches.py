@@ -46,7 +46,7 @@ class Case:
 
 
 CASES = [
-    pytest.param(Case(due_retries.sweep, due_retry, "queue_again", JobState.QUEUED), id="due_retries"),
+    pytest.param(Case(due_retries.sweep, due_retry, "queue_retry", JobState.QUEUED), id="due_retries"),
     pytest.param(
         Case(due_retries.sweep, retry_to_cancel, "end_cancelled", JobState.CANCELLED), id="cancelled"
     ),
@@ -117,7 +117,7 @@ def test_a_database_that_is_busy_is_not_asked_for_each_of_them(
         asked.append(job_id)
         raise OperationalError("database is locked")
 
-    monkeypatch.setattr(transitions, "queue_again", busy)
+    monkeypatch.setattr(transitions, "queue_retry", busy)
     assert due_retries.sweep(world.ports) == SweepCount(3, 0, 3)
     assert len(asked) == 1
     assert not world.announced

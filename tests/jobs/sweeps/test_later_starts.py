@@ -141,27 +141,27 @@ def test_many_of_one_moment_do_not_keep_the_tick(world: World, monkeypatch: pyte
     monkeypatch.setattr(base, "BATCH", 2)
     for _ in range(10):
         later(world, 0.0)
-    real = transitions.queue_at_its_time
+    real = transitions.queue_scheduled
 
     def slowly(job_id: str, now: datetime) -> Job | None:
         world.clock.advance(0.2)
         return real(job_id, now)
 
-    monkeypatch.setattr(transitions, "queue_at_its_time", slowly)
+    monkeypatch.setattr(transitions, "queue_scheduled", slowly)
     assert [due_starts.sweep(world.ports).repaired for _ in range(3)] == [4, 4, 2]
 
 
 def test_one_that_cannot_be_moved_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
     first, bad, last = (later(world, 0.0).id for _ in range(3))
-    real = transitions.queue_at_its_time
+    real = transitions.queue_scheduled
 
     def move(job_id: str, now: datetime) -> Job | None:
         if job_id == bad:
             raise ValueError("bad")
         return real(job_id, now)
 
-    monkeypatch.setattr(transitions, "queue_at_its_time", move)
+    monkeypatch.setattr(transitions, "queue_scheduled", move)
     assert due_starts.sweep(world.ports) == SweepCount(3, 2, 1)
     assert sorted(world.announced) == sorted([first, last])
     assert sum(world.leases.depth("m").waiting.values()) == 2
@@ -179,6 +179,6 @@ def test_a_database_that_is_busy_is_not_asked_for_each_of_them(
         asked.append(job_id)
         raise OperationalError("database is locked")
 
-    monkeypatch.setattr(transitions, "queue_at_its_time", busy)
+    monkeypatch.setattr(transitions, "queue_scheduled", busy)
     assert due_starts.sweep(world.ports) == SweepCount(3, 0, 3)
     assert len(asked) == 1

@@ -167,7 +167,7 @@ def test_three_equal_failures_end_a_job_and_are_seen_while_it_waits(world: World
         if number < 3:
             assert job.state == JobState.RETRYING
             world.clock.advance(40)
-            requeued = transitions.queue_again(job.id, world.clock.now())
+            requeued = transitions.queue_retry(job.id, world.clock.now())
             assert requeued is not None
             world.leases.push("m", [requeued.ticket])
     assert (job.state, job.tries) == (JobState.FAILED, 3)

@@ -144,7 +144,7 @@ def test_a_dead_letter_that_is_retried_meanwhile_stays(
     ports: Ports, clock: VirtualClock, tenant: Tenant
 ) -> None:
     job = ended(tenant, clock.now() - timedelta(days=100), JobState.FAILED)
-    transitions.open_round(job.id, clock.now())
+    transitions.requeue_failed(job.id, clock.now())
     assert retention._purge([job.id]) == 0
     assert Job.objects.filter(id=job.id).exists()
     assert not PurgeLedger.objects.exists()

@@ -228,7 +228,7 @@ def test_a_new_round_has_its_own_budget_and_keeps_the_history():
     job = make_job()
     attempt_id = make_running(job)
     transitions.end_attempt(end(job, attempt_id, Ending(BadInput())))
-    assert transitions.open_round(job.id, START) is not None
+    assert transitions.requeue_failed(job.id, START) is not None
     job.refresh_from_db()
     assert (job.state, job.round, job.tries, job.finished_at) == (JobState.QUEUED, 2, 0, None)
     second = make_running(job)
@@ -328,7 +328,7 @@ def test_a_late_end_of_a_round_that_an_operator_reopened_changes_nothing() -> No
     retry_dead_letter(job.id, ports=make_ports(FakeLeases()))
     outcome, second = start(job, "gpu-1/1")
     assert outcome is StartOutcome.STARTED
-    for write in (transitions.end_attempt, transitions.rewrite_end):
+    for write in (transitions.end_attempt, transitions.restore_end):
         assert not write(late).won
     job.refresh_from_db()
     assert (job.state, job.live_attempt, job.round) == (JobState.RUNNING, second, 2)
