@@ -1,4 +1,7 @@
-"""What GPU servers there are, and which leases hold their slots."""
+"""What GPU servers there are, and which leases hold their slots.
+
+`gpus.handlers` and `gpus.node` are former names of modules of `gpu_host`: see `gpus.former_names`.
+"""
 
 from gpus import former_names
 
