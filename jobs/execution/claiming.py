@@ -1,5 +1,6 @@
 """Claims: from a wake to a run with its lease, its job's row and its queued start. Prefetched jobs are
-claimed in `jobs.execution.prefetch`; why leases, rows and requests have this order: docs/leasing.md."""
+claimed in `jobs.execution.prefetch`; why leases, rows and requests have this order:
+docs/explanation/leasing.md."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """The life of an attempt, one slot after another: claim → start → run → complete → next.
 
 The order of the writes is the protocol (docs/explanation/leasing.md). Claim: Redis grants the lease, and the
-start is queued for the group commit. Run: the request goes to the GPU. Complete: Redis releases the slot, and may
-grant it to the next ticket in the same step; then the end is queued, and its follow-ups run after the commit.
+start is queued for the group commit. Run: the request goes to the GPU. Complete: Redis releases the slot, and
+may grant it to the next ticket in the same step; then the end is queued, and its follow-ups run after the
+commit.
 
 Next: while a short run is on the GPU, `jobs.execution.prefetch` reserves the slot's next job, so that between
 two runs the GPU waits for one request only. The prefetched job is the follower of the current lease in Redis,
