@@ -1,5 +1,5 @@
-"""The operators' pages. Here: their path, and Flower's, its own `url_prefix`. Read from the
-environment, because Flower's own process and `up` have no settings of Django's."""
+"""The operators' admin. Here: its URL path and Flower's `url_prefix`, read from the environment, because the
+Flower process and `up` run without Django settings."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Where Django looks for pages; each subject has a file of its own."""
+"""Registers the admin's pages: Django imports this module. Each subject has a file in `admin_ui.pages`."""
 
 from __future__ import annotations
 

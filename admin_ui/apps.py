@@ -12,8 +12,8 @@ class AdminUiConfig(AppConfig):
         from admin_ui.parts.formatting import json_block
         from admin_ui.parts.groups import write_groups
 
-        # unfold's own colours JSON by `style` attributes, which the Content-Security-Policy forbids
+        # unfold's own version colours JSON with `style` attributes, which the Content-Security-Policy forbids
         unfold.fields.prettify_json = lambda value, encoder: json_block(value)
 
-        # the last of our apps to migrate: by then the permissions of all others are there
+        # our last app to migrate: the permissions of all the others exist by then
         post_migrate.connect(write_groups, sender=self, dispatch_uid="admin_ui.parts.groups")

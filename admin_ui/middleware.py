@@ -15,13 +15,13 @@ from django.http.request import split_domain_port, validate_host
 from jobs.api.errors import not_found
 
 BEGAN, SEEN = "signed_in_at", "seen_at"
-"""In the session: Unix seconds."""
+"""Session keys; their values are Unix seconds."""
 NOTE_SECONDS = 60.0
-"""A click is written down this often at most."""
+"""Shortest interval between two writes of `SEEN` to the session."""
 
 
 class AdminHosts:
-    """404 for the admin's path under a name that DISPATCHER_ADMIN_HOSTS does not have."""
+    """Answers 404 for the admin's path under a host name that DISPATCHER_ADMIN_HOSTS does not list."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -36,7 +36,7 @@ class AdminHosts:
 
 
 class SessionLimits:
-    """Signs out who signed in too long ago, or did nothing for too long."""
+    """Signs users out after `session_seconds`, or after `session_idle_seconds` without a click."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -57,10 +57,10 @@ class SessionLimits:
 
 
 def is_click(request: HttpRequest) -> bool:
-    """Return False for requests that a page sends by itself: its event stream and its refreshes."""
+    """Return False for requests that a page sends by itself: its event stream and its periodic reloads."""
     is_stream = "text/event-stream" in request.headers.get("Accept", "")
     refreshes = request.method == "GET" and "HX-Request" in request.headers
-    is_data = request.headers.get("X-Requested-With") == "XMLHttpRequest"  # of Flower's tables
+    is_data = request.headers.get("X-Requested-With") == "XMLHttpRequest"  # Flower's tables
     return not (is_stream or refreshes or is_data)
 
 

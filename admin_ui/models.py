@@ -4,7 +4,7 @@ from jobs.models import Job
 
 
 class DeadLetter(Job):
-    """A FAILED job that an operator may retry or dismiss: a query, not a place."""
+    """A FAILED job that no operator has dismissed: a filter on the table of jobs, not a table of its own."""
 
     class Meta:
         proxy = True

@@ -1,4 +1,4 @@
-"""What operators do to jobs: each a service, never a write of our own."""
+"""Admin actions on jobs. Each calls a service of `jobs.operations`; no action writes rows itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from django.urls import reverse
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from admin_ui.actions.operations import MOST_AT_ONCE, actor, asks_first, back_to, for_each
+from admin_ui.actions.operations import MOST_AT_ONCE, actor, back_to, confirm_first, for_each
 from admin_ui.parts.typed_decorators import operation
 from jobs import ports
 from jobs.domain.states import JobState, is_final
@@ -28,7 +28,8 @@ from jobs.operations.jobs import (
 )
 from jobs.transitions import WAITING
 
-_STANDING = "_standing_of_jobs"
+_STATES = "_job_states"
+"""Attribute of a request: the jobs that `JobActions` has read for it."""
 
 
 class PriorityForm(BaseDialogForm):  # type: ignore[misc]
@@ -36,15 +37,16 @@ class PriorityForm(BaseDialogForm):  # type: ignore[misc]
         min_value=FIRST_PRIORITY,
         max_value=LAST_PRIORITY,
         widget=UnfoldAdminIntegerFieldWidget,
-        help_text="1 is first. 1–3 are urgent, 4–6 normal, 7–9 bulk.",
+        help_text="1 is the highest. 1–3 are urgent, 4–6 normal, 7–9 bulk.",
     )
 
 
 class JobActions:
-    """For lists: on the ticked rows. For a job's own page: buttons that ask first."""
+    """Mixin of job pages: actions on the selected rows of a list, and buttons with a dialog on a job's
+    page."""
 
     @operation("Cancel", permissions=["operate"])
-    @asks_first("Cancel these jobs?", "Running ones are stopped at their GPUs.", "Yes, cancel them")
+    @confirm_first("Cancel these jobs?", "Running jobs are stopped on their GPUs.", "Yes, cancel them")
     def cancel_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         for_each(request, _ids(queryset), _cancel(request))
 
@@ -53,41 +55,47 @@ class JobActions:
         for_each(request, _ids(queryset), _retry(request))
 
     @operation("Dismiss (dead letters)", permissions=["operate"])
-    @asks_first(
-        "Dismiss these dead letters?", "The jobs stay, but off the dead letters.", "Yes, dismiss them"
+    @confirm_first(
+        "Dismiss these dead letters?",
+        "They leave the list of dead letters; the jobs themselves are kept.",
+        "Yes, dismiss them",
     )
     def dismiss_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
         for_each(request, _ids(queryset), _dismiss(request))
 
     @operation(
         "Run next",
-        permissions=["standing"],
+        permissions=["reorder"],
         icon="vertical_align_top",
         confirm=(
             "Run this job next?",
-            "It goes before everything else of its tenant, as urgent as can be.",
+            "It gets priority 1 and goes before all other jobs of its tenant.",
             "Yes, run it next",
         ),
     )
     def run_next_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         def act(job_id: str) -> str:
             run_next(job_id, by=actor(request), ports=ports.production_ports())
-            return "moved to the head of the line"
+            return "moved to the front of the queue"
 
         return _done(request, object_id, act)
 
     @operation(
         "Priority",
-        permissions=["standing"],
+        permissions=["reorder"],
         icon="low_priority",
-        confirm=("Change the priority", "The job keeps its place among those of the new one.", "Change"),
+        confirm=(
+            "Change the priority",
+            "The job keeps its place among the jobs of that priority.",
+            "Change",
+        ),
         form_class=PriorityForm,
     )
     def priority_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         def act(job_id: str) -> str:
             priority = form.cleaned_data["priority"]
             change_priority(job_id, priority, by=actor(request), ports=ports.production_ports())
-            return f"given priority {priority}"
+            return f"set to priority {priority}"
 
         return _done(request, object_id, act)
 
@@ -95,7 +103,7 @@ class JobActions:
         "Cancel job",
         permissions=["cancel"],
         icon="block",
-        confirm=("Cancel this job?", "A running job is stopped at its GPU.", "Yes, cancel it"),
+        confirm=("Cancel this job?", "A running job is stopped on its GPU.", "Yes, cancel it"),
     )
     def cancel_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         return _done(request, object_id, _cancel(request))
@@ -104,7 +112,7 @@ class JobActions:
         "Retry",
         permissions=["retry"],
         icon="replay",
-        confirm=("Retry this job?", "It goes back in line with a new budget of tries.", "Yes, retry it"),
+        confirm=("Retry this job?", "It goes back to the queue with all its retries.", "Yes, retry it"),
     )
     def retry_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         return _done(request, object_id, _retry(request))
@@ -113,7 +121,11 @@ class JobActions:
         "Dismiss",
         permissions=["retry"],
         icon="delete_sweep",
-        confirm=("Dismiss this dead letter?", "The job stays, but off the dead letters.", "Yes, dismiss it"),
+        confirm=(
+            "Dismiss this dead letter?",
+            "It leaves the list of dead letters; the job itself is kept.",
+            "Yes, dismiss it",
+        ),
     )
     def dismiss_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         return _done(request, object_id, _dismiss(request))
@@ -122,23 +134,23 @@ class JobActions:
         return bool(request.user.has_perm("jobs.change_job"))
 
     def has_cancel_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        """Also whether it makes sense: the button is only there while it does."""
-        job = self._operated(request, object_id)
+        """Return True if the user may cancel and the job has not ended; otherwise there is no button."""
+        job = self._job_to_operate(request, object_id)
         return job is not None and not is_final(JobState(job.state))
 
-    def has_standing_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        job = self._operated(request, object_id)
+    def has_reorder_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        job = self._job_to_operate(request, object_id)
         return job is not None and job.state in WAITING and job.cancel_requested_at is None
 
     def has_retry_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
-        job = self._operated(request, object_id)
+        job = self._job_to_operate(request, object_id)
         return job is not None and job.state == JobState.FAILED and job.dismissed_at is None
 
-    def _operated(self, request: HttpRequest, object_id: str | None) -> Job | None:
-        """As far as buttons depend on it; None where there are none. Read once for all of them."""
+    def _job_to_operate(self, request: HttpRequest, object_id: str | None) -> Job | None:
+        """The job, with the fields that buttons depend on; None without permission. Read once per request."""
         if not self.has_operate_permission(request):
             return None
-        known = request.__dict__.setdefault(_STANDING, {})
+        known = request.__dict__.setdefault(_STATES, {})
         if object_id not in known:
             rows = Job.objects.only("state", "cancel_requested_at", "dismissed_at")
             known[object_id] = rows.filter(id=object_id).first()
@@ -149,7 +161,7 @@ class JobActions:
 def _cancel(request: HttpRequest) -> Callable[[str], str]:
     def act(job_id: str) -> str:
         outcome = cancel_job(job_id, by=actor(request), ports=ports.production_ports())
-        return str(outcome).replace("requested", "asked to stop")
+        return str(outcome).replace("requested", "being cancelled")
 
     return act
 
@@ -157,7 +169,7 @@ def _cancel(request: HttpRequest) -> Callable[[str], str]:
 def _retry(request: HttpRequest) -> Callable[[str], str]:
     def act(job_id: str) -> str:
         retry_dead_letter(job_id, by=actor(request), ports=ports.production_ports())
-        return "back in line"
+        return "back in the queue"
 
     return act
 

@@ -1,4 +1,4 @@
-"""Actions on servers and models: closing their circuit breakers, and switching all servers of a machine."""
+"""Admin actions on servers and models: close circuit breakers, switch all servers of a machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 
-from admin_ui.actions.operations import LATER, Action, actor, asks_first, for_each
+from admin_ui.actions.operations import LATER, Action, actor, confirm_first, for_each
 from admin_ui.dashboard.labels import age
 from admin_ui.parts.typed_decorators import operation
 from gpus.health.circuits import circuit_of, reset_circuit
@@ -22,37 +22,38 @@ from jobs import ports
 
 
 def circuit_text(kind: CircuitKind, name: str, pool: str) -> str:
-    """One call to Redis: for a page of its own, not for lists."""
+    """Describe the circuit of a server or model. One call to Redis, so for single pages, not for lists."""
     found = circuit_of(kind, name, pool, ports.production_ports().leases)
     if found is None:
         return "unknown: Redis does not answer"
     if found.state is CircuitState.CLOSED:
-        return f"closed, {found.strikes} failures in a row" if found.strikes else "closed"
+        return f"closed ({found.strikes} failures in a row)" if found.strikes else "closed"
     if found.state is CircuitState.HALF_OPEN:
         return f"half open: one job tries (opened {found.opens} times in a row)"
     return f"open: one job tries in {age(found.left_seconds)} (opened {found.opens} times in a row)"
 
 
 def close_circuits(request: HttpRequest, kind: CircuitKind, names: Iterable[str]) -> None:
+    """Close the circuits of the named servers or models, and report the counts."""
     real = ports.production_ports()
 
     def close(name: str) -> str:
         done = reset_circuit(kind, name, by=actor(request), leases=real.leases)
         real.send_wakes(done.wakes)
-        return "closed" if done.changed else "closed already"
+        return "closed" if done.changed else "already closed"
 
     for_each(request, names, close)
-    messages.info(request, "A server or model that still fails opens it again.")
+    messages.info(request, "The circuit opens again if the server or model still fails.")
 
 
 def of_whole_machines(method: Action) -> Action:
-    """The method, and the page that asks before, get every server of the machines of the ticked ones."""
+    """Extend the selected servers to all servers of their machines, for the action and its confirmation."""
 
     @wraps(method)
     def act(page: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         machines = _machines(queryset)
         if not machines:
-            messages.warning(request, "None of these is part of a machine.")
+            messages.warning(request, "None of the selected servers is part of a machine.")
             return None
         return method(page, request, Server.objects.filter(machine__in=machines).order_by("machine", "name"))
 
@@ -60,7 +61,7 @@ def of_whole_machines(method: Action) -> Action:
 
 
 class MachineActions:
-    """A part of `server_pages.ServerPages`."""
+    """Mixin of `admin_ui.pages.servers.ServerPages`: actions on whole machines."""
 
     @operation("Whole machine: switch on", permissions=["change"])
     @of_whole_machines
@@ -74,9 +75,9 @@ class MachineActions:
 
     @operation("Whole machine: switch off", permissions=["change"])
     @of_whole_machines
-    @asks_first(
+    @confirm_first(
         "Switch whole machines off?",
-        "These are all servers of the machines. What runs there is stopped and waits again.",
+        "All servers of the machines are listed below. Running jobs are stopped and return to the queue.",
         "Yes, switch off",
     )
     def switch_machines_off(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
@@ -88,11 +89,11 @@ def _switch(request: HttpRequest, servers: QuerySet[Server], desired: DesiredSta
     for machine in _machines(servers):
         try:
             done = switch_machine(machine, desired, by=actor(request), leases=real.leases)
-        except RegistryRefused as refusal:  # its last server is gone since the question
+        except RegistryRefused as refusal:  # the last server was removed after the confirmation page
             messages.error(request, str(refusal))
             continue
         real.send_wakes(done.wakes)
-        messages.success(request, f"{machine}: {', '.join(done.servers)} {desired.value}.")
+        messages.success(request, f"{machine}: {', '.join(done.servers)} set to {desired.value}.")
         if not done.mirrored:
             messages.warning(request, LATER)
 

@@ -1,6 +1,6 @@
-"""Charts as inline SVG, drawn here: no library, no script, and what they show is also said in words.
+"""Charts as inline SVG, without a library or script. An `aria-label` gives each chart's content as text.
 
-They stretch to whatever they are put into, so they hold no text; figures and times stand beside them.
+Charts stretch to their container, so they contain no text; the templates put figures and times beside them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from jobs.reports.rollups import Counts, Sums, percentile
 
 HEIGHT = 100.0
 WIDTH = 10.0
-"""Of one bucket, in the chart's own units."""
+"""Width of one bucket, in the units of the SVG's viewBox."""
 _FILLS = {"completed": "currentColor", "cancelled": "currentColor", "failed": "url(#hatched)"}
 _OUTCOMES = tuple(_FILLS)
 
@@ -25,7 +25,7 @@ Value = Callable[[Sums], float | None]
 
 
 def ended_chart(line: ModelHistory, begin: datetime) -> SafeString:
-    """Bars: what ended in each bucket; failed ones are hatched and stand on top."""
+    """Draw the jobs that finished in each bucket as stacked bars; failed ones are hatched and on top."""
     top = max((_ended(bucket) for bucket in line.buckets), default=0) or 1
     bars = []
     for place, bucket in enumerate(line.buckets):
@@ -36,18 +36,18 @@ def ended_chart(line: ModelHistory, begin: datetime) -> SafeString:
                 box = (place * WIDTH, HEIGHT - base - height, WIDTH * 0.8, height)
                 bars.append((outcome, _FILLS[outcome], *(f"{value:.2f}" for value in box)))
             base += height
-    drawn = format_html_join(  # the fill stands here: in a style sheet its address would be the sheet's
+    drawn = format_html_join(  # `fill` is an attribute: in a style sheet url(#…) would refer to the sheet
         "",
         '<rect class="bar-{}" fill="{}" x="{}" y="{}" width="{}" height="{}"/>',
         bars,
     )
-    return _svg(line, format_html("{}{}", drawn, _hints(line, begin, _ended_words)), _summary(line))
+    return _svg(line, format_html("{}{}", drawn, _tooltips(line, begin, _ended_text)), _summary(line))
 
 
-def time_chart(line: ModelHistory, begin: datetime, what: str) -> SafeString:
-    """Two curves: the median and the 95th percentile. what: ``wait`` or ``run``."""
+def time_chart(line: ModelHistory, begin: datetime, measure: str) -> SafeString:
+    """Draw the median and the 95th percentile of a time as two curves. measure: ``wait`` or ``run``."""
     curves = [
-        (name, [percentile(_counts(bucket, what), share) for bucket in line.buckets])
+        (name, [percentile(_counts(bucket, measure), share) for bucket in line.buckets])
         for name, share in _SHARES
     ]
     top = max((value for _, values in curves for value in values if value is not None), default=0.0) or 1.0
@@ -55,43 +55,43 @@ def time_chart(line: ModelHistory, begin: datetime, what: str) -> SafeString:
         "", '<path class="curve-{}" d="{}"/>', [(name, _path(v, top)) for name, v in curves]
     )
 
-    def words(bucket: Sums) -> str:
-        counts = _counts(bucket, what)
+    def text(sums: Sums) -> str:
+        counts = _counts(sums, measure)
         return ", ".join(f"{name} {seconds(percentile(counts, share))}" for name, share in _SHARES)
 
-    total = _counts(line.total, what)
-    said = ", ".join(f"{name} {seconds(percentile(total, share))}" for name, share in _SHARES)
-    return _svg(line, format_html("{}{}", drawn, _hints(line, begin, words)), f"{what}: {said}")
+    label = f"{measure} time: {text(line.total)}"
+    return _svg(line, format_html("{}{}", drawn, _tooltips(line, begin, text)), label)
 
 
 _SHARES = (("p50", 0.5), ("p95", 0.95))
 
 
-def highest(line: ModelHistory, what: str) -> float:
-    """The top of a chart's scale: jobs in a bucket, or seconds of the highest 95th percentile."""
-    if what == "ended":
+def highest(line: ModelHistory, measure: str) -> float:
+    """Return the top of a chart's scale. measure: ``ended`` for jobs per bucket, ``wait`` or ``run`` for
+    seconds of the highest 95th percentile."""
+    if measure == "ended":
         return max((_ended(bucket) for bucket in line.buckets), default=0)
-    found = (percentile(_counts(bucket, what), 0.95) for bucket in line.buckets)
+    found = (percentile(_counts(bucket, measure), 0.95) for bucket in line.buckets)
     return max((value for value in found if value is not None), default=0.0)
 
 
-def _svg(line: ModelHistory, drawn: SafeString, said: str) -> SafeString:
+def _svg(line: ModelHistory, drawn: SafeString, label: str) -> SafeString:
     return format_html(
         '<svg class="drawing" viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">'
         "{}</svg>",
         len(line.buckets) * WIDTH,
         HEIGHT,
-        said,
+        label,
         drawn,
     )
 
 
-def _hints(line: ModelHistory, begin: datetime, words: Callable[[Sums], str]) -> SafeString:
-    """What the pointer finds in each bucket that has something to say."""
+def _tooltips(line: ModelHistory, begin: datetime, text: Callable[[Sums], str]) -> SafeString:
+    """Invisible bars with a tooltip, for each bucket in which a job finished."""
     step = timedelta(seconds=line.window.bucket_seconds)
-    look = "%H:%M" if line.window.seconds <= 86_400 else "%d %b %H:%M"
+    time_format = "%H:%M" if line.window.seconds <= 86_400 else "%d %b %H:%M"
     rows = [
-        (place * WIDTH, WIDTH, HEIGHT, f"{begin + place * step:{look}}", words(bucket))
+        (place * WIDTH, WIDTH, HEIGHT, f"{begin + place * step:{time_format}}", text(bucket))
         for place, bucket in enumerate(line.buckets)
         if _ended(bucket)
     ]
@@ -103,7 +103,7 @@ def _hints(line: ModelHistory, begin: datetime, words: Callable[[Sums], str]) ->
 
 
 def _path(values: Sequence[float | None], top: float) -> str:
-    """A line through the middles of the buckets, broken where nothing ended; one alone is a dash."""
+    """A line through the middles of the buckets, with gaps at empty ones; a single bucket is a dash."""
     parts: list[str] = []
     broken = True
     for place, value in enumerate(values):
@@ -116,21 +116,21 @@ def _path(values: Sequence[float | None], top: float) -> str:
     return "".join(parts)
 
 
-def _counts(sums: Sums, what: str) -> Counts:
-    return sums.waits if what == "wait" else sums.runs
+def _counts(sums: Sums, measure: str) -> Counts:
+    return sums.waits if measure == "wait" else sums.runs
 
 
 def _ended(sums: Sums) -> int:
     return sums.completed + sums.failed + sums.cancelled
 
 
-def _ended_words(sums: Sums) -> str:
+def _ended_text(sums: Sums) -> str:
     return ", ".join(f"{getattr(sums, outcome)} {outcome}" for outcome in _OUTCOMES if getattr(sums, outcome))
 
 
 def _summary(line: ModelHistory) -> str:
-    most = highest(line, "ended")
-    return f"{_ended_words(line.total) or 'nothing'} ended; most at once: {most}"
+    total = _ended_text(line.total) or "no finished jobs"
+    return f"{total}; at most {highest(line, 'ended')} at a time"
 
 
 PATTERNS = mark_safe(
@@ -138,4 +138,4 @@ PATTERNS = mark_safe(
     'patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="6" height="6" '
     'class="hatch-ground"/><rect width="3" height="6" class="hatch-stripe"/></pattern></defs></svg>'
 )
-"""Once per page: what failed bars are filled with."""
+"""The hatching of failed bars; each page includes it once."""

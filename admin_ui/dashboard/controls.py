@@ -1,7 +1,7 @@
-"""Buttons of the dashboard: POST only, one service each, and a word about what came of it.
+"""The dashboard's buttons: POST only, each calls one service.
 
-Answers are for htmx: nothing to put into the page, but two events, `said` for whoever clicked and `changed`,
-upon which the page asks for its live parts again.
+Responses are for htmx and have no body, only two events: `toast` with the outcome, and `changed`, on which
+the page reloads its live parts.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ _PERMISSIONS = {
 
 @require_POST
 def switch_server(request: HttpRequest, name: str) -> HttpResponse:
-    """desired: on, draining or off."""
+    """Set a server's desired state. POST field desired: on, draining or off."""
     require(request, "gpus.change_server")
-    wanted = request.POST.get("desired", "")
-    if wanted not in [state.value for state in DesiredState]:
-        return _refuse(f"A server is on, draining or off, not {wanted[:20]!r}.")
+    desired = request.POST.get("desired", "")
+    if desired not in [state.value for state in DesiredState]:
+        return _refuse(f"A server is on, draining or off, not {desired[:20]!r}.")
     real = ports.production_ports()
-    done = controls.switch_server(name, DesiredState(wanted), by=actor(request), leases=real.leases)
-    return _message_of_server(name, done, f"{name}: {wanted}.")
+    done = controls.switch_server(name, DesiredState(desired), by=actor(request), leases=real.leases)
+    return _message_of_server(name, done, f"{name}: set to {desired}.")
 
 
 @require_POST
 def set_slots(request: HttpRequest, name: str) -> HttpResponse:
-    """slots: how many, not how many more, so that a click that is sent twice counts once."""
+    """Set a server's number of slots. POST field slots: the total, so that a double click counts once."""
     require(request, "gpus.change_server")
-    wanted = request.POST.get("slots", "")
-    if not wanted.isascii() or not wanted.isdecimal() or len(wanted) > 6:
-        return _refuse(f"The number of slots is a whole number, not {wanted[:20]!r}.")
+    slots = request.POST.get("slots", "")
+    if not slots.isascii() or not slots.isdecimal() or len(slots) > 6:
+        return _refuse(f"The number of slots is a whole number, not {slots[:20]!r}.")
     real = ports.production_ports()
     try:
-        done = controls.set_slots(name, int(wanted), by=actor(request), leases=real.leases)
+        done = controls.set_slots(name, int(slots), by=actor(request), leases=real.leases)
     except RegistryRefused as refusal:
         return _refuse(str(refusal))
-    return _message_of_server(name, done, f"{name}: {wanted} slot{'' if wanted == '1' else 's'}.")
+    return _message_of_server(name, done, f"{name}: {slots} slot{'' if slots == '1' else 's'}.")
 
 
 @require_POST
 def free_slot(request: HttpRequest, name: str, index: int) -> HttpResponse:
-    """An operator's word that nothing runs on a slot in quarantine."""
+    """Take a slot out of quarantine, on the operator's word that no run is left on it."""
     require(request, "gpus.change_server")
     real = ports.production_ports()
     slot = slot_name(name, index)
@@ -73,39 +73,43 @@ def free_slot(request: HttpRequest, name: str, index: int) -> HttpResponse:
 
 @require_POST
 def pause(request: HttpRequest) -> HttpResponse:
-    """kind: system, model or tenant. name: the model's, or the tenant's id. reason: why, for the others."""
-    kind, whom, label = _target(request)
+    """Pause the system, a model or a tenant.
+
+    POST fields. kind: system, model or tenant; name: the model's name or the tenant's id; reason: free text.
+    """
+    kind, target, label = _target(request)
     reason = request.POST.get("reason", "").strip()
     by, real = actor(request), ports.production_ports()
     try:
-        if isinstance(whom, Tenant):
-            done = pause_tenant(whom, by=by, ports=real, reason=reason)
+        if isinstance(target, Tenant):
+            done = pause_tenant(target, by=by, ports=real, reason=reason)
         else:
-            done = controls.pause(kind, whom, by=by, reason=reason, leases=real.leases)
+            done = controls.pause(kind, target, by=by, reason=reason, leases=real.leases)
     except RegistryRefused as refusal:
         return _refuse(str(refusal))
     real.send_wakes(done.wakes)
-    return _message(f"{label}: {'paused' if done.changed else 'was paused already'}.", mirrored=done.mirrored)
+    return _message(f"{label}: {'paused' if done.changed else 'already paused'}.", mirrored=done.mirrored)
 
 
 @require_POST
 def resume(request: HttpRequest) -> HttpResponse:
-    kind, whom, label = _target(request)
+    """End a pause. POST fields kind and name: see `pause`."""
+    kind, target, label = _target(request)
     by, real = actor(request), ports.production_ports()
-    if isinstance(whom, Tenant):
-        done = resume_tenant(whom, by=by, ports=real)
+    if isinstance(target, Tenant):
+        done = resume_tenant(target, by=by, ports=real)
     else:
-        done = controls.resume(kind, whom, by=by, leases=real.leases)
+        done = controls.resume(kind, target, by=by, leases=real.leases)
     real.send_wakes(done.wakes)
-    return _message(f"{label}: {'goes on' if done.changed else 'was not paused'}.", mirrored=done.mirrored)
+    return _message(f"{label}: {'resumed' if done.changed else 'was not paused'}.", mirrored=done.mirrored)
 
 
 def _target(request: HttpRequest) -> tuple[Pause.Kind, str | Tenant, str]:
-    """The kind, the model's name or the tenant, and what people call it."""
-    wanted, name = request.POST.get("kind", ""), request.POST.get("name", "")
-    if wanted not in Pause.Kind.values:
+    """The kind, the model's name or the tenant, and the label for messages."""
+    requested, name = request.POST.get("kind", ""), request.POST.get("name", "")
+    if requested not in Pause.Kind.values:
         raise Http404
-    kind = Pause.Kind(wanted)
+    kind = Pause.Kind(requested)
     require(request, _PERMISSIONS[kind])
     if kind is Pause.Kind.SYSTEM:
         return kind, "", "The whole system"
@@ -119,7 +123,7 @@ def _target(request: HttpRequest) -> tuple[Pause.Kind, str | Tenant, str]:
 
 def _message_of_server(name: str, done: Registered | None, text: str) -> HttpResponse:
     if done is None:
-        return _refuse(f"There is no server {name}.")
+        return _refuse(f"No server is named {name}.")
     ports.production_ports().send_wakes(done.wakes)
     return _message(text, mirrored=done.mirrored)
 
@@ -133,5 +137,5 @@ def _refuse(text: str) -> HttpResponse:
 
 
 def _events(text: str, *, is_bad: bool) -> HttpResponse:
-    told = {"said": {"text": text, "bad": is_bad}, "changed": None}
-    return HttpResponse(status=204, headers={"HX-Trigger": json.dumps(told)})
+    events = {"toast": {"text": text, "bad": is_bad}, "changed": None}
+    return HttpResponse(status=204, headers={"HX-Trigger": json.dumps(events)})

@@ -1,4 +1,4 @@
-"""How the dashboard says things: an icon and a word for each state, so that colour is never the only sign."""
+"""The dashboard's labels: an icon and a text for each state, so that colour is never the only signal."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ CELL_ICONS = {
     CellState.UNKNOWN: "help",
 }
 CELL_MEANINGS = {
-    CellState.FREE: "takes the next job",
-    CellState.BUSY: "runs a job",
-    CellState.RESTING: "free, but its server said it is busy or failed again and again",
-    CellState.DRAINING: "runs a job, its last for now",
-    CellState.QUARANTINED: "may still be busy with a job we lost; probed until proven free",
-    CellState.OFF: "nothing may run there",
-    CellState.SICK: "free, but its server does not answer",
-    CellState.UNKNOWN: "Redis says nothing of it",
+    CellState.FREE: "ready for the next job",
+    CellState.BUSY: "running a job",
+    CellState.RESTING: "free, but its server reported that it is busy, or its circuit is open",
+    CellState.DRAINING: "running its last job; no other one starts",
+    CellState.QUARANTINED: "may still be busy with a lost run; probed until proven free",
+    CellState.OFF: "takes no jobs",
+    CellState.SICK: "free, but its server is unhealthy",
+    CellState.UNKNOWN: "Redis has no entry for this slot",
 }
 SWITCHES = {
     DesiredState.ON: ("Switch on", "power_settings_new", ""),
     DesiredState.DRAINING: (
         "Drain",
         "hourglass_bottom",
-        "What runs there goes on to its end. Nothing new is started.",
+        "Running jobs finish. No new job starts.",
     ),
     DesiredState.OFF: (
         "Switch off",
         "power_off",
-        "What runs there is interrupted now and goes back to its place in the line. It costs no try.",
+        "Running jobs are interrupted now and return to their places in the queue. It costs them no retry.",
     ),
 }
-"""Word, icon, and what is asked before; on is never asked."""
+"""Label, icon, and the text of the confirmation; switching on needs none."""
 
 
 def age(seconds: float | None) -> str:
-    """Short enough for a cell: ``0 s``, ``59 s``, ``7 m``, ``3 h 20 m``, ``2 d 4 h``."""
+    """Format an age for a cell: ``0 s``, ``59 s``, ``7 m``, ``3 h 20 m``, ``2 d 4 h``; None is empty."""
     if seconds is None:
         return ""
     whole = max(0, int(seconds))
@@ -60,14 +60,14 @@ def age(seconds: float | None) -> str:
 
 
 def rate(per_minute: float) -> str:
-    """``0``, ``0.25``, ``12.5``, ``340``"""
+    """Format a rate: ``0``, ``0.25``, ``12.5``, ``340``."""
     if per_minute >= 100:
         return f"{per_minute:,.0f}"
     return f"{per_minute:.1f}" if per_minute >= 10 else f"{per_minute:.2f}".rstrip("0").rstrip(".")
 
 
 def measured(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What a worker measured on its machine, as names and texts; what it does not know is missing."""
+    """Format a worker's telemetry of its machine as (name, text) pairs; unknown values are left out."""
     gpu = telemetry.get("gpu") or {}
     found = []
     if gpu.get("utilisation") is not None:
@@ -85,5 +85,5 @@ def measured(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
     if telemetry.get("ram_total_mb"):
         used, total = telemetry["ram_used_mb"] / 1024, telemetry["ram_total_mb"] / 1024
         found.append(("RAM", f"{used:.1f} of {total:.1f} GB"))
-    found.append(("Loaded", ", ".join(telemetry.get("warm", ())) or "nothing"))
+    found.append(("Loaded", ", ".join(telemetry.get("warm", ())) or "none"))
     return found

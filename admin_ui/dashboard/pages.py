@@ -1,5 +1,5 @@
-"""The start page, and the pages Fleet and Queues; each part only for those who may see it. A live part is the
-same page asked for with ``?part=``: its fragment alone."""
+"""The pages Overview (the start page), Fleet and Queues. Each part needs its own permission. The same URL
+with ``?part=`` returns one live part as an HTML fragment."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from jobs.reports.queue_report import QueueSnapshot, queue_snapshot
 from jobs.sweeps.base import TICK, sweep_ages
 
 QUEUES = ("gpus.view_modelconfig", "jobs.view_job")
-"""Who sees the line sees jobs and models."""
+"""Permissions that queues need: they show models and jobs."""
 
 
 def fleet_page(request: HttpRequest) -> HttpResponse:
@@ -47,21 +47,21 @@ def fleet_page(request: HttpRequest) -> HttpResponse:
         "here": "fleet",
         "fleet": snapshot,
         "asked": asked,
-        "others": _others(request),
-        "previous_page": _others(request, p=asked["page"] - 1) if asked["page"] else "",
-        "next_page": _others(request, p=asked["page"] + 1)
+        "page_query": _query(request),
+        "previous_page": _query(request, p=asked["page"] - 1) if asked["page"] else "",
+        "next_page": _query(request, p=asked["page"] + 1)
         if first + len(snapshot.rows) < snapshot.total
         else "",
         "first": first + 1,
         "last": first + len(snapshot.rows),
         "pools": list(Pool.objects.values_list("name", flat=True)),
         "states": [(state, sum(row.count(state) for row in snapshot.rows)) for state in CellState],
-        "switches": [(state.value, *words) for state, words in SWITCHES.items()],
+        "switches": [(state.value, *texts) for state, texts in SWITCHES.items()],
         "may_see_jobs": request.user.has_perm("jobs.view_job"),
         "may_switch": request.user.has_perm("gpus.change_server"),
         **pause_of_system(request),
     }
-    return _answer(request, "fleet", context, parts=["servers"])
+    return _page_or_part(request, "fleet", context, parts=["servers"])
 
 
 def queues_page(request: HttpRequest) -> HttpResponse:
@@ -84,12 +84,11 @@ def queues_page(request: HttpRequest) -> HttpResponse:
         "window": window,
         "windows": list(WINDOWS.values()),
     }
-    return _answer(request, "queues", context, parts=["lines", "charts"])
+    return _page_or_part(request, "queues", context, parts=["queues", "charts"])
 
 
 def pulse(request: HttpRequest) -> HttpResponse:
-    """The event stream that says that something changed. Without the asynchronous layer there is none (204):
-    the browser polls."""
+    """The event stream that signals changes. Under plain WSGI there is none (204), and the browser polls."""
     if not offered(request.environ):  # type: ignore[attr-defined]
         return HttpResponse(status=204)
     return HttpResponse(headers={PULSE_HEADER: "1"})
@@ -111,7 +110,9 @@ def require(request: HttpRequest, *permissions: str) -> None:
         raise PermissionDenied
 
 
-def _answer(request: HttpRequest, page: str, context: dict[str, Any], *, parts: list[str]) -> HttpResponse:
+def _page_or_part(
+    request: HttpRequest, page: str, context: dict[str, Any], *, parts: list[str]
+) -> HttpResponse:
     part = request.GET.get("part")
     if part is None:
         shared = admin.site.each_context(request) | {"title": page.capitalize()}
@@ -121,8 +122,8 @@ def _answer(request: HttpRequest, page: str, context: dict[str, Any], *, parts: 
     return TemplateResponse(request, f"admin_ui/dashboard/parts/{part}.html", context)
 
 
-def _others(request: HttpRequest, **changed: int) -> str:
-    """The query of this page, without the part asked for."""
+def _query(request: HttpRequest, **changed: int) -> str:
+    """The query string of this page without ``part``, with the changed values."""
     query = request.GET.copy()
     query.pop("part", None)
     for name, value in changed.items():
@@ -140,14 +141,14 @@ def _paused_tenants(snapshot: QueueSnapshot) -> list[dict[str, Any]]:
 
 MOST_RETRYING = 1000
 MOST_DEAD_LETTERS = 1000
-"""More are not counted out."""
+"""Rows are counted up to here; more are shown as ``1000+``."""
 _FAILURES_SHOWN = 6
 _SERVERS_SHOWN = 40
 _BEAT_SILENT_SECONDS = 10.0
 
 
 def start_page(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """For `UNFOLD`: what the start page shows."""
+    """Return the template context of the start page, for `UNFOLD`."""
     return overview(request) | tidy_index(request, context)
 
 
@@ -171,7 +172,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
         context |= {
             "fleet": fleet,
             "shown": fleet.rows[:_SERVERS_SHOWN],
-            "sick": Server.objects.filter(healthy=False).exclude(desired="off").count(),
+            "unhealthy": Server.objects.filter(healthy=False).exclude(desired="off").count(),
             "quarantined": QuarantinedSlot.objects.filter(freed_at=None).count(),
         }
     if request.user.has_perms(QUEUES):
@@ -191,7 +192,8 @@ def overview(request: HttpRequest) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """Jobs between two attempts: `MOST_RETRYING` at most are counted. top_error: their most frequent code."""
+    """Jobs between two attempts. count: at most `MOST_RETRYING`. top_error: their most frequent error
+    code."""
 
     count: int
     top_error: str

@@ -1,4 +1,5 @@
-"""Routes below /admin/, all for staff; each view asks for its own permission."""
+"""The dashboard's routes below the admin's path. All need a staff account; each view checks its
+permissions."""
 
 from __future__ import annotations
 

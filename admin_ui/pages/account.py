@@ -1,4 +1,4 @@
-"""People who sign in here, their groups, and sign-ins that failed."""
+"""Pages of users, groups and failed sign-ins."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib import admin
-from django.contrib.admin import AdminSite
 from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
-from django.db.models import Model
 from django.http import HttpRequest
 from rest_framework_api_key.models import APIKey
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from admin_ui.parts.read_only import OperatorAdmin
+from admin_ui.parts.base_pages import OperatorAdmin
 from admin_ui.parts.typed_decorators import column
 from jobs.models import SignInFailure
 from jobs.operations.sign_in import account_names
@@ -22,7 +20,7 @@ from jobs.operations.sign_in import account_names
 UNKNOWN = "no such account"
 
 admin.site.unregister((User, Group))
-admin.site.unregister(APIKey)  # the package's own key, without a tenant: ours is jobs.ApiKey
+admin.site.unregister(APIKey)  # the package's own model, without a tenant; ours is jobs.ApiKey
 
 
 @admin.register(User)
@@ -40,18 +38,14 @@ class GroupPages(GroupAdmin, OperatorAdmin):  # type: ignore[misc]
 
 @admin.register(SignInFailure)
 class SignInFailurePages(OperatorAdmin):
-    """Deleting a row lets its address try again at once."""
+    """Deleting a row lifts the lock of its address and account at once."""
 
-    plural = "failed sign-ins"
+    noun = ("failed sign-in", "failed sign-ins")
     list_display = ("address", "account_name", "failures", "last_failure")
     search_fields = ("address__exact",)
-    search_help_text = "An address."
+    search_help_text = "Exact match of an IP address."
     fields = ("address", "account_name", "failures", "last_failure")
     readonly_fields = ("account_name", "failures", "last_failure")
-
-    def __init__(self, model: type[Model], admin_site: AdminSite) -> None:
-        super().__init__(model, admin_site)
-        model._meta.verbose_name = "failed sign-in"
 
     def get_changelist_instance(self, request: HttpRequest) -> Any:
         page = super().get_changelist_instance(request)
@@ -62,7 +56,8 @@ class SignInFailurePages(OperatorAdmin):
 
     @column("account")
     def account_name(self, failure: SignInFailure) -> str:
-        """Of an account that exists. People type passwords there, too: no other text is kept."""
+        """The account's name if it exists. Other texts are not stored: users type passwords into that
+        field."""
         known: str | None = getattr(failure, "account_name", None)
         return known or account_names({failure.account}).get(failure.account, UNKNOWN)
 

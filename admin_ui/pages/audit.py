@@ -1,5 +1,4 @@
-"""Audit: who did what to what, when, read-only for everybody. A model's versions: what changed and the
-way back with one click."""
+"""The audit log, read-only for everybody, and the versions of models, with a button to revert to one."""
 
 from __future__ import annotations
 
@@ -18,8 +17,8 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import DropdownFilter, RangeDateTimeFilter, RelatedDropdownFilter
 
 from admin_ui.actions.operations import LATER, actor, back_to
+from admin_ui.parts.base_pages import HistoryAdmin, IndexedSearch, ReadOnlyAdmin
 from admin_ui.parts.formatting import json_block
-from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import AuditEntry, ConfigVersion
 from gpus.registry.controls import revert_model
@@ -39,7 +38,9 @@ _DETAIL_SHOWN = 200
 MOST_SHOWN = 20
 
 
-class _BeginFilter(DropdownFilter):  # type: ignore[misc]
+class _KindFilter(DropdownFilter):  # type: ignore[misc]
+    """Filters a ``kind:name`` field by its kind."""
+
     field = ""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
@@ -47,15 +48,15 @@ class _BeginFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(**{f"{self.field}__startswith": f"{value}:"}) if value else queryset
 
 
-class ActorFilter(_BeginFilter):
-    title, parameter_name, field = "by", "by", "actor"
+class ActorFilter(_KindFilter):
+    title, parameter_name, field = "actor", "by", "actor"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return list(_ACTORS.items())
 
 
-class TargetFilter(_BeginFilter):
-    title, parameter_name, field = "on", "on", "target"
+class TargetFilter(_KindFilter):
+    title, parameter_name, field = "target", "on", "target"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(kind, kind) for kind in _TARGETS]
@@ -63,22 +64,22 @@ class TargetFilter(_BeginFilter):
 
 @admin.register(AuditEntry)
 class AuditPages(IndexedSearch, HistoryAdmin):
-    list_display = ("at", "actor", "deed", "on", "told")
+    list_display = ("at", "actor", "action_text", "target_link", "detail_text")
     list_display_links = ("at",)
     list_filter = (ActorFilter, TargetFilter, ("at", RangeDateTimeFilter))
     search_fields = ("actor__exact",)
-    search_help_text = "Exactly: a name, as in boss or flux-1; or with its kind, as in server:flux-1."
+    search_help_text = "Exact match: a name, such as boss or flux-1, or kind and name, such as server:flux-1."
     ordering = ("-id",)
     sortable_by = ()
-    fields = (("at", "actor"), ("deed", "on"), "detail_json")
-    readonly_fields = ("deed", "on", "detail_json")
+    fields = (("at", "actor"), ("action_text", "target_link"), "detail_json")
+    readonly_fields = ("action_text", "target_link", "detail_json")
 
-    @column("did")
-    def deed(self, entry: AuditEntry) -> str:
+    @column("action")
+    def action_text(self, entry: AuditEntry) -> str:
         return entry.action.replace("_", " ")
 
-    @column("to")
-    def on(self, entry: AuditEntry) -> SafeString | str:
+    @column("target")
+    def target_link(self, entry: AuditEntry) -> SafeString | str:
         kind, _, name = entry.target.partition(":")
         try:
             page = reverse(f"admin:{_PAGES[kind]}_change", args=[quote(name)])
@@ -87,9 +88,9 @@ class AuditPages(IndexedSearch, HistoryAdmin):
         return format_html('<a href="{}">{}</a>', page, entry.target)
 
     @column("detail")
-    def told(self, entry: AuditEntry) -> str:
-        words = ", ".join(f"{key}: {_short(value)}" for key, value in entry.detail.items())
-        return words if len(words) <= _DETAIL_SHOWN else f"{words[:_DETAIL_SHOWN]}…"
+    def detail_text(self, entry: AuditEntry) -> str:
+        text = ", ".join(f"{key}: {_short(value)}" for key, value in entry.detail.items())
+        return text if len(text) <= _DETAIL_SHOWN else f"{text[:_DETAIL_SHOWN]}…"
 
     @column("detail")
     def detail_json(self, entry: AuditEntry) -> SafeString | str:
@@ -107,34 +108,35 @@ def _short(value: Any) -> str:
 
 @admin.register(ConfigVersion)
 class VersionPages(ReadOnlyAdmin):
+    noun = ("model version", "model versions")
     list_display = ("__str__", "at", "actor", "changes")
     list_filter = (("model", RelatedDropdownFilter),)
     search_fields = ("model__name__exact",)
-    search_help_text = "A model's name."
+    search_help_text = "Exact match of a model's name."
     ordering = ("-id",)
     sortable_by = ()
     actions_detail = ("revert",)
-    fields = (("model", "number"), ("at", "actor"), "changes", "undone", "fields_json")
-    readonly_fields = ("changes", "undone", "fields_json")
+    fields = (("model", "number"), ("at", "actor"), "changes", "revert_changes", "fields_json")
+    readonly_fields = ("changes", "revert_changes", "fields_json")
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.of_model)
         return [path("of/<str:model>/", view, name="gpus_configversion_of"), *super().get_urls()]
 
     def of_model(self, request: HttpRequest, model: str) -> HttpResponse:
-        """The latest versions, for the model's own page."""
+        """The latest versions as a fragment of the model's own page."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         rows = self.get_queryset(request).filter(model=model).order_by("-number")[:MOST_SHOWN]
         may_revert = request.user.has_perm("gpus.change_modelconfig")
-        told = [(row, self.changes(row), may_revert and _now(row) != row.fields) for row in rows]
-        return TemplateResponse(request, "admin_ui/versions.html", {"versions": told, "model": model})
+        versions = [(row, self.changes(row), may_revert and _now(row) != row.fields) for row in rows]
+        return TemplateResponse(request, "admin_ui/versions.html", {"versions": versions, "model": model})
 
     @operation(
         "Revert to this version",
         permissions=["revert"],
         icon="settings_backup_restore",
-        confirm=("Revert the model?", "Its fields become what they were in this version.", "Yes, revert"),
+        confirm=("Revert the model?", "All its fields get the values of this version.", "Yes, revert"),
     )
     def revert(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         version = ConfigVersion.objects.get(pk=object_id)
@@ -145,13 +147,13 @@ class VersionPages(ReadOnlyAdmin):
         except RegistryRefused as refusal:
             messages.error(request, str(refusal))
             return back_to(request, reverse("admin:gpus_configversion_change", args=[object_id]))
-        messages.success(request, f"{version.model_id} is as in version {version.number} again.")
+        messages.success(request, f"{version.model_id} reverted to version {version.number}.")
         if not done.mirrored:
             messages.warning(request, LATER)
         return back_to(request, reverse("admin:gpus_modelconfig_change", args=[quote(version.model_id)]))
 
     def has_revert_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
-        """Also whether it would change anything."""
+        """Return True if the user may change models and the revert would change a field."""
         if not request.user.has_perm("gpus.change_modelconfig"):
             return False
         version = self._find(object_id)
@@ -162,7 +164,7 @@ class VersionPages(ReadOnlyAdmin):
         return changes(version.fields_before, version.fields)
 
     @column("a revert would change")
-    def undone(self, version: ConfigVersion) -> SafeString | str:
+    def revert_changes(self, version: ConfigVersion) -> SafeString | str:
         return changes(_now(version), version.fields)
 
     @column("all fields")
@@ -177,9 +179,12 @@ class VersionPages(ReadOnlyAdmin):
 
 
 def changes(before: dict[str, Any] | None, after: dict[str, Any]) -> SafeString | str:
-    """Field by field, old and new; a dash where nothing differs."""
+    """Return the changed fields with old and new values as HTML; a dash if the versions are equal.
+
+    before: None for the first version.
+    """
     if before is None:
-        return "made"
+        return "created"
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     lines = ((name, _text(before.get(name)), _text(after.get(name))) for name in names)
     pattern = "<li><b>{}</b> <del>{}</del> → <ins>{}</ins></li>"

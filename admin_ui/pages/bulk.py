@@ -1,7 +1,7 @@
-"""Work on many jobs: counted before anything is done, then done in steps, each a request of a second or two.
+"""Bulk actions: retry, dismiss or cancel all jobs that match a filter, after they have been counted.
 
-The page requests the next step when one is done. Closing the page stops the work between two jobs: a step
-moves each job in its own transaction. The fields of `JobFilter`, from a form or a link, select the jobs."""
+The page sends one request per step, of a second or two. Closing it stops between two jobs, as each job is
+changed in a transaction of its own. The fields of `JobFilter`, from a form or a link, select the jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from admin_ui.actions.job_actions import JobActions
 from admin_ui.actions.operations import actor
-from admin_ui.parts.read_only import HistoryAdmin
+from admin_ui.parts.base_pages import HistoryAdmin
 from gpus.models import ModelConfig, Server
 from jobs import ports
 from jobs.domain.states import JobState, is_final
@@ -28,24 +28,26 @@ from jobs.operations.jobs import BulkAction, BulkOutcome, cancel_jobs, count, di
 from jobs.reports.jobs import JobFilter
 
 _ANY = ("", "any")
-_SAME_IN_LISTS = {
+_LIST_FILTERS = {
     "model": "model",
     "error_code": "error_code",
     "error_fingerprint": "fingerprint",
     "state__exact": "state",
 }
+"""Query parameters of the lists of jobs, and the fields of `BulkForm` that mean the same."""
 STEP = 100
 """Jobs per request."""
-_ACTS: dict[BulkAction, Callable[..., BulkOutcome]] = {
+_SERVICES: dict[BulkAction, Callable[..., BulkOutcome]] = {
     BulkAction.RETRY: retry_jobs,
     BulkAction.DISMISS: dismiss_jobs,
     BulkAction.CANCEL: cancel_jobs,
 }
-BULK_WORDS = {
+BULK_LABELS = {
     BulkAction.RETRY: ("Retry", "retried", "dead letters"),
     BulkAction.DISMISS: ("Dismiss", "dismissed", "dead letters"),
-    BulkAction.CANCEL: ("Cancel", "cancelled or asked to stop", "jobs"),
+    BulkAction.CANCEL: ("Cancel", "cancelled or being cancelled", "jobs"),
 }
+"""Verb, participle and noun."""
 
 
 def _text(**attrs: str) -> UnfoldAdminTextInputWidget:
@@ -53,10 +55,10 @@ def _text(**attrs: str) -> UnfoldAdminTextInputWidget:
 
 
 class BulkForm(forms.Form):
-    """Bound to the page's query string. Empty fields do not filter."""
+    """An action and a job filter, bound to the page's query string. Empty fields match everything."""
 
-    deed = forms.ChoiceField(
-        label="Do what",
+    action = forms.ChoiceField(
+        label="Action",
         choices=[
             (BulkAction.RETRY.value, "Retry dead letters"),
             (BulkAction.DISMISS.value, "Dismiss dead letters"),
@@ -70,15 +72,18 @@ class BulkForm(forms.Form):
         required=False,
         choices=[_ANY, *((state.value, state.value) for state in JobState if not is_final(state))],
         widget=UnfoldAdminSelectWidget,
-        help_text="Only where jobs are cancelled.",
+        help_text="For cancelling only.",
     )
     error_code = forms.CharField(required=False, label="Error", widget=_text())
     fingerprint = forms.CharField(
-        required=False, label="Kind of failure", widget=_text(), help_text="The fingerprint of a group."
+        required=False,
+        label="Kind of failure",
+        widget=_text(),
+        help_text="Fingerprint of a group of dead letters.",
     )
     tag = forms.CharField(required=False, widget=_text())
     server = forms.ChoiceField(
-        required=False, widget=UnfoldAdminSelectWidget, help_text="One that an attempt ran on."
+        required=False, widget=UnfoldAdminSelectWidget, help_text="A server that an attempt ran on."
     )
     created_after = forms.DateTimeField(
         required=False, label="Created from (UTC)", widget=_text(type="datetime-local", step="1")
@@ -93,38 +98,42 @@ class BulkForm(forms.Form):
             names = list(rows.order_by("name").values_list("name", flat=True))
             given = str(self.data.get(name, "") or "")
             if given and given not in names:
-                names.insert(0, given)  # of a job that outlived the registry
+                names.insert(0, given)  # deleted, but jobs still name it
             field: Any = self.fields[name]
             field.choices = [_ANY, *((each, each) for each in names)]
 
     def clean_tenant(self) -> str:
         name: str = self.cleaned_data["tenant"]
         if name and not Tenant.objects.filter(name=name).exists():
-            raise forms.ValidationError("There is no such tenant.")
+            raise forms.ValidationError("No tenant has this name.")
         return name
 
     @property
-    def chosen(self) -> JobFilter:
-        """Of a valid form."""
-        given = {name: value or None for name, value in self.cleaned_data.items() if name != "deed"}
+    def job_filter(self) -> JobFilter:
+        """The filter of a valid form."""
+        given = {name: value or None for name, value in self.cleaned_data.items() if name != "action"}
         if given["state"]:
             given["state"] = JobState(given["state"])
         return JobFilter(**given)
 
     @property
-    def deed_chosen(self) -> BulkAction:
-        return BulkAction(self.cleaned_data["deed"])
+    def bulk_action(self) -> BulkAction:
+        """The action of a valid form."""
+        return BulkAction(self.cleaned_data["action"])
 
 
-def query_of_list(filters: Mapping[str, str], deed: BulkAction) -> str | None:
-    """The page's query for what a list of jobs shows; None where the list is narrowed in a way that the page
-    does not know (its search, a pool, when jobs ended)."""
-    query = {"deed": deed.value}
+def query_of_list(filters: Mapping[str, str], action: BulkAction) -> str | None:
+    """Return the query string of the bulk page for the jobs that a list shows.
+
+    filters: the list's query parameters. None if one of them has no field in `BulkForm` (the search, a pool,
+    the time of the end).
+    """
+    query = {"action": action.value}
     for name, value in filters.items():
         if name in ("o", "e", "after", "before") or not value:
             continue
-        if name in _SAME_IN_LISTS:
-            query[_SAME_IN_LISTS[name]] = value
+        if name in _LIST_FILTERS:
+            query[_LIST_FILTERS[name]] = value
         elif name == "tenant__id__exact":
             if not value.isdecimal():
                 return None
@@ -144,8 +153,11 @@ def _moment(filters: Mapping[str, str], name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """total: what was counted before the first step, and the most that is done. A job that is retried and
-    fails again at once matches again: without that bound it would be retried for ever."""
+    """The state of a bulk action between two steps.
+
+    total: the count before the first step, and the limit: a job that is retried and fails again at once
+    matches again, and would be retried for ever. done, refused: jobs so far. remaining: jobs that match now.
+    """
 
     total: int
     done: int = 0
@@ -170,7 +182,7 @@ class Progress:
 
 
 class BulkPage(JobActions, HistoryAdmin):
-    """A page of the jobs' admin."""
+    """Mixin of the jobs' admin: the page of bulk actions."""
 
     def get_urls(self) -> list[URLPattern]:
         ours = (("bulk/", self.bulk, "jobs_job_bulk"), ("bulk/step/", self.bulk_step, "jobs_job_bulk_step"))
@@ -178,38 +190,42 @@ class BulkPage(JobActions, HistoryAdmin):
         return [*views, *super().get_urls()]
 
     def bulk(self, request: HttpRequest) -> HttpResponse:
-        """By GET only, and it only counts: the filter is the query, so that a link can hold one."""
+        """The form, and the count of matching jobs. The filter is the query string, so that links can hold
+        one."""
         self._require_operate(request)
-        form = BulkForm(request.GET or None, initial={"deed": BulkAction.RETRY.value})
+        form = BulkForm(request.GET or None, initial={"action": BulkAction.RETRY.value})
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
-            "title": "Work on many jobs",
+            "title": "Bulk actions",
             "opts": self.opts,
             "form": form,
         }
         if form.is_valid():
-            total = count(form.chosen, form.deed_chosen)
-            context |= {"total": total, "asked": request.GET.urlencode(), **_labels(form.deed_chosen)}
+            total = count(form.job_filter, form.bulk_action)
+            context |= {"total": total, **_labels(form.bulk_action)}
         return TemplateResponse(request, "admin_ui/bulk/page.html", context)
 
     def bulk_step(self, request: HttpRequest) -> HttpResponse:
-        """By POST: the filter, and how far it is. Does at most a hundred, and answers with the progress."""
+        """Run the action on up to `STEP` jobs and return the progress as a fragment.
+
+        POST fields: those of `BulkForm`, and total, done and refused of `Progress`.
+        """
         self._require_operate(request)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = BulkForm(request.POST)
         numbers = [request.POST.get(name, "") for name in ("total", "done", "refused")]
         if not form.is_valid() or not all(text.isascii() and text.isdecimal() for text in numbers):
-            return HttpResponseBadRequest("Not a step of this page.")
+            return HttpResponseBadRequest("The form is not valid.")
         total, done, refused = map(int, numbers)
         progress = Progress(total, done, refused)
-        outcome = _ACTS[form.deed_chosen](
-            form.chosen,
+        outcome = _SERVICES[form.bulk_action](
+            form.job_filter,
             by=actor(request),
             ports=ports.production_ports(),
             at_most=max(min(STEP, progress.total - progress.tried), 0),
         )
-        context = {"form": form, "progress": progress.after(outcome), **_labels(form.deed_chosen)}
+        context = {"form": form, "progress": progress.after(outcome), **_labels(form.bulk_action)}
         return TemplateResponse(request, "admin_ui/bulk/progress.html", context)
 
     def _require_operate(self, request: HttpRequest) -> None:
@@ -217,6 +233,6 @@ class BulkPage(JobActions, HistoryAdmin):
             raise PermissionDenied
 
 
-def _labels(deed: BulkAction) -> dict[str, str]:
-    verb, past, what = BULK_WORDS[deed]
-    return {"verb": verb, "past": past, "what": what}
+def _labels(action: BulkAction) -> dict[str, str]:
+    verb, past, noun = BULK_LABELS[action]
+    return {"verb": verb, "past": past, "noun": noun}

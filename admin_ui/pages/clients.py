@@ -1,9 +1,9 @@
-"""Tenants and their API keys. Secrets are shown once, when they are made; what the
-database would take and is surely a mistake is refused."""
+"""Pages of tenants and API keys. Secrets are shown once, when they are created. The forms reject values that
+the schema allows but that are surely mistakes."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -18,13 +18,14 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
-from admin_ui.actions.operations import actor, asks_first
+from admin_ui.actions.operations import actor, confirm_first
+from admin_ui.parts.base_pages import OperatorAdmin, ReadOnlyInline
 from admin_ui.parts.formatting import badge
 from admin_ui.parts.live import sync_rules_after_commit
-from admin_ui.parts.read_only import OperatorAdmin, ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
-from foundation.names import NAME_PATTERN
+from gpus.models import ModelConfig
 from jobs.callbacks.message import renew_secret
 from jobs.domain.access import Scope
 from jobs.domain.errors import KeyNotActive, Refused
@@ -40,43 +41,74 @@ from jobs.operations.tenants import (
     rotate_key,
 )
 
+NO_MODELS = "(no models)"
+"""The choice for an empty list; not a valid name of a model."""
 
-def names_or_none(value: Any) -> list[str] | None:
-    """A list of models' names. Raises ValidationError."""
-    if value is None:
-        return None
-    told = value if isinstance(value, list) else [None]
-    if not all(isinstance(one, str) and re.fullmatch(NAME_PATTERN, one) for one in told):
-        raise ValidationError('A JSON list of names, as in ["flux", "zimg"]; empty: all.')
-    return sorted(set(value))
+
+class AllowedModelsField(forms.MultipleChoiceField):
+    """Checkboxes for names of models. Its value is None (all models) if none is ticked, else the sorted
+    names; `NO_MODELS` stands for the empty list."""
+
+    def __init__(self, **how: Any) -> None:
+        super().__init__(required=False, widget=UnfoldAdminCheckboxSelectMultipleWidget, **how)
+
+    def offer(self, stored: Iterable[str] | None) -> None:
+        """Set the choices: the registered models, and the stored names, which may be of deleted models."""
+        names = {*ModelConfig.objects.values_list("name", flat=True), *(stored or ())}
+        self.choices = [(name, name) for name in (*sorted(names), NO_MODELS)]
+
+    def prepare_value(self, value: Any) -> Any:
+        return [NO_MODELS] if value == [] else value
+
+    def clean(self, value: Any) -> list[str] | None:
+        """Raises ValidationError."""
+        ticked = super().clean(value)
+        if NO_MODELS in ticked and len(ticked) > 1:
+            raise ValidationError(f"Tick either models or {NO_MODELS}.")
+        return _stored_names(ticked)
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool(_stored_names(data or ()) != initial)
+
+
+def _stored_names(ticked: Sequence[str]) -> list[str] | None:
+    return sorted(set(ticked) - {NO_MODELS}) if ticked else None
 
 
 class TenantForm(forms.ModelForm):  # type: ignore[type-arg]
+    allowed_models = AllowedModelsField(help_text="The models it may submit to. None ticked: all models.")
+
     class Meta:
         model = Tenant
         fields = ("name", *CHANGEABLE)
+        labels = {"daily_gpu_seconds": "GPU-seconds per day"}
 
-    def clean_allowed_models(self) -> list[str] | None:
-        return names_or_none(self.cleaned_data["allowed_models"])
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _offer_models(self)
 
 
 class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
     scopes = forms.MultipleChoiceField(
         choices=[(scope.value, scope.value) for scope in Scope],
         required=False,
-        widget=forms.CheckboxSelectMultiple,
-        help_text="What it may do. None chosen: all that a key of its kind may.",
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
+        help_text="What the key may do. None ticked: everything that a key of its kind may do.",
+    )
+    allowed_models = AllowedModelsField(
+        help_text="The models it may submit to, of those its tenant may. None ticked: all of them."
     )
 
     class Meta:
         model = ApiKey
         fields = ("name", "tenant", "kind", "scopes", "allowed_models", "expiry_date")
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _offer_models(self)
+
     def clean_scopes(self) -> list[str] | None:
         return sorted(self.cleaned_data["scopes"]) or None
-
-    def clean_allowed_models(self) -> list[str] | None:
-        return names_or_none(self.cleaned_data["allowed_models"])
 
     def clean(self) -> dict[str, Any] | None:
         cleaned = super().clean() or {}
@@ -91,11 +123,31 @@ class KeyForm(forms.ModelForm):  # type: ignore[type-arg]
         return cleaned
 
 
+def _offer_models(form: forms.ModelForm) -> None:  # type: ignore[type-arg]
+    field = form.fields.get("allowed_models")
+    if isinstance(field, AllowedModelsField):  # a read-only page has no such field
+        field.offer(form.instance.allowed_models)
+
+
+def _status(key: ApiKey) -> SafeString:
+    if key.revoked:
+        return badge("revoked", {"revoked": "danger"})
+    return (
+        badge("expired", {"expired": "warning"})
+        if key.has_expired
+        else badge("active", {"active": "success"})
+    )
+
+
 class KeysOfTenant(ReadOnlyInline):
     model = ApiKey
-    fields = ("prefix", "name", "kind", "created", "expiry_date", "revoked")
+    fields = ("prefix", "name", "kind", "created", "expiry_date", "status")
     show_change_link = True
     verbose_name_plural = "API keys"
+
+    @column("status")
+    def status(self, key: ApiKey) -> SafeString:
+        return _status(key)
 
 
 @admin.register(Tenant)
@@ -107,7 +159,7 @@ class TenantPages(OperatorAdmin):
         "max_running",
         "max_queued",
         "max_queued_seconds",
-        "daily_gpu_seconds",
+        "gpu_seconds_per_day",
         "keys",
     )
     search_fields = ("name",)
@@ -130,27 +182,27 @@ class TenantPages(OperatorAdmin):
     inlines = (KeysOfTenant,)
     form = TenantForm
     audit_values = ("name", *CHANGEABLE)
-    actions = ("renew_secrets", "renew_secrets_slowly")
+    actions = ("renew_secrets", "renew_secrets_with_overlap")
     actions_detail = ("send_test",)
 
     @operation("New webhook secret (the old one stops at once)", permissions=["change"])
-    @asks_first(
-        "Make new webhook secrets?",
-        "Callbacks are signed with the new ones at once: who checks them against the old ones refuses them.",
-        "Yes, make them",
+    @confirm_first(
+        "Create new webhook secrets?",
+        "Callbacks are signed with the new secrets at once. Receivers with the old ones reject them.",
+        "Yes, create them",
     )
     def renew_secrets(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         for tenant in queryset.order_by("name")[:10]:
             secret = renew_webhook_secret(tenant, by=actor(request))
             _show_secret(request, f"webhook secret of {tenant}", secret)
 
-    @operation("New webhook secret (the old one signs too for a day)", permissions=["change"])
-    @asks_first(
-        "Make new webhook secrets?",
-        "Callbacks are signed with both for 24 hours: give the new one to who checks them meanwhile.",
-        "Yes, make them",
+    @operation("New webhook secret (the old one stays valid for 24 hours)", permissions=["change"])
+    @confirm_first(
+        "Create new webhook secrets?",
+        "Callbacks are signed with both secrets for 24 hours. Give the new one to the receivers by then.",
+        "Yes, create them",
     )
-    def renew_secrets_slowly(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
+    def renew_secrets_with_overlap(self, request: HttpRequest, queryset: QuerySet[Tenant]) -> None:
         for tenant in queryset.order_by("name")[:10]:
             secret = renew_webhook_secret(tenant, overlap_seconds=OVERLAP_SECONDS, by=actor(request))
             _show_secret(request, f"webhook secret of {tenant}", secret)
@@ -171,14 +223,18 @@ class TenantPages(OperatorAdmin):
     def signs(self, tenant: Tenant) -> str:
         until = tenant.webhook_secret_before_until
         if until is not None and until > timezone.now():
-            return f"stored encrypted; the one before signs too until {until:%Y-%m-%d %H:%M} UTC"
-        return "stored encrypted" if tenant.webhook_secret_encrypted else "made with the first callback"
+            return f"stored encrypted; the previous one signs too until {until:%Y-%m-%d %H:%M} UTC"
+        return "stored encrypted" if tenant.webhook_secret_encrypted else "created with the first callback"
+
+    @column("GPU-seconds per day", ordering="daily_gpu_seconds")
+    def gpu_seconds_per_day(self, tenant: Tenant) -> float | None:
+        return tenant.daily_gpu_seconds
 
     @column("GPU-seconds used today (UTC)")
     def used_today(self, tenant: Tenant) -> str:
         if tenant.pk is None:
             return ""
-        if not hasattr(tenant, "used_today"):  # the page asks several times
+        if not hasattr(tenant, "used_today"):  # the page reads it several times
             tenant.used_today = used_seconds([tenant.pk], timezone.now())[tenant.pk]  # type: ignore[attr-defined]
         return f"{tenant.used_today:.1f}"  # type: ignore[attr-defined]
 
@@ -193,13 +249,22 @@ class TenantPages(OperatorAdmin):
         sync_rules_after_commit(request, obj)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False  # its jobs are history
+        return False  # its jobs refer to it
 
 
 @admin.register(ApiKey)
 class ApiKeyPages(OperatorAdmin):
     form = KeyForm
-    list_display = ("prefix", "name", "tenant", "kind_label", "may", "last_used_at", "expiry_date", "revoked")
+    list_display = (
+        "prefix",
+        "name",
+        "tenant",
+        "kind_label",
+        "scopes_text",
+        "last_used_at",
+        "expiry_date",
+        "status",
+    )
     list_filter = (("kind", ChoicesDropdownFilter), "revoked")
     list_select_related = ("tenant",)
     search_fields = ("prefix", "name", "tenant__name")
@@ -210,23 +275,27 @@ class ApiKeyPages(OperatorAdmin):
     audit_kind = "key"
     audit_values = ("scopes", "allowed_models", "expiry_date", "revoked")
 
-    @operation("Replace (the old one works a day longer)", permissions=["change"])
-    @asks_first(
+    @operation("Replace (the old key stays valid for 24 hours)", permissions=["change"])
+    @confirm_first(
         "Replace these keys?",
-        "Each gets a successor that may do the same, shown once. The old ones stop after 24 hours.",
-        "Yes, replace",
+        "Each gets a successor with the same rights, shown once. The old keys stop working after 24 hours.",
+        "Yes, replace them",
     )
     def rotate_keys(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         for key in queryset.order_by("pk")[:10]:
             try:
                 row, plaintext = rotate_key(key, by=actor(request))
             except KeyNotActive as refusal:
-                messages.warning(request, f"{key.prefix} not: {refusal}")
+                messages.warning(request, f"{key.prefix} was not replaced: {refusal}")
                 continue
             _show_secret(request, f"key of {row.tenant} that replaces {key.prefix}", plaintext)
 
     @operation("Revoke (can't be undone)", permissions=["change"])
-    @asks_first("Revoke these keys?", "Who uses them is refused at once. It can't be undone.", "Yes, revoke")
+    @confirm_first(
+        "Revoke these keys?",
+        "Requests with them are refused at once. This can't be undone.",
+        "Yes, revoke them",
+    )
     def revoke_keys(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         keys = list(queryset.filter(revoked=False))
         for key in keys:
@@ -237,8 +306,12 @@ class ApiKeyPages(OperatorAdmin):
         return row.prefix
 
     @column("scopes")
-    def may(self, key: ApiKey) -> str:
+    def scopes_text(self, key: ApiKey) -> str:
         return "all" if key.scopes is None else ", ".join(key.scopes)
+
+    @column("status")
+    def status(self, key: ApiKey) -> SafeString:
+        return _status(key)
 
     @column("kind")
     def kind_label(self, key: ApiKey) -> SafeString:
@@ -270,12 +343,11 @@ class ApiKeyPages(OperatorAdmin):
         _show_secret(request, f"{obj.kind} key of {obj.tenant}", key)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False  # revoke: the prefix stays explainable
+        return False  # keys are revoked: audit entries name their prefix
 
 
-def _show_secret(request: HttpRequest, what: str, secret: str) -> None:
-    messages.warning(request, _once(what, secret))
-
-
-def _once(what: str, secret: str) -> SafeString:
-    return format_html("The {}, shown only now: <code>{}</code>", what, secret)
+def _show_secret(request: HttpRequest, name: str, secret: str) -> None:
+    text = format_html(
+        "The {}, shown only now: <code>{}</code> Copy it before you leave the page.", name, secret
+    )
+    messages.warning(request, text)

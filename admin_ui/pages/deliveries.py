@@ -1,4 +1,5 @@
-"""Callbacks: message, receiver and tries of each; sending one again, and sending a test callback."""
+"""Pages of callbacks: their messages, receivers and delivery log; buttons to send one again and to send a
+test."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from admin_ui.actions.operations import MOST_AT_ONCE, actor, back_to, for_each
+from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyInline, without_bodies
 from admin_ui.parts.filters import MessageCreatedFilter
 from admin_ui.parts.formatting import CALLBACK_LABELS, badge, job_link, json_block
-from admin_ui.parts.read_only import HistoryAdmin, ReadOnlyInline, without_bodies
 from admin_ui.parts.typed_decorators import column, operation
 from jobs import ports
 from jobs.callbacks.deliver import replay, send_sample
@@ -30,8 +31,8 @@ from jobs.callbacks.pick import delivery_report
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.models import Callback, CallbackTry, Job, ReceiverCircuit, Tenant
 
-_LOOKED_AT = 200
-"""Of a tenant's latest jobs, for the address it uses."""
+_JOBS_SEARCHED = 200
+"""A tenant's latest jobs that are searched for the callback URL it uses."""
 
 
 class SampleForm(forms.Form):
@@ -39,18 +40,18 @@ class SampleForm(forms.Form):
         Tenant.objects.all(),
         to_field_name="name",
         widget=UnfoldAdminSelectWidget,
-        help_text="Whose secret signs it.",
+        help_text="The tenant whose secret signs the message.",
     )
     url = forms.CharField(
         label="URL",
         max_length=MAX_URL_LENGTH,
         widget=UnfoldAdminTextInputWidget(attrs={"inputmode": "url", "placeholder": "https://…"}),
-        help_text="Guarded like every callback: only addresses that this dispatcher may call.",
+        help_text="Checked like every callback: only addresses that this dispatcher may call.",
     )
 
 
 class SamplePage(HistoryAdmin):
-    """A page of the callbacks' admin."""
+    """Mixin of the callbacks' admin: the page that sends a test callback."""
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.sample)
@@ -60,7 +61,7 @@ class SamplePage(HistoryAdmin):
         return bool(request.user.has_perm("jobs.change_callback"))
 
     def sample(self, request: HttpRequest) -> HttpResponse:
-        """By GET the form, filled in with `?tenant=` and the address it used last; by POST it is sent."""
+        """GET: the form, with `?tenant=` and the URL that the tenant used last. POST: send the message."""
         if not self.has_operate_permission(request):
             raise PermissionDenied
         outcome = None
@@ -91,7 +92,7 @@ def _suggested(tenant: str) -> dict[str, Any]:
     if not tenant:
         return {}
     latest = Job.objects.filter(tenant__name=tenant).order_by("-id").values_list("callback_url", flat=True)
-    return {"tenant": tenant, "url": next((url for url in latest[:_LOOKED_AT] if url), "")}
+    return {"tenant": tenant, "url": next((url for url in latest[:_JOBS_SEARCHED] if url), "")}
 
 
 class TriesOfCallback(ReadOnlyInline):
@@ -105,7 +106,7 @@ class CallbackPages(SamplePage):
     list_display = ("id", "state_label", "job_page", "url", "tries", "next_at", "created_at", "delivered_at")
     list_filter = (("state", ChoicesDropdownFilter), ("created_at", MessageCreatedFilter))
     search_fields = ("id__exact", "job__id__exact")
-    search_help_text = "Exactly: a webhook-id or a job's id."
+    search_help_text = "Exact match: a webhook-id or a job's id."
     ordering = ("-id",)
     sortable_by = ()
     heavy = ("body",)
@@ -129,7 +130,7 @@ class CallbackPages(SamplePage):
         return [path("deliveries/", view, name="jobs_callback_deliveries"), *super().get_urls()]
 
     def deliveries(self, request: HttpRequest) -> HttpResponse:
-        """How they stand, for the top of the list."""
+        """The summary at the top of the list, as a fragment."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         report = delivery_report(ports.production_ports().clock.now())
@@ -149,7 +150,7 @@ class CallbackPages(SamplePage):
         icon="replay",
         confirm=(
             "Send this callback again?",
-            "Under the same webhook-id, the schedule from its start.",
+            "It keeps its webhook-id; the retry schedule starts over.",
             "Send",
         ),
     )
@@ -175,8 +176,9 @@ class CallbackPages(SamplePage):
 
 @admin.register(ReceiverCircuit)
 class ReceiverPages(HistoryAdmin):
-    """Receivers that did not answer, by tenant."""
+    """Circuit breakers of receivers that did not answer, by tenant."""
 
+    noun = ("receiver", "receivers")
     list_display = ("receiver", "tenant", "failures", "failed_at", "resting_until", "last_error")
     list_select_related = ("tenant",)
     ordering = ("-id",)
@@ -185,10 +187,10 @@ class ReceiverPages(HistoryAdmin):
 
 @admin.register(CallbackTry)
 class CallbackTryPages(HistoryAdmin):
-    plural = "delivery log"
+    noun = ("delivery", "delivery log")
     list_display = ("callback_id", "number", "at", "status_code", "error", "duration_ms")
     search_fields = ("callback__id__exact",)
-    search_help_text = "A webhook-id."
+    search_help_text = "Exact match of a webhook-id."
     ordering = ("-id",)
     sortable_by = ()
 
@@ -197,9 +199,8 @@ def _send_again(request: HttpRequest, ids: list[str]) -> None:
     real = ports.production_ports()
 
     def send(callback_id: str) -> str:
-        return (
-            "due again" if replay(callback_id, now=real.clock.now(), by=actor(request)) else "gone meanwhile"
-        )
+        sent = replay(callback_id, now=real.clock.now(), by=actor(request))
+        return "due again" if sent else "no longer there"
 
     for_each(request, ids, send)
     real.wake_callbacks(ids[:MOST_AT_ONCE])

@@ -1,7 +1,7 @@
-"""Flower behind the admin's login: its pages and data, passed on to staff; never its controls.
+"""A read-only proxy to Flower behind the admin's login: staff get its pages and data, never its controls.
 
-Flower listens where only this host or its containers reach it, and asks for FLOWER_BASIC_AUTH; this process
-knows the same. Neither the browser's cookies nor Flower's cross over.
+Flower is reachable only from this host or its containers and requires FLOWER_BASIC_AUTH, which this process
+adds. Cookies are passed in neither direction.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from django.views.decorators.csrf import csrf_exempt
 
 from admin_ui import FLOWER_PREFIX
 
-_ASKED_BY_POST = frozenset({"tasks/datatable"})
-"""Reads; whatever else Flower takes by POST changes something."""
+_READ_BY_POST = frozenset({"tasks/datatable"})
+"""The only POST that reads; all others of Flower change something."""
 _TIMEOUTS_SECONDS = (2.0, 15.0)
 _TO_FLOWER = ("Accept", "Content-Type", "If-None-Match", "If-Modified-Since", "X-Requested-With")
 _FROM_FLOWER = ("Content-Type", "Cache-Control", "ETag", "Last-Modified", "Location", "Vary")
@@ -29,10 +29,11 @@ _FROM_FLOWER = ("Content-Type", "Cache-Control", "ETag", "Last-Modified", "Locat
 
 @csrf_exempt
 def flower_page(request: HttpRequest, page: str = "") -> HttpResponse:
-    """502 if Flower is away or does not know our password."""
+    """Forward a GET, HEAD or the tasks' POST to Flower. 502 if Flower does not answer or refuses the
+    password."""
     if not request.user.has_perm("jobs.view_job"):
         raise PermissionDenied
-    if request.method not in ("GET", "HEAD") and not (request.method == "POST" and page in _ASKED_BY_POST):
+    if request.method not in ("GET", "HEAD") and not (request.method == "POST" and page in _READ_BY_POST):
         return HttpResponseNotAllowed(["GET", "HEAD"])
     try:
         answer = _session().request(
@@ -45,12 +46,14 @@ def flower_page(request: HttpRequest, page: str = "") -> HttpResponse:
             allow_redirects=False,
         )
     except requests.RequestException:
-        return _broken(
-            f"Flower does not answer at {settings.DISPATCHER.flower_url}. Is it started? "
-            "DISPATCHER_FLOWER_URL says where the web finds it."
+        return _bad_gateway(
+            f"Flower does not answer at {settings.DISPATCHER.flower_url}. "
+            "Start it, or set DISPATCHER_FLOWER_URL to its address."
         )
     if answer.status_code == 401:
-        return _broken("Flower refuses our password: the web and Flower need the same FLOWER_BASIC_AUTH.")
+        return _bad_gateway(
+            "Flower refuses the password. Set the same FLOWER_BASIC_AUTH for the web and for Flower."
+        )
     headers = {name: answer.headers[name] for name in _FROM_FLOWER if name in answer.headers}
     return HttpResponse(answer.content, status=answer.status_code, headers=headers)
 
@@ -66,7 +69,7 @@ flower_urls = [
 def _session() -> requests.Session:
     session = requests.Session()
     session.trust_env = False  # no proxy, no .netrc
-    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # one session serves everybody
+    session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))  # the session is shared by all users
     return session
 
 
@@ -74,5 +77,5 @@ def _login() -> str:
     return f"Basic {b64encode(settings.FLOWER_LOGIN.encode()).decode()}"
 
 
-def _broken(text: str) -> HttpResponse:
+def _bad_gateway(text: str) -> HttpResponse:
     return HttpResponse(f"{text}\n", status=502, content_type="text/plain; charset=utf-8")

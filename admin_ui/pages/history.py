@@ -1,4 +1,4 @@
-"""What happened: attempts, events, and the small tables behind the API. All read-only."""
+"""Read-only pages: attempts, events, and the small tables behind the API."""
 
 from __future__ import annotations
 
@@ -10,9 +10,15 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
+from admin_ui.parts.base_pages import (
+    HistoryAdmin,
+    IndexedSearch,
+    ReadOnlyAdmin,
+    sees_payloads,
+    without_bodies,
+)
 from admin_ui.parts.filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
 from admin_ui.parts.formatting import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
-from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch, ReadOnlyAdmin, sees_payloads, without_bodies
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from gpus.models import FleetIndex, Process
@@ -34,7 +40,7 @@ from jobs.models import (
 )
 
 RECENT = 50_000
-"""Attempts among which a server's own id of a run is looked for."""
+"""Latest attempts that are searched for a GPU server's own run id."""
 
 
 @admin.register(Attempt)
@@ -51,7 +57,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
     )
     list_filter = (("state", ChoicesDropdownFilter), ServerFilter, ModelFilter, ErrorCodeFilter)
     search_fields = ("id__exact",)
-    search_help_text = "Exactly: an attempt's id, a job's id, the server's own id of a recent run."
+    search_help_text = "Exact match: an attempt's id, a job's id, or the GPU server's own id of a recent run."
     ordering = ("-id",)
     sortable_by = ()
     fields = (
@@ -70,7 +76,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
     readonly_fields = ("job_page", "state_label", "where", "ran", "gpu_time")
 
     def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
-        """Ids by their index; the servers' own have none, and are looked for among the latest attempts."""
+        """Our ids are found by index; `remote_id` has none and is searched in the latest attempts only."""
         ours = Q(id=term.upper()) | Q(job_id=term.upper())
         if len(term) == ID_LENGTH and Attempt.objects.filter(ours).exists():
             return rows.filter(ours)
@@ -90,7 +96,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
     def where(self, attempt: Attempt) -> str:
         return f"{attempt.server}/{attempt.slot}"
 
-    @column("ran")
+    @column("run time")
     def ran(self, attempt: Attempt) -> str:
         return span(attempt.started_at, attempt.finished_at)
 
@@ -105,7 +111,7 @@ class EventPages(HistoryAdmin):
     list_display = ("id", "job_page", "seq", "type", "at")
     list_filter = (EventTypeFilter,)
     search_fields = ("job__id__exact",)
-    search_help_text = "A job's id."
+    search_help_text = "Exact match of a job's id."
     ordering = ("-id",)
     sortable_by = ()
     fields = (("job_page", "seq"), ("type", "at"), "data_json")
@@ -174,6 +180,7 @@ class PushedResultPages(HistoryAdmin):
 
 @admin.register(JobTag)
 class JobTagPages(HistoryAdmin):
+    noun = ("tag", "tags")
     list_display = ("tag", "job_page")
     search_fields = ("tag__exact", "job__id__exact")
     ordering = ("-id",)
@@ -209,14 +216,14 @@ class RollupPages(HistoryAdmin):
     list_select_related = ("tenant",)
     list_filter = (ModelFilter,)
     search_fields = ("model__exact", "tenant__name__exact")
-    search_help_text = "Exactly: a model or a tenant."
+    search_help_text = "Exact match: a model or a tenant."
     ordering = ("-id",)
     sortable_by = ()
 
 
 @admin.register(Tally)
 class TallyPages(ReadOnlyAdmin):
-    plural = "tallies"
+    noun = ("counter", "counters")
     list_display = ("name", "model", "code", "count")
     search_fields = ("name", "model__exact", "code__exact")
     ordering = ("name", "model", "code")
@@ -231,6 +238,7 @@ class SweepRunPages(ReadOnlyAdmin):
 
 @admin.register(WorkerSign)
 class WorkerSignPages(ReadOnlyAdmin):
+    noun = ("worker heartbeat", "worker heartbeats")
     list_display = ("worker", "at", "cut_off")
     ordering = ("worker",)
     sortable_by = ("worker", "at")
@@ -238,7 +246,7 @@ class WorkerSignPages(ReadOnlyAdmin):
 
 @admin.register(Process)
 class ProcessPages(ReadOnlyAdmin):
-    plural = "processes"
+    noun = ("process", "processes")
     list_display = ("name", "kind", "layout", "started_at", "beat_at")
     ordering = ("name",)
     sortable_by = ("name", "beat_at")
@@ -246,7 +254,7 @@ class ProcessPages(ReadOnlyAdmin):
 
 @admin.register(FleetIndex)
 class FleetIndexPages(ReadOnlyAdmin):
-    plural = "index layouts"
+    noun = ("index layout", "index layouts")
     list_display = ("fleet", "layout", "next_layout", "changed_at")
     ordering = ("fleet",)
     sortable_by = ()
@@ -254,6 +262,6 @@ class FleetIndexPages(ReadOnlyAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         without_row = sorted(set(fleets()) - set(read_index_states()))
-        told = {"without_row": without_row, "first_layout": FIRST_LAYOUT}
-        page: HttpResponse = super().changelist_view(request, (extra_context or {}) | told)
+        context = {"without_row": without_row, "first_layout": FIRST_LAYOUT, **(extra_context or {})}
+        page: HttpResponse = super().changelist_view(request, context)
         return page

@@ -1,6 +1,6 @@
-"""A job's own page: its course, live while it runs, what went in and what came out.
+"""A job's own page: state and timeline, live until the job ends, then payload, result, events and callbacks.
 
-It is read in a bounded number of queries: the latest attempts and events, not all.
+The number of queries is bounded: the page reads the latest attempts and events, not all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 
 from admin_ui.pages.job_timeline import Timeline, timeline
-from admin_ui.parts.read_only import HistoryAdmin, sees_payloads
+from admin_ui.parts.base_pages import HistoryAdmin, sees_payloads
 from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, show_json
 from gpus.models import ModelConfig
 from jobs import ports
@@ -33,9 +33,9 @@ MOST_LANES = 25
 MOST_EVENTS = 400
 EVENTS_LISTED = 50
 NEWS_LISTED = 10
-"""Of what runs say of themselves, which may be hundreds of events: the timeline needs none of them."""
+"""Progress, partial output and log events listed: a run may send hundreds, and the timeline needs none."""
 MOST_CALLBACKS = 10
-_BIG = ("payload", "result", "metadata")
+_LARGE_FIELDS = ("payload", "result", "metadata")
 _STATIC_ONLY = "default-src 'none'; sandbox"
 
 
@@ -43,8 +43,9 @@ _STATIC_ONLY = "default-src 'none'; sandbox"
 class Course:
     """The job's state and history. The page reads them again every two seconds until the job has ended.
 
-    earlier: attempts before the first lane. budget: counted tries that end the job.
-    waited, ran: seconds so far, None before they began.
+    earlier: number of attempts before the first lane. waited, ran: seconds so far; ran is None before the
+    first start. retries_left: counted retries that the job still has; None if its model is no longer
+    registered.
     """
 
     job: Job
@@ -54,7 +55,7 @@ class Course:
     waited: float | None
     ran: float | None
     is_over: bool
-    budget: int | None
+    retries_left: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An event, and the seconds since the one that is listed before it."""
+    """An event, and the seconds since the previous one in the list."""
 
     event: Event
     since: float | None
@@ -77,6 +78,7 @@ class Step:
 
 
 def course(job: Job, *, now: datetime) -> Course:
+    """Read a job's latest attempts and events, and draw its timeline up to `now`."""
     attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
     moves = Event.objects.filter(job_id=job.id).exclude(type__in=NEWS)
     events = list(moves.order_by("-seq")[:MOST_EVENTS])[::-1]
@@ -93,47 +95,49 @@ def course(job: Job, *, now: datetime) -> Course:
         waited=((begun or ended or now) - job.created_at).total_seconds(),
         ran=(ended - begun).total_seconds() if begun and ended else None,
         is_over=over,
-        budget=limit + 1 if limit is not None else None,
+        retries_left=max(limit - job.tries, 0) if limit is not None else None,
     )
 
 
 def values(job: Job, *, host: str) -> list[Value]:
-    """host: our own, whose images may be shown."""
+    """Return the result and the payload, as far as the job has them. host: our own; its images are shown."""
     named = (("result", "Result", job.result), ("payload", "Payload", job.payload))
     return [_value(name, title, value, host) for name, title, value in named if value is not None]
 
 
 def steps(job: Job, events: list[Event], *, with_output: bool) -> list[Step]:
-    """events: of the course. The latest first, with the last words of the runs among them. with_output:
-    whether who reads them may see payloads and results."""
+    """Return the latest events, newest first, among them the last `NEWS_LISTED` progress events.
+
+    events: those of the course. with_output: True if the user may see payloads and results.
+    """
     news = Event.objects.filter(job_id=job.id, type__in=NEWS).order_by("-seq")[:NEWS_LISTED]
     listed = sorted([*events[-EVENTS_LISTED:], *news], key=lambda event: event.seq)
-    before = [None, *listed]
-    told = [
+    found = [
         Step(
             event,
-            (event.at - last.at).total_seconds() if last is not None else None,
+            (event.at - previous.at).total_seconds() if previous is not None else None,
             show_json(shown_data(event.type, event.data, with_output=with_output)) if event.data else None,
         )
-        for last, event in zip(before, listed, strict=False)
+        for previous, event in zip([None, *listed], listed, strict=False)
     ]
-    return told[::-1]
+    return found[::-1]
 
 
 def callbacks(job: Job) -> list[Callback]:
-    """The latest round first, each with `tries_made`, the last of its log first."""
+    """Return the job's callbacks, latest round first, each with `tries_made`: its delivery log, newest
+    first."""
     log = Prefetch("log", queryset=CallbackTry.objects.order_by("-number"), to_attr="tries_made")
     rows = Callback.objects.filter(job_id=job.id).defer("body").order_by("-round").prefetch_related(log)
     return list(rows[:MOST_CALLBACKS])
 
 
-def as_clients_read_it(job: Job) -> dict[str, Any]:
-    """Without the result, which has its own place on the page."""
+def api_json(job: Job) -> dict[str, Any]:
+    """Return the job as the API does, without the result, which has a section of its own."""
     return {**summary_json(job)}
 
 
 def embedded(job: Job, name: str, place: int, *, host: str) -> Media | None:
-    """What `values` showed at that place of the payload or result."""
+    """Return the embedded file number `place` that `values` found. name: payload or result."""
     if name not in ("payload", "result"):
         return None
     found = find_media(getattr(job, name), host=host)
@@ -146,14 +150,14 @@ def _value(name: str, title: str, value: Any, host: str) -> Value:
 
 
 def why(job: Job) -> Explanation | None:
-    """Why it waits; None if it does not."""
+    """Return the reasons why the job waits; None if it does not wait."""
     if job.state not in WAITING:
         return None
     return explain_job(job, ports.production_ports())
 
 
 class JobDetail(HistoryAdmin):
-    """Instead of Django's change form."""
+    """Mixin of the jobs' admin: the job's page, in place of Django's change form."""
 
     def get_urls(self) -> list[URLPattern]:
         ours = (
@@ -169,7 +173,7 @@ class JobDetail(HistoryAdmin):
     ) -> HttpResponse:
         self._require_view(request)
         if request.method not in ("GET", "HEAD"):
-            raise PermissionDenied  # only services move a job
+            raise PermissionDenied  # only services change a job
         job = self._find(object_id)
         if job is None:
             gone: HttpResponse = self._get_obj_does_not_exist_redirect(request, self.opts, object_id)
@@ -184,18 +188,18 @@ class JobDetail(HistoryAdmin):
         return TemplateResponse(request, "admin_ui/job/page.html", context)
 
     def live(self, request: HttpRequest, job_id: str) -> HttpResponse:
-        """The course anew; the rest too where an event came since `?seq=`."""
+        """The live part as a fragment; with the rest of the page if the job has events after `?seq=`."""
         self._require_view(request)
-        job = self._job(job_id, *_BIG)
+        job = self._job(job_id, *_LARGE_FIELDS)
         context = self._course(request, job)
         templates = ["admin_ui/job/live.html"]
         if request.GET.get("seq") != str(job.event_seq):
             context = {**self._page(request, self._job(job_id)), "swapped": True}
-            templates = ["admin_ui/job/news.html"]
+            templates = ["admin_ui/job/live_and_detail.html"]
         return TemplateResponse(request, templates, context)
 
     def raw(self, request: HttpRequest, job_id: str, name: str) -> HttpResponse:
-        """payload, result, metadata, or the whole job: as JSON to keep."""
+        """A JSON download. name: payload, result, metadata, or job for the whole job."""
         self._require_view(request)
         job, may_see = self._job(job_id), sees_payloads(request)
         if name in ("payload", "result") and not may_see:
@@ -213,11 +217,11 @@ class JobDetail(HistoryAdmin):
         )
 
     def media_of(self, request: HttpRequest, job_id: str, name: str, place: int) -> HttpResponse:
-        """What is embedded there, as a file of its own type; what a browser might run comes as a download."""
+        """An embedded file, with its own content type; types that a browser might run come as a download."""
         self._require_view(request)
         if not sees_payloads(request):
             raise PermissionDenied
-        job = self._job(job_id, *(field for field in _BIG if field != name))
+        job = self._job(job_id, *(field for field in _LARGE_FIELDS if field != name))
         media = embedded(job, name, place, host=request.get_host())
         if media is None:
             raise Http404
@@ -255,14 +259,14 @@ class JobDetail(HistoryAdmin):
             "metadata": show_json(job.metadata),
             "steps": steps(job, context["course"].events, with_output=may_see),
             "callbacks": callbacks(job),
-            "raw": show_json(as_clients_read_it(job)),
+            "raw": show_json(api_json(job)),
         }
 
-    def _find(self, job_id: str, *left_out: str) -> Job | None:
-        return Job.objects.select_related("tenant").defer(*left_out).filter(id=job_id).first()
+    def _find(self, job_id: str, *deferred: str) -> Job | None:
+        return Job.objects.select_related("tenant").defer(*deferred).filter(id=job_id).first()
 
-    def _job(self, job_id: str, *left_out: str) -> Job:
-        job = self._find(job_id, *left_out)
+    def _job(self, job_id: str, *deferred: str) -> Job:
+        job = self._find(job_id, *deferred)
         if job is None:
             raise Http404
         return job

@@ -1,7 +1,8 @@
-"""A job's life as lanes: one per attempt, from when it began to wait for it to its end. Pure.
+"""A job's timeline: one lane per attempt, from the start of its wait to its end. Pure.
 
-Times come from the events (commit order, the same clock as the attempts' own times); what no event tells,
-an attempt's row does. Waiting is drawn to a smaller scale when it would leave no room for the runs.
+Times come from the events (in commit order, by the same clock as the attempts' own times), and from the
+attempts' rows where an event is missing. Waiting gets a smaller scale where it would leave no room for the
+runs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from jobs.events.hub import NEWS
 from jobs.models import Attempt, Event
 
 QUEUED, PAUSE, SENT, POLLING = "queued", "pause", "sent", "polling"
+_LABELS = {QUEUED: "queued", PAUSE: "delayed", SENT: "running", POLLING: "running (polled)"}
 _WAITS = {
     "queued": QUEUED,
     "requeued": QUEUED,
@@ -27,13 +29,13 @@ _WAITS = {
 _ENDS = frozenset({"completed", "failed", "cancelled", *_WAITS})
 _SILENT = _ENDS | {"started", "accepted"} | NEWS
 MOST_WAITING = 0.8
-"""Of the width; a job that waited hours and ran seconds would show no run otherwise."""
+"""Share of the width that waiting takes at most: else a job that waited for hours would show no run."""
 
 
 @dataclass(slots=True)
 class Bar:
-    """kind: queued, pause (between tries, or before its time), sent, polling. end: None while it lasts.
-    left, width: percent of the track."""
+    """A span of time in a lane. kind: queued, pause (until the next attempt or the scheduled time), sent, or
+    polling. end: None while it lasts. left, width: percent of the track."""
 
     kind: str
     begin: datetime
@@ -42,10 +44,14 @@ class Bar:
     width: float = 0.0
     seconds: float = 0.0
 
+    @property
+    def label(self) -> str:
+        return _LABELS[self.kind]
+
 
 @dataclass(slots=True)
 class Mark:
-    """Something that happened at a moment: an adoption, a cancel that was asked for."""
+    """A moment in a lane, such as an adoption or a cancel request. left: percent of the track."""
 
     kind: str
     text: str
@@ -55,7 +61,7 @@ class Mark:
 
 @dataclass(slots=True)
 class Lane:
-    """attempt: None for a wait that led to no attempt (yet)."""
+    """An attempt with the wait before it. attempt: None for a wait without an attempt (yet)."""
 
     attempt: Attempt | None
     bars: list[Bar] = field(default_factory=list)
@@ -68,7 +74,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """is_squeezed: waiting is drawn to a smaller scale than running."""
+    """All lanes of a job. is_squeezed: True if waiting has a smaller scale than running."""
 
     lanes: list[Lane]
     begin: datetime
@@ -81,7 +87,7 @@ class Timeline:
 
 
 def timeline(attempts: Sequence[Attempt], events: Sequence[Event], *, now: datetime) -> Timeline:
-    """attempts, events: in their order; either may lack its beginning."""
+    """Build the timeline. attempts, events: in their order; the earliest ones may be missing."""
     lanes = {attempt.number: _lane(attempt) for attempt in attempts}
     waiting = Lane(None)
     current = waiting
@@ -124,7 +130,7 @@ def _lane(attempt: Attempt) -> Lane:
 
 
 def _accept(lane: Lane, at: datetime) -> None:
-    """From here on it was polled."""
+    """Split the run at `at`: from there on the server is polled."""
     run = lane.bars[-1]
     at = max(run.begin, min(at, run.end or at))
     lane.bars[-1:] = [Bar(SENT, run.begin, at), Bar(POLLING, at, run.end)]
@@ -137,9 +143,8 @@ def _close(lane: Lane, at: datetime) -> None:
 
 def _text(event: Event) -> str:
     data: dict[str, Any] = event.data if isinstance(event.data, dict) else {}
-    words = event.type.replace("_", " ")
-    told = {key: value for key, value in data.items() if key not in ("attempt", "status", "error")}
-    return " ".join([words, *(f"{key} {value}" for key, value in told.items())])
+    shown = {key: value for key, value in data.items() if key not in ("attempt", "status", "error")}
+    return " ".join([event.type.replace("_", " "), *(f"{key} {value}" for key, value in shown.items())])
 
 
 def _placed(lanes: list[Lane], now: datetime) -> Timeline:
@@ -159,7 +164,7 @@ def _placed(lanes: list[Lane], now: datetime) -> Timeline:
 
 
 class _Scale:
-    """From moments to percent, with one scale for the time in which an attempt ran and one for the rest."""
+    """Maps moments to percent of the track, with one scale for the time of runs and one for the rest."""
 
     def __init__(self, begin: datetime, end: datetime, runs: list[tuple[datetime, datetime]]) -> None:
         self._begin = begin

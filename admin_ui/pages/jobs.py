@@ -1,5 +1,5 @@
-"""Jobs: found by id, tag, model or tenant; moved only by services. Dead letters are FAILED jobs that no
-operator has dismissed, newest first."""
+"""Lists of jobs and of dead letters: FAILED jobs that no operator has dismissed. Only services change
+jobs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, ChoicesDropdo
 
 from admin_ui.actions.job_actions import JobActions
 from admin_ui.models import DeadLetter
-from admin_ui.pages.bulk import BULK_WORDS, BulkPage, query_of_list
+from admin_ui.pages.bulk import BULK_LABELS, BulkPage, query_of_list
 from admin_ui.pages.job import JobDetail
+from admin_ui.parts.base_pages import HistoryAdmin, IndexedSearch
 from admin_ui.parts.filters import (
     CreatedFilter,
     ErrorCodeFilter,
@@ -28,7 +29,6 @@ from admin_ui.parts.filters import (
     PoolFilter,
 )
 from admin_ui.parts.formatting import JOB_LABELS, badge, span
-from admin_ui.parts.read_only import HistoryAdmin, IndexedSearch
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from jobs.models import DEAD_LETTER, Job, JobTag, Tenant
@@ -40,12 +40,14 @@ MOST_GROUPS = 50
 
 
 class JobRows(JobActions, IndexedSearch, HistoryAdmin):
+    """Base of both lists: columns, search, and links to bulk actions."""
+
     list_select_related = ("tenant",)
-    search_help_text = "A job's id, or exactly: a tag, a model, a tenant."
+    search_help_text = "Exact match: a job's id, a tag, a model or a tenant."
     search_fields = ("id",)
     sortable_by = ("created",)
     list_before_template = "admin_ui/job/list_top.html"
-    bulk_deeds: tuple[BulkAction, ...] = ()
+    bulk_actions: tuple[BulkAction, ...] = ()
     heavy = ("payload", "result", "metadata", "error_message")
 
     @column("state")
@@ -60,19 +62,19 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
     def waited(self, job: Job) -> str:
         return span(job.created_at, job.started_at)
 
-    @column("took")
+    @column("run time")
     def took(self, job: Job) -> str:
         return span(job.started_at, job.finished_at)
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """With links to work on all that the list shows."""
+        """Django's list, with links to bulk actions on all jobs that it shows."""
         context = dict(extra_context or {})
         if self.has_operate_permission(request):
             filters = request.GET.dict()
             context["bulk_links"] = [
-                (BULK_WORDS[deed][0], query)
-                for deed in self.bulk_deeds
-                if (query := query_of_list(filters, deed)) is not None
+                (BULK_LABELS[action][0], query)
+                for action in self.bulk_actions
+                if (query := query_of_list(filters, action)) is not None
             ]
         answer: HttpResponse = super().changelist_view(request, context)
         return answer
@@ -82,21 +84,21 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
             found = rows.filter(id=term.upper())
             if found.exists():
                 return found
-        # only what there is: together they would have no index, and read every job
-        meant = Q()
+        # only conditions that match: all three OR'ed would use no index and read every job
+        condition = Q()
         if Job.objects.filter(model=term).exists():
-            meant |= Q(model=term)
+            condition |= Q(model=term)
         if tenant := Tenant.objects.filter(name=term).first():
-            meant |= Q(tenant=tenant)
+            condition |= Q(tenant=tenant)
         if JobTag.objects.filter(tag=term).exists():
-            meant |= Q(id__in=JobTag.objects.filter(tag=term).values("job_id"))
-        return rows.filter(meant) if meant else rows.none()
+            condition |= Q(id__in=JobTag.objects.filter(tag=term).values("job_id"))
+        return rows.filter(condition) if condition else rows.none()
 
 
 @admin.register(Job)
 class JobPages(JobRows, JobDetail, BulkPage):
     actions_detail = ("run_next_one", "priority_one", "cancel_one", "retry_one", "dismiss_one")
-    bulk_deeds = (BulkAction.CANCEL,)
+    bulk_actions = (BulkAction.CANCEL,)
     list_display = (
         "id",
         "state_label",
@@ -143,7 +145,7 @@ class DeadLetterPages(JobRows):
     ordering = ("-finished_at",)
     sortable_by = ("finished_at",)
     actions = ("retry_jobs", "dismiss_jobs")
-    bulk_deeds = (BulkAction.RETRY, BulkAction.DISMISS)
+    bulk_actions = (BulkAction.RETRY, BulkAction.DISMISS)
     list_before_template = "admin_ui/dead_letters/top.html"
 
     @column("since submit")
@@ -159,13 +161,13 @@ class DeadLetterPages(JobRows):
         return [path("groups/", view, name="admin_ui_deadletter_groups"), *super().get_urls()]
 
     def groups(self, request: HttpRequest) -> HttpResponse:
-        """By kind of failure, for the top of the list; of one model if `?model=` says so."""
+        """The groups by kind of failure above the list, as a fragment. `?model=` limits them to a model."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        chosen = JobFilter(model=request.GET.get("model") or None)
+        job_filter = JobFilter(model=request.GET.get("model") or None)
         context = {
-            "groups": dead_letter_groups(chosen, at_most=MOST_GROUPS),
-            "model": chosen.model,
+            "groups": dead_letter_groups(job_filter, at_most=MOST_GROUPS),
+            "model": job_filter.model,
             "may_operate": self.has_operate_permission(request),
         }
         return TemplateResponse(request, "admin_ui/dead_letters/groups.html", context)
@@ -173,5 +175,5 @@ class DeadLetterPages(JobRows):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """A job has one page, whichever list it was found in."""
+        """Redirect to the job's page: a job has only one."""
         return redirect(reverse("admin:jobs_job_change", args=[object_id]))

@@ -1,4 +1,4 @@
-"""Models, pools, placements, and the evidence of quarantine."""
+"""Pages of models, pools, placements, and slots in quarantine."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from django.http import HttpRequest
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from admin_ui.actions.machine_actions import circuit_text, close_circuits
-from admin_ui.actions.operations import actor, asks_first, for_each
+from admin_ui.actions.operations import actor, confirm_first, for_each
+from admin_ui.parts.base_pages import ReadOnlyAdmin
 from admin_ui.parts.filters import ModelTypeFilter, OpenQuarantineFilter
 from admin_ui.parts.fleet_forms import ModelConfigForm, PlacementForm, PoolForm
 from admin_ui.parts.formatting import job_link
 from admin_ui.parts.live import LiveAdmin
-from admin_ui.parts.read_only import ReadOnlyAdmin
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
 from gpus.protocol import CircuitKind, slot_name
@@ -40,13 +40,14 @@ _PROTOCOL = (
 _INPUT = ("payload_schema",)
 
 
-def _left_out(*rows: tuple[str, ...]) -> tuple[str, ...]:
-    """Options that no row names: a new one is on the page without being put there."""
+def _other_options(*rows: tuple[str, ...]) -> tuple[str, ...]:
+    """Options in none of the rows, so that a new one appears on the page without an entry here."""
     return tuple(name for name in MODEL_FIELDS if not any(name in row for row in rows))
 
 
 @admin.register(ModelConfig)
 class ModelConfigPages(LiveAdmin):
+    noun = ("model", "models")
     form = ModelConfigForm
     fixed = ("name", "pool")
     audit_kind = "model"
@@ -59,7 +60,7 @@ class ModelConfigPages(LiveAdmin):
     readonly_fields = ("circuit",)
     fieldsets = (
         (None, {"fields": (*_FIRST, "circuit")}),
-        ("Protocol", {"fields": (*_PROTOCOL, *_left_out(*_FIRST, *_PROTOCOL, _INPUT))}),
+        ("Protocol", {"fields": (*_PROTOCOL, *_other_options(*_FIRST, *_PROTOCOL, _INPUT))}),
         ("Input", {"fields": _INPUT}),
     )
 
@@ -68,7 +69,7 @@ class ModelConfigPages(LiveAdmin):
         super().save_model(request, obj, form, change)
         note_change(obj, obj.pool, before=before, by=actor(request))
 
-    @operation("Close the circuit: it is mended", permissions=["change"])
+    @operation("Close the circuit (problem fixed)", permissions=["change"])
     def close_circuit(self, request: HttpRequest, queryset: QuerySet[ModelConfig]) -> None:
         close_circuits(request, CircuitKind.MODEL, queryset.order_by("name").values_list("name", flat=True))
 
@@ -141,7 +142,7 @@ class QuarantinedSlotPages(ReadOnlyAdmin):
     )
     list_filter = (OpenQuarantineFilter,)
     search_fields = ("server__name__exact", "job_id__exact", "attempt_id__exact")
-    search_help_text = "Exactly: a server's name, a job's id, an attempt's id."
+    search_help_text = "Exact match: a server's name, a job's id or an attempt's id."
     ordering = ("-id",)
     sortable_by = ()
     actions = ("free",)
@@ -149,11 +150,12 @@ class QuarantinedSlotPages(ReadOnlyAdmin):
     def has_free_permission(self, request: HttpRequest) -> bool:
         return request.user.has_perm("gpus.change_server")  # type: ignore[no-any-return]
 
-    @operation("It is free: nothing runs there", permissions=["free"])
-    @asks_first(
-        "Are these slots free?",
-        "Their GPUs may still be busy with lost runs; then two runs would share one.",
-        "Yes, nothing runs there",
+    @operation("Free the slots", permissions=["free"])
+    @confirm_first(
+        "Free these slots?",
+        "Their GPUs may still be busy with lost runs; two runs would share a GPU then. "
+        "Free them only if you are sure that the runs have ended.",
+        "Yes, free them",
     )
     def free(self, request: HttpRequest, queryset: QuerySet[QuarantinedSlot]) -> None:
         real = ports.production_ports()
@@ -163,9 +165,9 @@ class QuarantinedSlotPages(ReadOnlyAdmin):
             try:
                 done = free_slot(slot, by=by, leases=real.leases, at=at)
             except RegistryRefused:
-                return "free already"
+                return "already free"
             real.send_wakes(done.wakes)
-            return "free"
+            return "freed"
 
         for_each(request, [slot_name(row.server_id, row.slot) for row in queryset], free)
 

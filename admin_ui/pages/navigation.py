@@ -1,4 +1,4 @@
-"""The side bar: the words of the house, in the order in which an operator asks."""
+"""The sidebar and the index of all pages: names, icons, order, and the permissions they need."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LIVE = (
     ("Queues", "format_list_numbered", "dashboard:queues", ("gpus.view_modelconfig", "jobs.view_job")),
     ("Flower", "local_florist", "flower", ("jobs.view_job",)),
 )
-"""Name, icon, route, and the permissions that it takes."""
+"""Name, icon, route, and the permissions that the page needs."""
 
 _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
     (
@@ -54,9 +54,9 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Tags", "sell", "jobs", "jobtag"),
             ("Purge ledger", "delete_sweep", "jobs", "purgeledger"),
             ("Rollups", "bar_chart", "jobs", "rollup"),
-            ("Tallies", "tag", "jobs", "tally"),
+            ("Counters", "tag", "jobs", "tally"),
             ("Sweeps", "cleaning_services", "jobs", "sweeprun"),
-            ("Signs of workers", "vital_signs", "jobs", "workersign"),
+            ("Worker heartbeats", "vital_signs", "jobs", "workersign"),
             ("Processes", "memory", "gpus", "process"),
             ("Index layouts", "layers", "gpus", "fleetindex"),
         ),
@@ -73,7 +73,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
 
 
 def side_bar(request: HttpRequest) -> list[dict[str, Any]]:
-    """For `UNFOLD`: groups of links; what may not be seen is left out."""
+    """Return the sidebar's groups of links, without pages that the user may not see. For `UNFOLD`."""
     live = [
         {"title": name, "icon": icon, "link": reverse(route)}
         for name, icon, route, permissions in _LIVE
@@ -94,7 +94,7 @@ def side_bar(request: HttpRequest) -> list[dict[str, Any]]:
 
 
 def tidy_index(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
-    """For `UNFOLD`: the start page in the same words and order as the side bar."""
+    """Give the start page's list of pages the names and the order of the sidebar."""
     known = {
         (app["app_label"], entry["object_name"].lower()): entry
         for app in context["app_list"]

@@ -1,4 +1,4 @@
-"""What is paused now. A pause begins where its model, its tenant or the fleet is shown; here it may end."""
+"""The page of current pauses, with a button to resume. Pauses begin on the pages Fleet and Queues."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from admin_ui.actions.operations import LATER, actor
-from admin_ui.parts.read_only import ReadOnlyAdmin
+from admin_ui.parts.base_pages import ReadOnlyAdmin
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import Pause
 from gpus.registry.controls import resume
@@ -20,11 +20,11 @@ from jobs.operations.tenants import resume_tenant
 
 @admin.register(Pause)
 class PausePages(ReadOnlyAdmin):
-    list_display = ("kind", "what", "since", "actor", "reason")
+    list_display = ("kind", "target", "since", "actor", "reason")
     actions = ("resume_chosen",)
     sortable_by = ()
-    fields = (("kind", "what"), ("since", "actor"), "reason")
-    readonly_fields = ("what",)
+    fields = (("kind", "target"), ("since", "actor"), "reason")
+    readonly_fields = ("target",)
 
     @operation("Resume", permissions=["resume"])
     def resume_chosen(self, request: HttpRequest, queryset: QuerySet[Pause]) -> None:
@@ -44,12 +44,12 @@ class PausePages(ReadOnlyAdmin):
     def has_resume_permission(self, request: HttpRequest, object_id: Any = None) -> bool:
         return bool(request.user.has_perm("gpus.delete_pause"))
 
-    @column("what")
-    def what(self, pause: Pause) -> str:
-        return str(_tenant(pause) or pause.name or "everything")
+    @column("target")
+    def target(self, pause: Pause) -> str:
+        return str(_tenant(pause) or pause.name or "whole system")
 
 
 def _tenant(pause: Pause) -> Tenant | None:
-    """Of a tenant's pause: the lease layer knows tenants by number."""
+    """The tenant of a tenant's pause, whose name is the tenant's id."""
     is_tenants = pause.kind == Pause.Kind.TENANT and pause.name.isdecimal()
     return Tenant.objects.filter(pk=pause.name).first() if is_tenants else None

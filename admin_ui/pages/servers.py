@@ -1,4 +1,4 @@
-"""Servers: what they run, how they are, and switching them on and off."""
+"""Pages of servers: their models, health and quarantine, and actions to switch them on and off."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from admin_ui.actions.machine_actions import MachineActions, circuit_text, close_circuits
-from admin_ui.actions.operations import LATER, actor, asks_first
+from admin_ui.actions.operations import LATER, actor, confirm_first
+from admin_ui.parts.base_pages import ReadOnlyInline
 from admin_ui.parts.fleet_forms import PlacementForm, ServerForm
 from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge
 from admin_ui.parts.live import LiveAdmin
-from admin_ui.parts.read_only import ReadOnlyInline
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import CircuitKind, DesiredState
@@ -89,16 +89,18 @@ class ServerPages(MachineActions, LiveAdmin):
     def switch_on(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         self._switch(request, queryset, DesiredState.ON)
 
-    @operation("Drain: finish what runs, start nothing", permissions=["change"])
+    @operation("Drain (running jobs finish, no new job starts)", permissions=["change"])
     def drain(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         self._switch(request, queryset, DesiredState.DRAINING)
 
-    @operation("Switch off: what runs stops and waits again", permissions=["change"])
-    @asks_first("Switch these servers off?", "What runs there is stopped and waits again.", "Yes, switch off")
+    @operation("Switch off (running jobs stop and return to the queue)", permissions=["change"])
+    @confirm_first(
+        "Switch these servers off?", "Running jobs are stopped and return to the queue.", "Yes, switch off"
+    )
     def switch_off(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         self._switch(request, queryset, DesiredState.OFF)
 
-    @operation("Close the circuit: it is mended", permissions=["change"])
+    @operation("Close the circuit (problem fixed)", permissions=["change"])
     def close_circuit(self, request: HttpRequest, queryset: QuerySet[Server]) -> None:
         close_circuits(request, CircuitKind.SERVER, queryset.order_by("name").values_list("name", flat=True))
 
@@ -106,7 +108,7 @@ class ServerPages(MachineActions, LiveAdmin):
     def circuit(self, server: Server) -> str:
         return circuit_text(CircuitKind.SERVER, server.name, server.pool_id) if server.pk else "–"
 
-    @column("wanted")
+    @column("desired")
     def desired_label(self, server: Server) -> SafeString:
         return badge(server.desired, DESIRED_LABELS)
 
@@ -116,7 +118,7 @@ class ServerPages(MachineActions, LiveAdmin):
             return badge("unknown", HEALTH_LABELS)
         if server.healthy and server.tells_health is False:
             return badge("no health endpoint", HEALTH_LABELS)
-        return badge("up" if server.healthy else "down", HEALTH_LABELS)
+        return badge("healthy" if server.healthy else "unhealthy", HEALTH_LABELS)
 
     @column("in quarantine")
     def quarantine(self, server: Any) -> str:
@@ -132,24 +134,24 @@ class ServerPages(MachineActions, LiveAdmin):
         return rows.annotate(open_quarantine=still).prefetch_related("placements")
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        if change:  # switches and probes may have written since it was read
+        if change:  # switches and probes may have written after the row was read
             obj.refresh_from_db(fields=_WRITTEN_BY_OTHERS, from_queryset=Server.objects.select_for_update())
         super().save_model(request, obj, form, change)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """What is in quarantine protects its server."""
-        told, counts, missing, protected = super().get_deleted_objects(objs, request)
-        suspect = QuarantinedSlot.objects.filter(server__in=objs, freed_at=None).order_by("server", "slot")
-        return told, counts, missing, [*protected, *(f"slot in quarantine: {row}" for row in suspect)]
+        """A server with a slot in quarantine is not deleted."""
+        deleted, counts, missing, protected = super().get_deleted_objects(objs, request)
+        held = QuarantinedSlot.objects.filter(server__in=objs, freed_at=None).order_by("server", "slot")
+        return deleted, counts, missing, [*protected, *(f"slot in quarantine: {row}" for row in held)]
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         view = super().delete_view
-        answer: HttpResponse = _or_said(request, lambda: view(request, object_id, extra_context))
+        answer: HttpResponse = _or_message(request, lambda: view(request, object_id, extra_context))
         return answer
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Server]) -> HttpResponse | None:
         act = super().response_action
-        answer: HttpResponse | None = _or_said(request, lambda: act(request, queryset))
+        answer: HttpResponse | None = _or_message(request, lambda: act(request, queryset))
         return answer
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
@@ -167,13 +169,14 @@ class ServerPages(MachineActions, LiveAdmin):
         ]
         done = [one for one in changed if one is not None]
         real.send_wakes([wake for one in done for wake in one.wakes])
-        messages.success(request, f"{len(done)} {desired.value}.")
+        messages.success(request, f"{len(done)} set to {desired.value}.")
         if not all(one.mirrored for one in done):
             messages.warning(request, LATER)
 
 
-def _or_said(request: HttpRequest, act: Callable[[], Any]) -> Any:
-    """What the registry refuses, because it changed after the question, is said on the page asked from."""
+def _or_message(request: HttpRequest, act: Callable[[], Any]) -> Any:
+    """Return the result; if the registry refuses, because it changed since the confirmation, a redirect with
+    a message."""
     try:
         return act()
     except RegistryRefused as refusal:

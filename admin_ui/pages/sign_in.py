@@ -1,6 +1,5 @@
-"""The sign-in of the admin, with its limits in front
-(docs/explanation/security.md, "Sign-in, sessions and keys"),
-and a page that had to hash a password while too many others did."""
+"""The admin's sign-in behind its limits (docs/explanation/security.md, "Sign-in, sessions and keys"), and the
+503 of other pages that hash a password while too many are being hashed."""
 
 from __future__ import annotations
 
@@ -26,14 +25,14 @@ log = structlog.get_logger()
 
 
 def sign_in_page() -> Callable[[HttpRequest], HttpResponseBase]:
-    """Return the view, with the count of the sign-ins that are under way in this process."""
+    """Return the sign-in view, which counts the sign-ins in progress in this process."""
     in_flight = limits.SignInsInFlight()
 
     @never_cache
     @sensitive_post_parameters("password")
     @csrf_protect
     def sign_in(request: HttpRequest) -> HttpResponseBase:
-        """429 or 503 where a limit is reached; otherwise Django's own page."""
+        """Django's own page; 429 or 503 once a limit is reached."""
         account = request.POST.get("username", "")
         if request.method != "POST" or not account:
             return admin.site.login(request)
@@ -50,7 +49,7 @@ def sign_in_page() -> Callable[[HttpRequest], HttpResponseBase]:
 
 
 def _try(request: HttpRequest, address: str, account: str) -> HttpResponse:
-    """Raises Refused."""
+    """Sign in and update the counts of failures. Raises Refused."""
     limits.count_try(address, account, timezone.now())
     try:
         page = admin.site.login(request)
@@ -66,7 +65,7 @@ def _try(request: HttpRequest, address: str, account: str) -> HttpResponse:
 
 
 def refused_page(request: HttpRequest, refused: Refused) -> HttpResponse:
-    """For browsers; problem+json for everybody else."""
+    """Return the refusal as an HTML page for browsers, as problem+json for other clients."""
     problem = refusal_problem(refused)
     if "text/html" not in request.headers.get("Accept", ""):
         return answer(problem)
@@ -78,13 +77,14 @@ def refused_page(request: HttpRequest, refused: Refused) -> HttpResponse:
 
 
 def _known(account: str) -> str | None:
-    """Only an account that exists is written to the log: people type passwords into the wrong field."""
+    """The account if it exists. Other texts are not logged: users type passwords into the wrong field."""
     users = get_user_model().objects.filter(username=account[:150])
     return account if users.exists() else None
 
 
 class PasswordsBusyMiddleware:
-    """Changing a password or making a user while too many are hashed: 503 with a `Retry-After`."""
+    """Answers 503 with `Retry-After` to a password change or a new user while too many passwords are
+    hashed."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response

@@ -1,5 +1,5 @@
-"""Filters whose choices cost nothing to find: from the registry and from our own tables of words, never by a
-DISTINCT over millions of jobs."""
+"""Filters of the lists. Their choices come from the registry and from constants, never from a DISTINCT over
+millions of jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jobs.domain.states import JOB_MOVES, JobState
 
 _MOST_CHOICES = 500
 _CLOCKS_DIFFER_SECONDS = 3600.0
-"""An id's time is that of the process that made it; `created_at` decides, the id only bounds what is read."""
+"""Margin for ids, whose time is their process' clock: the id bounds the rows read, `created_at` decides."""
 
 
 class _ExactFilter(DropdownFilter):  # type: ignore[misc]
@@ -79,7 +79,7 @@ class ErrorCodeFilter(_ExactFilter):
 
 
 class JobErrorFilter(ErrorCodeFilter):
-    """Of jobs: what completed has no error, and that is nearly all of them."""
+    """`ErrorCodeFilter` for jobs. It excludes COMPLETED jobs, nearly all rows, which have no error."""
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
         rows = super().queryset(request, queryset)
@@ -88,7 +88,10 @@ class JobErrorFilter(ErrorCodeFilter):
 
 
 class CreatedFilter(RangeDateTimeFilter):  # type: ignore[misc]
-    """By time, read by id: ids begin with the time and have the index. prefix: what stands before it."""
+    """Filters by creation time, and by id, which begins with the time and has the index.
+
+    prefix: the part of the id before the time.
+    """
 
     prefix = ""
 
@@ -112,7 +115,7 @@ class MessageCreatedFilter(CreatedFilter):
 
 
 class FingerprintFilter(_ExactFilter):
-    """Reached by links from the groups of dead letters: there is no list of all kinds to choose from."""
+    """Set by links from the groups of dead letters; offers only the fingerprint in the query string."""
 
     title = "kind of failure"
     parameter_name = "error_fingerprint"

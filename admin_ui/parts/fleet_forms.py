@@ -1,4 +1,4 @@
-"""What operators may write into the registry, checked by the registry's own rules."""
+"""Forms of servers, placements, models and pools, validated by the registry's own rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
         required=False,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "placeholder": '{"Authorization": "Bearer …"}'}),
         help_text="Secret headers of every request to this server, as a JSON object. "
-        "Stored encrypted, never shown. Empty: as they are. {}: none.",
+        "Stored encrypted, never shown. Empty: unchanged. {}: remove them.",
     )
 
     class Meta:
@@ -60,14 +60,14 @@ class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
         except ValueError as error:
             raise ValidationError(f"Not JSON: {error}") from None
         if not isinstance(headers, dict):
-            raise ValidationError("Write a JSON object of names and values.")
+            raise ValidationError("Must be a JSON object of header names and values.")
         for name, value in headers.items():
             if (
                 not _HEADER_NAME.fullmatch(name)
                 or not isinstance(value, str)
                 or not _HEADER_VALUE.fullmatch(value)
             ):
-                raise ValidationError(f"{name!r} is not a header with a text value.")
+                raise ValidationError(f"{name!r} is not a header name with a text value.")
         return headers
 
     def clean_ca_pem(self) -> str:
@@ -90,7 +90,7 @@ class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Placement
         fields = ("server", "model", "endpoint")
-        help_texts = {"endpoint": "Where payloads are sent by POST: http://gpu-1:9101/generate."}
+        help_texts = {"endpoint": "URL that payloads are POSTed to, such as http://gpu-1:9101/generate."}
 
     def clean_endpoint(self) -> str:
         endpoint: str = self.cleaned_data["endpoint"]
@@ -100,7 +100,7 @@ class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
         except ValueError:
             valid = False
         if not valid or any(character.isspace() for character in endpoint):
-            raise ValidationError("The endpoint is an http:// or https:// URL with a host.")
+            raise ValidationError("Must be an http:// or https:// URL with a host.")
         return endpoint
 
     def clean(self) -> dict[str, Any] | None:
@@ -114,8 +114,8 @@ class PlacementForm(forms.ModelForm):  # type: ignore[type-arg]
         if server is not None and endpoint and _moves_secrets(server, endpoint):
             self.add_error(
                 "endpoint",
-                "The server has secret headers, and this endpoint is at another origin: give the headers "
-                "that are to get there, or {}, on the server's page with the same click.",
+                "The server has secret headers, and this endpoint has another origin. "
+                "Change it on the server's page, and enter there the headers for the new origin, or {}.",
             )
         return cleaned
 
@@ -146,7 +146,7 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
         field = self.fields.get("model_type")
         if isinstance(field, forms.ChoiceField):
             stored = self.instance.model_type
-            if find_runner(stored) is None:  # other fields may be changed all the same
+            if find_runner(stored) is None:  # the other fields can still be changed
                 field.choices = [*_runner_choices(), (stored, f"{stored} (not installed)")]
             field.initial = stored
         for name in OPTIONS.keys() & self.fields.keys():
@@ -158,8 +158,8 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
         model = ModelConfig
         fields = ("name", "pool", *MODEL_FIELDS)
         help_texts = {
-            "name": "What clients write as `model`; it can't be changed later.",
-            "pool": "Whose servers' slots it shares; it can't be changed later.",
+            "name": "The `model` in clients' requests. It can't be changed later.",
+            "pool": "The pool whose slots the model shares. It can't be changed later.",
         }
 
     def clean(self) -> dict[str, Any] | None:
@@ -170,7 +170,8 @@ class ModelConfigForm(forms.ModelForm):  # type: ignore[type-arg]
         return cleaned
 
     def _get_validation_exclusions(self) -> set[str]:
-        """The registry's rules are checked instead, where a value changes."""
+        """Skip Django's validation of options: `_post_clean` checks the registry's rules for changed
+        values."""
         return {*super()._get_validation_exclusions(), *OPTIONS}  # type: ignore[misc]
 
     def _post_clean(self) -> None:
@@ -190,5 +191,5 @@ class PoolForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_affinity_patience_seconds(self) -> float:
         patience: float = self.cleaned_data["affinity_patience_seconds"]
         if patience < 0:
-            raise ValidationError("0 seconds or more.")
+            raise ValidationError("Must be 0 seconds or more.")
         return patience

@@ -1,4 +1,4 @@
-"""How values look: states as coloured labels, JSON as text that can be read, spans in words."""
+"""Formats values for pages: states as coloured labels, JSON as indented text, durations, links to jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.models import Callback
 
 JSON_SHOWN = 20_000
-"""Characters of a JSON value that a page shows: results may be megabytes."""
+"""Characters of a JSON value that a page shows; results may have megabytes."""
 
 JOB_LABELS = {
     JobState.RUNNING.value: "info",
@@ -46,22 +46,22 @@ DESIRED_LABELS = {
     DesiredState.DRAINING.value: "warning",
     DesiredState.OFF.value: "danger",
 }
-HEALTH_LABELS = {"up": "success", "down": "danger"}
+HEALTH_LABELS = {"healthy": "success", "unhealthy": "danger"}
 
 
 def badge(value: str, colours: Mapping[str, str]) -> SafeString:
-    """A coloured label; a value without a colour is grey."""
+    """Return a coloured label; a value without a colour is grey."""
     return _label(value.replace("_", " "), colours.get(value))
 
 
 @lru_cache(maxsize=256)
 def _label(text: str, colour: str | None) -> SafeString:
-    """Kept: a list shows the same few fifty times."""
+    """Cached: a list renders the same few labels fifty times."""
     return render_to_string("unfold/helpers/label.html", {"text": text, "type": colour})
 
 
 def json_block(value: Any) -> SafeString | str:
-    """Indented and escaped; long values are cut, and say so."""
+    """Return the value as indented, escaped JSON; after `JSON_SHOWN` characters it is cut, with a note."""
     if value is None:
         return "–"
     text = json.dumps(value, indent=2, ensure_ascii=False, sort_keys=True)
@@ -71,14 +71,14 @@ def json_block(value: Any) -> SafeString | str:
 
 
 def span(begin: datetime | None, end: datetime | None) -> str:
-    """``1:02:03`` between two moments; a dash while one is open."""
+    """Format the time between two moments, as in ``1:02:03``; a dash if one of them is None."""
     if begin is None or end is None:
         return "–"
     return seconds((end - begin).total_seconds())
 
 
 def seconds(value: float | None) -> str:
-    """``420 ms``, ``4.20 s``, ``12.3 s``, ``0:05:07``"""
+    """Format a duration: ``420 ms``, ``4.20 s``, ``12.3 s``, ``0:05:07``; None is a dash."""
     if value is None:
         return "–"
     if value < 1:
@@ -89,7 +89,7 @@ def seconds(value: float | None) -> str:
 
 
 def job_link(job_id: str) -> SafeString | str:
-    """To the job's page; by id, so that it costs no query."""
+    """Return a link to the job's page. It needs only the id, so no query."""
     if not job_id:
         return "–"
     return format_html(

@@ -1,5 +1,5 @@
-"""Two groups of every installation, written after each migration: `viewers` look, `operators` act too and
-see payloads and results. What was done (audit entries, a model's versions) nobody may change."""
+"""The groups `viewers` (read) and `operators` (also change, and see payloads and results), written after each
+migration. Neither may change audit entries or model versions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPERATED = ("apikey", "callback", "deadletter", "job", "tenant")
 
 
 def write_groups(using: str = "default", **_: Any) -> None:
-    """Idempotent. The two groups are ours: what is changed in them by hand lasts until the next migration."""
+    """Write both groups. Idempotent; changes by hand last until the next migration."""
     ours = Permission.objects.using(using).filter(content_type__app_label__in=_APPS)
     view = Q(codename__startswith="view_") & ~Q(codename=_PAYLOADS)
     act = Q(content_type__model__in=_REGISTRY) | Q(codename__in=[f"change_{name}" for name in _OPERATED])

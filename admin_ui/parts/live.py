@@ -1,4 +1,4 @@
-"""Admin pages of rows that the lease layer mirrors: a change is written to Redis after its commit."""
+"""Base of pages whose rows are mirrored to Redis: a change is written there after its commit."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
 from admin_ui.actions.operations import LATER
-from admin_ui.parts.read_only import OperatorAdmin
+from admin_ui.parts.base_pages import OperatorAdmin
 from gpus.errors import LeasingUnavailable
 from gpus.models import ConfigVersion, Pool, QuarantinedSlot
 from gpus.registry.index_sync import mirror_registry
@@ -21,12 +21,12 @@ from jobs.operations.tenants import sync_rules
 
 
 def mirror_after_commit(request: HttpRequest) -> None:
-    """Pools, servers, slots, placements: all of them, so that it doesn't matter what was saved."""
+    """Mirror pools, servers, slots and placements to Redis: all of them, whichever row was saved."""
     _after_commit(request, _mirror_all)
 
 
 def sync_rules_after_commit(request: HttpRequest, tenant: Tenant) -> None:
-    """Its weight, its highest band and its limit."""
+    """Mirror the tenant's weight, highest band and `max_running` to Redis."""
     _after_commit(request, lambda: _sync_rules(tenant))
 
 
@@ -41,7 +41,7 @@ def _sync_rules(tenant: Tenant) -> None:
     wakes, mirrored = sync_rules(tenant.pk, real.leases)
     real.send_wakes(wakes)
     if not mirrored:
-        raise LeasingUnavailable("not every fleet took it")
+        raise LeasingUnavailable("some fleets could not be updated")
 
 
 def _fleets() -> list[str]:
@@ -49,20 +49,20 @@ def _fleets() -> list[str]:
 
 
 def _after_commit(request: HttpRequest, act: Callable[[], None]) -> None:
-    def tell() -> None:
+    def act_or_warn() -> None:
         try:
             act()
         except LeasingUnavailable:
             messages.warning(request, f"Saved. {LATER}")
 
-    transaction.on_commit(tell)
-
-
-_GOES_ALONG = {model._meta.verbose_name for model in (ConfigVersion, QuarantinedSlot)}
+    transaction.on_commit(act_or_warn)
 
 
 class LiveAdmin(OperatorAdmin):
-    """fixed: what can't be changed once the row exists; a natural key would make a copy."""
+    """Mirrors the registry after each save and delete.
+
+    fixed: fields that can't be changed once the row exists; a changed natural key would make a copy.
+    """
 
     fixed: tuple[str, ...] = ("name",)
 
@@ -70,9 +70,11 @@ class LiveAdmin(OperatorAdmin):
         return (*super().get_readonly_fields(request, obj), *(self.fixed if obj is not None else ()))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """The history of a server or model is deleted with it, without a permission of its own."""
-        told, counts, missing, protected = super().get_deleted_objects(objs, request)
-        return told, counts, {name for name in missing if name not in _GOES_ALONG}, protected
+        """Versions and old quarantines are deleted with their model or server, without a permission of their
+        own."""
+        deleted, counts, missing, protected = super().get_deleted_objects(objs, request)
+        cascaded = {model._meta.verbose_name for model in (ConfigVersion, QuarantinedSlot)}
+        return deleted, counts, {name for name in missing if name not in cascaded}, protected
 
     def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: bool) -> None:
         super().save_related(request, form, formsets, change)

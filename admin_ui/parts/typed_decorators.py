@@ -1,4 +1,4 @@
-"""Unfold's decorators, with types: what a column shows, what a button does."""
+"""Typed versions of unfold's decorators for list columns and actions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def column(description: str, *, ordering: str | None = None) -> Callable[[Method], Method]:
-    """ordering: the field it sorts by."""
+    """Make a method a list column. description: its heading. ordering: the field that it sorts by."""
 
-    def mark(method: Method) -> Method:
+    def decorate(method: Method) -> Method:
         return decorators.display(description=description, ordering=ordering)(method)  # type: ignore[no-any-return]
 
-    return mark
+    return decorate
 
 
 def operation(
@@ -29,15 +29,18 @@ def operation(
     confirm: tuple[str, str, str] | None = None,
     form_class: type[BaseDialogForm] = BaseDialogForm,
 ) -> Callable[[Method], Method]:
-    """An action of a list or a page. confirm: title, text and button of a dialog; then the method gets its
-    form (of form_class) first, and nothing happens by GET."""
+    """Make a method an action of a list or a page.
+
+    description: its label. permissions: names of ``has_…_permission`` methods. confirm: title, text and
+    button of a dialog; the method then gets the dialog's form, of form_class, and runs only by POST.
+    """
     dialog = confirm and ActionDialog(
         title=confirm[0], description=confirm[1], form_class=form_class, form_submit_text=confirm[2]
     )
 
-    def mark(method: Method) -> Method:
+    def decorate(method: Method) -> Method:
         return decorators.action(  # type: ignore[no-any-return]
             description=description, permissions=permissions, icon=icon, dialog=dialog
         )(method)
 
-    return mark
+    return decorate

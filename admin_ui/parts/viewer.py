@@ -1,9 +1,9 @@
-"""Payloads and results to be read by people: JSON, indented, coloured, and cut where it is long; images,
-sound and video inside it found, named, and taken out again. Pure.
+"""Shows payloads and results: JSON indented, coloured and shortened; images, sound and video in it extracted.
+Pure.
 
-A result may be megabytes (base64 images, vectors): it is cut before it is written as text, never after.
-What is embedded (a data: URI, or bare base64 that begins like an image) is served by us, by its place in the
-value; an address of another host is only ever a link, so that looking at a job tells nobody about it.
+A result may have megabytes (base64 images, vectors), so it is shortened before it becomes text. Embedded
+media (a data: URI, or bare base64 that begins like an image) are served by us, by their place in the value. A
+URL of another host is only a link, so that viewing a job sends no request elsewhere.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
 MOST_STRING = 2_000
-"""Characters of one string or key; the rest is counted."""
+"""Longest string or key that is shown whole."""
 MOST_ITEMS = 200
-"""Of one list or object."""
+"""Items shown of one list or object."""
 MOST_LEAVES = 2_000
-"""Values of the whole."""
+"""Values shown in all."""
 _HEAD = 48
 _TOKEN = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*")(?=:)|(?P<string>"(?:[^"\\]|\\.)*")'
@@ -41,16 +41,17 @@ class _Budget:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """html: escaped, with spans. is_cut: something was left out."""
+    """A value for a page. html: escaped JSON with coloured spans. is_cut: True if a part was left out."""
 
     html: SafeString
     is_cut: bool
 
 
 def show_json(value: Any) -> Shown:
+    """Format a JSON value, shortened to `MOST_STRING`, `MOST_ITEMS` and `MOST_LEAVES`."""
     budget = _Budget(MOST_LEAVES)
     text = json.dumps(_shortened(value, budget), indent=2, ensure_ascii=False)
-    text = text.encode("utf-8", "replace").decode("utf-8")  # half a surrogate pair can't be sent
+    text = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no UTF-8
     return Shown(_coloured(text), budget.is_cut)
 
 
@@ -63,7 +64,7 @@ def _shortened(value: Any, budget: _Budget) -> Any:
         short: dict[str, Any] = {}
         for key in list(value)[:room]:
             name = _short_text(key, budget)
-            if name in short:  # two long keys that begin alike
+            if name in short:  # two long keys with the same beginning
                 name = f"{name} #{len(short) + 1}"
             short[name] = _shortened(value[key], budget)
         return short | {"…": _more(len(value) - room, budget)} if room < len(value) else short
@@ -94,7 +95,7 @@ def _coloured(text: str) -> SafeString:
         parts.append(f'<span class="j-{match.lastgroup}">{escape(match[0])}</span>')
         end = match.end()
     parts.append(escape(text[end:]))
-    return mark_safe("".join(parts))  # every piece of it was escaped
+    return mark_safe("".join(parts))  # each part is escaped above
 
 
 SHOWN_TYPES = frozenset(
@@ -103,7 +104,7 @@ SHOWN_TYPES = frozenset(
         *("video/mp4", "video/webm", "audio/mpeg", "audio/wav", "audio/ogg", "audio/mp4"),
     }
 )
-"""What a browser plays without running anything: no SVG, no HTML."""
+"""Types that a browser shows without running code: no SVG, no HTML."""
 MOST_FOUND = 24
 _MOST_VALUES = 50_000
 _DATA_URI = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)(?:;[a-z0-9=.-]+)*;base64,", re.IGNORECASE)
@@ -116,7 +117,7 @@ _BEGINS = (
     ("GkXfo", "video/webm"),
 )
 _SHORTEST_BASE64 = 64
-_BASE64 = re.compile(r"[A-Za-z0-9+/\s]++={0,2}\s*+\Z")  # possessive: what does not match fails at once
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]++={0,2}\s*+\Z")  # possessive: no backtracking on a mismatch
 _ENDINGS = {
     **dict.fromkeys(("png", "jpg", "jpeg", "gif", "webp", "avif", "bmp"), "image"),
     **dict.fromkeys(("mp4", "webm"), "video"),
@@ -126,9 +127,10 @@ _ENDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """path: where in the value, as in ``images/0``. kind: image, video, audio, or link.
+    """A file or link found in a value.
 
-    content_type: of what is embedded; empty for an address. text: the string as it stands in the value.
+    path: its place in the value, as in ``images/0``. kind: image, video, audio, file or link. content_type:
+    of an embedded file; empty for a URL. text: the string in the value.
     """
 
     path: str
@@ -141,7 +143,7 @@ class Media:
         return bool(self.content_type)
 
     def decoded(self) -> bytes:
-        """Raises ValueError for what only looked like base64."""
+        """Return the file's content. Raises ValueError if the text is not base64."""
         match = _DATA_URI.match(self.text)
         text = self.text[match.end() :] if match else self.text
         try:
@@ -151,7 +153,10 @@ class Media:
 
 
 def find_media(value: Any, *, host: str) -> list[Media]:
-    """In the order of the value, the first 24. host: our own; addresses there are shown, others linked."""
+    """Find files and URLs in a value, in its order, at most `MOST_FOUND`.
+
+    host: our own; its URLs are shown, those of other hosts become links.
+    """
     found = []
     for path, text in _strings(value):
         media = _media(path, text, host)

@@ -110,7 +110,7 @@ ASGI_APPLICATION = "dispatcher_project.asgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [],
+        "DIRS": [BASE_DIR / "admin_ui" / "templates"],  # before the packages: overrides of unfold
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [

@@ -1,5 +1,5 @@
-"""A real browser on the real web process. Whoever opens a page here also asks whether it is sound: no
-complaint of the browser, nothing fetched from elsewhere, nothing that axe-core calls serious."""
+"""A real browser on the real web process, with checks of each page: no browser errors, no request to another
+host, no serious finding of axe-core."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _WIDER_THAN_THE_WINDOW = "() => document.documentElement.scrollWidth - document.
 
 @dataclass
 class Visit:
-    """One tab. complaints: console errors and exceptions so far. hosts: whom it asked for something."""
+    """One tab. complaints: console errors and exceptions so far. hosts: all hosts that it sent requests
+    to."""
 
     page: Any
     url: str
@@ -39,9 +40,9 @@ class Visit:
 
     def __post_init__(self) -> None:
         self.page.set_default_timeout(60_000)
-        self.page.on("request", self._asked)
+        self.page.on("request", self._note_request)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("console", self._said)
+        self.page.on("console", self._note_console)
 
     def go(self, path: str) -> Any:
         """Returns the page once it is loaded."""
@@ -49,7 +50,7 @@ class Visit:
         return self.page
 
     def assert_sound(self) -> None:
-        """Also: nothing sticks out of the window, which on a phone hides what is there."""
+        """Check accessibility, width (on a phone, a part outside the window is hidden), errors and hosts."""
         self.page.evaluate(_axe())
         found = self.page.evaluate(_RUN_AXE)
         assert found == [], f"{self.page.url}\n" + "\n".join(found)
@@ -60,17 +61,17 @@ class Visit:
         assert self.complaints == []
         assert self.hosts <= {self.url.removeprefix("http://")}
 
-    def _asked(self, request: Any) -> None:
+    def _note_request(self, request: Any) -> None:
         if request.url.startswith(("http:", "https:", "ws:", "wss:")):
             self.hosts.add(request.url.split("/")[2])
 
-    def _said(self, message: Any) -> None:
+    def _note_console(self, message: Any) -> None:
         if message.type == "error":
             self.complaints.append(message.text)
 
 
 @dataclass
-class Desk:
+class WebBrowser:
     """Opens tabs on one web process."""
 
     browser: Any
@@ -80,7 +81,7 @@ class Desk:
     def visit(
         self, user: User | None = None, *, size: tuple[int, int] = DESKTOP, dark: bool = False
     ) -> Iterator[Visit]:
-        """Logged in as the user; closed at the end, before the database is emptied."""
+        """Open a tab, signed in as the user. It is closed at the end, before the database is emptied."""
         context = self.browser.new_context(
             viewport={"width": size[0], "height": size[1]}, color_scheme="dark" if dark else "light"
         )
@@ -93,8 +94,8 @@ class Desk:
 
 
 def wait_until(page: Any, condition: str, *, seconds: float = 60.0) -> None:
-    """condition: a JavaScript expression. Playwright's own `wait_for_function` evaluates inside the page,
-    which our Content-Security-Policy forbids there as everywhere."""
+    """Wait for a JavaScript expression to be true. Playwright's own `wait_for_function` evaluates inside the
+    page, which the Content-Security-Policy forbids."""
     until = time.monotonic() + seconds
     while not page.evaluate(condition):
         assert time.monotonic() < until, f"not within {seconds:g} s: {condition}"

@@ -1,4 +1,4 @@
-"""A filled database and people who may do different things in it."""
+"""Fixtures of the admin's tests: rows, users with different permissions, fake leases, a real browser."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from jobs.ports import Ports
 from tests.support.announcements import announce_patiently
 from tests.support.servers.web import running_web
 
-from .browser import CHROMIUM, SWITCHES, Desk
+from .browser import CHROMIUM, SWITCHES, WebBrowser
 from .rows import fill
 
 
 @dataclass
-class LeasesOnPaper:
-    """Notes what it is told; `away` plays a dead Redis."""
+class FakeLeases:
+    """A lease layer that records its calls. away: True to play an unreachable Redis."""
 
     pools: list[PoolSpec] = field(default_factory=list)
     servers: list[ServerSpec] = field(default_factory=list)
@@ -127,8 +127,8 @@ class LeasesOnPaper:
 
 
 @dataclass
-class World:
-    leases: LeasesOnPaper = field(default_factory=LeasesOnPaper)
+class FakePorts:
+    leases: FakeLeases = field(default_factory=FakeLeases)
     wakes: list[Wakes] = field(default_factory=list)
     callbacks_woken: list[str] = field(default_factory=list)
     clocks: ClockWatch = field(default_factory=AgreedClocks)
@@ -152,32 +152,32 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
-    world = World()
-    monkeypatch.setattr(ports, "production_ports", world.ports)
-    return world
+def fake_ports(monkeypatch: pytest.MonkeyPatch) -> FakePorts:
+    fake_ports = FakePorts()
+    monkeypatch.setattr(ports, "production_ports", fake_ports.ports)
+    return fake_ports
 
 
 @pytest.fixture(scope="module")
-def desk(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[Desk]:
-    """One chromium and one web process for all tests of a module, on a real Redis: lease layers of any fleet
-    are there, and announcements are heard. Such tests need `transactional_db` too."""
+def web_browser(django_db_setup: None, valkey: EmbeddedValkey) -> Iterator[WebBrowser]:
+    """One chromium and one web process for all tests of a module, on a real Redis, so that any fleet's leases
+    and announcements work. Such tests also need `transactional_db`."""
     if CHROMIUM is None:
         pytest.skip("no chromium on PATH")
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     real = replace(
-        World().ports(),
+        FakePorts().ports(),
         leases=RedisFleets(lambda: valkey.url),
         announce=Announcer(lambda: valkey.url),
     )
     with override_settings(REDIS_URL=valkey.url), pytest.MonkeyPatch.context() as patch:
-        # playwright runs an event loop in this thread, and Django takes that for asynchronous code
+        # playwright runs an event loop in this thread, which Django takes for asynchronous code
         patch.setitem(os.environ, "DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         patch.setattr(ports, "production_ports", lambda: real)
         announce_patiently(patch)
         with running_web() as web, playwright.sync_playwright() as driver:
             browser = driver.chromium.launch(executable_path=CHROMIUM, args=SWITCHES)
-            yield Desk(browser, web.url)
+            yield WebBrowser(browser, web.url)
             browser.close()
 
 

@@ -1,4 +1,4 @@
-"""What a browser sends for the fleet's forms."""
+"""Form data as a browser sends it for servers, placements and models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of every kind for the admin's pages to show."""
+"""Creates rows of every model for the admin's pages."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ STATES = [
 
 
 def fill(*, jobs: int) -> None:
-    """One row at least of everything; of jobs, attempts, events and callbacks as many as asked for."""
+    """Create at least one row of every model, and `jobs` jobs with their attempts, events and callbacks."""
     tenants = [Tenant.objects.create(name=name) for name in ("acme", "globex", "initech")]
     for tenant in tenants:
         ApiKey.objects.create_key(tenant=tenant, name=f"{tenant.name} key")

@@ -1,4 +1,4 @@
-"""Jobs and dead letters in a real browser: live, by keyboard, on a phone and in the dark, and sound."""
+"""Jobs and dead letters in a real browser: live updates, keyboard, phone, dark theme, accessibility."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from gpus.registry.index_sync import mirror_registry
 from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
-from tests.admin_ui.browser import PHONE, Desk, wait_until
+from tests.admin_ui.browser import PHONE, WebBrowser, wait_until
 from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_job, make_model, make_running, make_server
 
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 
 def png() -> str:
-    """A real image of one pixel, in base64; long enough to be taken for one."""
+    """An image of one pixel in base64, long enough to be recognised as one."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -48,7 +48,7 @@ class Works:
     viewer: User
 
     def fail(self, job: Job, *, final: bool = True) -> None:
-        """The running attempt ends with an error."""
+        """End the job's running attempt with an error."""
         job.refresh_from_db()
         assert job.live_attempt is not None
         end = transitions.End(
@@ -65,7 +65,7 @@ class Works:
 
 
 @pytest.fixture
-def works(desk: Desk, fleet: str) -> Works:
+def works(web_browser: WebBrowser, fleet: str) -> Works:
     leases = ports.production_ports().leases(fleet)
     open_index(leases)
     model = make_model("zimg", fleet=fleet)
@@ -87,15 +87,15 @@ def dead_letters(works: Works, count: int) -> list[Job]:
     return jobs
 
 
-def test_a_jobs_timeline_grows_while_it_runs(desk: Desk, works: Works) -> None:
+def test_a_jobs_timeline_grows_while_it_runs(web_browser: WebBrowser, works: Works) -> None:
     begin = timezone.now() - timedelta(seconds=30)
     payload = {"image": png(), "far": "https://elsewhere.example/clip.mp4", "text": "<b>bold</b>"}
     job = make_job(works.model, at=begin, payload=payload, callback_url="https://hooks.example.com/")
     make_running(job, at=begin + timedelta(seconds=5), remote_id="run-7")
-    with desk.visit(works.boss) as visit:
+    with web_browser.visit(works.boss) as visit:
         page = visit.go(f"/admin/jobs/job/{job.id}/change/")
         page.wait_for_selector(".lane-live .bar-polling")
-        assert "queued 5.00 s" in page.inner_text(".lane-words")
+        assert "queued 5.00 s" in page.inner_text(".lane-text")
         image = page.locator("figure img")
         image.scroll_into_view_if_needed()
         wait_until(page, "document.querySelector('figure img').naturalWidth === 1")
@@ -112,14 +112,16 @@ def test_a_jobs_timeline_grows_while_it_runs(desk: Desk, works: Works) -> None:
         page.keyboard.press("Enter")
         page.fill("#dialog input[name=priority]", "2")
         page.keyboard.press("Enter")
-        page.wait_for_selector("text=1 given priority 2.")
+        page.wait_for_selector("text=1 set to priority 2.")
         assert Job.objects.get(id=job.id).priority == 2
         visit.assert_quiet()
 
 
-def test_a_dialog_opens_although_its_button_was_replaced_meanwhile(desk: Desk, works: Works) -> None:
+def test_a_dialog_opens_although_its_button_is_replaced_by_a_live_update(
+    web_browser: WebBrowser, works: Works
+) -> None:
     job = make_job(works.model, at=timezone.now())
-    with desk.visit(works.boss) as visit:
+    with web_browser.visit(works.boss) as visit:
         page = visit.go(f"/admin/jobs/job/{job.id}/change/")
         page.evaluate("document.querySelector('#job-live').isOld = true")
 
@@ -134,9 +136,9 @@ def test_a_dialog_opens_although_its_button_was_replaced_meanwhile(desk: Desk, w
         visit.assert_quiet()
 
 
-def test_a_job_on_a_phone_in_the_dark(desk: Desk, works: Works) -> None:
+def test_a_job_on_a_phone_with_the_dark_theme(web_browser: WebBrowser, works: Works) -> None:
     [job] = dead_letters(works, 1)
-    with desk.visit(works.boss, size=PHONE, dark=True) as visit:
+    with web_browser.visit(works.boss, size=PHONE, dark=True) as visit:
         page = visit.go(f"/admin/jobs/job/{job.id}/change/")
         page.wait_for_selector(".end-failed")
         visit.assert_sound()
@@ -144,7 +146,7 @@ def test_a_job_on_a_phone_in_the_dark(desk: Desk, works: Works) -> None:
         page.wait_for_selector("#dialog button[type=submit]")
         visit.assert_sound()
         page.click("#dialog button[type=submit]")
-        page.wait_for_selector("text=1 back in line.")
+        page.wait_for_selector("text=1 back in the queue.")
         page.wait_for_selector(".lane-live .bar-queued")
         assert page.locator(".buttons a:has-text('Retry')").count() == 0
         visit.assert_quiet()
@@ -152,12 +154,12 @@ def test_a_job_on_a_phone_in_the_dark(desk: Desk, works: Works) -> None:
 
 @pytest.mark.parametrize("phone", [False, True])
 def test_a_group_of_dead_letters_is_counted_and_retried(
-    desk: Desk, works: Works, monkeypatch: pytest.MonkeyPatch, phone: bool
+    web_browser: WebBrowser, works: Works, monkeypatch: pytest.MonkeyPatch, phone: bool
 ) -> None:
     monkeypatch.setattr(bulk, "STEP", 2)
     letters = dead_letters(works, 5)
     size = {"size": PHONE, "dark": True} if phone else {}
-    with desk.visit(works.boss, **size) as visit:
+    with web_browser.visit(works.boss, **size) as visit:
         page = visit.go("/admin/admin_ui/deadletter/")
         page.wait_for_selector(".kind")
         visit.assert_sound()
@@ -175,9 +177,9 @@ def test_a_group_of_dead_letters_is_counted_and_retried(
     assert AuditEntry.objects.filter(actor="user:boss", action="retry_jobs").count() == 3
 
 
-def test_who_may_only_look_gets_no_button_and_a_403(desk: Desk, works: Works) -> None:
+def test_a_viewer_gets_no_buttons_and_a_403(web_browser: WebBrowser, works: Works) -> None:
     [job] = dead_letters(works, 1)
-    with desk.visit(works.viewer) as visit:
+    with web_browser.visit(works.viewer) as visit:
         page = visit.go(f"/admin/jobs/job/{job.id}/change/")
         page.wait_for_selector(".end-failed")
         assert page.locator(".buttons").count() == 0
@@ -185,6 +187,6 @@ def test_who_may_only_look_gets_no_button_and_a_403(desk: Desk, works: Works) ->
         page.wait_for_selector(".kind a:has-text('Show')")
         assert page.locator("a:has-text('Retry')").count() == 0
         visit.assert_quiet()
-        answer = page.goto(f"{desk.url}/admin/jobs/job/bulk/?deed=retry_jobs")
+        answer = page.goto(f"{web_browser.url}/admin/jobs/job/bulk/?action=retry_jobs")
         assert answer.status == 403
     assert Job.objects.get(id=job.id).state == "failed"

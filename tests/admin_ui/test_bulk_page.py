@@ -1,4 +1,4 @@
-"""Work on many jobs: counted first, done in steps that end, never more than was counted."""
+"""Bulk actions: counted first, run in a bounded number of steps, never on more jobs than were counted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.operations.jobs import BulkAction
 
 from .rows import fill
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some", "world")]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some", "fake_ports")]
 
 
 @pytest.fixture
@@ -32,13 +32,13 @@ def counted(client: Client, **query: Any) -> str:
 
 def step(client: Client, **values: Any) -> str:
     numbers = {"total": 6, "done": 0, "refused": 0}
-    answer = client.post(reverse("admin:jobs_job_bulk_step"), {"deed": "retry_jobs", **numbers, **values})
+    answer = client.post(reverse("admin:jobs_job_bulk_step"), {"action": "retry_jobs", **numbers, **values})
     assert answer.status_code == 200, answer.content
     return answer.content.decode()
 
 
 def hidden(page: str) -> dict[str, str]:
-    """What the progress sends with the next step."""
+    """The hidden fields that the progress sends with the next step."""
     return dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', page))
 
 
@@ -47,33 +47,33 @@ def states() -> dict[str, int]:
     return {state: list(rows).count(state) for state in ("failed", "queued", "cancelled")}
 
 
-def test_it_counts_and_does_nothing(operator: Client) -> None:
+def test_counting_changes_nothing(operator: Client) -> None:
     before = states()
-    assert "<b>6</b> dead letters match" in counted(operator, deed="retry_jobs")
-    assert "<b>6</b> dead letters match" in counted(operator, deed="dismiss_jobs", fingerprint="f" * 16)
+    assert "<b>6</b> dead letters match" in counted(operator, action="retry_jobs")
+    assert "<b>6</b> dead letters match" in counted(operator, action="dismiss_jobs", fingerprint="f" * 16)
     of_zimg = Job.objects.filter(state="failed", model="zimg").count()
-    assert f"<b>{of_zimg}</b> dead letters match" in counted(operator, deed="retry_jobs", model="zimg")
-    assert "Nothing matches" in counted(operator, deed="retry_jobs", error_code="poison")
-    assert "<b>6</b> jobs match" in counted(operator, deed="cancel_jobs", state="queued")
+    assert f"<b>{of_zimg}</b> dead letters match" in counted(operator, action="retry_jobs", model="zimg")
+    assert "Nothing matches" in counted(operator, action="retry_jobs", error_code="poison")
+    assert "<b>6</b> jobs match" in counted(operator, action="cancel_jobs", state="queued")
     assert states() == before
     assert not AuditEntry.objects.filter(actor="user:operators").exists()
 
 
-def test_a_form_that_makes_no_sense_counts_nothing(operator: Client) -> None:
-    page = counted(operator, deed="retry_jobs", tenant="nobody", created_after="yesterday")
-    assert "There is no such tenant." in page
+def test_an_invalid_form_counts_nothing(operator: Client) -> None:
+    page = counted(operator, action="retry_jobs", tenant="unknown", created_after="yesterday")
+    assert "No tenant has this name." in page
     assert "Enter a valid date/time." in page
-    assert "match" not in re.sub(r"(?s).*<h1>", "", page).split("Which jobs")[0]
+    assert "match" not in re.sub(r"(?s).*<h1>", "", page).split("Count first")[0]
 
 
-def test_steps_go_on_until_nothing_remains(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_continue_until_no_job_remains(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "STEP", 4)
     first = step(operator)
     assert 'hx-trigger="load' in first
     assert "<b>4</b> of 6" in first
     assert states()["failed"] == 2
     values = {key: value for key, value in hidden(first).items() if key != "csrfmiddlewaretoken"}
-    assert values == {"deed": "retry_jobs", "total": "6", "done": "4", "refused": "0"}
+    assert values == {"action": "retry_jobs", "total": "6", "done": "4", "refused": "0"}
     last = step(operator, **values)
     assert "hx-trigger" not in last
     assert "Done: <b>6</b> of 6" in last
@@ -85,8 +85,10 @@ def test_steps_go_on_until_nothing_remains(operator: Client, monkeypatch: pytest
     ]
 
 
-def test_it_never_does_more_than_was_counted(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that is retried and fails again at once matches again: there would be no end."""
+def test_no_more_jobs_are_changed_than_were_counted(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that is retried and fails again at once matches again, so the steps would never end."""
     monkeypatch.setattr(bulk, "STEP", 4)
     page = step(operator, total=5, done=3)
     assert states()["failed"] == 4
@@ -94,35 +96,35 @@ def test_it_never_does_more_than_was_counted(operator: Client, monkeypatch: pyte
     assert "4 match now" in page
 
 
-def test_a_step_that_finds_nothing_is_the_last(operator: Client) -> None:
+def test_a_step_that_finds_no_job_is_the_last(operator: Client) -> None:
     page = step(operator, total=9, error_code="poison")
     assert "hx-trigger" not in page
     assert "Done: <b>0</b> of 9" in page
 
 
-def test_dismiss_and_cancel_are_done_to_what_the_filter_means(operator: Client) -> None:
+def test_dismiss_and_cancel_change_the_jobs_of_the_filter(operator: Client) -> None:
     tenant = Tenant.objects.get(name="acme")
     mine = Job.objects.filter(state="failed", tenant=tenant).count()
-    step(operator, deed="dismiss_jobs", tenant="acme")
+    step(operator, action="dismiss_jobs", tenant="acme")
     dismissed = Job.objects.exclude(dismissed_at=None)
     assert set(dismissed.values_list("tenant", flat=True)) <= {tenant.pk}
     assert dismissed.count() == mine
-    step(operator, deed="cancel_jobs", state="queued")
+    step(operator, action="cancel_jobs", state="queued")
     assert states()["queued"] == 0
     assert states()["cancelled"] == 12
 
 
-@pytest.mark.parametrize("values", [{"deed": "delete"}, {"total": "many"}, {"done": "-1"}, {"state": "x"}])
-def test_what_is_no_step_is_refused(operator: Client, values: dict[str, str]) -> None:
-    numbers = {"deed": "retry_jobs", "total": 6, "done": 0, "refused": 0}
+@pytest.mark.parametrize("values", [{"action": "delete"}, {"total": "many"}, {"done": "-1"}, {"state": "x"}])
+def test_an_invalid_step_is_refused(operator: Client, values: dict[str, str]) -> None:
+    numbers = {"action": "retry_jobs", "total": 6, "done": 0, "refused": 0}
     assert operator.post(reverse("admin:jobs_job_bulk_step"), numbers | values).status_code == 400
     assert operator.get(reverse("admin:jobs_job_bulk_step")).status_code == 405
     assert states()["failed"] == 6
 
 
-def test_a_viewer_has_no_button_and_no_page(viewer: Client) -> None:
+def test_a_viewer_has_neither_button_nor_page(viewer: Client) -> None:
     assert viewer.get(reverse("admin:jobs_job_bulk")).status_code == 403
-    assert viewer.post(reverse("admin:jobs_job_bulk_step"), {"deed": "retry_jobs"}).status_code == 403
+    assert viewer.post(reverse("admin:jobs_job_bulk_step"), {"action": "retry_jobs"}).status_code == 403
     groups = viewer.get(reverse("admin:admin_ui_deadletter_groups")).content.decode()
     assert "timeout" in groups
     for page in (groups, viewer.get(reverse("admin:admin_ui_deadletter_changelist")).content.decode()):
@@ -130,17 +132,17 @@ def test_a_viewer_has_no_button_and_no_page(viewer: Client) -> None:
         assert "bulk" not in page
 
 
-def test_groups_link_to_their_work_and_to_their_list(operator: Client) -> None:
+def test_groups_link_to_their_bulk_actions_and_to_their_list(operator: Client) -> None:
     groups = operator.get(reverse("admin:admin_ui_deadletter_groups")).content.decode()
     assert "<b>6</b>" in groups
-    assert f"deed=retry_jobs&amp;fingerprint={'f' * 16}" in groups
+    assert f"action=retry_jobs&amp;fingerprint={'f' * 16}" in groups
     listed = operator.get(reverse("admin:admin_ui_deadletter_changelist"), {"error_fingerprint": "f" * 16})
     assert len(listed.context["cl"].result_list) == 6
     listed = operator.get(reverse("admin:admin_ui_deadletter_changelist"), {"error_fingerprint": "0" * 16})
     assert listed.context["cl"].result_list == []
 
 
-def test_a_lists_filter_becomes_the_pages(db: None) -> None:
+def test_a_lists_filter_becomes_the_bulk_pages_query(db: None) -> None:
     acme = Tenant.objects.get(name="acme")
     filters = {
         "model": "flux",
@@ -151,13 +153,13 @@ def test_a_lists_filter_becomes_the_pages(db: None) -> None:
         "o": "1",
     }
     assert query_of_list(filters, BulkAction.RETRY) == (
-        "deed=retry_jobs&model=flux&error_code=timeout&tenant=acme&created_after=2030-01-01T12%3A00%3A00"
+        "action=retry_jobs&model=flux&error_code=timeout&tenant=acme&created_after=2030-01-01T12%3A00%3A00"
     )
     assert query_of_list({"pool": "flux"}, BulkAction.RETRY) is None
     assert query_of_list({"q": "night"}, BulkAction.RETRY) is None
     assert query_of_list({"tenant__id__exact": "abc"}, BulkAction.RETRY) is None
 
 
-def test_a_list_with_a_filter_that_makes_no_sense_is_no_error(operator: Client) -> None:
+def test_a_list_with_an_invalid_filter_redirects(operator: Client) -> None:
     answer = operator.get(reverse("admin:jobs_job_changelist"), {"tenant__id__exact": "abc"})
     assert answer.status_code == 302

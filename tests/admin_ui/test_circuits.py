@@ -12,48 +12,48 @@ from gpus.leasing.values import Circuit, Circuits, PoolDepth, SlotView
 from gpus.models import AuditEntry
 from gpus.protocol import CircuitState
 
-from .conftest import World, fill
+from .conftest import FakePorts, fill
 
 SERVER, MODEL = "flux-server-1", "flux"
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 
 
 @pytest.fixture(autouse=True)
-def broken(db: None, world: World) -> World:
+def broken(db: None, fake_ports: FakePorts) -> FakePorts:
     fill(jobs=6)
-    world.leases.broken = Circuits(
+    fake_ports.leases.broken = Circuits(
         {MODEL: Circuit(CircuitState.HALF_OPEN, 0, 1, 0.0)},
         {SERVER: Circuit(CircuitState.OPEN, 0, 3, 90.0)},
     )
-    world.leases.depths[MODEL] = PoolDepth(
+    fake_ports.leases.depths[MODEL] = PoolDepth(
         MODEL, {MODEL: 3}, 0, {"free": 1}, circuits={MODEL: CircuitState.OPEN}
     )
     cell = SlotView(f"{SERVER}/0", MODEL, "free", True, None, None, None, 0, None, 0.0, None)
-    world.leases.views = [replace(cell, circuit=CircuitState.OPEN)]
-    return world
+    fake_ports.leases.views = [replace(cell, circuit=CircuitState.OPEN)]
+    return fake_ports
 
 
 def text(client: Client, name: str, *args: str) -> str:
     return client.get(reverse(name, args=args)).content.decode()
 
 
-def test_their_own_pages_say_how_they_are(boss: Client) -> None:
+def test_pages_of_servers_and_models_describe_their_circuits(boss: Client) -> None:
     assert "open: one job tries in 1 m (opened 3 times" in text(boss, "admin:gpus_server_change", SERVER)
     assert "half open: one job tries" in text(boss, "admin:gpus_modelconfig_change", MODEL)
 
 
-def test_without_redis_the_pages_stand(boss: Client, broken: World) -> None:
+def test_without_redis_the_circuit_is_unknown(boss: Client, broken: FakePorts) -> None:
     broken.leases.away = True
     assert "unknown: Redis does not answer" in text(boss, "admin:gpus_server_change", SERVER)
 
 
-def test_the_dashboard_shows_them(boss: Client) -> None:
+def test_the_dashboard_shows_open_circuits(boss: Client) -> None:
     assert "the circuit is open" in text(boss, "dashboard:fleet")
-    assert "failed again and again: it rests" in text(boss, "dashboard:queues")
+    assert "circuit open after repeated failures" in text(boss, "dashboard:queues")
 
 
 @pytest.mark.parametrize(("page", "name"), [("server", SERVER), ("modelconfig", MODEL)])
-def test_an_operator_closes_one(operator: Client, broken: World, page: str, name: str) -> None:
+def test_an_operator_closes_a_circuit(operator: Client, broken: FakePorts, page: str, name: str) -> None:
     url = reverse(f"admin:gpus_{page}_changelist")
     operator.post(url, {"action": "close_circuit", "_selected_action": [name]})
     assert broken.leases.broken == Circuits()
@@ -64,7 +64,7 @@ def test_an_operator_closes_one(operator: Client, broken: World, page: str, name
 
 
 @pytest.mark.parametrize("page", ["server", "modelconfig"])
-def test_a_viewer_closes_none(viewer: Client, broken: World, page: str) -> None:
+def test_a_viewer_cannot_close_a_circuit(viewer: Client, broken: FakePorts, page: str) -> None:
     before = broken.leases.broken
     url = reverse(f"admin:gpus_{page}_changelist")
     viewer.post(url, {"action": "close_circuit", "_selected_action": [SERVER, MODEL]})

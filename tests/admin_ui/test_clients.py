@@ -1,4 +1,4 @@
-"""Tenants, keys, groups: secrets are shown once and stored so that they can't be shown again."""
+"""Tenants, API keys and groups. Secrets are shown once, and stored so that they can't be shown again."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from django.contrib.messages import get_messages
 from django.test import Client
 from django.urls import reverse
 
+from admin_ui.pages.clients import NO_MODELS
 from admin_ui.parts.groups import write_groups
-from gpus.models import AuditEntry, Pool
+from gpus.models import AuditEntry, ModelConfig, Pool
 from gpus.protocol import TenantSpec
 from jobs.callbacks.message import secret_of
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
 
-from .conftest import World
+from .conftest import FakePorts
 
 Commits = Callable[..., AbstractContextManager[Any]]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
 
 
 def shown_in(answer: Any) -> str:
@@ -51,8 +52,8 @@ def test_a_new_tenant_gets_a_webhook_secret_that_is_shown_once(operator: Client)
     assert tenant.webhook_secret_encrypted not in page
 
 
-def test_a_saved_tenant_keeps_its_secret_and_its_weight_is_live(
-    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+def test_a_saved_tenant_keeps_its_secret_and_its_rules_reach_redis(
+    operator: Client, fake_ports: FakePorts, django_capture_on_commit_callbacks: Commits
 ) -> None:
     Pool.objects.create(name="zimg")
     tenant = Tenant.objects.create(name="acme")
@@ -62,7 +63,7 @@ def test_a_saved_tenant_keeps_its_secret_and_its_weight_is_live(
         form = keys_form(name="acme", weight=3, highest_band="bulk", max_running=2)
         assert operator.post(page, form).status_code == 302
     assert secret_of(Tenant.objects.get(name="acme")) == before
-    assert world.leases.tenants == {str(tenant.pk): TenantSpec(str(tenant.pk), 3.0, "bulk", 2)}
+    assert fake_ports.leases.tenants == {str(tenant.pk): TenantSpec(str(tenant.pk), 3.0, "bulk", 2)}
     entry = AuditEntry.objects.get(action="change_tenant")
     assert entry.detail["values"] == {
         "weight": [1.0, 3.0],
@@ -82,7 +83,9 @@ def test_a_saved_tenant_keeps_its_secret_and_its_weight_is_live(
         ("highest_band", "top"),
     ],
 )
-def test_rules_that_make_no_sense_are_refused_and_say_why(operator: Client, rule: str, value: object) -> None:
+def test_invalid_rules_are_refused_with_an_error_at_the_field(
+    operator: Client, rule: str, value: object
+) -> None:
     form = keys_form(name="acme", **{"weight": 1, "highest_band": "normal", rule: value})
     answer = operator.post(reverse("admin:jobs_tenant_add"), form)
     assert answer.status_code == 200
@@ -138,7 +141,7 @@ def test_keys_are_revoked_for_good_and_not_deleted(boss: Client) -> None:
     assert (key.name, key.revoked) == ("laptop", True)
 
 
-def test_two_groups_are_always_there_and_whole() -> None:
+def test_both_groups_are_written_with_all_their_permissions() -> None:
     Group.objects.all().delete()
     write_groups()
     write_groups()
@@ -156,27 +159,46 @@ def test_migrating_writes_the_groups() -> None:
     assert Group.objects.filter(name__in=["viewers", "operators"]).count() == 2
 
 
-def test_a_tenants_limits_are_saved_and_told(operator: Client) -> None:
+def test_a_tenants_limits_are_saved_and_recorded(operator: Client) -> None:
     tenant = Tenant.objects.create(name="acme")
+    pool = Pool.objects.create(name="images")
+    for name in ("zimg", "flux"):
+        ModelConfig.objects.create(name=name, pool=pool)
     limits = {"max_queued": 5, "submits_per_second": 2.5, "submit_burst": 10, "daily_gpu_seconds": 60}
     values = keys_form(
-        name="acme", weight=1, highest_band="normal", allowed_models='["zimg", "flux"]', **limits
+        name="acme", weight=1, highest_band="normal", allowed_models=["zimg", "flux"], **limits
     )
     page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
     assert operator.post(page, values).status_code == 302
     tenant.refresh_from_db()
     assert {name: getattr(tenant, name) for name in limits} == limits
     assert tenant.allowed_models == ["flux", "zimg"]
-    told = AuditEntry.objects.order_by("-id")[0].detail["values"]
-    assert (told["max_queued"], told["allowed_models"][1]) == ([None, 5], ["flux", "zimg"])
+    recorded = AuditEntry.objects.order_by("-id")[0].detail["values"]
+    assert (recorded["max_queued"], recorded["allowed_models"]) == ([None, 5], [None, ["flux", "zimg"]])
     assert "used today" in operator.get(page).content.decode()
+
+
+@pytest.mark.parametrize("stored", [None, [], ["gone", "zimg"]], ids=str)
+def test_saving_a_tenant_keeps_its_allowed_models(operator: Client, stored: list[str] | None) -> None:
+    ModelConfig.objects.create(name="zimg", pool=Pool.objects.create(name="images"))
+    tenant = Tenant.objects.create(name="acme", allowed_models=stored)
+    page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
+    shown = operator.get(page).content.decode()
+    ticked = re.findall(r'name="allowed_models" value="([^"]*)"[^>]*\schecked[\s>]', shown)
+    assert ticked == ([NO_MODELS] if stored == [] else stored or [])
+    form = keys_form(name="acme", weight=2, highest_band="normal", allowed_models=ticked)
+    assert operator.post(page, form).status_code == 302
+    tenant.refresh_from_db()
+    assert (tenant.weight, tenant.allowed_models) == (2.0, stored)
+    assert set(AuditEntry.objects.order_by("-id")[0].detail["values"]) == {"weight"}
 
 
 @pytest.mark.parametrize("wrong", [
     {"max_queued": 0}, {"submits_per_second": 0}, {"submit_burst": 5}, {"daily_gpu_seconds": -1},
-    {"allowed_models": '"zimg"'}, {"allowed_models": '["a b"]'}, {"allowed_models": "[1]"},
+    {"allowed_models": "unknown"}, {"allowed_models": '["a b"]'}, {"allowed_models": ["zimg", NO_MODELS]},
 ])  # fmt: skip
-def test_a_limit_that_makes_no_sense_is_refused(operator: Client, wrong: dict[str, Any]) -> None:
+def test_an_invalid_limit_is_refused(operator: Client, wrong: dict[str, Any]) -> None:
+    ModelConfig.objects.create(name="zimg", pool=Pool.objects.create(name="images"))
     tenant = Tenant.objects.create(name="acme")
     page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
     assert (
@@ -187,7 +209,7 @@ def test_a_limit_that_makes_no_sense_is_refused(operator: Client, wrong: dict[st
     assert tenant.max_queued is tenant.submit_burst is tenant.allowed_models is None
 
 
-def test_a_key_is_made_with_scopes_and_replaced(operator: Client) -> None:
+def test_a_key_is_created_with_scopes_and_replaced(operator: Client) -> None:
     tenant = Tenant.objects.create(name="acme")
     form = {"name": "ci", "tenant": tenant.pk, "kind": "tenant", "scopes": ["read"]}
     first = shown_in(operator.post(reverse("admin:jobs_apikey_add"), form))
@@ -201,7 +223,7 @@ def test_a_key_is_made_with_scopes_and_replaced(operator: Client) -> None:
     assert AuditEntry.objects.filter(action="rotate_key", target=f"key:{first[:8]}").exists()
 
 
-def test_a_tenants_key_can_not_be_given_what_is_an_operators(operator: Client) -> None:
+def test_a_tenants_key_cannot_get_an_operators_scope(operator: Client) -> None:
     tenant = Tenant.objects.create(name="acme")
     form = {"name": "ci", "tenant": tenant.pk, "kind": "tenant", "scopes": ["operate"]}
     assert operator.post(reverse("admin:jobs_apikey_add"), form).status_code == 200

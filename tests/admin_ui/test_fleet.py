@@ -1,4 +1,4 @@
-"""The registry by hand: checked by its own rules, live after the commit, secrets never shown."""
+"""Forms of the registry: validated by its rules, mirrored to Redis after the commit, secrets never shown."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gpus.models import ConfigVersion, ModelConfig, Placement, Pool, Quarantined
 from gpus.protocol import DesiredState, QueueAlgorithm
 from gpus.registry.queries import read_headers
 
-from .conftest import World
+from .conftest import FakePorts
 from .forms import errors_of, model_form, placement_form, server_form
 from .rows import NOW, fill
 
 Commits = Callable[..., AbstractContextManager[Any]]
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
 
 
 @pytest.fixture(autouse=True)
@@ -32,45 +32,43 @@ def some(db: None) -> None:
     fill(jobs=6)
 
 
-def test_a_new_server_is_live_after_the_commit(
-    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+def test_a_new_server_is_mirrored_after_the_commit(
+    operator: Client, fake_ports: FakePorts, django_capture_on_commit_callbacks: Commits
 ) -> None:
     form = server_form(name="flux-server-3", pool="flux") | placement_form("flux", "http://10.0.0.3/generate")
     with django_capture_on_commit_callbacks() as waiting:
         assert operator.post(reverse("admin:gpus_server_add"), form).status_code == 302
     assert Server.objects.get(name="flux-server-3").slots == 2
-    assert world.leases.servers == []
-    for tell in waiting:
-        tell()
-    told = {server.name: server for server in world.leases.servers}
-    assert told["flux-server-3"].models == ("flux",)
-    assert any(wake.pool == "flux" for wake in world.wakes)
+    assert fake_ports.leases.servers == []
+    for callback in waiting:
+        callback()
+    mirrored = {server.name: server for server in fake_ports.leases.servers}
+    assert mirrored["flux-server-3"].models == ("flux",)
+    assert any(wake.pool == "flux" for wake in fake_ports.wakes)
 
 
-def test_another_host_is_live_after_the_commit(
-    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+def test_a_changed_host_is_mirrored_after_the_commit(
+    operator: Client, fake_ports: FakePorts, django_capture_on_commit_callbacks: Commits
 ) -> None:
     page = reverse("admin:gpus_server_change", args=["flux-server-1"])
     with django_capture_on_commit_callbacks(execute=True):
         assert operator.post(page, server_form(host="box-1")).status_code == 302
-    assert {server.name: server.host for server in world.leases.servers}["flux-server-1"] == "box-1"
+    assert {server.name: server.host for server in fake_ports.leases.servers}["flux-server-1"] == "box-1"
 
 
-def test_a_form_left_open_undoes_nothing_that_was_switched_since(
-    operator: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Neither before it was sent nor while it is saved."""
+def test_a_stale_form_does_not_undo_a_switch(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may be switched before the form is sent, and while it is saved."""
     page = reverse("admin:gpus_server_change", args=["flux-server-1"])
     assert not {"slots", "desired"} & set(operator.get(page).context["adminform"].form.fields)
     Server.objects.update(desired="off", slots=3)
     assert operator.post(page, server_form(host="box-1", slots=2, desired="on")).status_code == 302
     check = ServerForm.clean_ca_pem
 
-    def meanwhile(form: ServerForm) -> str:
+    def switch_while_saving(form: ServerForm) -> str:
         Server.objects.update(desired="draining", slots=4, healthy=False)
         return check(form)
 
-    monkeypatch.setattr(ServerForm, "clean_ca_pem", meanwhile)
+    monkeypatch.setattr(ServerForm, "clean_ca_pem", switch_while_saving)
     assert operator.post(page, server_form(host="box-2")).status_code == 302
     saved = Server.objects.get(name="flux-server-1")
     assert (saved.desired, saved.slots, saved.healthy, saved.host) == ("draining", 4, False, "box-2")
@@ -83,10 +81,10 @@ def test_a_saved_server_keeps_its_name_and_pool(operator: Client) -> None:
     assert not Server.objects.filter(name="other").exists()
 
 
-def test_without_redis_it_is_saved_and_said(
-    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+def test_without_redis_a_server_is_saved_with_a_warning(
+    operator: Client, fake_ports: FakePorts, django_capture_on_commit_callbacks: Commits
 ) -> None:
-    world.leases.away = True
+    fake_ports.leases.away = True
     page = reverse("admin:gpus_server_change", args=["flux-server-1"])
     with django_capture_on_commit_callbacks(execute=True):
         answer = operator.post(page, server_form(host="box-1"))
@@ -99,26 +97,26 @@ def test_without_redis_it_is_saved_and_said(
     [("drain", DesiredState.DRAINING), ("switch_off", DesiredState.OFF), ("switch_on", DesiredState.ON)],
 )
 def test_servers_are_switched_by_the_service(
-    operator: Client, world: World, action: str, desired: DesiredState
+    operator: Client, fake_ports: FakePorts, action: str, desired: DesiredState
 ) -> None:
     chosen = {"action": action, "_selected_action": ["flux-server-1", "zimg-server-2"], "post": "yes"}
     operator.post(reverse("admin:gpus_server_changelist"), chosen)
     switched = Server.objects.filter(name__in=chosen["_selected_action"])
     assert {server.desired for server in switched} == {desired.value}
-    assert {server.name: server.desired for server in world.leases.servers} == {
+    assert {server.name: server.desired for server in fake_ports.leases.servers} == {
         "flux-server-1": desired,
         "zimg-server-2": desired,
     }
 
 
-def test_a_deleted_server_is_forgotten_by_the_lease_layer(operator: Client, world: World) -> None:
+def test_a_deleted_server_is_removed_from_the_lease_layer(operator: Client, fake_ports: FakePorts) -> None:
     answer = operator.post(reverse("admin:gpus_server_delete", args=["flux-server-1"]), {"post": "yes"})
     assert answer.status_code == 302
     assert not Server.objects.filter(name="flux-server-1").exists()
-    assert world.leases.forgotten == ["flux-server-1"]
+    assert fake_ports.leases.forgotten == ["flux-server-1"]
 
 
-def test_what_was_in_quarantine_goes_with_its_server(operator: Client) -> None:
+def test_old_quarantines_are_deleted_with_their_server(operator: Client) -> None:
     QuarantinedSlot.objects.update(freed_at=NOW)
     [name] = QuarantinedSlot.objects.values_list("server", flat=True)
     operator.post(reverse("admin:gpus_server_delete", args=[name]), {"post": "yes"})
@@ -135,7 +133,7 @@ def test_a_server_with_a_slot_in_quarantine_is_not_deleted(
     operator.post(page, {"post": "yes"})
     operator.post(reverse("admin:gpus_server_changelist"), many)
     assert Server.objects.count() == 8
-    # in quarantine since the question
+    # quarantined after the confirmation page
     monkeypatch.setattr(ServerPages, "get_deleted_objects", LiveAdmin.get_deleted_objects)
     for answer in (
         operator.post(page, {"post": "yes"}),
@@ -181,7 +179,7 @@ def on_its_page(endpoint: str, **values: Any) -> dict[str, Any]:
     }
 
 
-def test_secret_headers_follow_no_form_to_another_origin(operator: Client) -> None:
+def test_no_form_sends_secret_headers_to_another_origin(operator: Client) -> None:
     server = reverse("admin:gpus_server_change", args=["flux-server-1"])
     operator.post(server, server_form(request_headers='{"Authorization": "Bearer old"}'))
     row = Placement.objects.get(server="flux-server-1")
@@ -226,9 +224,7 @@ def test_secret_headers_follow_no_form_to_another_origin(operator: Client) -> No
         (placement_form("zimg", "http://10.0.0.3/"), "belongs to pool zimg"),
     ],
 )
-def test_a_server_that_makes_no_sense_is_refused(
-    operator: Client, values: dict[str, Any], complaint: str
-) -> None:
+def test_an_invalid_server_is_refused(operator: Client, values: dict[str, Any], complaint: str) -> None:
     form = server_form(name="flux-server-3", pool="flux") | values
     assert complaint in errors_of(operator.post(reverse("admin:gpus_server_add"), form))
 
@@ -246,15 +242,13 @@ def test_a_server_that_makes_no_sense_is_refused(
         ({"max_run_seconds": 0}, "More than 0"),
     ],
 )
-def test_a_model_that_makes_no_sense_is_refused(
-    operator: Client, values: dict[str, Any], complaint: str
-) -> None:
+def test_an_invalid_model_is_refused(operator: Client, values: dict[str, Any], complaint: str) -> None:
     page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
     assert complaint in errors_of(operator.post(page, model_form(**values)))
 
 
-def test_a_model_is_changed_and_live(
-    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+def test_a_changed_model_is_mirrored(
+    operator: Client, fake_ports: FakePorts, django_capture_on_commit_callbacks: Commits
 ) -> None:
     page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
     values = {
@@ -266,11 +260,11 @@ def test_a_model_is_changed_and_live(
         assert operator.post(page, model_form(**values)).status_code == 302
     saved = ModelConfig.objects.get(name="zimg")
     assert (saved.model_type, saved.id_field, saved.payload_schema) == ("async", None, {"type": "object"})
-    assert world.leases.servers
+    assert fake_ports.leases.servers
 
 
-def test_a_stored_schema_that_can_not_be_used_leaves_everything_else_changeable(
-    operator: Client, world: World
+def test_a_stored_schema_that_is_invalid_does_not_block_other_changes(
+    operator: Client, fake_ports: FakePorts
 ) -> None:
     ModelConfig.objects.filter(name="zimg").update(payload_schema={"pattern": "(?=a)b"})
     page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
@@ -281,13 +275,13 @@ def test_a_stored_schema_that_can_not_be_used_leaves_everything_else_changeable(
     assert "linear-time" in errors_of(operator.post(page, form))
 
 
-def test_a_models_type_is_an_installed_runner(operator: Client) -> None:
+def test_a_models_type_must_be_an_installed_runner(operator: Client) -> None:
     page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
     assert "triton" in errors_of(operator.post(page, model_form(model_type="triton")))
     assert 'value="ollama"' in operator.get(page).content.decode()
 
 
-def test_a_model_whose_runner_is_gone_is_shown_and_changed_like_any_other(operator: Client) -> None:
+def test_a_model_whose_runner_is_not_installed_can_be_shown_and_changed(operator: Client) -> None:
     ModelConfig.objects.filter(name="zimg").update(model_type="gone")
     page = reverse("admin:gpus_modelconfig_change", args=["zimg"])
     assert "gone (not installed)" in operator.get(page).content.decode()
@@ -297,20 +291,20 @@ def test_a_model_whose_runner_is_gone_is_shown_and_changed_like_any_other(operat
     assert (saved.model_type, saved.max_retries) == ("gone", 7)
 
 
-def test_the_list_of_models_is_narrowed_by_type(operator: Client) -> None:
+def test_the_list_of_models_can_be_filtered_by_type(operator: Client) -> None:
     ModelConfig.objects.filter(name="zimg").update(model_type="openai")
     found = operator.get(reverse("admin:gpus_modelconfig_changelist"), {"model_type__exact": "openai"})
     assert [row.name for row in found.context["cl"].result_list] == ["zimg"]
 
 
-def test_a_pools_algorithm_is_live_and_its_fleet_stays(
-    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+def test_a_pools_algorithm_is_mirrored_and_its_fleet_stays(
+    operator: Client, fake_ports: FakePorts, django_capture_on_commit_callbacks: Commits
 ) -> None:
     page = reverse("admin:gpus_pool_change", args=["zimg"])
     with django_capture_on_commit_callbacks(execute=True):
         operator.post(page, {"algorithm": "fifo", "affinity_patience_seconds": 5, "fleet": "elsewhere"})
     assert Pool.objects.get(name="zimg").fleet == "main"
-    assert {pool.name: pool.algorithm for pool in world.leases.pools}["zimg"] == QueueAlgorithm.FIFO
+    assert {pool.name: pool.algorithm for pool in fake_ports.leases.pools}["zimg"] == QueueAlgorithm.FIFO
     assert "0 seconds" in errors_of(
         operator.post(page, {"algorithm": "fifo", "affinity_patience_seconds": -1})
     )
@@ -321,10 +315,10 @@ def test_a_pool_in_use_is_not_deleted(operator: Client) -> None:
     assert Pool.objects.filter(name="zimg").exists()
 
 
-def test_a_placement_is_live_when_it_is_deleted(
-    operator: Client, world: World, django_capture_on_commit_callbacks: Commits
+def test_a_deleted_placement_is_mirrored(
+    operator: Client, fake_ports: FakePorts, django_capture_on_commit_callbacks: Commits
 ) -> None:
     row = Placement.objects.get(server="flux-server-1")
     with django_capture_on_commit_callbacks(execute=True):
         operator.post(reverse("admin:gpus_placement_delete", args=[row.pk]), {"post": "yes"})
-    assert {server.name: server.models for server in world.leases.servers}["flux-server-1"] == ()
+    assert {server.name: server.models for server in fake_ports.leases.servers}["flux-server-1"] == ()

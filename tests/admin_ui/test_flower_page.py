@@ -1,4 +1,4 @@
-"""The way to Flower through the admin, with an HTTP server in Flower's place."""
+"""The proxy to Flower in the admin, with an HTTP server in Flower's place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django.test import Client
 
 
 class Stub(ThreadingHTTPServer):
-    """Answers like a Flower that knows one password; keeps what it was asked."""
+    """A fake Flower with one password, which keeps its requests in `asked`."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str, dict[str, str], bytes]] = []
@@ -55,7 +55,7 @@ def flower(settings: Any) -> Iterator[Stub]:
         thread.join()
 
 
-def test_a_viewer_gets_the_page_and_flower_gets_our_password_and_no_cookie(
+def test_a_viewer_gets_the_page_and_flower_gets_the_password_but_no_cookie(
     viewer: Client, flower: Stub
 ) -> None:
     answer = viewer.get("/admin/flower/static/css/flower.css?v=1")
@@ -65,7 +65,7 @@ def test_a_viewer_gets_the_page_and_flower_gets_our_password_and_no_cookie(
     assert (command, path) == ("GET", "/admin/flower/static/css/flower.css?v=1")
     assert "Cookie" not in headers
     viewer.get("/admin/flower/static/css/flower.css?v=1")
-    assert "Cookie" not in flower.asked[-1][2], "nor what Flower set before: one session serves everybody"
+    assert "Cookie" not in flower.asked[-1][2], "nor Flower's own: all users share the session"
 
 
 def test_the_table_of_tasks_is_read_by_post(viewer: Client, flower: Stub) -> None:
@@ -75,20 +75,20 @@ def test_the_table_of_tasks_is_read_by_post(viewer: Client, flower: Stub) -> Non
 
 
 @pytest.mark.parametrize("page", ["api/worker/shutdown/w", "api/task/revoke/t", "api/task/apply/jobs.work"])
-def test_not_even_the_boss_controls_anything_here(boss: Client, flower: Stub, page: str) -> None:
+def test_a_superuser_cannot_use_flowers_controls(boss: Client, flower: Stub, page: str) -> None:
     assert boss.post(f"/admin/flower/{page}").status_code == 405
     assert flower.asked == []
 
 
-def test_others_are_sent_to_the_login_or_away(client: Client, flower: Stub, db: None) -> None:
+def test_users_without_permission_get_a_login_or_403(client: Client, flower: Stub, db: None) -> None:
     answer = client.get("/admin/flower/tasks")
     assert (answer.status_code, answer["Location"]) == (302, "/admin/login/?next=/admin/flower/tasks")
-    client.force_login(User.objects.create_user("nobody", is_staff=True))
+    client.force_login(User.objects.create_user("clerk", is_staff=True))
     assert client.get("/admin/flower/tasks").status_code == 403
     assert flower.asked == []
 
 
-def test_a_flower_that_is_away_or_does_not_know_us_is_said_to_be(
+def test_a_flower_that_does_not_answer_or_refuses_the_password_is_a_502(
     viewer: Client, flower: Stub, settings: Any
 ) -> None:
     settings.FLOWER_LOGIN = "admin:other"

@@ -1,4 +1,4 @@
-"""A real Flower, passed on by the web, under our Content-Security-Policy in a real browser."""
+"""A real Flower behind the admin's proxy, under our Content-Security-Policy in a real browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from tests.support.ports import free_port
 
-from .browser import Desk, wait_until
+from .browser import WebBrowser, wait_until
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 PAGES = {"": "#workers-table_wrapper", "tasks": "#tasks-table_wrapper", "broker": "table"}
@@ -62,9 +62,9 @@ def _answers(url: str) -> bool:
         return False
 
 
-def test_flowers_pages_break_no_policy(desk: Desk, flower: None) -> None:
+def test_flowers_pages_keep_to_the_policy(web_browser: WebBrowser, flower: None) -> None:
     boss = User.objects.create_superuser("boss", password="correct horse")
-    with desk.visit(boss) as visit:
+    with web_browser.visit(boss) as visit:
         for page, shows in PAGES.items():
             tab = visit.go(f"/{FLOWER_PREFIX}/{page}")
             wait_until(tab, f"document.querySelector('{shows}') !== null")

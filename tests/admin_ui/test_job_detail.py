@@ -1,4 +1,4 @@
-"""A job's own page: its parts, what it serves, and what it offers while it makes sense."""
+"""A job's own page: its parts, its downloads, and its buttons in each state."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from admin_ui.pages import job as job_page
 from gpus.models import AuditEntry
 from jobs.models import Attempt, Callback, Event, Job, PushedResult
 
-from .conftest import World
+from .conftest import FakePorts
 from .rows import NOW, fill
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 100
@@ -40,36 +40,43 @@ def live(client: Client, job: Job, seq: int) -> str:
     return client.get(reverse("admin:jobs_job_live", args=[job.id]), {"seq": seq}).content.decode()
 
 
-def test_the_page_tells_the_whole_story(viewer: Client) -> None:
+def test_the_page_shows_attempts_events_and_callbacks(viewer: Client) -> None:
     job = job_in("failed")
     page = page_of(viewer, job)
-    for told in (
+    for shown in (
         "Attempt 3",
         f"{job.model}-server-1/0",
         "timeout",
         "submitted",
         "https://hooks.example.com/gpu",
         "HTTP 500",
-        "3 · 0 of 51 tries used",
+        "<dt>Attempts</dt><dd>3</dd>",
     ):
-        assert told in page
+        assert shown in page
 
 
-def test_a_job_that_is_over_asks_no_more(viewer: Client) -> None:
+def test_the_page_counts_the_retries_that_are_left(viewer: Client) -> None:
+    job = job_in("retrying")
+    for tries, text in ((0, "0 · 50 retries left"), (1, "0 · 49 retries left"), (50, "<dd>0</dd>")):
+        Job.objects.filter(id=job.id).update(tries=tries)
+        assert text in page_of(viewer, job)
+
+
+def test_the_page_of_an_ended_job_does_not_reload(viewer: Client) -> None:
     assert 'hx-trigger="stale' not in page_of(viewer, job_in("completed"))
     assert 'hx-trigger="stale"' in page_of(viewer, job_in("running"))
 
 
-def test_the_live_part_leaves_the_rest_alone_until_something_happens(viewer: Client) -> None:
+def test_a_reload_returns_only_the_live_part_until_an_event_comes(viewer: Client) -> None:
     job = job_in("running")
     quiet = live(viewer, job, job.event_seq)
     assert 'id="job-live"' in quiet
     assert 'id="job-detail"' not in quiet
     Event.objects.create(job=job, seq=3, type="adopted", at=NOW, data={})
     Job.objects.filter(id=job.id).update(event_seq=3)
-    news = live(viewer, job, job.event_seq)
-    assert 'hx-swap-oob="true"' in news
-    assert "adopted" in news
+    both = live(viewer, job, job.event_seq)
+    assert 'hx-swap-oob="true"' in both
+    assert "adopted" in both
 
 
 def test_the_live_part_reads_no_payloads(viewer: Client) -> None:
@@ -104,11 +111,11 @@ def test_a_job_of_many_attempts_shows_the_latest(viewer: Client, monkeypatch: py
     assert "The latest" in page
 
 
-def test_embedded_images_are_served_as_what_they_are(operator: Client) -> None:
+def test_embedded_images_are_served_with_their_content_type(operator: Client) -> None:
     job = job_in("completed")
     text = base64.b64encode(PNG).decode()
     svg = base64.b64encode(b"<svg onload='alert(1)'/>").decode()
-    # in the order in which PostgreSQL keeps keys, too
+    # the order of keys is that of PostgreSQL's jsonb, too
     result = {
         "far": "https://x.example/1.png",
         "images": [text],
@@ -145,7 +152,7 @@ def test_raw_values_are_downloads(operator: Client) -> None:
     assert operator.get(reverse("admin:jobs_job_raw", args=[job.id, "secrets"])).status_code == 404
 
 
-def test_who_has_no_permission_sees_neither_payload_nor_result(viewer: Client) -> None:
+def test_without_permission_neither_payload_nor_result_is_shown(viewer: Client) -> None:
     job = job_in("completed")
     Job.objects.filter(id=job.id).update(payload={"p": "hush-in"}, result={"images": ["hush-out"]})
     page = page_of(viewer, job) + live(viewer, job, seq=-1)
@@ -158,21 +165,21 @@ def test_who_has_no_permission_sees_neither_payload_nor_result(viewer: Client) -
         assert viewer.get(reverse("admin:jobs_job_media", args=[job.id, name, 0])).status_code == 403
 
 
-def test_what_a_run_put_out_so_far_is_hidden_like_its_result(viewer: Client, operator: Client) -> None:
+def test_partial_output_is_hidden_like_the_result(viewer: Client, operator: Client) -> None:
     job = job_in("running")
     event = Event.objects.create(
         job=job, seq=3, type="partial", at=NOW, data={"attempt": 1, "part": 1, "output": ["hush"]}
     )
     Job.objects.filter(id=job.id).update(event_seq=3)
-    its_own = reverse("admin:jobs_event_change", args=[event.pk])
-    hidden = page_of(viewer, job) + live(viewer, job, seq=-1) + viewer.get(its_own).content.decode()
+    event_page = reverse("admin:jobs_event_change", args=[event.pk])
+    hidden = page_of(viewer, job) + live(viewer, job, seq=-1) + viewer.get(event_page).content.decode()
     assert "hush" not in hidden
     assert hidden.count("output_hidden") == 3
-    shown = [page_of(operator, job), live(operator, job, seq=-1), operator.get(its_own).content.decode()]
+    shown = [page_of(operator, job), live(operator, job, seq=-1), operator.get(event_page).content.decode()]
     assert all("hush" in page for page in shown)
 
 
-def test_a_talkative_run_does_not_push_the_course_of_its_job_off_the_page(
+def test_many_progress_events_do_not_displace_the_other_events(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_page, "MOST_EVENTS", 4)
@@ -183,16 +190,16 @@ def test_a_talkative_run_does_not_push_the_course_of_its_job_off_the_page(
         for seq, kind in enumerate(["adopted", *["partial", "progress"] * 10], start=3)
     )
     Job.objects.filter(id=job.id).update(event_seq=23)
-    story = job_page.course(job, now=NOW)
-    assert [event.type for event in story.events] == ["submitted", "started", "adopted"]
-    listed = [step.event.seq for step in job_page.steps(job, story.events, with_output=False)]
+    course = job_page.course(job, now=NOW)
+    assert [event.type for event in course.events] == ["submitted", "started", "adopted"]
+    listed = [step.event.seq for step in job_page.steps(job, course.events, with_output=False)]
     assert listed == [23, 22, 21, 3, 2, 1]
     page = page_of(viewer, job)
     assert "adopted" in page
     assert "All 23" in page
 
 
-def test_a_list_of_events_leaves_their_data_in_the_database(operator: Client) -> None:
+def test_a_list_of_events_does_not_read_their_data(operator: Client) -> None:
     with CaptureQueriesContext(connection) as asked:
         assert operator.get(reverse("admin:jobs_event_changelist")).status_code == 200
     events = [query["sql"] for query in asked if 'FROM "jobs_event"' in query["sql"]]
@@ -200,7 +207,7 @@ def test_a_list_of_events_leaves_their_data_in_the_database(operator: Client) ->
     assert not [sql for sql in events if '"jobs_event"."data"' in sql]
 
 
-def test_messages_that_carry_results_are_hidden_like_them(viewer: Client, operator: Client) -> None:
+def test_messages_that_contain_results_are_hidden_like_results(viewer: Client, operator: Client) -> None:
     callback = Callback.objects.order_by("id")[0]
     Callback.objects.filter(pk=callback.pk).update(body='{"result": "hush"}')
     pushed = PushedResult.objects.create(
@@ -212,13 +219,13 @@ def test_messages_that_carry_results_are_hidden_like_them(viewer: Client, operat
         assert "hush" in operator.get(address).content.decode()
 
 
-def test_jobs_that_are_gone_lead_elsewhere(viewer: Client) -> None:
+def test_the_page_of_a_deleted_job_redirects(viewer: Client) -> None:
     gone = "0" * 26
     assert viewer.get(reverse("admin:jobs_job_change", args=[gone])).status_code == 302
     assert viewer.get(reverse("admin:jobs_job_live", args=[gone])).status_code == 404
 
 
-def test_strangers_see_nothing(client: Client, django_user_model: Any) -> None:
+def test_staff_without_permissions_get_403(client: Client, django_user_model: Any) -> None:
     client.force_login(django_user_model.objects.create_user("clerk", is_staff=True))
     job = job_in("completed")
     for address in (
@@ -231,7 +238,9 @@ def test_strangers_see_nothing(client: Client, django_user_model: Any) -> None:
         assert client.get(address).status_code == 403
 
 
-def test_a_waiting_job_is_given_another_priority(operator: Client, viewer: Client, world: World) -> None:
+def test_the_priority_of_a_waiting_job_can_be_changed(
+    operator: Client, viewer: Client, fake_ports: FakePorts
+) -> None:
     job = job_in("retrying")
     button = reverse("admin:jobs_job_priority_one", args=[job.id])
     assert button in page_of(operator, job)
@@ -249,7 +258,9 @@ def test_a_waiting_job_is_given_another_priority(operator: Client, viewer: Clien
     ).exists()
 
 
-def test_a_waiting_job_is_moved_to_the_head_of_the_line(operator: Client, world: World) -> None:
+def test_a_waiting_job_can_be_moved_to_the_front_of_the_queue(
+    operator: Client, fake_ports: FakePorts
+) -> None:
     job = job_in("retrying")
     button = reverse("admin:jobs_job_run_next_one", args=[job.id])
     assert operator.post(button, {"_form_submitted": "on"}).status_code == 302
@@ -259,10 +270,10 @@ def test_a_waiting_job_is_moved_to_the_head_of_the_line(operator: Client, world:
     assert all(moved.place_us < other.place_us for other in others)
 
 
-def test_without_redis_the_place_in_line_stays_and_the_operator_is_told(
-    operator: Client, world: World
+def test_without_redis_the_job_keeps_its_place_and_the_operator_gets_a_warning(
+    operator: Client, fake_ports: FakePorts
 ) -> None:
-    world.leases.away = True
+    fake_ports.leases.away = True
     job = job_in("queued")
     button = reverse("admin:jobs_job_run_next_one", args=[job.id])
     answer = operator.post(button, {"_form_submitted": "on"}, follow=True)
@@ -270,10 +281,10 @@ def test_without_redis_the_place_in_line_stays_and_the_operator_is_told(
     assert Job.objects.get(id=job.id).place_us == job.place_us
 
 
-def test_what_operators_do_to_jobs_is_written_down(operator: Client, world: World) -> None:
+def test_actions_on_jobs_are_recorded_in_the_audit(operator: Client, fake_ports: FakePorts) -> None:
     cancelled, retried = job_in("queued"), job_in("failed")
     for name, job in (("cancel_one", cancelled), ("retry_one", retried)):
         operator.post(reverse(f"admin:jobs_job_{name}", args=[job.id]), {"_form_submitted": "on"})
-    told = set(AuditEntry.objects.filter(actor="user:operators").values_list("action", "target"))
-    assert ("cancel_job", f"job:{cancelled.id}") in told
-    assert f"job:{retried.id}" in {target for _, target in told}
+    recorded = set(AuditEntry.objects.filter(actor="user:operators").values_list("action", "target"))
+    assert ("cancel_job", f"job:{cancelled.id}") in recorded
+    assert f"job:{retried.id}" in {target for _, target in recorded}

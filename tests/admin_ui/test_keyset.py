@@ -1,4 +1,4 @@
-"""Pages by key: whole, in order, nothing twice, forwards and backwards; and nothing is counted."""
+"""Keyset pagination: every row once and in order, forwards and backwards, without a count."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def jobs(db: None) -> None:
 def test_pages_follow_each_other_both_ways(order: tuple[str, ...]) -> None:
     rows = Job.objects.order_by(*order)
     expected = list(rows.values_list("id", flat=True))
-    there, key = [], ""
+    forwards, key = [], ""
     while True:
         page = cut(rows, size=2, after=key)
-        there.append([row.id for row in page.rows])
+        forwards.append([row.id for row in page.rows])
         if not page.after:
             break
         key = page.after
-    assert [len(ids) for ids in there] == [2] * 6 + [1]
-    assert [row_id for ids in there for row_id in ids] == expected
-    back, key = [there[-1]], page.before
+    assert [len(ids) for ids in forwards] == [2] * 6 + [1]
+    assert [row_id for ids in forwards for row_id in ids] == expected
+    backwards, key = [forwards[-1]], page.before
     while key:
         page = cut(rows, size=2, before=key)
-        back.append([row.id for row in page.rows])
+        backwards.append([row.id for row in page.rows])
         key = page.before
-    assert back[::-1] == there
+    assert backwards[::-1] == forwards
 
 
 @pytest.mark.usefixtures("jobs")
-def test_rows_that_are_alike_in_the_first_field_are_all_shown() -> None:
+def test_rows_with_equal_first_fields_are_all_shown() -> None:
     Job.objects.filter(state="failed").update(finished_at=NOW)
     Job.objects.filter(state="cancelled").update(finished_at=NOW - timedelta(hours=1))
     rows = Job.objects.filter(state__in=["failed", "cancelled"]).order_by("-finished_at", "-id")
@@ -63,7 +63,7 @@ def test_rows_that_are_alike_in_the_first_field_are_all_shown() -> None:
 
 
 @pytest.mark.usefixtures("jobs")
-def test_a_page_whose_rows_are_gone_is_the_first_one() -> None:
+def test_a_page_whose_rows_were_deleted_is_the_first_page() -> None:
     rows = Job.objects.order_by("-id")
     last = rows.last()
     assert last is not None
@@ -80,14 +80,14 @@ def test_a_page_whose_rows_are_gone_is_the_first_one() -> None:
         ("admin_ui_deadletter", "01"),
     ],
 )
-def test_what_is_no_key_leads_back_to_the_first_page(boss: Client, address: str, key: str) -> None:
+def test_an_invalid_key_redirects_to_the_first_page(boss: Client, address: str, key: str) -> None:
     page = reverse(f"admin:{address}_changelist")
     for name in ("after", "before"):
         assert boss.get(page, {name: key})["Location"] == f"{page}?e=1"
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_list_turns_its_pages_under_its_filter_and_its_order(boss: Client) -> None:
+def test_pages_keep_the_lists_filter_and_order(boss: Client) -> None:
     page = reverse("admin:jobs_job_changelist")
     rows = walked(boss, f"{page}?model=zimg&o=8")
     expected = list(Job.objects.filter(model="zimg").order_by("id").values_list("id", flat=True))
@@ -96,7 +96,7 @@ def test_a_list_turns_its_pages_under_its_filter_and_its_order(boss: Client) -> 
 
 
 @pytest.mark.usefixtures("filled")
-def test_filtering_and_searching_begin_at_the_first_page(boss: Client) -> None:
+def test_filtering_and_searching_start_at_the_first_page(boss: Client) -> None:
     first = boss.get(reverse("admin:jobs_job_changelist")).context["cl"]
     answer = boss.get(reverse("admin:jobs_job_changelist") + first.after_url)
     listed = answer.context["cl"]
@@ -107,7 +107,7 @@ def test_filtering_and_searching_begin_at_the_first_page(boss: Client) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_nothing_is_counted(boss: Client) -> None:
+def test_lists_run_no_count_query(boss: Client) -> None:
     for name in ("jobs_job", "admin_ui_deadletter", "jobs_attempt", "jobs_event", "jobs_callback"):
         with CaptureQueriesContext(connection) as asked:
             boss.get(reverse(f"admin:{name}_changelist"))
@@ -115,8 +115,8 @@ def test_nothing_is_counted(boss: Client) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_all_rows_of_a_filter_are_never_taken_by_a_click(boss: Client) -> None:
-    """Whoever means all uses the page that counts first and works in steps."""
+def test_a_list_offers_no_select_all_across_pages(boss: Client) -> None:
+    """The page of bulk actions, which counts first and works in steps, is for that."""
     text = boss.get(reverse("admin:jobs_job_changelist")).content.decode()
     assert 'class="action-counter"' in text
     assert "select the objects across all pages" not in text

@@ -1,4 +1,4 @@
-"""Saved by hand, seen by a real lease layer."""
+"""Servers saved in the admin, mirrored to a real lease layer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpus.leasing.store import RedisFleets
 from gpus.models import ModelConfig, Pool
 from jobs import ports
 
-from .conftest import World
+from .conftest import FakePorts
 from .test_fleet import placement_form, server_form
 
 
 @pytest.mark.django_db
-def test_a_servers_slots_appear_and_go_as_it_is_saved(
+def test_a_servers_slots_follow_its_saves_and_its_deletion(
     operator: Client,
-    world: World,
+    fake_ports: FakePorts,
     valkey: EmbeddedValkey,
     fleet: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -32,7 +32,7 @@ def test_a_servers_slots_appear_and_go_as_it_is_saved(
 ) -> None:
     fleets = RedisFleets(lambda: valkey.url)
     leases = fleets(fleet)
-    real = replace(world.ports(), leases=fleets)
+    real = replace(fake_ports.ports(), leases=fleets)
     monkeypatch.setattr(ports, "production_ports", lambda: real)
     leases.begin_rebuild("test")
     while not leases.wipe("test"):

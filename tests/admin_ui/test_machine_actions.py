@@ -1,4 +1,4 @@
-"""Ticked servers stand for their whole machines, and for nobody else's."""
+"""Actions on whole machines: they change all servers of the selected servers' machines, and no others."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from django.urls import reverse
 
 from gpus.models import AuditEntry, Server
 
-from .conftest import World
+from .conftest import FakePorts
 from .rows import fill
-from .test_asking import fields_of
+from .test_confirm_actions import fields_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
 LIST = "admin:gpus_server_changelist"
 BOX = ["flux-server-1", "zimg-server-1"]
 
@@ -27,11 +27,11 @@ def some(db: None) -> None:
     Server.objects.filter(name="flux-server-2").update(machine="other")
 
 
-def ticked(action: str, *names: str, **more: str) -> dict[str, Any]:
+def selected(action: str, *names: str, **more: str) -> dict[str, Any]:
     return {"action": action, "_selected_action": list(names), **more}
 
 
-def said(answer: Any) -> list[str]:
+def messages_of(answer: Any) -> list[str]:
     return [str(message) for message in get_messages(answer.wsgi_request)]
 
 
@@ -42,28 +42,28 @@ def switched(desired: str) -> list[str]:
 @pytest.mark.parametrize(
     ("action", "desired"), [("drain_machines", "draining"), ("switch_machines_off", "off")]
 )
-def test_one_ticked_server_switches_its_whole_machine(
-    operator: Client, world: World, action: str, desired: str
+def test_one_selected_server_switches_its_whole_machine(
+    operator: Client, fake_ports: FakePorts, action: str, desired: str
 ) -> None:
     before = set(switched(desired))
-    answer = operator.post(reverse(LIST), ticked(action, BOX[1], post="yes"))
+    answer = operator.post(reverse(LIST), selected(action, BOX[1], post="yes"))
     assert set(switched(desired)) - before == set(BOX)
-    assert {server.name for server in world.leases.servers} == set(BOX)
-    assert said(answer) == [f"box: {BOX[0]}, {BOX[1]} {desired}."]
+    assert {server.name for server in fake_ports.leases.servers} == set(BOX)
+    assert messages_of(answer) == [f"box: {BOX[0]}, {BOX[1]} set to {desired}."]
     [entry] = AuditEntry.objects.filter(action="switch_machine")
     assert (entry.actor[:5], entry.target) == ("user:", "machine:box")
 
 
-def test_it_is_switched_on_again(operator: Client) -> None:
+def test_a_machine_is_switched_on_again(operator: Client) -> None:
     Server.objects.update(desired="off")
-    operator.post(reverse(LIST), ticked("switch_machines_on", *BOX))
+    operator.post(reverse(LIST), selected("switch_machines_on", *BOX))
     assert switched("on") == BOX
     assert AuditEntry.objects.filter(action="switch_machine").count() == 1, "a machine is switched once"
 
 
-def test_off_asks_first_and_names_all_that_are_meant(operator: Client) -> None:
+def test_switching_off_lists_all_servers_on_a_confirmation_page(operator: Client) -> None:
     before = switched("off")
-    page = operator.post(reverse(LIST), ticked("switch_machines_off", BOX[0])).content.decode()
+    page = operator.post(reverse(LIST), selected("switch_machines_off", BOX[0])).content.decode()
     assert switched("off") == before
     assert all(f"<li>{name}</li>" in page for name in BOX)
     assert "<li>flux-server-2</li>" not in page
@@ -72,17 +72,17 @@ def test_off_asks_first_and_names_all_that_are_meant(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("action", ["drain_machines", "switch_machines_off"])
-def test_servers_that_are_part_of_none_switch_nothing(operator: Client, action: str) -> None:
-    answer = operator.post(reverse(LIST), ticked(action, "ltx2-server-1", post="yes"))
-    assert said(answer) == ["None of these is part of a machine."]
+def test_servers_without_a_machine_are_not_switched(operator: Client, action: str) -> None:
+    answer = operator.post(reverse(LIST), selected(action, "ltx2-server-1", post="yes"))
+    assert messages_of(answer) == ["None of the selected servers is part of a machine."]
     assert not AuditEntry.objects.filter(action="switch_machine").exists()
 
 
-def test_who_may_only_look_switches_no_machine(viewer: Client) -> None:
-    viewer.post(reverse(LIST), ticked("switch_machines_off", BOX[0], post="yes"))
+def test_a_viewer_cannot_switch_a_machine(viewer: Client) -> None:
+    viewer.post(reverse(LIST), selected("switch_machines_off", BOX[0], post="yes"))
     assert not AuditEntry.objects.filter(action="switch_machine").exists()
 
 
-def test_an_operator_says_what_a_server_is_part_of(operator: Client) -> None:
+def test_a_servers_machine_can_be_edited(operator: Client) -> None:
     page = operator.get(reverse("admin:gpus_server_change", args=["ltx2-server-1"])).content.decode()
     assert 'name="machine"' in page

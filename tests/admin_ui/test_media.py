@@ -1,4 +1,4 @@
-"""What inside a payload or result is shown as an image, and what never is."""
+"""Media in payloads and results: which strings are shown as images, linked, or left as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def kinds(value: Any) -> list[tuple[str, str]]:
     return [(media.path, media.kind) for media in find_media(value, host=HOST)]
 
 
-def test_embedded_images_are_found_where_they_are_and_decoded() -> None:
+def test_embedded_images_are_found_with_their_paths_and_decoded() -> None:
     value = {"a": {"images": [PNG, f"data:image/webp;base64,{PNG}"]}, "clip": f"data:video/mp4;base64,{PNG}"}
     assert kinds(value) == [("a/images/0", "image"), ("a/images/1", "image"), ("clip", "video")]
     for media in find_media(value, host=HOST):
@@ -38,7 +38,7 @@ def test_embedded_images_are_found_where_they_are_and_decoded() -> None:
         ("data:text/html;base64,PGI+", "file"),
     ],
 )
-def test_only_our_own_addresses_are_shown_others_are_links(text: str, kind: str) -> None:
+def test_urls_of_our_host_are_shown_and_those_of_others_are_links(text: str, kind: str) -> None:
     assert kinds([text]) == [("0", kind)]
 
 
@@ -57,24 +57,24 @@ def test_only_our_own_addresses_are_shown_others_are_links(text: str, kind: str)
         "",
     ],
 )
-def test_everything_else_is_only_text(text: str) -> None:
+def test_other_strings_are_only_text(text: str) -> None:
     assert kinds({"value": text}) == []
 
 
-def test_a_long_text_that_only_begins_like_an_image_is_looked_at_once() -> None:
-    """Else this takes minutes, and the test runs out of time."""
+def test_a_long_text_that_only_begins_like_an_image_is_scanned_in_linear_time() -> None:
+    """With backtracking it takes minutes, and the test times out."""
     for filling in (" ", "\n", "A"):
         assert kinds({"a": "/9j/" + filling * 990_000 + "!"}) == []
         assert kinds({"a": "/9j/" + filling * 990_000 + "= "}) == [("a", "image")]
 
 
-def test_what_only_looked_like_base64_is_refused() -> None:
+def test_invalid_base64_is_refused() -> None:
     [media] = find_media([f"data:image/png;base64,{PNG}*"], host=HOST)
     with pytest.raises(ValueError):
         media.decoded()
 
 
-def test_a_flood_of_images_is_cut_and_odd_values_are_no_trouble() -> None:
+def test_the_number_of_images_is_bounded_and_nested_or_empty_values_work() -> None:
     assert len(find_media([PNG] * 100, host=HOST)) == MOST_FOUND
     deep: Any = PNG
     for _ in range(5000):

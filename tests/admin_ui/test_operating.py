@@ -1,4 +1,4 @@
-"""Buttons call services; who may only look has none; nobody edits history."""
+"""Actions call services, viewers have none, and history can't be edited."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from admin_ui.models import DeadLetter
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 
-from .conftest import World
+from .conftest import FakePorts
 from .rows import fill
 
 HISTORY = [Job, DeadLetter, Attempt, Event, Callback, CallbackTry]
@@ -34,7 +34,7 @@ def do(client: Client, model: type[Model], action: str, ids: list[str]) -> HttpR
     )
 
 
-def said(response: HttpResponse) -> list[str]:
+def messages_of(response: HttpResponse) -> list[str]:
     return [str(message) for message in get_messages(response.wsgi_request)]  # type: ignore[attr-defined]
 
 
@@ -47,7 +47,7 @@ def some(db: None) -> None:
     fill(jobs=24)
 
 
-@pytest.mark.usefixtures("some", "world")
+@pytest.mark.usefixtures("some", "fake_ports")
 def test_jobs_are_cancelled_by_the_service(operator: Client) -> None:
     waiting, running, over = (
         ids_of(JobState.QUEUED, 2),
@@ -58,35 +58,41 @@ def test_jobs_are_cancelled_by_the_service(operator: Client) -> None:
     assert set(Job.objects.filter(id__in=waiting).values_list("state", flat=True)) == {"cancelled"}
     assert Job.objects.get(id=running[0]).cancel_requested_at is not None
     assert Job.objects.get(id=over[0]).state == "completed"
-    assert said(answer) == ["2 cancelled, 1 asked to stop.", "1 not: The job is over; it can't be cancelled."]
+    assert messages_of(answer) == [
+        "2 cancelled, 1 being cancelled.",
+        "1 refused: The job is over; it can't be cancelled.",
+    ]
     assert Event.objects.filter(job_id=waiting[0], type="cancelled").exists()
 
 
-@pytest.mark.usefixtures("some", "world")
+@pytest.mark.usefixtures("some", "fake_ports")
 def test_dead_letters_are_retried_and_dismissed_by_services(operator: Client) -> None:
-    again, away = ids_of(JobState.FAILED, 2)
-    do(operator, DeadLetter, "retry_jobs", [again])
-    assert said(do(operator, DeadLetter, "dismiss_jobs", [away])) == ["1 back in line.", "1 dismissed."]
-    retried = Job.objects.get(id=again)
+    retried_id, dismissed_id = ids_of(JobState.FAILED, 2)
+    do(operator, DeadLetter, "retry_jobs", [retried_id])
+    answer = do(operator, DeadLetter, "dismiss_jobs", [dismissed_id])
+    assert messages_of(answer) == ["1 back in the queue.", "1 dismissed."]
+    retried = Job.objects.get(id=retried_id)
     assert (retried.state, retried.round) == ("queued", 2)
-    assert Job.objects.get(id=away).dismissed_at is not None
+    assert Job.objects.get(id=dismissed_id).dismissed_at is not None
 
 
 @pytest.mark.usefixtures("some")
-def test_callbacks_are_sent_again_by_the_service(operator: Client, world: World) -> None:
+def test_callbacks_are_sent_again_by_the_service(operator: Client, fake_ports: FakePorts) -> None:
     rows = Callback.objects.order_by("id")[:2]
     ids = [row.id for row in rows]
     before = datetime.now(UTC)
-    assert said(do(operator, Callback, "replay_callbacks", ids)) == ["2 due again."]
+    assert messages_of(do(operator, Callback, "replay_callbacks", ids)) == ["2 due again."]
     for row in Callback.objects.filter(id__in=ids):
         assert (row.state, row.tries) == ("pending", 0)
         assert row.next_at is not None
         assert row.next_at >= before
-    assert sorted(world.callbacks_woken) == sorted(ids)
+    assert sorted(fake_ports.callbacks_woken) == sorted(ids)
 
 
 @pytest.mark.usefixtures("some")
-def test_a_callbacks_own_page_sends_it_again(operator: Client, viewer: Client, world: World) -> None:
+def test_a_callbacks_page_has_a_button_to_send_it_again(
+    operator: Client, viewer: Client, fake_ports: FakePorts
+) -> None:
     row = Callback.objects.order_by("id")[0]
     button = reverse("admin:jobs_callback_replay_one", args=[row.id])
     page = reverse("admin:jobs_callback_change", args=[row.id])
@@ -96,20 +102,20 @@ def test_a_callbacks_own_page_sends_it_again(operator: Client, viewer: Client, w
     assert operator.post(button, {"_form_submitted": "on"})["Location"] == page
     row.refresh_from_db()
     assert row.state == "pending"
-    assert world.callbacks_woken == [row.id]
+    assert fake_ports.callbacks_woken == [row.id]
 
 
-@pytest.mark.usefixtures("some", "world")
-def test_a_click_takes_no_more_rows_than_a_request_can(
+@pytest.mark.usefixtures("some", "fake_ports")
+def test_one_click_changes_a_bounded_number_of_rows(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(operations, "MOST_AT_ONCE", 2)
     answer = do(operator, Job, "cancel_jobs", ids_of(JobState.QUEUED, 3))
-    assert said(answer) == ["Only the first 2: run it again for the rest.", "2 cancelled."]
+    assert messages_of(answer) == ["Only the first 2 rows. Run it again for the rest.", "2 cancelled."]
 
 
-@pytest.mark.usefixtures("some", "world")
-def test_a_jobs_own_buttons_ask_first_and_change_nothing_by_get(operator: Client) -> None:
+@pytest.mark.usefixtures("some", "fake_ports")
+def test_a_jobs_buttons_open_a_dialog_and_change_nothing_by_get(operator: Client) -> None:
     [job_id] = ids_of(JobState.QUEUED, 1)
     button = reverse("admin:jobs_job_cancel_one", args=[job_id])
     page = operator.get(reverse("admin:jobs_job_change", args=[job_id])).content.decode()
@@ -123,7 +129,7 @@ def test_a_jobs_own_buttons_ask_first_and_change_nothing_by_get(operator: Client
     assert button not in page
 
 
-@pytest.mark.usefixtures("some", "world")
+@pytest.mark.usefixtures("some", "fake_ports")
 @pytest.mark.parametrize(("button", "state"), [("retry_one", "queued"), ("dismiss_one", "failed")])
 def test_a_dead_letters_page_offers_retry_and_dismiss(operator: Client, button: str, state: str) -> None:
     [job_id] = ids_of(JobState.FAILED, 1)
@@ -137,8 +143,8 @@ def test_a_dead_letters_page_offers_retry_and_dismiss(operator: Client, button: 
     assert where not in operator.get(page).content.decode()
 
 
-@pytest.mark.usefixtures("some", "world")
-def test_a_viewer_has_no_buttons_and_none_that_work(viewer: Client) -> None:
+@pytest.mark.usefixtures("some", "fake_ports")
+def test_a_viewer_has_no_buttons_and_gets_403(viewer: Client) -> None:
     [queued], [failed] = ids_of(JobState.QUEUED, 1), ids_of(JobState.FAILED, 1)
     for model in (Job, DeadLetter, Callback):
         assert (
@@ -160,7 +166,7 @@ def test_a_viewer_has_no_buttons_and_none_that_work(viewer: Client) -> None:
 
 @pytest.mark.usefixtures("some")
 @pytest.mark.parametrize("model", HISTORY, ids=name)
-def test_nobody_adds_changes_or_deletes_history(boss: Client, model: type[Model]) -> None:
+def test_history_cannot_be_added_changed_or_deleted(boss: Client, model: type[Model]) -> None:
     row = model._default_manager.order_by("pk").first()
     assert row is not None
     assert boss.get(reverse(f"admin:{name(model)}_add")).status_code == 403
@@ -178,7 +184,7 @@ def test_nobody_adds_changes_or_deletes_history(boss: Client, model: type[Model]
 @pytest.mark.parametrize(
     "model", ["gpus_server", "gpus_modelconfig", "gpus_pool", "gpus_placement", "jobs_tenant", "jobs_apikey"]
 )
-def test_a_viewer_changes_nothing(viewer: Client, model: str) -> None:
+def test_a_viewer_cannot_change_the_registry_tenants_or_keys(viewer: Client, model: str) -> None:
     row = apps.get_model(model.replace("_", "."))._default_manager.order_by("pk").first()
     assert row is not None
     change = reverse(f"admin:{model}_change", args=[row.pk])

@@ -1,4 +1,4 @@
-"""Every list and every page answers, shows its rows, and asks the database a bounded number of questions."""
+"""Every list and page answers and shows its rows with a bounded number of queries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django.urls import reverse
 
 import dispatcher_project.urls  # noqa: F401  registers the pages
 from admin_ui.models import DeadLetter
-from admin_ui.parts.read_only import COUNT_UP_TO, CappedPaginator
+from admin_ui.parts.base_pages import COUNT_UP_TO, CappedPaginator
 from gpus.models import FleetIndex, Pool
 from gpus.protocol import FIRST_LAYOUT
 from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult
@@ -51,7 +51,7 @@ def test_every_model_has_a_page(model: type[Model]) -> None:
 
 
 @pytest.mark.sqlite_only
-def test_headings_are_true_plurals(viewer: Client) -> None:
+def test_headings_are_correct_plurals(viewer: Client) -> None:
     for model in OURS:
         plural = str(model._meta.verbose_name_plural)
         assert not re.search(r"(ss|xs|[^aeiou]ys)$", plural), plural
@@ -71,13 +71,13 @@ def test_a_fleet_without_a_row_has_the_first_index_layout(viewer: Client) -> Non
 
 
 @pytest.mark.parametrize(
-    "who", ["boss", *(pytest.param(who, marks=pytest.mark.sqlite_only) for who in ("operator", "viewer"))]
+    "user", ["boss", *(pytest.param(user, marks=pytest.mark.sqlite_only) for user in ("operator", "viewer"))]
 )
 def test_every_list_and_page_answers_with_few_queries(
-    who: str, request: pytest.FixtureRequest, subtests: pytest.Subtests
+    user: str, request: pytest.FixtureRequest, subtests: pytest.Subtests
 ) -> None:
     fill(jobs=60)
-    client: Client = request.getfixturevalue(who)
+    client: Client = request.getfixturevalue(user)
     for model in [*OURS, DeadLetter]:
         with subtests.test(name(model)):
             with CaptureQueriesContext(connection) as asked:
@@ -94,7 +94,7 @@ def test_every_list_and_page_answers_with_few_queries(
             assert len(asked) <= MOST_QUERIES + 8, [query["sql"] for query in asked]
 
 
-def test_a_list_costs_the_same_for_more_rows(boss: Client) -> None:
+def test_a_list_needs_no_more_queries_for_more_rows(boss: Client) -> None:
     fill(jobs=12)
     counts = []
     for _ in range(2):
@@ -112,7 +112,7 @@ def test_a_list_costs_the_same_for_more_rows(boss: Client) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_list_leaves_payloads_and_results_in_the_database(boss: Client) -> None:
+def test_a_list_does_not_read_payloads_and_results(boss: Client) -> None:
     for model, heavy in (
         (Job, '"payload"'),
         (Callback, '"body"'),
@@ -125,7 +125,7 @@ def test_a_list_leaves_payloads_and_results_in_the_database(boss: Client) -> Non
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_list_never_counts_further_than_it_has_to() -> None:
+def test_a_list_counts_a_bounded_number_of_rows() -> None:
     with CaptureQueriesContext(connection) as asked:
         assert CappedPaginator(Job.objects.order_by("-id"), 50).count == 300
     assert f"LIMIT {COUNT_UP_TO}" in asked[0]["sql"]
@@ -134,7 +134,7 @@ def test_a_list_never_counts_further_than_it_has_to() -> None:
 @pytest.mark.usefixtures("filled")
 def test_jobs_are_found_by_model_tenant_or_tag(boss: Client, subtests: pytest.Subtests) -> None:
     page = reverse("admin:jobs_job_changelist")
-    for term, found in {"flux": 75, "acme": 100, "night": 50, "nothing like it": 0, "0" * 26: 0}.items():
+    for term, found in {"flux": 75, "acme": 100, "night": 50, "no such term": 0, "0" * 26: 0}.items():
         with subtests.test(term):
             assert len(walked(boss, f"{page}?q={term}")) == found
 
@@ -147,7 +147,7 @@ def test_a_job_is_found_by_its_id_in_any_case(boss: Client) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_filters_narrow_the_list(boss: Client, subtests: pytest.Subtests) -> None:
+def test_filters_select_rows(boss: Client, subtests: pytest.Subtests) -> None:
     for model, query, found in (
         ("jobs_job", "state__exact=failed", 50),
         ("jobs_job", "model=zimg&state__exact=queued", 25),
@@ -166,7 +166,7 @@ def test_filters_narrow_the_list(boss: Client, subtests: pytest.Subtests) -> Non
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_jobs_page_shows_its_story_and_escapes_what_clients_wrote(boss: Client) -> None:
+def test_a_jobs_page_shows_its_history_and_escapes_clients_texts(boss: Client) -> None:
     job = Job.objects.filter(state="failed").order_by("id")[0]
     page = boss.get(reverse("admin:jobs_job_change", args=[job.id])).content.decode()
     assert "&lt;b&gt;" in page
@@ -176,7 +176,7 @@ def test_a_jobs_page_shows_its_story_and_escapes_what_clients_wrote(boss: Client
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_huge_result_is_cut_and_says_so(boss: Client) -> None:
+def test_a_huge_result_is_shortened_with_a_note(boss: Client) -> None:
     job = Job.objects.filter(state="completed").order_by("id")[0]
     Job.objects.filter(id=job.id).update(result={"text": "x" * 3_000_000})
     page = boss.get(reverse("admin:jobs_job_change", args=[job.id])).content
@@ -188,7 +188,7 @@ def test_a_huge_result_is_cut_and_says_so(boss: Client) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_dismissed_jobs_are_no_dead_letters(boss: Client) -> None:
+def test_dismissed_jobs_are_not_dead_letters(boss: Client) -> None:
     first = Job.objects.filter(state="failed").order_by("id")[0]
     Job.objects.filter(id=first.id).update(dismissed_at=first.finished_at)
     ids = [row.id for row in walked(boss, reverse("admin:admin_ui_deadletter_changelist"))]
@@ -199,19 +199,19 @@ def test_dismissed_jobs_are_no_dead_letters(boss: Client) -> None:
 def test_a_tag_search_does_not_show_a_job_twice(boss: Client) -> None:
     fill(jobs=6)
     job = Job.objects.order_by("id")[0]
-    JobTag.objects.create(job=job, tag="zimg")  # tag and model alike
+    JobTag.objects.create(job=job, tag="zimg")  # tag and model are equal
     answer = boss.get(reverse("admin:jobs_job_changelist"), {"q": "zimg"})
     ids = [row.id for row in answer.context["cl"].result_list]
     assert len(ids) == len(set(ids)) == 2
 
 
-def test_the_index_and_the_side_bar_show_only_what_one_may_see(viewer: Client) -> None:
+def test_the_index_and_the_sidebar_show_only_permitted_pages(viewer: Client) -> None:
     page = viewer.get(reverse("admin:index")).content.decode()
     assert reverse("admin:jobs_job_changelist") in page
     assert reverse("admin:auth_user_changelist") not in page
 
 
-def test_the_index_has_the_words_of_the_house_and_every_page(boss: Client) -> None:
+def test_the_index_has_the_sidebars_names_and_every_page(boss: Client) -> None:
     answer = boss.get(reverse("admin:index"))
     listed = answer.context["app_list"]
     groups = {group["name"]: [model["name"] for model in group["models"]] for group in listed}
@@ -220,22 +220,20 @@ def test_the_index_has_the_words_of_the_house_and_every_page(boss: Client) -> No
     assert sum(len(models) for models in groups.values()) == len(admin.site._registry)
 
 
-def test_nothing_is_loaded_from_elsewhere(boss: Client) -> None:
+def test_pages_load_nothing_from_another_host(boss: Client) -> None:
     for page in ("admin:index", "admin:jobs_job_changelist"):
         text = boss.get(reverse(page)).content.decode()
         for attribute in ('src="http', 'href="http', "url(http", 'src="//', 'href="//'):
             assert attribute not in text
 
 
-def test_who_is_not_logged_in_sees_the_login(client: Client) -> None:
+def test_without_a_session_a_page_redirects_to_the_login(client: Client) -> None:
     answer = client.get(reverse("admin:jobs_job_changelist"))
     assert answer.status_code == 302
     assert "login" in answer["Location"]
 
 
-def test_the_log_in_page_opened_by_itself_leads_to_the_overview(
-    client: Client, django_user_model: Any
-) -> None:
+def test_a_login_without_next_leads_to_the_overview(client: Client, django_user_model: Any) -> None:
     django_user_model.objects.create_superuser("ada", password="secret")
     page = reverse("admin:login")
     answer = client.post(page, {"username": "ada", "password": "secret"})

@@ -1,4 +1,4 @@
-"""Versions of models, the audit, and test callbacks by hand."""
+"""Versions of models, the audit log, and test callbacks."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from gpus.registry.registry import configure_model
 from jobs.callbacks.sending import Outcome
 from jobs.models import Callback, Job, ReceiverCircuit, Tenant
 
-from .conftest import World
+from .conftest import FakePorts
 from .rows import NOW, fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 
 
 @pytest.fixture
-def versions(world: World) -> list[ConfigVersion]:
-    """Of zimg: 50 retries, then 7, then 9."""
-    leases: Any = lambda fleet: world.leases  # noqa: E731
+def versions(fake_ports: FakePorts) -> list[ConfigVersion]:
+    """Three versions of zimg, with 50, 7 and 9 retries."""
+    leases: Any = lambda fleet: fake_ports.leases  # noqa: E731
     for retries in (50, 7, 9):
         configure_model("zimg", {"max_retries": retries}, by="user:boss", leases=leases, replace=True)
     return list(ConfigVersion.objects.order_by("number"))
 
 
-def test_a_models_page_shows_what_changed_from_version_to_version(
+def test_a_models_page_shows_the_changes_of_each_version(
     viewer: Client, versions: list[ConfigVersion]
 ) -> None:
     assert (
@@ -42,16 +42,16 @@ def test_a_models_page_shows_what_changed_from_version_to_version(
     page = viewer.get(reverse("admin:gpus_configversion_of", args=["zimg"])).content.decode()
     assert "<b>max_retries</b> <del>7</del> → <ins>9</ins>" in page
     assert "<b>max_retries</b> <del>50</del> → <ins>7</ins>" in page
-    assert "made" in page
+    assert "created" in page
     assert "Revert" not in page
 
 
-def test_one_click_reverts_a_model_and_is_a_version_itself(
+def test_reverting_a_model_adds_a_version(
     operator: Client, viewer: Client, versions: list[ConfigVersion]
 ) -> None:
     page = operator.get(reverse("admin:gpus_configversion_of", args=["zimg"])).content.decode()
     assert "Revert to 2" in page
-    assert "Revert to 3" not in page  # that is what it is
+    assert "Revert to 3" not in page  # the current version
     button = reverse("admin:gpus_configversion_revert", args=[versions[1].pk])
     assert viewer.post(button, {"_form_submitted": "on"}).status_code == 403
     assert operator.get(button).status_code == 200
@@ -65,7 +65,7 @@ def test_one_click_reverts_a_model_and_is_a_version_itself(
     ).exists()
 
 
-def test_a_version_says_what_a_revert_would_change(operator: Client, versions: list[ConfigVersion]) -> None:
+def test_a_version_shows_the_changes_of_a_revert(operator: Client, versions: list[ConfigVersion]) -> None:
     page = operator.get(reverse("admin:gpus_configversion_change", args=[versions[0].pk])).content.decode()
     assert "<del>9</del> → <ins>50</ins>" in page
     latest = operator.get(reverse("admin:gpus_configversion_change", args=[versions[2].pk])).content.decode()
@@ -94,10 +94,10 @@ def entries(db: None) -> None:
         ({"q": "ann"}, ["user:ann"]),
         ({"q": "flux-1"}, ["key:abcd"]),
         ({"q": "model:flux"}, ["cli:root"]),
-        ({"q": "nobody"}, []),
+        ({"q": "unknown"}, []),
     ],
 )
-def test_the_audit_is_found_by_who_and_by_what(
+def test_audit_entries_are_found_by_actor_and_by_target(
     viewer: Client, query: dict[str, str], found: list[str]
 ) -> None:
     answer = viewer.get(reverse("admin:gpus_auditentry_changelist"), query)
@@ -105,7 +105,7 @@ def test_the_audit_is_found_by_who_and_by_what(
 
 
 @pytest.mark.usefixtures("entries")
-def test_the_audit_links_to_what_it_is_about_and_nobody_changes_it(boss: Client) -> None:
+def test_the_audit_links_to_its_targets_and_is_read_only(boss: Client) -> None:
     page = boss.get(reverse("admin:gpus_auditentry_changelist")).content.decode()
     assert f'href="{reverse("admin:gpus_server_change", args=["flux-1"])}"' in page
     assert "before: [1]" in page
@@ -117,7 +117,7 @@ def test_the_audit_links_to_what_it_is_about_and_nobody_changes_it(boss: Client)
     )
 
 
-def test_a_test_callback_is_sent_and_its_answer_shown(
+def test_a_test_callback_is_sent_and_its_outcome_shown(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(jobs=6)
@@ -140,7 +140,7 @@ def test_a_test_callback_is_sent_and_its_answer_shown(
     assert "OSError: no route" in answer
 
 
-def test_a_test_callback_to_where_nobody_may_call_is_refused(
+def test_a_test_callback_to_a_forbidden_address_is_refused(
     operator: Client, viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Tenant.objects.create(name="acme")
@@ -152,9 +152,9 @@ def test_a_test_callback_to_where_nobody_may_call_is_refused(
     assert not AuditEntry.objects.filter(action="send_sample_callback").exists()
 
 
-def test_names_that_look_quoted_lead_to_their_pages(operator: Client, world: World) -> None:
-    """Django's admin reads _22 in an address as a quotation mark."""
-    leases: Any = lambda fleet: world.leases  # noqa: E731
+def test_links_work_for_names_that_look_quoted(operator: Client, fake_ports: FakePorts) -> None:
+    """Django's admin reads _22 in a URL as a quotation mark."""
+    leases: Any = lambda fleet: fake_ports.leases  # noqa: E731
     for retries in (50, 7):
         configure_model("gpu_22", {"max_retries": retries}, by="user:boss", leases=leases, replace=True)
     model = ModelConfig.objects.get(name="gpu_22")
@@ -175,15 +175,15 @@ def test_names_that_look_quoted_lead_to_their_pages(operator: Client, world: Wor
     assert [operator.get(page).status_code for page in pages] == [200] * 5
 
 
-def test_the_callbacks_page_says_how_deliveries_stand(viewer: Client) -> None:
+def test_the_callbacks_page_summarises_deliveries(viewer: Client) -> None:
     fill(jobs=14)
     circuit = ReceiverCircuit.objects.get()
     due = {"next_at": NOW - timedelta(days=9999), "receiver": circuit.receiver, "tenant": circuit.tenant}
     Callback.objects.update(state="pending", **due)
     page = viewer.get(reverse("admin:jobs_callback_changelist")).content.decode()
     assert reverse("admin:jobs_callback_deliveries") in page
-    told = viewer.get(reverse("admin:jobs_callback_deliveries")).content.decode()
-    assert f"0 in flight · 0 due · {Callback.objects.count()} held by" in told
-    assert ">1 open circuit<" in told
+    summary = viewer.get(reverse("admin:jobs_callback_deliveries")).content.decode()
+    assert f"0 in flight · 0 due · {Callback.objects.count()} held back by" in summary
+    assert ">1 open circuit<" in summary
     receivers = viewer.get(reverse("admin:jobs_receivercircuit_changelist")).content.decode()
     assert circuit.receiver in receivers

@@ -1,4 +1,4 @@
-"""Answers that do not come from Django have the headers of those that do."""
+"""Responses that bypass Django have the same security headers as Django's."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ NAMES = (
 
 
 def headers_of(application: Any, path: str, scheme: str = "http") -> list[tuple[str, str]]:
-    told: list[Any] = []
+    messages: list[Any] = []
 
     async def send(message: Any) -> None:
-        told.append(message)
+        messages.append(message)
 
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -39,7 +39,7 @@ def headers_of(application: Any, path: str, scheme: str = "http") -> list[tuple[
         "query_string": b"",
     }
     asyncio.run(application(scope, receive, send))
-    return [(name.decode(), value.decode()) for name, value in told[0]["headers"]]
+    return [(name.decode(), value.decode()) for name, value in messages[0]["headers"]]
 
 
 @pytest.mark.django_db
@@ -50,7 +50,7 @@ def test_livez_has_the_headers_of_a_page(client: Client) -> None:
     assert len(found) == len(dict(found))
 
 
-def test_an_answer_keeps_a_header_of_its_own() -> None:
+def test_a_response_keeps_its_own_header() -> None:
     async def own(scope: Any, receive: Any, send: Any) -> None:
         await send(
             {"type": "http.response.start", "status": 200, "headers": [(b"content-security-policy", b"own")]}
@@ -63,7 +63,7 @@ def test_an_answer_keeps_a_header_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("scheme", "seconds", "sent"), [("https", 60, "max-age=60"), ("http", 60, None), ("https", 0, None)]
 )
-def test_hsts_goes_over_https_alone(settings: Any, scheme: str, seconds: int, sent: str | None) -> None:
+def test_hsts_is_sent_over_https_only(settings: Any, scheme: str, seconds: int, sent: str | None) -> None:
     settings.SECURE_HSTS_SECONDS = seconds
     found = dict(headers_of(make_application(), "/livez", scheme))
     assert found.get("strict-transport-security") == sent

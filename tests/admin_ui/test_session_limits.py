@@ -1,4 +1,4 @@
-"""A sign-in ends: with its account, after so long, without a click, and with its cookie's rules."""
+"""Sessions end with their account, at their maximum age, and when idle; their cookies' attributes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from admin_ui.middleware import BEGAN, SEEN
 
 pytestmark = pytest.mark.django_db
 PAGE = "/admin/fleet/"
-ITSELF = [
+AUTOMATIC = [
     {"HX-Request": "true"},
     {"Accept": "text/event-stream"},
     {"X-Requested-With": "XMLHttpRequest"},
@@ -62,8 +62,8 @@ def test_a_click_keeps_the_session_and_its_age_ends_it(ada: Client, clock: Clock
     assert SEEN not in ada.session
 
 
-@pytest.mark.parametrize("headers", ITSELF, ids=str)
-def test_what_a_page_asks_by_itself_does_not_keep_it(
+@pytest.mark.parametrize("headers", AUTOMATIC, ids=str)
+def test_automatic_requests_of_a_page_do_not_keep_the_session(
     ada: Client, clock: Clock, headers: dict[str, str]
 ) -> None:
     clock.now += 900
@@ -73,12 +73,12 @@ def test_what_a_page_asks_by_itself_does_not_keep_it(
     assert not is_in(ada)
 
 
-def test_a_clock_that_went_back_keeps_nobody_in_for_ever(ada: Client, clock: Clock) -> None:
+def test_a_clock_set_back_ends_the_session(ada: Client, clock: Clock) -> None:
     clock.now -= 3600
     assert not is_in(ada)
 
 
-def test_a_session_from_before_the_limits_begins_with_its_next_request(clock: Clock) -> None:
+def test_a_session_older_than_the_limits_starts_with_its_next_request(clock: Clock) -> None:
     client = Client()
     client.force_login(User.objects.create_superuser("eve"))
     session = client.session
@@ -109,7 +109,7 @@ def test_a_session_ends_with_its_account(ada: Client, change: Any) -> None:
 
 
 def run_with(code: str, **environment: str) -> str:
-    """A fresh process, because settings are read once."""
+    """Run code in a new process, because settings are read once."""
     import os
 
     given = {**os.environ, "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.test", **environment}
@@ -139,24 +139,24 @@ print([c.SESSION_COOKIE_NAME, c.CSRF_COOKIE_NAME, c.SESSION_COOKIE_SECURE, c.CSR
 def test_hsts_is_sent_over_https_only() -> None:
     code = """
 print([Client().get("/livez", secure=secure).get("Strict-Transport-Security") for secure in (True, False)])"""
-    told = run_with(code, DISPATCHER_PUBLIC_URL="https://gpu.example.com")
-    assert told == str(["max-age=31536000", None])
+    sent = run_with(code, DISPATCHER_PUBLIC_URL="https://gpu.example.com")
+    assert sent == str(["max-age=31536000", None])
 
 
-def test_the_admin_on_a_path_of_its_own() -> None:
+def test_the_admins_path_can_be_changed() -> None:
     code = """
 from django.urls import reverse
 from admin_ui import FLOWER_PREFIX
 print([reverse("admin:login"), reverse("dashboard:fleet"), reverse("flower"), FLOWER_PREFIX,
        Client().get("/admin/login/").status_code])"""
-    told = run_with(code, DISPATCHER_ADMIN_PATH="desk/7f3a")
-    assert told == str(
+    paths = run_with(code, DISPATCHER_ADMIN_PATH="desk/7f3a")
+    assert paths == str(
         ["/desk/7f3a/login/", "/desk/7f3a/fleet/", "/desk/7f3a/flower/", "desk/7f3a/flower", 404]
     )
 
 
 @pytest.mark.parametrize("path", ["", "/admin", "admin/", "api", "api/v1", "static", "a b", "ä", "a//b", "."])
-def test_a_path_that_can_not_be_is_refused_at_start(path: str) -> None:
+def test_an_invalid_admin_path_is_refused_at_start(path: str) -> None:
     from django.core.exceptions import ImproperlyConfigured
 
     from dispatcher_project.settings.dispatcher import DispatcherSettings

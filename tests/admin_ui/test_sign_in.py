@@ -1,4 +1,4 @@
-"""Guesses of passwords: limited by account and address, and in what they take of the web."""
+"""Password guesses: limited by account and address, and in the web's threads and CPU that they take."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.support.servers.web import running_web
 
 pytestmark = pytest.mark.django_db
 BROWSER = {"Accept": "text/html,*/*;q=0.8"}
-FRONT_DOOR = "/admin/login/"
+LOGIN = "/admin/login/"
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def ada() -> User:
 
 def post(account: str, password: str, *, address: str = "198.51.100.1", **headers: str) -> Any:
     form = {"username": account, "password": password, "next": "/admin/"}
-    return Client().post(FRONT_DOOR, form, REMOTE_ADDR=address, headers=headers)
+    return Client().post(LOGIN, form, REMOTE_ADDR=address, headers=headers)
 
 
 def set_limits(settings: Any, **limits: float) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, **limits)
 
 
-def test_guesses_of_one_account_are_refused_after_the_fifth_and_not_even_hashed(
+def test_after_five_failures_sign_ins_to_an_account_are_refused_without_hashing(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert [post("ada", f"guess {number}").status_code for number in range(5)] == [200] * 5
@@ -61,16 +61,14 @@ def test_guesses_of_one_account_are_refused_after_the_fifth_and_not_even_hashed(
     assert counters.read(counters.Name.SIGN_INS_REFUSED) == [("", "account", 2)]
 
 
-def test_spellings_of_a_name_are_one_account(ada: User) -> None:
+def test_spellings_of_a_name_count_as_one_account(ada: User) -> None:
     spellings = ("ada ", " ada", "\tada", "ada\u00a0", "\uff41da", "\u3000Ada\r\n")
     answers = [post(name, "guess").status_code for name in spellings]
     assert answers == [200] * 5 + [429]
     assert SignInFailure.objects.count() == 1
 
 
-def test_the_owner_signs_in_from_elsewhere_meanwhile_and_here_after_the_pause(
-    ada: User, settings: Any
-) -> None:
+def test_the_lock_holds_for_one_address_and_ends(ada: User, settings: Any) -> None:
     for _ in range(6):
         post("ada", "guess")
     assert post("ada", "correct horse", address="198.51.100.2").status_code == 302
@@ -102,7 +100,7 @@ def test_a_long_name_is_cut_before_it_is_normalized(monkeypatch: pytest.MonkeyPa
     assert seen == [sign_in.LONGEST_ACCOUNT]
 
 
-def test_a_clock_that_was_ahead_locks_nobody_out_when_it_is_set_right(ada: User) -> None:
+def test_failures_in_the_future_do_not_lock(ada: User) -> None:
     for _ in range(5):
         post("ada", "guess")
     SignInFailure.objects.update(last_at=timezone.now() + timedelta(days=30))
@@ -112,7 +110,7 @@ def test_a_clock_that_was_ahead_locks_nobody_out_when_it_is_set_right(ada: User)
     assert sign_in.drop_old_failures(timezone.now()) == 1
 
 
-def test_one_address_may_not_guess_at_many_accounts(ada: User, settings: Any) -> None:
+def test_one_address_cannot_guess_at_many_accounts(ada: User, settings: Any) -> None:
     set_limits(settings, sign_in_failures_per_address=8)
     assert [post(f"user{number}", "guess").status_code for number in range(8)] == [200] * 8
     refused = post("ada", "correct horse")
@@ -122,7 +120,7 @@ def test_one_address_may_not_guess_at_many_accounts(ada: User, settings: Any) ->
     assert counters.read(counters.Name.SIGN_INS_REFUSED) == [("", "address", 1)]
 
 
-def test_an_ipv6_host_has_one_address_however_many_it_takes(ada: User, settings: Any) -> None:
+def test_all_addresses_of_an_ipv6_network_count_as_one(ada: User, settings: Any) -> None:
     for number in range(5):
         post("ada", "guess", address=f"2001:db8:1:2::{number}")
     assert post("ada", "correct horse", address="2001:db8:1:2:ffff::1").status_code == 429
@@ -131,18 +129,18 @@ def test_an_ipv6_host_has_one_address_however_many_it_takes(ada: User, settings:
 
 
 def test_an_unknown_account_is_limited_like_a_known_one(ada: User) -> None:
-    for account in ("ada", "nobody"):
+    for account in ("ada", "unknown"):
         tries = [post(account, "guess", address=f"198.51.100.{account != 'ada'}") for _ in range(6)]
         assert [one.status_code for one in tries] == [200] * 5 + [429]
         assert "Retry-After" in tries[-1]
 
 
-def test_an_account_that_is_no_staff_is_limited_though_its_password_is_right() -> None:
+def test_an_account_that_is_not_staff_is_limited_even_with_its_password() -> None:
     User.objects.create_user("bob", password="correct horse")
     assert [post("bob", "correct horse").status_code for _ in range(6)] == [200] * 5 + [429]
 
 
-def test_what_was_typed_as_a_name_is_neither_stored_nor_logged(ada: User) -> None:
+def test_an_unknown_name_is_neither_stored_nor_logged(ada: User) -> None:
     with capture_logs() as lines:
         post("my-secret-password", "ada")
         post("ada", "guess")
@@ -152,7 +150,7 @@ def test_what_was_typed_as_a_name_is_neither_stored_nor_logged(ada: User) -> Non
     assert failed == [(None, "198.51.100.1"), ("ada", "198.51.100.1")]
 
 
-def test_the_rows_of_failures_are_swept_once_they_count_no_more(settings: Any) -> None:
+def test_expired_failures_are_deleted(settings: Any) -> None:
     now = timezone.now()
     lock = timedelta(seconds=settings.DISPATCHER.sign_in_lock_seconds)
     for address, at in (("a", now - lock), ("b", now - lock / 2)):
@@ -169,17 +167,17 @@ def test_an_operator_unlocks_an_address(ada: User) -> None:
     assert post("ada", "correct horse").status_code == 302
 
 
-# -- what guesses take of the web -------------------------------------------------------------------
+# -- threads and CPU of the web -------------------------------------------------------------------
 
 
-def test_only_so_many_passwords_are_hashed_at_once_and_only_so_many_wait(settings: Any) -> None:
+def test_the_numbers_of_hashes_at_once_and_waiting_are_bounded(settings: Any) -> None:
     set_limits(settings, passwords_at_once=2, passwords_waiting=3)
-    turns, go, running, most, lock = HashingSlots(), threading.Event(), 0, 0, threading.Lock()
+    slots, go, running, most, lock = HashingSlots(), threading.Event(), 0, 0, threading.Lock()
 
     def hash_one() -> str:
         nonlocal running, most
         try:
-            with turns.slot():
+            with slots.slot():
                 with lock:
                     running += 1
                     most = max(most, running)
@@ -202,7 +200,7 @@ def test_only_so_many_passwords_are_hashed_at_once_and_only_so_many_wait(setting
     assert most == 2
 
 
-def test_a_busy_sign_in_is_a_503_and_counts_as_no_failure(
+def test_a_busy_sign_in_is_a_503_and_does_not_count_as_a_failure(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
@@ -218,7 +216,7 @@ def test_a_busy_sign_in_is_a_503_and_counts_as_no_failure(
     assert not SignInFailure.objects.exists()
 
 
-def test_the_product_hashes_in_turns_by_djangos_own_default() -> None:
+def test_the_bounded_hasher_uses_djangos_default_algorithm() -> None:
     from dispatcher_project.settings import base
 
     assert base.PASSWORD_HASHERS == ["jobs.operations.sign_in.BoundedHasher"]
@@ -228,7 +226,7 @@ def test_the_product_hashes_in_turns_by_djangos_own_default() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_forty_guesses_at_once_leave_the_web_to_others(
+def test_forty_guesses_at_once_do_not_block_other_requests(
     ada: User, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
@@ -246,7 +244,7 @@ def test_forty_guesses_at_once_leave_the_web_to_others(
     def guess(number: int) -> int:
         form = {"username": f"user{number}", "password": "guess", "csrfmiddlewaretoken": cookie}
         return requests.post(
-            f"{web.url}{FRONT_DOOR}", data=form, cookies={"csrftoken": cookie}, timeout=120
+            f"{web.url}{LOGIN}", data=form, cookies={"csrftoken": cookie}, timeout=120
         ).status_code
 
     with running_web() as web, ThreadPoolExecutor(40) as pool:
@@ -263,15 +261,15 @@ def test_forty_guesses_at_once_leave_the_web_to_others(
     assert early == {429: 38}
 
 
-def test_no_page_says_more_about_an_account_than_another(ada: User) -> None:
-    def said(account: str) -> str:
+def test_the_page_is_the_same_for_known_and_unknown_accounts(ada: User) -> None:
+    def page_for(account: str) -> str:
         page = post(account, "guess", Accept="text/html").content.decode()
         return re.sub(r'value="[^"]*"|nonce="[^"]*"', "", page)
 
-    assert said("ada") == said("eve")
+    assert page_for("ada") == page_for("eve")
 
 
-def test_the_page_of_failed_sign_ins_names_accounts_that_exist(ada: User) -> None:
+def test_the_page_of_failed_sign_ins_names_only_existing_accounts(ada: User) -> None:
     post("ada", "guess")
     post("not-an-account", "guess")
     client = Client()

@@ -1,4 +1,4 @@
-"""Every page under a Content-Security-Policy without unsafe-*, in a real browser that reports violations."""
+"""Every page has a Content-Security-Policy without unsafe-*; a real browser reports violations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unfold.settings import CONFIG_DEFAULTS
 
 import dispatcher_project.urls  # noqa: F401  registers the pages
 
-from .browser import Desk, Visit, wait_until
+from .browser import Visit, WebBrowser, wait_until
 from .rows import fill
 
 PATHS = (
@@ -44,7 +44,7 @@ ATTRIBUTE = re.compile(
 )
 EITHER = re.compile(r"\{%\s*if\b[^%]*%\}([^{]*)\{%\s*else\s*%\}([^{]*)\{%\s*endif\s*%\}")
 TAG, VALUE = re.compile(r"\{%.*?%\}"), re.compile(r"\{\{.*?\}\}")
-NOT_HERE = ("contrib/forms", "contrib/import_export", "contrib/constance", "unfold_crispy")
+UNUSED = ("contrib/forms", "contrib/import_export", "contrib/constance", "unfold_crispy")
 """Parts of unfold that this project does not use."""
 
 
@@ -64,14 +64,14 @@ def test_every_answer_has_a_policy_without_unsafe(client: Client, path: str) -> 
     assert "camera=()" in answer["Permissions-Policy"]
 
 
-def test_a_form_that_can_not_be_verified_gets_a_page_without_a_style_sheet(db: None) -> None:
+def test_a_csrf_failure_gets_a_page_without_a_style_sheet(db: None) -> None:
     refused = Client(enforce_csrf_checks=True).post(reverse("admin:login"), {"username": "a"})
     assert refused.status_code == 403
     assert b"<style" not in refused.content
     assert b"older than your sign-in" in refused.content
 
 
-def test_the_colours_are_unfolds_and_stand_in_a_file() -> None:
+def test_the_style_sheet_has_unfolds_colours() -> None:
     written = (STATIC / "colors.css").read_text()
     for name, weights in CONFIG_DEFAULTS["COLORS"].items():
         for weight, value in weights.items():
@@ -90,10 +90,10 @@ def test_alpine_is_the_build_that_needs_no_eval() -> None:
 
 
 def expressions() -> list[str]:
-    """All that unfold's templates ask of Alpine, with words in place of Django's tags."""
+    """All Alpine expressions in unfold's templates, with values in place of Django's tags."""
     found = set()
     for path in UNFOLD.rglob("*.html"):
-        if any(part in str(path) for part in NOT_HERE):
+        if any(part in str(path) for part in UNUSED):
             continue
         for written in ATTRIBUTE.findall(path.read_text()):
             found.add(" ".join(VALUE.sub("0", TAG.sub("", EITHER.sub(r"\2", written))).split()))
@@ -102,8 +102,8 @@ def expressions() -> list[str]:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.sqlite_only
-def test_every_expression_of_unfolds_templates_is_read_or_rewritten(desk: Desk) -> None:
-    """An update of unfold may bring one that Alpine's CSP build can't read: name it in strict.js."""
+def test_every_expression_of_unfolds_templates_is_supported_or_replaced(web_browser: WebBrowser) -> None:
+    """An update of unfold may add one that Alpine's CSP build can't parse: add it to strict.js."""
     rewritten = re.findall(
         r'^    ("[^\n]*"|\'[^\n]*\')\s*:', (STATIC / "strict.js").read_text(), re.MULTILINE
     )
@@ -111,7 +111,7 @@ def test_every_expression_of_unfolds_templates_is_read_or_rewritten(desk: Desk) 
     assert len(known) == 7
     asked = expressions()
     assert len(asked) > 90
-    with desk.visit() as visit:
+    with web_browser.visit() as visit:
         page = visit.go("/admin/login/")
         wait_until(page, "window.Alpine !== undefined")
         unread = page.evaluate(
@@ -154,12 +154,12 @@ SUPERUSER: Any = _Superuser()
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.sqlite_only
 @pytest.mark.long
-def test_no_page_breaks_the_policy(desk: Desk) -> None:
+def test_no_page_violates_the_policy(web_browser: WebBrowser) -> None:
     fill(jobs=6)
     Group.objects.create(name="some")
     boss = User.objects.create_superuser("boss", password="correct horse")
     wrong = []
-    with desk.visit(boss) as visit:
+    with web_browser.visit(boss) as visit:
         for path in pages():
             visit.go(path)
             wrong += [f"{path}: {one}" for one in visit.complaints if "404 (Not Found)" not in one]
@@ -175,10 +175,10 @@ def open_up(visit: Visit, path: str) -> Any:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.sqlite_only
-def test_what_unfold_does_by_alpine_still_works(desk: Desk) -> None:
+def test_unfolds_alpine_features_work(web_browser: WebBrowser) -> None:
     fill(jobs=6)
     boss = User.objects.create_superuser("boss", password="correct horse")
-    with desk.visit(boss) as visit:
+    with web_browser.visit(boss) as visit:
         page = open_up(visit, reverse("admin:jobs_job_changelist"))
         page.keyboard.press("t")  # the shortcut of the search in the side bar
         page.locator("#nav-filter").press_sequentially("serv")
@@ -207,8 +207,8 @@ def test_what_unfold_does_by_alpine_still_works(desk: Desk) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.sqlite_only
-def test_the_page_of_the_api_works_under_the_policy(desk: Desk) -> None:
-    with desk.visit() as visit:
+def test_the_api_documentation_works_under_the_policy(web_browser: WebBrowser) -> None:
+    with web_browser.visit() as visit:
         page = visit.go("/api/v1/docs")
         page.click("[data-path='/api/v1/queue/submit']")
         page.wait_for_selector(".opblock.is-open .opblock-body")
@@ -217,9 +217,9 @@ def test_the_page_of_the_api_works_under_the_policy(desk: Desk) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.sqlite_only
-def test_a_script_inside_a_page_does_not_run(desk: Desk) -> None:
-    """The browser does enforce it: what the other tests do not see is not there."""
-    with desk.visit() as visit:
+def test_a_script_inside_a_page_does_not_run(web_browser: WebBrowser) -> None:
+    """The browser enforces the policy, so the other tests would see violations."""
+    with web_browser.visit() as visit:
         page = visit.go("/admin/login/")
         page.evaluate(
             "document.body.insertAdjacentHTML('beforeend', '<img src=x onerror=\"window.bad = 1\">')"

@@ -1,4 +1,4 @@
-"""Lanes of a job's life, from its events and its attempts' rows."""
+"""A job's timeline: lanes from its events and its attempts' rows."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def attempt(number: int, start: float, end: float | None, state: str = "failed",
     )
 
 
-def events(*told: tuple[str, float, int | None]) -> list[Event]:
+def events(*rows: tuple[str, float, int | None]) -> list[Event]:
     return [
         Event(job_id="j", seq=seq, type=kind, at=at(when), data={} if number is None else {"attempt": number})
-        for seq, (kind, when, number) in enumerate(told, start=1)
+        for seq, (kind, when, number) in enumerate(rows, start=1)
     ]
 
 
@@ -42,7 +42,7 @@ def drawn(line: Timeline) -> list[list[tuple[str, float]]]:
     return [[(bar.kind, bar.seconds) for bar in lane.bars] for lane in line.lanes]
 
 
-def test_an_attempt_that_was_polled_has_its_wait_its_sending_and_its_polling() -> None:
+def test_a_polled_attempt_has_bars_for_queued_sent_and_polling() -> None:
     line = timeline(
         [attempt(1, 2, 12, "completed")],
         events(("queued", 0, None), ("started", 2, 1), ("accepted", 3, 1), ("completed", 12, 1)),
@@ -53,7 +53,7 @@ def test_an_attempt_that_was_polled_has_its_wait_its_sending_and_its_polling() -
     assert (line.begin, line.end, line.is_squeezed) == (at(0), at(12), False)
 
 
-def test_each_attempt_has_a_lane_that_begins_with_what_it_waited_for() -> None:
+def test_each_attempt_has_a_lane_that_begins_with_its_wait() -> None:
     line = timeline(
         [attempt(1, 1, 4), attempt(2, 9, 12, "refused"), attempt(3, 13, None, "sent")],
         events(
@@ -75,7 +75,7 @@ def test_each_attempt_has_a_lane_that_begins_with_what_it_waited_for() -> None:
     assert [lane.is_live for lane in line.lanes] == [False, False, True]
 
 
-def test_a_wait_without_an_attempt_has_a_lane_of_its_own_and_ends_with_the_job() -> None:
+def test_a_wait_without_an_attempt_has_its_own_lane_and_ends_with_the_job() -> None:
     waiting = timeline([], events(("queued", 0, None)), now=at(7))
     assert drawn(waiting) == [[("queued", 7)]]
     assert waiting.lanes[0].is_live
@@ -84,7 +84,7 @@ def test_a_wait_without_an_attempt_has_a_lane_of_its_own_and_ends_with_the_job()
     assert not over.lanes[0].is_live
 
 
-def test_adoptions_and_requests_to_cancel_are_marked_where_they_happened() -> None:
+def test_adoptions_and_cancel_requests_are_marked_at_their_times() -> None:
     line = timeline(
         [attempt(1, 0, 10, "cancelled")],
         [
@@ -101,9 +101,9 @@ def test_adoptions_and_requests_to_cancel_are_marked_where_they_happened() -> No
     ]
 
 
-def test_marks_of_attempts_that_are_not_shown_are_not_shown_elsewhere() -> None:
-    told = events(("adopted", 1, 1), ("retrying", 2, 1), ("queued", 3, None), ("started", 4, 2))
-    line = timeline([attempt(2, 4, None, "sent")], told, now=at(6))
+def test_marks_of_attempts_without_a_lane_are_left_out() -> None:
+    rows = events(("adopted", 1, 1), ("retrying", 2, 1), ("queued", 3, None), ("started", 4, 2))
+    line = timeline([attempt(2, 4, None, "sent")], rows, now=at(6))
     assert [lane.marks for lane in line.lanes] == [[]]
     assert drawn(line) == [[("pause", 1), ("queued", 1), ("sent", 2)]]
 
@@ -121,12 +121,12 @@ def test_a_long_wait_leaves_room_for_a_short_run() -> None:
     assert (wait.seconds, run.seconds) == (7200, 5)
 
 
-def test_rows_without_events_and_nothing_at_all_are_drawn_too() -> None:
+def test_attempts_without_events_and_an_empty_timeline_work() -> None:
     assert drawn(timeline([attempt(1, 0, 3, "lost")], [], now=at(9))) == [[("sent", 3)]]
     assert timeline([], [], now=at(0)).lanes == []
 
 
-def test_everything_stays_on_the_track_when_clocks_disagree() -> None:
+def test_bars_stay_on_the_track_when_clocks_disagree() -> None:
     line = timeline(
         [attempt(1, 5, 4, "completed")],
         events(("queued", 6, None), ("started", 5, 1), ("accepted", 9, 1), ("completed", 4, 1)),

@@ -1,4 +1,4 @@
-"""JSON to be read: escaped, and short however large the value is."""
+"""JSON on pages: escaped, and bounded however large the value is."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def text_of(value: Any) -> str:
 @pytest.mark.parametrize(
     "value", [{"a": [1, -2.5e3, None, True]}, [], {}, "x", 'say "hi" \\ there', {"<b>": "</pre><script>"}, 0]
 )
-def test_a_small_value_is_shown_whole(value: Any) -> None:
+def test_a_small_value_is_complete(value: Any) -> None:
     assert json.loads(text_of(value)) == value
     assert not show_json(value).is_cut
 
 
-def test_long_keys_are_cut_like_strings_and_none_gets_lost() -> None:
+def test_long_keys_are_shortened_and_stay_distinct() -> None:
     value = {"k" * 100_000: 1, "k" * 99_999 + "x": 2, "b": 3}
     shown = show_json(value)
     assert shown.is_cut
@@ -32,7 +32,7 @@ def test_long_keys_are_cut_like_strings_and_none_gets_lost() -> None:
     assert list(json.loads(text_of(value)).values()) == [1, 2, 3]
 
 
-def test_what_clients_wrote_is_escaped() -> None:
+def test_clients_texts_are_escaped() -> None:
     shown = show_json({"<img src=x>": "</pre><script>alert(1)</script>"}).html
     assert "<script" not in shown
     assert "<img" not in shown
@@ -47,13 +47,13 @@ def test_what_clients_wrote_is_escaped() -> None:
         ([[[0] * 100] * 100] * 100, "more"),
     ],
 )
-def test_a_large_value_is_cut_and_says_so(value: Any, says: str) -> None:
+def test_a_large_value_is_shortened_with_a_note(value: Any, says: str) -> None:
     shown = show_json(value)
     assert shown.is_cut
     assert says in shown.html
     assert len(shown.html) < 200_000
 
 
-def test_half_a_surrogate_pair_can_be_sent() -> None:
+def test_a_lone_surrogate_can_be_encoded() -> None:
     show_json({"text": "\ud800", "\udfff": 1}).html.encode()
     assert MOST_ITEMS > 50

@@ -1,97 +1,98 @@
-/* Keeps the live parts fresh: the server says that something changed, htmx asks for what. Without the stream,
-   every five seconds. A tab that nobody sees holds no connection. */
+/* Keeps the live parts of the dashboard fresh: the event stream signals a change, and htmx reloads the parts.
+   Without the stream they are reloaded every five seconds. A hidden tab holds no connection. */
 (() => {
-  const POLL_MS = 5000, AGAIN_MS = 30000, SAID_MS = 6000
-  const desk = document.getElementById('desk')
-  if (!desk) return
-  const sign = document.getElementById('sign')
-  const word = document.getElementById('sign-word')
-  let source, polls, again
+  const POLL_MS = 5000, RECONNECT_MS = 30000, TOAST_MS = 6000
+  const dashboard = document.getElementById('dashboard')
+  if (!dashboard) return
+  const freshness = document.getElementById('freshness')
+  const freshnessText = document.getElementById('freshness-text')
+  let source, pollTimer, reconnectTimer
 
-  const show = (state, text) => {
-    if (sign.dataset.state === state) return
-    sign.dataset.state = state
-    word.textContent = text
+  const showFreshness = (state, text) => {
+    if (freshness.dataset.state === state) return
+    freshness.dataset.state = state
+    freshnessText.textContent = text
   }
-  const changed = () => { if (!held()) htmx.trigger(document.body, 'changed'); else missed = true }
+  const refresh = () => { if (!isInUse()) htmx.trigger(document.body, 'changed'); else refreshPending = true }
 
-  function poll(text) {
-    show('polls', text)
-    polls ??= setInterval(changed, POLL_MS)
+  function poll() {
+    showFreshness('polls', 'Every 5 s')
+    pollTimer ??= setInterval(refresh, POLL_MS)
   }
 
-  function listen() {
-    clearTimeout(again)
-    if (!window.EventSource) return poll('Every 5 s')
-    source = new EventSource(desk.dataset.pulse)
+  function connect() {
+    clearTimeout(reconnectTimer)
+    if (!window.EventSource) return poll()
+    source = new EventSource(dashboard.dataset.pulse)
     source.onopen = () => {
-      clearInterval(polls)
-      polls = undefined
-      show('live', 'Live')
+      clearInterval(pollTimer)
+      pollTimer = undefined
+      showFreshness('live', 'Live')
     }
-    source.addEventListener('changed', changed)
+    source.addEventListener('changed', refresh)
     source.onerror = () => {
-      poll('Every 5 s')
-      if (source.readyState === EventSource.CLOSED) again = setTimeout(listen, AGAIN_MS)
+      poll()
+      if (source.readyState === EventSource.CLOSED) reconnectTimer = setTimeout(connect, RECONNECT_MS)
     }
   }
 
-  function rest() {
+  function disconnect() {
     source?.close()
-    clearTimeout(again)
-    clearInterval(polls)
-    polls = undefined
+    clearTimeout(reconnectTimer)
+    clearInterval(pollTimer)
+    pollTimer = undefined
   }
 
   document.addEventListener('visibilitychange', () => {
-    rest()
+    disconnect()
     if (document.hidden) return
-    listen()
-    changed()
+    connect()
+    refresh()
   })
-  addEventListener('pagehide', rest)
-  listen()
+  addEventListener('pagehide', disconnect)
+  connect()
 
-  /* Nothing is exchanged under somebody's finger, selection or question. */
-  const ask = document.getElementById('ask')
-  let pressed = false, missed = false
-  function held() {
+  /* No part is replaced while the user presses a button, selects text or has a dialog open. */
+  const dialog = document.getElementById('confirm')
+  let isPressed = false, refreshPending = false
+  function isInUse() {
     const selection = document.getSelection()
-    return pressed || ask.open || (selection && !selection.isCollapsed && desk.contains(selection.anchorNode))
+    const isSelecting = selection && !selection.isCollapsed && dashboard.contains(selection.anchorNode)
+    return isPressed || dialog.open || isSelecting
   }
   function release() {
-    pressed = false
-    if (!missed || held()) return
-    missed = false
-    changed()
+    isPressed = false
+    if (!refreshPending || isInUse()) return
+    refreshPending = false
+    refresh()
   }
-  desk.addEventListener('pointerdown', () => { pressed = true })
+  dashboard.addEventListener('pointerdown', () => { isPressed = true })
   for (const name of ['pointerup', 'pointercancel']) addEventListener(name, () => setTimeout(release, 0))
-  ask.addEventListener('close', () => setTimeout(release, 0))
-  desk.addEventListener('htmx:beforeSwap', event => {
-    if (event.detail.requestConfig.verb !== 'get' || !held()) return
+  dialog.addEventListener('close', () => setTimeout(release, 0))
+  dashboard.addEventListener('htmx:beforeSwap', event => {
+    if (event.detail.requestConfig.verb !== 'get' || !isInUse()) return
     event.detail.shouldSwap = false
-    missed = true
+    refreshPending = true
   })
 
-  /* What can hurt is asked first; a pause may say why. */
-  const reason = document.getElementById('ask-reason')
-  const reasonLabel = document.getElementById('ask-reason-label')
-  desk.addEventListener('htmx:confirm', event => {
+  /* Confirmation dialog of buttons with `hx-confirm`; with `data-reason` it has a field for a reason. */
+  const reason = document.getElementById('confirm-reason')
+  const reasonLabel = document.getElementById('confirm-reason-label')
+  dashboard.addEventListener('htmx:confirm', event => {
     const { elt, question, issueRequest } = event.detail
     if (!question) return
     event.preventDefault()
-    document.getElementById('ask-title').textContent = elt.dataset.title
-    document.getElementById('ask-text').textContent = question
-    document.getElementById('ask-yes').textContent = elt.dataset.title.replace('?', '')
-    const wantsReason = 'reason' in elt.dataset
-    reasonLabel.hidden = !wantsReason
+    document.getElementById('confirm-title').textContent = elt.dataset.title
+    document.getElementById('confirm-text').textContent = question
+    document.getElementById('confirm-yes').textContent = elt.dataset.title.replace('?', '')
+    const hasReason = 'reason' in elt.dataset
+    reasonLabel.hidden = !hasReason
     reason.value = ''
-    ask.returnValue = 'no'
-    ask.showModal()
-    ask.addEventListener('close', () => {
-      if (ask.returnValue === 'yes') {
-        if (wantsReason) {
+    dialog.returnValue = 'no'
+    dialog.showModal()
+    dialog.addEventListener('close', () => {
+      if (dialog.returnValue === 'yes') {
+        if (hasReason) {
           elt.setAttribute('hx-vals', JSON.stringify({ ...JSON.parse(elt.getAttribute('hx-vals')), reason: reason.value }))
         }
         issueRequest(true)
@@ -100,26 +101,33 @@
     }, { once: true })
   })
 
-  /* What came of a click. */
-  const said = document.getElementById('said')
-  function say(text, bad) {
+  /* Toasts: the outcome of a click. */
+  const toasts = document.getElementById('toasts')
+  function toast(text, isBad) {
     const line = document.createElement('p')
     line.textContent = text
-    line.className = bad ? 'said-bad' : ''
-    said.append(line)
-    setTimeout(() => line.remove(), SAID_MS)
+    line.className = isBad ? 'toast-bad' : ''
+    toasts.append(line)
+    setTimeout(() => line.remove(), TOAST_MS)
   }
-  document.body.addEventListener('said', event => say(event.detail.text, event.detail.bad))
-  desk.addEventListener('htmx:responseError', event => {
+  document.body.addEventListener('toast', event => toast(event.detail.text, event.detail.bad))
+  dashboard.addEventListener('htmx:responseError', event => {
     const { xhr, requestConfig } = event.detail
-    if (requestConfig.verb !== 'get') return say(xhr.status === 403 ? 'You may not do that.' : `It failed (HTTP ${xhr.status}).`, true)
-    show('stale', 'Not up to date')
+    if (requestConfig.verb !== 'get') {
+      const text = xhr.status === 403
+        ? 'Your account has no permission for this.'
+        : `The request failed (HTTP ${xhr.status}). Reload the page and try again.`
+      return toast(text, true)
+    }
+    showFreshness('stale', 'Out of date')
   })
-  desk.addEventListener('htmx:sendError', event => {
-    if (event.detail.requestConfig.verb !== 'get') say('The dispatcher does not answer.', true)
-    show('stale', 'Not up to date')
+  dashboard.addEventListener('htmx:sendError', event => {
+    if (event.detail.requestConfig.verb !== 'get') toast('The dispatcher does not answer. Try again.', true)
+    showFreshness('stale', 'Out of date')
   })
-  desk.addEventListener('htmx:afterSwap', () => {
-    if (sign.dataset.state === 'stale') show(polls ? 'polls' : 'live', polls ? 'Every 5 s' : 'Live')
+  dashboard.addEventListener('htmx:afterSwap', () => {
+    if (freshness.dataset.state !== 'stale') return
+    if (pollTimer) showFreshness('polls', 'Every 5 s')
+    else showFreshness('live', 'Live')
   })
 })()

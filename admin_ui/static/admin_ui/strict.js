@@ -1,10 +1,10 @@
-/* What lets unfold and htmx run under a Content-Security-Policy without unsafe-eval and unsafe-inline. Alpine's
-   CSP build (admin_ui/vendored) reads simple expressions only and no globals: what it can't read is named here. */
+/* Makes unfold and htmx run under a Content-Security-Policy without unsafe-eval and unsafe-inline. Alpine's CSP
+   build (admin_ui/vendored) evaluates only simple expressions without globals; the others are replaced here. */
 (() => {
   Object.assign(htmx.config, { allowEval: false, includeIndicatorStyles: false })
 
-  /* Expressions of unfold's templates, and what stands for them. */
-  const INSTEAD = {
+  /* Expressions in unfold's templates, and their replacements. */
+  const REPLACEMENTS = {
     "sidebarDesktopOpen = !sidebarDesktopOpen; localStorage.setItem('sidebarDesktopOpen', sidebarDesktopOpen ? '1' : '0');":
       'sidebarDesktopOpen = !sidebarDesktopOpen',
     'openSearchResults = true; currentIndex = 0': '$strict.beginSearch($data)',
@@ -41,7 +41,7 @@
   const rewrite = root => {
     for (const element of [root, ...root.querySelectorAll('*')]) {
       for (const { name, value } of [...element.attributes]) {
-        if (name.startsWith('x-') && INSTEAD[value.trim()]) element.setAttribute(name, INSTEAD[value.trim()])
+        if (name.startsWith('x-') && REPLACEMENTS[value.trim()]) element.setAttribute(name, REPLACEMENTS[value.trim()])
       }
     }
   }
@@ -60,7 +60,7 @@
   })
   document.addEventListener('htmx:beforeProcessNode', event => rewrite(event.detail.elt ?? event.target))
 
-  /* Places on a time line: `data-left`, `data-width`, in percent. */
+  /* Positions on a timeline: `data-left` and `data-width`, in percent. */
   const place = root => {
     for (const mark of root.querySelectorAll('[data-left]')) {
       mark.style.left = `${mark.dataset.left}%`
@@ -69,13 +69,14 @@
   }
   document.addEventListener('DOMContentLoaded', () => place(document))
   document.addEventListener('htmx:load', event => place(event.detail.elt.parentElement ?? document))
-  /* Conditions of a trigger and handlers in attributes would be code in a page, too. */
-  setInterval(() => { if (!document.hidden) for (const one of document.querySelectorAll('[data-fresh]')) htmx.trigger(one, 'stale') }, 2000)
+  /* Trigger conditions and handlers in attributes would be inline code: `data-fresh` reloads every two seconds,
+     and `data-on-error-show` names the element to show when a request fails. */
+  setInterval(() => { if (!document.hidden) for (const part of document.querySelectorAll('[data-fresh]')) htmx.trigger(part, 'stale') }, 2000)
   for (const name of ['htmx:sendError', 'htmx:responseError']) {
     document.addEventListener(name, event => {
       if ('fresh' in event.target.dataset) event.target.classList.add('stale')
-      const halted = event.target.dataset.halted
-      if (halted) document.getElementById(halted).hidden = false
+      const { onErrorShow } = event.target.dataset
+      if (onErrorShow) document.getElementById(onErrorShow).hidden = false
     })
   }
   document.addEventListener('htmx:afterSwap', event => {

@@ -1,4 +1,4 @@
-"""The dashboard in a real browser, over a real lease layer: live, sound, on a phone and in the dark too."""
+"""The dashboard in a real browser with a real lease layer: live updates, accessibility, phone, dark theme."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs import ports, transitions
 from jobs.models import Job, Rollup
 from jobs.reports.history import RecentHistory
 from jobs.reports.rollups import HOUR, MINUTE, counted, span_begin
-from tests.admin_ui.browser import DESKTOP, PHONE, Desk, wait_until
+from tests.admin_ui.browser import DESKTOP, PHONE, WebBrowser, wait_until
 from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_job, make_model, make_server, make_tenant
 
@@ -26,14 +26,14 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 @dataclass
 class Works:
-    """A fleet with a slot in every state, and jobs that can be made to run."""
+    """A fleet with a slot in every state, and a way to start jobs."""
 
     leases: Leases
     model: ModelConfig
     boss: User
 
     def start_job(self) -> Job:
-        """As a worker does: leased, written, announced."""
+        """Start a job as a worker does: lease, write, announce."""
         now = timezone.now()
         job = make_job(self.model, at=now)
         self.leases.push("flux", [job.ticket])
@@ -46,14 +46,14 @@ class Works:
 
 
 @pytest.fixture
-def own_history(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests share a minute, and not their rows."""
+def own_history(web_browser: WebBrowser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history cache per test: the shared one would keep rows of other tests of the same minute."""
     fresh = replace(ports.production_ports(), recent_history=RecentHistory())
     monkeypatch.setattr(ports, "production_ports", lambda: fresh)
 
 
 @pytest.fixture
-def works(desk: Desk, own_history: None, fleet: str) -> Works:
+def works(web_browser: WebBrowser, own_history: None, fleet: str) -> Works:
     now = timezone.now()
     leases = ports.production_ports().leases(fleet)
     open_index(leases)
@@ -76,17 +76,19 @@ def works(desk: Desk, own_history: None, fleet: str) -> Works:
     return Works(leases, model, User.objects.create_superuser("boss", password="correct horse"))
 
 
-def test_a_job_that_starts_appears_without_reload_and_a_server_is_drained(desk: Desk, works: Works) -> None:
-    with desk.visit() as visit:
+def test_a_started_job_appears_without_reload_and_a_server_can_be_drained(
+    web_browser: WebBrowser, works: Works
+) -> None:
+    with web_browser.visit() as visit:
         page = visit.go("/admin/")
         page.fill("input[name=username]", "boss")
         page.fill("input[name=password]", "correct horse")
         page.click("button[type=submit]")
-        page.wait_for_selector("#sign[data-state=live]")
+        page.wait_for_selector("#freshness[data-state=live]")
         visit.assert_sound()
 
         visit.go("/admin/fleet/")
-        page.wait_for_selector("#sign[data-state=live]")
+        page.wait_for_selector("#freshness[data-state=live]")
         page.evaluate("window.sameDocument = true")
         cells = page.locator("[aria-labelledby=server-box-1] .cell")
         assert [text.split()[1] for text in cells.all_inner_texts()] == ["free"] * 3
@@ -95,14 +97,14 @@ def test_a_job_that_starts_appears_without_reload_and_a_server_is_drained(desk: 
 
         page.locator("#draining-box-1").focus()
         page.keyboard.press("Enter")
-        page.wait_for_selector("#ask[open]")
-        assert "goes on to its end" in page.inner_text("#ask")
+        page.wait_for_selector("#confirm[open]")
+        assert "Running jobs finish." in page.inner_text("#confirm")
         visit.assert_sound()
         page.keyboard.press("Escape")
         assert Server.objects.get(name="box-1").desired == "on"
         page.click("#draining-box-1")
-        page.click("#ask-yes")
-        page.wait_for_selector("#said :text('box-1: draining.')")
+        page.click("#confirm-yes")
+        page.wait_for_selector("#toasts :text('box-1: set to draining.')")
         page.wait_for_selector("[aria-labelledby=server-box-1] .cell-draining")
         page.wait_for_selector("[aria-labelledby=server-box-1] .cell-off >> nth=1")
         assert page.evaluate("window.sameDocument")
@@ -112,45 +114,45 @@ def test_a_job_that_starts_appears_without_reload_and_a_server_is_drained(desk: 
     assert AuditEntry.objects.get().actor == "user:boss"
 
 
-def test_a_plain_server_is_no_sick_one_and_a_suspect_slot_is_said_to_be_free(
-    desk: Desk, works: Works
+def test_a_server_without_health_endpoint_is_not_unhealthy_and_a_slot_can_be_freed(
+    web_browser: WebBrowser, works: Works
 ) -> None:
-    with desk.visit(works.boss) as visit:
+    with web_browser.visit(works.boss) as visit:
         page = visit.go("/admin/fleet/")
-        page.wait_for_selector("#sign[data-state=live]")
+        page.wait_for_selector("#freshness[data-state=live]")
         plain = page.locator("[aria-labelledby=server-plain]")
         assert "No health endpoint: a lost run holds its slot for up to 10 m." in plain.inner_text()
         assert plain.locator(".bad, .cell-sick").count() == 0
         page.click("#free-suspect-0")
-        page.wait_for_selector("#ask[open]")
-        assert "two runs would share it" in page.inner_text("#ask")
+        page.wait_for_selector("#confirm[open]")
+        assert "two runs would share it then" in page.inner_text("#confirm")
         visit.assert_sound()
-        page.click("#ask-yes")
-        page.wait_for_selector("#said :text('suspect/0 is free.')")
+        page.click("#confirm-yes")
+        page.wait_for_selector("#toasts :text('suspect/0 is free.')")
         page.wait_for_selector("[aria-labelledby=server-suspect] .cell-free")
         visit.assert_quiet()
     assert AuditEntry.objects.get().target == "slot:suspect/0"
 
 
-def test_on_a_phone_in_the_dark(desk: Desk, works: Works) -> None:
+def test_the_pages_on_a_phone_with_the_dark_theme(web_browser: WebBrowser, works: Works) -> None:
     works.start_job()
     works.leases.push("flux", [make_job(works.model, at=timezone.now()).ticket for _ in range(4)])
-    with desk.visit(works.boss, size=PHONE, dark=True) as visit:
+    with web_browser.visit(works.boss, size=PHONE, dark=True) as visit:
         for path in ("/admin/", "/admin/fleet/"):
-            visit.go(path).wait_for_selector("#sign[data-state=live]")
+            visit.go(path).wait_for_selector("#freshness[data-state=live]")
             visit.assert_sound()
         page = visit.go("/admin/queues/?window=24h")
-        page.wait_for_selector("#sign[data-state=live]")
+        page.wait_for_selector("#freshness[data-state=live]")
         page.click("#pause-flux")
-        page.fill("#ask-reason", "a new driver")
-        page.click("#ask-yes")
+        page.fill("#confirm-reason", "a new driver")
+        page.click("#confirm-yes")
         page.wait_for_selector("#resume-flux")
         visit.assert_sound()
     pause = Pause.objects.get()
     assert (pause.kind, pause.name, pause.reason) == ("model", "flux", "a new driver")
 
 
-def test_light_on_a_desktop_with_history(desk: Desk, works: Works) -> None:
+def test_the_queues_with_history_on_a_desktop(web_browser: WebBrowser, works: Works) -> None:
     now, tenant = timezone.now(), make_tenant()
     for span in (MINUTE, HOUR):
         Rollup.objects.create(
@@ -165,25 +167,27 @@ def test_light_on_a_desktop_with_history(desk: Desk, works: Works) -> None:
             runs=counted(3.0),
         )
     Pause.objects.create(kind="system", since=now, actor="user:x", reason="fire")
-    with desk.visit(works.boss, size=DESKTOP) as visit:
+    with web_browser.visit(works.boss, size=DESKTOP) as visit:
         page = visit.go("/admin/queues/")
-        page.wait_for_selector("#sign[data-state=live]")
+        page.wait_for_selector("#freshness[data-state=live]")
         visit.assert_sound()
         page.click("#window-7d")
         page.wait_for_selector("#window-7d[aria-current]")
         assert page.locator("svg.drawing").first.get_attribute("aria-label") == (
-            "5 completed, 1 failed ended; most at once: 6"
+            "5 completed, 1 failed; at most 6 at a time"
         )
 
 
-def test_without_the_stream_it_polls_and_who_may_only_look_has_no_button(desk: Desk, works: Works) -> None:
+def test_without_the_stream_the_page_polls_and_a_viewer_has_no_buttons(
+    web_browser: WebBrowser, works: Works
+) -> None:
     viewer = User.objects.create_user("viewer", is_staff=True)
     viewer.groups.add(Group.objects.get(name="viewers"))
-    with desk.visit(viewer) as visit:
+    with web_browser.visit(viewer) as visit:
         visit.page.clock.install()
         visit.page.add_init_script("delete window.EventSource")
         page = visit.go("/admin/fleet/")
-        page.wait_for_selector("#sign[data-state=polls]")
+        page.wait_for_selector("#freshness[data-state=polls]")
         assert page.locator("#servers button").count() == 0
         job = works.start_job()
         page.clock.run_for(5100)
@@ -191,10 +195,10 @@ def test_without_the_stream_it_polls_and_who_may_only_look_has_no_button(desk: D
         visit.assert_quiet()
 
 
-def test_nothing_is_exchanged_under_the_pointer(desk: Desk, works: Works) -> None:
-    with desk.visit(works.boss) as visit:
+def test_no_part_is_replaced_while_the_pointer_is_pressed(web_browser: WebBrowser, works: Works) -> None:
+    with web_browser.visit(works.boss) as visit:
         page = visit.go("/admin/fleet/")
-        page.wait_for_selector("#sign[data-state=live]")
+        page.wait_for_selector("#freshness[data-state=live]")
         page.hover("#off-box-1")
         page.mouse.down()
         page.evaluate("document.getElementById('off-box-1').mark = true")
@@ -204,7 +208,7 @@ def test_nothing_is_exchanged_under_the_pointer(desk: Desk, works: Works) -> Non
         page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         assert page.evaluate("document.getElementById('off-box-1').mark")
         page.mouse.up()
-        page.wait_for_selector("#ask[open]")  # the click is not lost
-        page.click("#ask button[value=no]")
-        wait_until(page, "!document.getElementById('off-box-1').mark")  # what was held back came then
+        page.wait_for_selector("#confirm[open]")  # the click is not lost
+        page.click("#confirm button[value=no]")
+        wait_until(page, "!document.getElementById('off-box-1').mark")  # the postponed reload followed
         visit.assert_quiet()

@@ -1,4 +1,4 @@
-"""Charts: what they draw, and that they say it in words too."""
+"""Charts: their SVG elements and their text labels."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ BEGIN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
 
 def line(**buckets: Sums) -> ModelHistory:
-    """Named by their place: ``at3=…``."""
-    all_of_them, total = [Sums() for _ in range(60)], Sums()
+    """A history with the given buckets, named by their index: ``at3=…``."""
+    all_buckets, total = [Sums() for _ in range(60)], Sums()
     for name, sums in buckets.items():
-        all_of_them[int(name.removeprefix("at"))] = sums
+        all_buckets[int(name.removeprefix("at"))] = sums
         total.add(sums)
-    return ModelHistory(WINDOWS["1h"], all_of_them, total)
+    return ModelHistory(WINDOWS["1h"], all_buckets, total)
 
 
 def elements(svg: str, tag: str) -> list[dict[str, str]]:
     return [dict(one.attrib) for one in ElementTree.fromstring(svg).iter(tag)]
 
 
-def test_bars_are_as_high_as_what_ended_and_stand_on_each_other() -> None:
+def test_bars_have_the_height_of_their_counts_and_are_stacked() -> None:
     drawn = charts.ended_chart(line(at0=Sums(completed=2), at59=Sums(completed=6, failed=2)), BEGIN)
     bars = [one for one in elements(drawn, "rect") if one["class"] != "hint"]
     assert [(one["class"], one["x"], one["y"], one["height"]) for one in bars] == [
@@ -35,19 +35,19 @@ def test_bars_are_as_high_as_what_ended_and_stand_on_each_other() -> None:
         ("bar-completed", "590.00", "25.00", "75.00"),
         ("bar-failed", "590.00", "0.00", "25.00"),
     ]
-    assert bars[2]["fill"] == "url(#hatched)"  # failed is told by more than its colour
+    assert bars[2]["fill"] == "url(#hatched)"  # failed differs by more than its colour
     assert 'id="hatched"' in charts.PATTERNS
 
 
-def test_a_chart_says_in_words_what_it_shows() -> None:
+def test_a_chart_has_a_text_label_and_tooltips() -> None:
     drawn = charts.ended_chart(line(at0=Sums(completed=2), at7=Sums(completed=6, failed=2)), BEGIN)
-    assert 'aria-label="8 completed, 2 failed ended; most at once: 8"' in drawn
+    assert 'aria-label="8 completed, 2 failed; at most 8 at a time"' in drawn
     titles = re.findall("<title>(.*?)</title>", drawn)
     assert titles == ["12:00: 2 completed", "12:07: 6 completed, 2 failed"]
-    assert 'aria-label="nothing ended; most at once: 0"' in charts.ended_chart(line(), BEGIN)
+    assert 'aria-label="no finished jobs; at most 0 at a time"' in charts.ended_chart(line(), BEGIN)
 
 
-def test_curves_are_broken_where_nothing_ended() -> None:
+def test_curves_have_gaps_at_empty_buckets() -> None:
     waits = sum_of_buckets(counted(1.9), counted(19.0))
     drawn = charts.time_chart(
         line(at0=Sums(waits=waits, completed=2), at1=Sums(waits=waits, completed=2), at9=Sums(waits=waits)),
@@ -57,7 +57,7 @@ def test_curves_are_broken_where_nothing_ended() -> None:
     paths = {one["class"]: one["d"] for one in elements(drawn, "path")}
     assert paths["curve-p95"].count("M") == 2
     assert paths["curve-p50"].count("L") == 3
-    assert 'aria-label="wait: p50 2.00 s, p95 19.5 s"' in drawn
+    assert 'aria-label="wait time: p50 2.00 s, p95 19.5 s"' in drawn
     assert charts.highest(line(at0=Sums(waits=waits)), "wait") > 15
     assert charts.highest(line(), "wait") == 0.0
 

@@ -1,4 +1,4 @@
-"""Buttons: who may, what is written, and what is said about it."""
+"""The dashboard's buttons: permissions, changes, audit entries and messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django.utils import timezone
 from gpus.leasing.values import Wakes
 from gpus.models import AuditEntry, ModelConfig, Pause, Placement, Pool, QuarantinedSlot, Server
 from jobs.models import Tenant
-from tests.admin_ui.conftest import World
+from tests.admin_ui.conftest import FakePorts
 
 pytestmark = [pytest.mark.django_db, pytest.mark.sqlite_only]
 
@@ -29,15 +29,15 @@ def box(db: None) -> Server:
 
 
 def press(client: Client, route: str, *names: str, **values: str) -> HttpResponse:
-    where = reverse(f"dashboard:{route}", args=names)
-    return client.post(where, values, headers={"HX-Request": "true"})  # type: ignore[return-value]
+    url = reverse(f"dashboard:{route}", args=names)
+    return client.post(url, values, headers={"HX-Request": "true"})  # type: ignore[return-value]
 
 
-def said(answer: HttpResponse) -> dict[str, Any]:
+def toast(answer: HttpResponse) -> dict[str, Any]:
     assert answer.status_code == 204
-    told = json.loads(answer["HX-Trigger"])
-    assert "changed" in told
-    return told["said"]  # type: ignore[no-any-return]
+    events = json.loads(answer["HX-Trigger"])
+    assert "changed" in events
+    return events["toast"]  # type: ignore[no-any-return]
 
 
 def entries() -> list[tuple[str, str, str]]:
@@ -46,69 +46,69 @@ def entries() -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("desired", ["draining", "off"])
 def test_a_server_is_switched_by_the_service(
-    operator: Client, world: World, box: Server, desired: str
+    operator: Client, fake_ports: FakePorts, box: Server, desired: str
 ) -> None:
-    assert said(press(operator, "switch_server", "box", desired=desired)) == {
-        "text": f"box: {desired}.",
+    assert toast(press(operator, "switch_server", "box", desired=desired)) == {
+        "text": f"box: set to {desired}.",
         "bad": False,
     }
     box.refresh_from_db()
     assert box.desired == desired
-    assert world.leases.servers[-1].desired == desired
+    assert fake_ports.leases.servers[-1].desired == desired
     assert entries() == [("user:operators", "switch_server", "server:box")]
-    assert world.wakes
+    assert fake_ports.wakes
 
 
-def test_slots_are_set_and_not_counted_up(operator: Client, world: World, box: Server) -> None:
-    for _ in range(2):  # a click that is sent twice
-        assert said(press(operator, "set_slots", "box", slots="3"))["text"] == "box: 3 slots."
+def test_a_double_click_sets_the_slots_once(operator: Client, fake_ports: FakePorts, box: Server) -> None:
+    for _ in range(2):
+        assert toast(press(operator, "set_slots", "box", slots="3"))["text"] == "box: 3 slots."
     box.refresh_from_db()
     assert (box.slots, len(entries())) == (3, 1)
 
 
-def suspect(box: Server) -> QuarantinedSlot:
+def quarantined(box: Server) -> QuarantinedSlot:
     now = timezone.now()
     return QuarantinedSlot.objects.create(
         server=box, slot=1, attempt_id="a" * 26, reason="server_lost", since=now, until=now
     )
 
 
-def test_a_slot_in_quarantine_is_said_to_be_free(operator: Client, world: World, box: Server) -> None:
-    row = suspect(box)
-    assert said(press(operator, "free_slot", "box", "1")) == {"text": "box/1 is free.", "bad": False}
+def test_a_slot_in_quarantine_can_be_freed(operator: Client, fake_ports: FakePorts, box: Server) -> None:
+    row = quarantined(box)
+    assert toast(press(operator, "free_slot", "box", "1")) == {"text": "box/1 is free.", "bad": False}
     row.refresh_from_db()
     assert (row.freed_at is not None, row.evidence) == (True, "freed by user:operators")
     assert entries() == [("user:operators", "free_slot", "slot:box/1")]
-    assert world.leases.freed == ["box/1"]
-    again = said(press(operator, "free_slot", "box", "1"))
+    assert fake_ports.leases.freed == ["box/1"]
+    again = toast(press(operator, "free_slot", "box", "1"))
     assert again == {"text": "Slot box/1 is not in quarantine.", "bad": True}
 
 
-def test_who_may_only_look_frees_no_slot(viewer: Client, box: Server) -> None:
-    row = suspect(box)
+def test_a_viewer_cannot_free_a_slot(viewer: Client, box: Server) -> None:
+    row = quarantined(box)
     assert press(viewer, "free_slot", "box", "1").status_code == 403
     row.refresh_from_db()
     assert row.freed_at is None
 
 
-def test_slots_are_freed_from_the_list_after_a_question(
-    operator: Client, viewer: Client, world: World, box: Server
+def test_slots_are_freed_from_the_list_after_a_confirmation(
+    operator: Client, viewer: Client, fake_ports: FakePorts, box: Server
 ) -> None:
-    row = suspect(box)
+    row = quarantined(box)
     page = reverse("admin:gpus_quarantinedslot_changelist")
-    ticked = {"action": "free", "_selected_action": str(row.pk)}
-    viewer.post(page, {**ticked, "post": "yes"})
-    asked = operator.post(page, ticked)
-    assert "Are these slots free?" in asked.content.decode()
+    selected = {"action": "free", "_selected_action": str(row.pk)}
+    viewer.post(page, {**selected, "post": "yes"})
+    confirmation = operator.post(page, selected)
+    assert "Free these slots?" in confirmation.content.decode()
     row.refresh_from_db()
     assert row.freed_at is None
-    operator.post(page, {**ticked, "post": "yes"})
+    operator.post(page, {**selected, "post": "yes"})
     row.refresh_from_db()
     assert row.freed_at is not None
-    assert world.leases.freed == ["box/1"]
+    assert fake_ports.leases.freed == ["box/1"]
 
 
-@pytest.mark.usefixtures("world", "box")
+@pytest.mark.usefixtures("fake_ports", "box")
 @pytest.mark.parametrize(
     ("route", "values", "text"),
     [
@@ -119,60 +119,60 @@ def test_slots_are_freed_from_the_list_after_a_question(
         ("switch_server", {"desired": "burn"}, "A server is on, draining or off, not 'burn'."),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    operator: Client, route: str, values: dict[str, str], text: str
-) -> None:
-    assert said(press(operator, route, "box", **values)) == {"text": text, "bad": True}
+def test_invalid_values_are_refused(operator: Client, route: str, values: dict[str, str], text: str) -> None:
+    assert toast(press(operator, route, "box", **values)) == {"text": text, "bad": True}
     assert entries() == []
 
 
-@pytest.mark.usefixtures("world")
-def test_a_server_that_is_gone_is_said_to_be(operator: Client) -> None:
-    told = said(press(operator, "switch_server", "gone", desired="off"))
-    assert told == {"text": "There is no server gone.", "bad": True}
+@pytest.mark.usefixtures("fake_ports")
+def test_switching_an_unknown_server_is_an_error(operator: Client) -> None:
+    shown = toast(press(operator, "switch_server", "gone", desired="off"))
+    assert shown == {"text": "No server is named gone.", "bad": True}
 
 
 @pytest.mark.usefixtures("box")
-def test_without_redis_it_is_kept_and_said(operator: Client, world: World) -> None:
-    world.leases.away = True
-    told = said(press(operator, "switch_server", "box", desired="off"))
-    assert told["bad"]
-    assert "once Redis is back" in told["text"]
+def test_without_redis_a_switch_is_saved_with_a_warning(operator: Client, fake_ports: FakePorts) -> None:
+    fake_ports.leases.away = True
+    shown = toast(press(operator, "switch_server", "box", desired="off"))
+    assert shown["bad"]
+    assert "once Redis is back" in shown["text"]
     assert Server.objects.get(name="box").desired == "off"
 
 
 @pytest.mark.usefixtures("box")
-def test_who_goes_on_is_woken(operator: Client, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_a_model_sends_wakes(
+    operator: Client, fake_ports: FakePorts, monkeypatch: pytest.MonkeyPatch
+) -> None:
     press(operator, "pause", kind="model", name="flux")
-    world.wakes.clear()
-    monkeypatch.setattr(world.leases, "fill", lambda: (Wakes("flux", None, 1),))
+    fake_ports.wakes.clear()
+    monkeypatch.setattr(fake_ports.leases, "fill", lambda: (Wakes("flux", None, 1),))
     press(operator, "resume", kind="model", name="flux")
-    assert [wake.pool for wake in world.wakes] == ["flux"]
+    assert [wake.pool for wake in fake_ports.wakes] == ["flux"]
 
 
-@pytest.mark.usefixtures("world", "box")
-def test_models_tenants_and_the_system_are_paused_and_go_on(operator: Client) -> None:
+@pytest.mark.usefixtures("fake_ports", "box")
+def test_models_tenants_and_the_system_are_paused_and_resumed(operator: Client) -> None:
     tenant = Tenant.objects.create(name="acme")
-    whom = [
+    targets = [
         ({"kind": "model", "name": "flux"}, "flux", "flux", "model:flux"),
         ({"kind": "tenant", "name": str(tenant.pk)}, str(tenant.pk), "acme", "tenant:acme"),
         ({"kind": "system"}, "", "The whole system", "system:all"),
     ]
-    for values, name, label, target in whom:
-        assert said(press(operator, "pause", **values, reason=" fire ")) == {
+    for values, name, label, target in targets:
+        assert toast(press(operator, "pause", **values, reason=" fire ")) == {
             "text": f"{label}: paused.",
             "bad": False,
         }
         row = Pause.objects.get(kind=values["kind"])
         assert (row.name, row.reason, row.actor) == (name, "fire", "user:operators")
-        assert said(press(operator, "pause", **values))["text"] == f"{label}: was paused already."
-        assert said(press(operator, "resume", **values))["text"] == f"{label}: goes on."
-        assert said(press(operator, "resume", **values))["text"] == f"{label}: was not paused."
+        assert toast(press(operator, "pause", **values))["text"] == f"{label}: already paused."
+        assert toast(press(operator, "resume", **values))["text"] == f"{label}: resumed."
+        assert toast(press(operator, "resume", **values))["text"] == f"{label}: was not paused."
         assert [entry[2] for entry in entries()[-2:]] == [target, target]
     assert not Pause.objects.exists()
 
 
-@pytest.mark.usefixtures("world")
+@pytest.mark.usefixtures("fake_ports")
 @pytest.mark.parametrize(
     ("values", "status"),
     [
@@ -183,16 +183,16 @@ def test_models_tenants_and_the_system_are_paused_and_go_on(operator: Client) ->
         ({"kind": "model", "name": "unknown"}, 204),
     ],
 )
-def test_nobody_is_paused_who_is_not_there(operator: Client, values: dict[str, str], status: int) -> None:
+def test_pausing_an_unknown_target_is_an_error(operator: Client, values: dict[str, str], status: int) -> None:
     answer = press(operator, "pause", **values)
     assert answer.status_code == status
     if status == 204:
-        assert said(answer)["bad"]
+        assert toast(answer)["bad"]
     assert not Pause.objects.exists()
 
 
-@pytest.mark.usefixtures("world")
-def test_who_may_only_look_gets_403_and_nothing_changes(viewer: Client, box: Server) -> None:
+@pytest.mark.usefixtures("fake_ports")
+def test_a_viewer_gets_403_and_nothing_changes(viewer: Client, box: Server) -> None:
     tenant = Tenant.objects.create(name="acme")
     pauses = [
         {"kind": "system"},
@@ -209,10 +209,10 @@ def test_who_may_only_look_gets_403_and_nothing_changes(viewer: Client, box: Ser
     assert (Pause.objects.count(), entries()) == (0, [])
 
 
-@pytest.mark.usefixtures("world", "box")
-def test_nothing_happens_by_get_or_from_another_site(boss: Client) -> None:
-    for where in ("/admin/fleet/box/switch/", "/admin/fleet/box/slots/", "/admin/pause/", "/admin/resume/"):
-        assert boss.get(where).status_code == 405
+@pytest.mark.usefixtures("fake_ports", "box")
+def test_get_and_requests_from_another_site_change_nothing(boss: Client) -> None:
+    for url in ("/admin/fleet/box/switch/", "/admin/fleet/box/slots/", "/admin/pause/", "/admin/resume/"):
+        assert boss.get(url).status_code == 405
     strict = Client(enforce_csrf_checks=True)
     strict.cookies = boss.cookies
     assert strict.post("/admin/fleet/box/switch/", {"desired": "off"}).status_code == 403

@@ -1,4 +1,4 @@
-"""The pages: who sees what, what a part is, and what they cost."""
+"""The dashboard's pages: permissions, live parts, contents and number of queries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpus.models import Pause, Server
 from gpus.registry import queries
 from jobs.models import Attempt, Job, Rollup, SweepRun, Tenant
 from jobs.reports.rollups import counted
-from tests.admin_ui.conftest import World
+from tests.admin_ui.conftest import FakePorts
 from tests.admin_ui.rows import fill
 from tests.gpus.reports.test_fleet import view
 from tests.support.fakes import WrongClocks
@@ -29,14 +29,14 @@ PARTS = [
     "/admin/now/?part=now",
     "/admin/now/?part=charts&window=7d",
     "/admin/fleet/?part=servers",
-    "/admin/queues/?part=lines",
+    "/admin/queues/?part=queues",
     "/admin/queues/?part=charts&window=24h",
 ]
 MOST_QUERIES = 32
 
 
 @pytest.fixture
-def some(world: World) -> None:
+def some(fake_ports: FakePorts) -> None:
     fill(jobs=24)
     Pause.objects.all().delete()
 
@@ -48,10 +48,10 @@ def text(client: Client, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", [*PAGES, *PARTS])
-def test_a_viewer_sees_every_page_and_no_button(viewer: Client, operator: Client, path: str) -> None:
+def test_a_viewer_sees_every_page_without_buttons(viewer: Client, operator: Client, path: str) -> None:
     assert "hx-post" not in text(viewer, path)
     shown = text(operator, path)
-    if "fleet" in path or "lines" in path or path == "/admin/queues/":
+    if "fleet" in path or "part=queues" in path or path == "/admin/queues/":
         assert "hx-post" in shown
 
 
@@ -63,11 +63,11 @@ def test_a_part_is_a_fragment(viewer: Client, path: str) -> None:
 @pytest.mark.parametrize(
     "path", ["/admin/now/?part=x", "/admin/now/", "/admin/fleet/?part=x", "/admin/queues/?part=servers"]
 )
-def test_there_is_no_other_part(viewer: Client, path: str) -> None:
+def test_an_unknown_part_is_a_404(viewer: Client, path: str) -> None:
     assert viewer.get(path).status_code == 404
 
 
-def test_staff_without_permissions_see_an_empty_start_page_and_no_other(client: Client) -> None:
+def test_staff_without_permissions_see_only_an_empty_start_page(client: Client) -> None:
     client.force_login(User.objects.create_user("clerk", is_staff=True))
     page = text(client, "/admin/")
     assert "zimg-server-1" not in page
@@ -76,7 +76,7 @@ def test_staff_without_permissions_see_an_empty_start_page_and_no_other(client: 
         assert client.get(path).status_code == 403
 
 
-def test_who_sees_servers_and_no_jobs_sees_none_there(client: Client, world: World) -> None:
+def test_without_permission_for_jobs_the_fleet_shows_no_job(client: Client, fake_ports: FakePorts) -> None:
     clerk = User.objects.create_user("clerk", is_staff=True)
     clerk.user_permissions.add(Permission.objects.get(codename="view_server"))
     client.force_login(clerk)
@@ -85,7 +85,7 @@ def test_who_sees_servers_and_no_jobs_sees_none_there(client: Client, world: Wor
     Attempt.objects.create(
         id=job.live_attempt, job=job, number=2, state="sent", started_at=timezone.now(), **slot
     )
-    world.leases.views = [view("flux-server-1/0", "leased", job_id=job.id, attempt_id=job.live_attempt)]
+    fake_ports.leases.views = [view("flux-server-1/0", "leased", job_id=job.id, attempt_id=job.live_attempt)]
     for path in ("/admin/fleet/?pool=flux", "/admin/fleet/?part=servers&pool=flux", "/admin/"):
         page = text(client, path)
         assert "busy" in page
@@ -95,17 +95,17 @@ def test_who_sees_servers_and_no_jobs_sees_none_there(client: Client, world: Wor
     assert client.get("/admin/now/?part=charts").status_code == 403
 
 
-def test_strangers_are_sent_to_the_login(client: Client) -> None:
+def test_without_a_session_pages_redirect_to_the_login(client: Client) -> None:
     for path in [*PAGES, *PARTS, "/admin/pulse/"]:
         assert client.get(path)["Location"].startswith("/admin/login/")
 
 
 @pytest.mark.parametrize("path", [*PAGES, *PARTS])
-def test_a_page_costs_few_queries_and_no_more_for_more_jobs(
+def test_a_page_needs_few_queries_and_no_more_for_more_jobs(
     boss: Client, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queries, "KEEP_SECONDS", 3600.0)
-    text(boss, path)  # what is remembered is remembered now
+    text(boss, path)  # fills the caches
     counts = []
     for _ in range(2):
         with CaptureQueriesContext(connection) as asked:
@@ -125,9 +125,9 @@ def test_a_page_costs_few_queries_and_no_more_for_more_jobs(
     assert counts[1] <= counts[0] <= MOST_QUERIES
 
 
-def test_a_cell_shows_its_job_model_age_and_reason(viewer: Client, world: World) -> None:
+def test_a_cell_shows_its_job_model_age_and_reason(viewer: Client, fake_ports: FakePorts) -> None:
     job = Job.objects.order_by("id")[0]
-    world.leases.views = [
+    fake_ports.leases.views = [
         view("flux-server-1/0", "leased", job_id=job.id, held_seconds=125.0),
         view("flux-server-1/1", resting=True, warm_model="flux"),
         view("flux-server-2/0"),
@@ -161,24 +161,24 @@ def test_servers_are_paged(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> N
         assert "Servers 1–3 of 8" in text(viewer, f"/admin/fleet/?p={nonsense}")
 
 
-def test_the_line_of_a_model_is_shown(viewer: Client, world: World) -> None:
+def test_a_models_queue_is_shown(viewer: Client, fake_ports: FakePorts) -> None:
     now, tenant = timezone.now(), Tenant.objects.get(name="globex")
     Rollup.objects.create(
         span_seconds=60, at=now.replace(second=0, microsecond=0), model="zimg", tenant=tenant, completed=30,
         gpu_seconds=90.0, waits=counted(4.0), runs=counted(9.0),
     )  # fmt: skip
-    world.leases.depths["zimg"] = PoolDepth("zimg", {"zimg": 7}, 0, {"leased": 2}, {"zimg": 2})
-    page = text(viewer, "/admin/queues/?part=lines")
-    for shown in ("9 <small", "2 parked", "21 s", "0.5", "globex", "100 %"):
+    fake_ports.leases.depths["zimg"] = PoolDepth("zimg", {"zimg": 7}, 0, {"leased": 2}, {"zimg": 2})
+    page = text(viewer, "/admin/queues/?part=queues")
+    for shown in ("9 <small", "2 held back", "21 s", "0.5", "globex", "100 %"):
         assert shown in page, shown
 
 
-def test_what_is_wrong_stands_on_top(operator: Client, viewer: Client, world: World) -> None:
+def test_problems_are_shown_at_the_top(operator: Client, viewer: Client, fake_ports: FakePorts) -> None:
     Pause.objects.create(kind="system", since=timezone.now(), actor="user:boss", reason="fire <b>")
     SweepRun.objects.create(name="tick", at=timezone.now() - timedelta(seconds=95))
     Server.objects.update(healthy=False)
-    world.leases.away = True
-    world.clocks = WrongClocks(7.0)
+    fake_ports.leases.away = True
+    fake_ports.clocks = WrongClocks(7.0)
     page = text(viewer, "/admin/now/?part=now")
     for shown in (
         "The whole system is paused",
@@ -189,7 +189,7 @@ def test_what_is_wrong_stands_on_top(operator: Client, viewer: Client, world: Wo
     ):
         assert shown in page
     assert "resume-system" not in page
-    for path in ("/admin/fleet/?part=servers", "/admin/queues/?part=lines"):
+    for path in ("/admin/fleet/?part=servers", "/admin/queues/?part=queues"):
         assert "The whole system is paused" in text(viewer, path)
     assert "resume-system" in text(operator, "/admin/now/?part=now")
 
@@ -199,18 +199,18 @@ def test_a_paused_model_and_tenant_can_be_resumed(operator: Client) -> None:
     known: dict[str, Any] = {"since": timezone.now(), "actor": "user:boss"}
     Pause.objects.create(kind="model", name="zimg", **known)
     Pause.objects.create(kind="tenant", name=str(tenant.pk), **known)
-    page = text(operator, "/admin/queues/?part=lines")
+    page = text(operator, "/admin/queues/?part=queues")
     assert 'id="resume-zimg"' in page
     assert f'id="resume-tenant-{tenant.pk}"' in page
     assert 'id="pause-zimg"' not in page
 
 
-def test_without_the_asynchronous_layer_there_is_no_stream(viewer: Client) -> None:
+def test_under_wsgi_there_is_no_event_stream(viewer: Client) -> None:
     answer = viewer.get("/admin/pulse/")
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-def test_the_side_bar_leads_there_and_to_flower(viewer: Client) -> None:
+def test_the_sidebar_links_to_the_dashboard_and_to_flower(viewer: Client) -> None:
     page = text(viewer, "/admin/")
     for path in ("/admin/fleet/", "/admin/queues/", "/admin/flower/"):
         assert f'href="{path}"' in page

@@ -1,4 +1,4 @@
-"""A real browser: logs in, finds a job, cancels it through the dialog. Nothing is fetched from elsewhere."""
+"""A real browser signs in, finds a job and cancels it in the dialog, without a request to another host."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from django.contrib.auth.models import User
 from jobs.domain.states import JobState
 from jobs.models import Job
 
-from .browser import Desk
+from .browser import WebBrowser
 from .rows import fill
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.sqlite_only]
 
 
-def test_an_operator_logs_in_and_cancels_a_job(desk: Desk) -> None:
+def test_an_operator_signs_in_and_cancels_a_job(web_browser: WebBrowser) -> None:
     fill(jobs=24)
     User.objects.create_superuser("boss", password="correct horse")
     job = Job.objects.filter(state=JobState.QUEUED).order_by("id")[0]
-    with desk.visit() as visit:
+    with web_browser.visit() as visit:
         page = visit.go("/admin/")
         page.fill("input[name=username]", "boss")
         page.fill("input[name=password]", "correct horse")

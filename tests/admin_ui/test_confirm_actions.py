@@ -1,4 +1,4 @@
-"""Between a click on ticked rows and the deed there is a page that asks."""
+"""Actions on selected rows that show a confirmation page first."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jobs.models import ApiKey, Job, Tenant
 
 from .rows import fill
 
-pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("world"), pytest.mark.sqlite_only]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
 ACTIONS = {
     "gpus_server": ("switch_off", Server),
     "jobs_apikey": ("revoke_keys", ApiKey),
@@ -23,7 +23,7 @@ ACTIONS = {
     "jobs_job": ("cancel_jobs", Job),
     "admin_ui_deadletter": ("dismiss_jobs", Job),
 }
-EVERYTHING = {Server: ("desired",), ApiKey: ("revoked",), Tenant: ("webhook_secret_encrypted",)}
+CHANGED_FIELDS = {Server: ("desired",), ApiKey: ("revoked",), Tenant: ("webhook_secret_encrypted",)}
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def some(db: None) -> None:
     fill(jobs=6)
 
 
-def ticked(page: str, count: int) -> dict[str, Any]:
+def selected(page: str, count: int) -> dict[str, Any]:
     action, model = ACTIONS[page]
     rows = model._default_manager.order_by("pk")
     if page == "admin_ui_deadletter":
@@ -43,12 +43,12 @@ def ticked(page: str, count: int) -> dict[str, Any]:
 
 def state_of(page: str) -> list[Any]:
     model = ACTIONS[page][1]
-    fields = EVERYTHING.get(model, ("state", "dismissed_at"))
+    fields = CHANGED_FIELDS.get(model, ("state", "dismissed_at"))
     return list(model._default_manager.order_by("pk").values_list(*fields))
 
 
 def fields_of(text: str) -> dict[str, list[str]]:
-    """What the page's button sends."""
+    """The hidden fields that the page's form sends."""
     form = text[text.index('<form method="post">') :]
     found: dict[str, list[str]] = {}
     for name, value in re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', form):
@@ -57,34 +57,34 @@ def fields_of(text: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("page", ACTIONS)
-def test_nothing_is_done_before_the_answer_and_all_of_it_after(operator: Client, page: str) -> None:
-    where, before = reverse(f"admin:{page}_changelist"), state_of(page)
-    asked = operator.post(where, ticked(page, 1))
-    assert asked.status_code == 200
+def test_an_action_runs_only_after_its_confirmation(operator: Client, page: str) -> None:
+    url, before = reverse(f"admin:{page}_changelist"), state_of(page)
+    confirmation = operator.post(url, selected(page, 1))
+    assert confirmation.status_code == 200
     assert state_of(page) == before
-    assert operator.post(where, fields_of(asked.content.decode())).status_code == 302
+    assert operator.post(url, fields_of(confirmation.content.decode())).status_code == 302
     changed = [now for now, was in zip(state_of(page), before, strict=True) if now != was]
     assert len(changed) == 1
 
 
-def test_the_page_names_the_rows_and_keeps_the_filter(
+def test_the_confirmation_lists_the_rows_and_keeps_the_filter(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "NAMED", 2)
-    where = reverse("admin:gpus_server_changelist") + "?pool__name__exact=flux"
-    chosen = ticked("gpus_server", 1) | {"select_across": "1"}
-    page = operator.post(where, chosen).content.decode()
-    assert "and 6 more" in operator.post(where.partition("?")[0], chosen).content.decode()
+    monkeypatch.setattr(operations, "MOST_LISTED", 2)
+    url = reverse("admin:gpus_server_changelist") + "?pool__name__exact=flux"
+    chosen = selected("gpus_server", 1) | {"select_across": "1"}
+    page = operator.post(url, chosen).content.decode()
+    assert "and 6 more" in operator.post(url.partition("?")[0], chosen).content.decode()
     assert "<li>flux-server-1</li>" in page
     assert "zimg" not in page[page.index("content-main") :]
-    operator.post(where, fields_of(page))
+    operator.post(url, fields_of(page))
     switched = Server.objects.filter(desired="off").order_by("name").values_list("name", flat=True)
     assert list(switched) == ["flux-server-1", "flux-server-2"]
 
 
-def test_who_may_not_is_not_even_asked(viewer: Client) -> None:
+def test_a_viewer_gets_no_confirmation_page(viewer: Client) -> None:
     for page in ACTIONS:
         before = state_of(page)
-        answer = viewer.post(reverse(f"admin:{page}_changelist"), ticked(page, 1) | {"post": "yes"})
+        answer = viewer.post(reverse(f"admin:{page}_changelist"), selected(page, 1) | {"post": "yes"})
         assert state_of(page) == before
         assert b'name="post"' not in answer.content

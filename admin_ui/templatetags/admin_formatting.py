@@ -1,4 +1,4 @@
-"""`admin_ui.parts.formatting` and `admin_ui.dashboard` for templates."""
+"""Template filters and tags: `admin_ui.parts.formatting`, `admin_ui.dashboard.labels` and `.charts`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def callback_state(state: str) -> SafeString:
 
 @register.filter
 def moment(at: datetime | None) -> SafeString | str:
-    """To the second, in UTC; to the microsecond where one points at it."""
+    """A time in UTC, to the second; its tooltip has microseconds."""
     if at is None:
         return "–"
     return format_html(
@@ -54,7 +54,7 @@ def moment(at: datetime | None) -> SafeString | str:
 
 @register.filter
 def clock(at: datetime | None) -> SafeString | str:
-    """The time of day, to the millisecond."""
+    """A time of day, to the millisecond."""
     if at is None:
         return "–"
     text = f"{at:%H:%M:%S}.{at.microsecond // 1000:03d}"
@@ -93,7 +93,7 @@ def percent(share: float) -> str:
 
 @register.filter
 def short_id(job_id: str) -> str:
-    """Its end: ids that were made together begin alike."""
+    """The end of an id: ids made at about the same time have the same beginning."""
     return f"…{job_id[-6:]}"
 
 
@@ -103,18 +103,18 @@ def ended_chart(line: ModelHistory, begin: datetime) -> SafeString:
 
 
 @register.simple_tag
-def time_chart(line: ModelHistory, begin: datetime, what: str) -> SafeString:
-    return charts.time_chart(line, begin, what)
+def time_chart(line: ModelHistory, begin: datetime, measure: str) -> SafeString:
+    return charts.time_chart(line, begin, measure)
 
 
 @register.simple_tag
-def highest(line: ModelHistory, what: str) -> float:
-    return charts.highest(line, what)
+def highest(line: ModelHistory, measure: str) -> float:
+    return charts.highest(line, measure)
 
 
 @register.filter
 def axis(at: datetime, window: Window) -> str:
-    """A time of day, with the day where there are several."""
+    """A time of day; with the date if the window is longer than a day."""
     return f"{at:%H:%M}" if window.seconds <= 86_400 else f"{at:%d %b %H:%M}"
 
 

@@ -1,5 +1,5 @@
-"""What every page of the operators' admin shares: look but don't touch, lists that stay cheap, payloads only
-for those who may see them, and an audit entry for every save and delete, in the same transaction."""
+"""Base classes of the admin's pages: audited, read-only, and history pages, whose lists stay cheap for
+millions of rows; and the permission to see payloads."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
+from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
 
 from admin_ui.actions.operations import actor
@@ -25,11 +26,11 @@ COUNT_UP_TO = 10_000
 
 
 class AuditedAdmin(ModelAdmin):  # type: ignore[misc]
-    """Writes an audit entry for each change, with the target ``kind:name``.
+    """Writes an audit entry, in the same transaction, for each save and delete, with the target
+    ``kind:name``.
 
-    audit_kind: the target's kind; empty: the model's name. audit_values: fields whose old and new
-    values are recorded. For other fields the entry says only that they changed, because values may be secret
-    or long."""
+    audit_kind: the target's kind; empty: the model's name. audit_values: fields whose old and new values are
+    recorded; of other fields, which may be secret or long, the entry records only that they changed."""
 
     audit_kind = ""
     audit_values: tuple[str, ...] = ()
@@ -47,13 +48,13 @@ class AuditedAdmin(ModelAdmin):  # type: ignore[misc]
         }
 
     def save_formset(self, request: HttpRequest, form: Any, formset: Any, change: bool) -> None:
-        """Rows on their owner's page: as the page of their own would tell them."""
+        """Record inline rows with the `audit_values` of their own page."""
         super().save_formset(request, form, formset, change)
-        told = self.admin_site.get_model_admin(formset.model).audit_values
+        recorded = self.admin_site.get_model_admin(formset.model).audit_values
         changes = request.__dict__.setdefault("audit_changes", {})
         for row in formset.forms:
             gone = row in formset.deleted_forms
-            for name in [name for name in told if gone or name in row.changed_data]:
+            for name in [name for name in recorded if gone or name in row.changed_data]:
                 before = row.initial.get(name)
                 changes[f"{row.instance} {name}"] = [before, None if gone else row.cleaned_data.get(name)]
 
@@ -62,7 +63,7 @@ class AuditedAdmin(ModelAdmin):  # type: ignore[misc]
         return super().log_addition(request, obj, message)
 
     def log_change(self, request: HttpRequest, obj: Any, message: Any) -> Any:
-        if message:  # saved as it was
+        if message:  # empty if no field changed
             self._audit(request, "change", obj, message)
         return super().log_change(request, obj, message)
 
@@ -94,17 +95,17 @@ def _as_json(value: Any) -> Any:
 
 
 def sees_payloads(request: HttpRequest) -> bool:
-    """Payloads, results, and the messages that carry them."""
+    """Return True if the user may see payloads, results, and messages that contain them."""
     return bool(request.user.has_perm(VIEW_PAYLOAD))
 
 
 def without_bodies(request: HttpRequest, fields: Sequence[str]) -> Sequence[str]:
-    """A page's fields; the body of a message only for those who may see payloads."""
+    """Return a page's fields, without message bodies if the user may not see payloads."""
     return fields if sees_payloads(request) else [name for name in fields if name not in BODIES]
 
 
 class CappedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts no further than 10,000 rows: counting millions costs more than showing a page of them."""
+    """Counts at most `COUNT_UP_TO` rows: counting millions costs more than showing a page."""
 
     @cached_property
     def count(self) -> int:
@@ -113,10 +114,10 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
 
 
 class OperatorAdmin(AuditedAdmin):
-    """Base of all pages. plural: of the headings, where the model's name and an s is wrong. The model's Meta
-    could say it at the price of a migration."""
+    """Base of all pages. noun: singular and plural for headings, where the model's own names do not fit; the
+    model's Meta would need a migration."""
 
-    plural = ""
+    noun: tuple[str, str] | None = None
 
     paginator = CappedPaginator
     show_full_result_count = False
@@ -129,18 +130,23 @@ class OperatorAdmin(AuditedAdmin):
 
     def __init__(self, model: type[Model], admin_site: AdminSite) -> None:
         super().__init__(model, admin_site)
-        if self.plural:
-            model._meta.verbose_name_plural = self.plural
+        if self.noun:
+            model._meta.verbose_name, model._meta.verbose_name_plural = self.noun
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
+        """Django's list with the plural as title, in place of "Select … to change"."""
+        title = capfirst(str(self.opts.verbose_name_plural))
+        return super().changelist_view(request, {"title": title, **(extra_context or {})})
 
 
 def is_list(request: HttpRequest) -> bool:
-    """Whether a list is asked for: lists leave big fields in the database."""
+    """Return True for the request of a list; lists do not read large fields."""
     match = request.resolver_match
     return match is not None and (match.url_name or "").endswith("changelist")
 
 
-class NoTouching:
-    """No adding, no changing, no deleting: only services move these rows."""
+class ReadOnly:
+    """Mixin that denies adding, changing and deleting: only services change these rows."""
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
@@ -152,13 +158,13 @@ class NoTouching:
         return False
 
 
-class ReadOnlyAdmin(NoTouching, OperatorAdmin):
-    """A page of history."""
+class ReadOnlyAdmin(ReadOnly, OperatorAdmin):
+    """Base of read-only pages."""
 
 
 class HistoryAdmin(ReadOnlyAdmin):
-    """A list that grows to millions: paged by key, never counted. heavy: big fields that its list leaves in
-    the database."""
+    """Base of read-only lists of millions of rows: keyset pages, no counts. heavy: large fields that the list
+    does not read."""
 
     list_disable_select_all = True
     heavy: tuple[str, ...] = ()
@@ -172,10 +178,10 @@ class HistoryAdmin(ReadOnlyAdmin):
 
 
 class IndexedSearch:
-    """A search by whole words, each looked for where an index finds it: the page says how."""
+    """Mixin for a search by exact match on indexed columns, which the page implements in `find`."""
 
     def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:
-        """term: without blanks around it, and not empty."""
+        """Return the rows that match. term: stripped, not empty."""
         raise NotImplementedError
 
     def get_search_results(
@@ -185,8 +191,8 @@ class IndexedSearch:
         return (self.find(queryset, term) if term else queryset), False
 
 
-class ReadOnlyInline(NoTouching, TabularInline):  # type: ignore[misc]
-    """A table of history on somebody else's page, twenty lines at a time."""
+class ReadOnlyInline(ReadOnly, TabularInline):  # type: ignore[misc]
+    """A read-only table on the page of a related row, twenty rows per page."""
 
     extra = 0
     max_num = 0
