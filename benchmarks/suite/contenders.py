@@ -7,7 +7,6 @@ import http.client
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from urllib.parse import urlsplit
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from foundation.program import OWN_COMMAND
 from verification.proving.children import Child
 from verification.proving.system import UpSystem
 
@@ -77,7 +77,7 @@ class Dispatcher:
         """environment: besides what every one is started with. checkout: another one has its own `.venv`."""
         self._ground, self._environment = ground, dict(environment or {})
         self._checkout = checkout
-        self._python = sys.executable if checkout == ROOT else str(checkout / ".venv/bin/python")
+        self._start = OWN_COMMAND if checkout == ROOT else (str(checkout / ".venv/bin/python"), "manage.py")
         self._options = () if demo else ("--no-demo",)
         self._up: Child | None = None
         self._database = ""
@@ -97,7 +97,7 @@ class Dispatcher:
             self._database = ground.database(self.name)
         if self._database:
             environment["DATABASE_URL"] = self._database
-        command = [self._python, "manage.py", "up", *self._options, "--data-dir", str(self.folder)]
+        command = [*self._start, "up", *self._options, "--data-dir", str(self.folder)]
         name = f"up-{self.folder.name}"
         self._log = ground.logs / f"{name}.log"
         self._up = ground.children.start(
@@ -182,7 +182,7 @@ class Dispatcher:
         ready = self._ground.folder / f"{name}-{self.folder.name}.ready"
         ready.unlink(missing_ok=True)  # of one that was killed
         command = [
-            sys.executable, "manage.py", "gpu_worker", "--name", name, "--ready-file", str(ready), *options,
+            *OWN_COMMAND, "gpu_worker", "--name", name, "--ready-file", str(ready), *options,
         ]  # fmt: skip
         settings = {**self.system.settings(), **self._environment, **(environment or {})}
         worker = self._ground.children.start(f"{name}-{self.folder.name}", *command, environment=settings)

@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any
 
 from dispatcher_project.supervisor.data_folder import ROOT
+from foundation.program import usage_name
 from verification.proving.children import Silent
 from verification.proving.terminal import say
 
@@ -102,7 +103,9 @@ def _write_docs(options: Options) -> int:
     try:
         written = write_docs(options.report)
     except FileNotFoundError:
-        sys.stderr.write(f"bench: there are no results in {options.report}: run `manage.py bench` first\n")
+        sys.stderr.write(
+            f"bench: there are no results in {options.report}: run `{usage_name('bench')}` first\n"
+        )
         return 2
     for path in written:
         say(f"wrote {path}")

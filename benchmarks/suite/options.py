@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dispatcher_project.supervisor.data_folder import default_folder
+from foundation.program import usage_name
 
 from .ground import OWN, SQLITE
 from .peers import PEERS, everybody
@@ -55,7 +56,7 @@ class Options:
 
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
-        prog="manage.py bench",
+        prog=usage_name("bench"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Measures the dispatcher beside the raw limit and its peers, on one simulated GPU server "
         "whose own log is the judge.\n\n"

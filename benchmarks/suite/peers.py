@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dispatcher_project.supervisor.data_folder import ROOT, default_folder
+from foundation.program import command_line
 
 VERSIONS = ROOT / "benchmarks" / "peers" / "versions.toml"
 NODE_MIN = 18
@@ -56,9 +57,9 @@ class Peer:
         if self.node and (why := _why_no_node()):
             return why
         if not (self.folder / _DONE).exists():
-            return f"not set up: python3 manage.py bench --setup {self.name}"
+            return f"not set up: {command_line(f'bench --setup {self.name}')}"
         if (self.folder / _DONE).read_text() != json.dumps(pinned()[self.name]):
-            return f"set up with other versions: python3 manage.py bench --setup {self.name}"
+            return f"set up with other versions: {command_line(f'bench --setup {self.name}')}"
         return ""
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from statistics import median
 from typing import Any
 
+from foundation.program import OWN_COMMAND, program_name
 from verification.proving.terminal import say
 
 from .contenders import Dispatcher
@@ -47,7 +47,7 @@ def measure(suite: Suite) -> dict[str, Any]:
     finally:
         ours.stop()
     for name, seconds in commands.items():
-        say(f"manage.py {name:<16} {seconds:.2f} s")
+        say(f"{program_name()} {name:<16} {seconds:.2f} s")
     return {
         "up_first_seconds": round(first, 2),
         "up_warm_seconds": {"rounds": ready, "median": median(ready)},
@@ -62,10 +62,10 @@ def _timed(suite: Suite, command: tuple[str, ...], settings: Mapping[str, str]) 
     for _ in range(suite.options.rounds + 1):
         began = time.monotonic()
         ended = subprocess.run(
-            [sys.executable, "manage.py", *command], env=environment, capture_output=True, check=False,
+            [*OWN_COMMAND, *command], env=environment, capture_output=True, check=False,
             cwd=os.getcwd(),
         )  # fmt: skip
         if ended.returncode:
-            raise CannotMeasure(f"manage.py {' '.join(command)} ended with {ended.returncode}")
+            raise CannotMeasure(f"{program_name()} {' '.join(command)} ended with {ended.returncode}")
         taken.append(time.monotonic() - began)
     return round(median(taken[1:]), 3)

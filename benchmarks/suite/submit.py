@@ -30,7 +30,7 @@ from .ground import CannotMeasure, Ground, tail_of
 from .peers import STARLETTE
 from .rows import count_jobs
 from .suite import Suite
-from .web import UNIT, deployed_command, serves_with
+from .web import deployed_command, deployed_unit, serves_with
 
 SLOTS, CONNECTIONS, BATCH_JOBS, JOB_SECONDS = 8, 16, 100, 0.1
 SECONDS = 4.0
@@ -135,7 +135,7 @@ def _targets(suite: Suite, ours: Dispatcher, stack: contextlib.ExitStack) -> Ite
     ground = suite.ground
     mine = {"Authorization": f"Bearer {ours.system.operator_key}"}
     body = ours.request(1, JOB_SECONDS)
-    unit = UNIT.read_text()
+    unit = deployed_unit()
     of_up = _command_of(ours.system.pid("web"))
 
     def dispatcher(name: str, url: str, command: list[str]) -> Target:

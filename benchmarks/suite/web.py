@@ -11,6 +11,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 from .ground import CannotMeasure
 
 UNIT = ROOT / "deploy" / "systemd" / "dispatcher-web.service"
+_WITHOUT_UNIT = "ExecStart=python -m dispatcher_project.web --host 127.0.0.1 --port 8000"
 _OURS = {"dispatcher_project.asgi:application": "asgi", "dispatcher_project.wsgi:application": "wsgi"}
 _SERVER = "dispatcher_project.web"
 """It serves ours unless its first argument names another application."""
@@ -18,6 +19,11 @@ _BARE = {
     "asgi": "benchmarks.suite.bare_django_asgi:application",
     "wsgi": "benchmarks.suite.bare_django:application",
 }
+
+
+def deployed_unit() -> str:
+    """The unit's text; of an installed wheel, which has no deploy/, its command alone."""
+    return UNIT.read_text() if UNIT.exists() else _WITHOUT_UNIT
 
 
 def deployed_command(unit: str, port: int, *, bare: bool = False) -> list[str]:

@@ -15,6 +15,7 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 
 from dispatcher_project.logging import logging_config
+from dispatcher_project.supervisor.data_folder import default_folder
 from foundation.database.sqlite3.checkpoint import OWN_PAGES
 
 from .celery import broker_url
@@ -23,7 +24,7 @@ from .dispatcher import read_settings
 BASE_DIR = Path(__file__).resolve().parents[2]
 env = environ.Env()
 
-DATA_DIR = Path(env.str("DISPATCHER_DATA_DIR", default=str(BASE_DIR / "var")))
+DATA_DIR = default_folder()
 DISPATCHER = read_settings(env)
 
 # what a browser keeps and sends, and what it lets a page do (docs/explanation/security.md)

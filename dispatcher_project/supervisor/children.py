@@ -12,6 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from admin_ui import FLOWER_PREFIX
 from dispatcher_project.supervisor.embedded import answers_ping, require_valkey, valkey_command
+from foundation.program import OWN_COMMAND
 from gpu_host.node.config import TOKEN_VARIABLE
 
 from .child import ChildSpec, Plan
@@ -104,7 +105,6 @@ def plan_of_up(
     """environment: of every child. password: Flower's, for the user admin. node_token: of the demo's GPU
     servers. local: what a worker on this machine holds itself. Raises RuntimeError without a Valkey."""
     python = sys.executable
-    manage = (python, "manage.py")
     grace = float(environment.get("DISPATCHER_DEPLOY_GRACE_SECONDS") or _GRACE_SECONDS)
 
     def child(name: str, *command: str, **options: object) -> ChildSpec:
@@ -124,14 +124,14 @@ def plan_of_up(
     embedded = environment["REDIS_URL"] == embedded_redis_url(folder)
     valkey = (_valkey(folder, environment),) if embedded else ()
     with_token = {**environment, TOKEN_VARIABLE: node_token}
-    prepare = ChildSpec("prepare", (*manage, "seed_up"), with_token, step=True, ready_seconds=300.0)
+    prepare = ChildSpec("prepare", (*OWN_COMMAND, "seed_up"), with_token, step=True, ready_seconds=300.0)
     services = [
         child(
-            "gpu_worker", *manage, "gpu_worker", stop_seconds=grace + _LAST_SECONDS, overlaps=True,
+            "gpu_worker", *OWN_COMMAND, "gpu_worker", stop_seconds=grace + _LAST_SECONDS, overlaps=True,
         ),
-        child("sweeps", *manage, "queue_worker", "--queues", "sweeps", stop_seconds=40.0, overlaps=True),
+        child("sweeps", *OWN_COMMAND, "queue_worker", "--queues", "sweeps", stop_seconds=40.0, overlaps=True),
         child(
-            "callbacks", *manage, "queue_worker", "--queues", "callbacks", "--concurrency", "8",
+            "callbacks", *OWN_COMMAND, "queue_worker", "--queues", "callbacks", "--concurrency", "8",
             stop_seconds=40.0, overlaps=True,
         ),
         child(
@@ -157,7 +157,7 @@ def plan_of_up(
     ]  # fmt: skip
     if local is not None:
         pinned = ("--gpu", local.gpu, "--models", local.models)
-        services.append(child(LOCAL, *manage, "gpu_worker", *pinned, stop_seconds=grace + _LAST_SECONDS))
+        services.append(child(LOCAL, *OWN_COMMAND, "gpu_worker", *pinned, stop_seconds=grace + _LAST_SECONDS))
     demo: tuple[ChildSpec, ...] = ()
     if ports.demo is not None:
         demo = (_demo(folder, with_token, ports.demo),)

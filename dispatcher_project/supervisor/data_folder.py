@@ -19,7 +19,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+from foundation.program import IN_CHECKOUT, ROOT, command_line
+
 NEW_WEBHOOK_SECRETS = "new_webhook_secrets"
 """In secrets.json, {tenant: secret}: made at this start, taken out by `up` when it shows them."""
 ADMIN_IS_ANOTHERS = "admin_is_anothers"
@@ -124,7 +125,7 @@ def adopt_running_environment(arguments: Sequence[str] = ()) -> None:
     environment = folder.read("environment.json") if folder.is_running() else {}
     if named is not None and not environment:
         raise NotRunning(
-            f"no `up` is ready on {folder.path}: start it with `python3 manage.py up --data-dir {named}`"
+            f"no `up` is ready on {folder.path}: start it with `{command_line(f'up --data-dir {named}')}`"
         )
     for name, value in environment.items():
         if named is not None:
@@ -146,7 +147,8 @@ def without_data_dir(arguments: Sequence[str]) -> list[str]:
 
 
 def default_folder() -> Path:
-    return Path(os.environ.get("DISPATCHER_DATA_DIR") or ROOT / "var")
+    """DISPATCHER_DATA_DIR, else ``var`` in the checkout; of an installed wheel, in the current directory."""
+    return Path(os.environ.get("DISPATCHER_DATA_DIR") or (ROOT if IN_CHECKOUT else Path.cwd()) / "var")
 
 
 def _named_folder(arguments: Sequence[str]) -> Path | None:

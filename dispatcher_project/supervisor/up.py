@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from admin_ui import ADMIN_PATH, FLOWER_PREFIX
+from foundation.program import ROOT, command_line, usage_name
 
 from . import guard
 from .children import DEMO_FLEET, DEMO_SLOTS, Local, Ports, plan_of_up, settings_environment, url
 from .data_folder import (
     ADMIN_IS_ANOTHERS,
     NEW_WEBHOOK_SECRETS,
-    ROOT,
     AlreadyRunning,
     DataFolder,
     default_folder,
@@ -31,7 +31,7 @@ _LAST_PORT = 65535
 _ADMIN = "admin"
 DEMO_MODELS = "gpu_host.local.demo_models"
 _NOT_OURS = f"""{_ADMIN}, who exists already, with the password of then;
-           a new one: python3 manage.py changepassword {_ADMIN}"""
+           a new one: {command_line(f"changepassword {_ADMIN}")}"""
 
 
 class CannotStart(Exception):
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     terminal = Terminal(verbose=options.verbose)
     folder = DataFolder(options.data_dir)
+    keep_python_path()
     os.chdir(ROOT)  # the children's modules are found from here
     try:
         folder.create()
@@ -54,9 +55,15 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def keep_python_path() -> None:
+    """Make PYTHONPATH's entries absolute: the children's current directory is another one."""
+    if entries := os.environ.get("PYTHONPATH"):
+        os.environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, entries.split(os.pathsep)))
+
+
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
-        prog="manage.py up",
+        prog=usage_name("up"),
         description="The whole dispatcher on this machine: Valkey, database, web, workers, beat, Flower, "
         "demo fleet. REDIS_URL, BROKER_URL and DATABASE_URL replace the embedded parts.",
     )

@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 
 import environ
@@ -16,23 +16,38 @@ from uvicorn.config import STARTUP_FAILURE
 from dispatcher_project.settings.dispatcher import read_settings
 from dispatcher_project.web.protocol import WebLimits
 from dispatcher_project.web.server import make_server, within_descriptors
+from foundation.program import INSTALLED_AS, program_name
 
 APPLICATION = "dispatcher_project.asgi:application"
 GRACE_SECONDS = 3
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m dispatcher_project.web", description=__doc__)
-    parser.add_argument("application", nargs="?", default=APPLICATION, metavar="MODULE:NAME", help="ASGI")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
-    parser.add_argument("--port", type=int, default=8000, help="(default: 8000)")
-    options = parser.parse_args()
+def parser() -> argparse.ArgumentParser:
+    started_as = (
+        f"{INSTALLED_AS} web" if program_name() == INSTALLED_AS else "python -m dispatcher_project.web"
+    )
+    made = argparse.ArgumentParser(
+        prog=started_as, description="Serves the API, the event streams and the admin."
+    )
+    made.add_argument(
+        "application", nargs="?", default=APPLICATION, metavar="MODULE:NAME", help="another ASGI application"
+    )
+    made.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    made.add_argument("--port", type=int, default=8000, help="port to listen on (default: 8000)")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status: 0 after a stop signal, 2 for bad arguments or settings, 3 when it could not start."""
+    options = parser().parse_args(arguments)
     try:
         check_proxies(os.environ.get("FORWARDED_ALLOW_IPS", ""))
         limits = within_descriptors(WebLimits.of(read_settings(environ.Env())))
     except ImproperlyConfigured as error:
-        parser.exit(2, f"web: {error}\n")
-    sys.path.insert(0, "")
+        sys.stderr.write(f"web: {error}\n")
+        return 2
+    if options.application != APPLICATION:
+        sys.path.insert(0, "")
     server = make_server(
         options.application,
         limits,

@@ -23,6 +23,7 @@ from django.db.models import QuerySet
 from django.db.models import Value as Constant
 
 from foundation.database import statements
+from foundation.program import command_line
 from gpus.leasing.connect import connect
 from gpus.models import Process, Server
 from gpus.protocol import REGISTRY_CHANGED, DesiredState, Lease
@@ -246,7 +247,7 @@ def create_worker(
 def current_worker() -> GpuWorker:
     """Return the worker that `create_worker` made. Raises RuntimeError without one."""
     if _current is None:
-        raise RuntimeError("this process is not a GPU worker: start it by `manage.py gpu_worker`")
+        raise RuntimeError(f"this process is not a GPU worker: start it by `{command_line('gpu_worker')}`")
     return _current
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from foundation.program import usage_name
 from verification.hostile.measure import FLOOR_SECONDS
 
 QUIET_SECONDS = 2.0
@@ -44,7 +45,7 @@ class Options:
 
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
-        prog="manage.py prove --hostile",
+        prog=f"{usage_name('prove')} --hostile",
         description="Attacks a dispatcher as a hostile tenant, GPU server, model, receiver or stranger, and "
         "measures what another tenant notices. Exit status 0: every attack was held.",
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from dispatcher_project.cli.arguments import positive
+from foundation.program import usage_name
 
 JOBS = 2000
 HOSTILE = "--hostile"
@@ -46,7 +47,7 @@ class Options:
 
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
-        prog="manage.py prove",
+        prog=usage_name("prove"),
         description="Breaks a dispatcher in every way there is, under load, and compares what the clients, "
         "the database, the GPU servers and the callback receiver saw. Exit status 0: nothing is wrong.",
     )

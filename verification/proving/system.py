@@ -6,12 +6,12 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from foundation.program import OWN_COMMAND
 from verification.proving.children import Child, Children
 
 _START_SECONDS = 90.0
@@ -113,7 +113,7 @@ class OwnSystem(UpSystem):
         ports: Iterator[int],
     ) -> None:
         self.folder = folder
-        command = [sys.executable, "manage.py", "up", "--no-demo", "--data-dir", str(folder)]
+        command = [*OWN_COMMAND, "up", "--no-demo", "--data-dir", str(folder)]
         self._up: Child = children.start("up", *command, "--port", str(next(ports)), environment=environment)
         self._wait_until_ready(folder / "up.json", children.logs / "up.log")
         super().__init__(folder / "up.json")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from dispatcher_project.supervisor.signs import http_says_ok
+from foundation.program import OWN_COMMAND
 from verification.proving import sentinel
 from verification.proving.children import Child, Children
 from verification.proving.clients import WatchedClient
@@ -296,7 +297,7 @@ class Trial:
         ready = self.children.logs / f"{name}.ready"
         ready.unlink(missing_ok=True)
         called = ["--name", name.replace("_", "-"), "--ready-file", str(ready)]
-        command = [sys.executable, "manage.py", "gpu_worker", *called]
+        command = [*OWN_COMMAND, "gpu_worker", *called]
         clocks = self.clocks.environment if self.clocks else {}
         broker = self.sentinel.environment if self.sentinel else {}
         settings = {**self.system.settings(), **clocks, **broker, **environment}

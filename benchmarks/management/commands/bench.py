@@ -11,7 +11,7 @@ from benchmarks.suite.options import parser
 
 
 class Command(BaseCommand):
-    """For `manage.py help`: manage.py itself runs `bench` before Django is set up, for no dispatcher yet."""
+    """For `manage.py help` only: `dispatcher_project.cli.main` runs `bench` without Django."""
 
     help = "Measures the dispatcher beside the raw limit and its peers."
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import manage
+from dispatcher_project.cli import main
 from dispatcher_project.documentation.api_routes import api_routes_page
 from dispatcher_project.documentation.commands import GROUPS, HIDDEN, commands_page, own_commands
 from dispatcher_project.documentation.decisions import FOLDER, decisions_page
@@ -32,7 +32,7 @@ def test_sources_are_written_without_the_key_of_a_dispatcher(
     command: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DJANGO_SETTINGS_MODULE", raising=False)
-    assert manage._settings(command, asks_for_help=False) == manage.BASE
+    assert main.settings_for(command, asks_for_help=False) == main.BASE
 
 
 def test_every_arrow_and_state_is_on_it() -> None:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dispatcher_project.supervisor.data_folder import ROOT
+from foundation.program import OWN_COMMAND
 from verification.hostile.attacks.base import (
     ANYBODY,
     GPU_SERVER,
@@ -245,7 +245,7 @@ class ModelCode(Attack):
         self.name = f"{ground.prefix}-pinned"
         ready = ground.report / "pinned.ready"
         command = [
-            sys.executable, "manage.py", "gpu_worker", "--gpu", "none", "--name", self.name, "--slots", "1",
+            *OWN_COMMAND, "gpu_worker", "--gpu", "none", "--name", self.name, "--slots", "1",
             "--models", "verification.hostile.model", "--budget-mb", "500", "--ready-file", str(ready),
             *(("--model-user", _OTHER_USER) if os.getuid() == 0 else ()),
         ]  # fmt: skip
@@ -274,7 +274,7 @@ class ModelCode(Attack):
 
 def _shut_to_others() -> str:
     """The first folder on the way to Python, or to this program, that only its owner may enter."""
-    files = (Path(sys.executable), Path(sys.executable).resolve(), ROOT / "manage.py")
+    files = (Path(sys.executable), Path(sys.executable).resolve(), Path(__file__))
     folders = [folder for file in files for folder in reversed(file.parents)]
     return next((str(folder) for folder in folders if not folder.stat().st_mode & stat.S_IXOTH), "")
 

@@ -1,0 +1,89 @@
+"""The commands of `gpu-dispatcher`, in the groups that its `--help` shows. Without Django.
+
+Each is a command of manage.py under the same name with hyphens (two exceptions: `foundation/program.py`), or
+a part that `python -m` starts in a checkout: web, beat, flower.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foundation.program import shown_name
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """name: manage.py's. summary: one line, an imperative sentence."""
+
+    name: str
+    summary: str
+
+    @property
+    def shown(self) -> str:
+        return shown_name(self.name)
+
+
+GROUPS: dict[str, tuple[Entry, ...]] = {
+    "Start": (
+        Entry("up", "Start the whole dispatcher on this machine; Ctrl-C stops it"),
+        Entry("web", "Serve the API, the event streams and the admin"),
+        Entry("gpu_worker", "Run jobs on GPU servers, or on this machine's own GPU"),
+        Entry("queue_worker", "Run the sweeps and deliver callbacks"),
+        Entry("beat", "Start the sweeps on schedule; one process per installation"),
+        Entry("flower", "Serve Flower, the view of the Celery workers"),
+        Entry("gpu_node", "Serve Python functions as a GPU server"),
+    ),
+    "Jobs": (
+        Entry("submit", "Submit a job"),
+        Entry("job", "Show a job: state, attempts, events, why it waits"),
+        Entry("dlq", "List dead letters; retry or dismiss them"),
+    ),
+    "Fleet": (
+        Entry("top", "Show servers, queues and the latest failures, live"),
+        Entry("workers", "List the dispatcher's processes"),
+        Entry("on", "Give servers work again"),
+        Entry("drain", "Let servers finish what they run, and give them nothing new"),
+        Entry("off", "Stop what servers run, and give them nothing new"),
+        Entry("pause", "Stop starting jobs of a model, a tenant or everything"),
+        Entry("resume", "End a pause"),
+        Entry("quarantine", "List slots whose GPU may still be busy"),
+        Entry("free", "Declare quarantined slots free"),
+        Entry("circuits", "List circuit breakers; close one"),
+    ),
+    "Access": (
+        Entry("create_key", "Create an API key, and its tenant if there is none yet"),
+        Entry("keys", "List, rotate or revoke API keys"),
+        Entry("unlock", "Allow sign-ins to the admin again after failures"),
+        Entry("createsuperuser", "Create an administrator's login for the admin"),
+        Entry("changepassword", "Change the password of a login for the admin"),
+    ),
+    "Upkeep": (
+        Entry("doctor", "Check every part and say what to do"),
+        Entry("migrate", "Create or upgrade the tables of the database"),
+        Entry("index", "Show or switch the key layout of the index in Redis"),
+        Entry("gpu_check", "Check a GPU of this machine"),
+    ),
+    "Evidence": (
+        Entry("bench", "Measure speed and cost, beside other job queues"),
+        Entry("prove", "Break a dispatcher under load and check that no job is lost"),
+        Entry("simulate", "Play the protocol in virtual time with faults at every step"),
+    ),
+}
+"""Heading: its commands. `completion`, `--help` and `--version` are `gpu-dispatcher`'s own."""
+
+COMPLETION = "completion"
+COMPLETION_SUMMARY = "Print the completion script for bash, zsh or fish"
+
+ENTRIES: dict[str, Entry] = {entry.name: entry for group in GROUPS.values() for entry in group}
+"""By manage.py's name."""
+
+CHECKOUT_ONLY = frozenset({"test", "supply", "write_docs", "prove_upgrade", "makemigrations"})
+"""Commands that work on the source code: manage.py has them, a wheel does not."""
+
+
+def entry_of(word: str) -> Entry | None:
+    """The entry for a word of the command line: the shown name or manage.py's."""
+    return _BY_WORD.get(word)
+
+
+_BY_WORD = {name: entry for entry in ENTRIES.values() for name in (entry.shown, entry.name)}

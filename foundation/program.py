@@ -1,0 +1,49 @@
+"""How this program was started, for texts that say what to type.
+
+A checkout has manage.py; an installed wheel has `gpu-dispatcher` (dispatcher_project/cli/commands.py).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The folder that holds the packages: a checkout, or site-packages."""
+IN_CHECKOUT = (ROOT / "manage.py").is_file() and (ROOT / "constraints.txt").is_file()
+OWN_COMMAND = (sys.executable, *(("manage.py",) if IN_CHECKOUT else ("-m", "dispatcher_project.cli")))
+"""Starts a command of manage.py as a process whose current directory is `ROOT`."""
+INSTALLED_AS = "gpu-dispatcher"
+SHORT_NAMES = {"gpu_worker": "worker", "gpu_node": "node"}
+"""manage.py's name of a command: its name under `gpu-dispatcher`, where that differs in more than hyphens."""
+
+
+def command_line(command: str) -> str:
+    """A command as a person types it here.
+
+    Args:
+        command: as after manage.py, such as ``create_key --tenant NAME``.
+
+    Returns:
+        ``python3 manage.py create_key --tenant NAME`` or ``gpu-dispatcher create-key --tenant NAME``.
+    """
+    if program_name() != INSTALLED_AS:
+        return f"python3 manage.py {command}"
+    name, space, rest = command.partition(" ")
+    return f"{INSTALLED_AS} {shown_name(name)}{space}{rest}"
+
+
+def usage_name(command: str) -> str:
+    """``manage.py NAME`` or ``gpu-dispatcher NAME``: what `--help` calls a command."""
+    program = program_name()
+    return f"{program} {shown_name(command) if program == INSTALLED_AS else command}"
+
+
+def shown_name(command: str) -> str:
+    """A command's name under `gpu-dispatcher`: ``create_key`` is ``create-key``."""
+    return SHORT_NAMES.get(command, command.replace("_", "-"))
+
+
+def program_name() -> str:
+    """``manage.py`` or ``gpu-dispatcher``: what stands in front of errors and in usage lines."""
+    return "manage.py" if IN_CHECKOUT and Path(sys.argv[0]).name != INSTALLED_AS else INSTALLED_AS

@@ -1,0 +1,94 @@
+"""The contents of wheel and sdist, by the build backend's own listing (`uv build --list`, half a second)."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supply.lock import read_lock
+
+UV = Path(sys.executable).with_name("uv")
+NOT_IN_WHEEL = {"benchmarks/explain_causes.py"}
+pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv comes with the extra `supply`")
+
+
+def project() -> dict:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture(scope="module")
+def listed() -> tuple[set[str], set[str]]:
+    """The files of the sdist and of the wheel."""
+    done = subprocess.run(
+        [UV, "build", "--list", "--offline"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    sdist, wheel = done.stdout.split("Building gpu_dispatcher-", 3)[-2:] if done.stdout else ("", "")
+    names = [set(re.findall(r"^(\S+) \(", part, re.MULTILINE)) for part in (sdist, wheel)]
+    return {name.partition("/")[2] for name in names[0]}, names[1]
+
+
+@pytest.fixture(scope="module")
+def sources() -> set[str]:
+    """Every file of the packages."""
+    packages = project()["tool"]["uv"]["build-backend"]["module-name"]
+    return {
+        str(path.relative_to(ROOT))
+        for package in packages
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def test_the_wheel_holds_every_file_of_every_package(
+    listed: tuple[set[str], set[str]], sources: set[str]
+) -> None:
+    wheel = {name for name in listed[1] if ".dist-info/" not in name}
+    assert wheel == sources - NOT_IN_WHEEL
+    for kind in (
+        "jobs/migrations/0001_initial.py",
+        "gpus/leasing/lua/claim.lua",
+        "gpus/leasing/lua/includes/shares.lua",
+        "admin_ui/templates/admin_ui/job/page.html",
+        "admin_ui/static/admin_ui/admin.css",
+        "admin_ui/vendored/unfold/js/alpine/alpine.js",
+    ):
+        assert kind in wheel
+
+
+def test_every_package_of_the_checkout_is_in_it(sources: set[str]) -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    assert packages - {name.partition("/")[0] for name in sources} == {"tests"}
+
+
+def test_the_sdist_is_a_checkout_that_works(listed: tuple[set[str], set[str]], sources: set[str]) -> None:
+    sdist, _ = listed
+    assert sources <= sdist
+    assert {"manage.py", "constraints.txt", "pyproject.toml", "README.md", "CHANGELOG.md"} <= sdist
+    assert {"tests/conftest.py", "docs/overview.md", "deploy/Dockerfile", ".ci/run"} <= sdist
+    assert not {name for name in sdist if name.endswith(".env") or "__pycache__" in name}
+
+
+def test_nothing_in_the_wheel_imports_the_tests(sources: set[str]) -> None:
+    wrong = []
+    for name in sorted(sources - NOT_IN_WHEEL):
+        if name.endswith(".py") and "tests" in (text := (ROOT / name).read_text()):
+            for node in ast.walk(ast.parse(text)):
+                module = node.module if isinstance(node, ast.ImportFrom) else ""
+                names = [one.name for one in node.names] if isinstance(node, ast.Import) else [module or ""]
+                wrong += [name for one in names if one.partition(".")[0] == "tests"]
+    assert wrong == []
+
+
+def test_the_image_and_the_backend_build_with_the_locked_uv() -> None:
+    (asked,) = project()["build-system"]["requires"]
+    locked = read_lock(ROOT / "constraints.txt")["uv"].version
+    lowest, below = re.fullmatch(r"uv_build>=([\d.]+),<([\d.]+)", asked).groups()  # type: ignore[union-attr]
+    numbers = [tuple(map(int, version.split("."))) for version in (lowest, locked, below)]
+    assert numbers == sorted(numbers), "else a build downloads uv_build"
