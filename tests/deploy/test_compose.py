@@ -13,8 +13,10 @@ import redis
 import yaml
 from django.core.management import get_commands, load_command_class
 
+from dispatcher_project.cli.commands import entry_of
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
+from dispatcher_project.web.__main__ import parser as web_parser
 from tests.support.waiting import wait_for
 
 _REQUIRED = re.compile(r"\$\{(\w+):\?[^}]+\}")
@@ -86,17 +88,36 @@ def test_the_image_runs_as_a_user_with_a_number() -> None:
 @pytest.mark.parametrize("name", [name for name, one in services(ONE_HOST).items() if "build" in one])
 def test_a_service_runs_a_command_that_there_is_and_comes_back_when_it_ends(name: str) -> None:
     service = services(ONE_HOST)[name]
-    if "entrypoint" not in service:  # the image's own: manage.py
-        command, *words = service["command"]
-        parser = load_command_class(get_commands()[command], command).create_parser("manage.py", command)
-        parser.parse_args(words)
+    command, *words = service["command"]
+    entry = entry_of(command)
+    assert entry is not None
+    assert entry.shown == command
+    if entry.name == "web":
+        web_parser().parse_args(words)
+    elif entry.name in get_commands():
+        load_command_class(get_commands()[entry.name], entry.name).create_parser("", command).parse_args(
+            words
+        )
     assert service["restart"] == ("no" if name == "migrate" else "unless-stopped")
 
 
-def test_the_documents_run_commands_by_a_service_that_is_manage_py() -> None:
-    named = re.findall(r"run --rm (\w+)", (ROOT / "docs/how-to/deploying.md").read_text() + text_of(ONE_HOST))
+def test_the_documents_run_commands_of_the_image() -> None:
+    text = (ROOT / "docs/how-to/deploying.md").read_text() + text_of(ONE_HOST)
+    named = re.findall(r"run --rm (\w+) ([\w-]+)", text)
     assert named
-    assert all("entrypoint" not in services(ONE_HOST)[name] for name in named)
+    assert all("entrypoint" not in services(ONE_HOST)[service] for service, _ in named)
+    assert [command for _, command in named if entry_of(command) is None] == []
+
+
+def test_the_image_builds_the_wheel_with_the_locked_packages_and_checks_its_health() -> None:
+    build, final = text_of("Dockerfile").split("\nFROM ")[1:]
+    assert build.count("--require-hashes --no-deps --only-binary :all:") == 2
+    assert "uv build --offline --wheel" in build
+    assert "--no-deps --no-index /wheel/*.whl" in build
+    assert "pip" not in re.sub("#.*", "", final)
+    assert 'ENTRYPOINT ["gpu-dispatcher"]' in final
+    (check,) = re.findall(r'CMD \["python", "-c", "(.+)"\]', final)
+    compile(check, "HEALTHCHECK", "exec")
 
 
 @pytest.fixture
