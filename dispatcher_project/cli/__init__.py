@@ -1,4 +1,4 @@
-"""What the operators' commands share: how they are asked, what they show, what they read and check.
+"""The command line: its entry points, and what the operators' commands share.
 
-The commands themselves (``dispatcher_project/management/commands``) are thin; what is done, services do.
+The commands (``dispatcher_project/management/commands``) are thin: services do the work.
 """

@@ -8,6 +8,12 @@ import re
 from dispatcher_project.settings.dispatcher import split_address
 from foundation.names import NAME_PATTERN
 
+HIDDEN_OPTIONS = {
+    *("--version", "--verbosity", "--settings", "--pythonpath"),
+    *("--traceback", "--no-color", "--force-color"),
+}
+"""Django's options of every command: they work, and `--help` leaves them out."""
+
 
 def positive(text: str) -> int:
     try:
@@ -20,9 +26,9 @@ def positive(text: str) -> int:
 
 
 def name(text: str) -> str:
-    """Refuses what can't be the name of anything here."""
+    """A server's, model's, pool's or queue's name. Raises ArgumentTypeError."""
     if not re.fullmatch(NAME_PATTERN, text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a name")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid name")
     return text
 
 
@@ -32,13 +38,13 @@ def add_health_port(parser: argparse.ArgumentParser) -> None:
         type=_address,
         default="",
         metavar="[HOST:]PORT",
-        help="Answers /livez and /readyz there; default DISPATCHER_HEALTH_PORT. Loopback without HOST.",
+        help="serve /livez and /readyz there (default DISPATCHER_HEALTH_PORT); without HOST on loopback only",
     )
 
 
 def _address(text: str) -> str:
     try:
-        if text:  # the default, which argparse reads too
+        if text:  # argparse passes the default too
             split_address(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
@@ -46,8 +52,8 @@ def _address(text: str) -> str:
 
 
 def names(text: str) -> list[str]:
-    """``a,b`` → ``["a", "b"]``; refuses what can't be a pool's or queue's name."""
+    """``a,b`` → ``["a", "b"]``. Raises ArgumentTypeError."""
     found = [name(part.strip()) for part in text.split(",") if part.strip()]
     if not found:
-        raise argparse.ArgumentTypeError("give at least one name")
+        raise argparse.ArgumentTypeError("name at least one")
     return found

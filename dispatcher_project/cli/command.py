@@ -1,4 +1,4 @@
-"""The base of the operators' commands: `--json`, `--data-dir`, errors in one line, Ctrl-C."""
+"""The base class of the operators' commands: `--json`, `--data-dir`, errors in one line, Ctrl-C."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import DatabaseError, InterfaceError
 
+from dispatcher_project.cli.arguments import HIDDEN_OPTIONS
 from dispatcher_project.cli.screen import harmless, plain, takes_colours, text_of
+from foundation.program import command_line
 from gpus.errors import LeasingUnavailable
 from gpus.registry.model_fields import RegistryRefused
 from jobs.domain.errors import Refused
@@ -26,37 +28,34 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WRONG, INTERRUPTED = 2, 130
-"""Exit statuses: it could not be done, as for wrong arguments; after Ctrl-C, as shells have it. 1 and 3 say
-how that went which was done."""
+"""Exit statuses: the command could not be carried out (argparse's, for wrong arguments); after Ctrl-C, as in
+shells. 1 and 3 describe the outcome of a command that was."""
 
 
 class _Error(CommandError):
-    """Django prints the class' name in front of the text: `error`, as argparse has it."""
+    """Named `error`, because Django prints the class' name in front of the text."""
 
 
 _Error.__name__ = "error"
 
 
 class TerminalCommand(BaseCommand):
-    """`act` does the work and returns the exit status (None: 0)."""
+    """A subclass' `act` does the work and returns the exit status; None is 0."""
 
     requires_system_checks = []  # they would load every view and page
-    suppressed_base_arguments = {
-        "--version", "--verbosity", "--settings", "--pythonpath", "--traceback", "--force-color",
-    }  # fmt: skip
-    """Of Django: they work, and only make `--help` long."""
+    suppressed_base_arguments = HIDDEN_OPTIONS - {"--no-color"}
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--json", action="store_true", help="for programs: JSON on stdout")
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
         parser.add_argument(
             "--data-dir",
             type=Path,
-            help="the folder of the `up` to talk to (default: var, if one runs there)",
-        )  # read by manage.py, before there are settings
+            help="data folder of the running `up` to work with (default: var, if one runs there)",
+        )  # `run` in cli/main.py reads it, before the settings are loaded
         self.add_options(parser)
 
     def add_options(self, parser: CommandParser) -> None:
-        """The command's own."""
+        """Add the command's own options."""
 
     def act(self, options: dict[str, Any]) -> int | None:
         raise NotImplementedError
@@ -64,26 +63,26 @@ class TerminalCommand(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         root = logging.getLogger()
         level = root.level
-        self.out = cast("TextIO", self.stdout)  # it passes on what it does not know
+        self.out = cast("TextIO", self.stdout)  # it delegates unknown attributes
         self.coloured = options["force_color"] or (not options["no_color"] and takes_colours(self.out))
         self.as_json = bool(options["json"])
         try:
-            if options["verbosity"] < 2:  # what services log is for log files
+            if options["verbosity"] < 2:  # services log for log files
                 root.setLevel(logging.ERROR)
             status = one_line(lambda: self.act(options))
         except CommandError as error:
             if not takes_colours(cast("TextIO", self.stderr)):
-                self.stderr.style_func = None  # Django's does not know NO_COLOR
+                self.stderr.style_func = None  # Django ignores NO_COLOR
             raise _Error(str(error), returncode=WRONG) from None
         except KeyboardInterrupt:
             self.stderr.write("")
             sys.exit(INTERRUPTED)
-        except BrokenPipeError:  # `… | head`: whoever read has seen enough
+        except BrokenPipeError:  # `… | head`
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             status = 0
         finally:
             if not getattr(self, "_called_from_command_line", False):
-                root.setLevel(level)  # `call_command` leaves a caller's log as it was
+                root.setLevel(level)  # `call_command` restores the caller's level
         if status:
             sys.exit(status)
 
@@ -93,16 +92,16 @@ class TerminalCommand(BaseCommand):
         self.stdout.flush()
 
     def show(self, *parts: RenderableType) -> None:
-        """What `dispatcher_project.cli.screen` makes: tables and coloured lines."""
+        """Print tables and coloured lines, as `dispatcher_project.cli.screen` makes them."""
         self.stdout.write(text_of(parts, self.out, coloured=self.coloured))
         self.stdout.flush()
 
     def add_yes(self, parser: CommandParser) -> None:
-        """Of commands that ask."""
-        parser.add_argument("--yes", action="store_true", help="don't ask")
+        """Add the option of commands that ask for confirmation."""
+        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
 
     def confirm(self, question: str, options: dict[str, Any]) -> None:
-        """Return after a yes. Raises CommandError after a no, and where stdin is no terminal."""
+        """Return after a yes. Raises CommandError after a no, or if stdin is not a terminal."""
         if options["yes"]:
             return
         if not sys.stdin.isatty():
@@ -113,7 +112,7 @@ class TerminalCommand(BaseCommand):
             raise CommandError("not confirmed: nothing was changed")
 
     def report(self, document: Any, *lines: str) -> None:
-        """The document with --json, else the lines."""
+        """Print the document with --json, else the lines."""
         if self.as_json:
             self.print_json(document)
         else:
@@ -128,13 +127,13 @@ def as_json(value: Any) -> str:
 
 
 def one_line(act: Callable[[], int | None]) -> int | None:
-    """What can be expected to go wrong becomes a CommandError of one line that says what to do."""
+    """Call `act`; expected failures become a CommandError of one line that says what to do."""
     try:
         return act()
     except LeasingUnavailable as error:
-        raise CommandError(f"{about_redis(error)}. `doctor` says more.") from None
+        raise CommandError(f"{about_redis(error)}; `doctor` shows more") from None
     except (DatabaseError, InterfaceError) as error:
-        raise CommandError(f"{about_database(error)}.") from None
+        raise CommandError(about_database(error)) from None
     except (Refused, RegistryRefused) as error:
         raise CommandError(plain(error)) from None
     except ImproperlyConfigured as error:
@@ -142,14 +141,14 @@ def one_line(act: Callable[[], int | None]) -> int | None:
 
 
 def about_redis(error: Exception) -> str:
-    return f"Redis does not serve: {plain(error, 200)}; check REDIS_URL and that it runs"
+    return f"Redis does not answer: {plain(error, 200)}; check REDIS_URL and that Redis runs"
 
 
 def about_database(error: Exception) -> str:
     text = plain(error, 200)
     if "no such table" in text or "does not exist" in text:
-        return f"the database lacks tables ({text}): run `python3 manage.py migrate`"
-    return f"the database does not answer ({text}): check DATABASE_URL and that it runs"
+        return f"the database lacks tables ({text}): run `{command_line('migrate')}`"
+    return f"the database does not answer ({text}): check DATABASE_URL and that the database runs"
 
 
 def positive_seconds(text: str) -> float:
@@ -167,14 +166,16 @@ OPERATORS = "operator"
 
 
 def tenant_named(name: str | None) -> Tenant:
-    """Without a name: the operators' own, or the only one. Raises CommandError with the names there are."""
+    """The tenant of that name; without one, the operator's or the only one. Raises CommandError."""
     if name is not None and (found := Tenant.objects.filter(name=name).first()) is not None:
         return found
     names = list(Tenant.objects.values_list("name", flat=True))
     if not names:
-        raise CommandError("there is no tenant yet: `python3 manage.py create_key --tenant NAME` makes one")
+        raise CommandError(
+            f"there is no tenant yet: create one with `{command_line('create_key --tenant NAME')}`"
+        )
     if name is not None:
         raise CommandError(f"no tenant is named {name}; there are {', '.join(names)}")
     if OPERATORS not in names and len(names) > 1:
-        raise CommandError(f"give --tenant: {', '.join(names)}")
+        raise CommandError(f"name a tenant with --tenant: {', '.join(names)}")
     return Tenant.objects.get(name=OPERATORS if OPERATORS in names else names[0])

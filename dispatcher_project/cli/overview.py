@@ -1,7 +1,7 @@
-"""What `top` shows: the snapshots of the dashboard and the last failures, as one JSON document (`overview`)
-and on a terminal (`overview_screen`).
+"""The content of `top`: the dashboard's snapshots and the latest failures, as a document (`overview`) and for
+a terminal (`overview_screen`).
 
-Its cost does not grow with the number of jobs: no count goes over what is finished.
+Its cost does not grow with the number of jobs: finished jobs are never counted.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 LAST_FAILURES = 8
 MOST_COUNTED = 10_000
-"""More dead letters, or pending callbacks, are not counted out."""
+"""Dead letters and pending callbacks are counted up to this."""
 SILENT_SECONDS = 10.0
-"""So long after beat's last tick something is wrong."""
+"""Age of beat's last tick from which it is shown in red."""
 _CELLS = {
     "free": ("·", "green"),
     "busy": ("█", "green"),
@@ -57,11 +57,11 @@ _QUEUE_COLUMNS, _QUEUE_NARROW = (
     120,
     ("model", "waiting", "oldest", "drains in", "running", "done 1h", "failed 1h"),
 )
-"""A terminal of fewer columns shows only these: numbers can't be cut."""
+"""The columns of a narrower terminal: numbers can't be cut."""
 
 
 def overview(ports: Ports) -> dict[str, Any]:
-    """Raises DatabaseError; what Redis does not say is unknown or None."""
+    """The document. Values that Redis does not answer are "unknown" or None. Raises DatabaseError."""
     now = ports.clock.now()
     fleet = fleet_snapshot(ports.leases, now)
     queues = queue_snapshot(ports.leases, now, history(WINDOWS["1h"], now), with_shares=False)
@@ -84,7 +84,7 @@ def overview(ports: Ports) -> dict[str, Any]:
 
 
 def _layouts(report: IndexReport) -> list[dict[str, Any]]:
-    """Of fleets where not all processes know the layout of the index; most of the time none."""
+    """Fleets some of whose processes have another layout than the index."""
     return [
         {
             "fleet": fleet,
@@ -158,34 +158,34 @@ def _pauses(queues: QueueSnapshot) -> list[dict[str, Any]]:
     return [pause_json(pause, name) for pause, name in named([one for one in found if one is not None])]
 
 
-def overview_screen(seen: Mapping[str, Any], *, columns: int = 0, rows: int = 0) -> Group:
-    """columns, rows: of the terminal; 0: without limit. The fleet gives way first."""
+def overview_screen(document: Mapping[str, Any], *, columns: int = 0, rows: int = 0) -> Group:
+    """The document as text. columns, rows: of the terminal, 0 for no limit; the servers are cut first."""
     from rich.console import Group
 
-    head, failures = _head(seen), _failure_table(seen)
-    queues = _queues(seen, is_narrow=0 < columns < _QUEUE_COLUMNS)
-    taken = len(head) + 3 + len(seen["queues"]) + (2 + len(seen["failures"]) if failures else 0)
-    fleet = _fleet_lines(seen, max(rows - taken, 4) if rows else 0)
+    head, failures = _head(document), _failure_table(document)
+    queues = _queues(document, is_narrow=0 < columns < _QUEUE_COLUMNS)
+    used_lines = len(head) + 3 + len(document["queues"]) + (2 + len(document["failures"]) if failures else 0)
+    fleet = _fleet_lines(document, max(rows - used_lines, 4) if rows else 0)
     parts: list[RenderableType] = [*head, "", *fleet, "", queues]
     return Group(*parts, *(("", failures) if failures else ()))
 
 
-def _head(seen: Mapping[str, Any]) -> list[Text]:
-    at: datetime = seen["at"]
-    away = ", ".join(seen["away"])
-    tick = seen["last_tick_seconds"]
+def _head(document: Mapping[str, Any]) -> list[Text]:
+    at: datetime = document["at"]
+    away = ", ".join(document["away"])
+    tick = document["last_tick_seconds"]
     is_late = tick is None or tick > SILENT_SECONDS
     counts = "  ".join(
         f"{number} {name}"
         for name in ("waiting", "running", "retrying", "scheduled", "cancelling")
-        if (number := _sum(seen, name)) or name in _ALWAYS
+        if (number := _sum(document, name)) or name in _ALWAYS
     )
-    letters, pending = seen["dead_letters"], seen["callbacks_pending"]
+    letters, pending = document["dead_letters"], document["callbacks_pending"]
     lines = [
         line(
             ("GPU dispatcher", "bold"),
             f"  {at:%Y-%m-%d %H:%M:%S} UTC  ",
-            (f"Redis does not serve {plain(away, 40)}", "red") if away else ("Redis ok", "green"),
+            (f"Redis does not answer for {plain(away, 40)}", "red") if away else ("Redis ok", "green"),
             "  ",
             ("beat never ticked" if tick is None else f"beat {age(tick)} ago", "red" if is_late else "green"),
         ),
@@ -195,16 +195,16 @@ def _head(seen: Mapping[str, Any]) -> list[Text]:
             f"  {_bounded(pending)} callback{'' if pending == 1 else 's'} pending",
         ),
     ]
-    if seen["clocks_off"]:
-        off = ClockReport(seen["clocks_off"])
+    if document["clocks_off"]:
+        off = ClockReport(document["clocks_off"])
         lines.append(line((f"CLOCKS DISAGREE: {off}; deadlines and retention stand still", "red")))
-    for index in seen["layouts"]:
-        goes = f", being switched to {index['next_layout']}" if index["next_layout"] else ""
-        what = f"index {index['fleet']}: layout {index['layout']}{goes}"
+    for index in document["layouts"]:
+        change = f", being switched to {index['next_layout']}" if index["next_layout"] else ""
+        text = f"index {index['fleet']}: layout {index['layout']}{change}"
         known = Counter(f"{one['kind']} of layout {one['layout']}" for one in index["others"])
         apart = ", ".join(f"{count} {name}" for name, count in sorted(known.items()))
-        lines.append(line((f"UPGRADE {what}" + (f"; apart: {apart}" if apart else ""), "yellow")))
-    for pause in seen["pauses"]:
+        lines.append(line((f"UPGRADE {text}" + (f"; on other layouts: {apart}" if apart else ""), "yellow")))
+    for pause in document["pauses"]:
         what = f"{pause['kind']} {pause['name']}".strip()
         why = f": {plain(pause['reason'])}" if pause["reason"] else ""
         by = f"since {pause['since']:%H:%M} by {plain(pause['by'])}"
@@ -212,22 +212,22 @@ def _head(seen: Mapping[str, Any]) -> list[Text]:
     return lines
 
 
-def _sum(seen: Mapping[str, Any], name: str) -> int:
-    return sum(queue[name] or 0 for queue in seen["queues"])
+def _sum(document: Mapping[str, Any], name: str) -> int:
+    return sum(queue[name] or 0 for queue in document["queues"])
 
 
 def _bounded(count: int) -> str:
     return f"{count} or more" if count >= MOST_COUNTED else str(count)
 
 
-def _fleet_lines(seen: Mapping[str, Any], height: int) -> list[RenderableType]:
-    """height: lines that it may take, 0 for all."""
-    servers, left = seen["fleet"], seen["servers"] - len(seen["fleet"])
+def _fleet_lines(document: Mapping[str, Any], height: int) -> list[RenderableType]:
+    """The servers. height: in lines, 0 for all."""
+    servers, left = document["fleet"], document["servers"] - len(document["fleet"])
     if not servers:
         return [line(("no server is registered", "dim"))]
     if height and len(servers) + 2 + (left > 0) > height:
         servers = servers[: max(height - 3, 1)]
-        left = seen["servers"] - len(servers)
+        left = document["servers"] - len(servers)
     rows = [
         (
             server["name"],
@@ -239,7 +239,7 @@ def _fleet_lines(seen: Mapping[str, Any], height: int) -> list[RenderableType]:
         )
         for server in servers
     ]
-    used = Counter(slot["state"] for server in seen["fleet"] for slot in server["slots"])
+    used = Counter(slot["state"] for server in document["fleet"] for slot in server["slots"])
     legend = [
         part for state in _CELLS if used[state] for part in (_CELLS[state], f" {state} {used[state]}  ")
     ]
@@ -257,7 +257,7 @@ def _observed(server: Mapping[str, Any]) -> Text:
 
 
 def _activity(server: Mapping[str, Any]) -> str:
-    """The error of a sick server, else what its slots run: by model, the longest first."""
+    """The error of a sick server, else its running models, the longest run first."""
     if server["healthy"] is False:
         return str(server["error"])
     models: dict[str, list[float]] = {}
@@ -272,7 +272,7 @@ def _activity(server: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _queues(seen: Mapping[str, Any], *, is_narrow: bool) -> RenderableType:
+def _queues(document: Mapping[str, Any], *, is_narrow: bool) -> RenderableType:
     rows = [
         (
             queue["model"],
@@ -288,7 +288,7 @@ def _queues(seen: Mapping[str, Any], *, is_narrow: bool) -> RenderableType:
             age(queue["wait_p95_seconds"]),
             age(queue["run_p50_seconds"]),
         )
-        for queue in seen["queues"]
+        for queue in document["queues"]
     ]
     if not rows:
         return line(("no model is registered", "dim"))
@@ -301,7 +301,7 @@ def _queues(seen: Mapping[str, Any], *, is_narrow: bool) -> RenderableType:
     )
 
 
-def _failure_table(seen: Mapping[str, Any]) -> Table | None:
+def _failure_table(document: Mapping[str, Any]) -> Table | None:
     rows = [
         (
             f"{one['at']:%H:%M:%S}",
@@ -310,6 +310,6 @@ def _failure_table(seen: Mapping[str, Any]) -> Table | None:
             line((one["error_code"], "red")),
             one["error_message"],
         )
-        for one in seen["failures"]
+        for one in document["failures"]
     ]
     return table(("failed", "job", "model", "error", ""), rows) if rows else None

@@ -1,4 +1,4 @@
-"""`pause` and `resume` of the system, a model, a tenant."""
+"""The commands `pause` and `resume`."""
 
 from __future__ import annotations
 
@@ -15,33 +15,38 @@ from jobs.operations.tenants import pause_tenant, resume_tenant
 
 
 class PauseCommand(TerminalCommand):
-    """pauses: or resumes."""
+    """pauses: True for `pause`, False for `resume`."""
 
     pauses: bool
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("kind", choices=[kind.value for kind in Pause.Kind])
-        parser.add_argument("name", nargs="?", default="", help="the model's or tenant's; none for system")
+        parser.add_argument(
+            "kind", choices=[kind.value for kind in Pause.Kind], help="what to pause or resume"
+        )
+        parser.add_argument("name", nargs="?", default="", help="of the model or tenant")
         if self.pauses:
-            parser.add_argument("--reason", default="", help="shown wherever the pause is")
+            parser.add_argument("--reason", default="", help="shown beside the pause")
             self.add_yes(parser)
 
     def act(self, options: dict[str, Any]) -> int | None:
         kind, name = Pause.Kind(options["kind"]), options["name"]
         if (kind is Pause.Kind.SYSTEM) == bool(name):
-            word = "pause" if self.pauses else "resume"
-            wrong = f"`{word} system` takes no name" if name else f"give its name: `{word} {kind.value} NAME`"
-            raise CommandError(wrong)
+            verb = "pause" if self.pauses else "resume"
+            raise CommandError(
+                f"`{verb} system` takes no name"
+                if name
+                else f"name the {kind.value}: `{verb} {kind.value} NAME`"
+            )
         if self.pauses and kind is Pause.Kind.SYSTEM:
-            self.confirm("pause the whole system: start no job on any server?", options)
+            self.confirm("pause the whole system, so that no job starts on any server?", options)
         changed = self._change(kind, name, options.get("reason", ""))
-        what = f"{kind.value} {name}".strip()
+        target = f"{kind.value} {name}".strip()
         done, already = ("paused", "is paused already") if self.pauses else ("resumed", "is not paused")
         self.report(
             {"kind": kind.value, "name": name, "paused": self.pauses, "changed": changed.changed,
              "mirrored": changed.mirrored},
-            f"{what} {done}" if changed.changed else f"{what} {already}: nothing changed",
-            *([] if changed.mirrored else ["Redis is away: the change takes effect once Redis is back"]),
+            f"{target} {done}" if changed.changed else f"{target} {already}: nothing changed",
+            *([] if changed.mirrored else ["Redis does not answer: this takes effect once Redis is back"]),
         )  # fmt: skip
         return None
 

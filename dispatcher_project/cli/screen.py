@@ -1,8 +1,8 @@
-"""Texts for a terminal, made harmless; tables, coloured lines and progress, by rich. The import of rich costs
-a tenth of a second: only what prints tables pays.
+"""Text for a terminal, without control characters; tables, coloured lines and progress bars, by rich.
 
-All text enters through `line` and `table`, which make it harmless; no console here reads rich's markup. Where
-stdout is no terminal, the output has no escapes, and no line is wrapped or cut: scripts read it.
+All text goes through `line` and `table`, which escape it; no console here interprets rich's markup. If stdout
+is not a terminal, the output has no escape sequences and no line is wrapped or cut. Importing rich takes
+0.1 s: only functions that print tables do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNLIMITED = 1_000_000
 
 
 def takes_colours(out: TextIO) -> bool:
-    """A terminal that knows colours, unless NO_COLOR is set."""
+    """Return True for a terminal with colours, unless NO_COLOR is set."""
     return out.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
@@ -47,18 +47,19 @@ def console(out: TextIO, *, coloured: bool) -> Console:
 
 
 def text_of(parts: Iterable[RenderableType], out: TextIO, *, coloured: bool) -> str:
-    """The lines that `out` shows of them, without spaces at their ends."""
+    """The parts as `out` would show them, without trailing spaces."""
     from rich.console import Group
 
     printer, text = console(out, coloured=coloured), StringIO()
     printer.file = text
-    printer.print(Group(*parts))  # a text alone would lose how it wraps
+    printer.print(Group(*parts))  # a single text would lose its wrapping
     return "\n".join(row.rstrip(" ") for row in text.getvalue().split("\n"))
 
 
 def line(*parts: str | tuple[str, str], wraps: bool = False) -> Text:
-    """parts: texts, or pairs of a text and its style. Where it is wider than the terminal, it ends in ``…``
-    unless it wraps."""
+    """One line of text, which ends in ``…`` if it is wider than the terminal and does not wrap.
+
+    parts: texts, or pairs of a text and its style."""
     from rich.text import Text
 
     harmless_parts = (_flat(part) if isinstance(part, str) else (_flat(part[0]), part[1]) for part in parts)
@@ -72,7 +73,12 @@ def table(
     right: Collection[str] = (),
     gives_way: Collection[str] = ("",),
 ) -> Table:
-    """right: the heads of columns of numbers. gives_way: of the columns that a narrow terminal cuts first."""
+    """A table without borders.
+
+    Args:
+        right: headings of right-aligned columns.
+        gives_way: headings of the columns that a narrow terminal cuts first.
+    """
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
@@ -89,7 +95,7 @@ def table(
 
 
 def indented(mark: tuple[str, str], lines: Iterable[Text], columns: int) -> Table:
-    """A mark, and the lines to the right of it; a line that is too long wraps below itself."""
+    """Lines to the right of a mark; a long line wraps at their left edge."""
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2, 0, 0))
@@ -102,8 +108,8 @@ def indented(mark: tuple[str, str], lines: Iterable[Text], columns: int) -> Tabl
 
 
 @contextmanager
-def progress(out: TextIO, what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A function that draws how many are done; it draws nothing where there is no terminal."""
+def progress(out: TextIO, label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Yield a function that draws how many are done, or does nothing if `out` is not a terminal."""
     if not out.isatty():
         yield lambda done: None
         return
@@ -118,32 +124,32 @@ def progress(out: TextIO, what: str, total: int) -> Iterator[Callable[[int], Non
         transient=True,
         auto_refresh=False,
     ) as bars:
-        task = bars.add_task(what, total=total)
+        task = bars.add_task(label, total=total)
         yield lambda done: bars.update(task, completed=done, refresh=True)
 
 
 def _flat(text: str) -> str:
-    """As `plain`, with the spaces that separate parts of a line."""
+    """As `plain`, but spaces stay as they are."""
     return harmless(re.sub(r"[^\S ]+", " ", text))
 
 
 def plain(text: object, limit: int = 0) -> str:
-    """On one line and without control characters: names and error messages come from other machines. limit:
-    characters, 0 for all."""
+    """Text on one line without control characters: names and error messages come from other machines.
+
+    limit: in characters, 0 for none."""
     line = harmless(" ".join(str(text).split()))
     return line if not limit or len(line) <= limit else f"{line[: max(limit - 1, 0)]}…"
 
 
 def harmless(text: str) -> str:
-    """Every control character but line ends and tabs becomes ``·``: escape sequences, marks that turn the
-    direction of writing."""
+    """Text with ``·`` for control characters (escape sequences, bidirectional marks) but \\n and tab."""
     if text.isprintable():
         return text
     return "".join(mark if mark in "\n\t" or unicodedata.category(mark)[0] != "C" else "·" for mark in text)
 
 
 def age(seconds: float | None) -> str:
-    """Short, of two units at most: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``3 d 4 h``."""
+    """A duration in two units at most: ``0.4 s``, ``12 s``, ``3 min 5 s``, ``2 h 10 min``, ``3 d 4 h``."""
     if seconds is None:
         return "–"
     seconds = max(seconds, 0.0)

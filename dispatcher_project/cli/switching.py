@@ -1,4 +1,4 @@
-"""`drain`, `on` and `off`: which servers are meant, what they are to be, and what still runs on them."""
+"""The commands `drain`, `on` and `off`, with the choice of servers and the wait for their jobs."""
 
 from __future__ import annotations
 
@@ -19,29 +19,32 @@ from gpus.registry.audit import cli_actor
 from gpus.registry.controls import switch_machine, switch_server
 from jobs.models import Attempt
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 STILL_BUSY = 3
-"""Exit status when --timeout passed and something still runs."""
+"""Exit status if jobs still run after --timeout."""
 
 
 class SwitchCommand(TerminalCommand):
-    """desired: what the servers are to be. waits: whether --wait makes sense."""
+    """desired: the state to set. waits: whether there is an option --wait."""
 
     desired: DesiredState
     waits = True
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("servers", nargs="*", metavar="SERVER")
-        parser.add_argument("--machine", help="every server of this machine, all or none")
+        parser.add_argument("servers", nargs="*", metavar="SERVER", help='name or pattern, such as "flux-*"')
+        parser.add_argument("--machine", help="every server of this machine, in one transaction")
         parser.add_argument("--all", action="store_true", help="every server")
         if self.desired is DesiredState.OFF:
             self.add_yes(parser)
         if self.waits:
             parser.add_argument(
-                "--wait", action="store_true", help="show what still runs, until nothing does"
+                "--wait", action="store_true", help="wait until no job runs there, and show those that do"
             )
             parser.add_argument(
-                "--timeout", type=positive_seconds, metavar="SECONDS", help="of --wait; then exit status 3"
+                "--timeout",
+                type=positive_seconds,
+                metavar="SECONDS",
+                help="limit of --wait; then exit status 3",
             )
 
     def act(self, options: dict[str, Any]) -> int | None:
@@ -60,44 +63,44 @@ class SwitchCommand(TerminalCommand):
                 {"servers": names, "desired": self.desired.value, "mirrored": mirrored, "running": busy}
             )
         elif busy and self.waits and not options["wait"]:
-            self.print(f"{counted(len(busy), 'job')} still running there; --wait shows them")
+            self.print(f"{counted(len(busy), 'job')} still running there; --wait waits for them")
         return STILL_BUSY if busy and self.waits and options["wait"] else None
 
     def _switch(self, name: str) -> bool:
-        """Whether it is live."""
+        """Switch one server. Return whether the change is in Redis already."""
         ports = jobs.ports.production_ports()
         switched = switch_server(name, self.desired, by=cli_actor(), leases=ports.leases)
         if switched is None:
             raise CommandError(f"server {name} is gone")
         ports.send_wakes(switched.wakes)
-        self._say_switched(name, is_live=switched.mirrored)
+        self._print_switched(name, is_live=switched.mirrored)
         return switched.mirrored
 
     def _switch_machine(self, machine: str) -> tuple[list[str], bool]:
-        """Its servers, and whether it is live for all of them."""
+        """Switch a machine. Return its servers, and whether the change is in Redis already."""
         ports = jobs.ports.production_ports()
         switched = switch_machine(machine, self.desired, by=cli_actor(), leases=ports.leases)
         ports.send_wakes(switched.wakes)
         for name in switched.servers:
-            self._say_switched(name, is_live=switched.mirrored)
+            self._print_switched(name, is_live=switched.mirrored)
         return list(switched.servers), switched.mirrored
 
-    def _say_switched(self, name: str, *, is_live: bool) -> None:
+    def _print_switched(self, name: str, *, is_live: bool) -> None:
         if not self.as_json:
-            later = "" if is_live else ": Redis is away, so it takes effect once Redis is back"
+            later = "" if is_live else ": Redis does not answer, so it takes effect once Redis is back"
             self.print(f"{name} set to {self.desired.value}{later}")
 
     def _wait(self, names: Sequence[str], timeout: float | None) -> list[dict[str, Any]]:
-        until = None if timeout is None else time.monotonic() + timeout
+        deadline = None if timeout is None else time.monotonic() + timeout
         shown: list[str] = []
         while busy := running_on(names):
             if sorted(run["job_id"] for run in busy) != shown:
                 shown = sorted(run["job_id"] for run in busy)
                 if not self.as_json:
                     self.show(table(_HEAD, [_row(run) for run in busy]), "")
-            if until is not None and time.monotonic() >= until:
+            if deadline is not None and time.monotonic() >= deadline:
                 return busy
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
         if not self.as_json:
             self.print("idle: no job is running there")
         return []
@@ -111,8 +114,9 @@ def _row(run: dict[str, Any]) -> tuple[str, ...]:
 
 
 def named_servers(names: Sequence[str], *, machine: str | None, everything: bool) -> list[str]:
-    """names: also patterns, as in ``flux-*``. Raises CommandError for none, and for what is no server or
-    machine."""
+    """The servers that the options name. Raises CommandError for unknown ones, or none.
+
+    names: names or patterns such as ``flux-*``."""
     known = dict(Server.objects.values_list("name", "machine"))
     if [bool(names), machine is not None, everything].count(True) != 1:
         raise CommandError("give servers by name, --machine or --all: exactly one of these")
@@ -124,15 +128,15 @@ def named_servers(names: Sequence[str], *, machine: str | None, everything: bool
         if there := [name for name, of in known.items() if of == machine]:
             return there
         others = ", ".join(sorted({of for of in known.values() if of})) or "none"
-        raise CommandError(f"no server is part of a machine {machine}; there are {others}")
+        raise CommandError(f"no server belongs to a machine {machine}; the machines are {others}")
     found = {name: fnmatch.filter(known, name) if "*" in name else [name] for name in names}
-    if unknown := sorted(name for name, meant in found.items() if not meant or set(meant) - set(known)):
+    if unknown := sorted(name for name, matches in found.items() if not matches or set(matches) - set(known)):
         raise CommandError(f"no server is named {', '.join(unknown)}; there are {', '.join(known) or 'none'}")
-    return list(dict.fromkeys(name for meant in found.values() for name in meant))
+    return list(dict.fromkeys(name for matches in found.values() for name in matches))
 
 
 def running_on(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Live attempts there, as the database knows them, the oldest first."""
+    """The live attempts on these servers, the oldest first, from the database."""
     now = jobs.ports.production_ports().clock.now()
     attempts = Attempt.objects.filter(server__in=names, state__in=Attempt.LIVE).order_by("started_at")
     return [

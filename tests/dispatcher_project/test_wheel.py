@@ -71,7 +71,7 @@ def test_the_sdist_is_a_checkout_that_works(listed: tuple[set[str], set[str]], s
     sdist, _ = listed
     assert sources <= sdist
     assert {"manage.py", "constraints.txt", "pyproject.toml", "README.md", "CHANGELOG.md"} <= sdist
-    assert {"tests/conftest.py", "docs/overview.md", "deploy/Dockerfile", ".ci/run"} <= sdist
+    assert {"tests/conftest.py", "docs/index.md", "deploy/Dockerfile", ".ci/run"} <= sdist
     assert not {name for name in sdist if name.endswith(".env") or "__pycache__" in name}
 
 

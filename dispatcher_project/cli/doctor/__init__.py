@@ -1,1 +1,1 @@
-"""`doctor`: looks at every part, and says of what it finds what it means and what to do."""
+"""`doctor`: checks every part, and reports each finding with its consequence and what to do."""

@@ -1,4 +1,4 @@
-"""All checks in their order, and the real world for them to look at."""
+"""All checks in order, and the view of the running system that they read."""
 
 from __future__ import annotations
 
@@ -53,28 +53,28 @@ _ASK_WEB_SECONDS = 5.0
 
 
 def examine(view: View, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
-    """One after the other, as they come. Without a database only what needs none is looked at; a check that
-    breaks is a finding, and the others go on."""
-    away = False
+    """Yield the findings of all checks in order. Without a database, only checks that need none run; a
+    check that raises becomes a finding."""
+    database_is_away = False
     for check in checks:
-        if away and check not in WITHOUT_DATABASE:
+        if database_is_away and check not in WITHOUT_DATABASE:
             continue
         try:
             yield from check(view)
         except (DatabaseError, InterfaceError) as error:
             connection.close_if_unusable_or_obsolete()
-            if away := check is parts.database or not _answers():
+            if database_is_away := check is parts.database or not _database_answers():
                 yield Finding(
                     Level.ERROR,
                     "database",
                     about_database(error),
-                    "No job is accepted; what runs is written once it is back.",
-                    "start it again",
+                    "No job is accepted; results of running jobs are stored once it is back.",
+                    "start the database again",
                 )
             else:
-                yield _broke(check, error)
-        except Exception as error:  # a doctor that falls ill helps nobody
-            yield _broke(check, error)
+                yield _failed(check, error)
+        except Exception as error:  # the other checks still run
+            yield _failed(check, error)
 
 
 def real_view() -> View:
@@ -92,7 +92,7 @@ def real_view() -> View:
 
 
 def ask_web() -> tuple[int, Mapping[str, Any]]:
-    """Raises OSError."""
+    """Status and body of the web's readiness. Raises OSError."""
     url = f"{settings.DISPATCHER.public_url.rstrip('/')}/readyz?strict=1"
     try:
         with urllib.request.urlopen(url, timeout=_ASK_WEB_SECONDS) as answer:
@@ -105,7 +105,7 @@ def ask_web() -> tuple[int, Mapping[str, Any]]:
 
 
 def _object(text: bytes) -> Mapping[str, Any]:
-    """Empty for what is none: a proxy's page."""
+    """The JSON object in a body; empty if there is none, as in a proxy's page."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -127,10 +127,10 @@ def redis_facts() -> Mapping[str, Any]:
 
 
 def consumed_queues() -> Mapping[str, list[str]] | None:
-    """Asks all workers at once; who does not answer in time is not there."""
+    """Queue → workers, of the workers that answer in time; None if there are none."""
     try:
         answers = app.control.inspect(timeout=_ASK_WORKERS_SECONDS).active_queues()
-    except Exception:  # kombu, redis-py and amqp raise what they like
+    except Exception:  # kombu, redis-py and amqp have many exceptions
         return None
     if not answers:
         return None
@@ -141,7 +141,7 @@ def consumed_queues() -> Mapping[str, list[str]] | None:
     return found
 
 
-def _answers() -> bool:
+def _database_answers() -> bool:
     try:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
@@ -150,8 +150,8 @@ def _answers() -> bool:
     return True
 
 
-def _broke(check: Check, error: Exception) -> Finding:
+def _failed(check: Check, error: Exception) -> Finding:
     name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
     return Finding(
-        Level.ERROR, name, f"could not be looked at: {type(error).__name__}: {plain(error, 200)}", "", ""
+        Level.ERROR, name, f"the check failed: {type(error).__name__}: {plain(error, 200)}", "", ""
     )

@@ -1,4 +1,4 @@
-"""What a check found, and what the checks look through."""
+"""The types of `doctor`: a finding, and the view of the system that checks read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobs.ports import Ports
 
 
 class Level(IntEnum):
-    """The worst of all findings is the exit status."""
+    """Severity of a finding; the highest is the exit status."""
 
     OK = 0
     WARNING = 1
@@ -22,21 +22,31 @@ class Level(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """what: as it is. means, todo: for an operator who does not know the code; empty when all is well."""
+    """The result of a check, for an operator who does not know the code.
+
+    Args:
+        summary: the state.
+        consequence, advice: empty when all is well.
+    """
 
     level: Level
     check: str
-    what: str
-    means: str = ""
-    todo: str = ""
+    summary: str
+    consequence: str = ""
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """redis_facts: INFO of the Redis at REDIS_URL, with `time` (seconds since the epoch); raises what is in
-    `gpus.leasing.scripts.FAILURES`. consumed: queue → workers, None if the broker does not answer.
-    free_bytes: of the disk under a path. web: what the web answers to `/readyz?strict=1`: status and body;
-    raises OSError where it does not."""
+    """The sources that checks read.
+
+    Args:
+        redis_facts: INFO of the Redis at REDIS_URL, with `time` (seconds since the epoch); raises
+            `gpus.leasing.scripts.FAILURES`.
+        consumed: queue → workers; None if the broker does not answer.
+        free_bytes: of the disk under a path.
+        web: status and body of the web's `/readyz?strict=1`; raises OSError.
+    """
 
     ports: Ports
     now: datetime

@@ -1,4 +1,4 @@
-"""Models and servers: who has nobody, who is ill, who is held back."""
+"""Checks of models, runners, servers, quarantined slots, circuits and pauses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from django.db.models import Count, Exists, OuterRef, Q
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.screen import age, plain
 from foundation.foreign_schema import Schema, SchemaRefused, compiled
+from foundation.program import command_line
 from foundation.texts import counted
 from gpus.health.circuits import all_circuits
 from gpus.models import ModelConfig, Placement, QuarantinedSlot, Server
@@ -39,33 +40,33 @@ def models(view: View) -> Iterator[Finding]:
             f"model {model.name}",
             ("jobs wait and " if has_jobs else "")
             + (
-                "no server has it"
+                "no server runs it"
                 if not model.places
-                else "all its servers are drained, off or without slots"
+                else "all its servers are draining, off or without slots"
             ),
             "Its jobs are accepted and wait.",
-            "register a server for it, or `python3 manage.py on SERVER`",
+            f"register a server for it, or `{command_line('on SERVER')}`",
         )
     yield from _too_large(waiting)
     for name in sorted(waiting - set(ModelConfig.objects.values_list("name", flat=True))):
         yield Finding(
             Level.ERROR,
             f"model {name}",
-            "jobs wait and nobody registered it (any more)",
-            "They wait for ever, or for their deadlines.",
+            "jobs wait and it is not registered (any more)",
+            "They wait until their deadline, or for ever.",
             "register it again, or cancel them",
         )
 
 
 def runners(view: View) -> Iterator[Finding]:
-    """Packages whose runner can't be used, and models whose runner is not installed."""
+    """Installed runners that can't be loaded, and models whose runner is not installed."""
     for one in RUNNERS.unusable():
         yield Finding(
             Level.ERROR,
             f"runner {plain(one.entry, 200)}",
-            f"can't be used: {plain(one.why, 300)}",
-            "Models of its type are run by nobody.",
-            "mend or remove the package, and start everything again",
+            f"can't be loaded: {plain(one.why, 300)}",
+            "No worker can run models of its type.",
+            "repair or remove the package, then restart every process",
         )
     waiting = Job.objects.filter(state=JobState.QUEUED.value, model=OuterRef("name"))
     rows = ModelConfig.objects.exclude(model_type__in=runner_names()).exclude(
@@ -78,7 +79,7 @@ def runners(view: View) -> Iterator[Finding]:
             ("jobs wait and " if model.waits else "")
             + f"no runner {plain(model.model_type, 64)!r} is installed",
             "Its jobs are accepted and wait.",
-            "install the package that brings the runner, or give the model another model_type",
+            "install the package of the runner, or give the model another model_type",
         )
 
 
@@ -94,12 +95,12 @@ def schemas(view: View) -> Iterator[Finding]:
                 f"model {name}",
                 f"its payload_schema can't be used: {plain(str(refused), 200)}",
                 "Its submits are refused with 503 model_schema_unusable.",
-                "configure the model with a schema that is accepted",
+                "give the model a schema that is accepted",
             )
 
 
 def _too_large(waiting: set[str]) -> Iterator[Finding]:
-    """Models that fit on some server are only said of while jobs wait that none could take."""
+    """Models that are too large for every server that has them."""
     for name in sorted(
         Placement.objects.filter(TOO_LARGE).order_by().values_list("model", flat=True).distinct()
     ):
@@ -118,23 +119,25 @@ def _too_large(waiting: set[str]) -> Iterator[Finding]:
 
 
 def servers(view: View) -> Iterator[Finding]:
-    ill = Server.objects.annotate(models=Count("placements")).filter(
+    unfit = Server.objects.annotate(models=Count("placements")).filter(
         Q(models=0) | Q(healthy=False) | Q(slots=0)
     )
-    for one in ill.order_by("name")[:_SHOWN]:
+    for one in unfit.order_by("name")[:_SHOWN]:
         yield _server(one)
     seen_before = view.now - timedelta(seconds=UNSEEN_SECONDS)
     runs = Attempt.objects.filter(server=OuterRef("name"), state__in=Attempt.LIVE)
-    is_busy = Q(Exists(runs), tells_health=False)  # one of a single thread answers nothing meanwhile
+    is_busy = Q(
+        Exists(runs), tells_health=False
+    )  # a server with one thread answers no health check while it runs a job
     unseen = Server.objects.filter(healthy=True, checked_at__lt=seen_before).exclude(is_busy)
     for server in unseen.order_by("name")[:_SHOWN]:
         assert server.checked_at is not None
         yield Finding(
             Level.WARNING,
             f"server {server.name}",
-            f"was last asked for its health {age((view.now - server.checked_at).total_seconds())} ago",
-            "What is shown of it is old.",
-            "see that the sweeps worker runs (sweep lock_sync)",
+            f"last had a health check {age((view.now - server.checked_at).total_seconds())} ago",
+            "Its displayed state may be out of date.",
+            "check that the sweeps worker runs (sweep lock_sync)",
         )
     silent = Server.objects.filter(healthy=True, tells_health=False).order_by("name")
     if names := list(silent.values_list("name", flat=True)[: _SHOWN + 1]):
@@ -143,9 +146,9 @@ def servers(view: View) -> Iterator[Finding]:
             Level.OK,
             "health",
             f"without a health endpoint: {', '.join(names[:_SHOWN])}{more}",
-            "They answer and are given work. A lost run holds its slot there until the server restarts, or "
-            "for the model's run limit.",
-            "give the model a health_path; `python3 manage.py free SERVER/SLOT` if nothing runs there",
+            "They answer and get jobs. A lost run holds its slot there until the server restarts or the "
+            "model's run limit passes.",
+            f"give the model a health_path; `{command_line('free SERVER/SLOT')}` if nothing runs there",
         )
     total = Server.objects.count()
     if total:
@@ -156,7 +159,7 @@ def servers(view: View) -> Iterator[Finding]:
             "servers",
             "none is registered",
             "Jobs are accepted and wait.",
-            "register one: README.md, “Put a model behind it”",
+            "register one, as the README shows under “Put a model behind it”",
         )
 
 
@@ -166,13 +169,13 @@ def _server(server: Server) -> Finding:
         return Finding(
             Level.ERROR,
             check,
-            f"does not answer its health question: {plain(server.last_error, 300)}",
-            "Attempts there fail or are refused; its jobs go to other servers where there are some.",
-            f"look at that machine; `python3 manage.py drain {server.name}` keeps work away meanwhile",
+            f"fails its health check: {plain(server.last_error, 300)}",
+            "Attempts there fail or are refused; its jobs go to other servers, if there are any.",
+            f"check that machine; `{command_line(f'drain {server.name}')}` keeps jobs away meanwhile",
         )
     lacks = "runs no model" if server.slots else "has no slots"
     return Finding(
-        Level.WARNING, check, lacks, "It is never given anything.", "register a model on it, or remove it"
+        Level.WARNING, check, lacks, "It never gets a job.", "register a model on it, or remove it"
     )
 
 
@@ -183,9 +186,9 @@ def quarantine(view: View) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             f"slot {row.server_id}/{row.slot}",
-            f"is quarantined past its limit, since {age((view.now - row.since).total_seconds())}",
-            "The sweep that frees it does not run or does not reach Redis.",
-            "see the sweeps and redis above",
+            f"has been in quarantine for {age((view.now - row.since).total_seconds())}, past its limit",
+            "The sweep that frees it does not run, or does not reach Redis.",
+            "check the sweeps and redis above",
         )
     for row in rows.filter(until__gte=view.now).select_related("server").order_by("since")[:_SHOWN]:
         yield _suspect(row, view.now)
@@ -193,17 +196,22 @@ def quarantine(view: View) -> Iterator[Finding]:
 
 def _suspect(row: QuarantinedSlot, now: datetime) -> Finding:
     slot = f"{row.server_id}/{row.slot}"
-    means = "Its GPU may still be busy with a run that nobody waits for; it is asked every few seconds."
-    todo = f"restart the server if that run hangs; `python3 manage.py free {slot}` if nothing runs there"
+    consequence = (
+        "Its GPU may still be busy with a run that no worker controls; it is asked every few seconds."
+    )
+    free = command_line(f"free {slot}")
+    advice = f"restart the server if that run hangs; `{free}` if nothing runs there"
     if row.server.tells_health is False:
-        means = "Its GPU may still be busy with a lost run, and its server has no health endpoint to ask."
-        todo = f"`python3 manage.py free {slot}` if nothing runs there, or restart the server"
+        consequence = (
+            "Its GPU may still be busy with a lost run, and its server has no health endpoint to ask."
+        )
+        advice = f"`{free}` if nothing runs there, or restart the server"
     return Finding(
         Level.WARNING,
         f"slot {slot}",
-        f"is quarantined since {age((now - row.since).total_seconds())} ({plain(row.reason, 60)})",
-        means,
-        f"{todo}; at the latest it is free at {row.until:%H:%M} UTC",
+        f"has been in quarantine for {age((now - row.since).total_seconds())} ({plain(row.reason, 60)})",
+        consequence,
+        f"{advice}; it is free at {row.until:%H:%M} UTC at the latest",
     )
 
 
@@ -211,28 +219,31 @@ def circuits(view: View) -> Iterator[Finding]:
     for one in all_circuits(view.ports.leases).open[:_SHOWN]:
         circuit = one.circuit
         left = (
-            f", one job tries in {age(circuit.left_seconds)}" if circuit.left_seconds else ", one job tries"
+            f", one job will try in {age(circuit.left_seconds)}"
+            if circuit.left_seconds
+            else ", one job will try"
         )
         yield Finding(
             Level.WARNING,
             f"{one.kind} {one.name}",
-            f"failed again and again: its circuit is {circuit.state.replace('_', ' ')}{left}"
+            f"failed repeatedly: its circuit is {circuit.state.replace('_', ' ')}{left}"
             f" (opened {circuit.opens} times in a row)",
             "Its jobs wait and keep their tries."
             if one.kind is CircuitKind.MODEL
-            else "It is given nothing; other servers take its work.",
-            "see its last attempts; once it is mended, close the circuit on its admin page",
+            else "It gets no jobs; other servers take them.",
+            f"see its last attempts; once it is repaired, "
+            f"`{command_line(f'circuits reset {one.kind} {one.name}')}` closes the circuit",
         )
 
 
 def pauses(view: View) -> Iterator[Finding]:
     for pause in queries.pauses():
-        what = f"{pause.kind} {pause.name}".strip()
+        target = f"{pause.kind} {pause.name}".strip()
         yield Finding(
             Level.WARNING,
-            f"pause {what}",
-            f"since {age((view.now - pause.since).total_seconds())} by {plain(pause.actor)}"
+            f"pause {target}",
+            f"for {age((view.now - pause.since).total_seconds())}, by {plain(pause.actor)}"
             + (f": {plain(pause.reason, 100)}" if pause.reason else ""),
-            "No job of it is started.",
-            f"`python3 manage.py resume {what}` ends the pause",
+            "None of its jobs starts.",
+            f"`{command_line(f'resume {target}')}` ends the pause",
         )

@@ -1,4 +1,4 @@
-"""Database, migrations, secrets, Redis, clocks, disk; beat, sweeps, a worker for each queue with work."""
+"""Checks of database, migrations, secrets, Redis, clocks, disk, web, beat, sweeps and the queues' workers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from django.db.migrations.executor import MigrationExecutor
 from dispatcher_project.cli.command import about_redis
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.screen import age, plain
+from foundation.program import command_line
 from foundation.secrets import SecretUnreadable, decrypt
 from foundation.texts import counted
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
@@ -37,7 +38,7 @@ MEMORY_SHARE = 0.8
 MOST_NAMED = 6
 SILENT_SECONDS = 15.0
 LATE_PERIODS = 5
-"""A sweep that did not run for so many of its periods, and for a minute more, is stuck."""
+"""A sweep is late after so many of its periods and LATE_SECONDS."""
 LATE_SECONDS = 60.0
 
 
@@ -51,7 +52,7 @@ def database(view: View) -> Iterator[Finding]:
             "migrations",
             f"{len(missing)} to apply: {', '.join(missing[:4])}",
             "The code expects tables or columns that the database does not have.",
-            "run `python3 manage.py migrate`, then restart the processes",
+            f"run `{command_line('migrate')}`, then restart the processes",
         )
     else:
         yield Finding(Level.OK, "database", f"{connection.vendor} answers, all migrations are applied")
@@ -71,7 +72,7 @@ def secrets(view: View) -> Iterator[Finding]:
             Level.ERROR,
             "secrets",
             about_secrets(unreadable, len(stored)),
-            "Callbacks of these tenants are not sent, and these servers get no job.",
+            "Callbacks of these tenants are not sent, and these servers get no jobs.",
             SECRETS_REMEDY,
         )
     elif stored:
@@ -81,9 +82,10 @@ def secrets(view: View) -> Iterator[Finding]:
 StoredSecret = tuple[str, str]
 """A name for messages, and the encrypted text."""
 SECRETS_REMEDY = (
-    "start every process with the DJANGO_SECRET_KEY (or DISPATCHER_SECRET_KEY) that stored them; `up` keeps"
-    " its own in secret_key of its data folder. If it is lost, `python3 manage.py create_key --tenant NAME"
-    " --new-webhook-secret` makes a new one for callbacks; register the servers again with their headers"
+    "start every process with the DJANGO_SECRET_KEY (or DISPATCHER_SECRET_KEY) that encrypted them; `up` has"
+    " its own in the file secret_key of its data folder. If that key is lost,"
+    f" `{command_line('create_key --tenant NAME --new-webhook-secret')}` replaces a webhook secret; register"
+    " the servers again with their headers"
 )
 
 
@@ -115,7 +117,7 @@ def about_secrets(unreadable: Sequence[str], of: int) -> str:
     """Return a sentence that names unreadable secrets. of: the number of all that were tried."""
     named = ", ".join(plain(name, 80) for name in unreadable[:MOST_NAMED])
     more = ", …" if len(unreadable) > MOST_NAMED else ""
-    return f"{len(unreadable)} of {of} stored secrets were encrypted under another secret key ({named}{more})"
+    return f"{len(unreadable)} of {of} stored secrets were encrypted with another secret key ({named}{more})"
 
 
 def redis(view: View) -> Iterator[Finding]:
@@ -126,8 +128,8 @@ def redis(view: View) -> Iterator[Finding]:
             Level.ERROR,
             "redis",
             about_redis(error),
-            "Jobs are accepted and none is started; what runs goes on and is written at its end.",
-            "start it again; the index is rebuilt from the database by itself",
+            "Jobs are accepted and none starts; running jobs continue, and their results are stored.",
+            "start Redis again; the index is then rebuilt from the database",
         )
         return
     name, version = _version(facts)
@@ -137,7 +139,7 @@ def redis(view: View) -> Iterator[Finding]:
             Level.WARNING,
             "redis version",
             f"{name} {version}",
-            "The scripts were never tried on one that old.",
+            "The Lua scripts were never tested on a version that old.",
             f"use Redis {OLDEST_REDIS[0]}.{OLDEST_REDIS[1]} or newer, or Valkey",
         )
     yield from _memory(facts)
@@ -146,16 +148,16 @@ def redis(view: View) -> Iterator[Finding]:
             Level.WARNING,
             "redis persistence",
             "no append-only file",
-            "After each restart of Redis the line is rebuilt from the database; nothing starts meanwhile.",
+            "After each restart of Redis the queue is rebuilt from the database; no job starts meanwhile.",
             "set `appendonly yes` and `appendfsync everysec`",
         )
     elif facts.get("aof_last_write_status", "ok") != "ok":
         yield Finding(
             Level.ERROR,
             "redis persistence",
-            "its last write to the append-only file failed",
+            "the last write to the append-only file failed",
             "Redis refuses writes as long as this lasts.",
-            "look at Redis' log and its disk",
+            "check Redis' log and its disk",
         )
 
 
@@ -166,7 +168,7 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
             Level.ERROR,
             "redis eviction",
             f"maxmemory-policy is {policy}",
-            "When memory is short Redis would throw away tickets and leases; jobs would wait unseen.",
+            "When memory runs short Redis would evict tickets and leases; jobs would wait unnoticed.",
             "set `maxmemory-policy noeviction`",
         )
     used = int(facts.get("used_memory", 0) or 0)
@@ -174,8 +176,8 @@ def _memory(facts: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             Level.WARNING,
             "redis memory",
-            f"{used / limit:.0%} of maxmemory are used",
-            "Once it is full new jobs are accepted, but stand in no line until others have left it.",
+            f"{used / limit:.0%} of maxmemory is used",
+            "Once it is full, new jobs are accepted but not queued until others have left the queue.",
             "raise maxmemory; about 1 kB per waiting job is needed",
         )
 
@@ -191,58 +193,60 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def layouts(view: View) -> Iterator[Finding]:
-    """Which layout each fleet's index has, and who knows another one."""
+    """The key layout of each fleet's index, and the processes with another one."""
     report = index_report()
     for fleet, state in report.states.items():
         check, others = f"layout {fleet}", report.others(state)
-        knowing = counted(len(others), "process knows", "processes know")
+        count = counted(len(others), "process has", "processes have")
         named = ", ".join(f"{one.kind} {one.name} ({one.layout})" for one in others[:MOST_NAMED])
         if state.next_layout is not None:
             yield Finding(
                 Level.WARNING,
                 check,
                 f"being switched from {state.layout} to {state.next_layout}",
-                "Nothing is started until it is done; what runs, runs on.",
-                "`manage.py index switch` shows what it waits for; `manage.py index cancel` takes it back",
+                "No job starts until it is finished; running jobs continue.",
+                f"`{command_line('index switch')}` shows what it waits for; "
+                f"`{command_line('index cancel')}` takes it back",
             )
         elif others:
             yield Finding(
                 Level.WARNING,
                 check,
-                f"{state.layout} is in use; {knowing} another one: {named}",
-                "They run nothing new and repair nothing; what they run comes to its end.",
-                "restart the hosts of the other version: the index follows the last one by itself, or before"
-                " that by `manage.py index switch`",
+                f"{state.layout} is in use; {count} another one: {named}",
+                "They start and repair nothing; their running jobs end normally.",
+                "restart the hosts of the other version: the index switches by itself after the last one, or"
+                f" earlier by `{command_line('index switch')}`",
             )
         elif report.processes:
-            yield Finding(Level.OK, check, f"{state.layout} is in use, all processes know it")
+            yield Finding(Level.OK, check, f"{state.layout} is in use by all processes")
 
 
 def index(view: View) -> Iterator[Finding]:
-    """One of each fleet."""
+    """The index of each fleet."""
     for fleet in view.ports.registry.fleets():
         try:
             whole = view.ports.leases(fleet).generation()
         except LayoutNotInUse as error:
-            yield Finding(Level.WARNING, f"index {fleet}", str(error), "It can't be looked at from here.", "")
+            yield Finding(Level.WARNING, f"index {fleet}", str(error), "It can't be checked from here.", "")
             continue
         except LeasingUnavailable as error:
-            yield Finding(Level.ERROR, f"index {fleet}", str(error), "Nothing is started.", "see redis above")
+            yield Finding(Level.ERROR, f"index {fleet}", str(error), "No job starts.", "see redis above")
             continue
         if whole is None:
             yield Finding(
                 Level.ERROR,
                 f"index {fleet}",
-                "it is not whole: Redis was flushed, is new, or failed over",
-                "Nothing is started until the sweeps worker has rebuilt it from the database.",
-                "wait for some seconds; if it stays, see that beat and `queue_worker --queues sweeps` run",
+                "it is incomplete: Redis was flushed, is new, or failed over",
+                "No job starts until the sweeps worker has rebuilt it from the database.",
+                "wait a few seconds; if this stays, check that beat and "
+                f"`{command_line('queue_worker --queues sweeps')}` run",
             )
         else:
-            yield Finding(Level.OK, f"index {fleet}", "whole")
+            yield Finding(Level.OK, f"index {fleet}", "complete")
 
 
 def clocks(view: View) -> Iterator[Finding]:
-    """This host's, Redis' and the database's: of three, the one that stands alone is wrong."""
+    """The clocks of this host, Redis and the database: two that agree outvote the third."""
     tolerated = settings.DISPATCHER.clock_tolerance_seconds
     watch = SharedClock(
         _HostClock(view.wall_clock),
@@ -252,15 +256,15 @@ def clocks(view: View) -> Iterator[Finding]:
     )
     report = watch.compared()
     for name, seconds in report.off.items():
-        stands_still = abs(seconds) > tolerated
+        has_stopped = abs(seconds) > tolerated
         yield Finding(
-            Level.ERROR if stands_still else Level.WARNING,
+            Level.ERROR if has_stopped else Level.WARNING,
             "clocks",
             f"{name} is {age(abs(seconds))} {'ahead of' if seconds > 0 else 'behind'} the others",
             "No deadline passes and retention removes nothing until they agree again."
-            if stands_still
-            else f"From {tolerated:g} s on deadlines and retention stand still.",
-            "keep all hosts' clocks by NTP (`timedatectl` says whether one is)",
+            if has_stopped
+            else f"From {tolerated:g} s on, deadlines and retention stop.",
+            "synchronize all hosts' clocks by NTP (`timedatectl` shows whether a host does)",
         )
     if report.agree:
         yield Finding(Level.OK, "clocks", f"agree within {age(SKEW_SECONDS)}")
@@ -295,7 +299,7 @@ def disk(view: View) -> Iterator[Finding]:
             "disk",
             what,
             "A full disk stops the database and Redis: no job is accepted then.",
-            "make room; DISPATCHER_RETENTION_DAYS says how long finished jobs are kept",
+            "free some space; DISPATCHER_RETENTION_DAYS is how long finished jobs are kept",
         )
 
 
@@ -303,11 +307,15 @@ def metrics(view: View) -> Iterator[Finding]:
     token = settings.DISPATCHER.metrics_token
     if not token:
         yield Finding(
-            Level.WARNING, "metrics", "/metrics answers nobody", "Prometheus reads nothing.", SET_A_TOKEN
+            Level.WARNING,
+            "metrics",
+            "/metrics refuses every request",
+            "Prometheus gets no data.",
+            SET_A_TOKEN,
         )
     else:
-        who = "everybody" if token == "open" else "who sends its token"
-        yield Finding(Level.OK, "metrics", f"/metrics answers {who}")
+        access = "open to everybody" if token == "open" else "protected by a token"
+        yield Finding(Level.OK, "metrics", f"/metrics is {access}")
 
 
 def web(view: View) -> Iterator[Finding]:
@@ -319,8 +327,8 @@ def web(view: View) -> Iterator[Finding]:
             Level.WARNING,
             "web",
             f"does not answer at {url}: {plain(error, 120)}",
-            "No job is accepted, and GPU servers can't push results; or only this host does not reach it.",
-            "see that the web runs, and DISPATCHER_PUBLIC_URL",
+            "No job is accepted and no GPU server can push a result, unless only this host can't reach it.",
+            "check that the web runs, and DISPATCHER_PUBLIC_URL",
         )
         return
     if status == 200:
@@ -334,8 +342,8 @@ def web(view: View) -> Iterator[Finding]:
         Level.WARNING if degraded else Level.ERROR,
         "web",
         f"is {body.get('status', f'answering {status}')} at {url}: {plain(', '.join(wrong), 200)}",
-        "Jobs are accepted, and none of these fleets starts." if degraded else "No job is accepted.",
-        "see the findings above; each process reaches database and Redis by its own network",
+        "Jobs are accepted, and none starts on these fleets." if degraded else "No job is accepted.",
+        "see the findings above; the web may reach database and Redis by another network than this host",
     )
 
 
@@ -345,9 +353,9 @@ def beat(view: View) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             "beat",
-            f"its last tick was {age(tick)} ago" if tick is not None else "it never ticked",
-            "No repairs: lost workers are not noticed, retries and callbacks do not become due.",
-            "see that `celery … beat` and `manage.py queue_worker --queues sweeps` run, and their logs",
+            f"the last tick was {age(tick)} ago" if tick is not None else "it never ticked",
+            "No repairs: lost workers are not noticed, and retries and callbacks wait.",
+            f"check that beat and `{command_line('queue_worker --queues sweeps')}` run, and their logs",
         )
         return
     yield Finding(Level.OK, "beat", f"ticked {age(tick)} ago")
@@ -362,9 +370,9 @@ def _late_sweeps(view: View) -> Iterator[Finding]:
             yield Finding(
                 Level.ERROR,
                 f"sweep {name}",
-                f"last ended {age(passed)} ago, its period is {age(entry.period_seconds)}",
-                f"What jobs/sweeps/{name}.py repairs stays broken.",
-                "look for `sweep_failed` in the log of the sweeps worker; a restart of it does no harm",
+                f"last finished {age(passed)} ago; its period is {age(entry.period_seconds)}",
+                f"The states that it repairs stay broken (docs/sweeps.md, {name}).",
+                "look for `sweep_failed` in the log of the sweeps worker; restarting it is safe",
             )
 
 
@@ -375,15 +383,15 @@ def workers(view: View) -> Iterator[Finding]:
             Level.ERROR,
             "broker",
             "no worker answers through it",
-            "Either the broker of BROKER_URL is away, or no worker runs: then nothing is started.",
-            "see that the broker runs, and `manage.py gpu_worker`",
+            "Either the broker of BROKER_URL does not answer, or no worker runs: then no job starts.",
+            f"check that the broker and `{command_line('gpu_worker')}` run",
         )
         return
     names = sorted({worker for served in consumed.values() for worker in served})
     yield Finding(Level.OK, "workers", f"{counted(len(names), 'answers', 'answer')}: {', '.join(names)}")
     for queue in (SWEEPS_QUEUE, CALLBACKS_QUEUE):
         if queue not in consumed:
-            yield _nobody(queue, Level.ERROR, f"`manage.py queue_worker --queues {queue}`")
+            yield _no_consumer(queue, Level.ERROR, f"`{command_line(f'queue_worker --queues {queue}')}`")
     waiting = set(
         Job.objects.filter(state=JobState.QUEUED.value).order_by().values_list("pool", flat=True).distinct()
     )
@@ -393,32 +401,32 @@ def workers(view: View) -> Iterator[Finding]:
         queue = queue_of(pool, host)
         if queue not in consumed:
             level = Level.ERROR if pool in waiting else Level.WARNING
-            yield _nobody(queue, level, _gpu_worker(pool, host))
+            yield _no_consumer(queue, level, _gpu_worker(pool, host))
 
 
 def _gpu_worker(pool: str, host: str | None) -> str:
-    """What would consume the queue of this pool and host again."""
+    """The worker that would consume the queue of this pool and host."""
     if not host:
-        return "`manage.py gpu_worker`"
-    # a worker with a GPU of its own is another host at each start: none can be started under the old name
+        return f"`{command_line('gpu_worker')}`"
+    # a pinned worker is a new host at each start: the old name can't come back
     pinned = Server.objects.filter(
         pool=pool, host=host, placements__endpoint__startswith=f"{STARTED_HERE}://"
     ).first()
     if pinned is None:
-        return f"`manage.py gpu_worker --host {host}`"
+        return f"`{command_line(f'gpu_worker --host {host}')}`"
     where = f" on {pinned.machine}" if pinned.machine else " on its machine"
     return (
-        f"its worker again{where} with the arguments that it had (`manage.py gpu_worker --gpu … --name "
-        f"{pinned.name}`); or forget the server (`DELETE /api/v1/admin/servers/{pinned.name}`, or delete it "
-        "on the admin's list of servers)"
+        f"its worker again{where} with its arguments of before "
+        f"(`{command_line(f'gpu_worker --gpu … --name {pinned.name}')}`); or remove the server "
+        f"(`DELETE /api/v1/admin/servers/{pinned.name}`, or the admin's list of servers)"
     )
 
 
-def _nobody(queue: str, level: Level, command: str) -> Finding:
+def _no_consumer(queue: str, level: Level, command: str) -> Finding:
     return Finding(
         level,
         f"queue {queue}",
         "no worker consumes it",
-        "What it stands for is not done; in a GPU queue's case the pool's slots stay idle.",
+        "Its tasks wait; for a GPU queue, the pool's slots stay idle.",
         f"start {command}",
     )

@@ -1,6 +1,6 @@
-"""States that repair should have ended: what the laws (verification/laws.py) forbid, if it lasts.
+"""Checks for states that the sweeps should have ended (verification/laws.py forbids them, if they last).
 
-Each looks at the oldest so many only: what is stuck is old.
+Each reads the oldest rows only: stuck ones are old.
 """
 
 from __future__ import annotations
@@ -15,46 +15,47 @@ from django.db.models import QuerySet
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.screen import age, plain
+from foundation.program import command_line
 from gpus.errors import LeasingUnavailable
 from jobs.callbacks.pick import delivery_report, open_circuits
 from jobs.domain.states import JobState
 from jobs.models import DEAD_LETTER, Attempt, Job
 
-LOOKED_AT = 500
+MOST_READ = 500
 OVERDUE = timedelta(minutes=1)
 LONG_CANCEL = timedelta(minutes=10)
 _NAMED = 3
 
 
 def leaseless(view: View) -> Iterator[Finding]:
-    """RUNNING for more than three lease times, and no lease for it."""
+    """Jobs RUNNING for more than three lease times without a lease."""
     patience = timedelta(seconds=3 * settings.DISPATCHER.lease_seconds)
     running = Job.objects.filter(state=JobState.RUNNING.value, started_at__lt=view.now - patience)
     live = set(
         Attempt.objects.filter(state__in=Attempt.LIVE, started_at__lt=view.now - patience)
         .order_by("started_at")
-        .values_list("id", flat=True)[:LOOKED_AT]
+        .values_list("id", flat=True)[:MOST_READ]
     )
     jobs = [job for job in _oldest(running) if job.live_attempt in live]
     yield from _finding(
         _without_ticket(jobs, view),
         "running jobs",
-        "run for long and hold no lease",
-        "Nobody drives them; the sweep `orphans` ends or adopts such within a minute.",
-        "if they stay, see the sweep's age above and the log of the sweeps worker",
+        "have been running for long and hold no lease",
+        "No worker drives them; the sweep `orphans` ends or adopts such jobs within a minute.",
+        "if they stay, check beat and the sweeps above, and the log of the sweeps worker",
     )
 
 
 def unreachable(view: View) -> Iterator[Finding]:
-    """QUEUED for longer than two runs of the reconciler, and not in the line."""
+    """Jobs QUEUED for longer than two runs of the reconciler, and not in the queue in Redis."""
     before = view.now - timedelta(seconds=2 * settings.DISPATCHER.reconcile_seconds + 10)
     queued = Job.objects.filter(state=JobState.QUEUED.value, place_us__lt=int(before.timestamp() * 1_000_000))
     yield from _finding(
         _without_ticket(_oldest(queued), view),
         "waiting jobs",
-        "wait and have no ticket in the line",
-        "No worker can find them; the sweep `reconcile` pushes such tickets.",
-        "if they stay, see the sweep's age above and the log of the sweeps worker",
+        "wait and have no ticket in the queue",
+        "No worker can find them; the sweep `reconcile` pushes missing tickets.",
+        "if they stay, check beat and the sweeps above, and the log of the sweeps worker",
     )
 
 
@@ -64,17 +65,17 @@ def overdue(view: View) -> Iterator[Finding]:
     yield from _finding(
         _ids(retrying),
         "retries",
-        "are due and were not put back into the line",
+        "are due and were not put back into the queue",
         "The sweep `due_retries` does that every second.",
-        "see beat and the sweeps above",
+        "check beat and the sweeps above",
     )
     scheduled = Job.objects.filter(state=JobState.SCHEDULED.value, run_at__lt=before)
     yield from _finding(
         _ids(scheduled),
         "later starts",
-        "were asked for by now and the jobs are not in the line",
+        "are past their run_at and not in the queue",
         "The sweep `due_starts` puts them there every second.",
-        "see beat and the sweeps above",
+        "check beat and the sweeps above",
     )
     late = Job.objects.filter(deadline_at__lt=before, finished_at=None).exclude(
         state__in=[JobState.RUNNING.value, JobState.CANCELLING.value]
@@ -82,9 +83,9 @@ def overdue(view: View) -> Iterator[Finding]:
     yield from _finding(
         _ids(late),
         "deadlines",
-        "have passed and the jobs still wait",
+        "have passed, and the jobs still wait",
         "The sweep `deadlines` fails them every second.",
-        "see beat and the sweeps above",
+        "check beat and the sweeps above",
     )
     cancelled = Job.objects.filter(
         state=JobState.RUNNING.value, cancel_requested_at__lt=view.now - LONG_CANCEL
@@ -92,8 +93,8 @@ def overdue(view: View) -> Iterator[Finding]:
     yield from _finding(
         _ids(cancelled),
         "cancels",
-        "were asked for long ago and the jobs still run",
-        "Their GPU does not stop, or cannot be asked to; they end with the run at the latest.",
+        "were requested long ago, and the jobs still run",
+        "Their GPU does not stop, or has no way to be stopped; they end with the run at the latest.",
         "give the model a cancel_endpoint_template, or restart its server",
         level=Level.WARNING,
     )
@@ -103,9 +104,9 @@ def overdue(view: View) -> Iterator[Finding]:
     yield from _finding(
         _ids(cancelling),
         "cancelling jobs",
-        "were cancelled long ago, and nothing proves that their GPU is free",
-        "Their slots are in quarantine; a restart of the GPU server or the model's run limit is the proof.",
-        "see the quarantined slots above; free one by hand if you know that nothing runs there",
+        "were cancelled long ago, and their GPU is not proven free",
+        "Their slots are in quarantine until the GPU server restarts or the model's run limit passes.",
+        f"see the quarantined slots above; `{command_line('free SERVER/SLOT')}` if nothing runs there",
         level=Level.WARNING,
     )
 
@@ -117,26 +118,26 @@ def callbacks(view: View) -> Iterator[Finding]:
         yield Finding(
             Level.ERROR,
             "callbacks",
-            f"the first that is due was not sent for {age(report.oldest_due_seconds)} ({figures})",
-            "Clients are not told that their jobs are over.",
-            "see that `manage.py queue_worker --queues callbacks` runs and keeps up",
+            f"the oldest one has been due for {age(report.oldest_due_seconds)} ({figures})",
+            "Clients do not learn that their jobs have ended.",
+            f"check that `{command_line('queue_worker --queues callbacks')}` runs and keeps up",
         )
     circuits = open_circuits().order_by("-failed_at").select_related("tenant")
     for one in circuits[:_NAMED]:
         yield Finding(
             Level.WARNING,
             f"callbacks to {plain(one.receiver, 80)} of {plain(one.tenant.name)}",
-            f"no answer {one.failures} times, its circuit is open ({plain(one.last_error, 80)}; {figures})",
-            "One message at a time is tried; the others stay due. Other receivers lose nothing by it.",
-            "tell the tenant; the first answer closes the circuit",
+            f"no answer {one.failures} times, circuit open ({plain(one.last_error, 80)}; {figures})",
+            "One message at a time is tried; the others stay due. Other receivers are not affected.",
+            "inform the tenant; the first answer closes the circuit",
         )
     if report.open_circuits > _NAMED:
         yield Finding(
             Level.WARNING,
             "callback circuits",
-            f"{report.open_circuits} receivers did not answer and have an open circuit",
+            f"{report.open_circuits} receivers do not answer and have an open circuit",
             "One message at a time is tried of each; the others stay due.",
-            "see Records, Receivers in the admin",
+            "see Records → Receivers in the admin",
         )
 
 
@@ -146,22 +147,22 @@ def dead_letters(view: View) -> Iterator[Finding]:
         _ids(letters),
         "dead letters",
         "failed for good and wait for a decision",
-        "They are kept for three times the retention, then they are gone.",
-        "`python3 manage.py dlq groups` says why they failed; `dlq retry` and `dlq dismiss` decide",
+        "They are kept for three times the retention time, then deleted.",
+        f"`{command_line('dlq groups')}` shows why they failed; then `dlq retry` or `dlq dismiss`",
         level=Level.WARNING,
     )
 
 
 def _oldest(jobs: QuerySet[Job]) -> list[Job]:
-    return list(jobs.defer("payload", "result").order_by("id")[:LOOKED_AT])
+    return list(jobs.defer("payload", "result").order_by("id")[:MOST_READ])
 
 
 def _ids(rows: QuerySet[Any]) -> list[str]:
-    return list(rows.values_list("id", flat=True)[: LOOKED_AT + 1])
+    return list(rows.values_list("id", flat=True)[: MOST_READ + 1])
 
 
 def _without_ticket(jobs: Sequence[Job], view: View) -> list[str]:
-    """Neither in line nor leased nor settling. A fleet whose Redis is away is left out."""
+    """Jobs that Redis has neither queued nor leased nor ending. A fleet whose Redis is away is left out."""
     lines: dict[tuple[str, str], list[Job]] = defaultdict(list)
     for job in jobs:
         lines[job.fleet, job.pool].append(job)
@@ -172,21 +173,21 @@ def _without_ticket(jobs: Sequence[Job], view: View) -> list[str]:
         except LeasingUnavailable:
             continue
         missing += [job for job, has in zip(waiting, found, strict=True) if not has]
-    return _still_so(missing)
+    return _unchanged(missing)
 
 
-def _still_so(jobs: Sequence[Job]) -> list[str]:
-    """One that moved while we looked was not stuck."""
+def _unchanged(jobs: Sequence[Job]) -> list[str]:
+    """The jobs whose row did not change meanwhile: the others were not stuck."""
     now = {pk: (state, live) for pk, state, live in Job.objects.filter(
         id__in=[job.id for job in jobs]).values_list("id", "state", "live_attempt")}  # fmt: skip
     return [job.id for job in jobs if now.get(job.id) == (job.state, job.live_attempt)]
 
 
 def _finding(
-    ids: Sequence[str], check: str, what: str, means: str, todo: str, *, level: Level = Level.ERROR
+    ids: Sequence[str], check: str, summary: str, consequence: str, advice: str, *, level: Level = Level.ERROR
 ) -> Iterator[Finding]:
     if not ids:
         return
-    number = f"more than {LOOKED_AT}" if len(ids) > LOOKED_AT else str(len(ids))
+    number = f"more than {MOST_READ}" if len(ids) > MOST_READ else str(len(ids))
     named = ", ".join(ids[:_NAMED]) + (", …" if len(ids) > _NAMED else "")
-    yield Finding(level, check, f"{number} {what} ({named})", means, todo)
+    yield Finding(level, check, f"{number} {summary} ({named})", consequence, advice)

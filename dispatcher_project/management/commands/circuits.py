@@ -18,26 +18,28 @@ if TYPE_CHECKING:
 
 class Command(TerminalCommand):
     help = (
-        "Circuit breakers: the servers and models that failed last. `circuits reset server NAME` and "
-        "`circuits reset model NAME` close one: what is mended takes jobs at once."
+        "List the circuit breakers of servers and models that failed lately. `circuits reset server NAME` "
+        "and `circuits reset model NAME` close one: a repaired server or model gets jobs at once."
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("what", nargs="?", default="list", choices=["list", "reset"])
-        parser.add_argument("kind", nargs="?", choices=[kind.value for kind in CircuitKind])
-        parser.add_argument("name", nargs="?", default="", help="the server's or model's")
+        parser.add_argument(
+            "action", nargs="?", default="list", choices=["list", "reset"], help="default: list"
+        )
+        parser.add_argument("kind", nargs="?", choices=[kind.value for kind in CircuitKind], help="for reset")
+        parser.add_argument("name", nargs="?", default="", help="of the server or model, for reset")
 
     def act(self, options: dict[str, Any]) -> int | None:
         kind, name = options["kind"], options["name"]
-        if options["what"] == "reset":
+        if options["action"] == "reset":
             if not kind or not name:
                 raise CommandError(
-                    "give what to reset: `circuits reset server NAME` or `circuits reset model NAME`"
+                    "name what to reset: `circuits reset server NAME` or `circuits reset model NAME`"
                 )
             self._reset(CircuitKind(kind), name)
             return None
         if kind:
-            raise CommandError("a kind and a name go with reset; `circuits` lists them all")
+            raise CommandError("a kind and a name are for reset; `circuits` lists all")
         found = all_circuits(jobs.ports.production_ports().leases)
         if self.as_json:
             self.print_json({"results": [one.as_json() for one in found.struck], "away": found.away})
@@ -45,9 +47,9 @@ class Command(TerminalCommand):
         if found.struck:
             self.show(circuit_table(found.struck))
         else:
-            self.print("no circuit breaker counts a failure")
+            self.print("no circuit breaker has counted a failure")
         for pool in found.away:
-            self.print(f"pool {pool} is unknown: its Redis does not answer")
+            self.print(f"pool {pool} is not listed: its Redis does not answer")
         return None
 
     def _reset(self, kind: CircuitKind, name: str) -> None:
@@ -55,7 +57,7 @@ class Command(TerminalCommand):
         done = reset_circuit(kind, name, by=cli_actor(), leases=ports.leases)
         ports.send_wakes(done.wakes)
         closed = f"the circuit of {kind.value} {name} is closed"
-        unchanged = f"{kind.value} {name} has no failure counted: nothing changed"
+        unchanged = f"{kind.value} {name} has no failures counted: nothing changed"
         self.report(
             {"kind": kind.value, "name": name, "changed": done.changed}, closed if done.changed else unchanged
         )

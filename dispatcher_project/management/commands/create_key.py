@@ -17,30 +17,41 @@ from jobs.operations.tenants import create_key, create_tenant, renew_webhook_sec
 
 
 class Command(TerminalCommand):
-    help = "Makes an API key and shows it once; a new tenant's webhook secret too."
+    help = (
+        "Create an API key and print it, once. A tenant that does not exist yet is created too, and its "
+        "webhook secret printed."
+    )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("--tenant", required=True, help="whose jobs the key submits")
-        parser.add_argument("--operator", action="store_true", help="may also use everything under /admin")
+        parser.add_argument("--tenant", required=True, help="the tenant whose jobs the key submits")
+        parser.add_argument("--operator", action="store_true", help="allow /api/v1/admin too")
         parser.add_argument("--name", default="", help="what the key is for")
         parser.add_argument(
-            "--scope", action="append", choices=[s.value for s in Scope], help="may be repeated"
+            "--scope",
+            action="append",
+            choices=[scope.value for scope in Scope],
+            help="limit the key to this scope; may be repeated",
         )
-        parser.add_argument("--model", action="append", help="it may submit to; may be repeated")
-        parser.add_argument("--expires-days", type=float, help="from now; default: never")
+        parser.add_argument("--model", action="append", help="limit submits to this model; may be repeated")
+        parser.add_argument("--expires-days", type=float, metavar="DAYS", help="expiry (default: never)")
         parser.add_argument(
             "--new-webhook-secret",
             action="store_true",
-            help="of a tenant that exists; the old one stops at once",
+            help="replace the webhook secret of an existing tenant; the old one stops working at once",
         )
-        parser.add_argument("--weight", type=float, default=1.0, help="a new tenant's share")
+        parser.add_argument("--weight", type=float, default=1.0, help="share of a new tenant (default 1)")
         parser.add_argument(
-            "--band", choices=BANDS, default="normal", help="the highest band of a new tenant"
+            "--band",
+            choices=BANDS,
+            default="normal",
+            help="highest band of a new tenant (default normal)",
         )
-        parser.add_argument("--max-running", type=int, help="jobs of a new tenant at once; default: no limit")
+        parser.add_argument(
+            "--max-running", type=int, help="running jobs of a new tenant (default: no limit)"
+        )
 
     def act(self, options: dict[str, Any]) -> int | None:
-        with transaction.atomic():  # no tenant is left behind without its key
+        with transaction.atomic():  # no tenant without its key
             tenant, secret = Tenant.objects.filter(name=options["tenant"]).first(), None
             if tenant is None:
                 tenant, secret = _new_tenant(options)
@@ -83,4 +94,4 @@ def _in_days(days: float | None) -> datetime | None:
     try:
         return timezone.now() + timedelta(days=days)
     except (OverflowError, ValueError):
-        raise CommandError(f"--expires-days {days:g} is beyond the calendar") from None
+        raise CommandError(f"--expires-days {days:g} is too long: the date is out of range") from None

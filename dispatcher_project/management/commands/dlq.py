@@ -13,6 +13,7 @@ import jobs.ports
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.screen import age, line, plain, progress, table
+from foundation.program import command_line
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs import ports
@@ -33,36 +34,43 @@ from jobs.reports.jobs import JobFilter
 if TYPE_CHECKING:
     from rich.table import Table
 
-STEP = 200
+PAGE_JOBS = 200
+"""Jobs of one step of a bulk action."""
 _FILTERS = (
     *("model", "tenant", "error_code", "fingerprint"),
     *("tag", "server", "created_after", "created_before"),
 )
-_DEEDS = {"retry": BulkAction.RETRY, "dismiss": BulkAction.DISMISS}
+_BULK_ACTIONS = {"retry": BulkAction.RETRY, "dismiss": BulkAction.DISMISS}
 
 
 class Command(TerminalCommand):
     help = (
-        "Dead letters: the last ones, their groups by kind of failure, and what to do with them: retry or "
-        "dismiss some by id, or all that match, after a count and a question."
+        "Dead letters: jobs that failed for good. List them or their groups by kind of failure; retry or "
+        "dismiss some by id, or all that match a filter, after a count and a question."
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("what", nargs="?", default="list", choices=["list", "groups", *_DEEDS])
-        parser.add_argument("ids", nargs="*", metavar="ID", help="of retry and dismiss, in place of a filter")
+        parser.add_argument(
+            "action",
+            nargs="?",
+            default="list",
+            choices=["list", "groups", *_BULK_ACTIONS],
+            help="default: list",
+        )
+        parser.add_argument("ids", nargs="*", metavar="ID", help="to retry or dismiss, instead of a filter")
         add_filters(parser)
         parser.add_argument("--all", action="store_true", help="every dead letter")
-        parser.add_argument("--dry-run", action="store_true", help="say how many, and do nothing")
+        parser.add_argument("--dry-run", action="store_true", help="only count the jobs")
         self.add_yes(parser)
-        parser.add_argument("--limit", type=positive, default=20, help="of list and groups (default 20)")
+        parser.add_argument("--limit", type=positive, default=20, help="rows of list and groups (default 20)")
 
     def act(self, options: dict[str, Any]) -> int | None:
-        if options["what"] in _DEEDS:
-            return self._do(_DEEDS[options["what"]], options)
+        if options["action"] in _BULK_ACTIONS:
+            return self._act_on_many(_BULK_ACTIONS[options["action"]], options)
         if options["ids"]:
-            raise CommandError("ids go with retry and dismiss; `python3 manage.py job ID` shows one")
-        now, wanted, limit = ports.production_ports().clock.now(), chosen(options), options["limit"]
-        if options["what"] == "groups":
+            raise CommandError(f"ids are for retry and dismiss; `{command_line('job ID')}` shows a job")
+        now, wanted, limit = ports.production_ports().clock.now(), job_filter(options), options["limit"]
+        if options["action"] == "groups":
             groups = dead_letter_groups(wanted, at_most=limit)
             if self.as_json:
                 self.print_json({"results": [group.as_json() for group in groups]})
@@ -78,55 +86,57 @@ class Command(TerminalCommand):
         elif letters:
             self.show(letter_table(letters, now))
             if len(letters) == limit:
-                self.print("… older ones with --limit")
+                self.print("… --limit shows older ones")
         else:
             self.print("no dead letters")
         return None
 
-    def _do(self, deed: BulkAction, options: dict[str, Any]) -> int | None:
-        wanted = chosen(options)
+    def _act_on_many(self, action: BulkAction, options: dict[str, Any]) -> int | None:
+        wanted = job_filter(options)
         if options["ids"]:
             if wanted != JobFilter() or options["all"]:
                 raise CommandError("give job ids or a filter, not both")
-            return self._do_each(deed, [job_id.upper() for job_id in options["ids"]], options)
+            return self._act_on_each(action, [job_id.upper() for job_id in options["ids"]], options)
         if wanted == JobFilter() and not options["all"]:
             raise CommandError("give job ids, a filter such as --fingerprint or --model, or --all")
-        total = count(wanted, deed)
-        word = deed.value.replace("_jobs", "")
+        total = count(wanted, action)
+        verb = action.value.replace("_jobs", "")
         if options["dry_run"] or not total:
-            self._tell_count(word, total)
+            self._show_count(verb, total)
             return None
-        self.confirm(f"{word} {counted(total, 'dead letter')}?", options)
-        outcome = work_through(wanted, deed, total)
-        others = f", {outcome.refused} had moved on meanwhile" if outcome.refused else ""
-        left = f"; {outcome.remaining} match and are left" if outcome.remaining else ""
-        self.report(asdict(outcome), f"{word}: {outcome.done} done{others}{left}")
+        self.confirm(f"{verb} {counted(total, 'dead letter')}?", options)
+        outcome = act_in_pages(wanted, action, total)
+        others = f", {outcome.refused} changed meanwhile and were skipped" if outcome.refused else ""
+        left = f"; {outcome.remaining} more match" if outcome.remaining else ""
+        self.report(asdict(outcome), f"{verb}: {outcome.done} done{others}{left}")
         return None
 
-    def _do_each(self, deed: BulkAction, job_ids: list[str], options: dict[str, Any]) -> int | None:
+    def _act_on_each(self, action: BulkAction, job_ids: list[str], options: dict[str, Any]) -> int | None:
         if options["dry_run"]:
-            self._tell_count(deed.value.replace("_jobs", ""), len(job_ids))
+            self._show_count(action.value.replace("_jobs", ""), len(job_ids))
             return None
-        told = each(job_ids, deed)
-        self.report(told, *(f"{one['job_id']} {one['error'] or 'done'}" for one in told))
-        return None if all(one["done"] for one in told) else 1
+        outcomes = act_on_each(job_ids, action)
+        self.report(outcomes, *(f"{one['job_id']} {one['error'] or 'done'}" for one in outcomes))
+        return None if all(one["done"] for one in outcomes) else 1
 
-    def _tell_count(self, word: str, total: int) -> None:
-        said = f"would {word} {counted(total, 'dead letter')}" if total else "no dead letter matches"
-        self.report({"would": word, "jobs": total}, said)
+    def _show_count(self, verb: str, total: int) -> None:
+        text = f"would {verb} {counted(total, 'dead letter')}" if total else "no dead letter matches"
+        self.report({"would": verb, "jobs": total}, text)
 
 
 def add_filters(parser: CommandParser) -> None:
     for name in ("model", "tenant", "error-code", "tag"):
-        parser.add_argument(f"--{name}")
-    parser.add_argument("--fingerprint", help="of a group, as `dlq groups` shows it")
-    parser.add_argument("--server", help="one that an attempt ran on")
+        parser.add_argument(f"--{name}", help="filter")
+    parser.add_argument("--fingerprint", help="filter: the group's, as `dlq groups` shows it")
+    parser.add_argument("--server", help="filter: an attempt ran on this server")
     for name in ("created-after", "created-before"):
-        parser.add_argument(f"--{name}", type=_moment, metavar="TIME", help="such as 2026-01-31T12:00 (UTC)")
+        parser.add_argument(
+            f"--{name}", type=_moment, metavar="TIME", help="filter, such as 2026-01-31T12:00 (UTC)"
+        )
 
 
-def chosen(options: dict[str, Any]) -> JobFilter:
-    """Raises CommandError for a tenant that does not exist."""
+def job_filter(options: dict[str, Any]) -> JobFilter:
+    """The filter of the options. Raises CommandError for a tenant that does not exist."""
     wanted = JobFilter(**{name: options[name] for name in _FILTERS if options.get(name) is not None})
     if wanted.tenant is not None:
         tenant_named(wanted.tenant)
@@ -137,20 +147,20 @@ def _moment(text: str) -> datetime:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time, such as 2026-01-31T12:00") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T12:00") from None
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def work_through(chosen_ones: JobFilter, deed: BulkAction, total: int) -> BulkOutcome:
-    """Retry or dismiss the chosen jobs, page by page, at most `total`: a job that fails again meanwhile is
-    not taken twice."""
+def act_in_pages(wanted: JobFilter, action: BulkAction, total: int) -> BulkOutcome:
+    """Retry or dismiss the matching jobs page by page, `total` at most: a job that fails again meanwhile is
+    not retried twice."""
     ports = jobs.ports.production_ports()
-    act = {BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}[deed]
+    act = {BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}[action]
     done = refused = 0
     remaining = total
-    with progress(sys.stderr, deed.value.replace("_", " "), total) as draw:
+    with progress(sys.stderr, action.value.replace("_", " "), total) as draw:
         while done + refused < total and remaining:
-            step = act(chosen_ones, by=cli_actor(), ports=ports, at_most=min(STEP, total - done - refused))
+            step = act(wanted, by=cli_actor(), ports=ports, at_most=min(PAGE_JOBS, total - done - refused))
             done, refused, remaining = done + step.done, refused + step.refused, step.remaining
             if not step.done + step.refused:
                 break
@@ -158,19 +168,20 @@ def work_through(chosen_ones: JobFilter, deed: BulkAction, total: int) -> BulkOu
     return BulkOutcome(done, remaining, refused)
 
 
-def each(job_ids: Sequence[str], deed: BulkAction) -> list[dict[str, Any]]:
-    """One after the other, by id."""
-    act: Callable[..., None] = {BulkAction.RETRY: retry_dead_letter, BulkAction.DISMISS: dismiss_dead_letter}[
-        deed
-    ]
-    told = []
+def act_on_each(job_ids: Sequence[str], action: BulkAction) -> list[dict[str, Any]]:
+    """Retry or dismiss jobs by id; one entry for each, with its error."""
+    acts: dict[BulkAction, Callable[..., None]] = {
+        BulkAction.RETRY: retry_dead_letter,
+        BulkAction.DISMISS: dismiss_dead_letter,
+    }
+    outcomes = []
     for job_id in job_ids:
         try:
-            act(job_id, ports=jobs.ports.production_ports(), by=cli_actor())
-            told.append({"job_id": job_id, "done": True, "error": None})
+            acts[action](job_id, ports=jobs.ports.production_ports(), by=cli_actor())
+            outcomes.append({"job_id": job_id, "done": True, "error": None})
         except NotDeadLetter as refusal:
-            told.append({"job_id": job_id, "done": False, "error": plain(refusal)})
-    return told
+            outcomes.append({"job_id": job_id, "done": False, "error": plain(refusal)})
+    return outcomes
 
 
 def letter_table(letters: Sequence[Job], now: datetime) -> Table:

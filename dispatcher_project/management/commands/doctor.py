@@ -12,12 +12,10 @@ _MARKS = {Level.OK: ("ok", "green"), Level.WARNING: ("warning", "yellow"), Level
 
 
 class Command(TerminalCommand):
-    help = (
-        "Looks at every part, says what is wrong and what to do. Exit status: 0 well, 1 warnings, 2 errors."
-    )
+    help = "Check every part and say what to do. Exit status: 0 all well, 1 warnings, 2 errors."
 
     def act(self, options: dict[str, Any]) -> int | None:
-        # who only asks for help need not wait for the code of every part
+        # `--help` does not load the code of every part
         from dispatcher_project.cli.doctor.examine import examine, real_view
 
         found = []
@@ -31,8 +29,8 @@ class Command(TerminalCommand):
                 {
                     "status": worst.name.lower(),
                     "findings": [
-                        {"level": one.level.name.lower(), "check": one.check, "what": one.what,
-                         "means": one.means, "do": one.todo}
+                        {"level": one.level.name.lower(), "check": one.check, "what": one.summary,
+                         "means": one.consequence, "do": one.advice}
                         for one in found
                     ],
                 }
@@ -44,9 +42,9 @@ class Command(TerminalCommand):
         return int(worst)
 
     def _show(self, finding: Finding) -> None:
-        lines = [line(f"{finding.check}: {finding.what}", wraps=True)]
-        if finding.means:
-            lines.append(line(finding.means, wraps=True))
-        if finding.todo:
-            lines.append(line((f"→ {finding.todo}", "bold"), wraps=True))
+        lines = [line(f"{finding.check}: {finding.summary}", wraps=True)]
+        if finding.consequence:
+            lines.append(line(finding.consequence, wraps=True))
+        if finding.advice:
+            lines.append(line((f"→ {finding.advice}", "bold"), wraps=True))
         self.show(indented(_MARKS[finding.level], lines, columns=7))

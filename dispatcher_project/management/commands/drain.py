@@ -5,5 +5,5 @@ from gpus.protocol import DesiredState
 
 
 class Command(SwitchCommand):
-    help = "Lets servers finish what they run and gives them nothing new; `on` takes it back."
+    help = "Let servers finish their running jobs and give them no new ones. `on` ends it."
     desired = DesiredState.DRAINING

@@ -12,13 +12,13 @@ from gpus.registry.quarantine import free_slot, require_quarantined
 
 class Command(TerminalCommand):
     help = (
-        "Says that a slot in quarantine is free: you know that nothing runs there any more. Of a GPU that is "
-        "still busy it gives away twice. `quarantine` lists them."
+        "Declare quarantined slots free, when you know that no run is left on their GPU: a GPU that is still "
+        "busy would get a second job. `quarantine` lists the slots."
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("slot", nargs="+", help="as in box-3/0")
-        parser.add_argument("--reason", default="", help="why you know, for the audit")
+        parser.add_argument("slot", nargs="+", metavar="SLOT", help="SERVER/INDEX, such as box-3/0")
+        parser.add_argument("--reason", default="", help="how you know, for the audit log")
         self.add_yes(parser)
 
     def act(self, options: dict[str, Any]) -> int | None:
@@ -27,7 +27,7 @@ class Command(TerminalCommand):
         for slot in slots:
             require_quarantined(slot, leases=ports.leases)
         self.confirm(f"Is nothing running on {', '.join(slots)}?", options)
-        done = []
+        freed_slots = []
         for slot in slots:
             freed = free_slot(
                 slot,
@@ -37,15 +37,18 @@ class Command(TerminalCommand):
                 reason=options["reason"],
             )
             ports.send_wakes(freed.wakes)
-            done.append(freed)
+            freed_slots.append(freed)
             if not self.as_json:
-                later = "" if freed.mirrored else "; Redis does not answer: it takes effect once it is back"
+                later = (
+                    "" if freed.mirrored else "; Redis does not answer: it takes effect once Redis is back"
+                )
                 self.print(f"{slot} is free{later}")
         if self.as_json:
             self.print_json(
                 {
                     "freed": [
-                        {"slot": one.slot, "attempts": one.attempts, "live": one.mirrored} for one in done
+                        {"slot": one.slot, "attempts": one.attempts, "live": one.mirrored}
+                        for one in freed_slots
                     ]
                 }
             )

@@ -5,16 +5,18 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
+from dispatcher_project.cli.arguments import HIDDEN_OPTIONS
 from gpu_host.node.config import ConfigError, add_arguments, config_from
 from gpu_host.node.server import Node, StopSignal, stop_after_runs
 
 
 class Command(BaseCommand):
     help = (
-        "Serves Python functions as a GPU server (docs/reference/gpu_protocol.md). "
-        "Ctrl-C lets the runs end first."
+        "Serve Python functions as a GPU server (docs/reference/gpu_protocol.md). Ctrl-C waits for the runs, "
+        "a second one ends them."
     )
     requires_system_checks = []
+    suppressed_base_arguments = HIDDEN_OPTIONS
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_arguments(parser)
@@ -28,10 +30,10 @@ class Command(BaseCommand):
             raise CommandError(str(error)) from error
         except OSError as error:
             raise CommandError(f"{error}: choose another --port or --host") from error
-        self._say(f"{node.url} serves {node.config.slots} slots")
+        self._print(f"{node.url} serves {node.config.slots} slots")
         stopped.wait()
-        stop_after_runs(node, options["grace"], self._say)
+        stop_after_runs(node, options["grace"], self._print)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         self.stdout.write(line)
         self.stdout.flush()

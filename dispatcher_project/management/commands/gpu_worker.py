@@ -7,58 +7,59 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from dispatcher_project.cli.arguments import add_health_port, name, names, positive
+from dispatcher_project.cli.arguments import HIDDEN_OPTIONS, add_health_port, name, names, positive
 
 
 class Command(BaseCommand):
     help = (
-        "Starts a GPU worker: claims jobs and runs them on GPU servers; with --gpu and --models on this "
-        "machine's own GPU, in a process of its own. SIGTERM drains it."
+        "Start a GPU worker, which claims jobs and runs them on GPU servers. With --gpu and --models it is a "
+        "pinned worker: it runs models on this machine's own GPU. SIGTERM drains it."
     )
-    requires_system_checks = []  # they would load every view and page into a process that has none
+    requires_system_checks = []  # they would load every view and page
+    suppressed_base_arguments = HIDDEN_OPTIONS
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--pool", type=names, help="Only these pools, comma-separated; default: all.")
-        parser.add_argument("--host", help="Pinned driver: only the queues of this host.")
+        parser.add_argument("--pool", type=names, help="only these pools, comma-separated (default: all)")
+        parser.add_argument("--host", help="only the servers that are pinned to this host")
         parser.add_argument(
-            "--concurrency", type=positive, help="Threads; DISPATCHER_WORKER_THREADS if not given."
+            "--concurrency", type=positive, help="threads (default DISPATCHER_WORKER_THREADS)"
         )
         parser.add_argument(
-            "--name", default="", help="Shown in Flower; default gpu-<pid>. With --gpu: the server's name."
+            "--name", default="", help="name in Flower (default gpu-PID); with --gpu, the name of the server"
         )
         parser.add_argument(
-            "--gpu", help="This machine's GPU: its index, its UUID (MIG too), or none for the CPU."
+            "--gpu", help="a GPU of this machine: index or UUID, also of a MIG instance; `none` for the CPU"
         )
         parser.add_argument(
             "--models",
-            type=_paths,
+            type=_model_paths,
             action="extend",
-            help="With --gpu: [NAME=]package.module[:ATTRIBUTE], comma-separated "
-            "(docs/reference/model_code.md).",
+            help="with --gpu: [NAME=]package.module[:ATTRIBUTE], comma-separated "
+            "(docs/reference/model_code.md)",
         )
         parser.add_argument(
             "--servers",
             type=Path,
-            help="With --gpu: a TOML file of LLM servers that may run here (docs/reference/model_code.md).",
+            help="with --gpu: TOML file of LLM servers that may run here (docs/reference/model_code.md)",
         )
         parser.add_argument(
-            "--slots", type=positive, help="With --gpu: jobs at once; default: as many as its models can."
+            "--slots", type=positive, help="with --gpu: concurrent jobs (default: as many as its models can)"
         )
         parser.add_argument(
-            "--budget-mb", type=positive, help="With --gpu: use at most so much of its memory."
+            "--budget-mb", type=positive, help="with --gpu: limit of the GPU memory that models use"
         )
         parser.add_argument(
             "--machine",
             type=name,
-            help="With --gpu: what it is part of; default: the host's name.",
+            help="with --gpu: name of the machine (default: the host's name)",
         )
         parser.add_argument(
             "--model-user",
             default="",
-            help="With --gpu, started by root: the user that models run as; default: DISPATCHER_MODEL_USER.",
+            help="with --gpu, started by root: user that models run as (default DISPATCHER_MODEL_USER)",
         )
-        parser.add_argument("--fleet", help="With --gpu: of a pool that is new.")
-        parser.add_argument("--ready-file", type=Path, help="Exists while it takes jobs.")
+        parser.add_argument("--fleet", help="with --gpu: fleet of a pool that does not exist yet")
+        parser.add_argument("--ready-file", type=Path, help="file that exists while the worker takes jobs")
         add_health_port(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -82,12 +83,12 @@ def _pinned(options: dict[str, Any]) -> int:
     from dispatcher_project.celery_transport.pinned import PinnedOptions, run_pinned_worker
 
     if options["gpu"] is None or not (options["models"] or options["servers"]):
-        raise CommandError("--gpu goes together with --models or --servers")
+        raise CommandError("--gpu needs --models or --servers, and each of them needs --gpu")
     if options["host"] or options["concurrency"]:
-        raise CommandError("--host and --concurrency are for workers without --gpu; use --name and --slots")
+        raise CommandError("--host and --concurrency are for workers without --gpu: use --name and --slots")
     pools = options["pool"] or [""]
     if len(pools) > 1:
-        raise CommandError("a GPU is in one pool")
+        raise CommandError("--pool takes one pool with --gpu: a GPU is in one pool")
     return run_pinned_worker(
         PinnedOptions(
             gpu=options["gpu"],
@@ -106,5 +107,5 @@ def _pinned(options: dict[str, Any]) -> int:
     )
 
 
-def _paths(text: str) -> list[str]:
+def _model_paths(text: str) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()]

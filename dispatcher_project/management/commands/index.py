@@ -20,29 +20,41 @@ _STEP_SECONDS = 0.5
 
 class Command(TerminalCommand):
     help = (
-        "Which key layout each fleet's index in Redis has, and which processes know another one. "
-        "`index switch` hands the index to the processes that know this code's layout, without waiting until "
-        "the others are gone; `index cancel` takes that back as long as it is not done."
+        "Show the key layout of each fleet's index in Redis, and the processes with another one. "
+        "`index switch` hands the index to the processes with this code's layout, without waiting for the "
+        "others to stop; `index cancel` takes that back while it is not finished."
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("what", nargs="?", default="status", choices=["status", "switch", "cancel"])
-        parser.add_argument("--fleet", help="only this one; default: all")
+        parser.add_argument(
+            "action",
+            nargs="?",
+            default="status",
+            choices=["status", "switch", "cancel"],
+            help="default: status",
+        )
+        parser.add_argument("--fleet", help="only this fleet (default: all)")
         parser.add_argument("--to", type=int, default=LAYOUT, metavar="LAYOUT", help="default: this code's")
         parser.add_argument(
-            "--force", action="store_true", help="also where no process that knows the layout lives"
+            "--force", action="store_true", help="switch even if no running process knows the layout"
         )
-        parser.add_argument("--wait", type=positive_seconds, default=120.0, metavar="SECONDS")
+        parser.add_argument(
+            "--wait",
+            type=positive_seconds,
+            default=120.0,
+            metavar="SECONDS",
+            help="wait so long for the switch (default 120); then exit status 1",
+        )
 
     def act(self, options: dict[str, Any]) -> int | None:
-        if options["what"] == "status":
+        if options["action"] == "status":
             return self._show()
         fleets = self._fleets(options["fleet"])
-        if options["what"] == "cancel":
+        if options["action"] == "cancel":
             ports = jobs.ports.production_ports()
             for fleet in fleets:
                 done = index_switch.cancel_switch(fleet, ports, by=cli_actor())
-                self.print(f"{fleet}: {'the switch is cancelled' if done else 'nothing was being switched'}")
+                self.print(f"{fleet}: {'the switch is cancelled' if done else 'no switch was under way'}")
             return None
         return self._switch(fleets, options["to"], options["wait"], force=options["force"])
 
@@ -71,25 +83,25 @@ class Command(TerminalCommand):
             return None
         self.print(f"this code: layout {LAYOUT}")
         for fleet, state in report.states.items():
-            goes = "" if state.next_layout is None else f", being switched to {state.next_layout}"
-            self.print(f"{fleet}: layout {state.layout}{goes}")
+            change = "" if state.next_layout is None else f", being switched to {state.next_layout}"
+            self.print(f"{fleet}: layout {state.layout}{change}")
         if report.processes:
             rows = [(one.kind, one.name, str(one.layout)) for one in report.processes]
             self.show(table(("process", "name", "layout"), rows, right=["layout"]))
         else:
-            self.print("no process is running (older versions do not register)")
+            self.print("no process is running (old versions do not register)")
         return None
 
     def _switch(self, fleets: list[str], layout: int, wait: float, *, force: bool) -> int | None:
         if not force and not index_report().can_take_over(layout):
             raise CommandError(
-                f"no GPU worker and sweeper of layout {layout} is running, so no job would start: "
-                "start them first, or give --force"
+                f"no GPU worker and sweeps worker with layout {layout} are running, so no job would start: "
+                "start them first, or add --force"
             )
         ports = jobs.ports.production_ports()
         for fleet in fleets:
             index_switch.begin_switch(fleet, layout, by=cli_actor())
-        until, told, left = time.monotonic() + wait, "", list(fleets)
+        deadline, shown, left = time.monotonic() + wait, "", list(fleets)
         while left:
             try:
                 progress = index_switch.continue_switch(left[0], ports)
@@ -99,10 +111,10 @@ class Command(TerminalCommand):
             if progress.done:
                 self.print(f"{left.pop(0)}: layout {layout}")
                 continue
-            if waits != told:
-                told = waits
+            if waits != shown:
+                shown = waits
                 self.print(f"{left[0]} waits for {waits}")
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 self.print("the sweeps worker continues the switch; `index cancel` takes it back")
                 return NOT_DONE
             time.sleep(_STEP_SECONDS)

@@ -35,11 +35,11 @@ STATE_COLOURS = {
 
 
 class Command(TerminalCommand):
-    help = "Shows a job's way: state, attempts, events. --follow goes on until it is over."
+    help = "Show a job: state, attempts, events and, while it waits, why."
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("id", metavar="ID")
-        parser.add_argument("--follow", action="store_true", help="show what happens, until it is over")
+        parser.add_argument("id", metavar="ID", help="job id, as the submit returned it")
+        parser.add_argument("--follow", action="store_true", help="show new events until the job ends")
 
     def act(self, options: dict[str, Any]) -> int | None:
         job = _find(options["id"].strip().upper())
@@ -52,13 +52,13 @@ class Command(TerminalCommand):
         return None
 
     def _follow(self, job: Job) -> None:
-        """New events as they are committed; with --json one document each, and the job itself at last."""
+        """Print new events as they are committed; with --json one document each, and the job at the end."""
         last = Event.objects.filter(job=job).order_by("-seq").first()
         over = is_final(JobState(job.state))
         while not over:
             time.sleep(LOOK_SECONDS)
             job = _find(job.id)
-            over = is_final(JobState(job.state))  # read before the events: the last one is among them
+            over = is_final(JobState(job.state))  # read before the events, so that the last one is among them
             for event in latest_events(job.id, after=last.seq if last else 0):
                 if self.as_json:
                     self.print_json(event_document(event))
@@ -72,16 +72,18 @@ class Command(TerminalCommand):
 
 
 def _find(job_id: str) -> Job:
-    """With its tenant, without its payload."""
+    """A job with its tenant, without its payload. Raises CommandError."""
     rows = Job.objects.select_related("tenant").defer("payload")
     job = rows.filter(id=job_id).first()
     if job is None:
-        raise CommandError(f"there is no job {job_id}: never submitted here, or removed after its retention")
+        raise CommandError(
+            f"there is no job {job_id}: it was never submitted here, or removed after its retention time"
+        )
     return job
 
 
 def job_document(job: Job) -> dict[str, Any]:
-    """As clients read it, with its events and, while it waits, why."""
+    """The document that clients get, with the events and, while the job waits, the reasons."""
     why = {"why": explanation_json(explain_job(job, ports.production_ports()))} if is_waiting(job) else {}
     return (
         job_json(job, in_full=True)
@@ -95,7 +97,7 @@ def event_document(event: Event) -> dict[str, Any]:
 
 
 def latest_events(job_id: str, after: int = 0) -> list[Event]:
-    """At most MOST_EVENTS, in their order."""
+    """The latest events in order, MOST_EVENTS at most."""
     rows = Event.objects.filter(job_id=job_id, seq__gt=after).order_by("-seq")
     return list(rows[:MOST_EVENTS])[::-1]
 
@@ -103,13 +105,15 @@ def latest_events(job_id: str, after: int = 0) -> list[Event]:
 def job_parts(job: Job, *, now: datetime) -> list[RenderableType]:
     attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
     events = latest_events(job.id)
-    course = timeline(attempts, events, now=now)
-    lanes: list[RenderableType] = [_lanes(course), _legend(course), ""] if course.lanes else []
+    shown_timeline = timeline(attempts, events, now=now)
+    lanes: list[RenderableType] = (
+        [_lanes(shown_timeline), _legend(shown_timeline), ""] if shown_timeline.lanes else []
+    )
     return [*_head(job, now), *why_lines(job), "", *lanes, *event_lines(events)]
 
 
 def event_lines(events: Sequence[Event], before: datetime | None = None) -> list[Text]:
-    """before: when the event before the first one was."""
+    """One line per event. before: time of the event before the first one."""
     lines = []
     for event in events:
         since = f"+{age((event.at - before).total_seconds())}" if before else ""
@@ -125,7 +129,7 @@ def is_waiting(job: Job) -> bool:
 
 
 def why_lines(job: Job) -> list[Text]:
-    """Why it waits, most binding reason first; nothing for a job that does not wait."""
+    """The reasons why a job waits, the most binding first; empty for one that does not wait."""
     if not is_waiting(job):
         return []
     found = explain_job(job, ports.production_ports())
@@ -135,7 +139,9 @@ def why_lines(job: Job) -> list[Text]:
     ]
     if found.starts is not None:
         half, most = age(found.starts.p50_seconds), age(found.starts.p90_seconds)
-        lines.append(line(f"starts in about {half}, nine in ten such jobs within {most}", wraps=True))
+        lines.append(
+            line(f"starts in about {half}; nine out of ten such jobs start within {most}", wraps=True)
+        )
     return lines
 
 
@@ -167,25 +173,25 @@ def _head(job: Job, now: datetime) -> list[Text]:
 
 
 def _waited_and_ran(job: Job, now: datetime) -> tuple[float, float]:
-    """Seconds of its round. All that is no run is a wait: the pauses between two tries too."""
-    retried_at = datetime.fromtimestamp(job.place_us / 1e6, UTC)  # a new round's place in the line
+    """Seconds of the current round. Everything but runs counts as waiting, also pauses between tries."""
+    retried_at = datetime.fromtimestamp(job.place_us / 1e6, UTC)  # a new round's queue position
     begin = retried_at if job.round > 1 else job.created_at
     runs = list(job.attempts.filter(round=job.round).values_list("started_at", "finished_at"))
     ran = sum(((finished_at or now) - started_at).total_seconds() for started_at, finished_at in runs)
     over = job.finished_at or now
-    if job.state == JobState.CANCELLING:  # it neither waits nor runs
+    if job.state == JobState.CANCELLING:  # neither waiting nor running
         over = max((finished_at or now for _, finished_at in runs), default=now)
     return max(0.0, (over - begin).total_seconds() - ran), ran
 
 
-def _lanes(course: Timeline) -> Table:
+def _lanes(shown: Timeline) -> Table:
     heads = ("try", "slot", "", "took", "ended")
-    return table(heads, [_row(lane) for lane in course.lanes], gives_way=("ended",))
+    return table(heads, [_row(lane) for lane in shown.lanes], gives_way=("ended",))
 
 
-def _legend(course: Timeline) -> Text:
+def _legend(shown: Timeline) -> Text:
     marks = [part for name, mark in _BARS.items() for part in (mark, f" {name}  ")]
-    return line(*marks, "waiting at a smaller scale" if course.is_squeezed else "")
+    return line(*marks, "waits are drawn at a smaller scale" if shown.is_squeezed else "")
 
 
 def _row(lane: Lane) -> tuple[str | Text, ...]:

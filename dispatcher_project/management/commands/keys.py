@@ -7,6 +7,7 @@ from django.core.management.base import CommandError, CommandParser
 from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import table
+from foundation.program import command_line
 from gpus.registry.audit import cli_actor
 from jobs.models import ApiKey
 from jobs.operations.tenants import revoke_key, rotate_key
@@ -14,31 +15,36 @@ from jobs.operations.tenants import revoke_key, rotate_key
 
 class Command(TerminalCommand):
     help = (
-        "API keys: list them, replace one (both work for a while), revoke one. `create_key` makes the first "
-        "of a tenant. Keys are named by their prefix; a new one is shown once."
+        "List API keys, rotate one (old and new work side by side for a while) or revoke one. Keys are named "
+        "by their prefix; a new key is printed once. `create_key` creates a tenant's first."
     )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("what", nargs="?", default="list", choices=["list", "rotate", "revoke"])
-        parser.add_argument("prefix", nargs="?", help="of rotate and revoke")
-        parser.add_argument("--tenant", help="of list")
         parser.add_argument(
-            "--overlap-hours", type=positive, default=24, help="how long a replaced key goes on (default 24)"
+            "action", nargs="?", default="list", choices=["list", "rotate", "revoke"], help="default: list"
+        )
+        parser.add_argument("prefix", nargs="?", help="of the key to rotate or revoke")
+        parser.add_argument("--tenant", help="list only this tenant's keys")
+        parser.add_argument(
+            "--overlap-hours",
+            type=positive,
+            default=24,
+            help="time a rotated key still works (default 24)",
         )
         self.add_yes(parser)
 
     def act(self, options: dict[str, Any]) -> int | None:
-        if options["what"] == "list":
+        if options["action"] == "list":
             self._list(options["tenant"])
             return None
         key = ApiKey.objects.select_related("tenant").filter(prefix=options["prefix"] or "").first()
         if key is None:
             raise CommandError(
-                f"no key has the prefix {options['prefix']!r}: `python3 manage.py keys` lists them"
+                f"no key has the prefix {options['prefix']!r}: `{command_line('keys')}` lists them"
                 if options["prefix"]
-                else f"name the key: `keys {options['what']} PREFIX`; `python3 manage.py keys` lists them"
+                else f"name a key: `keys {options['action']} PREFIX`; `{command_line('keys')}` lists them"
             )
-        if options["what"] == "revoke":
+        if options["action"] == "revoke":
             self.confirm(f"revoke key {key.prefix} ({key.name}) of {key.tenant}?", options)
             revoked = revoke_key(key, by=cli_actor())
             text = f"{key.prefix} revoked" if revoked else f"{key.prefix} is revoked already: nothing changed"
@@ -49,7 +55,7 @@ class Command(TerminalCommand):
         self.report(
             {"prefix": new.prefix, "key": plaintext, "replaces": key.prefix, "overlap_hours": hours},
             f"api key: {plaintext}",
-            f"{key.prefix} works for {hours} more hours at most",
+            f"{key.prefix} still works, for {hours} hours at most",
         )
         return None
 
@@ -61,7 +67,7 @@ class Command(TerminalCommand):
         elif rows:
             self.show(table(_HEAD, [_cells(row) for row in rows]))
         else:
-            self.print("no keys: `python3 manage.py create_key --tenant NAME` makes one")
+            self.print(f"no keys: `{command_line('create_key --tenant NAME')}` makes one")
 
 
 def _document(row: ApiKey) -> dict[str, Any]:

@@ -5,5 +5,8 @@ from gpus.protocol import DesiredState
 
 
 class Command(SwitchCommand):
-    help = "Stops what runs on servers, puts it back into the line at no cost, and gives them nothing new."
+    help = (
+        "Stop the running jobs of servers and give them no new ones. The stopped jobs go back to the queue "
+        "and keep their tries. `on` ends it."
+    )
     desired = DesiredState.OFF

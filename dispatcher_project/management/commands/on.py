@@ -5,6 +5,6 @@ from gpus.protocol import DesiredState
 
 
 class Command(SwitchCommand):
-    help = "Gives servers work again, after `drain` or `off`."
+    help = "Give servers jobs again, after `drain` or `off`."
     desired = DesiredState.ON
     waits = False

@@ -4,5 +4,5 @@ from dispatcher_project.cli.pausing import PauseCommand
 
 
 class Command(PauseCommand):
-    help = "Starts nothing new of the system, a model or a tenant, until `resume`; what runs goes on."
+    help = "Start no job of a model, a tenant or the whole system until `resume`. Running jobs continue."
     pauses = True

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 class Command(TerminalCommand):
     help = (
-        "Slots whose GPU may still be busy with a run that nobody controls; `free SERVER/SLOT` says that one "
-        "is free."
+        "List quarantined slots: their GPU may still be busy with a run that no worker controls. "
+        "`free SERVER/SLOT` declares one free."
     )
 
     def act(self, options: dict[str, Any]) -> int | None:

@@ -4,5 +4,5 @@ from dispatcher_project.cli.pausing import PauseCommand
 
 
 class Command(PauseCommand):
-    help = "Ends a pause of the system, a model or a tenant."
+    help = "End the pause of a model, a tenant or the whole system."
     pauses = False

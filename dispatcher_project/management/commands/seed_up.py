@@ -35,7 +35,7 @@ _ADMIN = "admin"
 
 class Command(BaseCommand):
     help = (
-        "A step of `up`: migrates, makes the admin login and one key of each kind, registers the demo fleet."
+        "A step of `up`: migrate, create the admin login and one key of each kind, register the demo fleet."
     )
     requires_system_checks = []
 
@@ -57,7 +57,8 @@ class Command(BaseCommand):
 
 
 def _keep_admin(password: str) -> bool:
-    """Whether the admin, made now or before, has this password. One that an operator set stays."""
+    """Create the admin login if there is none. Return whether it has this password: an operator may have set
+    another one, which stays."""
     users = get_user_model().objects
     admin = users.filter(username=_ADMIN).first()
     if admin is None:
@@ -67,7 +68,7 @@ def _keep_admin(password: str) -> bool:
 
 
 def _require_redis_and_broker() -> None:
-    """Later their absence is waited out; at the start it is most likely a wrong URL. Raises CommandError."""
+    """Raise CommandError if one does not answer: at the start the likely reason is a wrong URL."""
     try:
         connect(settings.REDIS_URL).ping()
     except (RedisError, ValueError) as error:
@@ -89,26 +90,25 @@ def _require_secret_key() -> None:
 
 
 def _tenant(name: str, known: dict[str, Any]) -> Tenant:
-    """A new one's webhook secret stays in `known` until `up` has shown it, once."""
+    """Get or create a tenant. A new webhook secret stays in `known` until `up` has printed it, once."""
     tenant = Tenant.objects.filter(name=name).first()
     if tenant is None:
-        tenant, secret = create_tenant(
-            name, highest_band="urgent"
-        )  # the examples of the docs use every priority
+        # the examples of the docs use every priority
+        tenant, secret = create_tenant(name, highest_band="urgent")
         known.setdefault(NEW_WEBHOOK_SECRETS, {})[name] = secret
     return tenant
 
 
 def _kept_key(known: str | None, tenant: Tenant, kind: ApiKey.Kind) -> str:
-    """The key of the last start where this database still takes it, else a new one."""
+    """The key of the last start if this database still accepts it, else a new one."""
     if known and ApiKey.objects.is_valid(known):
         return known
-    return create_key(tenant, kind, name=f"made by up for {tenant}")[1]
+    return create_key(tenant, kind, name=f"created by up for {tenant}")[1]
 
 
 def _register(entries: list[dict[str, Any]], token: str) -> None:
-    """The demo's servers at their ports of this start, with the token that they want. A model that is known
-    keeps what an operator set."""
+    """Register the demo's servers at this start's ports, with their token. A model that exists keeps its
+    configuration."""
     headers = {"Authorization": f"Bearer {token}"} if token else None
     leases = jobs.ports.production_ports().leases
     known = set(ModelConfig.objects.values_list("name", flat=True))

@@ -21,22 +21,24 @@ from jobs.models import Job, Tenant
 from jobs.submission.request import Submitted, read_item
 from jobs.submission.submit import submit_job
 
-FAILED, STILL_GOING = 1, 3
-_LOOK_FIRST_SECONDS, _LOOK_CAP_SECONDS = 0.1, 1.0
+FAILED, NOT_ENDED = 1, 3
+_FIRST_POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.1, 1.0
 
 
 class Command(TerminalCommand):
-    help = "Submits a job, as an operator of this installation. With --wait, exit status 1: it failed or was "
-    help += "cancelled; 3: it is not over yet."
+    help = (
+        "Submit a job as an operator of this installation. Exit status with --wait: 1 the job failed or was "
+        "cancelled, 3 it has not ended yet."
+    )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("model")
-        parser.add_argument("payload", help="JSON, - for stdin, or @FILE")
-        parser.add_argument("--tenant", help="whose job; default: operator's, or the only one's")
+        parser.add_argument("model", help="name of the model")
+        parser.add_argument("payload", help="JSON; - reads standard input, @FILE a file")
+        parser.add_argument("--tenant", help="tenant of the job (default: operator, or the only tenant)")
         add_submit_options(parser)
         parser.add_argument(
             "--wait", nargs="?", type=positive_seconds, const=float("inf"), metavar="SECONDS",
-            help="until it is over, or so long",
+            help="wait for the end, SECONDS at most",
         )  # fmt: skip
 
     def act(self, options: dict[str, Any]) -> int | None:
@@ -55,27 +57,27 @@ class Command(TerminalCommand):
                  "error_message": job.error_message}
             )  # fmt: skip
         elif job.state == JobState.COMPLETED:
-            self.print(json.dumps(job.result, ensure_ascii=not self._speaks_unicode(), indent=2))
+            self.print(json.dumps(job.result, ensure_ascii=not self._prints_unicode(), indent=2))
         else:
             self.print(f"{job.state} {job.error_code} {plain(job.error_message)}".rstrip())
         if not is_final(JobState(job.state)):
-            return STILL_GOING
+            return NOT_ENDED
         return None if job.state == JobState.COMPLETED else FAILED
 
     def _show(self, submitted: Submitted) -> None:
         job = submitted.job
-        told = {"job_id": job.id, "outcome": submitted.outcome.value, "position": submitted.position,
+        document = {"job_id": job.id, "outcome": submitted.outcome.value, "position": submitted.position,
                 "starts_in": starts_json(submitted.starts), "replayed": submitted.replayed}  # fmt: skip
         where = f", position {submitted.position}" if submitted.position else ""
         again = " (submitted before under this key)" if submitted.replayed else ""
-        self.report(told, f"{job.id} {submitted.outcome.value}{where}{again}")
+        self.report(document, f"{job.id} {submitted.outcome.value}{where}{again}")
 
-    def _speaks_unicode(self) -> bool:
+    def _prints_unicode(self) -> bool:
         return "utf" in str(getattr(self.stdout, "encoding", "") or "utf-8").lower()
 
 
 def read_payload(text: str) -> Any:
-    """JSON as it stands, ``-`` for stdin, ``@file`` for a file's. Raises CommandError."""
+    """The payload from JSON, ``-`` (stdin) or ``@file``. Raises CommandError."""
     try:
         if text == "-":
             raw = sys.stdin.buffer.read()
@@ -84,7 +86,7 @@ def read_payload(text: str) -> Any:
         else:
             raw = os.fsencode(text)
     except OSError as error:
-        raise CommandError(f"cannot read the payload: {error}") from None
+        raise CommandError(f"the payload cannot be read: {error}") from None
     try:
         return read_json(raw)
     except Problem as problem:
@@ -92,7 +94,7 @@ def read_payload(text: str) -> Any:
 
 
 def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
-    """body: as of POST /queue/submit; None means not given. Raises CommandError and Refused."""
+    """Submit a job. body: as for POST /queue/submit, None if absent. Raises CommandError and Refused."""
     given = {name: value for name, value in body.items() if value is not None}
     try:
         request = read_item(given)
@@ -102,16 +104,16 @@ def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
 
 
 def wait_for_end(job_id: str, seconds: float | None) -> Job:
-    """The job once it is over, or as it stands when the time is. Its row is asked, first often, then each
-    second: what the database says is true, whatever Redis does."""
+    """The job at its end, or as it is after so many seconds. Its row is polled, often at first, then once a
+    second: the database is right whatever Redis does."""
     until = None if seconds is None else time.monotonic() + seconds
-    pause = _LOOK_FIRST_SECONDS
+    pause = _FIRST_POLL_SECONDS
     while True:
         job = Job.objects.defer("payload").get(id=job_id)
         if is_final(JobState(job.state)) or (until is not None and time.monotonic() >= until):
             return job
         time.sleep(pause)
-        pause = min(pause * 1.5, _LOOK_CAP_SECONDS)
+        pause = min(pause * 1.5, _LONGEST_POLL_SECONDS)
 
 
 def _problem_text(problem: Problem) -> str:

@@ -10,9 +10,9 @@ from dispatcher_project.supply.main import main, parser
 
 
 class Command(BaseCommand):
-    """For `manage.py help`: manage.py itself runs `supply` before Django is set up, for no dispatcher yet."""
+    """For `manage.py help` only: `dispatcher_project.cli.main` runs `supply` without Django."""
 
-    help = "Dependencies: lock, sbom, audit, licences; secrets: looks for keys in the repository."
+    help = "Dependencies: lock, sbom, audit, licences; secrets: look for keys in the repository."
 
     def create_parser(self, *_: Any, **__: Any) -> argparse.ArgumentParser:  # type: ignore[override]
         return parser()

@@ -8,9 +8,9 @@ from dispatcher_project.checks import main
 
 
 class Command(BaseCommand):
-    """For `manage.py help`, and in place of Django's own `test`: manage.py runs the gate without Django."""
+    """For `manage.py help`, instead of Django's: `dispatcher_project.cli.main` runs `test` without Django."""
 
-    help = "Static checks, then pytest on SQLite and PostgreSQL; with arguments only pytest, with them."
+    help = "Run the static checks, then pytest on SQLite and PostgreSQL; with arguments only pytest."
 
     def run_from_argv(self, argv: list[str]) -> None:
         sys.exit(main(argv[2:]))

@@ -24,11 +24,19 @@ if TYPE_CHECKING:
 
 
 class Command(TerminalCommand):
-    help = "The fleet, the queues and the last failures, live; q or Ctrl-C ends it. Piped: one snapshot."
+    help = (
+        "Show servers, queues and the latest failures, live. q or Ctrl-C ends it; a pipe gets one snapshot."
+    )
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("--once", action="store_true", help="one snapshot")
-        parser.add_argument("--interval", type=positive_seconds, default=2.0, metavar="SECONDS")
+        parser.add_argument("--once", action="store_true", help="print one snapshot")
+        parser.add_argument(
+            "--interval",
+            type=positive_seconds,
+            default=2.0,
+            metavar="SECONDS",
+            help="between updates (default 2)",
+        )
 
     def act(self, options: dict[str, Any]) -> int | None:
         if self.as_json:
@@ -40,16 +48,16 @@ class Command(TerminalCommand):
             try:
                 show_live(self._draw, every_seconds=options["interval"], coloured=self.coloured)
             except KeyboardInterrupt:
-                return None  # that is how one leaves it
+                return None  # the usual way to end it
         return None
 
     def _draw(self, columns: int, rows: int) -> RenderableType:
-        """While the database is away the screen says so, and goes on when it is back."""
+        """The screen, or a line about the database while it does not answer."""
         try:
             return overview_screen(overview(ports.production_ports()), columns=columns, rows=rows)
         except (DatabaseError, InterfaceError) as error:
             connection.close_if_unusable_or_obsolete()
-            return line((f"{about_database(error)}. Trying again; q ends.", "red"), wraps=True)
+            return line((f"{about_database(error)}. Trying again; q ends it.", "red"), wraps=True)
 
 
 def show_live(
@@ -60,8 +68,12 @@ def show_live(
     out: TextIO | None = None,
     keys: int | None = None,
 ) -> None:
-    """draw: gets the terminal's columns and rows. keys: a file descriptor to read keys from, by default
-    of stdin, where that is a terminal."""
+    """Draw again and again until q is pressed.
+
+    Args:
+        draw: from the terminal's columns and rows.
+        keys: file descriptor to read keys from; default: stdin, if it is a terminal.
+    """
     from rich.live import Live
 
     if keys is None and sys.stdin.isatty():
@@ -76,7 +88,7 @@ def show_live(
 
 @contextlib.contextmanager
 def _single_keys(keys: int | None) -> Iterator[None]:
-    """Keys arrive one by one, unechoed; Ctrl-C stays what it is."""
+    """Keys arrive one by one and are not echoed; Ctrl-C still interrupts."""
     if keys is None or not os.isatty(keys):
         yield
         return

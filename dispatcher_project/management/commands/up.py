@@ -10,9 +10,9 @@ from dispatcher_project.supervisor.up import main, parser
 
 
 class Command(BaseCommand):
-    """For `manage.py help`: manage.py itself runs `up` before Django is loaded, which keeps it small."""
+    """For `manage.py help` only: `dispatcher_project.cli.main` runs `up` without Django, to keep it small."""
 
-    help = "Runs the whole dispatcher on this machine, until Ctrl-C."
+    help = "Run the whole dispatcher on this machine, until Ctrl-C."
 
     def create_parser(self, *_: Any, **__: Any) -> argparse.ArgumentParser:  # type: ignore[override]
         return parser()

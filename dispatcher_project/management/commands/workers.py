@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import age, line, table
+from foundation.program import command_line
 from foundation.texts import counted
 from jobs.api.stats import worker_json
 from jobs.reports.fleet import WorkerRow, workers
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Command(TerminalCommand):
-    help = "The dispatcher's processes: which live, what they drive, when they last said so."
+    help = "List the dispatcher's processes: state, last heartbeat, queues, running jobs."
 
     def act(self, options: dict[str, Any]) -> int | None:
         rows = workers()
@@ -21,10 +22,10 @@ class Command(TerminalCommand):
             self.print_json([worker_json(row) for row in rows])
             return None
         if rows:
-            heads = ("kind", "name", "state", "beat", "layout", "queues", "")
+            heads = ("kind", "name", "state", "heartbeat", "layout", "queues", "")
             self.show(table(heads, [_cells(row) for row in rows], right=["layout"], gives_way=("queues", "")))
         else:
-            self.print("no process is running: `python3 manage.py up` starts all of them")
+            self.print(f"no process is running: `{command_line('up')}` starts all of them")
         return None
 
 
@@ -32,7 +33,7 @@ def _cells(row: WorkerRow) -> tuple[str | Text, ...]:
     return (
         row.kind,
         row.name,
-        line(("lives", "green") if row.is_live else ("SILENT", "red")),
+        line(("alive", "green") if row.is_live else ("SILENT", "red")),
         f"{age(row.beat_seconds)} ago",
         str(row.layout),
         " ".join(row.queues),

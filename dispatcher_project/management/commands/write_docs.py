@@ -8,7 +8,7 @@ from dispatcher_project.documentation.written import written_files
 
 
 class Command(BaseCommand):
-    help = "Writes what is made from code: reference pages of docs/, and the client's options of a submit."
+    help = "Write the files that are generated from code: reference pages, the client's options of a submit."
     requires_system_checks = []
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -40,7 +40,7 @@ def test_what_failed_last_is_listed_as_the_api_lists_it(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
-    assert terminal("circuits").said == "no circuit breaker counts a failure\n"
+    assert terminal("circuits").said == "no circuit breaker has counted a failure\n"
     break_server(world)
     heads, line = terminal("circuits").said.splitlines()
     assert heads.split()[:4] == ["kind", "name", "pool", "circuit"]
@@ -65,7 +65,7 @@ def test_one_that_is_mended_is_closed_and_who_waits_is_told(world: World, termin
     entry = AuditEntry.objects.get()
     assert (entry.action, entry.target, entry.actor[:4]) == ("reset_circuit", "server:gpu-1", "cli:")
     again = terminal("circuits", "reset", "server", "gpu-1")
-    assert (again.status, again.said) == (0, "server gpu-1 has no failure counted: nothing changed\n")
+    assert (again.status, again.said) == (0, "server gpu-1 has no failures counted: nothing changed\n")
     answer = terminal("circuits", "reset", "model", "m", "--json").json
     assert answer == {"kind": "model", "name": "m", "changed": False}
     assert AuditEntry.objects.count() == 1
@@ -74,12 +74,12 @@ def test_one_that_is_mended_is_closed_and_who_waits_is_told(world: World, termin
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["reset"], "give what to reset: `circuits reset server NAME` or `circuits reset model NAME`"),
+        (["reset"], "name what to reset: `circuits reset server NAME` or `circuits reset model NAME`"),
         (
             ["reset", "server"],
-            "give what to reset: `circuits reset server NAME` or `circuits reset model NAME`",
+            "name what to reset: `circuits reset server NAME` or `circuits reset model NAME`",
         ),
-        (["list", "server", "gpu-1"], "a kind and a name go with reset; `circuits` lists them all"),
+        (["list", "server", "gpu-1"], "a kind and a name are for reset; `circuits` lists all"),
         (["reset", "server", "gpu-9"], "No server 'gpu-9' is registered."),
     ],
 )
@@ -93,6 +93,6 @@ def test_what_is_asked_wrongly_is_said_in_one_line(
 def test_without_redis_the_list_says_so_and_a_reset_fails(world: World, terminal: Terminal) -> None:
     world.server()
     world.redis_is_gone = True
-    assert "pool m is unknown: its Redis does not answer" in terminal("circuits").said
+    assert "pool m is not listed: its Redis does not answer" in terminal("circuits").said
     assert terminal("circuits", "reset", "server", "gpu-1").status == 2
     assert not AuditEntry.objects.exists()

@@ -64,7 +64,7 @@ def test_the_groups_are_told_as_the_api_tells_them(
 def test_a_group_is_retried_and_nothing_else(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "STEP", 2)
+    monkeypatch.setattr(dead_letters, "PAGE_JOBS", 2)
     world.server()
     for number in range(5):
         fail(world, f"exit code {number}")
@@ -87,7 +87,7 @@ def test_nothing_is_done_without_a_clear_word(world: World, terminal: Terminal) 
     assert "Confirm with --yes" in terminal("dlq", "retry", "--all").said, "nobody is there to answer"
     assert "give job ids, a filter" in terminal("dlq", "dismiss").said
     assert "not both" in terminal("dlq", "retry", "X", "--model", "m").said
-    assert "ids go with retry" in terminal("dlq", "list", "X").said
+    assert "ids are for retry" in terminal("dlq", "list", "X").said
     assert states() == ["failed"]
 
 
@@ -119,7 +119,7 @@ def test_what_fails_anew_meanwhile_is_not_taken_again(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a retry of jobs that fail at once would never end."""
-    monkeypatch.setattr(dead_letters, "STEP", 2)
+    monkeypatch.setattr(dead_letters, "PAGE_JOBS", 2)
     for _ in range(3):
         fail(world)
     real, calls = dead_letters.retry_jobs, []

@@ -55,7 +55,7 @@ def test_a_switch_to_a_layout_that_nobody_knows_is_refused(world: World, termina
     beat("host-b:1", GPU, OTHER)
     refused = terminal("index", "switch", "--to", str(OTHER))
     assert refused.status == 2
-    assert f"no GPU worker and sweeper of layout {OTHER} is running" in refused.said
+    assert f"no GPU worker and sweeps worker with layout {OTHER} are running" in refused.said
     assert not FleetIndex.objects.exists()
 
 
@@ -106,8 +106,8 @@ def test_doctor_and_top_name_those_that_know_another_layout(
     assert not [check for check in patient.ill() if check.startswith("layout")]
     beat("host-b:1", WEB, OTHER)
     finding = patient.ill()[f"layout {world.fleet}"]
-    assert f"web host-b:1 ({OTHER})" in finding.what
-    assert "restart the hosts of the other version" in finding.todo
-    assert f"layout {LAYOUT}; apart: 1 web of layout {OTHER}" in terminal("top").said
+    assert f"web host-b:1 ({OTHER})" in finding.summary
+    assert "restart the hosts of the other version" in finding.advice
+    assert f"layout {LAYOUT}; on other layouts: 1 web of layout {OTHER}" in terminal("top").said
     assert begin_switch(world.fleet, OTHER)
-    assert f"being switched from {LAYOUT} to {OTHER}" in patient.ill()[f"layout {world.fleet}"].what
+    assert f"being switched from {LAYOUT} to {OTHER}" in patient.ill()[f"layout {world.fleet}"].summary

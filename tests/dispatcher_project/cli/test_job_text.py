@@ -96,5 +96,5 @@ def test_an_unknown_job_is_one_line(terminal: Terminal) -> None:
     run = terminal("job", "nope")
     assert (run.status, run.said) == (
         2,
-        "there is no job NOPE: never submitted here, or removed after its retention",
+        "there is no job NOPE: it was never submitted here, or removed after its retention time",
     )

@@ -68,7 +68,7 @@ def test_without_redis_it_shows_what_the_database_knows(world: World, terminal: 
     world.redis_is_gone = True
     run = terminal("top")
     assert run.status == 0
-    assert "Redis does not serve" in run.said
+    assert "Redis does not answer" in run.said
     assert "m 1× up to" in run.said
 
 

@@ -58,7 +58,7 @@ def test_payloads_come_from_stdin_and_files_too(
         (["m", "[1]"], "payload: Must be of type object."),
         (["m", "{bad"], "the payload: The body is not valid JSON"),
         (["m", '{"a": "\\u0000"}'], "the payload:"),
-        (["m", "@/nowhere"], "cannot read the payload"),
+        (["m", "@/nowhere"], "the payload cannot be read"),
         (["m", "{}", "--priority", "10"], "priority: Must be at most 9."),
         (["m", "{}", "--tenant", "who"], "no tenant is named who; there are"),
         (["m", "{}", "--callback-url", "http://169.254.1.1/"], "callback"),
@@ -76,7 +76,7 @@ def test_what_is_wrong_is_said_and_nothing_is_stored(
 def test_whose_job_it_is_must_be_clear(world: World, terminal: Terminal) -> None:
     world.server()
     Tenant.objects.create(name="acme")
-    assert "give --tenant:" in terminal("submit", "m", "{}").said
+    assert "name a tenant with --tenant:" in terminal("submit", "m", "{}").said
     operator = Tenant.objects.create(name="operator")
     assert terminal("submit", "m", "{}").status == 0
     assert Job.objects.get().tenant == operator

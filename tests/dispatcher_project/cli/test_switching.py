@@ -64,7 +64,7 @@ def test_a_machine_is_switched_as_one_and_nobody_else(world: World, terminal: Te
     unknown = terminal("drain", "--machine", "boxes")
     assert (unknown.status, unknown.said) == (
         2,
-        "no server is part of a machine boxes; there are box, other",
+        "no server belongs to a machine boxes; the machines are box, other",
     )
     assert terminal("drain", "llm", "--machine", "box").said.startswith("give servers by name")
 
@@ -93,7 +93,7 @@ def test_waiting_has_an_end(world: World, terminal: Terminal, monkeypatch: pytes
     world.claim()
     run = terminal("drain", "gpu-1", "--wait", "--timeout", "0.001", "--json")
     assert (run.status, len(run.json["running"])) == (3, 1)
-    assert "1 job still running there; --wait shows them" in terminal("drain", "gpu-1").said
+    assert "1 job still running there; --wait waits for them" in terminal("drain", "gpu-1").said
 
 
 def test_without_redis_it_counts_once_redis_is_back(world: World, terminal: Terminal) -> None:
@@ -122,7 +122,7 @@ def test_the_system_and_models(world: World, terminal: Terminal) -> None:
     world.server()
     assert (
         terminal("pause", "system").said
-        == "pause the whole system: start no job on any server? Confirm with --yes"
+        == "pause the whole system, so that no job starts on any server? Confirm with --yes"
     )
     assert not Pause.objects.exists()
     assert terminal("pause", "system", "--yes").said == "system paused\n"
@@ -136,7 +136,7 @@ def test_the_system_and_models(world: World, terminal: Terminal) -> None:
     ("arguments", "says"),
     [
         (["system", "x"], "`pause system` takes no name"),
-        (["model"], "give its name: `pause model NAME`"),
+        (["model"], "name the model: `pause model NAME`"),
         (["model", "nope"], "No model 'nope' is registered."),
         (["tenant", "nope"], "no tenant is named nope"),
     ],

@@ -65,7 +65,7 @@ def test_every_command_is_on_its_page_with_its_arguments() -> None:
     page = commands_page()
     for name in shown:
         assert f"\n### {name}\n" in page
-    assert "| `--overlap-hours OVERLAP_HOURS` | `24` | How long a replaced key goes on |" in page
+    assert "| `--overlap-hours OVERLAP_HOURS` | `24` | Time a rotated key still works |" in page
     assert "| `--upgrade NAME …` |" in page or "| `--upgrade [NAME …]` |" in page, "of a command's part"
     assert str(ROOT) not in page
     assert "%(" not in page

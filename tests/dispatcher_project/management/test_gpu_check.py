@@ -29,16 +29,16 @@ def test_without_a_gpu_it_says_so_plainly(capsys, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Nvml, "__init__", none)
     status, said = checked(capsys)
     assert status == 3
-    assert said.startswith("There is no GPU to check: no NVIDIA driver")
+    assert said.startswith("no GPU to check: no NVIDIA driver")
 
 
 def test_on_the_cpu_it_swaps_three_models_and_survives_an_error(capsys):
     status, said = checked(capsys, gpu="none", swaps=6)
     assert status == 0, said
-    assert "well      swaps: 6 loads in" in said
+    assert "ok      swaps: 6 loads in" in said
     assert "in a new process" in said
     assert "unloads whose memory did not come back: 0" in said
-    assert "well      largest residue after each model's first cycle: " in said
+    assert "ok      largest residue after each model's first cycle: " in said
 
 
 def test_it_needs_no_secret_and_no_setting():
@@ -54,7 +54,7 @@ def test_it_needs_no_secret_and_no_setting():
         check=False,
     )
     assert (done.returncode, done.stderr) == (3, "")
-    assert done.stdout.startswith("There is no GPU to check: ")
+    assert done.stdout.startswith("no GPU to check: ")
 
 
 def test_a_residue_is_well_up_to_100_mb_once_each_model_was_loaded_and_unloaded():

@@ -79,7 +79,7 @@ def test_it_has_capacity_and_no_finding(
     )
     found_by_doctor = list(doctor.servers(view))
     assert {finding.level for finding in found_by_doctor} == {Level.OK}
-    assert any("without a health endpoint: box" in finding.what for finding in found_by_doctor)
+    assert any("without a health endpoint: box" in finding.summary for finding in found_by_doctor)
 
 
 def test_a_server_that_tells_its_health_has_no_warning(operator: Account, world: World) -> None:

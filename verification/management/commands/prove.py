@@ -11,7 +11,7 @@ from verification.proving.options import parser
 
 
 class Command(BaseCommand):
-    """For `manage.py help`: manage.py itself runs `prove` before Django is set up, for no dispatcher yet."""
+    """For `manage.py help` only: `dispatcher_project.cli.main` runs `prove` without Django."""
 
     help = "Breaks a dispatcher in every way there is, under load, and compares what everybody saw."
 

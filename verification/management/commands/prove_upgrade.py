@@ -10,7 +10,7 @@ from verification.proving.upgrade import main, parser
 
 
 class Command(BaseCommand):
-    """For `manage.py help`: manage.py itself runs it before Django is set up, for no dispatcher yet."""
+    """For `manage.py help` only: `dispatcher_project.cli.main` runs it without Django."""
 
     help = "Replaces the hosts of one version by those of another, one by one and under load."
 

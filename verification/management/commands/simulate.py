@@ -11,8 +11,9 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from dispatcher_project.cli.arguments import positive
+from dispatcher_project.cli.arguments import HIDDEN_OPTIONS, positive
 from dispatcher_project.cli.command import INTERRUPTED, WRONG
+from foundation.program import command_line
 from foundation.texts import counted
 from verification.simulation.campaign import verdicts
 from verification.simulation.nemesis import FAULTS as KINDS
@@ -30,6 +31,7 @@ class Command(BaseCommand):
         "Plays the dispatcher's own protocol under virtual time, with crashes at every step, and checks the "
         "laws of docs/explanation/simulation.md afterwards. A seed replays exactly."
     )
+    suppressed_base_arguments = HIDDEN_OPTIONS
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--seeds", type=positive, default=200, help="how many (default 200)")
@@ -101,6 +103,6 @@ class Command(BaseCommand):
             self.stdout.write("  the last steps:\n" + "".join(f"  {step}" for step in steps[-SHOWN_STEPS:]))
         only = f" --only {','.join(size.names)}" if size.names else ""
         self.stdout.write(
-            f"  replay: python3 manage.py simulate --seed {verdict.seed} --jobs {size.jobs} "
+            f"  replay: {command_line('simulate')} --seed {verdict.seed} --jobs {size.jobs} "
             f"--faults {size.faults}{only} --history steps.txt"
         )

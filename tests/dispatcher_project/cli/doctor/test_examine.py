@@ -221,8 +221,8 @@ def test_what_is_ill_is_found(patient: Patient, make: Make, check: str, level: L
     found = patient.ill()
     assert check in found, found
     assert found[check].level is level
-    assert found[check].means
-    assert found[check].todo, "it says what to do"
+    assert found[check].consequence
+    assert found[check].advice, "it says what to do"
 
 
 def test_a_job_that_moves_while_it_is_looked_at_is_not_stuck(patient: Patient) -> None:
@@ -246,7 +246,7 @@ def test_a_job_that_moves_while_it_is_looked_at_is_not_stuck(patient: Patient) -
 
 def test_a_missing_migration_is_found(patient: Patient) -> None:
     MigrationRecorder(connection).migration_qs.filter(app="jobs").delete()
-    assert "jobs.0001_initial" in patient.ill()["migrations"].what
+    assert "jobs.0001_initial" in patient.ill()["migrations"].summary
 
 
 def test_without_a_database_the_rest_is_looked_at(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def test_metrics_that_answer_nobody_are_named(
     settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token=token)
     (found,) = [one for one in patient.findings() if one.check == "metrics"]
     assert found.level == level
-    assert ("DISPATCHER_METRICS_TOKEN" in found.todo) == (not token)
+    assert ("DISPATCHER_METRICS_TOKEN" in found.advice) == (not token)
     assert "s3cret" not in str(found)
 
 
@@ -286,7 +286,7 @@ def test_a_check_that_breaks_stops_no_other(patient: Patient) -> None:
         ("test_examine.breaks", Level.ERROR),
         ("disk", Level.OK),
     ]
-    assert found[0].what == "could not be looked at: RuntimeError: oh no"
+    assert found[0].summary == "the check failed: RuntimeError: oh no"
 
 
 def test_the_exit_status_is_the_worst_finding(
@@ -302,7 +302,7 @@ def test_the_exit_status_is_the_worst_finding(
     run = terminal("doctor")
     assert run.status == 2
     assert "ERROR    broker: no worker answers through it" in run.said
-    assert "→ see that the broker runs" in run.said
+    assert "→ check that the broker and" in run.said
     assert run.said.endswith("1 error, 1 warning\n")
 
 
@@ -320,7 +320,7 @@ def test_a_web_that_is_degraded_names_its_fleets(patient: Patient) -> None:
     patient.web = (503, {"status": "degraded", "checks": checks})
     found = patient.ill()["web"]
     assert found.level is Level.WARNING
-    assert "fleet far: Redis does not answer" in found.what
+    assert "fleet far: Redis does not answer" in found.summary
 
 
 @pytest.mark.parametrize(
@@ -336,16 +336,16 @@ def test_a_web_that_is_away_or_not_ready_is_found(
 ) -> None:
     patient.web = web
     found = patient.ill()["web"]
-    assert (found.level, says in found.what) == (level, True), found
+    assert (found.level, says in found.summary) == (level, True), found
 
 
 def test_the_advice_for_a_pinned_server_without_its_worker_can_be_followed(patient: Patient) -> None:
     """Its host was the process that ended: no worker can be started under that name."""
     Server.objects.update(host="box-cpu.94efa613", machine="box")
-    advice = patient.ill()["queue gpu.m.box-cpu.94efa613"].todo
-    assert advice == "start `manage.py gpu_worker --host box-cpu.94efa613`", "an operator's own host"
+    advice = patient.ill()["queue gpu.m.box-cpu.94efa613"].advice
+    assert advice == "start `python3 manage.py gpu_worker --host box-cpu.94efa613`", "an operator's own host"
     Placement.objects.update(endpoint="local://gpu-1/m")
-    advice = patient.ill()["queue gpu.m.box-cpu.94efa613"].todo
+    advice = patient.ill()["queue gpu.m.box-cpu.94efa613"].advice
     assert "94efa613" not in advice
     assert "again on box" in advice
     assert "--name gpu-1`" in advice
@@ -355,7 +355,7 @@ def test_the_advice_for_a_pinned_server_without_its_worker_can_be_followed(patie
 def test_a_model_whose_runner_is_gone_is_named(patient: Patient) -> None:
     ModelConfig.objects.update(model_type="gone")
     patient.world.job()
-    found = [one for one in patient.findings() if "no runner 'gone'" in one.what]
+    found = [one for one in patient.findings() if "no runner 'gone'" in one.summary]
     assert [(one.level, one.check) for one in found] == [(Level.ERROR, "model m")]
 
 
@@ -367,4 +367,4 @@ def test_a_package_without_a_usable_runner_is_named(
     found = [one for one in patient.findings() if one.check.startswith("runner ")]
     assert [one.level for one in found] == [Level.ERROR]
     assert "acme = no_such_package:Acme" in found[0].check
-    assert "ModuleNotFoundError" in found[0].what
+    assert "ModuleNotFoundError" in found[0].summary
