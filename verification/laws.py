@@ -21,7 +21,7 @@ from gpus.protocol import ModelSpec, Ticket, slot_name
 from jobs.domain.states import FINAL_JOB_STATES, JOB_MOVES, JobState
 from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
 from jobs.ports import Ports
-from jobs.sweeps.cancelling import proof
+from jobs.sweeps.cancelling import slot_proof
 
 _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 _FINAL_EVENTS = frozenset(move.event for move in JOB_MOVES if move.target in FINAL_JOB_STATES)
@@ -151,7 +151,7 @@ def _reachable(ports: Ports) -> Iterator[str]:
         elif job.run_at < before:
             yield f"(5) job {job.id} should have stood in line since {job.run_at}"
     for job in _in_state(state=JobState.CANCELLING.value):
-        if evidence := proof(job, before, ports):
+        if evidence := slot_proof(job, before, ports):
             yield f"(5) job {job.id} is being cancelled although its GPU is free: {evidence}"
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for job in _in_state(state=JobState.QUEUED.value):

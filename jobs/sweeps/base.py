@@ -1,9 +1,8 @@
-"""What every sweep is: one symptom, looked for once, answered with a count.
+"""The sweep contract and shared helpers: a sweep looks for one symptom once and returns a `SweepCount`.
 
-Rules for all of them: a row is moved only by `jobs.transitions`, in a short transaction that is never held
-over Redis or HTTP; two at once do no harm, because every move is a compare-and-set; one bad row
-does not stop the others; without Redis the work on leases is skipped, and the note says so. How long ago each
-last ran to its end is in the database, where the web process can read it.
+Rules: rows are moved only by `jobs.transitions`, in short transactions without Redis or HTTP calls inside.
+Every move is a compare-and-set, so concurrent sweeps are harmless. One bad row does not stop the others.
+Without Redis, work on leases is skipped with a note. The last completed run of each sweep is in the database.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from jobs.reports.rollups import CURSOR
 log = structlog.get_logger(__name__)
 
 TICK = "tick"
-"""The name of all sweeps that are due."""
+"""Name that stands for all sweeps that are due; also the name of beat's own row."""
 Row = TypeVar("Row")
 Moved = TypeVar("Moved")
 
 MAX_NOTES = 20
 BATCH = 50
-"""Rows of one transaction: a commit each would keep the tick's other sweeps waiting."""
+"""Rows per transaction; one commit per row would delay the other sweeps of the tick."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepCount:
-    """looked: how many rows were in question. repaired: changed by this run. failed: rows whose repair
-    raised. notes: what an operator should know, a few words each."""
+    """Result of one run. looked: rows examined. repaired: rows changed by this run. failed: rows whose repair
+    raised. notes: short messages for operators, at most `MAX_NOTES`."""
 
     looked: int = 0
     repaired: int = 0
@@ -60,7 +59,11 @@ Sweep = Callable[[Ports], SweepCount]
 
 
 def sweep_rows(name: str, rows: Iterable[Row], repair: Callable[[Row], bool]) -> SweepCount:
-    """repair: True if it changed something. `LeasingUnavailable` ends the rest, others only their row."""
+    """Repair rows one by one and count the results.
+
+    repair: returns True if it changed the row. `LeasingUnavailable` ends the loop with a note; any other
+    exception is logged and counts as a failed row.
+    """
     looked = repaired = failed = 0
     for row in rows:
         looked += 1
@@ -77,9 +80,11 @@ def sweep_rows(name: str, rows: Iterable[Row], repair: Callable[[Row], bool]) ->
 def move_rows(
     name: str, rows: Sequence[Row], move: Callable[[Row], Moved | None], moved: list[Moved]
 ) -> SweepCount:
-    """Moves at most `BATCH` rows in one transaction, or where that fails each in its own. rows: by the ids of
-    their jobs, so that nobody who locks several waits for another in a circle. move: None if it changed
-    nothing. moved: what it gave is added once it is committed."""
+    """Move at most `BATCH` rows in one transaction; if that fails, each row in its own.
+
+    rows: sorted by job id, a lock order that prevents deadlocks. move: called inside the transaction; None if
+    it changed nothing. moved: receives the results of `move` after the commit.
+    """
 
     def move_alone(row: Row) -> bool:
         with transaction.atomic():
@@ -94,17 +99,19 @@ def move_rows(
     except Exception as error:
         log.exception("sweep_row_failed", sweep=name, row=str(rows)[:200])
         if isinstance(error, OperationalError) and not is_caused_by_write(error):
-            return SweepCount(len(rows), failed=len(rows))  # one by one would take each its time-out
+            return SweepCount(len(rows), failed=len(rows))  # each row alone would time out, too
         return sweep_rows(name, rows, move_alone)
     moved += found
     return SweepCount(len(rows), len(found))
 
 
 def clocks_disagree(ports: Ports) -> SweepCount | None:
-    """For sweeps whose verdicts can't be taken back: a count that says why they stand still, or None. It asks
-    Redis and the database, so call it only where there is a verdict to give."""
+    """Return a count whose note says why an irreversible sweep is paused; None if the clocks agree.
+
+    Reads the clocks of Redis and the database: call it only when there are rows to change.
+    """
     report = ports.clocks.compared()
-    return None if report.agree else SweepCount(notes=(f"stands still: {report}",))
+    return None if report.agree else SweepCount(notes=(f"paused: {report}",))
 
 
 def in_batches(rows: Sequence[Row]) -> Iterable[Sequence[Row]]:
@@ -112,8 +119,8 @@ def in_batches(rows: Sequence[Row]) -> Iterable[Sequence[Row]]:
 
 
 def sweep_groups(name: str, groups: Iterable[Row], step: Callable[[Row], SweepCount]) -> SweepCount:
-    """The sum of steps that stand alone: the Redis of one fleet, or one server, may be gone while the others
-    work."""
+    """Sum the counts of independent steps: a failure in one group (a fleet, a server) does not stop the
+    others."""
     total = SweepCount()
     for group in groups:
         try:
@@ -127,12 +134,15 @@ def sweep_groups(name: str, groups: Iterable[Row], step: Callable[[Row], SweepCo
 
 
 def sweep_fleets(name: str, ports: Ports, step: Callable[[str, Leases], SweepCount]) -> SweepCount:
+    """Run `step` with each fleet's name and lease layer, and sum the counts as `sweep_groups` does."""
     return sweep_groups(name, ports.registry.fleets(), lambda fleet: step(fleet, ports.leases(fleet)))
 
 
 def sweep_ages(now: datetime) -> dict[str, float]:
-    """Seconds by name; `tick` is beat's own, any other may also have been run by hand. One that never ran is
-    missing. Up to five seconds too old: the rows are written no more often."""
+    """Return the seconds since each sweep last completed, by name; `tick` is the last tick of beat.
+
+    Sweeps that never ran are missing. Values can be 5 s too high, because rows are written every 5 s.
+    """
     return {
         name: max(0.0, (now - at).total_seconds())
         for name, at in SweepRun.objects.exclude(name=CURSOR).values_list("name", "at")
@@ -140,15 +150,16 @@ def sweep_ages(now: datetime) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """The runs of a sweep since its row was written before. at: when the last of them ended."""
+class UnwrittenRuns:
+    """The runs of one sweep that its `SweepRun` row does not include yet. at: when the last run ended. count:
+    the sum of all of them."""
 
     at: datetime
     count: SweepCount
 
 
-def write_runs(runs: Mapping[str, Ran]) -> None:
-    """One statement for all, and one for each that repaired something."""
+def write_runs(runs: Mapping[str, UnwrittenRuns]) -> None:
+    """Upsert the `SweepRun` rows in one statement and add the repairs to the counters."""
     rows = [
         SweepRun(
             name=name,

@@ -1,11 +1,10 @@
-"""Jobs whose cancel was asked for, and that nobody who runs them will end.
+"""Jobs with a requested cancel that no worker will complete.
 
-- CANCELLING: the attempt ended without a proof that the GPU is free of it. The job is CANCELLED with what
-  proved the slot free. Where no quarantine could be written (the server is not registered any more), the
-  model's run limit is the proof.
-- QUEUED: the cancel came while a worker held the ticket, and the job went back into the line. It is taken
-  out of the line and CANCELLED.
-- RUNNING, with a lease that waits to be adopted and that no worker can adopt: its attempt ends at once.
+- CANCELLING: the attempt ended without a proof that its GPU is free. The job becomes CANCELLED once its slot
+  is proven free. Without a quarantine row (the server was removed), the model's run limit is the proof.
+- QUEUED: a worker held the ticket when the cancel arrived, and the job was queued again. Its ticket is
+  removed and the job becomes CANCELLED.
+- RUNNING with an adoptable lease that no worker can adopt: the attempt ends at once.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from jobs.sweeps.base import SweepCount, sweep_rows
 
 PERIOD_SECONDS = 2.0
 LIMIT = 5000
-"""Those that their workers will end are among them."""
+"""Rows read per run; includes jobs that their own workers will end."""
 
 _requested = statements.Read(
     lambda: (
@@ -38,40 +37,44 @@ _requested = statements.Read(
         .order_by("cancel_requested_at")[:LIMIT]
     )
 )
-_polled = statements.ReadAmong(
+_waiting_attempts = statements.ReadAmong(
     (Attempt, "id"), rows=lambda ids: Attempt.objects.filter(id__in=ids, state=AttemptState.WAITING.value)
 )
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """looked: jobs in question, without those that run. repaired: jobs that are CANCELLED now."""
+    """looked: jobs examined. repaired: jobs that became CANCELLED."""
     now = ports.clock.now()
     jobs: dict[str, list[Job]] = {state: [] for state in JobState}
-    overdue = now - timedelta(seconds=PERIOD_SECONDS)  # workers look at their jobs each second
+    overdue = now - timedelta(seconds=PERIOD_SECONDS)  # workers check their jobs for a cancel every second
     for job in _requested():
         if job.state == JobState.CANCELLING or job.cancel_requested_at <= overdue:
             jobs[job.state].append(job)
-    count = sweep_rows("cancelling", jobs[JobState.CANCELLING], lambda job: _finish(job, now, ports))
+    count = sweep_rows(
+        "cancelling", jobs[JobState.CANCELLING], lambda job: _finish_cancelling(job, now, ports)
+    )
     count += sweep_rows(
         "cancelling", jobs[JobState.QUEUED], lambda job: follow_ups.cancel_waiting(job, ports)
     )
-    count += sweep_rows("cancelling", _out_of_reach(jobs[JobState.RUNNING]), lambda run: _end(*run, ports))
+    count += sweep_rows(
+        "cancelling", _unadoptable_runs(jobs[JobState.RUNNING]), lambda run: _end_unadoptable(*run, ports)
+    )
     return count
 
 
-def _out_of_reach(jobs: Sequence[Job]) -> Iterator[tuple[Job, Attempt, str]]:
-    """Those of these whose runs no worker can poll, and why."""
+def _unadoptable_runs(jobs: Sequence[Job]) -> Iterator[tuple[Job, Attempt, str]]:
+    """Yield the running jobs whose attempts no worker can poll, with the attempt and the reason."""
     obstacle = cache(orphaned_runs.why_unreachable)
     by_attempt = {job.live_attempt: job for job in jobs if job.live_attempt}
     ids = list(by_attempt)
     for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters
-        for attempt in _polled(ids[at : at + 500]):
+        for attempt in _waiting_attempts(ids[at : at + 500]):
             if why := obstacle(attempt.server, attempt.model):
                 yield by_attempt[attempt.id], attempt, why
 
 
-def _finish(job: Job, now: datetime, ports: Ports) -> bool:
-    evidence = proof(job, now, ports)
+def _finish_cancelling(job: Job, now: datetime, ports: Ports) -> bool:
+    evidence = slot_proof(job, now, ports)
     if evidence is None:
         return False
     with transaction.atomic():
@@ -80,16 +83,16 @@ def _finish(job: Job, now: datetime, ports: Ports) -> bool:
     return ended.won
 
 
-def _end(job: Job, attempt: Attempt, why: str, ports: Ports) -> bool:
-    """A worker that holds its lease ends it itself."""
+def _end_unadoptable(job: Job, attempt: Attempt, why: str, ports: Ports) -> bool:
+    """End the attempt if its lease is adoptable; if a worker holds the lease, that worker ends it."""
     leases, slot = ports.leases(job.fleet), slot_name(attempt.server, attempt.slot)
     if any((view.slot, view.state) == (slot, "adoptable") for view in leases.slots(attempt.server)):
         return orphaned_runs.end_unreachable(attempt, why, leases, ports)
     return False
 
 
-def proof(job: Job, now: datetime, ports: Ports) -> str | None:
-    """What had proved the slot of its last attempt free by then; None: nothing."""
+def slot_proof(job: Job, now: datetime, ports: Ports) -> str | None:
+    """Return the evidence that the slot of the job's last attempt was free at `now`; None without a proof."""
     attempt = Attempt.objects.filter(job=job).order_by("-number").first()
     if attempt is None or attempt.finished_at is None:
         return None

@@ -1,4 +1,4 @@
-"""SQLite's write-ahead log has pages that are not in the database file yet
+"""Pages of SQLite's write-ahead log that are not in the database file yet
 (`foundation.database.sqlite3.checkpoint`)."""
 
 from __future__ import annotations
@@ -15,5 +15,5 @@ def is_needed(ports: Ports) -> bool:
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """looked: pages of the log."""
+    """looked: pages written back from the log."""
     return SweepCount(write_back(connection) if has_log(connection) else 0)

@@ -1,7 +1,8 @@
-"""Waiting jobs whose deadline, or deadline to start, has passed. A running job's deadline is its worker's.
+"""Waiting jobs whose deadline or start deadline has passed. A running job's deadline is enforced by its
+worker.
 
-A ticket leaves the line before its job ends, so that no slot is leased to a dead job. Without Redis the job
-ends in the database alone: a claim that comes later finds it final and gives the lease back unused.
+The ticket is removed from the queue before the job ends, so that no slot is leased for an ended job. Without
+Redis only the row changes: a later claim reads the final state and returns the lease unused.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ from jobs.sweeps.base import SweepCount, clocks_disagree, in_batches, move_rows,
 from jobs.transitions import Ended
 
 Due = Callable[[Job], datetime]
-"""When its time is over."""
+"""Returns the deadline of a job."""
 Reason = Callable[[Job], tuple[str, str]]
-"""The error's code and message."""
+"""Returns the error code and message of a job that missed its deadline."""
 LIMIT = 500
 _NOT_WAITING = [JobState.RUNNING.value, JobState.CANCELLING.value]
 
@@ -48,8 +49,8 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def waiting_and(**overdue: Any) -> QuerySet[Job]:
-    """Jobs that wait and meet these conditions, without payload, `LIMIT` at most."""
-    # "not running" is no index condition: asked for the waiting ones, SQLite reads the whole line
+    """Return a query of waiting jobs that meet these conditions, without payloads, at most `LIMIT`."""
+    # exclude() instead of a filter on the waiting states, for which SQLite would read the whole queue
     jobs = Job.objects.filter(**overdue, finished_at=None).exclude(state__in=_NOT_WAITING)
     return jobs.defer("payload", "result").order_by()[:LIMIT]
 
@@ -67,48 +68,51 @@ _past_start_deadline = statements.Read(
 
 
 def end_jobs(sweep: str, jobs: Sequence[Job], due: Due, ports: Ports, reason: Reason) -> SweepCount:
-    """Fails these waiting jobs. Tickets are removed first, outside the transaction; a job that is on a slot
-    by now is left alone. Does nothing while clocks disagree: a failed job stays failed."""
+    """End waiting jobs as FAILED, except those that a worker has claimed meanwhile.
+
+    Tickets are removed first, outside the transaction. Paused while clocks disagree, because a failure is
+    irreversible. sweep: name for logs. due: the deadline of a job. reason: its error code and message.
+    """
     if jobs and (why := clocks_disagree(ports)):
         return why
-    # the jobs were found by the time of before: comparing the clocks may have set it back
+    # the comparison of clocks may have set the time back since the jobs were selected
     now = ports.clock.now()
     jobs = [job for job in jobs if due(job) <= now]
-    off_the_line: list[Job] = []
+    not_held: list[Job] = []
     ends: list[Ended] = []
 
-    def take_out(job: Job) -> bool:
-        if job.state != JobState.QUEUED or not _is_held(job, ports):
-            off_the_line.append(job)
+    def remove_ticket(job: Job) -> bool:
+        if job.state != JobState.QUEUED or _remove_from_queue(job, ports):
+            not_held.append(job)
         return False
 
-    looked = sweep_rows(sweep, jobs, take_out)
-    off_the_line.sort(key=lambda job: job.id)
-    moved = move_rows(sweep, off_the_line, lambda job: _fail(job, now, reason), ends)
+    looked = sweep_rows(sweep, jobs, remove_ticket)
+    not_held.sort(key=lambda job: job.id)
+    moved = move_rows(sweep, not_held, lambda job: _fail(job, now, reason), ends)
     follow_ups.after_ends(ends, ports)
     return looked + SweepCount(0, moved.repaired, moved.failed)
 
 
 def _fail(job: Job, now: datetime, reason: Reason) -> Ended | None:
-    """Inside a transaction."""
+    """End the job as FAILED, inside a transaction; None if its state has changed."""
     code, message = reason(job)
     ended = transitions.end_waiting(job.id, JobState.FAILED, now, code=code, message=message)
     return ended if ended.won else None
 
 
-def _is_held(job: Job, ports: Ports) -> bool:
-    """Takes the job out of the line; True: it is on a slot already (its start or its end is under way)."""
+def _remove_from_queue(job: Job, ports: Ports) -> bool:
+    """Remove the job's ticket; False if the job already holds a slot (it is starting or ending)."""
     try:
-        return not remove_tickets(job, ports)
+        return remove_tickets(job, ports)
     except LeasingUnavailable:
-        return False
+        return True
 
 
 def _deadline_passed(job: Job) -> tuple[str, str]:
     if job.started_at is not None:
-        return DEADLINE_EXCEEDED, "Its deadline passed while it waited for another attempt."
-    return DEADLINE_EXCEEDED, "Its deadline passed while it waited in line; it never started."
+        return DEADLINE_EXCEEDED, "The deadline passed while the job waited for another attempt."
+    return DEADLINE_EXCEEDED, "The deadline passed while the job was queued; it never started."
 
 
 def _never_started(_: Job) -> tuple[str, str]:
-    return START_DEADLINE_EXCEEDED, "It did not start before its start deadline; it never started."
+    return START_DEADLINE_EXCEEDED, "The job did not start before its start deadline."

@@ -1,4 +1,4 @@
-"""Jobs between two attempts whose pause is over."""
+"""Jobs between two attempts whose retry backoff has passed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ _due = statements.Read(
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """They stand in line again at their old place; one whose cancel was asked for ends. Tickets are pushed
-    together at the end, and what Redis does not take now is the reconciler's."""
+    """Queue the jobs again at their old place; cancel those with a requested cancel.
+
+    Tickets are pushed together at the end; the sweep `reconcile` pushes those that Redis does not take now.
+    """
     now, due = ports.clock.now(), _due(now=ports.clock.now())
     lines: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     moved: list[Job | Ended] = []
@@ -48,7 +50,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def _queue(row: tuple[str, object, bool], now: datetime) -> Job | Ended | None:
-    """Inside a transaction."""
+    """Queue or cancel the job, inside a transaction; None if its state has changed."""
     job_id, cancel_requested_at, by_operator = row
     if cancel_requested_at is None:
         return transitions.queue_retry(job_id, now)

@@ -1,4 +1,4 @@
-"""Jobs that were submitted for later, and whose time has come."""
+"""Scheduled jobs (submitted with `run_at`) whose start time has come."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from jobs.sweeps.base import SweepCount, in_batches, move_rows
 
 LIMIT = 1000
 BUDGET_SECONDS = 0.5
-"""Many may have asked for the same moment; what is left goes with the next tick."""
+"""Many jobs may have the same start time; the rest is queued at the next tick."""
 
 _due = statements.Read(
     lambda: (
@@ -28,13 +28,16 @@ _due = statements.Read(
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """They stand in line from now on, by their time. What Redis does not take is the reconciler's. Does
-    nothing while this process is new and its clocks differ: an early start can't be taken back."""
+    """Queue the due jobs, ordered by their `run_at`.
+
+    The sweep `reconcile` pushes tickets that Redis does not take. Paused while the clock comparison of a new
+    process is incomplete, because an early start is irreversible.
+    """
     began, queued = ports.clock.monotonic(), list[Job]()
     found = _due(now=ports.clock.now())
     if found and ports.clocks.is_learning():
-        return SweepCount(notes=(f"stands still: {ports.clocks.report()}",))
-    now = ports.clock.now()  # comparing the clocks may have set the time back
+        return SweepCount(notes=(f"paused: {ports.clocks.report()}",))
+    now = ports.clock.now()  # the comparison of clocks may have set the time back
     due = [job_id for job_id, run_at in found if run_at <= now]
     count = SweepCount()
     for some in in_batches(due):

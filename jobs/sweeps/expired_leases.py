@@ -1,20 +1,19 @@
-"""Leases, and ends whose commit was never confirmed, that nobody renews any more.
+"""Leases that their worker no longer renews, and ends of attempts whose commit it never confirmed.
 
-Their worker is gone, unless it says in the database that it lives and can't renew them: then they are kept,
-and it writes their ends. Expiry never frees a slot by itself. The database says how far the attempt came, and
-that decides:
+The worker is dead, unless its heartbeat in the database says that it lives but can't renew: then the leases
+are kept, and the worker writes the ends. Expiry alone never frees a slot. The attempt's row decides:
 
-- unconfirmed end, attempt final: the commit was there; settled.
-- unconfirmed end, attempt live or unwritten: its result died with the worker; LOST. The GPU had answered,
-  unless the worker gave the slot back as suspect.
-- attempt WAITING: adoptable, whoever claims next goes on polling it.
-- attempt SENT: LOST, slot quarantined. Unwritten: the same, with the missing row; but a model that may run
-  once only is never sent before its start is committed, so there nothing happened.
-- attempt final: free if its end proved the slot free (or a probe did since), else quarantined.
+- unconfirmed end, attempt final: the end was committed; settled.
+- unconfirmed end, attempt live or without a row: its result died with the worker; LOST. The GPU had answered,
+  unless the worker returned the slot as suspect.
+- attempt WAITING: adoptable; the next worker that claims goes on polling it.
+- attempt SENT: LOST, slot quarantined. Without a row: the same, and the row is written. Exception: a model
+  that runs at most once is never sent before its start is committed, so the slot is free.
+- attempt final: free if its end, or a probe since then, proved the slot free, else quarantined.
 
-What was claimed to follow it on its slot has begun if the attempt is COMPLETED: then that one's lease is
-judged in its turn. Otherwise it waits again, and nothing is counted against it; should its worker have died
-in the moment in which it was sent, the quarantine of the slot names it too.
+A prefetched attempt (`follower`) has begun if the attempt before it is COMPLETED: then its own lease is
+judged when that expires. Otherwise its job is queued again without a charge. In case the worker died while
+sending it, the quarantine of the slot names it too.
 """
 
 from __future__ import annotations
@@ -48,11 +47,11 @@ DIED_BEFORE_COMMIT = "Its worker died before the end of the run was written."
 GONE = "Its worker is gone; whether the run ended is unknown."
 GONE_AT_START = "Its worker is gone; whether the run began is unknown."
 NOT_HELD = "Its worker lives, but no longer holds the run; whether it ended is unknown."
-"""As after a failover of the database to a standby that lacks the end."""
-VERDICTS = (DIED_BEFORE_COMMIT, GONE, GONE_AT_START, NOT_HELD)
-"""Messages of the attempts that this sweep ends."""
+"""For example after a database failover to a standby that lacks the end."""
+LOSS_MESSAGES = (DIED_BEFORE_COMMIT, GONE, GONE_AT_START, NOT_HELD)
+"""Error messages of the attempts that this sweep ends."""
 SWEEPER = "sweep"
-"""The worker under whose name this sweep holds a lease for a moment."""
+"""Worker name under which this sweep briefly holds a lease."""
 
 _of_id = statements.Read(lambda: Attempt.objects.filter(id=statements.value(Attempt, "id")))
 
@@ -61,7 +60,7 @@ def sweep(ports: Ports) -> SweepCount:
     """repaired: leases resolved and ends settled."""
 
     def step(_fleet: str, leases: Leases) -> SweepCount:
-        # a slot's end stands before its next start: the start is refused while the end is not written
+        # unconfirmed ends first: a slot's next start is refused while the end before it is not written
         expired = sorted(leases.expired(LIMIT), key=lambda lease: not lease.settling)
         return sweep_rows("expired_leases", expired, lambda lease: _resolve(lease, leases, ports))
 
@@ -71,7 +70,7 @@ def sweep(ports: Ports) -> SweepCount:
 def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
     ref = expired.ref
     attempt: Attempt | None = _of_id.first(id=ref.attempt_id)
-    # a lease that was restored from the database names no worker
+    # a lease that was restored from the database has no worker name
     heartbeat = last_heartbeat(expired.worker or (attempt.worker if attempt else ""), ports.clock.now())
     if ref.attempt_id in heartbeat.cut_off and (attempt is None or attempt.state in LIVE_ATTEMPT_STATES):
         leases.keep(ref)
@@ -104,8 +103,11 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
 
 
 def _is_renewed_elsewhere(attempt: Attempt, ports: Ports) -> bool:
-    """Whether its worker lives, and renews it in the index of the layout that was in use when it began. A
-    database whose clock is set ahead takes all that live for silent, until they say it again."""
+    """Return True if its living worker renews it in the index of an older key layout.
+
+    Also True while clocks disagree: to a database with a clock ahead, every living worker looks silent until
+    its next heartbeat.
+    """
     if attempt.state not in LIVE_ATTEMPT_STATES or not processes.is_known_elsewhere(
         attempt.worker, ports.layouts.layout
     ):
@@ -124,7 +126,7 @@ def _resolve_holder(
         return _make_adoptable(ref, attempt.epoch, leases)
     if attempt.state in LIVE_ATTEMPT_STATES:
         ended = lose_attempt(_loss(expired, heartbeat, NOT_HELD if heartbeat.is_alive else GONE), ports)
-        _name_follower(expired, ports)
+        _record_follower(expired, ports)
         return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
     return _resolve_as(_verdict_on_final(attempt, expired, ports), ref, Ended(won=False), leases, ports)
 
@@ -132,6 +134,7 @@ def _resolve_holder(
 def _settle(
     expired: ExpiredLease, attempt: Attempt | None, heartbeat: Heartbeat, leases: Leases, ports: Ports
 ) -> bool:
+    """Resolve an end whose commit was never confirmed."""
     suspect = _was_given_back_as_suspect(expired.ref, leases)
     loss = _loss(expired, heartbeat, NOT_HELD if heartbeat.is_alive else DIED_BEFORE_COMMIT, suspect=suspect)
     if not suspect:
@@ -149,7 +152,7 @@ def _settle(
 
 
 def _was_given_back_as_suspect(ref: LeaseRef, leases: Leases) -> bool:
-    """Whether the worker gave the slot back as suspect: then the GPU had not answered."""
+    """Return True if the worker returned the slot as suspect, because the GPU had not answered."""
     views = leases.slots(split_slot(ref.slot)[0])
     return any(
         (view.slot, view.attempt_id, view.state) == (ref.slot, ref.attempt_id, "quarantined")
@@ -164,12 +167,12 @@ def _resolve_unwritten(expired: ExpiredLease, heartbeat: Heartbeat, leases: Leas
     outcome, ended = lose_unwritten(_loss(expired, heartbeat, GONE_AT_START), expired.worker, ports)
     if outcome is not StartOutcome.STARTED:
         _write_quarantine(expired, f"lost start, {outcome}", ports)
-    _name_follower(expired, ports)
+    _record_follower(expired, ports)
     return _resolve_as(ExpiryVerdict.QUARANTINED, ref, ended, leases, ports)
 
 
-def _name_follower(expired: ExpiredLease, ports: Ports) -> None:
-    """In the slot's quarantine, which was just written."""
+def _record_follower(expired: ExpiredLease, ports: Ports) -> None:
+    """Add the prefetched attempt to the slot's quarantine row, which was just written."""
     if expired.follower is None:
         return
     server, slot = split_slot(expired.ref.slot)
@@ -184,8 +187,11 @@ def _name_follower(expired: ExpiredLease, ports: Ports) -> None:
 
 
 def _make_adoptable(ref: LeaseRef, epoch: int, leases: Leases) -> bool:
-    """An adopter that died between the database and Redis left the lease's epoch behind; it is brought up to
-    the row's, so that the next one's claim carries the epoch that counts."""
+    """Make the lease adoptable under the row's epoch.
+
+    epoch: of the row. The lease's is lower if an adopting worker died between its writes to the database and
+    to Redis.
+    """
     if not leases.resolve_expired(ref, ExpiryVerdict.ADOPTABLE):
         return False
     if epoch > ref.epoch and leases.take_over(ref, worker=SWEEPER, new_epoch=epoch):
@@ -202,20 +208,21 @@ def _verdict_on_final(attempt: Attempt, expired: ExpiredLease, ports: Ports) -> 
     if rows.filter(freed_at=None).exists():
         return ExpiryVerdict.QUARANTINED
     if rows.filter(attempt_id=attempt.id).exists():
-        return ExpiryVerdict.FREE  # proven free since
+        return ExpiryVerdict.FREE  # proven free since its end
     _write_quarantine(expired, attempt.error_code or "uncertain end", ports)
     return ExpiryVerdict.QUARANTINED
 
 
 def _resolve_as(verdict: ExpiryVerdict, ref: LeaseRef, ended: Ended, leases: Leases, ports: Ports) -> bool:
-    """False: its holder renewed it meanwhile, and will find that its attempt is over."""
+    """Resolve the lease; False if its holder renewed it meanwhile (the holder then reads that its attempt is
+    over)."""
     resolved = leases.resolve_expired(ref, verdict)
     _follow_up(ended, ref, ports)
     return resolved
 
 
 def _follow_up(ended: Ended, ref: LeaseRef, ports: Ports) -> None:
-    """A job that stands QUEUED without this run having ended it lost its ticket to the lease: push it."""
+    """Announce the end; without one, push the ticket of a QUEUED job, which the lease had replaced."""
     if ended.won:
         follow_ups.after_end(ended, ports)
         return

@@ -1,4 +1,7 @@
-"""Free slots and waiting tickets, but no wake under way: a wake was lost, or nobody sent one."""
+"""Free slots and waiting tickets without a pending wake: the wake was lost or never sent.
+
+`gpus/leasing/lua/fill.lua` decides which wakes are missing.
+"""
 
 from __future__ import annotations
 

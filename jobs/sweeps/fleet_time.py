@@ -1,4 +1,4 @@
-"""A fleet's time is ahead of the time that rows go by: rows are told, for a rebuild
+"""A fleet whose Redis time is ahead of the time in rows: the difference is recorded for a rebuild
 (`jobs.index_rebuild.fleet_time`)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The index is not whole: Redis was flushed, is new, or failed over. Rebuilds it, a step per run."""
+"""An incomplete index: Redis was flushed, is new, or failed over. Rebuilds the index, one step per run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from jobs.sweeps.base import SweepCount, sweep_fleets
 
 
 def is_needed(ports: Ports) -> bool:
-    """Whether a fleet's index is missing; a fleet whose Redis is away can't be rebuilt now."""
+    """Return True if a fleet's index is missing and its Redis is available."""
 
     def is_missing(fleet: str) -> bool:
         try:
@@ -23,7 +23,7 @@ def is_needed(ports: Ports) -> bool:
 
 
 class GenerationSweep:
-    """Keeps a rebuild that is under way, by fleet."""
+    """Rebuilds incomplete indexes. Keeps the unfinished rebuild of each fleet between runs."""
 
     def __init__(self) -> None:
         self._rebuilds: dict[str, Rebuild] = {}
@@ -38,7 +38,7 @@ class GenerationSweep:
             rebuild = self._rebuilds.get(fleet)
             if rebuild is None:
                 rebuild = self._rebuilds[fleet] = Rebuild.of(fleet, leases, ports)
-            index_switch.close_older(fleet, ports)  # before ours opens: Redis may have forgotten it
+            index_switch.close_older(fleet, ports)  # before ours opens: Redis may have lost the close
             progress = rebuild.step()
             while progress is Progress.WIPING:
                 progress = rebuild.step()

@@ -1,6 +1,6 @@
-"""An index whose layout this process does not know: switched to ours once nobody works in it any more, or
-when an operator says so (`manage.py index switch`). A switch to a layout that no living sweeper knows is
-cancelled."""
+"""An index with another key layout than this version's: switched to this version's layout once no process
+uses the old one, or when an operator requests it (`manage.py index switch`). A switch to a layout that no
+living sweep process supports is cancelled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PERIOD_SECONDS = 1.0
 
 
 def is_needed(ports: Ports) -> bool:
-    """Also where older layouts' indexes exist, which have to stay closed."""
+    """Return True if a fleet uses another layout, or has indexes of older layouts, which must stay closed."""
     layouts = ports.layouts
     return any(
         layouts.refusal(fleet) or layouts.state(fleet).layout > FIRST_LAYOUT
@@ -24,7 +24,7 @@ def is_needed(ports: Ports) -> bool:
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: indexes switched, or whose switch was cancelled, or closed again."""
+    """repaired: indexes that were switched or closed again, and switches that were cancelled."""
     ports.layouts.refresh()
     ours = ports.layouts.layout
 
@@ -34,10 +34,10 @@ def sweep(ports: Ports) -> SweepCount:
             limit = processes.silent_after().total_seconds()
             is_abandoned = index_switch.abandoned_seconds(fleet, state, ports) >= limit
             if is_abandoned and index_switch.begin_switch(fleet, ours):
-                return _go_on(fleet, ports)
+                return _continue_switch(fleet, ports)
         elif state.next_layout == ours:
-            return _go_on(fleet, ports)
-        elif state.next_layout is not None and _nobody_switches(state.next_layout):
+            return _continue_switch(fleet, ports)
+        elif state.next_layout is not None and _has_no_sweeper(state.next_layout):
             return SweepCount(1, int(index_switch.cancel_switch(fleet, ports)))
         elif state.layout == ours:
             return SweepCount(1, int(index_switch.close_older(fleet, ports)))
@@ -46,11 +46,11 @@ def sweep(ports: Ports) -> SweepCount:
     return sweep_groups("index_switch", ports.registry.fleets(), step)
 
 
-def _go_on(fleet: str, ports: Ports) -> SweepCount:
+def _continue_switch(fleet: str, ports: Ports) -> SweepCount:
     progress = index_switch.continue_switch(fleet, ports)
     notes = tuple(f"{fleet}: the switch waits for {one}" for one in progress.waits_for)
     return SweepCount(1, int(progress.done), notes=notes)
 
 
-def _nobody_switches(layout: int) -> bool:
+def _has_no_sweeper(layout: int) -> bool:
     return not processes.living().filter(kind=Process.Kind.SWEEPS, layout=layout).exists()

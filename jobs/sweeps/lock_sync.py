@@ -1,8 +1,9 @@
-"""What the servers say of themselves, against what we believe of them.
+"""Differences between the health reports of servers and the leases and rows here.
 
-It never deletes a lease: one that its server does not confirm is its poller's to find out, here it is a
-note. It repairs what nobody else would see: accepted runs of a boot that is over and that nobody polls, slots
-that only Redis holds back (`held_back`), and runs that only their server knows of (`strangers`).
+A lease that its server does not confirm is only noted, never deleted: its worker polls the run and decides.
+Three differences that no other part repairs are repaired here: accepted runs of an earlier boot that no
+worker polls, slots that only Redis holds back (`StaleHolds`), and runs that only the server knows
+(`index_rebuild.unknown_runs`).
 """
 
 from __future__ import annotations
@@ -33,19 +34,20 @@ from jobs.sweeps.base import SweepCount, sweep_groups, sweep_rows
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_SECONDS = 20.0
-"""A quarantine's row may be under way to its commit; no commit takes so long."""
+ROW_GRACE_SECONDS = 20.0
+"""Longer than any commit: the row of a quarantine may not be committed yet."""
 CHUNK = 64
 YOUNG_SECONDS = 10.0
-"""A lease is this old before its absence from the server's list is worth a note."""
+"""Minimum age of a lease whose absence from the server's job list is noted."""
 _servers = statements.Read(lambda: Server.objects.select_related("pool").order_by("name"))
 
 
-def _explain_or_free(server: Server, slot: str, leases: Leases, ports: Ports) -> bool:
+def _quarantine_or_free(server: Server, slot: str, leases: Leases, ports: Ports) -> bool:
+    """Write the missing quarantine row if the slot's last attempt left no proof, else free the slot."""
     index = split_slot(slot)[1]
     last = last_attempt_on(server.name, index)
     if last is not None and last.state in LIVE_ATTEMPT_STATES:
-        return False  # `orphans` ends it, with a row
+        return False  # the sweep `orphans` ends the attempt and writes the row
     if not quarantine_unproven(server, index):
         log.warning("slot_held_back_without_reason", slot=slot)
         ports.send_wakes(leases.free_slot(slot))
@@ -53,18 +55,20 @@ def _explain_or_free(server: Server, slot: str, leases: Leases, ports: Ports) ->
 
 
 class StaleHolds:
-    """Slots that Redis holds back while no row says why: a crash between a row and its script, on either
-    side.
+    """Slots that are in quarantine in Redis but have no open `QuarantinedSlot` row: a process died between
+    the two writes.
 
-    Keeps since when each hold without a row was seen (monotonic)."""
+    Keeps when each hold without a row was first seen (monotonic seconds).
+    """
 
     def __init__(self) -> None:
         self._seen_since: dict[tuple[str, str | None], float] = {}
 
-    def free_forgotten(
-        self, server: Server, views: Sequence[SlotView], leases: Leases, ports: Ports
-    ) -> SweepCount:
-        """repaired: slots freed, because the last attempt there is proven over, or that got their row."""
+    def resolve(self, server: Server, views: Sequence[SlotView], leases: Leases, ports: Ports) -> SweepCount:
+        """Resolve the holds of one server that are older than `ROW_GRACE_SECONDS`.
+
+        repaired: slots that were freed, because their last attempt is proven over, or that got a row.
+        """
         held_back = {(view.slot, view.attempt_id) for view in views if view.state == "quarantined"}
         for key in [
             key for key in self._seen_since if split_slot(key[0])[0] == server.name and key not in held_back
@@ -72,23 +76,24 @@ class StaleHolds:
             del self._seen_since[key]
         if not held_back:
             return SweepCount()
-        explained = set(
+        with_row = set(
             QuarantinedSlot.objects.filter(server=server, freed_at=None).values_list("slot", flat=True)
         )
         monotonic = ports.clock.monotonic()
-        ripe = []
+        stale = []
         for key in held_back:
-            if split_slot(key[0])[1] in explained:
+            if split_slot(key[0])[1] in with_row:
                 self._seen_since.pop(key, None)
-            elif monotonic - self._seen_since.setdefault(key, monotonic) >= PATIENCE_SECONDS:
-                ripe.append(key[0])
-        count = sweep_rows("held_back", ripe, lambda slot: _explain_or_free(server, slot, leases, ports))
+            elif monotonic - self._seen_since.setdefault(key, monotonic) >= ROW_GRACE_SECONDS:
+                stale.append(key[0])
+        count = sweep_rows("held_back", stale, lambda slot: _quarantine_or_free(server, slot, leases, ports))
         return SweepCount(0, count.repaired, count.failed, count.notes)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """had_run: a plain server that ran something just before it was asked."""
+    """A server's answer to a health probe. had_run: a plain server (without health endpoint) had a live
+    attempt just before the probe."""
 
     server: Server
     health: Health
@@ -107,10 +112,10 @@ def _compare(answer: _Answer, holds: StaleHolds, ports: Ports) -> SweepCount:
         record_health(server, health, answer.asked_at)
     leases = ports.leases(server.pool.fleet)
     views = leases.slots(server.name)
-    count = SweepCount(1) + holds.free_forgotten(server, views, leases, ports)
+    count = SweepCount(1) + holds.resolve(server, views, leases, ports)
     if restarted and seen_at is not None:
         count += _lose_unpolled(server, seen_at, views, leases, ports)
-        record_health(server, health, answer.asked_at)  # last: a restart is seen once
+        record_health(server, health, answer.asked_at)  # last: the restart is detectable only until then
     if is_busy:
         return count
     count += SweepCount(repaired=_keep_for_unknown_runs(server, health, views, leases, ports))
@@ -120,8 +125,11 @@ def _compare(answer: _Answer, holds: StaleHolds, ports: Ports) -> SweepCount:
 def _keep_for_unknown_runs(
     server: Server, health: Health, views: Sequence[SlotView], leases: Leases, ports: Ports
 ) -> int:
-    """Asks again: a run that the server names both times, and that held no slot in between, is none that just
-    ended. What a pinned worker says is told by its own keeper."""
+    """Quarantine slots for runs that only the server knows; return how many.
+
+    Probes the server a second time: a run in both answers that held no slot in between has not just ended.
+    Pinned servers are skipped: their worker's lease keeper reports such runs.
+    """
     if server.host is not None or not health.ok or not _unknown(health, views):
         return 0
     (again,) = ask_all(
@@ -132,12 +140,13 @@ def _keep_for_unknown_runs(
 
 
 def _unknown(health: Health, views: Sequence[SlotView]) -> set[str]:
-    """Attempts that the server runs and that hold none of these slots."""
+    """Return the ids of attempts that the server runs and that hold none of these slots."""
     known = {attempt for view in views for attempt in (view.attempt_id, view.follower_id)}
     return {attempt for _, attempt in health.jobs or ()} - known
 
 
 def _plain_with_runs(servers: Sequence[Server]) -> set[str]:
+    """Return the names of servers without a health endpoint that have a live attempt."""
     plain = [server.name for server in servers if server.tells_health is False]
     if not plain:
         return set()
@@ -146,7 +155,8 @@ def _plain_with_runs(servers: Sequence[Server]) -> set[str]:
 
 
 def _is_busy(answer: _Answer) -> bool:
-    """Whether the server is silent because it serves one request at a time and has a run: no verdict then."""
+    """Return True if the probe timed out because the server handles one request at a time and is running one:
+    its health is unknown then."""
     server = answer.server
     if server.tells_health is not False or not answer.health.timed_out:
         return False
@@ -159,7 +169,10 @@ def _is_busy(answer: _Answer) -> bool:
 def _lose_unpolled(
     server: Server, seen_at: datetime, views: Sequence[SlotView], leases: Leases, ports: Ports
 ) -> SweepCount:
-    """seen_at: when the server last answered under its old boot. What was sent before died with that boot."""
+    """End accepted attempts of a restarted server that no worker polls.
+
+    seen_at: when the server last answered under its old boot; attempts that started before died with it.
+    """
     polled = {
         view.attempt_id for view in views if view.state == "leased" and (view.expires_in_seconds or 0) > 0
     }
@@ -182,7 +195,7 @@ def _lose_unpolled(
         )
         ended = lose_attempt(loss, ports)
         if slot in {view.slot for view in views if view.attempt_id == attempt.id}:
-            leases.quarantine(slot, attempt.id)  # forgets the lease, whatever its epoch …
+            leases.quarantine(slot, attempt.id)  # deletes the lease under any epoch …
             ports.send_wakes(leases.free_slot(slot))  # … and the restart proves the slot free
         follow_ups.after_end(ended, ports)
         return ended.won
@@ -192,6 +205,7 @@ def _lose_unpolled(
 
 
 def _drift(server: Server, health: Health, views: Sequence[SlotView]) -> tuple[str, ...]:
+    """Return notes on differences that are not repaired: leases without a run, and runs without a lease."""
     if not health.ok:
         return (f"{server.name}: {health.error}",)
     if health.jobs is None:
@@ -208,6 +222,8 @@ def _drift(server: Server, health: Health, views: Sequence[SlotView]) -> tuple[s
 
 
 class LockSyncSweep:
+    """Probes all servers with placements, `CHUNK` at a time. Keeps the stale holds between runs."""
+
     def __init__(self) -> None:
         self._holds = StaleHolds()
 

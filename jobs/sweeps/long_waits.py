@@ -1,4 +1,4 @@
-"""Forgotten jobs: they waited longer in all than `max_queued_seconds` of tenant, model or settings allows."""
+"""Jobs whose total waiting time exceeds `max_queued_seconds` of the tenant, the model or the settings."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ _past_queue_deadline = statements.Read(
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: jobs ended FAILED, `max_queued_exceeded`, or whose longest wait was set anew."""
+    """repaired: jobs that ended FAILED with `max_queued_exceeded`, or whose queue deadline was reset."""
     now = ports.clock.now()
     count = SweepCount()
     for jobs in in_batches(_past_queue_deadline(now=now)):
-        retried = [job for job in jobs if _was_set_before_it_waited(job)]
-        count += sweep_rows("long_waits", retried, partial(_set_anew, ports=ports))
+        retried = [job for job in jobs if _is_of_earlier_round(job)]
+        count += sweep_rows("long_waits", retried, partial(_reset_queue_deadline, ports=ports))
         ended = [job for job in jobs if job not in retried]
         count += end_jobs("long_waits", ended, attrgetter("queue_deadline_at"), ports, _reason)
     return count
 
 
-def _was_set_before_it_waited(job: Job) -> bool:
-    """Processes that know of no longest wait leave it as it was when they retry a dead letter."""
+def _is_of_earlier_round(job: Job) -> bool:
+    """Return True if the queue deadline is older than the current round: versions without
+    `max_queued_seconds` don't update it when they retry a dead letter."""
     return job.round > 1 and job.queue_deadline_at is not None and job.queue_deadline_at <= _waits_since(job)
 
 
-def _set_anew(job: Job, ports: Ports) -> bool:
+def _reset_queue_deadline(job: Job, ports: Ports) -> bool:
     stale = Job.objects.filter(id=job.id, queue_deadline_at=job.queue_deadline_at)
     return bool(stale.update(queue_deadline_at=queue_deadline_of(job, _waits_since(job), ports)))
 
@@ -53,12 +54,14 @@ def _waits_since(job: Job) -> datetime:
 def _reason(job: Job) -> tuple[str, str]:
     seconds = _own_limit_seconds(job)
     limit = f" of {seconds:.1f}".removesuffix(".0") + " s" if seconds > 0 else ""
-    return MAX_QUEUED_EXCEEDED, f"It waited longer than its limit{limit} (max_queued_seconds)."
+    return MAX_QUEUED_EXCEEDED, f"The job waited longer than its limit{limit} (max_queued_seconds)."
 
 
 def _own_limit_seconds(job: Job) -> float:
-    """The limit when it began to wait: model, tenant or settings may have another one by now. Its runs, which
-    pushed `queue_deadline_at` back, are taken off again."""
+    """Return the limit in force when the job began to wait; model, tenant or settings may have changed since.
+
+    The time of its runs, by which `queue_deadline_at` was postponed, is subtracted.
+    """
     assert job.queue_deadline_at is not None
     begin = _waits_since(job) if job.round > 1 else job.run_at or job.created_at
     ran = timedelta()

@@ -1,5 +1,5 @@
-"""The lease layer knows another registry than the database: a change was made while Redis was away or by
-another door (the admin, a shell), or the index is new."""
+"""A registry in Redis that differs from the database: a change was made while Redis was unavailable or
+outside the API (the admin, a shell), or the index is new."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ from jobs.models import Tenant
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 
-AGAIN_SECONDS = 60.0
-"""A database that lost its last commits looks as before them, while the index was told of them: so everything
-is told again this often, also where nothing changed."""
+REFRESH_SECONDS = 60.0
+"""Period of a complete write without any change: a database that lost its last commits looks unchanged, while
+Redis still has them."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What this process told a fleet last. last_deed: the newest audit entry; what was switched there and
-    back since the last look may have reached the lease layer only half. tenants: the rules of those that
-    differ from a new tenant's. made_at: of the servers' rows. at: monotonic."""
+class _Registry:
+    """The registry that this process last wrote to a fleet's index.
+
+    last_audit_id: the newest audit entry; it reveals a change that was reverted between two runs and may have
+    reached Redis only in part. tenants: rules that differ from a new tenant's. made_at: creation time of each
+    server's row. at: monotonic seconds.
+    """
 
     generation: str
-    last_deed: int | None
+    last_audit_id: int | None
     registry: frozenset[tuple[object, ...]]
     tenants: frozenset[tuple[object, ...]]
     made_at: Mapping[str, datetime]
@@ -48,13 +51,13 @@ _servers = statements.Read(
         "name", "pool_id", "slots", "desired", "host", "healthy", "created_at"
     )
 )
-_placed = statements.Read(
+_placements = statements.Read(
     lambda: Placement.objects.filter(server__pool__fleet=value(Pool, "fleet")).values_list(
         "server_id", "model_id"
     )
 )
 
-_last_deed = statements.Read(lambda: AuditEntry.objects.order_by("-pk").values_list("pk", flat=True)[:1])
+_last_audit_id = statements.Read(lambda: AuditEntry.objects.order_by("-pk").values_list("pk", flat=True)[:1])
 _NEW_TENANT = TenantSpec("new")
 _tenants = statements.Read(
     lambda: (
@@ -69,11 +72,11 @@ _tenants = statements.Read(
 )
 
 
-def _read(fleet: str, generation: str, ports: Ports) -> _Known:
+def _read(fleet: str, generation: str, ports: Ports) -> _Registry:
     servers = _servers(fleet=fleet)
-    return _Known(
+    return _Registry(
         generation,
-        _last_deed.first(),
+        _last_audit_id.first(),
         frozenset(
             [
                 *(("pool", *row) for row in _pools(fleet=fleet)),
@@ -81,7 +84,7 @@ def _read(fleet: str, generation: str, ports: Ports) -> _Known:
                     ("server", *row, host, host is not None and healthy is False)
                     for *row, host, healthy, _ in servers
                 ),
-                *_placed(fleet=fleet),
+                *_placements(fleet=fleet),
                 *(("pause", one.kind, one.name) for one in queries.pauses()),
             ]
         ),
@@ -91,10 +94,10 @@ def _read(fleet: str, generation: str, ports: Ports) -> _Known:
     )
 
 
-def _forget_removed(fleet: str, leases: Leases, before: _Known | None, ports: Ports) -> None:
-    """Forgets servers of the index that have no row, whichever process saw the row last, and those with
-    another row than before: registered again, a server is a new one, without strikes. The index is read
-    before the rows, so that a server that is registered in between has its row."""
+def _forget_removed(fleet: str, leases: Leases, before: _Registry | None, ports: Ports) -> None:
+    """Remove servers from the index that have no row, or a newer row than at the last run: a server that was
+    registered again starts without strikes. The index is read before the rows, so that a server registered in
+    between has its row."""
     indexed = leases.servers()
     made_at = {name: at for name, *_, at in _servers(fleet=fleet)}
     known = before.made_at if before else {}
@@ -104,24 +107,26 @@ def _forget_removed(fleet: str, leases: Leases, before: _Known | None, ports: Po
 
 
 class MirrorRegistrySweep:
+    """Writes the registry to Redis where it changed. Keeps what it last wrote to each fleet."""
+
     def __init__(self) -> None:
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Registry] = {}
 
     def __call__(self, ports: Ports) -> SweepCount:
-        """repaired: fleets that were told. Costs a few short reads while nothing changes."""
+        """repaired: fleets whose registry was written. Without changes a run is a few short reads."""
 
         def step(fleet: str, leases: Leases) -> SweepCount:
             generation = leases.generation()
             if generation is None:
                 self._known.pop(fleet, None)
-                return SweepCount(1)  # the rebuild tells it everything
+                return SweepCount(1)  # the rebuild writes the whole registry
             now, before = _read(fleet, generation, ports), self._known.get(fleet)
-            is_old = before is None or not 0 <= now.at - before.at < AGAIN_SECONDS
+            is_old = before is None or not 0 <= now.at - before.at < REFRESH_SECONDS
             if now == before and not is_old:
                 return SweepCount(1)
-            is_same = before is not None and (before.tenants, before.last_deed) == (
+            is_same = before is not None and (before.tenants, before.last_audit_id) == (
                 now.tenants,
-                now.last_deed,
+                now.last_audit_id,
             )
             mirror_fleet(fleet, leases, ports, tenants=is_old or not is_same)
             _forget_removed(fleet, leases, before, ports)

@@ -1,7 +1,8 @@
-"""Running jobs that nobody runs: their attempt has outlived its model, or has no lease in a whole index.
+"""Running jobs without a worker: the attempt exceeds its model's run limit, or has no lease in a complete
+index.
 
-How long a run may take is its model's business, never a global number. An attempt whose remote id is known
-gets its lease back, so that somebody goes on polling it; any other is LOST and its slot quarantined.
+The limit is the model's, never a global number. An attempt with a known remote id gets its lease back, so
+that a worker adopts and polls it; any other becomes LOST and its slot is quarantined.
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ def is_needed(_ports: Ports) -> bool:
 
 
 def _runs(started_before: datetime) -> list[_Run]:
-    """The oldest jobs first: who is looked at stays so until it ends, and everybody's turn comes."""
+    """Return live attempts that started before this time, of the `LIMIT` oldest jobs: as these end, later
+    ones are examined."""
     jobs = {job.live_attempt: job for job in _oldest() if job.live_attempt}
     ids, found = list(jobs), []
     for at in range(0, len(ids), 500):  # SQLite bounds the number of parameters
@@ -74,21 +76,24 @@ def _runs(started_before: datetime) -> list[_Run]:
     return found
 
 
-def _is_driven(run: _Run, leases: Leases) -> bool:
-    """An adoptable lease is held by nobody: if no worker came for so long, none will."""
+def _has_worker(run: _Run, leases: Leases) -> bool:
+    """Return True if a worker holds the lease. An adoptable lease has none: if no worker adopted it in the
+    run limit, none will."""
     views = leases.slots(run.attempt.server)
     is_adoptable = any(view.attempt_id == run.attempt.id and view.state == "adoptable" for view in views)
     return not is_adoptable and leases.is_held(run.ref)
 
 
 class OrphansSweep:
-    """leaseless_since: attempts that had no lease at the last run, and since when (monotonic)."""
+    """Finds and ends orphaned attempts. leaseless_since: when each attempt was first seen without a lease
+    (monotonic seconds)."""
 
     def __init__(self) -> None:
         self.leaseless_since: dict[str, float] = {}
 
     def __call__(self, ports: Ports) -> SweepCount:
-        """looked: running jobs older than two lease times. repaired: attempts ended, or leases given back."""
+        """looked: jobs that have run for more than two lease times. repaired: attempts ended or leases
+        restored."""
         now = ports.clock.now()
         patience = 2 * settings.DISPATCHER.lease_seconds
         runs = _runs(now - timedelta(seconds=patience))
@@ -114,8 +119,8 @@ class OrphansSweep:
     def _without_lease(
         self, runs: Sequence[_Run], leases: Leases, monotonic: float, patience: float
     ) -> set[str]:
-        """Attempts seen without a lease for the whole patience: between a release and its commit one may lack
-        it for a moment."""
+        """Return the attempts seen without a lease for `patience` seconds; between a release and its commit
+        an attempt has none for a moment."""
         by_pool: dict[str, list[_Run]] = defaultdict(list)
         for run in runs:
             by_pool[run.job.pool].append(run)
@@ -134,16 +139,16 @@ class OrphansSweep:
         spec = ports.registry.spec_or_defaults(run.attempt.model, run.job.pool)
         limit = spec.run_limit_seconds + GRACE_SECONDS
         if (now - run.attempt.started_at).total_seconds() > limit:
-            if _is_driven(run, leases):
-                return False  # its worker is at it: it ends the run itself
+            if _has_worker(run, leases):
+                return False  # that worker enforces the limit itself
             return self._lose(
-                run, f"It ran longer than {limit:.0f} s and nobody holds its slot.", leases, ports
+                run, f"It ran longer than {limit:.0f} s and no worker holds its slot.", leases, ports
             )
         if not leaseless:
             return False
         if run.attempt.state == AttemptState.WAITING:
             return restore(run.job, run.attempt, leases, ports) is not None
-        return self._lose(run, "Nobody holds its slot.", leases, ports)
+        return self._lose(run, "No worker holds its slot.", leases, ports)
 
     def _lose(self, run: _Run, why: str, leases: Leases, ports: Ports) -> bool:
         loss = Loss(

@@ -1,8 +1,9 @@
-"""Slots whose GPU may still be busy with an attempt that we let go of: asks their servers until one is proven
-free.
+"""Quarantined slots, whose GPU may still run an attempt without a worker: probes their servers until a slot
+is proven free.
 
-The row is freed first and Redis told after: a crash in between leaves the slot out of use, which `lock_sync`
-repairs; the other way round it could be given away while the row still says no.
+The row is closed before the slot is freed in Redis: after a crash in between, `lock_sync` frees the slot. In
+the other order the slot could be leased while its row is open. What counts as a proof is in
+`gpus.health.evidence`.
 """
 
 from __future__ import annotations
@@ -36,18 +37,20 @@ from jobs.sweeps.base import SweepCount, sweep_rows
 log = structlog.get_logger(__name__)
 
 LIMIT = 200
+"""Approximate number of slots probed per run, of responsive and of silent servers each."""
 PARALLEL_PROBES = 64
-"""More than elsewhere: hundreds of servers may have fallen silent together, and each takes its time-out."""
+"""More than elsewhere: hundreds of servers may fall silent together, and each probe waits for its
+time-out."""
 PROBING_SECONDS = 4.0
-"""Then the rest waits for the next sweep: servers that answer are asked again within 10 s."""
+"""Time for probes per run; the rest waits for the next, so that responsive servers are probed every 10 s."""
 UNREACHABLE_AGAIN_SECONDS = 10.0
-"""A server that does not answer is asked less and less often: the others' slots should not wait for its
-time-out. At first it is asked at every sweep: it may just have been restarting."""
+"""Longest pause between two probes of a silent server. The pause grows from zero (the server may only be
+restarting), so that the time-outs of silent servers don't delay the others."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """The open rows behind one health URL, with what is known of each."""
+    """The open quarantine rows (by primary key) of one server and health URL."""
 
     server: Server
     model: str
@@ -79,8 +82,11 @@ def is_needed(_ports: Ports) -> bool:
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: slots freed. Servers that answered last time are asked first, silent ones as long as there is
-    time: each of these takes a time-out."""
+    """looked: open rows. repaired: slots freed.
+
+    Servers that answered the last probe are probed first; silent ones, each of which costs a time-out, in the
+    remaining time.
+    """
     now = ports.clock.now()
     answering, silent = _due_servers(now)
     groups, count = _groups(_open_rows([*answering, *silent], now), ports)
@@ -131,18 +137,18 @@ _servers = statements.Read(
 
 
 def _due_servers(now: datetime) -> tuple[dict[str, int], dict[str, int]]:
-    """Servers to be asked now, by id, with their turn: those that answered last, and those that did not. The
-    longest not asked go first; of each kind about `LIMIT` slots."""
+    """Return the servers to probe now, as (responsive, silent): each maps server id to its position in the
+    order. The longest unprobed come first; about `LIMIT` slots each."""
     lanes: tuple[list[dict[str, Any]], list[dict[str, Any]]] = ([], [])
     for one in _servers():
         if one["server__healthy"] is not False:
             lanes[0].append(one)
         elif _is_silent_due(one, now):
             lanes[1].append(one)
-    return _first_rows(lanes[0]), _first_rows(lanes[1])
+    return _longest_unprobed(lanes[0]), _longest_unprobed(lanes[1])
 
 
-def _first_rows(servers: list[dict[str, Any]]) -> dict[str, int]:
+def _longest_unprobed(servers: list[dict[str, Any]]) -> dict[str, int]:
     servers.sort(key=lambda one: (one["first"] is not None, one["first"] or one["began"], one["server_id"]))
     chosen: dict[str, int] = {}
     rows = 0
@@ -156,7 +162,7 @@ def _first_rows(servers: list[dict[str, Any]]) -> dict[str, int]:
 
 def _is_silent_due(one: Mapping[str, Any], now: datetime) -> bool:
     if one["probed"] is None or one["refused"] == one["probed"]:
-        return True  # a refusal costs no time-out, and it may be back any moment
+        return True  # a refused connection costs no time-out, and the server may be starting
     since_asked, trouble = now - one["probed"], now - one["began"]
     return bool(since_asked >= min(timedelta(seconds=UNREACHABLE_AGAIN_SECONDS), trouble / 2))
 
@@ -176,7 +182,8 @@ _sent_by = statements.Read(
 
 
 def _open_rows(server_ids: Sequence[str], now: datetime) -> list[QuarantinedSlot]:
-    """All of these servers, because some proofs count them; and those whose run limit has passed."""
+    """Return all open rows of these servers, because proofs by count need them all, and the rows whose run
+    limit has passed."""
     among = Q(server_id__in=server_ids) | Q(pk__in=_outlived(until=now))
     rows = list(
         QuarantinedSlot.objects.filter(among, freed_at=None)
@@ -188,7 +195,10 @@ def _open_rows(server_ids: Sequence[str], now: datetime) -> list[QuarantinedSlot
 
 
 def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group], SweepCount]:
-    """Also tells the lease layer of every row, in case it forgot. Where Redis is away, nothing is freed."""
+    """Group the rows by server and health URL, without fleets whose Redis is unavailable.
+
+    Also repeats each quarantine in Redis, which may have lost it.
+    """
     groups: dict[tuple[str, str | None], _Group] = {}
     away: dict[str, str] = {}
     for row in rows:
@@ -214,25 +224,28 @@ def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group]
 
 
 def _was_refused_here(row: QuarantinedSlot, server: Server) -> bool:
-    """Whether nothing listened where it is asked now: its model's URL may have been wrong for a while."""
+    """Return True if the connection refused before was to the current health URL; the model's URL may have
+    been wrong for a while."""
     return row.refused_url is not None and row.refused_url == health_url(server, row.model)
 
 
 def _is_confirmed_by_one_origin(row: QuarantinedSlot, server: Server) -> bool:
-    """Whether what restarts at the row's origin is what may still run there; not if its model is gone from
-    the server, or what followed it ran at another origin."""
+    """Return True if a restart of the process at the row's origin ends its run: not if the model was removed
+    from the server, or the prefetched attempt ran at another origin."""
     urls = health_urls(server)
     return row.model in urls and (not row.follower_attempt_id or len(set(urls.values())) == 1)
 
 
 def _boot_when_sent(row: QuarantinedSlot, server: Server) -> str:
-    """The server's last recorded boot, if it still answered under it after the attempt was sent."""
+    """Return the server's last recorded boot id if the server answered under it after the attempt was sent,
+    else an empty string."""
     if not server.boot_id or server.checked_at is None:
         return ""
     return server.boot_id if _sent_by(id=row.attempt_id, seen_at=server.checked_at) else ""
 
 
 def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports: Ports) -> SweepCount:
+    """Record the probe in the group's rows and free the slots that it proves free. took: seconds."""
     for suspect in group.suspects():
         boot_id = suspect.boot_id or health.boot_id
         row = group.rows[suspect.key]
@@ -252,22 +265,24 @@ def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports
             count += _free(group, _by_count(group, health, took), ports)
         except LeasingUnavailable as error:
             count += SweepCount(notes=(f"{group.server.name}: {error}",))
-    if not is_restart(group.server, health):  # what a restart means for its other runs is `lock_sync`'s
+    if not is_restart(group.server, health):  # `lock_sync` has to see it, too, and ends the other runs
         record_health(group.server, health, asked_at)
     return count
 
 
 def _by_count(group: _Group, health: Health, took: float) -> dict[int, str]:
+    """Return proofs, by row, from the number of jobs that the server runs; see
+    `gpus.health.evidence.counted`."""
     server = group.server.name
     if len(set(health_urls(group.server).values())) > 1 and health.active_jobs:
-        return {}  # this origin's count says nothing about which of the server's leases it runs
+        return {}  # with several origins, one origin's count can't be assigned to the server's leases
     held = sum(view.state in ("leased", "adoptable", "settling") for view in group.leases.slots(server))
     quiet = group.leases.last_lease_change_seconds(server) - took
     steady = settings.DISPATCHER.lease_seconds + 5.0
     return counted(group.suspects(), health, leases=held, quiet_seconds=quiet, steady_seconds=steady)
 
 
-_others = statements.Read(
+_other_open_rows = statements.Read(
     lambda: QuarantinedSlot.objects.filter(
         server=value(QuarantinedSlot, "server"), slot=value(QuarantinedSlot, "slot"), freed_at=None
     ).values_list("pk")[:1]
@@ -275,14 +290,14 @@ _others = statements.Read(
 
 
 def _free(group: _Group, proofs: Mapping[int, str], ports: Ports) -> SweepCount:
-    """looked stays 0: the rows are counted already."""
+    """Close the rows with a proof and free their slots. looked stays 0: the rows are counted already."""
 
     def free(row: QuarantinedSlot) -> bool:
         slot, proof = slot_name(group.server.name, row.slot), proofs[row.pk]
         if not close_quarantine(row, at=ports.clock.now(), evidence=proof):
             return False
         log.info("slot_proven_free", slot=slot, attempt=row.attempt_id, evidence=proof)
-        if not _others(server=row.server_id, slot=row.slot):
+        if not _other_open_rows(server=row.server_id, slot=row.slot):
             ports.send_wakes(group.leases.free_slot(slot))
         return True
 

@@ -1,8 +1,8 @@
-"""Tenants whose GPU-seconds of the day are used up and whose waiting jobs are not held back yet; and those
-that have some again, because midnight came or the quota was raised.
+"""Tenants that have used up their daily GPU-seconds and are not parked in Redis yet, and tenants whose quota
+is available again (a new UTC day, or a raised quota).
 
-What was written to Redis is written again every ten seconds while it matters: a pool may be new. A new index
-gets it from the rebuild, before the tickets.
+The list is written again every 10 s, because a pool may be new. For a new index, the rebuild writes it before
+the tickets. `gpus/leasing/lua/set_paused_tenants.lua` parks the tenants.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ WRITE_AGAIN_SECONDS = 10.0
 
 
 class QuotasSweep:
-    """Keeps what this process wrote last, and when (monotonic)."""
+    """Parks exhausted tenants. Keeps the list that this process last wrote, and when (monotonic seconds)."""
 
     def __init__(self) -> None:
         self._written: tuple[list[int], float] = ([], -math.inf)
 
     def __call__(self, ports: Ports) -> SweepCount:
-        """looked: tenants held back."""
+        """looked: tenants without quota."""
         tenants, monotonic = sorted(exhausted(ports.clock.now())), ports.clock.monotonic()
         if tenants == self._written[0] and monotonic - self._written[1] < WRITE_AGAIN_SECONDS:
             return SweepCount(looked=len(tenants))

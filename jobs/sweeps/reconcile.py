@@ -1,7 +1,7 @@
-"""Waiting jobs without a ticket: the push after the commit failed, or Redis forgot.
+"""Waiting jobs without a ticket in the queue: the push after the commit failed, or Redis lost the ticket.
 
-Tickets without a waiting job need no sweep: a claim drops them. A long line is walked over several runs. The
-jobs of a pool that is not registered any more wait for it like all others, in its line; a note says so.
+Tickets without a waiting job need no sweep: a claim drops them. A long queue is read over several runs. Jobs
+of a pool that is not registered any more keep waiting in that pool's queue; a note names the pool.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups
 
 YOUNG_SECONDS = 2.0
-"""A submit's own push is given this long."""
+"""Time for a submit's own push."""
 PAGES_PER_RUN = 50
 
 _next_pool = statements.Read(
@@ -31,9 +31,9 @@ _next_pool = statements.Read(
 )
 
 
-def _pools_gone(registered: set[str]) -> dict[str, str]:
-    """Pools of waiting jobs that nobody registered, with their fleets. One short read per pool that jobs wait
-    for: all waiting jobs would be too many to look at."""
+def _unregistered_pools(registered: set[str]) -> dict[str, str]:
+    """Return the fleets, by pool, of unregistered pools that jobs wait for. One short read per pool, because
+    all waiting jobs would be too many to read."""
     gone, last = {}, ""
     while (found := _next_pool.first(after=last)) is not None:
         last, fleet = found
@@ -51,15 +51,15 @@ def _push_missing(pool: str, tickets: list[Ticket], leases: Leases, ports: Ports
 
 
 class ReconcileSweep:
-    """Keeps where the last run stopped, by pool."""
+    """Pushes missing tickets. Keeps the place where the last run stopped, by pool."""
 
     def __init__(self) -> None:
-        self._went_to: dict[str, Place] = {}
+        self._cursors: dict[str, Place] = {}
 
     def __call__(self, ports: Ports) -> SweepCount:
         """looked: waiting jobs. repaired: tickets pushed."""
         before = int((ports.clock.now() - timedelta(seconds=YOUNG_SECONDS)).timestamp() * 1_000_000)
-        gone = _pools_gone({pool.name for pool in queries.pools()})
+        gone = _unregistered_pools({pool.name for pool in queries.pools()})
 
         def step(fleet: str) -> SweepCount:
             count, leases = SweepCount(), ports.leases(fleet)
@@ -74,7 +74,7 @@ class ReconcileSweep:
         return sweep_groups("reconcile", sorted({*ports.registry.fleets(), *gone.values()}), step)
 
     def _walk(self, pool: str, before_us: int, leases: Leases, ports: Ports) -> SweepCount:
-        place = self._went_to.pop(pool, START)
+        place = self._cursors.pop(pool, START)
         count = SweepCount()
         for _ in range(PAGES_PER_RUN):
             tickets, following = waiting_tickets(pool, after=place, before_us=before_us)
@@ -83,5 +83,5 @@ class ReconcileSweep:
             if following is None:
                 return count
             place = following
-        self._went_to[pool] = place
-        return count + SweepCount(notes=(f"{pool}: goes on at the next run",))
+        self._cursors[pool] = place
+        return count + SweepCount(notes=(f"{pool}: continues at the next run",))

@@ -1,7 +1,7 @@
-"""Refused attempts of a job that waits for a busy server: the last ones are kept, those before are counted.
+"""Refused attempts of a job that waits for a busy server: the newest are kept, older ones are only counted.
 
-A server that says 503 for a day refuses a job thousands of times. Such an attempt cost no try, and its two
-events, `started` and `requeued`, lead back to where they began: its row goes, and these two with it.
+A server that answers 503 for a day refuses a job thousands of times. Such an attempt is not charged, and its
+two events, `started` and `requeued`, cancel out: its row is deleted together with both.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from jobs.sweeps.rollups import summed_up_to
 
 PERIOD_SECONDS = 600.0
 KEPT = timedelta(hours=1)
-"""After it no worker still writes what it saw of an attempt, and clients have read its events."""
-MOST_JOBS = 200
-MOST_ATTEMPTS = 1000
-"""Of one run, each, so that no transaction is long."""
+"""By then no worker writes to the attempt any more, and clients have read its events."""
+MAX_JOBS = 200
+"""Jobs per run."""
+MAX_ATTEMPTS = 1000
+"""Attempts per job and run: no transaction is long."""
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """looked: unfinished jobs with many attempts. repaired: those that lost some refused ones."""
+    """looked: unfinished jobs with many attempts. repaired: jobs whose old refused attempts were deleted."""
     often_tried = list(
         Job.objects.filter(finished_at=None, attempts_made__gt=F("refusals_folded") + 2 * ATTEMPTS_SHOWN)
         .order_by("id")
-        .values_list("id", flat=True)[:MOST_JOBS]
+        .values_list("id", flat=True)[:MAX_JOBS]
     )
     if often_tried and (why := clocks_disagree(ports)):
         return why
@@ -50,7 +51,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def _remove_refused(job: Job, old: QuerySet[Attempt]) -> int:
-    """Returns how many attempts went, each with its two events."""
+    """Delete old refused attempts, each with its two events; return how many."""
     refused = old.filter(
         job_id=job.id,
         number__lte=job.attempts_made - ATTEMPTS_SHOWN,
@@ -58,7 +59,7 @@ def _remove_refused(job: Job, old: QuerySet[Attempt]) -> int:
         error_code=GpuBusy.code,
         counted=False,
     )
-    ids = dict(refused.order_by("number").values_list("number", "id")[:MOST_ATTEMPTS])
+    ids = dict(refused.order_by("number").values_list("number", "id")[:MAX_ATTEMPTS])
     pairs = _pairs(job.id, ids)
     Event.objects.filter(id__in=[event_id for pair in pairs.values() for event_id in pair]).delete()
     Attempt.objects.filter(id__in=[ids[number] for number in pairs]).delete()
@@ -66,8 +67,11 @@ def _remove_refused(job: Job, old: QuerySet[Attempt]) -> int:
 
 
 def _pairs(job_id: str, numbers: Collection[int]) -> dict[int, tuple[int, int]]:
-    """The ids of `started` and `requeued` by the attempt's number, where both are summed up and nothing came
-    between them: what stands between two events (a change of priority, say) keeps its place among them."""
+    """Return the ids of the events (`started`, `requeued`) by attempt number.
+
+    Only pairs that are in the rollups and have no event in between (a change of priority, for example), which
+    would lose its context.
+    """
     events = Event.objects.filter(job_id=job_id, type__in=("started", "requeued"), id__lte=summed_up_to())
     found: dict[int, tuple[int, int]] = {}
     begun = (0, 0, 0)

@@ -1,4 +1,4 @@
-"""All sweeps by name: what runs how often, and which of them may take long."""
+"""All sweeps by name, with their periods and which of them run in a thread of their own."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ from jobs.sweeps.base import Sweep
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """slow: waits for servers or walks long tables, so it gets a thread of its own. is_needed: a quick look
-    whether the thread is worth it. any_layout: it does nothing with the index, so a process whose layout is
-    not in use runs it too."""
+    """Declaration of a sweep. slow: it waits for servers or reads long tables, so it runs in a thread of its
+    own. is_needed: cheap check before the thread is started. any_layout: it does not use the index, so a
+    process whose key layout is not in use runs it, too."""
 
     sweep: Sweep
     period_seconds: float
@@ -51,7 +51,7 @@ class Entry:
 
 
 class Sweeps:
-    """All sweeps of one process; those that remember something between runs are objects of their own."""
+    """All sweeps of one process; sweeps with state between runs are objects."""
 
     def __init__(self) -> None:
         self._generation = generation.GenerationSweep()
@@ -63,16 +63,15 @@ class Sweeps:
         self._lock_sync = lock_sync.LockSyncSweep()
         self._rollups = rollups.RollupsSweep()
 
-    def entries(self, knobs: Any = None) -> Mapping[str, Entry]:
-        """By name, in the order in which a tick runs them; read anew, so that settings count. An index that
-        is not whole comes first: without it the others of Redis have nothing to do. knobs: the periods; of
-        the settings, if none are given.
+    def entries(self, periods: Any = None) -> Mapping[str, Entry]:
+        """Return the entries by name, in the order in which a tick runs them.
 
-        An entry is the sweep's declaration. From it follow its ticks, its age in /metrics and in `doctor`,
-        and its line in docs/reference/sweeps.md (`manage.py write_docs`), with the first paragraph of its
-        module's docstring.
+        Repairs of the index come first, because the other sweeps on Redis need a complete index. An entry
+        also yields the sweep's age in /metrics and `doctor`, and its line in docs/reference/sweeps.md
+        (`manage.py write_docs`, from the first paragraph of the module docstring). periods:
+        `DispatcherSettings`; default: the current settings.
         """
-        knobs = knobs or settings.DISPATCHER
+        periods = periods or settings.DISPATCHER
         return {
             "index_switch": Entry(
                 index_switch.sweep,
@@ -82,25 +81,25 @@ class Sweeps:
                 any_layout=True,
             ),
             "generation": Entry(self._generation, 1.0, slow=True, is_needed=generation.is_needed),
-            "expired_leases": Entry(expired_leases.sweep, knobs.sweep_seconds),
+            "expired_leases": Entry(expired_leases.sweep, periods.sweep_seconds),
             "due_retries": Entry(due_retries.sweep, 1.0),
             "due_starts": Entry(due_starts.sweep, 1.0),
             "deadlines": Entry(deadlines.sweep, 1.0),
             "long_waits": Entry(long_waits.sweep, long_waits.PERIOD_SECONDS),
-            "fill": Entry(fill.sweep, knobs.sweep_seconds),
+            "fill": Entry(fill.sweep, periods.sweep_seconds),
             "due_callbacks": Entry(self._due_callbacks, 1.0, any_layout=True),
             "fleet_time": Entry(fleet_time.sweep, fleet_time.PERIOD_SECONDS),
             "mirror_registry": Entry(self._mirror_registry, 5.0),
-            "silent_workers": Entry(silent_workers.sweep, knobs.sweep_seconds),
+            "silent_workers": Entry(silent_workers.sweep, periods.sweep_seconds),
             "quotas": Entry(self._quotas, quotas.PERIOD_SECONDS),
             "quarantine": Entry(
-                quarantine.sweep, knobs.probe_seconds, slow=True, is_needed=quarantine.is_needed
+                quarantine.sweep, periods.probe_seconds, slow=True, is_needed=quarantine.is_needed
             ),
             "cancelling": Entry(cancelling.sweep, cancelling.PERIOD_SECONDS),
             "orphans": Entry(self._orphans, 10.0, slow=True, is_needed=orphans.is_needed),
             "stray_attempts": Entry(stray_attempts.sweep, stray_attempts.PERIOD_SECONDS),
-            "reconcile": Entry(self._reconcile, knobs.reconcile_seconds, slow=True),
-            "lock_sync": Entry(self._lock_sync, knobs.lock_sync_seconds, slow=True),
+            "reconcile": Entry(self._reconcile, periods.reconcile_seconds, slow=True),
+            "lock_sync": Entry(self._lock_sync, periods.lock_sync_seconds, slow=True),
             "retention": Entry(retention.sweep, 3600.0, slow=True, any_layout=True),
             "checkpoint": Entry(
                 checkpoint.sweep, 1.0, slow=True, is_needed=checkpoint.is_needed, any_layout=True

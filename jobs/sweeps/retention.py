@@ -1,8 +1,8 @@
-"""Jobs that ended so long ago that nobody asks for them any more.
+"""Jobs that ended longer ago than the retention time.
 
-Completed, cancelled and dismissed jobs are kept for `retention_days`; dead letters that nobody dismissed
-three times as long, because somebody may still want to retry them. What goes is counted in the ledger by the
-same transaction. While clocks disagree nothing goes; idempotency keys live as long as their jobs.
+Completed, cancelled and dismissed jobs are kept for `retention_days`; other dead letters three times as long,
+because an operator may still retry them. The transaction that deletes jobs counts them in the ledger. Paused
+while clocks disagree. Idempotency keys live as long as their jobs.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ DEAD_LETTERS_KEPT = 3
 BATCH = 200
 _PENDING = Callback.objects.filter(state=Callback.State.PENDING)
 BUDGET_SECONDS = 1800.0
-"""Of one run, which has a thread of its own: half of the time between two of them. A count of batches would
-be a limit on how many jobs a day the table can bear."""
+"""Time per run, half of the period. A limit on the number of batches would limit the jobs per day."""
 PUSHED_KEPT = timedelta(days=1)
 CIRCUITS_KEPT = timedelta(days=7)
-"""Twice as long as a callback is tried: that receiver is not called any more."""
+"""Twice the time for which a callback is retried: nothing is sent to that receiver any more."""
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """looked: batches. repaired: jobs removed, pushed results that no attempt took, workers that vanished."""
+    """looked: batches of jobs. repaired: rows deleted: jobs, pushed results that no attempt used, signs of
+    dead workers, sign-in failures."""
     if why := clocks_disagree(ports):
         return why
     now = ports.clock.now()
@@ -67,8 +67,8 @@ def sweep(ports: Ports) -> SweepCount:
 
 
 def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
-    """Ids in batches, as long as there is time. They sort by creation, and nothing ends before it is made:
-    old jobs stand first."""
+    """Yield job ids in batches for at most `BUDGET_SECONDS`. Ids sort by creation time, which precedes the
+    end: old jobs come first."""
     kept = timedelta(days=settings.DISPATCHER.retention_days)
     over = Q(finished_at__lt=now - kept) & ~DEAD_LETTER | DEAD_LETTER & Q(
         finished_at__lt=now - DEAD_LETTERS_KEPT * kept
@@ -86,8 +86,8 @@ def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
 
 
 def _purge(ids: list[str]) -> int:
-    """A dead letter retried meanwhile stays; so does a job whose end no sum knows yet, or whose client is not
-    told yet: the message would go with it."""
+    """Delete these jobs and return how many. Kept: dead letters that were retried meanwhile, jobs whose end
+    is not in the rollups yet, and jobs with a pending callback, which would be deleted, too."""
     final = [state.value for state in FINAL_JOB_STATES]
     uncounted = Event.objects.filter(job_id__in=ids, id__gt=summed_up_to()).values_list("job_id", flat=True)
     ids = sorted(set(ids) - set(uncounted))
@@ -101,7 +101,7 @@ def _purge(ids: list[str]) -> int:
         for (tenant, state), number in Counter((tenant, state) for _, tenant, state in rows).items():
             line, _ = PurgeLedger.objects.get_or_create(tenant_id=tenant, state=state)
             PurgeLedger.objects.filter(pk=line.pk).update(count=F("count") + number)
-        # without `only`, Django reads the payloads of all that it deletes
+        # without `only`, Django reads the payloads of the rows that it deletes
         Job.objects.only("id").filter(id__in=[job_id for job_id, _, _ in rows]).delete()
     return len(rows)
 

@@ -1,8 +1,8 @@
-"""What ended and is in no rollup yet; and rollups that are older than anybody looks at.
+"""Ends of jobs and attempts that are in no rollup yet, and rollups past their retention time.
 
-How far the event log is summed up is kept in the line `CURSOR` of the sweeps' table. A step moves it by
-compare-and-set in the transaction that writes its sums: of two sweepers one does nothing, and one that dies
-leaves nothing. So each end counts once.
+The cursor, the last event that is summed up, is in the row `CURSOR` of `SweepRun`. A step moves it by
+compare-and-set in the transaction that writes its sums. So each end counts once, also with concurrent sweeps
+and crashes.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from jobs.sweeps.base import SweepCount
 
 PERIOD_SECONDS = 5.0
 BATCH = 1000
-"""Events of one step."""
+"""Events per step."""
 MAX_STEPS = 50
 
 
 @dataclass(slots=True)
 class EventHorizon:
-    """SQLite writes one transaction at a time, so what is committed is all there is. PostgreSQL gives numbers
-    before it commits: a number is decided once every transaction has ended that was under way when the
-    number was first seen (an event is never the first that its transaction writes, so its transaction has
-    an id by then). Kept per process; a new one knows at its second look.
+    """The highest event id below which no further event can be committed.
 
-    event_id: the highest number known to be decided. _seen: the highest number seen, and the id of a
-    transaction that began after that.
+    SQLite has one writer, so that is the newest committed id. PostgreSQL assigns ids before the commit: an id
+    is final once every transaction has ended that was open when the id was first seen (an event is never the
+    first write of its transaction, so that transaction has an id by then). A new process knows it at the
+    second call.
+
+    event_id: the highest final id. _seen: the highest id seen, and the id of a transaction that began later.
     """
 
     event_id: int = 0
@@ -65,22 +66,23 @@ class EventHorizon:
 
 
 def _transactions() -> tuple[int, int]:
-    """The oldest transaction under way, and this one: asked after the number was read. The upper end of the
-    snapshot would not do, transactions under way may lie beyond it."""
+    """Return the ids of the oldest open transaction and of this one; call it after reading the newest event
+    id. Not the snapshot's upper bound: open transactions may have higher ids."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text, pg_current_xact_id()::text")
         oldest, coming = cursor.fetchone()
     return int(oldest), int(coming)
 
 
-def _sum_up_ended(decided: int) -> SweepCount:
+def _sum_up_ended(horizon: int) -> SweepCount:
+    """Add the ends up to this event id to the rollups, at most `MAX_STEPS` batches."""
     looked = written = 0
     for _ in range(MAX_STEPS):
         before = summed_up_to()
-        if before >= decided:
+        if before >= horizon:
             break
-        ended, last = ended_between(before, decided, BATCH)
-        # a tenant is never deleted while it has jobs, but retention may have taken the jobs since
+        ended, last = ended_between(before, horizon, BATCH)
+        # retention may have deleted a tenant's last jobs, and then the tenant may be deleted
         known = set(
             Tenant.objects.filter(pk__in={one.tenant_id for one in ended}).values_list("pk", flat=True)
         )
@@ -88,7 +90,7 @@ def _sum_up_ended(decided: int) -> SweepCount:
         sums = {span: sum_up(count, span) for span in (EVER, *KEPT_SECONDS)}
         with transaction.atomic():
             if not _move_cursor(before, last, max((one.at for one in ended), default=None)):
-                break  # another sweeper was faster; it goes on
+                break  # another process moved the cursor and goes on
             written += sum(_add(span, found) for span, found in sums.items())
             counters.add(_attempt_ends(ended))
         looked += len(ended)
@@ -102,7 +104,8 @@ def _attempt_ends(ended: Iterable[EndedEvent]) -> Mapping[counters.Key, int]:
 
 
 def _add(span: int, sums: Mapping[Key, Sums]) -> int:
-    """Returns how many rows. Whoever calls holds the cursor's row, so nobody else writes here."""
+    """Add the sums to the rollups of one span; return the number of rows. The caller's transaction holds the
+    cursor's row lock, so no other process writes rollups."""
     if not sums:
         return 0
     found = Rollup.objects.filter(
@@ -140,7 +143,7 @@ def _sums(row: Rollup) -> Sums:
 
 
 def summed_up_to() -> int:
-    """The number of the last event that is in the sums; 0 before the first run."""
+    """Return the id of the last event that is in the rollups; 0 before the first run."""
     line, _ = SweepRun.objects.get_or_create(name=CURSOR, defaults={"at": BEGINNING, "note": "0"})
     return int(line.note)
 
@@ -151,11 +154,13 @@ def _move_cursor(before: int, last: int, at: datetime | None) -> bool:
 
 
 class RollupsSweep:
+    """Adds ends to the rollups and deletes old rollups. Keeps the event horizon of this process."""
+
     def __init__(self, horizon: EventHorizon | None = None) -> None:
         self._horizon = horizon or EventHorizon()
 
     def __call__(self, ports: Ports) -> SweepCount:
-        """looked: ends. repaired: rollups written or removed."""
+        """looked: ends summed up. repaired: rollups written or deleted."""
         count = _sum_up_ended(self._horizon.advance())
         now = ports.clock.now()
         for span, seconds in KEPT_SECONDS.items():

@@ -1,12 +1,10 @@
-"""Runs sweeps: `run_sweep(name)`, or `run_sweep("tick")` for all that are due, in the one process that is
-asked to.
+"""Runs one sweep (`run_sweep(name)`), or all that are due (`run_sweep("tick")`).
 
-Beat sends one tick a second to a queue that one worker process consumes. In this process no sweep runs twice
-at once; should two processes run them, that costs work and nothing else: all of them move rows by
-compare-and-set. Slow sweeps have a thread each, so that a server's time-out never delays the wakes, and
-fleets whose Redis hangs are passed over: a call that had to time out makes its fleet silent, and calls to a
-silent fleet are refused without waiting, until a question in the background is answered. So a hung node costs
-the sweeps of all other fleets one time-out, however many fleets it holds and however long it hangs.
+Beat sends one tick per second to a queue that one worker process consumes. Within a process, no sweep runs
+twice at once; across processes that is harmless, because sweeps move rows by compare-and-set. Slow sweeps run
+in a thread each, so that a server's time-out never delays the wakes. A circuit breaker per fleet guards
+against a hung Redis: a call that timed out opens the fleet's circuit, and calls fail at once until a probe in
+the background is answered. So a hung node costs the other fleets' sweeps one time-out.
 """
 
 from __future__ import annotations
@@ -26,18 +24,23 @@ from gpus.errors import LeasingUnavailable
 from gpus.leasing.connect import TIMEOUT_SECONDS
 from gpus.leasing.contract import Leases
 from jobs.ports import Ports
-from jobs.sweeps.base import TICK, Ran, SweepCount, write_runs
+from jobs.sweeps.base import TICK, SweepCount, UnwrittenRuns, write_runs
 from jobs.sweeps.registry import Entry, Sweeps
 
 log = structlog.get_logger(__name__)
 
 EARLY_SECONDS = 0.5
-"""A tick that comes this much early still counts: ticks are a second apart, more or less."""
+"""Tolerance: a sweep is due this much before its period ends, because ticks are not exactly 1 s apart."""
 WRITE_SECONDS = 5.0
+"""Period of writing the `SweepRun` rows."""
 
 
 class Runner:
-    """sweeps: read at every tick, so that settings count. in_thread: how a slow one is started."""
+    """Runs the sweeps of one process and records their runs.
+
+    sweeps: returns the entries; called at every tick, so that changed settings apply. in_thread: starts a
+    slow sweep; default: a daemon thread.
+    """
 
     def __init__(
         self,
@@ -46,19 +49,20 @@ class Runner:
         *,
         in_thread: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
-        self._ports = past_silent_fleets(ports)
+        self._ports = with_fleet_circuits(ports)
         self._sweeps = sweeps
         self._in_thread = in_thread or _start_thread
         self._lock = threading.Lock()
         self._running: set[str] = set()
         self._began_at: dict[str, float] = {}
-        self._unwritten: dict[str, Ran] = {}
-        self._said: dict[str, tuple[str, ...]] = {}
+        self._unwritten: dict[str, UnwrittenRuns] = {}
+        self._last_notes: dict[str, tuple[str, ...]] = {}
         self._written_at: float | None = None
         self._is_learning = False
 
     def tick(self) -> dict[str, SweepCount]:
-        """Runs or starts what is due; what ran in this thread, by name. Another tick under way: nothing."""
+        """Run or start the sweeps that are due; return the counts, by name, of those that ran in this thread.
+        Empty if another tick is running."""
         if not self._enter(TICK):
             return {}
         try:
@@ -67,11 +71,11 @@ class Runner:
             leads = self._ports.layouts.leads()
             for name, entry in self._sweeps().items():
                 if not (leads or entry.any_layout):
-                    continue  # that of a process whose layout is in use
+                    continue  # a process whose key layout is in use runs it
                 if not self._is_due(name, entry) or not self._enter(name):
                     continue
                 if entry.slow and self._is_needed(name, entry):
-                    self._in_thread(partial(self._run_apart, name, entry))
+                    self._in_thread(partial(self._run_in_thread, name, entry))
                     continue
                 count = SweepCount() if entry.slow else self._run(name, entry)
                 self._leave(name, count)
@@ -83,7 +87,7 @@ class Runner:
         return done
 
     def run(self, name: str) -> SweepCount | None:
-        """One sweep now, in this thread. None: it is under way, or it failed. Raises KeyError."""
+        """Run one sweep now, in this thread; None if it is already running or failed. Raises KeyError."""
         entry = self._sweeps()[name]
         if not self._enter(name):
             return None
@@ -105,6 +109,7 @@ class Runner:
             return False
 
     def _enter(self, name: str) -> bool:
+        """Mark the sweep as running; False if it already is."""
         with self._lock:
             if name in self._running:
                 return False
@@ -113,12 +118,13 @@ class Runner:
             return True
 
     def _leave(self, name: str, count: SweepCount | None) -> None:
-        """Only a run that came to its end makes the sweep's age young: of then, whenever it is written."""
+        """Mark the sweep as not running. A completed run (count is not None) resets the sweep's age, as of
+        now and not of the later write."""
         with self._lock:
             self._running.discard(name)
             if count is not None:
                 before = self._unwritten.get(name)
-                self._unwritten[name] = Ran(
+                self._unwritten[name] = UnwrittenRuns(
                     self._ports.clock.now(), before.count + count if before else count
                 )
 
@@ -128,7 +134,7 @@ class Runner:
         except Exception:
             log.exception("sweep_failed", sweep=name)
             return None
-        if count.repaired or count.failed or count.notes != self._said.get(name, ()):
+        if count.repaired or count.failed or count.notes != self._last_notes.get(name, ()):
             log.info(
                 "sweep_done",
                 sweep=name,
@@ -137,10 +143,10 @@ class Runner:
                 failed=count.failed,
                 notes=list(count.notes),
             )
-        self._said[name] = count.notes
+        self._last_notes[name] = count.notes
         return count
 
-    def _run_apart(self, name: str, entry: Entry) -> None:
+    def _run_in_thread(self, name: str, entry: Entry) -> None:
         try:
             self._leave(name, self._run(name, entry))
         finally:
@@ -148,14 +154,14 @@ class Runner:
 
     def _write(self) -> None:
         if self._is_learning:
-            return  # else it, and others, would take its time for that of a process that knows it
+            return  # until the clocks are compared, the time of this process may be wrong
         now = self._ports.clock.monotonic()
         if self._written_at is not None and 0 <= now - self._written_at < WRITE_SECONDS:
             return
         with self._lock:
             runs, self._unwritten = self._unwritten, {}
         self._written_at = now
-        with suppress(DatabaseError):  # the ages grow, which is what they are for
+        with suppress(DatabaseError):  # the growing ages in /metrics show the failure
             write_runs(runs)
 
 
@@ -164,8 +170,10 @@ def _start_thread(work: Callable[[], None]) -> None:
 
 
 def run_sweep(name: str) -> dict[str, Any]:
-    """Runs one sweep, or with `tick` every one that is due; what they found, by name. A slow one that a tick
-    started in a thread is missing. Raises KeyError for an unknown name."""
+    """Run one sweep, or with `tick` all that are due; return their counts as dicts, by name.
+
+    Slow sweeps that a tick started in a thread are missing. Raises KeyError for an unknown name.
+    """
     runner = _of_this_process()
     if name == TICK:
         return {one: _as_dict(count) for one, count in runner.tick().items()}
@@ -183,19 +191,22 @@ def _as_dict(count: SweepCount) -> dict[str, Any]:
 
 
 RECONCILE_EVERY = 5
-"""Steps, each a second long: so soon a job is in line that such a web has accepted."""
+"""Steps of one second: the longest time until a job accepted by a web process of another layout is queued."""
 
 
 class LayoutOverlapSweeper:
-    """Runs the sweeps of a process whose key layout is in use while processes of another layout live: their
-    sweepers consume some of beat's ticks and do nothing with the index, and their webs can't push tickets."""
+    """Runs the sweeps, in a process whose key layout is in use, while processes of another layout live.
+
+    Needed because sweep processes of the other layout consume some of beat's ticks without touching the
+    index, and its web processes can't push tickets.
+    """
 
     def __init__(self) -> None:
         self._steps = 0
         self._sweeping = threading.Lock()
 
     def step(self) -> None:
-        """Returns at once; while the last one goes on it does nothing."""
+        """Start a sweep in a thread, unless the last one still runs. Called once per second."""
         self._steps += 1
         if self._sweeping.acquire(blocking=False):
             threading.Thread(target=self._sweep, name="sweeps-in-company", daemon=True).start()
@@ -217,85 +228,91 @@ class LayoutOverlapSweeper:
 log = structlog.get_logger(__name__)
 
 HUNG_SECONDS = TIMEOUT_SECONDS / 2
-"""A call that failed after so long was not refused, it timed out."""
-ASK_AGAIN_SECONDS = 1.0
+"""A call that failed after this time timed out; a refused connection fails sooner."""
+PROBE_SECONDS = 1.0
+"""Pause between two probes of a fleet with an open circuit."""
 
 
-def past_silent_fleets(ports: Ports) -> Ports:
-    """The same ports, whose lease layers refuse at once while their Redis hangs."""
-    return replace(ports, leases=_SilentFleets(ports).leases)
+def with_fleet_circuits(ports: Ports) -> Ports:
+    """Return the ports with a circuit breaker around each fleet's lease layer."""
+    return replace(ports, leases=_FleetCircuits(ports).leases)
 
 
-class _SilentFleets:
+class _FleetCircuits:
+    """Circuit breakers of all fleets: a circuit opens after a time-out and closes when a probe is
+    answered."""
+
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._lock = threading.Lock()
-        self._silent: set[str] = set()
+        self._open: set[str] = set()
         self._answered_at: dict[str, float] = {}
 
     def leases(self, fleet: str) -> Leases:
-        return cast(Leases, _Watched(fleet, self))
+        return cast(Leases, _GuardedLeases(fleet, self))
 
     def call(self, fleet: str, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Raises what the method raises, and LeasingUnavailable for a silent fleet."""
-        if fleet in self._silent:
-            raise LeasingUnavailable("Redis does not answer: it did not the last time")
+        """Call a method of the fleet's lease layer. Raises LeasingUnavailable if the circuit is open, and
+        whatever the method raises."""
+        if fleet in self._open:
+            raise LeasingUnavailable("Redis does not answer: the last call timed out")
         began = self._ports.clock.monotonic()
         try:
             answer = getattr(self._ports.leases(fleet), name)(*args, **kwargs)
         except LeasingUnavailable as error:
             if self._ports.clock.monotonic() - began >= HUNG_SECONDS:
-                self._mark_silent(fleet, began, error)
+                self._open_circuit(fleet, began, error)
             raise
         self._answered_at[fleet] = self._ports.clock.monotonic()
         return answer
 
-    def _mark_silent(self, fleet: str, since: float, error: LeasingUnavailable) -> None:
-        """Its node may hold others, too: those that did not answer meanwhile are asked at the same time."""
+    def _open_circuit(self, fleet: str, since: float, error: LeasingUnavailable) -> None:
+        """Open the circuit, also of the fleets that have not answered since then: they may be on the same
+        node. Those are probed at once."""
         with self._lock:
-            unheard = {other for other, at in self._answered_at.items() if at < since}
-            found = ({fleet} | unheard) - self._silent
-            self._silent |= found
-        log.warning("fleet_silent", fleet=fleet, error=str(error))
-        for other in found:
-            self._probe_after(ASK_AGAIN_SECONDS if other == fleet else 0.0, other)
+            unanswered = {other for other, at in self._answered_at.items() if at < since}
+            opened = ({fleet} | unanswered) - self._open
+            self._open |= opened
+        log.warning("fleet_circuit_opened", fleet=fleet, error=str(error))
+        for other in opened:
+            self._probe_after(PROBE_SECONDS if other == fleet else 0.0, other)
 
     def _probe_after(self, seconds: float, fleet: str) -> None:
         try:
             self._ports.after(seconds, self._probe_of(fleet))
-        except RuntimeError as error:  # no thread can be started: the next sweep's call asks
-            log.warning("silent_fleet_not_asked", fleet=fleet, error=str(error))
-            self._mark_answering(fleet)
+        except RuntimeError as error:  # no thread can be started: the next call of a sweep is the probe
+            log.warning("fleet_probe_not_started", fleet=fleet, error=str(error))
+            self._close_circuit(fleet)
 
     def _probe_of(self, fleet: str) -> Callable[[], None]:
-        def ask() -> None:
+        def probe() -> None:
             began = self._ports.clock.monotonic()
             try:
                 self._ports.leases(fleet).generation()
-            except Exception as error:  # whatever it is: a fleet must not stay silent
+            except Exception as error:  # whatever it is: the circuit must not stay open
                 if self._ports.clock.monotonic() - began >= HUNG_SECONDS:
-                    self._probe_after(ASK_AGAIN_SECONDS, fleet)
+                    self._probe_after(PROBE_SECONDS, fleet)
                     return
-                log.info("fleet_refuses", fleet=fleet, error=str(error))
+                log.info("fleet_probe_refused", fleet=fleet, error=str(error))
             self._answered_at[fleet] = self._ports.clock.monotonic()
-            self._mark_answering(fleet)
+            self._close_circuit(fleet)
 
-        return ask
+        return probe
 
-    def _mark_answering(self, fleet: str) -> None:
+    def _close_circuit(self, fleet: str) -> None:
         with self._lock:
-            self._silent.discard(fleet)
-        log.info("fleet_asked_again", fleet=fleet)
+            self._open.discard(fleet)
+        log.info("fleet_circuit_closed", fleet=fleet)
 
 
-class _Watched:
-    """One fleet's lease layer, for sweeps."""
+class _GuardedLeases:
+    """One fleet's lease layer behind its circuit breaker."""
 
-    def __init__(self, fleet: str, fleets: _SilentFleets) -> None:
-        self._fleet, self._fleets = fleet, fleets
+    def __init__(self, fleet: str, circuits: _FleetCircuits) -> None:
+        self._fleet, self._circuits = fleet, circuits
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            return self._fleets.call(self._fleet, name, *args, **kwargs)
+            return self._circuits.call(self._fleet, name, *args, **kwargs)
 
         return call

@@ -1,7 +1,7 @@
-"""Pinned servers whose worker is not heard any more, is heard again, or says that its GPU can't run.
+"""Pinned servers whose worker has stopped or resumed sending heartbeats, or reports that its GPU can't run.
 
-Only that worker can drive its server, so without it the server is no capacity: nothing is started there, and
-what ran there is ended by `expired_leases` once its lease runs out. Redis away: nothing is judged.
+Only that worker can use the server, so without its heartbeat the server is marked unhealthy and gets no jobs.
+Its runs are ended by `expired_leases` when their leases expire. Without Redis no server is judged.
 """
 
 from __future__ import annotations
@@ -34,13 +34,12 @@ _any_pinned = statements.Read(
     )
 )
 
-
 RETIRED_AFTER = timedelta(days=7)
-"""A machine that is gone for so long is no fleet's any more; its worker registers again if it comes back."""
+"""Silence after which a server is removed; its worker registers it again if it comes back."""
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """looked: pinned servers. repaired: those that became, or ceased to be, capacity, or were forgotten."""
+    """looked: pinned servers. repaired: servers that became healthy or unhealthy, or were removed."""
 
     def step(fleet: str, leases: Leases) -> SweepCount:
         if not _any_pinned(fleet=fleet):
@@ -56,7 +55,7 @@ def sweep(ports: Ports) -> SweepCount:
                 return False
             before = server.healthy
             record_health(server, health, now)
-            if _is_over(server, now):
+            if _may_retire(server, now):
                 return _retire(server, ports)
             if server.healthy == before:
                 return False
@@ -70,8 +69,9 @@ def sweep(ports: Ports) -> SweepCount:
     return sweep_fleets("silent_workers", ports, step)
 
 
-def _is_over(server: Server, now: datetime) -> bool:
-    """Not where somebody may miss it: an operator's switch is kept, and so is what is not proven free."""
+def _may_retire(server: Server, now: datetime) -> bool:
+    """Return True if the server has been silent for `RETIRED_AFTER`, unless an operator switched it off, it
+    has a placement that an operator made, or it has a live attempt."""
     return (
         server.healthy is False
         and server.desired == DesiredState.ON
@@ -83,9 +83,10 @@ def _is_over(server: Server, now: datetime) -> bool:
 
 
 def _retire(server: Server, ports: Ports) -> bool:
+    """Remove the server; False if one of its slots is in quarantine."""
     try:
         removed = remove_server(server.name, by="sweep:silent_workers", leases=ports.leases)
-    except RegistryRefused:  # a slot is in quarantine
+    except RegistryRefused:
         return False
     log.info("silent_server_removed", server=server.name, silent_since=str(server.checked_at))
     return removed

@@ -1,7 +1,8 @@
-"""Live attempts that their job does not run. No transition makes one; a backup restored in parts may.
+"""Live attempts that are not their job's current attempt. No transition creates one, but a partly restored
+backup can.
 
-Each would keep its slot, and its job, from every further start. It ends LOST, counts for nothing, and its
-slot stays shut until it is proven free.
+Such an attempt would block every further start on its slot and of its job. It ends LOST without a charge, and
+its slot is quarantined until it is proven free.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 30.0
 LIMIT = 500
-WHY = "Its job does not run it."
+WHY = "The attempt is not the current attempt of its job."
 
 
 def sweep(ports: Ports) -> SweepCount:

@@ -36,7 +36,7 @@ _quarantined = statements.Read(QuarantinedSlot.objects.all)
 _attempt_ids = statements.Read(lambda: Attempt.objects.order_by().values_list("id", flat=True))
 _given_up = statements.Read(
     lambda: Attempt.objects.filter(
-        state=AttemptState.LOST.value, error_message__in=expired_leases.VERDICTS
+        state=AttemptState.LOST.value, error_message__in=expired_leases.LOSS_MESSAGES
     ).values_list("id", "job_id", "worker", "finished_at")
 )
 _failed_late = statements.ReadAmong(

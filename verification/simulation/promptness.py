@@ -19,7 +19,7 @@ from gpus.models import Pause, Placement, Server
 from gpus.protocol import DesiredState, split_slot
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Tenant
-from jobs.sweeps.mirror_registry import AGAIN_SECONDS
+from jobs.sweeps.mirror_registry import REFRESH_SECONDS
 from verification.simulation.judge import FINAL
 from verification.simulation.operators import is_unreadable
 from verification.simulation.world import BEAT_SECONDS, World
@@ -176,8 +176,8 @@ class Promptness:
     def _registry_seconds(self) -> float:
         """The database may have lost a pause of which the index was told, until the sweep tells it again."""
         spans = self._world.forgotten.spans
-        is_told = not spans or self._world.scheduler.now - spans[-1][1] > AGAIN_SECONDS + RECOVERY_SECONDS
-        return 0.0 if is_told else AGAIN_SECONDS
+        is_told = not spans or self._world.scheduler.now - spans[-1][1] > REFRESH_SECONDS + RECOVERY_SECONDS
+        return 0.0 if is_told else REFRESH_SECONDS
 
     def _slots(self, live: list[_Live]) -> Iterator[_Slot]:
         world = self._world

@@ -16,7 +16,7 @@ from dispatcher_project.management.commands import top
 from gpus.models import Pause, QuarantinedSlot, Server
 from jobs.domain.states import JobState
 from jobs.models import Job
-from jobs.sweeps.base import Ran, SweepCount, write_runs
+from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.transitions import end_waiting
 from tests.dispatcher_project.cli.conftest import Screen, Terminal, World
 from tests.support.fakes import WrongClocks
@@ -41,7 +41,7 @@ def test_it_shows_the_fleet_the_queues_and_the_last_failures(world: World, termi
     Pause.objects.create(
         kind="tenant", name=str(world.tenant.pk), since=world.clock.now(), actor="cli:ann", reason="owes us"
     )
-    write_runs({"tick": Ran(world.clock.now(), SweepCount())})
+    write_runs({"tick": UnwrittenRuns(world.clock.now(), SweepCount())})
     world.clock.advance(20)
     lines = terminal("top").said.splitlines()
     told = terminal("top", "--json").json

@@ -17,7 +17,7 @@ import jobs.ports
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
 from gpus.models import Pool
 from jobs.api import health
-from jobs.sweeps.base import Ran, SweepCount, write_runs
+from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from tests.support.fakes import WrongClocks
 
 from .conftest import World
@@ -167,8 +167,8 @@ def test_not_ready_with_a_migration_to_apply(anonymous: APIClient, db: None) -> 
     assert (answer.status_code, answer.json()["checks"]["migrations"]["ok"]) == (503, False)
 
 
-def ran(seconds_ago: float) -> Ran:
-    return Ran(datetime.now(UTC) - timedelta(seconds=seconds_ago), SweepCount())
+def ran(seconds_ago: float) -> UnwrittenRuns:
+    return UnwrittenRuns(datetime.now(UTC) - timedelta(seconds=seconds_ago), SweepCount())
 
 
 def test_the_age_of_beats_last_tick_is_told_whatever_ran_since(anonymous: APIClient, db: None) -> None:

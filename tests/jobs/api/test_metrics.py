@@ -25,7 +25,7 @@ from jobs.api.metrics import DispatcherCollector
 from jobs.models import Callback, Job
 from jobs.reports import counters
 from jobs.reports.jobs import UNFINISHED
-from jobs.sweeps.base import Ran, SweepCount, write_runs
+from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.support import factories as builders
 from tests.support.fakes import ManualClock, make_ports
@@ -139,8 +139,10 @@ def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     server = builders.make_server("gpu-1", model=zimg, healthy=False)
     QuarantinedSlot.objects.create(server=server, slot=0, since=now - timedelta(seconds=40), until=now)
     Pause.objects.create(kind="tenant", name=str(acme.tenant.pk), since=now, actor="cli:x")
-    write_runs({"fill": Ran(datetime.now(UTC) - timedelta(seconds=600), SweepCount(looked=9, repaired=4))})
-    write_runs({"fill": Ran(datetime.now(UTC) - timedelta(seconds=600), SweepCount(repaired=3))})
+    write_runs(
+        {"fill": UnwrittenRuns(datetime.now(UTC) - timedelta(seconds=600), SweepCount(looked=9, repaired=4))}
+    )
+    write_runs({"fill": UnwrittenRuns(datetime.now(UTC) - timedelta(seconds=600), SweepCount(repaired=3))})
     counters.add_if_possible(counters.Name.RESULTS_REFUSED, 2)
     counters.add_by_code_if_possible(counters.Name.PUSHES_REFUSED, {"attempt_over": 3})
     found = scrape(anonymous)

@@ -50,7 +50,7 @@ def test_the_message_names_the_limit_that_the_job_came_with(world: World) -> Non
     world.clock.advance(61)
     assert long_waits.sweep(world.ports).repaired == 1
     job.refresh_from_db()
-    assert job.error_message == "It waited longer than its limit of 60 s (max_queued_seconds)."
+    assert job.error_message == "The job waited longer than its limit of 60 s (max_queued_seconds)."
 
 
 def test_a_job_that_runs_is_left_alone_and_its_run_is_no_wait(world: World) -> None:

@@ -36,7 +36,7 @@ def test_what_the_database_forgot_is_told_again(world: World) -> None:
     world.leases.set_paused_tenants("m", [str(Tenant.objects.get().id)])
     assert sweep(world) == 0
     assert world.leases.claim("m", worker="w1", attempt_id="a1") is None
-    world.clock.advance(mirror_registry.AGAIN_SECONDS)
+    world.clock.advance(mirror_registry.REFRESH_SECONDS)
     assert sweep(world) == 0, "nothing to report"
     assert world.leases.claim("m", worker="w1", attempt_id="a2") is not None
 

@@ -121,7 +121,7 @@ def test_nothing_goes_while_clocks_disagree(clock: ManualClock) -> None:
     clock.move(KEPT_SECONDS)
     ports = make_ports(clock=clock)
     count = refusals.sweep(replace(ports, clocks=WrongClocks()))
-    assert "stands still" in count.notes[0]
+    assert "paused" in count.notes[0]
     assert len(numbers(job)) == 3 * ATTEMPTS_SHOWN
 
 

@@ -201,7 +201,7 @@ def test_nothing_goes_while_clocks_disagree(ports: Ports, clock: VirtualClock, t
     clocks = WrongClocks()
     ports = replace(ports, clocks=clocks)
     count = retention.sweep(ports)
-    assert (count.repaired, count.notes) == (0, ("stands still: the clock of Redis is 3600 s ahead",))
+    assert (count.repaired, count.notes) == (0, ("paused: the clock of Redis is 3600 s ahead",))
     assert Job.objects.filter(id=old.id).exists()
     clocks.ahead = 0.0
     assert retention.sweep(ports).repaired == 1

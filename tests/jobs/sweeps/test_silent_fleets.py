@@ -21,7 +21,7 @@ from gpus.protocol import PoolSpec, ServerSpec, SystemClock, Ticket
 from gpus.registry.queries import rows_changed
 from jobs.ports import Ports, after_seconds
 from jobs.sweeps.registry import Sweeps
-from jobs.sweeps.runner import Runner, past_silent_fleets
+from jobs.sweeps.runner import Runner, with_fleet_circuits
 from tests.jobs.sweeps.conftest import World, open_index
 
 LEASE_SECONDS, SWEEP_SECONDS, TIMEOUT_SECONDS = 2.0, 0.5, 2.0
@@ -159,7 +159,7 @@ def test_a_question_that_breaks_leaves_no_fleet_silent_for_ever(world: World, ha
             raise RuntimeError("can't start new thread")
         later.append(work)
 
-    ports = past_silent_fleets(replace(world.ports, leases=lambda _: cast(Leases, asked), after=after))
+    ports = with_fleet_circuits(replace(world.ports, leases=lambda _: cast(Leases, asked), after=after))
     with pytest.raises(LeasingUnavailable):
         ports.leases("far").expired(1)
     for work in later:

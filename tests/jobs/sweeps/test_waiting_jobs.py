@@ -131,7 +131,7 @@ def test_no_job_fails_by_its_time_while_clocks_disagree(world: World, sweep: Swe
     ports = replace(world.ports, clocks=clocks)
     world.clock.advance(6)
     count = sweep(ports)
-    assert (count.repaired, count.notes[0]) == (0, "stands still: the clock of Redis is 3600 s ahead")
+    assert (count.repaired, count.notes[0]) == (0, "paused: the clock of Redis is 3600 s ahead")
     assert all(in_line(world, job) for job in jobs)
     assert set(Job.objects.values_list("state", flat=True)) == {"queued"}
     clocks.ahead = 0.0

@@ -27,7 +27,7 @@ class Known:
         self.known, self.forgotten = {process.name: process}, Forgotten()
 
 
-@pytest.mark.parametrize("verdict", expired_leases.VERDICTS)
+@pytest.mark.parametrize("verdict", expired_leases.LOSS_MESSAGES)
 def test_a_run_taken_from_a_worker_that_lived_breaks_the_law(world: World, verdict: str) -> None:
     world.server()
     world.job()

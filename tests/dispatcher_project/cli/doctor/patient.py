@@ -12,7 +12,7 @@ from django.db import connection
 from dispatcher_project.cli.doctor import examine
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from gpus.models import Server
-from jobs.sweeps.base import Ran, SweepCount, write_runs
+from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from tests.dispatcher_project.cli.conftest import World
 
 
@@ -78,5 +78,10 @@ def patient(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setattr(examine.examine, "__defaults__", (tuple(checks),))
     world.server()
     Server.objects.update(healthy=True, checked_at=world.clock.now())
-    write_runs({"tick": Ran(world.clock.now(), SweepCount()), "fill": Ran(world.clock.now(), SweepCount())})
+    write_runs(
+        {
+            "tick": UnwrittenRuns(world.clock.now(), SweepCount()),
+            "fill": UnwrittenRuns(world.clock.now(), SweepCount()),
+        }
+    )
     return Patient(world, tmp_path)

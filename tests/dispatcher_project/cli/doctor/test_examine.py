@@ -25,7 +25,7 @@ from gpus.protocol import ReleaseMode
 from gpus.runners.registry import GROUP, RunnerRegistry
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job
-from jobs.sweeps.base import Ran, SweepCount, write_runs
+from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.transitions import end_waiting, request_cancel
 from tests.dispatcher_project.cli.conftest import Terminal, terminal, world
 from tests.dispatcher_project.cli.doctor.patient import Patient, patient
@@ -56,7 +56,7 @@ def later(patient: Patient, seconds: float) -> None:
     """Everything that is asked regularly was asked just now."""
     patient.world.clock.advance(seconds)
     now = patient.world.clock.now()
-    write_runs({"tick": Ran(now, SweepCount()), "fill": Ran(now, SweepCount())})
+    write_runs({"tick": UnwrittenRuns(now, SweepCount()), "fill": UnwrittenRuns(now, SweepCount())})
     Server.objects.update(checked_at=now)
 
 
@@ -159,7 +159,7 @@ def a_model_nobody_has(patient: Patient) -> None:
 
 
 def a_sweep_that_hangs(patient: Patient) -> None:
-    write_runs({"fill": Ran(patient.world.clock.now() - timedelta(seconds=200), SweepCount())})
+    write_runs({"fill": UnwrittenRuns(patient.world.clock.now() - timedelta(seconds=200), SweepCount())})
 
 
 @pytest.mark.parametrize(
