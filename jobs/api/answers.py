@@ -12,7 +12,7 @@ from foundation.http_api.openapi import Instant, Problem
 from gpus.api.answers import Live, page_of
 from jobs.api import bodies
 from jobs.domain.states import AttemptState, JobState
-from jobs.operations.jobs import AT_MOST
+from jobs.operations.jobs import BULK_LIMIT
 from jobs.reports.jobs import ATTEMPTS_SHOWN
 from jobs.submission.request import Outcome as SubmitOutcome
 from jobs.submission.request import WaitReason
@@ -186,14 +186,14 @@ class Accepted(TypedDict):
 
 
 class BulkOutcome(TypedDict):
-    done: Annotated[Count, Field(le=AT_MOST)]
+    done: Annotated[Count, Field(le=BULK_LIMIT)]
     remaining: Annotated[Count, about("Match and are left: ask again for them.")]
     refused: Annotated[Count, about("Moved on before it came to them.")]
     dry_run: bool
 
 
 class Retried(TypedDict):
-    retried: Annotated[Count, Field(le=AT_MOST)]
+    retried: Annotated[Count, Field(le=BULK_LIMIT)]
     remaining: Annotated[Count, about("Failed jobs that match and are left: ask again.")]
     dry_run: bool
 

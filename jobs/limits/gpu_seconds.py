@@ -1,8 +1,8 @@
-"""GPU-seconds that tenants have used in a UTC day, and which tenants that holds back. The quota that a submit
-is measured by is in `jobs.limits.submit_limits`.
+"""GPU-seconds that tenants have used in a UTC day, and the tenants whose daily quota is exhausted. The check
+at submit is in `jobs.limits.submit_limits`.
 
-A tenant goes over its quota by what it runs when the last second is used: a run is not broken off for a
-quota.
+Running jobs are not stopped when the quota is used up, so a tenant can exceed it by the rest of its current
+runs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from jobs.models import Attempt, Event, Job, Rollup, SweepRun, Tenant
 from jobs.reports.rollups import CLOSE, CURSOR, HOUR
 
 MOST_EVENTS = 20_000
-"""Behind the rollups; where they are further behind than that, nobody sums up, and doctor says so."""
-LOOKS = 3
+"""Events read beyond the rollups. A larger lag means that the sweep `rollups` does not run; `doctor` reports
+it."""
+MAX_READS = 3
+"""Attempts to read rollups and events of the same state."""
 CHUNK = 512
 
 _limited = statements.Read(
@@ -32,14 +34,17 @@ _limited = statements.Read(
 
 
 def exhausted(now: datetime) -> Mapping[int, float]:
-    """Tenants whose day is used up, with what they used."""
+    """Return the used GPU-seconds of each tenant that has exhausted its daily quota."""
     limits: dict[int, float] = dict(_limited())
     used = used_seconds(limits, now) if limits else {}
     return {tenant: seconds for tenant, seconds in used.items() if seconds >= limits[tenant]}
 
 
 def park_exhausted(fleet: str, leases: Leases, tenants: Iterable[int]) -> tuple[Wakes, ...]:
-    """Tells every pool of the fleet who is held back; all others go on. Raises LeasingUnavailable."""
+    """Park exactly these tenants in every pool of the fleet (`gpus/leasing/lua/set_paused_tenants.lua`).
+
+    Returns the wakes to send for tenants that are no longer parked. Raises LeasingUnavailable.
+    """
     names = [str(tenant) for tenant in sorted(tenants)]
     wakes: list[Wakes] = []
     for pool in queries.pools(fleet=fleet):
@@ -57,8 +62,8 @@ _rolled_up = statements.ReadAmong(
         .annotate(Sum("gpu_seconds"))
     ),
 )
-# The jobs first: "not over" is the condition of their index that SQLite can prove whatever the values are;
-# "live", the attempts' own, it cannot with bound ones.
+# Through the jobs, because SQLite can use their partial index (finished_at IS NULL) with bound parameters,
+# but not the attempts' index of live states.
 _live = statements.ReadAmong(
     (Job, "tenant"),
     rows=lambda tenants: (
@@ -95,23 +100,23 @@ _attempts_of = statements.ReadAmong(
 
 
 def day_of(now: datetime) -> datetime:
-    """Where the UTC day begins."""
+    """Return the start of the UTC day."""
     return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:
-    """By tenant; six short queries."""
+    """Return the GPU-seconds used today (UTC), by tenant, including running attempts; six short queries."""
     day, chosen = day_of(now), list(tenants)
     used = dict.fromkeys(chosen, 0.0)
     if not chosen:
         return used
-    for _ in range(LOOKS):
+    for _ in range(MAX_READS):
         cursor = _summed_up_to()
-        by_attempt = _running(chosen, day, now)  # first: what ends meanwhile is an end, counted once
+        by_attempt = _running(chosen, day, now)  # before the ends, which overwrite runs that end meanwhile
         by_attempt |= _ended_since(cursor, chosen, day)
         summed_up = _rolled_up(chosen, day=day)
         if _summed_up_to() == cursor:
-            break  # else what was summed up meanwhile may be on both sides
+            break  # else an end that was summed up meanwhile may be counted twice
     for tenant, seconds in [*by_attempt.values(), *summed_up]:
         used[tenant] += seconds
     return used
@@ -122,7 +127,7 @@ def _summed_up_to() -> int:
 
 
 def _running(chosen: list[int], day: datetime, now: datetime) -> dict[str, tuple[int, float]]:
-    """Tenant and seconds of today by attempt."""
+    """Return (tenant, seconds of today) of running attempts, by attempt id."""
     return {
         attempt: (tenant, max(0.0, (now - max(started_at, day)).total_seconds()))
         for attempt, tenant, started_at in _live(chosen)
@@ -130,8 +135,8 @@ def _running(chosen: list[int], day: datetime, now: datetime) -> dict[str, tuple
 
 
 def _ended_since(cursor: int, chosen: list[int], day: datetime) -> dict[str, tuple[int, float]]:
-    """The same of attempts that ended today and are not summed up yet. Without them a day that is used up
-    would be open again for as long as the rollups are behind, at each end."""
+    """Return (tenant, GPU-seconds) of attempts that ended today and are not in the rollups yet, by attempt
+    id. Without them, each end would reopen an exhausted quota until the next rollup."""
     ends: dict[tuple[str, int], int] = {}
     for job, tenant, at, data in _closed(chosen, after=cursor, last=cursor + MOST_EVENTS):
         if at >= day and (number := data.get("attempt")) is not None:

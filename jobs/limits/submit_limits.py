@@ -1,24 +1,23 @@
-"""What limits submits: a tenant's rate, the jobs that wait (how many, of a tenant and for a model, and for
-how long), and a tenant's quota of GPU-seconds in a UTC day. `max_running` is enforced in
+"""Limits on submits: a tenant's rate, the number of waiting jobs (per tenant and per model) and their longest
+wait, and a tenant's daily quota of GPU-seconds. `max_running` is enforced in
 `gpus/leasing/lua/includes/parked.lua`.
 
-A submit is answered whatever Redis does: a Redis that hangs is left alone for a while.
+*Rate*: a token bucket in Redis (`gpus/leasing/lua/take_tokens.lua`), one token per job and at least one per
+request body that is read. Without Redis every submit is admitted. A slow Redis is bypassed for a while
+(circuit breaker).
 
-*The rate* is a token bucket in Redis (`gpus/leasing/lua/take_tokens.lua`), one token per job, at least one
-per body that is read. Without Redis everybody gets in, and what the database takes bounds it then.
+*Waiting jobs*: accepted jobs that neither run nor have ended (queued, between attempts, or scheduled). They
+are counted through an index inside the inserting transaction, at most up to the limit, so the count is right
+also while Redis is unavailable.
 
-*Waiting* is all that is accepted and neither runs nor is over: in line, between two attempts, or ahead of its
-time. The rows are counted by an index, and never further than the limit: nothing is kept beside them, and the
-count is right while Redis is away. It is taken inside the transaction that inserts the jobs.
+On PostgreSQL, concurrent transactions don't see each other's jobs. So transactions near a limit take the
+limit's advisory lock and count again. A transaction of at most `FEW` jobs skips the lock while at least
+`_lock_margin()` places are free: enough for the largest batch and a hundred such transactions. A limit can be
+exceeded only if a transaction stalls between count and commit while more jobs than the margin are inserted.
+SQLite has one writer.
 
-On PostgreSQL transactions don't see each other's jobs until they commit. So those that come near a limit go
-one after the other: they take its lock and count again. A few jobs far from it go in without: what they see
-free holds all that may be under way, the largest batch and a hundred times a few. A limit can be exceeded
-only by a transaction that stalls between count and commit while more than `_far()` jobs are let in. SQLite
-writes one transaction at a time.
-
-A tenant without a limit of its own has `DISPATCHER_TENANT_MAX_QUEUED`. That one protects the database, so a
-count that is some seconds old will do: other web processes let in jobs between two counts too.
+`DISPATCHER_TENANT_MAX_QUEUED`, the default for tenants without a limit of their own, protects only the
+database. Its count may be some seconds old and is not exact across web processes.
 """
 
 from __future__ import annotations
@@ -60,8 +59,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None: no limit of its own; of max_queued, that of the settings. burst: jobs at once, of the rate.
-    allowed_models: names."""
+    """A tenant's submit limits; None: no limit, except max_queued: the default of the settings.
+
+    max_queued: waiting jobs. max_queued_seconds: longest wait. submits_per_second: rate of jobs.
+    submit_burst: jobs at once. daily_gpu_seconds: per UTC day. allowed_models: names.
+    """
 
     max_queued: int | None = None
     max_queued_seconds: float | None = None
@@ -72,16 +74,17 @@ class Limits:
 
     @property
     def burst(self) -> int:
+        """Size of the token bucket, in jobs."""
         return self.submit_burst or max(1, math.ceil(self.submits_per_second or 1.0))
 
 
 FIELDS = tuple(field.name for field in fields(Limits))
-"""Of the tenant's row."""
+"""Columns of the tenant's row."""
 _row = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")).values(*FIELDS))
 
 
 def limits_of(tenant_id: int, ports: Ports) -> Limits:
-    """Cached for a second; a change by this process is seen at once."""
+    """Return the tenant's limits, cached for 1 s; a change by this process applies at once."""
     found: Limits = ports.limit_caches.limits.get(tenant_id, lambda: _read(tenant_id))
     return found
 
@@ -94,17 +97,21 @@ def _read(tenant_id: int) -> Limits:
     return Limits(**row, allowed_models=None if names is None else frozenset(names))
 
 
-# -- how long Redis may hold up a submit --------------------------------------------------------
+# -- circuit breaker for Redis ------------------------------------------------------------------
 
 SLOW_REDIS_SECONDS = 0.5
+"""A slower call opens the circuit."""
 REDIS_REST_SECONDS = 2.0
+"""Time for which the circuit stays open."""
 Answer = TypeVar("Answer")
 
 
-def ask_redis(what: str, call: Callable[[], Answer], ports: Ports) -> Answer | None:
-    """What Redis answers; None while it is away, or rests because it was slow. One that answered slowly rests
-    too: what the same request would ask next could come too late. what: the log event where nothing was
-    answered in time."""
+def ask_redis(event: str, call: Callable[[], Answer], ports: Ports) -> Answer | None:
+    """Return the result of a call to Redis; None if Redis is unavailable or the circuit is open.
+
+    A slow answer opens the circuit, too, because further calls of the same request could exceed its deadline.
+    event: name of the log event for an error or a slow answer.
+    """
     began = ports.clock.monotonic()
     if began < ports.redis_rest.until:
         return None
@@ -118,20 +125,20 @@ def ask_redis(what: str, call: Callable[[], Answer], ports: Ports) -> Answer | N
         ports.redis_rest.until = now + REDIS_REST_SECONDS
         error = error or "Redis is slow"
     if error:
-        log.warning(what, error=error)
+        log.warning(event, error=error)
     return answer
 
 
 # -- the rate ---------------------------------------------------------------------------------
 
-HOME_FLEET = "main"
-"""A tenant has one bucket, whatever the fleets of its models."""
+RATE_FLEET = "main"
+"""Fleet whose Redis holds the token buckets: a tenant has one bucket for all fleets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """per_second, burst: the limit. left: jobs that may follow at once. full_seconds: until the whole burst
-    is there again."""
+    """A tenant's rate limit and its state. per_second, burst: the limit, in jobs. left: tokens left.
+    full_seconds: time until the bucket is full."""
 
     per_second: float
     burst: int
@@ -141,28 +148,32 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """rate: None where the tenant has none, or nobody could ask. refused: why it may not submit now."""
+    """Result of the rate check. rate: None without a limit or without Redis. refused: the error, or None if
+    admitted."""
 
     rate: Rate | None = None
     refused: Refused | None = None
 
 
 def rate_refusal(tenant_id: int, ports: Ports) -> RateLimited | None:
-    """What a submit of one job would be refused with now; takes no token."""
+    """Return the error that a submit of one job would get now, or None; takes no token."""
     limits = limits_of(tenant_id, ports)
     if limits.submits_per_second is None:
         return None
-    tokens = _take(tenant_id, 0, limits, ports)
+    tokens = _take_tokens(tenant_id, 0, limits, ports)
     if tokens is None or tokens.left >= 1:
         return None
     # time to the first token = time to a full bucket - (burst - 1) / rate
     wait = tokens.full_seconds - (limits.burst - 1) / limits.submits_per_second
-    return _limited(limits, max(0.0, wait))
+    return _rate_limited(limits, max(0.0, wait))
 
 
 def admit(tenant_id: int, jobs: int, ports: Ports, *, taken: int = 0) -> Admission:
-    """Takes a token per job, or none. taken: those that the request took already. Not remembered under any
-    key: a request that comes again takes its tokens again."""
+    """Take one token per job, or none if there are too few.
+
+    jobs: number of jobs. taken: tokens that this request took before. Idempotency keys are not considered: a
+    repeated request takes tokens again.
+    """
     limits = limits_of(tenant_id, ports)
     per_second, burst = limits.submits_per_second, limits.burst
     if per_second is None:
@@ -170,27 +181,30 @@ def admit(tenant_id: int, jobs: int, ports: Ports, *, taken: int = 0) -> Admissi
     if jobs > burst:
         rate = Rate(per_second, burst, burst, 0.0)
         return Admission(
-            rate, BatchExceedsBurst(f"The tenant may submit {counted(burst, 'job')} at once, not {jobs}.")
+            rate,
+            BatchExceedsBurst(
+                f"The tenant may submit {counted(burst, 'job')} at once, not {jobs}. Split the batch."
+            ),
         )
-    tokens = _take(tenant_id, jobs - taken, limits, ports)
+    tokens = _take_tokens(tenant_id, jobs - taken, limits, ports)
     if tokens is None:
         return Admission()
     rate = Rate(per_second, burst, tokens.left, tokens.full_seconds)
     if tokens.taken:
         return Admission(rate)
-    wait = tokens.wait_seconds + taken / per_second  # it takes those again, too
-    return Admission(rate, _limited(limits, wait))
+    wait = tokens.wait_seconds + taken / per_second  # a repeated request needs those tokens again
+    return Admission(rate, _rate_limited(limits, wait))
 
 
 def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
-    """Of so many submits of one job each that are here at once: what `admit` would tell one after the other,
-    asked in one go where there are tokens for all."""
+    """Return the admissions of concurrent submits of one job each, as `admit` would decide them in turn; one
+    call to Redis if there are tokens for all."""
     limits = limits_of(tenant_id, ports)
     per_second, burst = limits.submits_per_second, limits.burst
     if per_second is None:
         return [Admission()] * submits
     if 1 < submits <= burst:
-        tokens = _take(tenant_id, submits, limits, ports)
+        tokens = _take_tokens(tenant_id, submits, limits, ports)
         if tokens is None:
             return [Admission()] * submits
         if tokens.taken:
@@ -207,19 +221,19 @@ def admit_each(tenant_id: int, submits: int, ports: Ports) -> list[Admission]:
     return admissions
 
 
-def _take(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | None:
-    """None: nobody could ask."""
+def _take_tokens(tenant_id: int, jobs: int, limits: Limits, ports: Ports) -> Tokens | None:
+    """Call `gpus/leasing/lua/take_tokens.lua`; None if Redis is unavailable."""
     per_second = limits.submits_per_second or math.inf
     return ask_redis(
         "rate_not_checked",
-        lambda: ports.leases(HOME_FLEET).take_tokens(
+        lambda: ports.leases(RATE_FLEET).take_tokens(
             str(tenant_id), jobs, per_second=per_second, burst=limits.burst
         ),
         ports,
     )
 
 
-def _limited(limits: Limits, wait_seconds: float) -> RateLimited:
+def _rate_limited(limits: Limits, wait_seconds: float) -> RateLimited:
     s = "" if limits.submits_per_second == 1 else "s"
     detail = f"The tenant may submit {limits.submits_per_second:g} job{s} per second, {limits.burst} at once."
     return RateLimited(detail, retry_after_seconds=wait_seconds)
@@ -228,21 +242,22 @@ def _limited(limits: Limits, wait_seconds: float) -> RateLimited:
 # -- waiting jobs -------------------------------------------------------------------------------
 
 FEW = 10
-"""Jobs of one transaction that need no turn; a batch takes one."""
+"""Jobs per transaction up to which the lock can be skipped."""
 _STATES = [state.value for state in WAITING]
 WINDOW_SECONDS = 600.0
 LONGEST_SECONDS = 60.0
-"""Also where nothing ended for the whole window: somebody may cancel, or a server come back."""
+"""Upper bound of Retry-After, also if no job ended in the window: a job may be cancelled, or a server
+return."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """most: jobs that may wait. asking: jobs of this transaction. rows: which count. is_rough: the count may
-    be some seconds old."""
+    """A limit on waiting jobs. most: the limit. requested: jobs of this transaction. rows: filter of the jobs
+    that count. is_rough: the count may be some seconds old."""
 
     name: str
     most: int
-    asking: int
+    requested: int
     rows: Mapping[str, Any]
     is_rough: bool = False
 
@@ -251,52 +266,55 @@ class _Limit:
         return int.from_bytes(blake2b(self.name.encode(), digest_size=8).digest(), "big", signed=True)
 
     def free_places(self) -> int:
-        # only the state is read: so the index alone has all that the count needs
+        # reads only the state, so that the count needs no more than the index
         rows = Job.objects.filter(state__in=_STATES, **self.rows).order_by().values("state")
         return self.most - rows[: self.most].count()
 
 
 class QueueLimits:
-    """The queue limits of one transaction: free places are counted once, at its first job, and then taken by
-    its own jobs. asking: tenant and model of each job of the transaction. patience_seconds: the longest wait
-    for a limit's lock, after which OperationalError is raised; None: no bound."""
+    """The limits on waiting jobs in one transaction. Free places are counted at its first job and then used
+    up by its own jobs.
+
+    requested: (tenant id, model) of each job of the transaction. patience_seconds: longest wait for a limit's
+    lock, after which OperationalError is raised; None: no bound.
+    """
 
     def __init__(
         self,
         now: datetime,
-        asking: Iterable[tuple[int, str]],
+        requested: Iterable[tuple[int, str]],
         ports: Ports,
         *,
         patience_seconds: float | None = None,
     ) -> None:
         self.ports = ports
-        self._now, self._asking, self._patience_seconds = now, list(asking), patience_seconds
+        self._now, self._requested, self._patience_seconds = now, list(requested), patience_seconds
         self._limits: dict[str, _Limit] = {}
         self._left: dict[str, int] | None = None
         self._waits: dict[str, float] = {}
 
     def refusal(self, tenant_id: int, model: str) -> Refused | None:
-        """Return why this job may not be queued; None: it may, and it has taken a place."""
+        """Take a place for one job; return the error if there is none, else None."""
         if self._left is None:
             self._limits = {limit.name: limit for limit in self._of_all()}
             rough = [limit for limit in self._limits.values() if limit.is_rough]
             exact = [limit for limit in self._limits.values() if not limit.is_rough]
-            self._left = _places(exact, self._patience_seconds)
+            self._left = _free_places(exact, self._patience_seconds)
             free = self.ports.limit_caches.free_places
             self._left |= {
-                limit.name: free.take(limit.name, limit.asking, limit.free_places) for limit in rough
+                limit.name: free.take(limit.name, limit.requested, limit.free_places) for limit in rough
             }
         of_tenant, of_model = f"tenant {tenant_id}", f"model {model}"
         if self._left.get(of_tenant, 1) <= 0:
             return TenantQueueFull(
                 counted(self._limits[of_tenant].most, "job of the tenant waits", "jobs of the tenant wait")
-                + ", and no more may.",
+                + ", which is the limit. Retry later.",
                 retry_after_seconds=self._wait(of_tenant, tenant_id=tenant_id),
             )
         if self._left.get(of_model, 1) <= 0:
             return ModelQueueFull(
                 f"{counted(self._limits[of_model].most, 'job waits', 'jobs wait')} for {model!r}, "
-                "and no more may.",
+                "which is the limit. Retry later.",
                 retry_after_seconds=self._wait(of_model, model=model),
             )
         for name in (of_tenant, of_model):
@@ -305,50 +323,53 @@ class QueueLimits:
         return None
 
     def _wait(self, name: str, **of: object) -> float:
-        """Read once: a thousand refusals of one batch must not be as many reads in its transaction."""
+        """Return the seconds for Retry-After; cached, because a batch can have a thousand refusals."""
         if name not in self._waits:
             self._waits[name] = seconds_until_one_ends(self._now, **of)
         return self._waits[name]
 
     def _of_all(self) -> Iterator[_Limit]:
-        """The limits of all jobs that may ask."""
-        for tenant_id, asking in Counter(tenant_id for tenant_id, _ in self._asking).items():
+        """Yield the limits that apply to the requested jobs."""
+        for tenant_id, requested in Counter(tenant_id for tenant_id, _ in self._requested).items():
             own = limits_of(tenant_id, self.ports).max_queued
             most = settings.DISPATCHER.tenant_max_queued if own is None else own
             if own is not None or most:
-                # "not over" is what the index of a tenant's jobs is made for; that of a model's has them all
+                # the index of a tenant's jobs is partial (finished_at IS NULL), that of a model's is not
                 rows = {"tenant_id": tenant_id, "finished_at": None}
-                yield _Limit(f"tenant {tenant_id}", most, asking, rows, is_rough=own is None)
-        for model, asking in Counter(model for _, model in self._asking).items():
+                yield _Limit(f"tenant {tenant_id}", most, requested, rows, is_rough=own is None)
+        for model, requested in Counter(model for _, model in self._requested).items():
             spec = self.ports.registry.model_spec(model)
             if spec is not None and spec.max_queued is not None:
-                yield _Limit(f"model {model}", spec.max_queued, asking, {"model": model})
+                yield _Limit(f"model {model}", spec.max_queued, requested, {"model": model})
 
 
-def _places(limits: Iterable[_Limit], patience_seconds: float | None) -> dict[str, int]:
-    """What is free, by name of the limit."""
-    takes_turns = connection.vendor == "postgresql" and connection.in_atomic_block  # else nothing is inserted
+def _free_places(limits: Iterable[_Limit], patience_seconds: float | None) -> dict[str, int]:
+    """Return the free places, by name of the limit; on PostgreSQL under the limits' locks where necessary."""
+    # outside a transaction no job is inserted (an estimate), so no lock is needed
+    uses_locks = connection.vendor == "postgresql" and connection.in_atomic_block
     found: dict[str, int] = {}
     near: list[_Limit] = []
     for limit in limits:
-        if takes_turns and limit.asking > FEW:
+        if uses_locks and limit.requested > FEW:
             near.append(limit)
             continue
         found[limit.name] = limit.free_places()
-        if takes_turns and found[limit.name] < _far():
+        if uses_locks and found[limit.name] < _lock_margin():
             near.append(limit)
     if near:
-        _take_turn(near, patience_seconds)
+        _lock(near, patience_seconds)
         found |= {limit.name: limit.free_places() for limit in near}
     return found
 
 
-def _far() -> int:
+def _lock_margin() -> int:
+    """Return the number of free places below which a transaction takes the limit's lock."""
     return settings.DISPATCHER.max_batch_jobs + 100 * FEW
 
 
-def _take_turn(limits: Iterable[_Limit], patience_seconds: float | None) -> None:
-    """Until the transaction ends. All at once and in one order: two batches never wait for each other."""
+def _lock(limits: Iterable[_Limit], patience_seconds: float | None) -> None:
+    """Lock the limits until the transaction ends, all in one statement and in one order, so that two batches
+    can't deadlock."""
     locks = sorted(limit.lock for limit in limits)
     with connection.cursor() as cursor:
         if patience_seconds is not None:
@@ -374,19 +395,21 @@ def queue_deadline_of(job: Job, start: datetime, ports: Ports) -> datetime | Non
 
 
 def seconds_until_one_ends(now: datetime, **of: object) -> float:
-    """The mean time between two ends in the last ten minutes, from 1 to 60 s. of: fields of the rollups, as
-    in model="flux" or tenant_id=3."""
+    """Return the mean time between two ends of jobs in the last ten minutes, 1 to 60 s, as Retry-After.
+
+    of: filter of the rollups, such as model="flux" or tenant_id=3.
+    """
     since = now - timedelta(seconds=WINDOW_SECONDS)
     rows = Rollup.objects.filter(span_seconds=MINUTE, at__gte=since, **of)
     ended = rows.aggregate(ended=Sum(F("completed") + F("failed") + F("cancelled")))["ended"] or 0
     return min(LONGEST_SECONDS, max(1.0, WINDOW_SECONDS / ended)) if ended else LONGEST_SECONDS
 
 
-# -- GPU-seconds of the day ---------------------------------------------------------------------
+# -- daily GPU-seconds --------------------------------------------------------------------------
 
 
 def quota_of(tenant_id: int, now: datetime, ports: Ports) -> Quota | None:
-    """None: it has none; what was used is remembered for two seconds."""
+    """Return the tenant's daily quota and its use, which is cached for 2 s; None without a quota."""
     limit = limits_of(tenant_id, ports).daily_gpu_seconds
     if limit is None:
         return None
@@ -398,11 +421,12 @@ def quota_of(tenant_id: int, now: datetime, ports: Ports) -> Quota | None:
 
 
 def quota_refusal(tenant_id: int, now: datetime, ports: Ports) -> QuotaExhausted | None:
-    """None while there is something left of the day."""
+    """Return the error for a submit of a tenant that has exhausted its daily quota, else None."""
     quota = quota_of(tenant_id, now, ports)
     if quota is None or not quota.is_exhausted:
         return None
     return QuotaExhausted(
-        f"The tenant has used {quota.used:.0f} of its {quota.limit:g} GPU-seconds of this UTC day.",
+        f"The tenant has used {quota.used:.0f} of its {quota.limit:g} GPU-seconds of this UTC day."
+        " Retry after midnight UTC.",
         retry_after_seconds=quota.left_seconds,
     )

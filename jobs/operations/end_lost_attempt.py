@@ -1,4 +1,4 @@
-"""How a sweep ends an attempt that nobody will end any more."""
+"""Ends attempts as LOST on behalf of a worker that is gone; called by sweeps."""
 
 from __future__ import annotations
 
@@ -23,8 +23,12 @@ _job = statements.Read(lambda: Job.objects.filter(id=statements.value(Job, "id")
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """suspect: the GPU may still be busy with it. process_died: the worker is gone (counts towards poison).
-    held_seconds: how long it held its slot; None: since its start. evidence: what proved the slot free."""
+    """An attempt to end as LOST.
+
+    why: the error message. suspect: the GPU may still run it, so its slot is quarantined. process_died: the
+    worker died, which counts towards `poison`. held_seconds: time for which it held its slot; None: since its
+    start. evidence: what proved the slot free.
+    """
 
     job_id: str
     attempt_id: str
@@ -39,15 +43,21 @@ class Loss:
 
 
 def lose_attempt(loss: Loss, ports: Ports) -> Ended:
-    """End the attempt as LOST, under the epoch that the database knows. Once the slot is settled, the caller
-    calls `jobs.execution.follow_ups.after_end`: before that the job's ticket would be refused as held."""
+    """End the attempt as LOST, under the epoch of its row.
+
+    The caller resolves the lease and then calls `jobs.execution.follow_ups.after_end`: before that, Redis
+    would refuse the job's new ticket, because the job still holds a slot.
+    """
     with transaction.atomic():
         return _end(loss, ports)
 
 
 def lose_unwritten(loss: Loss, worker: str, ports: Ports) -> tuple[StartOutcome, Ended]:
-    """Its start was never committed: writes the missing row and ends it, in one transaction. JOB_MOVED or
-    SLOT_TAKEN: there is nothing to write."""
+    """Write the row of an attempt whose start was never committed, and end it as LOST, in one transaction.
+
+    worker: name of the worker that held the lease. Returns the outcome of the start and the end; after
+    JOB_MOVED or SLOT_TAKEN neither is written.
+    """
     start = Start(loss.job_id, loss.attempt_id, loss.slot, loss.model, worker, ports.clock.now())
     with transaction.atomic():
         outcome = transitions.start_attempt(start)

@@ -1,5 +1,5 @@
-"""Why does my job wait? One call to Redis and four bounded queries, and what a tenant with limits is asked
-for beside those; deciding is pure (`jobs.explain`)."""
+"""Collects the facts for "why does my job wait?" and "when would this job start?"; `jobs.explain` decides, as
+pure functions. One call to Redis and four bounded queries, plus the checks of a tenant's limits."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from jobs.ports import Ports
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """reasons: most binding first, never empty. position: estimated place in line, from 1; None if it stands
-    in none."""
+    """Why a job waits. reasons: never empty, the most binding first. starts: estimated start; None if
+    unknown. position: estimated position in the queue, from 1; None if it is not queued."""
 
     reasons: tuple[Reason, ...]
     starts: StartsIn | None
     position: int | None
 
 
-_held_back = statements.Read(
+_pauses = statements.Read(
     lambda: Pause.objects.filter(
         Q(kind=Pause.Kind.SYSTEM)
         | Q(kind=Pause.Kind.MODEL, name=value(Pause, "name", "model"))
@@ -65,30 +65,35 @@ _servers_of = statements.Read(
 
 
 def explain_job(job: Job, ports: Ports) -> Explanation:
+    """Return why the job is in its state: for a waiting job what it waits for, and its estimated start."""
     now = ports.clock.now()
     if job.state not in WAITING:
-        return _answer(_elsewhere(job))
-    around = _around(job.fleet, job.pool, job.ticket, ports, is_waiting=True)
+        return _explanation(_snapshot_of_other_state(job))
+    surroundings = _surroundings(job.fleet, job.pool, job.ticket, ports, is_waiting=True)
     snapshot = replace(
-        around,
+        surroundings,
         state=JobState(job.state),
         cancel_requested=job.cancel_requested_at is not None,
         attempts=job.attempts_made,
         due_in_seconds=_seconds_to(_due_at(job), now),
         later=Later.RUN_AT if job.state == JobState.SCHEDULED else Later.RETRY,
-        queued_seconds=max(0.0, (now - _in_line_since(job)).total_seconds()),
+        queued_seconds=max(0.0, (now - _queued_since(job)).total_seconds()),
         waited_seconds=max(0.0, (now - (job.run_at or job.created_at)).total_seconds()),
     )
-    return _answer(snapshot)
+    return _explanation(snapshot)
 
 
 def estimate_job(
     model: str, tenant_id: int, priority: int, ports: Ports, *, run_at: datetime | None = None
 ) -> Explanation:
-    """The same for a job that was not submitted; the model is registered. Nothing is stored, and no token is
-    taken. What a submit would be refused with comes first."""
+    """Return the explanation for a job that would be submitted now. Stores no job and takes no rate-limit
+    token.
+
+    model: a registered one. priority: 1 to 9. run_at: the earliest start. Errors with which a submit would be
+    refused are the first reasons.
+    """
     now = ports.clock.now()
-    asked = (
+    refusals = (
         rate_refusal(tenant_id, ports),
         quota_refusal(tenant_id, now, ports),
         QueueLimits(now, [(tenant_id, model)], ports).refusal(tenant_id, model),
@@ -96,38 +101,38 @@ def estimate_job(
     spec = ports.registry.model_spec(model)
     pool = spec.pool if spec else model
     ticket = Ticket("", model, str(tenant_id), priority, int(now.timestamp() * 1_000_000))
-    around = _around(ports.registry.fleet_of(pool), pool, ticket, ports, is_waiting=False)
-    return _answer(
+    surroundings = _surroundings(ports.registry.fleet_of(pool), pool, ticket, ports, is_waiting=False)
+    return _explanation(
         replace(
-            around,
-            refusals=tuple(refused for refused in asked if refused is not None),
+            surroundings,
+            refusals=tuple(refused for refused in refusals if refused is not None),
             due_in_seconds=_seconds_to(run_at, now),
             later=Later.RUN_AT,
         )
     )
 
 
-def _around(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: bool) -> Snapshot:
-    """What holds for any job of the ticket's model and tenant at its place."""
+def _surroundings(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: bool) -> Snapshot:
+    """Return the facts that hold for any job of the ticket's model and tenant at its place in the queue."""
     index, outlook = _outlook(fleet, pool, ticket, ports, is_waiting=is_waiting)
     now = ports.clock.now()
     paused = _paused(ticket.model, ticket.tenant, now)
-    is_asked = not is_waiting or ParkedFor.QUOTA.value in outlook.parked
+    needs_quota = not is_waiting or ParkedFor.QUOTA.value in outlook.parked
     return Snapshot(
         state=None,
         model=ticket.model,
         system_paused_seconds=paused.get(Pause.Kind.SYSTEM),
         model_paused_seconds=paused.get(Pause.Kind.MODEL),
         tenant_paused_seconds=paused.get(Pause.Kind.TENANT),
-        quota=quota_of(int(ticket.tenant), now, ports) if is_asked else None,
+        quota=quota_of(int(ticket.tenant), now, ports) if needs_quota else None,
         servers=_servers(ticket.model),
         index=index,
         outlook=outlook,
     )
 
 
-def _in_line_since(job: Job) -> datetime:
-    """The time of its last event, which for a job in line is that it came into the line."""
+def _queued_since(job: Job) -> datetime:
+    """Return the time of the job's last event; for a queued job that is when it was queued."""
     return _event_at.first(job_id=job.id, event_seq=job.event_seq) or job.created_at
 
 
@@ -139,16 +144,17 @@ def _seconds_to(at: datetime | None, now: datetime) -> float | None:
     return None if at is None else (at - now).total_seconds()
 
 
-def _answer(snapshot: Snapshot) -> Explanation:
+def _explanation(snapshot: Snapshot) -> Explanation:
     reasons = tuple(explain(snapshot))
-    comes = snapshot.state is None and not snapshot.refusals
-    is_placed = snapshot.index is Index.WHOLE and (comes or snapshot.outlook.in_line)
+    would_be_queued = snapshot.state is None and not snapshot.refusals
+    is_placed = snapshot.index is Index.WHOLE and (would_be_queued or snapshot.outlook.in_line)
     return Explanation(
         reasons, starts_in(snapshot, reasons), snapshot.outlook.position if is_placed else None
     )
 
 
-def _elsewhere(job: Job) -> Snapshot:
+def _snapshot_of_other_state(job: Job) -> Snapshot:
+    """Return the snapshot of a job that does not wait: it runs, is being cancelled, or has ended."""
     live = Attempt.objects.filter(job=job, state__in=Attempt.LIVE).only("server", "slot").first()
     return Snapshot(
         state=JobState(job.state),
@@ -172,16 +178,17 @@ def _outlook(
 
 
 def _paused(model: str, tenant: str, now: datetime) -> dict[str, float]:
-    """Seconds since, by kind."""
-    rows = _held_back(model=model, tenant=tenant)
+    """Return for how many seconds the system, the model and the tenant have been paused, by kind."""
+    rows = _pauses(model=model, tenant=tenant)
     return {kind: max(0.0, (now - since).total_seconds()) for kind, since in rows}
 
 
 def _servers(model: str) -> Servers:
-    found = {desired: told for desired, *told in _servers_of(model=model)}
+    found = {desired: counts for desired, *counts in _servers_of(model=model)}
     on, slots, fit, too_small, why, _ = found.get(DesiredState.ON.value, (0, 0, 0, 0, "", 0))
     spec = queries.model_spec(model)
-    needs_runner = spec is not None and not any(told[-1] for told in found.values())
+    # pinned servers (the last count) bring their own code and need no runner
+    needs_runner = spec is not None and not any(counts[-1] for counts in found.values())
     return Servers(
         on=on,
         draining=found.get(DesiredState.DRAINING.value, (0,))[0],

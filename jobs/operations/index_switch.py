@@ -1,11 +1,12 @@
-"""One layout in use, and how another one takes its place: in steps that any process may repeat or go on with.
+"""Switches a fleet's index in Redis from one key layout to another, in steps that any process may repeat or
+continue.
 
-A switch begins in the row: from then on processes that read it use the index as holders of leases only. Each
-step closes the old index in Redis, which stops all others, and waits until every living worker of the old
-layout has said that its starts are written, and until every lease that is still renewed there is a live
-attempt of such a worker. Then the database knows all that runs: the row changes, and the index of the new
-layout is rebuilt (`sweeps/rebuild.py`). Runs go on under their old worker, which writes their ends; the
-sweeps of the new layout keep their slots as long as it lives (`sweeps/expired_leases.py`).
+A switch begins in the `FleetIndex` row: from then on, processes that read it only keep the leases they hold.
+Each step closes the old index in Redis, which stops all other use. Then it waits until every living worker of
+the old layout has reported that its starts are committed, and every lease renewed there is a live attempt of
+such a worker. Now the database knows all runs: the row changes, and the index of the new layout is rebuilt
+(`index_rebuild/rebuild.py`). Runs continue under their old worker, which writes their ends; the sweeps of the
+new layout keep their slots while that worker lives (`sweeps/expired_leases.py`).
 """
 
 from __future__ import annotations
@@ -31,20 +32,25 @@ from jobs.ports import Ports
 log = structlog.get_logger(__name__)
 
 PAGE = 500
-MOST_NAMED = 5
+MAX_NAMED = 5
+"""Workers or attempts named in `Progress.waits_for`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """waits_for: what keeps the switch from going on, a few words each. done: the new layout is in use."""
+    """State of a switch. done: the new layout is in use. waits_for: short messages on what blocks the
+    switch."""
 
     done: bool
     waits_for: tuple[str, ...] = ()
 
 
 def begin_switch(fleet: str, layout: int, *, by: str | None = None) -> bool:
-    """From now on the fleet's index is used by holders of leases only. False: it has that layout, or is being
-    switched already. by: for the audit entry; None for a sweep."""
+    """Begin the switch of a fleet's index to this layout; from now on the index is used only to keep leases.
+
+    by: actor for the audit entry; None for a sweep. Returns False if the fleet has that layout already or
+    another switch is in progress.
+    """
     with transaction.atomic():
         FleetIndex.objects.get_or_create(fleet=fleet)
         begun = (
@@ -60,7 +66,7 @@ def begin_switch(fleet: str, layout: int, *, by: str | None = None) -> bool:
 
 
 def continue_switch(fleet: str, ports: Ports) -> Progress:
-    """One step. Raises LeasingUnavailable; the next one goes on where this one was."""
+    """Do one step of the switch; safe to repeat. Raises LeasingUnavailable."""
     state = read_index_states().get(fleet, IndexState())
     if state.next_layout is None:
         return Progress(done=True)
@@ -69,9 +75,9 @@ def continue_switch(fleet: str, ports: Ports) -> Progress:
     workers = list(processes.living().filter(kind=Process.Kind.GPU, layout=state.layout))
     ready = {worker.name for worker in workers if worker.is_ready(fleet, state.switch)}
     late = [worker.name for worker in workers if worker.name not in ready]
-    waits = [f"{name}: its starts are not all written yet" for name in late[:MOST_NAMED]]
+    waits = [f"{name}: its starts are not all committed yet" for name in late[:MAX_NAMED]]
     if not late:
-        waits = _unknown(old.signs().renewed, ready)
+        waits = _unaccounted_leases(old.signs().renewed, ready)
     if waits:
         return Progress(done=False, waits_for=tuple(waits))
     ports.index_gate(fleet, state.next_layout).discard()
@@ -85,8 +91,11 @@ def continue_switch(fleet: str, ports: Ports) -> Progress:
 
 
 def cancel_switch(fleet: str, ports: Ports, *, by: str | None = None) -> bool:
-    """The old layout stays in use; its index is rebuilt. by: as of `begin_switch`. Raises
-    LeasingUnavailable."""
+    """Cancel the switch: the old layout stays in use and its index is rebuilt.
+
+    by: actor for the audit entry; None for a sweep. Returns False without a switch. Raises
+    LeasingUnavailable.
+    """
     state = read_index_states().get(fleet, IndexState())
     if state.next_layout is None:
         return False
@@ -104,8 +113,8 @@ def cancel_switch(fleet: str, ports: Ports, *, by: str | None = None) -> bool:
 
 
 def reopen(fleet: str, ports: Ports) -> bool:
-    """An index that is in use and closed all the same, because a cancelled switch broke off or went a step
-    too far: from now on it can be rebuilt. Raises LeasingUnavailable."""
+    """Make an index rebuildable that is in use but closed, because a cancelled switch stopped halfway or one
+    step ran after the cancel. Returns True if it was closed. Raises LeasingUnavailable."""
     state, ours = read_index_states().get(fleet), ports.layouts.layout
     if state is None or (state.layout, state.next_layout) != (ours, None):
         return False
@@ -118,12 +127,14 @@ def reopen(fleet: str, ports: Ports) -> bool:
 
 
 def close_older(fleet: str, ports: Ports) -> bool:
-    """Close the indexes of layouts before the one in use. A Redis that restarts empty forgets that they were
-    closed, and versions that know of no row would open theirs again. Returns whether one was open. Raises
-    LeasingUnavailable."""
+    """Close the indexes of layouts older than the one in use; return True if one was open.
+
+    Needed after a Redis restart without data, which loses the close: versions without `FleetIndex` would open
+    their index again. Raises LeasingUnavailable.
+    """
     state = ports.layouts.state(fleet)
     if state.next_layout is not None:
-        return False  # a switch closes and discards what it has to
+        return False  # the switch itself closes and discards indexes
     older = [ports.index_gate(fleet, layout) for layout in range(FIRST_LAYOUT, state.layout)]
     opened = [gate for gate in older if not gate.signs().closed_by]
     for gate in opened:
@@ -131,8 +142,11 @@ def close_older(fleet: str, ports: Ports) -> bool:
     return bool(opened)
 
 
-def _unknown(renewed: Sequence[str], ready: set[str]) -> list[str]:
-    """What is still renewed in the old index without a row, or by a worker that is not ready."""
+def _unaccounted_leases(renewed: Sequence[str], ready: set[str]) -> list[str]:
+    """Return messages on leases renewed in the old index that have no row or a worker that is not ready.
+
+    renewed: attempt ids. ready: names of workers.
+    """
     found: list[str] = []
     for first in range(0, len(renewed), PAGE):
         page = renewed[first : first + PAGE]
@@ -145,15 +159,19 @@ def _unknown(renewed: Sequence[str], ready: set[str]) -> list[str]:
         for attempt in page:
             state, worker = rows.get(attempt, ("", ""))
             if not state:
-                found.append(f"attempt {attempt}: its start is not written yet")
+                found.append(f"attempt {attempt}: its start is not committed yet")
             elif state in LIVE_ATTEMPT_STATES and worker not in ready:
-                found.append(f"{worker}: it ends its runs first, because it knows of no switch")
-    return sorted(set(found))[:MOST_NAMED]
+                found.append(f"{worker}: its version does not support a switch; its runs must end first")
+    return sorted(set(found))[:MAX_NAMED]
 
 
 def abandoned_seconds(fleet: str, state: IndexState, ports: Ports) -> float:
-    """For how long the layout in use has lacked a GPU worker or a sweeper, while ours has both; 0: it is not
-    so. Processes that say nothing in the database leave signs in Redis. Raises LeasingUnavailable."""
+    """Return for how many seconds the layout in use has lacked a GPU worker or a sweep process while this
+    version's layout has both; 0 otherwise.
+
+    Versions that write no heartbeat to the database are detected by their traces in Redis. Raises
+    LeasingUnavailable.
+    """
     since = ports.layouts.abandoned_since
     alive = set(processes.living().values_list("kind", "layout"))
     runs, sweeps = ((kind, state.layout) in alive for kind in (Process.Kind.GPU, Process.Kind.SWEEPS))

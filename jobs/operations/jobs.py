@@ -1,7 +1,8 @@
-"""What clients and operators do to jobs that exist: cancel, retry a dead letter, dismiss it; the same to all
-that match a filter, a bounded number per call; and change where a waiting job stands in line.
+"""Operations on existing jobs: cancel, retry or dismiss a dead letter, each also for all jobs that match a
+filter (a bounded number per call), and change a waiting job's place in the queue.
 
-by: who an audit entry names, in the transaction of the deed; None where a client deals with its own job.
+by: the actor named in the audit entry, which is written in the operation's transaction; None when a client
+acts on its own job.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ _of_id = statements.Read(
 
 class CancelOutcome(StrEnum):
     CANCELLED = "cancelled"
-    """It was waiting and is out of the line for good."""
+    """The job was waiting, or was cancelled before."""
     REQUESTED = "requested"
-    """It is running: its worker stops it at the GPU; it is CANCELLED once the GPU is proven free."""
+    """The job is running: its worker stops it; it becomes CANCELLED once the GPU is proven free."""
 
 
 def cancel_job(job_id: str, *, ports: Ports, by: str | None = None) -> CancelOutcome:
-    """Raises Job.DoesNotExist, NotCancellable. Asked twice, it answers the same.
+    """Cancel the job, or request the cancel of a running one. Idempotent.
 
-    The ticket goes first: with it gone, no worker can start the job. A ticket that a worker holds already is
-    running, whatever the row says yet. Without Redis the database alone decides: a claim that comes later
-    loses its start.
+    The ticket is removed first, so that no worker can start the job. A job whose ticket a worker already
+    holds is treated as running, whatever its row says. Without Redis the row alone decides: a later claim
+    fails to start the job. Raises Job.DoesNotExist, NotCancellable.
     """
     outcome, ended = move_to_cancelled(job_id, ports, by=by)
     after_ends([ended], ports)
@@ -60,8 +61,8 @@ def cancel_job(job_id: str, *, ports: Ports, by: str | None = None) -> CancelOut
 
 
 def slot_held_until(job_id: str) -> datetime | None:
-    """When the slot of a run that is being stopped is given back at the latest, whatever its server says: the
-    model's run limit. None: no attempt is live."""
+    """Return the latest time at which the slot of a run that is being stopped is released: its start plus the
+    model's run limit. None without a live attempt."""
     attempt = Attempt.objects.filter(job=job_id, state__in=Attempt.LIVE).only("model", "started_at").first()
     spec = queries.model_spec(attempt.model) if attempt else None
     if attempt is None or spec is None:
@@ -72,8 +73,11 @@ def slot_held_until(job_id: str) -> datetime | None:
 def move_to_cancelled(
     job_id: str, ports: Ports, *, by: str | None = None, by_operator: bool | None = None
 ) -> tuple[CancelOutcome, Ended]:
-    """`cancel_job` without telling anybody: that is the caller's. by_operator: whose cancel the job shows
-    where the audit has an entry for many jobs; None: an operator's where `by` names one."""
+    """Do `cancel_job` without its announcements, which are left to the caller.
+
+    by_operator: True if the job's page shows an operator's cancel; default: True if `by` is given. Returns
+    the outcome and the end to announce.
+    """
     by_operator = by is not None if by_operator is None else by_operator
     job: Job | None = _of_id.first(id=job_id)
     if job is None:
@@ -87,7 +91,7 @@ def move_to_cancelled(
         if not is_held:
             ended = transitions.end_cancelled(job_id, now, by_operator=by_operator)
         requested = not ended.won and transitions.request_cancel(job_id, now, by_operator=by_operator)
-        if is_held and not requested:  # its attempt has ended since, and it waits for the next one
+        if is_held and not requested:  # its attempt has ended meanwhile, and the job waits for the next one
             ended = transitions.end_cancelled(job_id, now, by_operator=by_operator)
         if ended.won or requested:
             record(by, "cancel_job", f"job:{job_id}")
@@ -99,13 +103,14 @@ def move_to_cancelled(
 
 
 def retry_dead_letter(job_id: str, *, ports: Ports, by: str | None = None) -> None:
-    """Opens a new round with its own budget. Raises NotDeadLetter."""
+    """Queue a dead letter again, in a new round with its own retry budget. Raises NotDeadLetter."""
     if not open_rounds([job_id], ports, by=by):
         raise NotDeadLetter()
 
 
 def open_rounds(job_ids: Sequence[str], ports: Ports, *, by: str | None = None) -> int:
-    """How many of these were dead letters and wait again, each in its own short transaction."""
+    """Queue those of these jobs that are dead letters again, each in its own short transaction; return how
+    many."""
     opened = []
     deadline = partial(queue_deadline_of, ports=ports)
     for job_id in job_ids:
@@ -119,7 +124,7 @@ def open_rounds(job_ids: Sequence[str], ports: Ports, *, by: str | None = None) 
 
 
 def dismiss_dead_letter(job_id: str, *, ports: Ports, by: str | None = None) -> None:
-    """Takes a job off the dead letters; its row stays until retention. Raises NotDeadLetter."""
+    """Remove a job from the dead letters; its row stays until retention. Raises NotDeadLetter."""
     with transaction.atomic():
         if not transitions.dismiss([job_id], ports.clock.now()):
             raise NotDeadLetter()
@@ -127,7 +132,7 @@ def dismiss_dead_letter(job_id: str, *, ports: Ports, by: str | None = None) -> 
 
 
 def _remove_ticket_if_possible(job: Job, ports: Ports) -> bool:
-    """False: a worker holds it."""
+    """Remove the job's ticket; False if a worker holds it. True without Redis, too."""
     try:
         return remove_tickets(job, ports)
     except LeasingUnavailable as error:
@@ -135,14 +140,13 @@ def _remove_ticket_if_possible(job: Job, ports: Ports) -> bool:
         return True
 
 
-# -- all that match a filter ------------------------------------------------------------------------
+# -- bulk operations --------------------------------------------------------------------------------
 #
-# Each call leaves one audit entry with the jobs' ids, written before the first deed: who dies in the middle
-# has still said what it was about to do. Each job moves in its own short transaction; one that moved on
-# meanwhile is left alone.
+# The audit entry with the jobs' ids is written first: it names them all even if the process dies halfway.
+# Each job changes in its own short transaction; jobs that changed state meanwhile are skipped.
 
-AT_MOST = 1_000
-"""A request takes seconds, not minutes; whoever means more asks again."""
+BULK_LIMIT = 1_000
+"""Jobs per call, so that a request takes seconds; the caller repeats it while `remaining` is positive."""
 _BATCH = 100
 
 
@@ -154,25 +158,25 @@ class BulkAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
-    """refused: chosen by this call, and moved on before it came to them. remaining: match and are left; ask
-    again for them."""
+    """Result of a bulk call. done: jobs changed. remaining: jobs that still match; call again for them.
+    refused: jobs that this call selected but that changed state before it reached them."""
 
     done: int
     remaining: int
     refused: int
 
 
-def count(chosen: JobFilter, deed: BulkAction | None = None) -> int:
-    """How many the deed would be done to; without one, how many match. Does nothing."""
-    return (chosen.rows() if deed is None else _candidates(chosen, deed)).count()
+def count(chosen: JobFilter, action: BulkAction | None = None) -> int:
+    """Return how many jobs the action would change; without one, how many match. Changes no job."""
+    return (chosen.rows() if action is None else _candidates(chosen, action)).count()
 
 
-def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_MOST) -> BulkOutcome:
-    """Those that wait are cancelled, first of all; those that run are asked to stop."""
+def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK_LIMIT) -> BulkOutcome:
+    """Cancel matching jobs: first those that wait, then running ones, whose cancel is requested."""
 
     def cancel(job_ids: Sequence[str]) -> int:
         ended: list[Ended] = []
-        asked: list[str] = []
+        requested: list[str] = []
         for job_id in job_ids:
             try:
                 outcome, end = move_to_cancelled(job_id, ports, by_operator=True)
@@ -180,22 +184,22 @@ def cancel_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_M
                 continue
             ended.append(end)
             if outcome is CancelOutcome.REQUESTED:
-                asked.append(job_id)
+                requested.append(job_id)
         after_ends(ended, ports)
-        ports.announce(asked)
+        ports.announce(requested)
         return len(ended)
 
     return _in_batches(chosen, BulkAction.CANCEL, cancel, by, at_most)
 
 
-def retry_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_MOST) -> BulkOutcome:
-    """Dead letters only. Those that failed longest ago come first, so that one which fails again at once does
-    not stand in the way of the others."""
+def retry_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK_LIMIT) -> BulkOutcome:
+    """Retry matching dead letters. The oldest failures come first, so that a job which fails again at once
+    does not keep later calls from reaching the others."""
     return _in_batches(chosen, BulkAction.RETRY, lambda job_ids: open_rounds(job_ids, ports), by, at_most)
 
 
-def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_MOST) -> BulkOutcome:
-    """Dead letters only, those that failed longest ago first."""
+def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = BULK_LIMIT) -> BulkOutcome:
+    """Dismiss matching dead letters, the oldest failures first."""
 
     def dismiss(job_ids: Sequence[str]) -> int:
         with transaction.atomic():
@@ -204,24 +208,24 @@ def dismiss_jobs(chosen: JobFilter, *, by: str, ports: Ports, at_most: int = AT_
     return _in_batches(chosen, BulkAction.DISMISS, dismiss, by, at_most)
 
 
-def _candidates(chosen: JobFilter, deed: BulkAction) -> QuerySet[Job]:
-    if deed is not BulkAction.CANCEL:
+def _candidates(chosen: JobFilter, action: BulkAction) -> QuerySet[Job]:
+    if action is not BulkAction.CANCEL:
         return chosen.dead_letters().order_by("finished_at", "id")
     unfinished = [state.value for state in (*WAITING, JobState.RUNNING)]
-    asked = Q(state=JobState.RUNNING.value, cancel_requested_at__isnull=False)
-    rows = chosen.rows().filter(~asked, state__in=unfinished)
-    # what waits goes first, so that no slot which a cancel frees is given to a job to be cancelled
+    requested = Q(state=JobState.RUNNING.value, cancel_requested_at__isnull=False)
+    rows = chosen.rows().filter(~requested, state__in=unfinished)
+    # waiting jobs first, so that a slot freed by a cancel is not leased to a job that is cancelled next
     return rows.order_by(Case(When(state=JobState.RUNNING.value, then=1), default=0), "id")
 
 
 def _in_batches(
-    chosen: JobFilter, deed: BulkAction, act: Callable[[Sequence[str]], int], by: str, at_most: int
+    chosen: JobFilter, action: BulkAction, act: Callable[[Sequence[str]], int], by: str, at_most: int
 ) -> BulkOutcome:
-    candidates = _candidates(chosen, deed)
+    candidates = _candidates(chosen, action)
     job_ids = list(candidates.values_list("id", flat=True)[:at_most])
     if not job_ids:
         return BulkOutcome(0, 0, 0)
-    record(by, deed.value, "jobs:filter", filter=chosen.as_json(), jobs=len(job_ids), job_ids=job_ids)
+    record(by, action.value, "jobs:filter", filter=chosen.as_json(), jobs=len(job_ids), job_ids=job_ids)
     done = sum(act(batch) for batch in _batches(job_ids))
     return BulkOutcome(done, candidates.count(), len(job_ids) - done)
 
@@ -230,45 +234,49 @@ def _batches(job_ids: Sequence[str]) -> Iterator[Sequence[str]]:
     return (job_ids[at : at + _BATCH] for at in range(0, len(job_ids), _BATCH))
 
 
-# -- the place in line ------------------------------------------------------------------------------
-#
-# The ticket leaves the line first: with it gone nobody can start the job, so that the row changes under no
-# worker's hands. Then the row, then the new ticket, made from the row. Whoever dies in between leaves a
-# waiting job without a ticket, which the reconciler finds.
+# -- the place in the queue -------------------------------------------------------------------------  The
+# ticket is removed first, so that no worker starts the job while its row changes; then a new one is pushed
+# from the row. After a crash in between, the sweep `reconcile` pushes the missing ticket.
 
 FIRST_PRIORITY, LAST_PRIORITY = 1, 9
-_RACES = 5
+_MAX_TRIES = 5
 
 
 def change_priority(job_id: str, priority: int, *, by: str, ports: Ports) -> Job:
-    """Its place stays: among jobs of the new priority it stands by the time at which it came. Returns the
-    row. Raises ValueError (priority is 1 to 9), Job.DoesNotExist, NotWaiting, LeasingUnavailable."""
+    """Change a waiting job's priority; among jobs of the new priority it is ordered by its time of submit.
+
+    priority: 1 (first) to 9. Returns the row. Raises ValueError, Job.DoesNotExist, NotWaiting,
+    LeasingUnavailable.
+    """
     if not FIRST_PRIORITY <= priority <= LAST_PRIORITY:
         raise ValueError(f"a priority is a number from {FIRST_PRIORITY} to {LAST_PRIORITY}, not {priority}")
     return _change(job_id, lambda job: (priority, job.place_us), "change_priority", by, ports)
 
 
 def run_next(job_id: str, *, by: str, ports: Ports) -> Job:
-    """Priority 1, and a place before every other job that waits in its pool: so it goes before all others of
-    its tenant, and in a FIFO pool before everybody, both in the highest band that its tenant was granted.
-    In a fair pool it waits for its tenant's turn among those
-    who have urgent jobs, and a lower band gets its sixteenth dispatch. Of two, the one asked for last goes
-    first. Returns the row. Raises Job.DoesNotExist, NotWaiting, LeasingUnavailable."""
-    return _change(job_id, _before_all_others, "run_next", by, ports)
+    """Give a waiting job priority 1 and a place before all other jobs that wait in its pool.
+
+    It runs before its tenant's other jobs, in a FIFO pool before all jobs, within the highest band that its
+    tenant was granted. In a fair pool it still waits for its tenant's turn among tenants with urgent jobs,
+    and a waiting lower band gets 1 of 16 GPU-seconds (`gpus/leasing/lua/includes/shares.lua`). The last call
+    wins. Returns the row. Raises Job.DoesNotExist, NotWaiting, LeasingUnavailable.
+    """
+    return _change(job_id, _first_in_queue, "run_next", by, ports)
 
 
-def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, by: str, ports: Ports) -> Job:
-    """wanted: priority and place. A row that changed meanwhile is looked at again."""
-    for _ in range(_RACES):
+def _change(job_id: str, place: Callable[[Job], tuple[int, int]], action: str, by: str, ports: Ports) -> Job:
+    """Move a waiting job. place: returns the new priority and place (microseconds); called again if the row
+    changed meanwhile."""
+    for _ in range(_MAX_TRIES):
         job = Job.objects.defer("payload", "result").get(id=job_id)
         if job.state not in WAITING or job.cancel_requested_at is not None:
             raise NotWaiting()
-        priority, place_us = wanted(job)
+        priority, place_us = place(job)
         if (priority, place_us) == (job.priority, job.place_us):
             return job
         try:
             if job.state == JobState.QUEUED and not remove_tickets(job, ports):
-                raise NotWaiting("The job is being started: a worker has its ticket.")
+                raise NotWaiting("The job does not wait any more: a worker is starting it.")
             with transaction.atomic():
                 moved = transitions.change_place(job, priority, place_us, ports.clock.now())
                 if moved is not None:
@@ -279,11 +287,12 @@ def _change(job_id: str, wanted: Callable[[Job], tuple[int, int]], action: str, 
         if moved is not None:
             ports.announce([job_id])
             return moved
-    raise NotWaiting("The job moves faster than it could be asked to wait elsewhere: ask again.")
+    raise NotWaiting("The job changed at the same time. Repeat the request.")
 
 
-def _before_all_others(job: Job) -> tuple[int, int]:
+def _first_in_queue(job: Job) -> tuple[int, int]:
     others = Job.objects.filter(pool=job.pool).exclude(id=job.id).order_by("place_us")
     places = others.values_list("place_us", flat=True)
-    first = [places.filter(state=state.value).first() for state in WAITING]  # each by the index of the line
+    # one query per state: each reads the first entry of an index
+    first = [places.filter(state=state.value).first() for state in WAITING]
     return FIRST_PRIORITY, min([job.place_us, *(place - 1 for place in first if place is not None)])

@@ -1,8 +1,8 @@
-"""Guesses of passwords, limited by account and address, and by address alone; and how many passwords are
-hashed at once.
+"""Brute-force protection of the sign-in page: limits on failed sign-ins per account and address and per
+address, on concurrent sign-ins per address, and on concurrent password hashes per process.
 
-The limit of an account counts by address, so that an attacker elsewhere can't lock its owner out. A try is
-counted before its password is checked: tries at once can't get past the limit.
+The limit of an account counts per address, so that an attacker elsewhere can't lock its owner out. A sign-in
+is counted as failed before its password is checked, so that concurrent sign-ins can't exceed the limit.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from jobs.domain.errors import Refused
 from jobs.models import SignInFailure
 from jobs.reports import counters
 
-AT_ONCE_PER_ADDRESS = 2
+CONCURRENT_PER_ADDRESS = 2
 LONGEST_ACCOUNT = 150
-"""As Django's accounts. To normalize a text of combining marks takes the square of its length."""
+"""Maximum length of a Django username; normalizing combining marks takes time quadratic in the length."""
 CLOCK_TOLERANCE = timedelta(minutes=1)
-"""A failure later than that was written by a clock that was wrong since set right: it counts no more."""
-MOST_ACCOUNTS_NAMED = 10_000
-"""Accounts whose digests are compared for a page of failures; each takes about ten microseconds."""
+"""A failure further in the future was written by a wrong clock and is ignored."""
+MAX_ACCOUNTS_NAMED = 10_000
+"""Accounts whose digests are compared for a page of failures; each comparison takes about 10 µs."""
 
 
 class SignInRefused(Refused):
-    """Too many failed sign-ins. limit: `account` or `address`."""
+    """Too many sign-ins failed. limit: the exceeded one, `account` or `address`."""
 
     code = "sign_in_refused"
     status = 429
@@ -46,60 +46,64 @@ class SignInRefused(Refused):
     def __init__(self, limit: str, why: str, left: timedelta) -> None:
         minutes = max(1, round(left.total_seconds() / 60))
         super().__init__(
-            f"{why}, the most before a pause. Try again in {minutes} min.",
+            f"{why}, which is the limit. Try again in {minutes} min.",
             retry_after_seconds=left.total_seconds(),
         )
         self.limit = limit
 
 
-class SignInTooMany(Refused):
-    """Too many sign-ins from one address at once."""
+class TooManySignIns(Refused):
+    """Too many concurrent sign-ins from one address."""
 
     code = "sign_in_busy"
     status = 429
 
 
 class SignInsInFlight:
-    """Sign-ins under way, by address. One for each process: it belongs to its sign-in page."""
+    """Counts concurrent sign-ins by address. One object per process, owned by the sign-in page."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way: Counter[str] = Counter()
+        self._in_flight: Counter[str] = Counter()
 
     @contextmanager
     def enter(self, address: str) -> Iterator[None]:
-        """Raises SignInTooMany."""
+        """Count one sign-in while the context is open. Raises TooManySignIns."""
         with self._lock:
-            if self._under_way[address] >= AT_ONCE_PER_ADDRESS:
-                raise SignInTooMany(
-                    f"{AT_ONCE_PER_ADDRESS} sign-ins from this address are under way, the most at once.",
+            if self._in_flight[address] >= CONCURRENT_PER_ADDRESS:
+                raise TooManySignIns(
+                    f"{CONCURRENT_PER_ADDRESS} sign-ins from this address are in progress, which is the"
+                    " limit. Try again in a second.",
                     retry_after_seconds=1.0,
                 )
-            self._under_way[address] += 1
+            self._in_flight[address] += 1
         try:
             yield
         finally:
             with self._lock:
-                self._under_way[address] -= 1
-                self._under_way += Counter()  # addresses without one are forgotten
+                self._in_flight[address] -= 1
+                self._in_flight += Counter()  # removes addresses with a count of 0
 
 
 def account_digest(account: str) -> str:
-    """Return one digest for all spellings that the sign-in form takes for the same account."""
+    """Return the digest of an account name, equal for all spellings that the sign-in form treats as equal."""
     folded = unicodedata.normalize("NFKC", account.strip()[:LONGEST_ACCOUNT]).strip().casefold()
     return salted_hmac("jobs.sign_in", folded, algorithm="sha256").hexdigest()
 
 
 def account_names(digests: Collection[str]) -> dict[str, str]:
-    """Names of existing accounts, by those of the digests that are theirs."""
-    names = get_user_model().objects.order_by("pk").values_list("username", flat=True)[:MOST_ACCOUNTS_NAMED]
+    """Return the names of existing accounts, by digest, for these digests."""
+    names = get_user_model().objects.order_by("pk").values_list("username", flat=True)[:MAX_ACCOUNTS_NAMED]
     named = ((account_digest(name), name) for name in names)
     return {digest: name for digest, name in named if digest in digests}
 
 
 def count_try(address: str, account: str, now: datetime) -> None:
-    """Raises SignInRefused where a limit is reached; such a try does not count. address: as `network_of` has
-    it."""
+    """Count a sign-in as failed, before its password is checked.
+
+    address: network as returned by `network_of`. Raises SignInRefused if a limit is reached; that sign-in is
+    not counted.
+    """
     most = settings.DISPATCHER
     lock = timedelta(seconds=most.sign_in_lock_seconds)
     digest = account_digest(account)
@@ -124,7 +128,7 @@ def count_try(address: str, account: str, now: datetime) -> None:
 
 
 def forget_try(address: str, account: str) -> None:
-    """The password of the last try was not looked at."""
+    """Undo one `count_try`, because its password was not checked."""
     row = SignInFailure.objects.filter(address=address, account=account_digest(account)).first()
     if row is not None and row.count > 1:
         SignInFailure.objects.filter(pk=row.pk, count=row.count).update(count=row.count - 1)
@@ -133,12 +137,15 @@ def forget_try(address: str, account: str) -> None:
 
 
 def forget_failures(address: str, account: str) -> None:
-    """It succeeded."""
+    """Delete the failures of this account and address, after a successful sign-in."""
     SignInFailure.objects.filter(address=address, account=account_digest(account)).delete()
 
 
 def unlock(address: str | None = None, *, by: str) -> int:
-    """Forget the failures of an address, or all. Return how many rows there were."""
+    """Delete the failures of an address, or all; return the number of rows.
+
+    address: IP address; None: all. by: actor for the audit entry.
+    """
     rows, name = SignInFailure.objects.all(), "*"
     if address is not None:
         name = network_of(address)
@@ -150,14 +157,14 @@ def unlock(address: str | None = None, *, by: str) -> int:
 
 
 def drop_old_failures(now: datetime) -> int:
-    """Those that count no more."""
+    """Delete failures that are older than the lock time, or in the future; return the number of rows."""
     lock = timedelta(seconds=settings.DISPATCHER.sign_in_lock_seconds)
     is_old = Q(last_at__lte=now - lock) | Q(last_at__gt=now + lock)
     return SignInFailure.objects.filter(is_old).delete()[0]
 
 
 def note_refusal(refused: Refused) -> None:
-    """For /metrics."""
+    """Count a refused sign-in for /metrics, by limit."""
     limit = refused.limit if isinstance(refused, SignInRefused) else "at_once"
     counters.add_by_code_if_possible(counters.Name.SIGN_INS_REFUSED, {limit: 1})
 
@@ -168,15 +175,18 @@ RETRY_SECONDS = 2.0
 
 
 class PasswordsBusy(Refused):
-    """Too many passwords are being checked."""
+    """Too many passwords are being checked in this process."""
 
     code = "sign_in_busy"
     status = 503
 
 
 class HashingSlots:
-    """Limits the password hashes of a process: `passwords_at_once` threads hash, `passwords_waiting` wait. A
-    hash takes a core for about half a second, and a sign-in that waits holds a thread of the web."""
+    """Limits concurrent password hashes in a process: `passwords_at_once` threads hash, `passwords_waiting`
+    wait.
+
+    A hash uses one core for about half a second, and a waiting sign-in blocks a web thread.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -185,13 +195,13 @@ class HashingSlots:
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Raises PasswordsBusy."""
+        """Hold one slot while the context is open, after waiting for it. Raises PasswordsBusy."""
         most = settings.DISPATCHER
         with self._changed:
             if self._hashing >= most.passwords_at_once and self._waiting >= most.passwords_waiting:
                 raise PasswordsBusy(
-                    f"{most.passwords_at_once} passwords are checked and {most.passwords_waiting} wait, the"
-                    " most at once. Try again.",
+                    f"{most.passwords_at_once} passwords are being checked and {most.passwords_waiting} wait,"
+                    f" which is the limit. Try again in {RETRY_SECONDS:.0f} s.",
                     retry_after_seconds=RETRY_SECONDS,
                 )
             self._waiting += 1
@@ -208,15 +218,15 @@ class HashingSlots:
                 self._changed.notify()
 
 
-# of the process: Django makes a hasher for each use
+# per process, because Django creates a hasher for each use
 _slots = HashingSlots()
 
 
 class BoundedHasher(PBKDF2PasswordHasher):
-    """Django's default, with `HashingSlots`. Checking a password hashes it, too; so does an unknown
-    account's."""
+    """Django's default hasher, limited by `HashingSlots`. It also runs when a password is checked, even for
+    an unknown account."""
 
     def encode(self, password: str, salt: str, iterations: int | None = None) -> Any:
-        """Raises PasswordsBusy."""
+        """Hash a password. Raises PasswordsBusy."""
         with _slots.slot():
             return super().encode(password, salt, iterations)

@@ -1,7 +1,10 @@
-"""Tenants: made, paused, what an operator grants them (weight, highest band, running jobs, limits of
-submits), and their API keys. The row is written first, with its audit entry, then the lease layer of every
-fleet; what Redis does not take then, a sweep writes. Secrets are returned once, when they are made. by: who
-did it, for the audit entry; None for what no operator did (the system's own first steps)."""
+"""Operations on tenants and their API keys: create and pause tenants, change their rules (weight, highest
+band, running jobs, submit limits), and create, rotate and revoke keys.
+
+The row and its audit entry are written first, then the rules in every fleet's Redis; if Redis is unavailable,
+the sweep `mirror_registry` writes them. Secrets are returned once, when they are created. by: actor for the
+audit entry; None for the system's own set-up.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from jobs.models import ApiKey, Tenant
 from jobs.ports import Ports
 
 RULES = ("weight", "highest_band", "max_running")
-"""What the lease layer knows."""
+"""Fields that the lease layer in Redis needs, too."""
 CHANGEABLE = (*RULES, *submit_limits.FIELDS)
 
 _of_id = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenant, "id")))
@@ -39,8 +42,8 @@ _of_id = statements.Read(lambda: Tenant.objects.filter(pk=statements.value(Tenan
 
 @dataclass(frozen=True, slots=True)
 class RulesChanged:
-    """changed: some of them were otherwise before. wakes: for the caller to send. mirrored: the lease
-    layer knows."""
+    """Result of `change_rules`. changed: a value differs from before. wakes: for the caller to send.
+    mirrored: the lease layer of every fleet has the rules."""
 
     tenant: Tenant
     changed: bool
@@ -49,7 +52,11 @@ class RulesChanged:
 
 
 def change_rules(name: str, rules: Mapping[str, Any], *, by: str, ports: Ports) -> RulesChanged:
-    """rules: any of `CHANGEABLE`, the others stay. Raises Tenant.DoesNotExist, ValidationError by field."""
+    """Change some rules of a tenant.
+
+    rules: new values for any of `CHANGEABLE`. by: actor for the audit entry. Raises Tenant.DoesNotExist,
+    ValidationError by field, ValueError for an unknown rule.
+    """
     unknown = sorted(set(rules) - set(CHANGEABLE))
     if unknown:
         raise ValueError(f"not rules of a tenant: {', '.join(unknown)}")
@@ -68,18 +75,19 @@ def change_rules(name: str, rules: Mapping[str, Any], *, by: str, ports: Ports) 
 
 
 def check_rules(tenant: Tenant) -> None:
-    """Raises ValidationError by field."""
+    """Check the tenant's rules. Raises ValidationError by field."""
     others = [field.name for field in Tenant._meta.fields if field.name not in CHANGEABLE]
     tenant.clean_fields(exclude=others)
     tenant.clean()
     try:
         TenantSpec("new", tenant.weight, tenant.highest_band, tenant.max_running)
-    except ValueError as error:  # not a number: no validator of Django's sees it
+    except ValueError as error:  # NaN passes Django's validators
         raise ValidationError({"weight": str(error)}) from None
 
 
 def sync_rules(tenant_id: int, leases: LeasesOf) -> tuple[tuple[Wakes, ...], bool]:
-    """Every fleet, until the row says what was told; the wakes, and whether all took it."""
+    """Write the tenant's rules to every fleet, until they equal the row (another process may change it
+    meanwhile). Returns the wakes to send, and False if a fleet's Redis was unavailable."""
     wakes: list[Wakes] = []
     written: TenantSpec | None = None
     while (tenant := _of_id.first(id=tenant_id)) is not None and tenant.spec != written:
@@ -100,8 +108,12 @@ def create_tenant(
     max_running: int | None = None,
     by: str | None = None,
 ) -> tuple[Tenant, str]:
-    """The tenant and its webhook secret. Raises ValidationError for a bad or taken name, or bad rules. The
-    lease layer hears of rules other than a new tenant's by the sweep, within its period."""
+    """Create a tenant; return it with its webhook secret.
+
+    weight: share of GPU time relative to other tenants. highest_band: `urgent`, `normal` or `bulk`.
+    max_running: leases at once; None: no limit. Rules other than the defaults reach Redis with the next run
+    of the sweep `mirror_registry`. Raises ValidationError for an invalid or taken name or invalid rules.
+    """
     tenant = Tenant(name=name, weight=weight, highest_band=highest_band, max_running=max_running)
     check_rules(tenant)
     tenant.full_clean()
@@ -113,14 +125,16 @@ def create_tenant(
 
 
 def renew_webhook_secret(tenant: Tenant, *, overlap_seconds: float = 0.0, by: str) -> str:
-    """The new secret. Callbacks are signed with the old one too for so long: receivers take either."""
+    """Create a new webhook secret and return it. For `overlap_seconds`, callbacks carry signatures by both
+    secrets, so that receivers can accept either."""
     with transaction.atomic():
         record(by, "renew_webhook_secret", f"tenant:{tenant.name}", overlap_seconds=overlap_seconds)
         return renew_secret(tenant, overlap_seconds=overlap_seconds)
 
 
 def pause_tenant(tenant: Tenant, *, by: str, ports: Ports, reason: str = "") -> Changed:
-    """Its waiting jobs keep their places and wait; what runs goes on."""
+    """Pause the tenant: its waiting jobs keep their places, its running jobs continue. Returns the wakes to
+    send."""
     return controls.pause(
         Pause.Kind.TENANT,
         str(tenant.pk),
@@ -132,19 +146,19 @@ def pause_tenant(tenant: Tenant, *, by: str, ports: Ports, reason: str = "") -> 
 
 
 def resume_tenant(tenant: Tenant, *, by: str, ports: Ports) -> Changed:
-    """wakes: for the caller to send."""
+    """Resume the tenant. Returns the wakes to send."""
     return controls.resume(
         Pause.Kind.TENANT, str(tenant.pk), by=by, leases=ports.leases, target=f"tenant:{tenant.name}"
     )
 
 
-# -- API keys: made with what they may do, replaced while both work for a while, revoked -----------------
+# -- API keys ----------------------------------------------------------------------------------------
 
 OVERLAP_SECONDS = 86_400.0
-"""How long a replaced key goes on by default."""
+"""Default time for which a rotated key keeps working."""
 MAX_OVERLAP_SECONDS = 90 * 86_400.0
 LONGEST_LIFE = timedelta(days=36_525)
-"""A hundred years: there is always a time that is as far from now again."""
+"""A hundred years. Adding it to the current time again, at a rotation, can't overflow a datetime."""
 
 
 def create_key(
@@ -157,9 +171,11 @@ def create_key(
     expires_at: datetime | None = None,
     by: str | None = None,
 ) -> tuple[ApiKey, str]:
-    """The key's row (hashed) and the key itself, which is never shown again. scopes, allowed_models: None for
-    all that its kind and its tenant may. by: for the audit entry; None for the system's own first steps.
-    Raises Refused."""
+    """Create an API key; return its row (hashed) and the key itself, which can't be read again.
+
+    scopes, allowed_models: None: all that the kind and the tenant allow. by: actor for the audit entry; None
+    for the system's own set-up. Raises Refused (see `check_key`).
+    """
     check_key(kind, scopes=scopes, expires_at=expires_at)
     with transaction.atomic():
         made, plaintext = ApiKey.objects.create_key(
@@ -176,11 +192,13 @@ def create_key(
 
 
 def check_key(kind: str, *, scopes: Sequence[str] | None, expires_at: datetime | None) -> None:
-    """Raises Refused."""
+    """Check the arguments of a new key. Raises UnknownScope, ScopeNeedsOperator, ExpiresInPast,
+    ExpiresTooFar."""
     if unknown := sorted(set(scopes or ()) - {scope.value for scope in Scope}):
-        raise UnknownScope(f"There is no scope {unknown[0]!r}.", pointer="/scopes")
+        known = ", ".join(scope.value for scope in Scope)
+        raise UnknownScope(f"There is no scope {unknown[0]!r}. Scopes: {known}.", pointer="/scopes")
     if scopes is not None and not scopes:
-        raise UnknownScope("A key without a scope may do nothing.", pointer="/scopes")
+        raise UnknownScope("A key needs at least one scope; omit `scopes` for all.", pointer="/scopes")
     if scopes and Scope.OPERATE.value in scopes and kind != ApiKey.Kind.OPERATOR:
         raise ScopeNeedsOperator(pointer="/scopes")
     if expires_at is not None and expires_at <= timezone.now():
@@ -192,15 +210,17 @@ def check_key(kind: str, *, scopes: Sequence[str] | None, expires_at: datetime |
 def rotate_key(
     key: ApiKey, *, overlap_seconds: float = OVERLAP_SECONDS, by: str | None = None
 ) -> tuple[ApiKey, str]:
-    """A new key that may do the same and lives as long as the old one was made for; the old one works for
-    `overlap_seconds` more, or to its own end if that is sooner. Raises KeyNotActive: it is revoked, expired
-    or replaced already."""
+    """Replace a key by a new one with the same permissions and the same lifetime, counted from now.
+
+    overlap_seconds: for how long the old key keeps working, at most until its own expiry. Returns the new row
+    and the new key. Raises KeyNotActive if the key is revoked, expired or already rotated.
+    """
     now = timezone.now()
     with transaction.atomic():
         old = ApiKey.objects.select_for_update().select_related("tenant").get(pk=key.pk)
         if old.revoked or old.has_expired or old.rotated_to_id is not None:
             raise KeyNotActive()
-        # one that was made before there was a longest life may have more
+        # keys of older versions may exceed LONGEST_LIFE
         lives = min(old.expiry_date - old.created, LONGEST_LIFE) if old.expiry_date else None
         row, plaintext = create_key(
             old.tenant,
@@ -219,7 +239,8 @@ def rotate_key(
 
 
 def revoke_key(key: ApiKey, *, by: str | None = None) -> bool:
-    """It stops working within two seconds, in every process. Return False if it was revoked already."""
+    """Revoke the key; it stops working within 2 s in every process. Returns False if it was revoked
+    before."""
     with transaction.atomic():
         was_revoked = ApiKey.objects.select_for_update().get(pk=key.pk).revoked
         key.revoked = True

@@ -74,7 +74,7 @@ def test_a_switch_says_what_it_waits_for_and_goes_on(
     while_waiting(monkeypatch, index, the_old_one_is_ready)
     run = terminal("index", "switch", "--to", str(OTHER))
     assert run.status == 0
-    assert "waits for old: its starts are not all written yet" in run.said
+    assert "waits for old: its starts are not all committed yet" in run.said
     assert f"{world.fleet}: layout {OTHER}" in run.said
     assert set(FleetIndex.objects.values_list("layout", flat=True)) == {OTHER}
 

@@ -183,12 +183,12 @@ def test_a_switch_waits_until_every_start_is_written_and_said_to_be(upgrade: Upg
     upgrade.old.beat("w1")
     switch = upgrade.begin()
     assert continue_switch(upgrade.fleet, upgrade.new.ports).waits_for == (
-        "w1: its starts are not all written yet",
+        "w1: its starts are not all committed yet",
     )
     upgrade.old.beat("w1", ready={upgrade.fleet: "another switch"})
     assert not continue_switch(upgrade.fleet, upgrade.new.ports).done
     upgrade.old.beat("w1", ready={upgrade.fleet: switch})
-    assert "its start is not written" in continue_switch(upgrade.fleet, upgrade.new.ports).waits_for[0]
+    assert "its start is not committed" in continue_switch(upgrade.fleet, upgrade.new.ports).waits_for[0]
     upgrade.world.start(lease)
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
     assert (upgrade.row.layout, upgrade.row.next_layout) == (NEW, None)
@@ -203,7 +203,7 @@ def test_a_process_that_says_in_another_shape_whether_it_is_ready_is_waited_for(
     upgrade.begin()
     Process.objects.filter(name="w1").update(ready=said)
     assert continue_switch(upgrade.fleet, upgrade.new.ports).waits_for == (
-        "w1: its starts are not all written yet",
+        "w1: its starts are not all committed yet",
     )
 
 
@@ -212,7 +212,7 @@ def test_workers_that_know_of_no_switch_end_their_runs_first(upgrade: Upgrade) -
     upgrade.world.job()
     lease = upgrade.world.claim(worker="w1")
     upgrade.begin()
-    assert "it ends its runs first" in continue_switch(upgrade.fleet, upgrade.new.ports).waits_for[0]
+    assert "its runs must end first" in continue_switch(upgrade.fleet, upgrade.new.ports).waits_for[0]
     upgrade.unaware.release(lease.ref, ReleaseMode.FREE, worker="w1")
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
 
