@@ -36,7 +36,7 @@ from dispatcher_project.web.protocol import is_client_gone
 from foundation.http_api.json_body import LATER_KEY
 from foundation.http_api.problems import MEDIA_TYPE, Problem
 from foundation.network import network_of
-from jobs.api.authentication import known_tenant
+from jobs.api.authentication import cached_tenant
 from jobs.api.errors import count_refusal
 from jobs.api.representations import API_ROOT
 from jobs.events.stream import Message, Receive, Send
@@ -264,7 +264,7 @@ def holder_of(scope: Scope) -> str:
         return known
     for name, value in scope["headers"]:
         if name == b"authorization":
-            tenant = known_tenant(value.decode("latin1"), jobs.ports.production_ports())
+            tenant = cached_tenant(value.decode("latin1"), jobs.ports.production_ports())
             if tenant is not None:
                 return f"tenant {tenant}"
     client = scope.get("client")

@@ -37,11 +37,11 @@ from jobs.api.errors import count_refusal, problem_of
 from jobs.api.representations import API_ROOT
 from jobs.api.submit import (
     ADMISSION_KEY,
-    Wanted,
+    ParsedSubmit,
     admit_or_refuse,
     answer_submit,
     idempotency_key,
-    most_body_bytes,
+    max_submit_bytes,
     read_submit,
 )
 from jobs.domain.access import Principal
@@ -206,7 +206,11 @@ def _is_welcome(host: str) -> bool:
 def _broken(error: BaseException) -> Reply:
     """The batch handler failed: what it has stored by then nobody knows."""
     log.error("submit_batch_failed", exc_info=error)
-    problem = Problem(500, "internal_error", "Something went wrong on our side.")
+    problem = Problem(
+        500,
+        "internal_error",
+        "An unexpected error occurred. The server's log has the event submit_batch_failed.",
+    )
     return Reply(500, ((b"content-type", MEDIA_TYPE.encode()),), problem.as_bytes())
 
 
@@ -253,7 +257,7 @@ class _Case:
     asked_by: Mapping[str, str | None] = field(default_factory=dict)
     admission: Admission = field(default_factory=Admission)
     reply: Reply = _ALONE
-    wanted: Wanted = field(init=False)
+    wanted: ParsedSubmit = field(init=False)
     became: Item | Exception | None = None
 
 
@@ -283,7 +287,7 @@ def _case_of(asked: Asked, ports: Ports) -> _Case | None:
         principal = principal_of_header(_text(asked, b"authorization"), ports)
         if principal is None or principal.tenant_id is None or KeyScope.SUBMIT not in principal.scopes:
             return None
-        if len(asked.body) > most_body_bytes():
+        if len(asked.body) > max_submit_bytes():
             return None
         key = idempotency_key(_text(asked, b"idempotency-key") if b"idempotency-key" in asked.named else None)
     except Exception:  # the view says what it is

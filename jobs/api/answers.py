@@ -1,4 +1,5 @@
-"""The answers about jobs, tenants and keys, as they are on the wire."""
+"""Response bodies about jobs, tenants, keys and workers; their descriptions are those of the OpenAPI
+document."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from jobs.submission.request import WaitReason
 
 Count = Annotated[int, Field(ge=0)]
 _JobStatus = Annotated[str, choices(JobState)]
-_Position = Annotated[int | None, about("Estimated place in line, from 1.")]
+_Position = Annotated[int | None, about("Estimated position in the queue, from 1.")]
 
 
 class Error(TypedDict):
@@ -35,10 +36,13 @@ class Attempt(TypedDict):
     slot: int
     state: Annotated[str, choices(AttemptState)]
     error: Error | None
-    slot_freed: Annotated[bool, about("Its end proved the GPU free of it.")]
-    evidence: Annotated[str | None, about("What proved it, then or later, where a proof was needed.")]
+    slot_freed: Annotated[bool, about("True if the attempt's end proved its slot free.")]
+    evidence: Annotated[
+        str | None,
+        about("Evidence that the slot is free, from the attempt's end or later, if one was needed."),
+    ]
     usage: Annotated[
-        dict[str, Any] | None, about("What the server counted: `prompt_tokens`, `completion_tokens` …")
+        dict[str, Any] | None, about("Counts from the server: `prompt_tokens`, `completion_tokens` …")
     ]
     started_at: Instant
     finished_at: Instant | None
@@ -60,62 +64,68 @@ class JobSummary(TypedDict):
     tags: list[str]
     metadata: dict[str, Any]
     created_at: Instant
-    run_at: Annotated[Instant | None, about("Of a job for later: when it stands in line.")]
+    run_at: Annotated[Instant | None, about("Earliest start of a scheduled job: it is queued at this time.")]
     started_at: Instant | None
     finished_at: Instant | None
-    deadline_at: Annotated[Instant | None, about("When it must be over.")]
-    start_deadline_at: Annotated[Instant | None, about("When it must have started.")]
+    deadline_at: Annotated[Instant | None, about("Time by which the job must have ended.")]
+    start_deadline_at: Annotated[Instant | None, about("Time by which the job must have started.")]
     queue_deadline_at: Annotated[
-        Instant | None, about("When it will have waited for `max_queued_seconds`; runs push it back.")
+        Instant | None,
+        about("Time at which the job has waited for `max_queued_seconds`; running time does not count."),
     ]
     cancel_requested_at: Instant | None
-    error: Annotated[Error | None, about("Of a job that is not over: that of its last attempt.")]
+    error: Annotated[
+        Error | None, about("Final error; for an unfinished job, the error of its last attempt.")
+    ]
     attempts: Annotated[
         list[Attempt],
         Items(most=ATTEMPTS_SHOWN),
-        about("The last ones, by number; `attempts_before` of the job's URL reads earlier ones."),
+        about(
+            "The last attempts, by number; the parameter `attempts_before` of the job's URL reads "
+            "earlier ones."
+        ),
     ]
-    attempts_count: Annotated[int, about("All that were made.")]
+    attempts_count: Annotated[int, about("Number of all attempts.")]
     refusals_folded: Annotated[
-        int, about("Of these, refused ones that are only counted any more: they cost no try.")
+        int, about("Number of old refused attempts that were deleted; they are not charged as tries.")
     ]
     urls: JobUrls
 
 
 class Job(JobSummary):
-    """A job as its reader may see it."""
+    """A job with its result, if the reader may see results."""
 
     result: Annotated[Any, about("Any JSON value.")]
-    result_hidden: Annotated[bool, about("Whoever asks may not see results.")]
+    result_hidden: Annotated[bool, about("True if the reader may not see results.")]
 
 
 JobPage = page_of(JobSummary)
 
 
 class StartsIn(TypedDict):
-    """When the job will start."""
+    """Estimated time until the job starts."""
 
-    p50_seconds: Annotated[float, about("Half of such jobs start within so many seconds.")]
-    p90_seconds: Annotated[float, about("Nine in ten do.")]
-    seen: Annotated[int, about("Real starts that this was learnt from.")]
+    p50_seconds: Annotated[float, about("Median: half of such jobs start within this time.")]
+    p90_seconds: Annotated[float, about("Nine of ten such jobs start within this time.")]
+    seen: Annotated[int, about("Number of observed starts that the estimate is based on.")]
 
 
 class Outcome(TypedDict):
-    """What became of a submit."""
+    """Outcome of a submit."""
 
     outcome: Annotated[str, choices(SubmitOutcome)]
     position: _Position
     wait_reason: Annotated[
         Annotated[str, choices(WaitReason)] | None,
-        about("Why it does not start at once; null where it does, or nobody knows why."),
+        about("Why the job does not start at once; null if it does, or if the reason is unknown."),
     ]
     starts_in: Annotated[
-        StartsIn | None, about("null: it starts at once, is for later, or nobody can know when.")
+        StartsIn | None, about("null: the job starts at once, is scheduled, or the time can't be estimated.")
     ]
 
 
 class Submitted(Job, Outcome):
-    """A job that was submitted."""
+    """A submitted job."""
 
 
 class SubmittedItem(Outcome):
@@ -127,7 +137,7 @@ class SubmittedItem(Outcome):
 
 
 class SubmittedBatch(TypedDict):
-    """One answer per job, in order."""
+    """One result or problem per job, in the order of the request."""
 
     jobs: list[SubmittedItem | Problem]
 
@@ -137,27 +147,29 @@ class Cancelled(TypedDict):
     outcome: Annotated[str, Choice("cancelled", "requested")]
     may_hold_slot_until: Annotated[
         Instant | None,
-        about("Of a run that is being stopped: its slot is free by then, whatever its server says."),
+        about("For a running job that is being stopped: time by which its slot is released at the latest."),
     ]
 
 
 class Reason(TypedDict):
     code: Annotated[str, about("Stable: see docs/reference/explain.md.")]
     message: str
-    change: Annotated[str, about("What would change it.")]
-    evidence: Annotated[JsonObject, about("What it was decided by.")]
+    change: Annotated[str, about("What to do so that the job starts, or when it will start by itself.")]
+    evidence: Annotated[JsonObject, about("The facts that the reason was decided by.")]
 
 
 class Estimate(TypedDict):
-    """What a job would wait for."""
+    """Reasons why a job would wait."""
 
     reasons: Annotated[list[Reason], Items(least=1)]
     position: _Position
-    starts_in: Annotated[StartsIn | None, about("null: it does not wait, or nobody can know.")]
+    starts_in: Annotated[
+        StartsIn | None, about("null: the job does not wait, or the time can't be estimated.")
+    ]
 
 
 class Explanation(Estimate):
-    """What a job waits for."""
+    """Reasons why a job waits."""
 
     job_id: str
     status: _JobStatus
@@ -166,15 +178,19 @@ class Explanation(Estimate):
 class ModelStats(TypedDict):
     model: str
     pool: str | None
-    scheduled: Annotated[int, about("For later: not in line yet.")]
+    scheduled: Annotated[int, about("Jobs with a later `run_at`, which are not queued yet.")]
     queued: int
     oldest_queued_seconds: float | None
     queued_gpu_seconds: float | None
     running: int
     retrying: int
-    cancelling: Annotated[int, about("Cancelled, and it is not proven yet that their GPU is free.")]
-    slots: Annotated[dict[str, int] | None, about("Of the model's pool, by state; null: Redis is away.")]
-    drain_seconds: Annotated[float | None, about("Estimate: queued GPU-seconds over the pool's slots.")]
+    cancelling: Annotated[int, about("Cancelled jobs whose GPU is not proven free yet.")]
+    slots: Annotated[
+        dict[str, int] | None, about("Slots of the model's pool, by state; null: Redis is unavailable.")
+    ]
+    drain_seconds: Annotated[
+        float | None, about("Estimate: queued GPU-seconds divided by the pool's working slots.")
+    ]
 
 
 class Stats(TypedDict):
@@ -187,21 +203,21 @@ class Accepted(TypedDict):
 
 class BulkOutcome(TypedDict):
     done: Annotated[Count, Field(le=BULK_LIMIT)]
-    remaining: Annotated[Count, about("Match and are left: ask again for them.")]
-    refused: Annotated[Count, about("Moved on before it came to them.")]
+    remaining: Annotated[Count, about("Jobs that still match; repeat the request for them.")]
+    refused: Annotated[Count, about("Jobs that changed state before this request reached them.")]
     dry_run: bool
 
 
 class Retried(TypedDict):
     retried: Annotated[Count, Field(le=BULK_LIMIT)]
-    remaining: Annotated[Count, about("Failed jobs that match and are left: ask again.")]
+    remaining: Annotated[Count, about("Failed jobs that still match; repeat the request for them.")]
     dry_run: bool
 
 
 class DeadLetterGroup(TypedDict):
     fingerprint: Annotated[str, Field(pattern=bodies.FINGERPRINT)]
     error: Error
-    job_id: Annotated[str, about("The one that failed last; the message is its.")]
+    job_id: Annotated[str, about("The job that failed last; `error` has its message.")]
     models: dict[str, Count]
     count: Count
     first_at: Instant
@@ -213,9 +229,9 @@ class DeadLetterGroups(TypedDict):
 
 
 class ApiKey(TypedDict):
-    """An API key; it is shown itself only when it is made."""
+    """An API key without its secret part, which is shown only when the key is created."""
 
-    prefix: Annotated[str, about("Its first part; it names the key.")]
+    prefix: Annotated[str, about("First part of the key; identifies it.")]
     name: str
     tenant: Name
     kind: bodies.KeyKind
@@ -223,10 +239,10 @@ class ApiKey(TypedDict):
     allowed_models: bodies.KeyModels
     created_at: Instant
     expires_at: Instant | None
-    last_used_at: Annotated[Instant | None, about("To the minute.")]
+    last_used_at: Annotated[Instant | None, about("Accurate to the minute.")]
     revoked: bool
-    is_valid: Annotated[bool, about("Neither revoked nor expired.")]
-    rotated_to: Annotated[str | None, about("The prefix of the key that replaced it.")]
+    is_valid: Annotated[bool, about("True if the key is neither revoked nor expired.")]
+    rotated_to: Annotated[str | None, about("Prefix of the key that replaced this one.")]
 
 
 class ApiKeys(TypedDict):
@@ -234,14 +250,14 @@ class ApiKeys(TypedDict):
 
 
 class NewApiKey(ApiKey):
-    """An API key that was made now."""
+    """A new API key."""
 
-    key: Annotated[str, about("Shown only now.")]
+    key: Annotated[str, about("The key itself; it can't be read again.")]
 
 
 class WebhookSecret(TypedDict):
-    webhook_secret: Annotated[str, about("Shown only now.")]
-    old_until: Annotated[Instant | None, about("Until then callbacks are signed with both.")]
+    webhook_secret: Annotated[str, about("The new secret; it can't be read again.")]
+    old_until: Annotated[Instant | None, about("Until this time callbacks are signed with both secrets.")]
 
 
 class Tenant(TypedDict):
@@ -265,23 +281,23 @@ TenantPage = page_of(Tenant)
 class ChangedTenant(Tenant):
     """A tenant after a change."""
 
-    changed: Annotated[bool, about("False: it was so already.")]
+    changed: Annotated[bool, about("False: the values were the same already.")]
     live: Live
 
 
 class Worker(TypedDict):
     """A process of the dispatcher."""
 
-    name: Annotated[str, about("Of a GPU worker the one that its attempts have.")]
+    name: Annotated[str, about("Name of the process; for a GPU worker also the worker of its attempts.")]
     kind: Annotated[str, Choice("gpu", "sweeps", "callbacks", "web")]
-    live: Annotated[bool, about("It gave a sign of life lately enough.")]
+    live: Annotated[bool, about("True if the last heartbeat is recent enough.")]
     last_beat_at: Instant
     last_beat_seconds: Annotated[float, Field(ge=0)]
     started_at: Instant
-    layout: Annotated[int, about("Of the keys in Redis that its code knows.")]
-    queues: Annotated[list[str], about("What it consumes: gpu.<pool>, sweeps, callbacks.")]
-    running: Annotated[Count, about("Its attempts that run now.")]
-    servers: Annotated[list[str], about("Where they run.")]
+    layout: Annotated[int, about("Layout of the keys in Redis that its version uses.")]
+    queues: Annotated[list[str], about("Celery queues that it consumes: gpu.<pool>, sweeps, callbacks.")]
+    running: Annotated[Count, about("Number of its running attempts.")]
+    servers: Annotated[list[str], about("Servers of its running attempts.")]
 
 
 class Workers(TypedDict):

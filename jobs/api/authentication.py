@@ -1,4 +1,5 @@
-"""Who asks: an API key (`Authorization: Bearer …`), or a staff member's session (then with CSRF)."""
+"""Authentication by API key (`Authorization: Bearer …`) or by the session of a staff user (with CSRF
+check)."""
 
 from __future__ import annotations
 
@@ -20,18 +21,19 @@ from rest_framework.request import Request
 import jobs.ports
 from foundation.http_api.problems import Problem
 from gpus.api.permissions import require_permission
-from jobs.domain.access import ALL, EVERYBODYS, Principal, Scope
+from jobs.domain.access import ALL_SCOPES, TENANT_SCOPES, Principal, Scope
 from jobs.models import ApiKey
 from jobs.ports import Ports
 
 log = structlog.get_logger()
 
-NOTE_USE_SECONDS = 60.0
+LAST_USED_SECONDS = 60.0
+"""Minimum time between two updates of a key's `last_used_at`."""
 _KEY = re.compile(r"[A-Za-z0-9]{8}\.[A-Za-z0-9]{32}\Z")
 
 
 class KeyAuthentication(BaseAuthentication):
-    """Sets `request.user` to a `Principal`."""
+    """Authenticates an API key; sets `request.user` to a `Principal`."""
 
     def authenticate(self, request: Request) -> tuple[Principal, str] | None:
         authorization = request.headers.get("Authorization", "")
@@ -39,7 +41,9 @@ class KeyAuthentication(BaseAuthentication):
             return None
         principal = principal_of_header(authorization, jobs.ports.production_ports())
         if principal is None:
-            raise AuthenticationFailed("The key is not valid: send `Authorization: Bearer <key>`.")
+            raise AuthenticationFailed(
+                "The API key is unknown, expired or revoked. Send a valid one: `Authorization: Bearer <key>`."
+            )
         return principal, "key"
 
     def authenticate_header(self, request: Request) -> str:
@@ -47,7 +51,7 @@ class KeyAuthentication(BaseAuthentication):
 
 
 class StaffSession(SessionAuthentication):
-    """Django admin's own login, for the operator's pages. Writes need the CSRF token."""
+    """Authenticates by a staff user's session of the Django admin. Writes need the CSRF token."""
 
     def authenticate(self, request: Request) -> tuple[Principal, str] | None:
         user = getattr(request._request, "user", None)
@@ -57,8 +61,9 @@ class StaffSession(SessionAuthentication):
         return Principal(None, is_operator=True, name=f"user:{user.get_username()}", user=user), "session"
 
 
-class IsKnown(BasePermission):
-    """A key of any kind; or a staff session that has the permission which the view `needs`."""
+class HasScopeOrPermission(BasePermission):
+    """Allows API keys with the scope in `view.scopes`, and staff sessions with the permission in
+    `view.needs`."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
         if not isinstance(request.user, Principal):
@@ -74,29 +79,30 @@ _READS = {"HEAD": "GET", "OPTIONS": "GET"}
 
 
 def _require_scope(principal: Principal, request: Request, view: Any) -> None:
-    """view.scopes: by HTTP method; one that the view answers and does not name nobody has. Raises Problem
-    403."""
+    """Check the key's scope. A method that the view handles but `view.scopes` lacks is refused. Raises
+    Problem 403."""
     method = _READS.get(str(request.method), str(request.method))
     scope = view.scopes.get(method)
     if scope not in principal.scopes and hasattr(view, method.lower()):
-        raise Problem(403, "scope_required", f"This needs a key with the scope {scope}.")
+        raise Problem(403, "scope_required", f"This request needs an API key with the scope {scope}.")
 
 
 def principal_of_header(authorization: str, ports: Ports) -> Principal | None:
-    """None where it names no key, or one that is not valid."""
+    """Return the principal of an `Authorization` header; None without a valid key."""
     scheme, _, key = authorization.partition(" ")
     return principal_of_key(key.strip(), ports) if scheme.lower() == "bearer" else None
 
 
 def principal_of_key(key: str, ports: Ports) -> Principal | None:
-    """None for a key that is unknown, revoked, expired or no key at all."""
+    """Return the principal of a key, cached; None if the key is malformed, unknown, revoked or expired."""
     if not _KEY.match(key):
         return None
     return ports.valid_keys.get(hashlib.sha256(key.encode()).digest(), lambda: _read(key))
 
 
-def known_tenant(authorization: str, ports: Ports) -> int | None:
-    """The tenant of a key that was found valid a moment ago; asks no database."""
+def cached_tenant(authorization: str, ports: Ports) -> int | None:
+    """Return the tenant id of an `Authorization` header whose key is in the cache of valid keys, else None;
+    no database query."""
     scheme, _, key = authorization.partition(" ")
     if scheme.lower() != "bearer":
         return None
@@ -112,13 +118,13 @@ def _read(key: str) -> Principal | None:
     if row.has_expired:
         return None
     principal = _principal(row)
-    _note_use(row)
+    _record_use(row)
     return principal
 
 
 def _principal(row: ApiKey) -> Principal:
-    may = ALL if row.kind == ApiKey.Kind.OPERATOR else EVERYBODYS
-    scopes = may if row.scopes is None else may & frozenset(row.scopes)
+    allowed = ALL_SCOPES if row.kind == ApiKey.Kind.OPERATOR else TENANT_SCOPES
+    scopes = allowed if row.scopes is None else allowed & frozenset(row.scopes)
     return Principal(
         tenant_id=row.tenant_id,
         is_operator=Scope.OPERATE in scopes,
@@ -128,17 +134,17 @@ def _principal(row: ApiKey) -> Principal:
     )
 
 
-def _note_use(row: ApiKey) -> None:
-    """Once a minute at most, whoever asks how often; a database that takes no writes stops nobody."""
+def _record_use(row: ApiKey) -> None:
+    """Update `last_used_at`, at most once a minute per key; a database that is read-only is no error."""
     now = timezone.now()
-    before = now - timedelta(seconds=NOTE_USE_SECONDS)
+    before = now - timedelta(seconds=LAST_USED_SECONDS)
     if row.last_used_at is not None and row.last_used_at > before:
         return
     unused = ApiKey.objects.filter(Q(last_used_at=None) | Q(last_used_at__lte=before), pk=row.pk)
     try:
         unused.update(last_used_at=now)
     except DatabaseError as error:
-        log.warning("key_use_not_noted", key=row.prefix, error=str(error).strip())
+        log.warning("key_use_not_recorded", key=row.prefix, error=str(error).strip())
 
 
 class _KeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""What all job views share: who may ask, and where the ports come from."""
+"""Base classes and helpers of all job views: permissions, ports, and jobs visible to the reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from foundation.http_api.problems import Problem
 from gpus.api.permissions import IsOperator
 from jobs import ports
 from jobs.api import answers
-from jobs.api.authentication import IsKnown
+from jobs.api.authentication import HasScopeOrPermission
 from jobs.api.parameters import job_id_of, unknown_job
 from jobs.api.representations import job_json, summary_json
 from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads
@@ -22,9 +22,10 @@ from jobs.reports.jobs import find_job, jobs_visible_to
 
 
 class JobView(APIView):
-    """needs: what a staff session must be permitted, by method. scopes: what a key must have."""
+    """Base of views for API keys and staff. needs: Django permission that a staff session must have, by
+    method. scopes: scope that an API key must have, by method."""
 
-    permission_classes: tuple[Any, ...] = (IsKnown,)
+    permission_classes: tuple[Any, ...] = (HasScopeOrPermission,)
     needs: Mapping[str, str] = {"GET": "jobs.view_job", "POST": "jobs.change_job"}
     scopes: Mapping[str, str] = {"GET": Scope.READ}
 
@@ -34,7 +35,7 @@ class JobView(APIView):
 
 
 class OperatorView(JobView):
-    """For operators alone."""
+    """Base of views for operators only."""
 
     permission_classes = (IsOperator,)
     needs = {"GET": "jobs.view_job", "POST": "jobs.change_job", "DELETE": "jobs.change_job"}
@@ -45,27 +46,28 @@ def principal_of(request: Request) -> Principal:
 
 
 def tenant_of(request: Request) -> int:
-    """Raises Problem 403 for a staff session: it owns no jobs."""
+    """Return the tenant id of the API key. Raises Problem 403 for a staff session, which has no tenant."""
     tenant_id = principal_of(request).tenant_id
     if tenant_id is None:
-        raise Problem(403, "tenant_required", "A staff session submits nothing; use an API key.")
+        raise Problem(403, "tenant_required", "A staff session belongs to no tenant. Use a tenant's API key.")
     return tenant_id
 
 
 def shown_job(request: Request, job: Job) -> answers.Job:
-    """As its reader may see it."""
+    """Return the job's body with what the reader may see."""
     reader = principal_of(request)
     return job_json(job, with_result=may_see_payloads(reader), in_full=may_see_details(reader))
 
 
 def job_summaries(request: Request, jobs: Iterable[Job]) -> list[answers.JobSummary]:
-    """For lists."""
+    """Return the bodies of jobs in a list."""
     in_full = may_see_details(principal_of(request))
     return [summary_json(job, in_full=in_full) for job in jobs]
 
 
 def visible_job(request: Request, job_id: str, *, attempts_before: int | None = None) -> Job:
-    """With its last attempts, without its payload. Raises Problem 404, also for another tenant's job."""
+    """Return the job with its last attempts, without its payload. attempts_before: only attempts with a lower
+    number. Raises Problem 404, also for another tenant's job."""
     job = find_job(principal_of(request), job_id_of(job_id), attempts_before=attempts_before)
     if job is None:
         raise unknown_job()
@@ -73,7 +75,7 @@ def visible_job(request: Request, job_id: str, *, attempts_before: int | None = 
 
 
 def require_visible(request: Request, job_id: str) -> str:
-    """The id; raises Problem 404."""
+    """Return the id of a job that the reader may see. Raises Problem 404."""
     job_id = job_id_of(job_id)
     if not jobs_visible_to(principal_of(request)).filter(id=job_id).exists():
         raise unknown_job()

@@ -1,4 +1,4 @@
-"""The bodies of requests about jobs, tenants and keys; that of a submit is in `jobs.submission.request`."""
+"""Request bodies about jobs, tenants and keys; the body of a submit is in `jobs.submission.request`."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ from jobs.operations.tenants import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
 from jobs.submission.request import BatchItem
 
 Text = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00]+$")]
-"""As `text_parameter` takes it."""
+"""The same rules as `text_parameter`."""
 FINGERPRINT = "^[0-9a-f]{16}$"
-_DryRun = Annotated[bool, about("Only count.")]
+_DryRun = Annotated[bool, about("Only count the matching jobs.")]
 
 
 _ITEM = reference(BatchItem)
 
 
 class _PublishedItem:
-    """Items are published as they are read, one by one: a wrong one does not stop the others."""
+    """Gives the items their schema in the OpenAPI document. They are validated one by one, so that an invalid
+    item does not stop the others."""
 
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         return dict(_ITEM)
 
 
 class Batch(Body):
-    """Jobs to be made in one transaction."""
+    """Jobs to submit in one transaction."""
 
     jobs: Annotated[
         list[Annotated[Any, _PublishedItem()]],
@@ -59,12 +60,12 @@ class Batch(Body):
 class PriorityBody(Body):
     """The new priority of a waiting job."""
 
-    priority: Annotated[int, Whole(FIRST_PRIORITY, LAST_PRIORITY), about("1 first.")]
+    priority: Annotated[int, Whole(FIRST_PRIORITY, LAST_PRIORITY), about("1 (first) to 9.")]
 
 
 class _DeadLetterFilter(Body):
     model: Text = LEFT_OUT
-    tenant: Annotated[Text, about("Its name.")] = LEFT_OUT
+    tenant: Annotated[Text, about("Name of the tenant.")] = LEFT_OUT
     error_code: Text = LEFT_OUT
     fingerprint: Annotated[str, Field(pattern=FINGERPRINT), about("As `GET /admin/dlq/groups` shows it.")] = (
         LEFT_OUT
@@ -72,13 +73,13 @@ class _DeadLetterFilter(Body):
 
 
 class RetryBody(_DeadLetterFilter):
-    """Which dead letters: what `retry-all` takes as parameters too."""
+    """Filter of the dead letters to retry; the same fields are allowed as query parameters."""
 
     dry_run: _DryRun = False
 
 
 class BulkFilter(_DeadLetterFilter):
-    """Which jobs. An empty filter is refused: nobody means every job by leaving something out."""
+    """Filter of jobs. An empty filter is refused, because it would match all jobs."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -86,13 +87,13 @@ class BulkFilter(_DeadLetterFilter):
     tag: Text = LEFT_OUT
     created_after: Time = LEFT_OUT
     created_before: Time = LEFT_OUT
-    server: Annotated[Text, about("One that an attempt of the job ran on.")] = LEFT_OUT
+    server: Annotated[Text, about("Server on which an attempt of the job ran.")] = LEFT_OUT
 
     _not_empty = model_validator(mode="after")(not_empty)
 
 
 class BulkBody(Body):
-    """What is done to all jobs that match."""
+    """Filter and mode of a bulk operation."""
 
     filter: Annotated[BulkFilter, Members(len(BulkFilter.model_fields) + MAX_ERRORS)]
     dry_run: _DryRun = False
@@ -101,18 +102,18 @@ class BulkBody(Body):
 KeyKind = Annotated[str, choices(ApiKey.Kind.values)]
 Scopes = Annotated[
     Annotated[list[Annotated[str, choices(Scope)]], Items(least=1, most=len(Scope))] | None,
-    about("null: all that a key of its kind may. `operate` is an operator's."),
+    about("null: all scopes that the kind allows. `operate` is for operator keys only."),
 ]
 KeyModels = Annotated[
     Annotated[list[Name], Items(most=1000)] | None,
-    about("Models it may submit to, of those its tenant may. null: all of them."),
+    about("Models that the key may submit to, within those of its tenant. null: all of these."),
 ]
 
 
 class KeyBody(Body):
-    """An API key to be made."""
+    """An API key to create."""
 
-    name: Annotated[str, Field(max_length=50), about("What it is for.")] = ""
+    name: Annotated[str, Field(max_length=50), about("Purpose of the key.")] = ""
     kind: KeyKind = ApiKey.Kind.TENANT.value
     scopes: Scopes = None
     allowed_models: KeyModels = None
@@ -120,10 +121,10 @@ class KeyBody(Body):
 
 
 class OverlapBody(Body):
-    """How a key or a secret is replaced."""
+    """Options for replacing a key or secret."""
 
     overlap_seconds: Annotated[
-        float, Field(ge=0, le=MAX_OVERLAP_SECONDS), about("How long the old one goes on.")
+        float, Field(ge=0, le=MAX_OVERLAP_SECONDS), about("How long the old one keeps working.")
     ] = OVERLAP_SECONDS
 
 
@@ -133,42 +134,43 @@ Weight = Annotated[
 Band = Annotated[
     str,
     Choice(*BANDS),
-    about("Jobs that ask for a higher one stand in this band, before the tenant's others."),
+    about("Highest band granted; jobs with a higher priority run first within this band."),
 ]
 MaxRunning = Annotated[
     Annotated[int, Whole(1, MOST_RUNNING)] | None,
-    about("Jobs at once in all pools of a fleet; null: no limit."),
+    about("Maximum of running jobs in all pools of a fleet; null: no limit."),
 ]
 MaxQueued = Annotated[
     Annotated[int, Whole(1, MOST_QUEUED)] | None,
-    about("Jobs that may wait, more are refused; null: DISPATCHER_TENANT_MAX_QUEUED."),
+    about("Maximum of waiting jobs; further submits are refused. null: DISPATCHER_TENANT_MAX_QUEUED."),
 ]
 MaxQueuedSeconds = Annotated[
     Annotated[float, Field(ge=0.001, le=MOST_QUEUED_SECONDS)] | None,
     about(
-        "How long a job may wait in all; then it fails with max_queued_exceeded. The shorter of this and the "
-        "model's counts. null: the model's."
+        "Longest total wait of a job; then it fails with max_queued_exceeded. The lower limit of tenant and "
+        "model applies. null: the model's limit."
     ),
 ]
 SubmitsPerSecond = Annotated[
     Annotated[float, Field(ge=0.001, le=1_000_000)] | None,
-    about("Jobs submitted per second in the long run, more are refused; null: no limit."),
+    about("Rate limit: submitted jobs per second on average. null: no limit."),
 ]
 SubmitBurst = Annotated[
     Annotated[int, Whole(1, 1_000_000)] | None,
-    about("Jobs submitted at once after a pause; null: those of one second. Needs a rate."),
+    about("Burst of the rate limit: jobs at once after a pause. null: the jobs of one second. Needs a rate."),
 ]
 DailyGpuSeconds = Annotated[
-    Annotated[float, Field(ge=0.001, le=1e12)] | None, about("GPU-seconds per UTC day; null: no limit.")
+    Annotated[float, Field(ge=0.001, le=1e12)] | None,
+    about("Quota: GPU-seconds per UTC day. null: no limit."),
 ]
 TenantModels = Annotated[
     Annotated[list[Name], Items(most=1000, unique=True)] | None,
-    about("The models that it may submit to; null: all."),
+    about("Models that the tenant may submit to. null: all."),
 ]
 
 
 class TenantChange(Body):
-    """A tenant's rules and limits; what is left out stays as it is."""
+    """New values for a tenant's rules and limits; omitted fields keep their values."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
@@ -186,6 +188,6 @@ class TenantChange(Body):
 
 
 class Pushed(Body):
-    """What the server would answer to a poll."""
+    """Result pushed by a GPU server; the same object as its answer to a poll."""
 
     model_config = ConfigDict(extra="allow")

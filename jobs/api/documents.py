@@ -1,4 +1,4 @@
-"""The OpenAPI document as JSON, and the page to browse it (all its parts come from this server)."""
+"""The OpenAPI document as JSON, and a Swagger page without external files."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from foundation.http_api.openapi import OPTIONAL_BODY, components
 
-_one_at_a_time = Lock()
-"""drf-spectacular keeps what it works on in the views' schemas: two threads at once break each other."""
+_generator_lock = Lock()
+"""drf-spectacular keeps its state in the views' schemas, so it is not thread-safe."""
 
 
 def _document() -> tuple[bytes, str]:
-    """The bytes and their ETag."""
-    with _one_at_a_time:
-        return _made_once()
+    """Return the document and its ETag."""
+    with _generator_lock:
+        return _generate()
 
 
 @cache
-def _made_once() -> tuple[bytes, str]:
-    """It takes 70 ms."""
+def _generate() -> tuple[bytes, str]:
+    """Generate the document; takes 70 ms, so the result is cached for the life of the process."""
     schema = SchemaGenerator().get_schema(request=None, public=True)  # type: ignore[no-untyped-call]
     body = OpenApiJsonRenderer().render(schema, renderer_context={})
     return body, f'"{hashlib.sha256(body).hexdigest()[:32]}"'
@@ -40,7 +40,7 @@ def _answer(request: HttpRequest) -> HttpResponse:
 
 
 class Document(SpectacularAPIView):
-    """Public: it says nothing about anybody's jobs."""
+    """The OpenAPI document; public, because it contains no data."""
 
     authentication_classes: list[Any] = []
     permission_classes: list[Any] = []
@@ -52,8 +52,8 @@ class Document(SpectacularAPIView):
 
 
 class Swagger(SpectacularSwaggerSplitView):
-    """Its script comes by a request of its own: a page of ours holds none, as the Content-Security-Policy
-    demands."""
+    """Swagger page. Its script is a separate request, because the Content-Security-Policy allows no inline
+    scripts."""
 
     template_name = "jobs/swagger.html"
     authentication_classes: list[Any] = []
@@ -65,7 +65,8 @@ class Swagger(SpectacularSwaggerSplitView):
 
 
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """A postprocessing hook of drf-spectacular."""
+    """Add our component schemas and mark request bodies as required; a postprocessing hook of
+    drf-spectacular."""
     found = result.setdefault("components", {})
     found["schemas"] = {**found.get("schemas", {}), **components()}
     for operations in result["paths"].values():

@@ -1,4 +1,4 @@
-"""Every way a request can end badly, as problem+json: from our services, from DRF and from Django itself."""
+"""Converts every error of a request to problem+json: errors of this project, of DRF and of Django."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _CODES: dict[type[exceptions.APIException], str] = {
 
 
 def handle_exception(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """DRF's EXCEPTION_HANDLER: always an answer, so that nothing falls through to an HTML page."""
+    """DRF's EXCEPTION_HANDLER; it converts every exception, so that DRF never answers with an HTML page."""
     return answer(problem_of(error))
 
 
 def problem_of(error: Exception) -> Problem:
-    """What the client is told."""
+    """Return the problem that the client gets for an exception; logs unexpected ones."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Refused):
@@ -57,22 +57,26 @@ def problem_of(error: Exception) -> Problem:
     if isinstance(error, LeasingUnavailable):
         return Problem(503, "leasing_unavailable", f"{REDIS_AWAY}.")
     if isinstance(error, Http404):
-        return Problem(404, "not_found", "There is no such thing.")
+        return Problem(404, "not_found", "The resource does not exist.")
     if isinstance(error, exceptions.APIException):
         return _from_framework(error)
-    if isinstance(error, SuspiciousOperation):  # what Django itself does not read, as 1,001 parameters
-        return Problem(400, "bad_request", "The request can't be read.")
+    if isinstance(error, SuspiciousOperation):  # limits of Django itself, such as 1,000 parameters
+        return Problem(400, "bad_request", "The request is malformed or exceeds a limit of the server.")
     log.error("request_failed", exc_info=error)
-    return Problem(500, "internal_error", "Something went wrong on our side.")
+    return Problem(
+        500, "internal_error", "An unexpected error occurred. The server's log has the event request_failed."
+    )
 
 
 def _is_database_away(error: Exception) -> bool:
-    """Also one that answers and takes no writes: after a failover, a standby that is not promoted yet."""
+    """Return True for a database that is unavailable or read-only (after a failover, a standby that is not
+    promoted yet)."""
     state = getattr(error.__cause__, "sqlstate", None)
     return isinstance(error, (OperationalError, InterfaceError)) or state == _READ_ONLY
 
 
 def answer(problem: Problem) -> HttpResponse:
+    """Return the problem+json response, and count it for /metrics if its status is 429 or 503."""
     count_refusal(problem)
     return HttpResponse(
         problem.as_bytes(), status=problem.status, content_type=MEDIA_TYPE, headers=problem.headers
@@ -80,12 +84,13 @@ def answer(problem: Problem) -> HttpResponse:
 
 
 def count_refusal(problem: Problem) -> None:
-    """Count a 429 or 503 that this process answers, by code; written down now and then."""
+    """Count a 429 or 503 of this process, by code; the counts are written to the database periodically."""
     if problem.status in COME_AGAIN_STATUSES:
         jobs.ports.production_ports().request_refusals.add(problem.code)
 
 
 def refusal_problem(refused: Refused, headers: Mapping[str, str] | None = None) -> Problem:
+    """Return the problem for an error of the domain. headers: further header fields of the response."""
     errors = [FieldError(refused.pointer, refused.code, str(refused))] if refused.pointer is not None else []
     return Problem(
         refused.status,
@@ -110,25 +115,25 @@ def _from_framework(error: exceptions.APIException) -> Problem:
     return Problem(error.status_code, code, detail, headers=headers, retry_after_seconds=wait)
 
 
-# -- what Django answers before or beside a view ---------------------------------------------------
+# -- Django's error handlers -----------------------------------------------------------------------
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponseBase:
     if not _is_api(request):
         return defaults.bad_request(request, exception or Exception())
-    return answer(Problem(400, "bad_request", "The request can't be read."))
+    return answer(Problem(400, "bad_request", "The request is malformed or exceeds a limit of the server."))
 
 
 def permission_denied(request: HttpRequest, exception: Exception | None = None) -> HttpResponseBase:
     if not _is_api(request):
         return defaults.permission_denied(request, exception or Exception())
-    return answer(Problem(403, "permission_denied", "You may not do this."))
+    return answer(Problem(403, "permission_denied", "The request is not permitted."))
 
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponseBase:
     if not _is_api(request):
         return defaults.page_not_found(request, exception or Http404())
-    return answer(Problem(404, "unknown_route", "There is no such route."))
+    return answer(Problem(404, "unknown_route", "There is no such route. The OpenAPI document lists all."))
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
@@ -141,7 +146,7 @@ def server_error(request: HttpRequest) -> HttpResponseBase:
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponseBase:
     if not _is_api(request):
         return csrf.csrf_failure(request, reason)
-    return answer(Problem(403, "csrf_failed", "The CSRF token is missing or wrong."))
+    return answer(Problem(403, "csrf_failed", "The CSRF token is missing or wrong. Reload the page."))
 
 
 def _is_api(request: HttpRequest) -> bool:
@@ -149,8 +154,12 @@ def _is_api(request: HttpRequest) -> bool:
 
 
 def unknown_route(request: HttpRequest, rest: str = "") -> HttpResponse:
-    """A route of its own, because with DEBUG on Django would answer a page of HTML."""
-    return answer(Problem(404, "unknown_route", f"There is no route {request.path[:200]}."))
+    """View of the catch-all route; without it, Django with DEBUG on would answer with an HTML page."""
+    return answer(
+        Problem(
+            404, "unknown_route", f"There is no route {request.path[:200]}. The OpenAPI document lists all."
+        )
+    )
 
 
 unknown_route.csrf_exempt = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""/livez: the process answers. /readyz: it can do its work. For load balancers; no key needed."""
+"""Liveness (/livez) and readiness (/readyz) probes, without a key."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def livez(request: HttpRequest) -> HttpResponse:
 
 
 def readyz(request: HttpRequest) -> HttpResponse:
-    """503 until the database answers and its migrations are applied: that is all that this process needs.
+    """Answer 503 until the database answers and its migrations are applied: a web process needs no more.
 
-    A fleet whose Redis is away or whose index is being rebuilt is `degraded`: jobs are accepted, and none of
-    that fleet starts. With ``?strict=1`` that is a 503 too. How long ago beat's last tick was done,
-    and which clock is off, is only told: a web process is no less ready when beat is silent.
+    The status is `degraded` if a fleet's Redis is unavailable or its index is being rebuilt: jobs are
+    accepted, but jobs of that fleet don't start; with ``?strict=1`` that is a 503, too. The age of beat's
+    last tick and wrong clocks are information only and don't affect the status.
     """
     ports = jobs.ports.production_ports()
     checks = {"database": _database()}
@@ -57,7 +57,7 @@ def _database() -> dict[str, Any]:
 
 
 def _redis(ports: Ports, *, read_fleets: bool) -> dict[str, Any]:
-    """All fleets at once, so that many that hang take no longer than one."""
+    """Probe all fleets in parallel, so that many hung ones take no longer than one."""
     known = ports.readiness
     if read_fleets:
         known.fleets = tuple(queries.fleets())
@@ -72,7 +72,7 @@ def _generation(leases: Callable[[str], Leases], fleet: str) -> str | None:
 
 def _fleet(answer: Any) -> dict[str, Any]:
     if isinstance(answer, LayoutNotInUse):
-        # it serves all the same: tickets are pushed by processes of the layout that is in use
+        # ready all the same: processes of the layout in use push the tickets
         return {"ok": True, "generation": None, "note": str(answer)}
     if isinstance(answer, (LeasingUnavailable, TimeoutError)):
         return {"ok": False, "generation": None, "error": REDIS_AWAY}
@@ -91,6 +91,6 @@ def _migrations(known: Readiness) -> dict[str, Any]:
         except (DatabaseError, InterfaceError) as error:
             return {"ok": False, "error": type(error).__name__}
         if missing:
-            return {"ok": False, "error": f"{len(missing)} to apply"}
+            return {"ok": False, "error": f"{len(missing)} migrations to apply"}
         known.migrated = True
     return {"ok": True}

@@ -1,5 +1,5 @@
-"""What operators do to jobs: dead letters to be retried or dismissed, all jobs that match a filter, and where
-a waiting job stands in line."""
+"""Views for operators: retry or dismiss dead letters, bulk operations on jobs that match a filter, and the
+place of a waiting job in the queue."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DeadLetterGroups(OperatorView):
         refusals=(400, 403),
         parameters=FILTERS,
         tag="admin",
-        description="The kind is the error code and the message without numbers, ids, paths and quoted text. "
+        description="A kind is an error code and a message without numbers, ids, paths and quoted text. "
         f"The first {GROUPS} groups.",
     )
     def get(self, request: Request) -> Response:
@@ -69,18 +69,18 @@ class DeadLetterGroups(OperatorView):
 class RetryDeadLetters(OperatorView):
     @described(
         "retry_dead_letters",
-        "Retry failed jobs, all or those that match, up to a thousand per call",
+        "Retry all failed jobs, or those that match a filter, up to a thousand per call",
         answers={200: answers.Retried},
         refusals=(400, 403),
         parameters=(*FILTERS, OpenApiParameter("dry_run", {"enum": ["true", "false"]})),
         body=bodies.RetryBody,
         body_required=False,
         tag="admin",
-        description="Which ones say the parameters and the body together. With `dry_run` nothing is retried, "
-        "and `remaining` says how many match.",
+        description="The filter is in the parameters, the body, or both. With `dry_run` no job is retried, "
+        "and `remaining` is the number of matching jobs.",
     )
     def post(self, request: Request) -> Response:
-        chosen, dry_run = _asked_for(request)
+        chosen, dry_run = _filter_and_mode(request)
         if dry_run:
             return Response({"retried": 0, "remaining": count(chosen, BulkAction.RETRY), "dry_run": True})
         done = retry_jobs(chosen, by=actor(request), ports=self.ports)
@@ -116,7 +116,7 @@ class DeadLetter(OperatorView):
 
     @described(
         "dismiss_dead_letter",
-        "Take a failed job off the list",
+        "Dismiss a failed job: remove it from the list",
         answers={204: None},
         refusals=(403, 404, 409),
         parameters=(JOB_ID,),
@@ -127,22 +127,24 @@ class DeadLetter(OperatorView):
         return Response(status=204)
 
 
-def _asked_for(request: Request) -> tuple[JobFilter, bool]:
-    """The filter, from the query and the body together, and whether it is a dry run. Raises Problem."""
+def _filter_and_mode(request: Request) -> tuple[JobFilter, bool]:
+    """Return the filter, merged from query and body, and True for a dry run. Raises Problem."""
     in_query = query_filter(request, "dry_run")
     body = read_optional_body(bodies.RetryBody, request.data)
     given = body.given()
     if twice := sorted(set(given) & set(request.query_params)):
-        raise validation_problem([FieldError(f"/{twice[0]}", "invalid", "It stands in the query already.")])
+        raise validation_problem(
+            [FieldError(f"/{twice[0]}", "invalid", "The query has this field, too: send it once.")]
+        )
     named = {name: value for name, value in given.items() if name != "dry_run"}
     in_body = body_filter(named, "")
     dry_run = body.dry_run or flag_parameter(request, "dry_run")
     return replace(in_query, **{name: getattr(in_body, name) for name in named}), dry_run
 
 
-# -- all that match a filter --------------------------------------------------------------------
+# -- bulk operations ----------------------------------------------------------------------------
 
-_AGAIN = "Up to a thousand per call: ask again while something remains."
+_REPEAT = "Up to a thousand per call: repeat the request while `remaining` is positive."
 
 
 def _described_bulk(operation: str, summary: str, description: str) -> Callable[[Any], Any]:
@@ -158,11 +160,14 @@ def _described_bulk(operation: str, summary: str, description: str) -> Callable[
 
 
 class BulkView(OperatorView):
-    def carry_out(self, request: Request, deed: BulkAction, act: Callable[..., BulkOutcome]) -> Response:
-        asked = read_body(bodies.BulkBody, request.data)
-        chosen, dry_run = body_filter(asked.filter.given(), "/filter"), asked.dry_run
+    """Base of the bulk operations."""
+
+    def carry_out(self, request: Request, action: BulkAction, act: Callable[..., BulkOutcome]) -> Response:
+        """Run `act` on the jobs that match the request's filter, or only count them in a dry run."""
+        body = read_body(bodies.BulkBody, request.data)
+        chosen, dry_run = body_filter(body.filter.given(), "/filter"), body.dry_run
         if dry_run:
-            done = BulkOutcome(0, count(chosen, deed), 0)
+            done = BulkOutcome(0, count(chosen, action), 0)
         else:
             done = act(chosen, by=actor(request), ports=self.ports)
         return Response({**asdict(done), "dry_run": dry_run})
@@ -172,7 +177,7 @@ class CancelJobs(BulkView):
     @_described_bulk(
         "cancel_jobs",
         "Cancel all jobs that match",
-        f"Those that wait are cancelled, those that run are being stopped. {_AGAIN}",
+        f"Waiting jobs are cancelled, running jobs are stopped. {_REPEAT}",
     )
     def post(self, request: Request) -> Response:
         return self.carry_out(request, BulkAction.CANCEL, cancel_jobs)
@@ -182,19 +187,19 @@ class RetryJobs(BulkView):
     @_described_bulk(
         "retry_jobs",
         "Retry all failed jobs that match",
-        f"Dead letters only; those that failed longest ago first. {_AGAIN}",
+        f"Dead letters only, the oldest failures first. {_REPEAT}",
     )
     def post(self, request: Request) -> Response:
         return self.carry_out(request, BulkAction.RETRY, retry_jobs)
 
 
 class DismissDeadLetters(BulkView):
-    @_described_bulk("dismiss_dead_letters", "Take all failed jobs that match off the list", _AGAIN)
+    @_described_bulk("dismiss_dead_letters", "Dismiss all failed jobs that match", _REPEAT)
     def post(self, request: Request) -> Response:
         return self.carry_out(request, BulkAction.DISMISS, dismiss_jobs)
 
 
-# -- the place in line --------------------------------------------------------------------------
+# -- the place in the queue ---------------------------------------------------------------------
 
 
 class ChangePriority(OperatorView):
@@ -206,12 +211,13 @@ class ChangePriority(OperatorView):
         body=bodies.PriorityBody,
         parameters=(JOB_ID,),
         tag="admin",
-        description="It keeps its place among jobs of the new priority. 409: it runs, or is over.",
+        description="Among jobs of the new priority it is ordered by its time of submit. 409: the "
+        "job runs or has ended.",
     )
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)
-        wanted = read_body(bodies.PriorityBody, request.data).priority
-        change_priority(job_id, wanted, by=actor(request), ports=self.ports)
+        priority = read_body(bodies.PriorityBody, request.data).priority
+        change_priority(job_id, priority, by=actor(request), ports=self.ports)
         return Response(shown_job(request, visible_job(request, job_id)))
 
 
@@ -223,8 +229,9 @@ class RunNext(OperatorView):
         refusals=(403, 404, 409),
         parameters=(JOB_ID,),
         tag="admin",
-        description="Priority 1, and a place before all others: before every job of its tenant, and, where "
-        "tenants take turns, at its tenant's next turn among urgent jobs. 409: it runs, or is over.",
+        description="Sets priority 1 and a place before all other jobs: the job runs before its "
+        "tenant's other jobs "
+        "and, in a fair pool, at its tenant's next turn among urgent jobs. 409: the job runs or has ended.",
     )
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)

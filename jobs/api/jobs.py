@@ -1,5 +1,5 @@
-"""Reading, following and cancelling jobs; why a job waits and when it will start, also one that is only
-thought of."""
+"""Views for clients: list, read, follow and cancel jobs, explain why a job waits, and estimate the start of a
+job before it is submitted."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from jobs.api.parameters import (
     wait_parameter,
 )
 from jobs.api.representations import starts_json
-from jobs.api.submit import PacedView, most_body_bytes
+from jobs.api.submit import RateLimitedView, max_submit_bytes
 from jobs.domain.access import Scope, may_see_details, may_see_payloads
 from jobs.domain.states import JobState, is_final
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
@@ -69,7 +69,7 @@ class Jobs(JobView):
             OpenApiParameter("created_before", {"type": "string", "format": "date-time"}),
             *PARAMETERS,
         ),
-        description="Without results: ask for the job itself.",
+        description="Without results: read the job itself for its result.",
     )
     def get(self, request: Request) -> Response:
         allow_only(request, ("status", "model", "tag", "created_after", "created_before", "cursor", "limit"))
@@ -88,7 +88,7 @@ class Jobs(JobView):
 
 class JobDetail(JobView):
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        if answers_submit(request.META):  # who may submit gets the answer, without the result
+        if answers_submit(request.META):  # a key with the scope `submit` may read the answer to its submit
             self.scopes = {"GET": Scope.SUBMIT}
         super().initial(request, *args, **kwargs)
 
@@ -110,7 +110,7 @@ class JobDetail(JobView):
 
 
 class EventStreamRenderer(BaseRenderer):
-    """Lets `Accept: text/event-stream` through; the view writes the stream itself."""
+    """Makes DRF accept `Accept: text/event-stream`; the view itself writes the stream."""
 
     media_type = "text/event-stream"
     format = "sse"
@@ -122,16 +122,17 @@ class EventStreamRenderer(BaseRenderer):
 
 
 class JobEvents(JobView):
-    """Under ASGI the async layer follows the job; under plain WSGI the answer is what happened so far,
-    and a browser's EventSource comes back for more by itself."""
+    """Event stream of a job. Under ASGI the gateway keeps the stream open (`jobs.events`); under plain WSGI
+    the response has the events so far, and a browser's EventSource reconnects for more."""
 
     renderer_classes = (EventStreamRenderer, JSONRenderer)
 
     @extend_schema(
         operation_id="follow_job",
         summary="A job's events as they happen (Server-Sent Events)",
-        description="Events have growing ids; `Last-Event-ID` continues after one. Ends with `event: done`. "
-        "Who may not see results gets `partial` events without their `output`.",
+        description="Event ids increase; `Last-Event-ID` continues after one. The stream ends with "
+        "`event: done`. "
+        "Readers that may not see results get `partial` events without `output`.",
         tags=["queue"],
         parameters=[
             JOB_ID,
@@ -139,12 +140,12 @@ class JobEvents(JobView):
                 "Last-Event-ID",
                 {"type": "string", "pattern": "^[0-9]{1,9}$"},
                 OpenApiParameter.HEADER,
-                description="Number of the last event seen.",
+                description="Id of the last event received.",
             ),
             OpenApiParameter(
                 "last_event_id",
                 {"type": "integer", "minimum": 0, "maximum": 999_999_999},
-                description="The same, for clients that can't set headers.",
+                description="The same as the header, for clients that can't set headers.",
             ),
         ],
         responses={
@@ -182,24 +183,25 @@ class CancelJob(JobView):
         answers={200: answers.Cancelled, 202: answers.Cancelled},
         refusals=(404, 409),
         parameters=(JOB_ID,),
-        description="200: it was waiting and is cancelled. 202: it is running and is being stopped; it is "
-        "cancelled once its GPU server confirms that or answers the run's request, at the latest at "
-        "`may_hold_slot_until`. 409: it is over.",
+        description="200: the job was waiting and is cancelled. 202: the job is running and is "
+        "being stopped; it is "
+        "cancelled once its GPU server confirms the stop or answers the run's request, at the latest at "
+        "`may_hold_slot_until`. 409: the job has ended.",
     )
     def post(self, request: Request, job_id: str) -> Response:
         job_id = require_visible(request, job_id)
-        asking = principal_of(request)
-        by = asking.name if asking.is_operator else None  # a client's own job is no operator's deed
+        principal = principal_of(request)
+        by = principal.name if principal.is_operator else None  # a client's own cancel has no audit entry
         outcome = cancel_job(job_id, ports=self.ports, by=by)
         if outcome is CancelOutcome.CANCELLED:
             return Response({"job_id": job_id, "outcome": outcome.value, "may_hold_slot_until": None})
         until = slot_held_until(job_id)
-        said = {
+        body = {
             "job_id": job_id,
             "outcome": outcome.value,
             "may_hold_slot_until": until.isoformat() if until else None,
         }
-        return Response(said, status=202)
+        return Response(body, status=202)
 
 
 def _last_event_id(request: Request) -> int:
@@ -208,7 +210,9 @@ def _last_event_id(request: Request) -> int:
     if not _EVENT_ID.match(text):
         place = "query" if header is None else "header"
         name = "last_event_id" if header is None else "Last-Event-ID"
-        error = FieldError(f"/{name}", "invalid_parameter", "Must be the number of an event.", place=place)
+        error = FieldError(
+            f"/{name}", "invalid_parameter", "Must be the id of an event, up to 9 digits.", place=place
+        )
         raise Problem(400, "invalid_parameter", f"{name}: {error.detail}", errors=[error])
     return int(text)
 
@@ -220,9 +224,9 @@ class ExplainJob(JobView):
         answers={200: answers.Explanation},
         refusals=(404,),
         parameters=(JOB_ID,),
-        description="Reasons, most binding first: the first one is what to change first. Of other tenants it "
-        "says how many jobs stand before this one, and nothing else. A job that does not wait gets one plain "
-        "answer.",
+        description="Reasons, the most binding first: change that one first. About other tenants "
+        "it contains only "
+        "the number of jobs before this one. A job that does not wait gets one reason, its state.",
     )
     def get(self, request: Request, job_id: str) -> Response:
         allow_only(request, ())
@@ -231,31 +235,33 @@ class ExplainJob(JobView):
         return Response(found)
 
 
-class EstimateJob(PacedView):
+class EstimateJob(RateLimitedView):
     def max_body_bytes(self) -> int:
-        return most_body_bytes()
+        return max_submit_bytes()
 
     @described(
         "estimate_job",
-        "What a job would wait for if it were submitted now",
+        "Why a job would wait if it were submitted now, and when it would start",
         answers={200: answers.Estimate},
         refusals=(403, 429),
         body=Submit,
-        description="The body of a submit, checked and paced like one: it costs a token of the rate. "
-        "Nothing is stored. What a submit would be refused with now (rate, quota, a full queue) comes first.",
+        description="Takes the body of a submit, with the same checks; it costs one token of the rate limit. "
+        "No job is stored. Errors that a submit would get now (rate, quota, a full queue) are the "
+        "first reasons.",
     )
     def post(self, request: Request) -> Response:
         tenant_id = tenant_of(request)
         headers = self.take_token(request, tenant_id)
-        wanted = read_request(request.data)
-        check_request(wanted, tenant=tenant_id, ports=self.ports, key_models=principal_of(request).models)
+        submit = read_request(request.data)
+        check_request(submit, tenant=tenant_id, ports=self.ports, key_models=principal_of(request).models)
         found = estimate_job(
-            wanted.body.model, tenant_id, wanted.body.priority, self.ports, run_at=wanted.body.run_at
+            submit.body.model, tenant_id, submit.body.priority, self.ports, run_at=submit.body.run_at
         )
         return Response(explanation_json(found), headers=headers)
 
 
 def explanation_json(found: Explanation) -> answers.Estimate:
+    """Return the body of an explanation."""
     return {
         "reasons": cast("list[answers.Reason]", [asdict(reason) for reason in found.reasons]),
         "position": found.position,

@@ -1,5 +1,5 @@
-"""Query parameters and headers, read strictly: a filter that is misspelt must not list everything. Also which
-jobs an operator means, from the query or from a body, and the cursor pages of jobs."""
+"""Query parameters of job views, the filter of jobs for operators (from query or body), and the cursor pages
+of jobs. Unknown parameters are errors: a misspelt filter must not match all jobs."""
 
 from __future__ import annotations
 
@@ -33,20 +33,22 @@ _MOST_ATTEMPTS = 999_999_999
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
 
-JOB_ID = OpenApiParameter("job_id", str, OpenApiParameter.PATH, description="As `submit` answered it.")
+JOB_ID = OpenApiParameter(
+    "job_id", str, OpenApiParameter.PATH, description="Id of the job, from the response of its submit."
+)
 TEXT = text_schema()
 FINGERPRINT = {"type": "string", "pattern": bodies.FINGERPRINT}
 WAIT = OpenApiParameter(
     "wait",
     {"type": "number", "minimum": 0, "maximum": 999_999_999},
-    description="Long poll: answer when the job is over, or after so many seconds (capped). "
-    "Needs the ASGI server; plain WSGI answers at once.",
+    description="Long poll: respond when the job has ended, or after this many seconds (capped). "
+    "Needs the ASGI server; plain WSGI responds at once.",
 )
 ATTEMPTS_BEFORE = OpenApiParameter(
     "attempts_before",
     {"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPTS},
-    description=f"The last {ATTEMPTS_SHOWN} attempts with a lower number than this, in place of the last of "
-    "all. Answered at once, whatever `wait` says.",
+    description=f"Return the last {ATTEMPTS_SHOWN} attempts with a lower number than this. `wait` "
+    "is ignored.",
 )
 
 
@@ -57,7 +59,7 @@ def attempts_before_parameter(request: Request) -> int | None:
 
 
 def job_id_of(text: str) -> str:
-    """Raises Problem 404 for what can't be an id."""
+    """Return the id; raises Problem 404 if it is malformed."""
     if not _JOB_ID.match(text):
         raise unknown_job()
     return text
@@ -99,26 +101,28 @@ def wait_parameter(request: Request) -> float | None:
 
 
 class JobPages(CursorPages):
-    """Newest first."""
+    """Pages of jobs, the newest first."""
 
     ordering = "-id"
     position = re.compile(r"[0-9A-Z]{1,26}\Z")
 
 
-# -- which jobs an operator means ---------------------------------------------------------------
+# -- filter of jobs for operators ---------------------------------------------------------------
 
 FILTERS = (
     OpenApiParameter("model", TEXT),
-    OpenApiParameter("tenant", TEXT, description="Its name."),
+    OpenApiParameter("tenant", TEXT, description="Name of the tenant."),
     OpenApiParameter("error_code", TEXT),
-    OpenApiParameter("fingerprint", FINGERPRINT, description="Of a group: one kind of failure."),
+    OpenApiParameter(
+        "fingerprint", FINGERPRINT, description="Kind of failure, from the groups of dead letters."
+    ),
 )
 _UNKNOWN_TENANT = "There is no such tenant."
 
 
 def query_filter(request: Request, *others: str) -> JobFilter:
-    """others: parameters that the route takes besides. Raises Problem 400, also for a tenant that does not
-    exist: that is a mistake, not a filter that finds nothing."""
+    """Return the filter in the query. others: further parameters of the route. Raises Problem 400, also for
+    an unknown tenant."""
     allow_only(request, (*(parameter.name for parameter in FILTERS), *others))
     chosen = JobFilter(
         model=text_parameter(request, "model"),
@@ -132,7 +136,8 @@ def query_filter(request: Request, *others: str) -> JobFilter:
 
 
 def body_filter(given: Mapping[str, Any], at: str) -> JobFilter:
-    """given: the fields of a `bodies.BulkFilter`. at: pointer to it. Raises Problem 422."""
+    """Return the filter in a body. given: the fields of a `bodies.BulkFilter`. at: JSON pointer to it. Raises
+    Problem 422 for an unknown tenant."""
     values = dict(given)
     if "state" in values:
         values["state"] = JobState(values["state"])

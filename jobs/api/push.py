@@ -1,4 +1,4 @@
-"""POST /tasks/callback/{job_id}: a GPU server pushes a result instead of being polled."""
+"""POST /tasks/callback/{job_id}: a GPU server pushes a result, so that it is not polled for it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TOKEN_HEADER = "X-Callback-Token"
 
 
 class PushResult(JobView):
-    """Authenticated by the attempt's own token, not by an API key."""
+    """Push of a result, authenticated by the attempt's token instead of an API key."""
 
     authentication_classes: tuple[Any, ...] = ()
     permission_classes: tuple[Any, ...] = ()
     max_body_bytes = 1
-    """Of the attempt's model, once `post` knows it."""
+    """`post` sets the limit of the attempt's model after the token check."""
 
     @described(
         "push_result",
@@ -40,12 +40,12 @@ class PushResult(JobView):
                 TOKEN_HEADER,
                 {"type": "string", "pattern": "^[ -~]*$", "maxLength": 200},
                 OpenApiParameter.HEADER,
-                description="As it was sent to the server.",
+                description="The token that the run's request to the server contained.",
             ),
             OpenApiParameter(
                 "token",
                 {"type": "string", "maxLength": 200},
-                description="The same, for servers that set no headers (Cog's webhooks).",
+                description="The same as the header, for servers that can't set headers (Cog's webhooks).",
             ),
         ),
         tag="gpu servers",
@@ -58,7 +58,7 @@ class PushResult(JobView):
             raise _unauthorized()
         job_id = job_id_of(job_id)
         admitted = self._admit(job_id, attempt_id)
-        if admitted.is_repeated:  # the one before was stored, and its sender may not know
+        if admitted.is_repeated:  # stored before; its sender may not have received the response
             if not admitted.is_over:
                 self.ports.announce([job_id])
             return Response({"accepted": True})
@@ -70,7 +70,8 @@ class PushResult(JobView):
         return Response({"accepted": True})
 
     def _admit(self, job_id: str, attempt_id: str) -> Admitted:
-        """Before the body is asked for: it may have megabytes."""
+        """Check the push before its body is read, which may have megabytes. Raises Problem 404, AttemptOver,
+        TooManyPushes."""
         try:
             admitted = admit_push(job_id, attempt_id, self.ports)
         except (AttemptOver, TooManyPushes) as refused:
@@ -90,6 +91,6 @@ def _unauthorized() -> Problem:
     return Problem(
         401,
         "invalid_push_token",
-        f"Send the token of this attempt in {TOKEN_HEADER}, or as ?token=.",
+        f"The token is missing or invalid. Send the attempt's token in {TOKEN_HEADER}, or as ?token=.",
         headers={"WWW-Authenticate": 'Bearer realm="attempt"'},
     )

@@ -1,4 +1,4 @@
-"""Jobs as clients read them."""
+"""Builds the response bodies of jobs, submits and pauses."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ def job_url(job_id: str, *rest: str) -> str:
 
 
 def pause_json(pause: Pause, name: str) -> dict[str, Any]:
-    """name: as people know what is paused."""
+    """Return the body of a pause. name: display name of the paused model or tenant."""
     return {"kind": pause.kind, "name": name, "since": pause.since, "by": pause.actor, "reason": pause.reason}
 
 
 def summary_json(
     job: Job, attempts: Iterable[Attempt] | None = None, *, in_full: bool = False
 ) -> answers.JobSummary:
-    """Without the result, which may be megabytes: for lists. attempts: by number; None: the last ones, which
-    are read unless they came with the job. in_full: with what only operators read
-    (`jobs.domain.access`)."""
+    """Return a job's body without its result, which may have megabytes.
+
+    attempts: sorted by number; None: the last ones, queried unless prefetched with the job. in_full: with the
+    details for operators (`jobs.domain.access`).
+    """
     shown = _last_attempts(job) if attempts is None else attempts
     return {
         "job_id": job.id,
@@ -69,6 +71,7 @@ def job_json(
     with_result: bool = True,
     in_full: bool = False,
 ) -> answers.Job:
+    """Return a job's body. attempts, in_full: see `summary_json`. with_result: the reader may see results."""
     result = job.result if with_result else None
     return {
         **summary_json(job, attempts, in_full=in_full),
@@ -78,7 +81,7 @@ def job_json(
 
 
 def submitted_json(submitted: Submitted, job: answers.Job) -> answers.Submitted:
-    """job: as it is shown."""
+    """Return the response body of a submit. job: the job's body."""
     return {**job, **_outcome(submitted)}
 
 

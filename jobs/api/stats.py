@@ -1,5 +1,5 @@
-"""/queue/stats: how long the line is, and how long it will take. /admin/workers: which processes live,
-and what they drive."""
+"""/queue/stats: length and estimated duration of the queue, per model. /admin/workers: live processes and the
+servers they use."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from jobs.reports.queue_report import depths_by_pool, working
 
 
 class Stats(JobView):
-    @described("get_stats", "The line, per model", answers={200: answers.Stats})
+    @described("get_stats", "The queue, per model", answers={200: answers.Stats})
     def get(self, request: Request) -> Response:
-        """A tenant sees its own jobs, and the models that it may submit to; an operator all. Slots are the
-        pool's."""
+        """Tenants see their own jobs and the models they may submit to; operators see all. Slots are those of
+        the model's pool."""
         principal = principal_of(request)
         waiting: dict[str, list[Waiting]] = {}
         for line in waiting_by_model_and_tenant(principal, self.ports.waiting_of_all):
@@ -81,8 +81,8 @@ def _may_submit(principal: Principal, model: str, ports: Ports) -> bool:
 
 
 def _queued_gpu_seconds(lines: list[Waiting], leases: Leases) -> float | None:
-    """By the tenant's own mean where there is one tenant, by the model's where there are many: one question
-    per model, however many tenants wait."""
+    """Return the queued jobs' GPU-seconds: count times the mean duration of the tenant's jobs, or, with
+    several tenants, of the model's (one call to Redis per model)."""
     queued = [line for line in lines if line.queued]
     if not queued:
         return 0.0
@@ -99,13 +99,15 @@ class Workers(OperatorView):
 
     @described(
         "list_workers",
-        "Processes of the dispatcher: which live, what they drive, when they last said so",
+        "Processes of the dispatcher, with their last heartbeats and the servers they use",
         answers={200: answers.Workers},
         refusals=(400, 403),
         tag="admin",
-        description="GPU workers, workers for sweeps and callbacks, and web processes, also those that fell "
-        "silent within the last day; one that ended in order is not there. Beat and processes of versions "
-        "before 0.2 say nothing of themselves.",
+        description="GPU workers, workers for sweeps and callbacks, and web processes, including "
+        "those that fell "
+        "silent within the last day. Processes that were stopped are not listed, nor are beat and "
+        "processes of "
+        "versions before 0.2, which send no heartbeat.",
     )
     def get(self, request: Request) -> Response:
         allow_only(request, ())

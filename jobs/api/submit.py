@@ -1,6 +1,6 @@
-"""POST /queue/submit and /queue/submit-batch: from a request's headers and body to what is asked for, and
-from what became of it to the answer. The submit batcher (`dispatcher_project.web.submit_batcher`) uses the
-same functions, so that both say the same."""
+"""POST /queue/submit and /queue/submit-batch: reads headers and body, submits, and builds the response. The
+submit batcher (`dispatcher_project.web.submit_batcher`) uses the same functions, so that both respond
+alike."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ from jobs.submission.request import Submit as SubmitBody
 from jobs.submission.submit import BatchKey, submit_batch, submit_job
 
 ADMISSION_KEY = "dispatcher.admission"
-"""In a request's ASGI scope: its tokens were taken already (`dispatcher_project.web.submit_batcher`)."""
+"""Key in a request's ASGI scope for an `Admission` whose tokens were taken by the submit batcher."""
 ENVELOPE_BYTES = 64 * 1024
-"""What a submit's body may have besides its payload."""
+"""Maximum size of a submit's body besides its payload."""
 PREFER_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
 _RATE_NAME = '"submits"'
@@ -51,32 +51,33 @@ IDEMPOTENCY = OpenApiParameter(
     "Idempotency-Key",
     json_schema(KeyText),
     OpenApiParameter.HEADER,
-    description="Repeat a request safely: the same key and body mean the same job. Another body: 422.",
+    description="Makes a repeated request safe: the same key and body return the same job. Another "
+    "body: 422.",
 )
 PREFER = OpenApiParameter(
     "Prefer",
     {"type": "string", "pattern": "^[A-Za-z0-9=, -]*$"},
     OpenApiParameter.HEADER,
-    description="wait=n: answer 200 with the finished job if it is over within n seconds (RFC 7240).",
+    description="wait=n: respond 200 with the finished job if it ends within n seconds (RFC 7240).",
 )
 
 
-class PacedView(JobView):
-    """A submit, or what costs as much: a body that is read costs a token, whatever is wrong with it."""
+class RateLimitedView(JobView):
+    """Base of views under the tenant's rate limit: each body that is read costs a token, even an invalid
+    one."""
 
     scopes = {"POST": Scope.SUBMIT}
 
     def take_token(self, request: Request, tenant_id: int) -> dict[str, str]:
-        """Before the body is read. Returns the header fields of the tenant's rate limit. Raises Problem 429
-        if it submits too fast."""
+        """Take one token, before the body is read; return the RateLimit header fields. Raises Problem 429."""
         expect_body(self, request.META)
         taken: Admission | None = request.META.get("asgi.scope", {}).get(ADMISSION_KEY)
         return admit_or_refuse(admit(tenant_id, 1, self.ports) if taken is None else taken)
 
 
-class Submit(PacedView):
+class Submit(RateLimitedView):
     def max_body_bytes(self) -> int:
-        return most_body_bytes()
+        return max_submit_bytes()
 
     @described(
         "submit_job",
@@ -85,24 +86,24 @@ class Submit(PacedView):
         refusals=(403, 429),
         body=SubmitBody,
         parameters=(IDEMPOTENCY, PREFER),
-        description="202 once the job is durable. 200: with `Prefer: wait=n` the job is over within "
-        "n seconds, or the request is a repetition of one whose job is over.",
+        description="202: the job is stored durably. 200: the job has ended, within n seconds with "
+        "`Prefer: wait=n`, or before a repeated request with the same Idempotency-Key.",
     )
     def post(self, request: Request) -> Response:
         principal, tenant_id, fields = principal_of(request), tenant_of(request), request.headers
-        key = idempotency_key(fields.get("Idempotency-Key"))  # before the body: it may still be under way
+        key = idempotency_key(fields.get("Idempotency-Key"))  # before the body is received
         rate = self.take_token(request, tenant_id)
-        wanted = read_submit(request.data, key=key, prefer=fields.get("Prefer", ""))
+        parsed = read_submit(request.data, key=key, prefer=fields.get("Prefer", ""))
         item: Item
         try:
-            item = submit_job(wanted.request, tenant=tenant_id, ports=self.ports, key_models=principal.models)
+            item = submit_job(parsed.request, tenant=tenant_id, ports=self.ports, key_models=principal.models)
         except Refused as refused:
             item = refused
-        answer = answer_submit(item, wanted, principal, rate, can_wait=offered(request.META))
+        answer = answer_submit(item, parsed, principal, rate, can_wait=offered(request.META))
         return Response(answer.data, status=answer.status, headers=answer.headers)
 
 
-class SubmitBatch(PacedView):
+class SubmitBatch(RateLimitedView):
     def max_body_bytes(self) -> int:
         return int(settings.DISPATCHER.max_batch_bytes)
 
@@ -113,8 +114,7 @@ class SubmitBatch(PacedView):
         refusals=(403, 429),
         body=bodies.Batch,
         parameters=(IDEMPOTENCY,),
-        description="One answer per job, in order: what became of it, or the problem it has. "
-        "Jobs with a problem don't stop the others.",
+        description="One result or problem per job, in order. A job with a problem does not stop the others.",
     )
     def post(self, request: Request) -> Response:
         tenant_id = tenant_of(request)
@@ -137,14 +137,14 @@ class SubmitBatch(PacedView):
 
 
 class InvalidItem(Refused):
-    """One job of a batch is not well-formed."""
+    """One job of a batch is invalid."""
 
     code = "validation_failed"
     status = 422
 
 
 def _item(value: Any) -> SubmitRequest | Refused:
-    """One job of a batch."""
+    """Read one job of a batch; return its error instead of raising it."""
     try:
         return read_item(value)
     except Problem as problem:
@@ -152,16 +152,16 @@ def _item(value: Any) -> SubmitRequest | Refused:
         return InvalidItem(first.detail, pointer=first.pointer)
 
 
-# -- what is asked for ---------------------------------------------------------------
+# -- the request ---------------------------------------------------------------------
 
 
-def most_body_bytes() -> int:
-    """Of a submit."""
+def max_submit_bytes() -> int:
+    """Return the maximum size of a submit's body, in bytes."""
     return settings.DISPATCHER.max_payload_bytes + ENVELOPE_BYTES
 
 
 def idempotency_key(key: str | None) -> str | None:
-    """Of the header's value. Raises Problem 400."""
+    """Check the header's value and return it. Raises Problem 400."""
     if key is None:
         return None
     if not _IDEMPOTENCY_KEY.match(key):
@@ -172,30 +172,31 @@ def idempotency_key(key: str | None) -> str | None:
 
 
 def preferred_wait(prefer: str) -> float | None:
-    """What `Prefer: wait=n` asks for; what can't be understood is ignored, as RFC 7240 says."""
+    """Return the capped seconds of `Prefer: wait=n`; other preferences are ignored (RFC 7240)."""
     found = PREFER_WAIT.search(prefer)
     return min(float(found[1]), settings.DISPATCHER.max_wait_seconds) if found else None
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """wait: seconds, of `Prefer: wait=n`."""
+class ParsedSubmit:
+    """A submit's body and headers. wait: seconds of `Prefer: wait=n`; None: don't wait."""
 
     request: SubmitRequest
     wait: float | None
 
 
-def read_submit(body: Any, *, key: str | None, prefer: str) -> Wanted:
-    """key: checked. prefer: the value of `Prefer`. Raises Problem."""
-    return Wanted(read_request(body, idempotency_key=key), preferred_wait(prefer))
+def read_submit(body: Any, *, key: str | None, prefer: str) -> ParsedSubmit:
+    """Validate the parsed JSON of a submit. key: a checked idempotency key. prefer: the header `Prefer`.
+    Raises Problem."""
+    return ParsedSubmit(read_request(body, idempotency_key=key), preferred_wait(prefer))
 
 
-# -- the answer ----------------------------------------------------------------------
+# -- the response --------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class SubmitAnswer:
-    """data: not written as JSON yet."""
+    """Response to a submit. data: the body, not serialized yet."""
 
     status: int
     headers: dict[str, str]
@@ -203,9 +204,13 @@ class SubmitAnswer:
 
 
 def answer_submit(
-    item: Item, wanted: Wanted, principal: Principal, rate: Mapping[str, str], *, can_wait: bool
+    item: Item, parsed: ParsedSubmit, principal: Principal, rate: Mapping[str, str], *, can_wait: bool
 ) -> SubmitAnswer:
-    """rate: the header fields of its limit. can_wait: somebody takes over the waiting. Raises Problem."""
+    """Build the response to a submit.
+
+    item: the submitted job, or the error. rate: RateLimit header fields. can_wait: the server in front (ASGI
+    gateway) can wait for the job's end. Raises Problem for an error.
+    """
     if isinstance(item, Refused):
         raise refusal_problem(item, rate) from None
     with_result, in_full = may_see_payloads(principal), may_see_details(principal)
@@ -215,17 +220,17 @@ def answer_submit(
     else:
         # a new job has no attempts
         shown = job_json(item.job, attempts=(), with_result=with_result, in_full=in_full)
-    over = item.outcome is Outcome.FINISHED
+    has_ended = item.outcome is Outcome.FINISHED
     headers = {"Location": job_url(item.job.id), **rate}
     if item.replayed:
         headers["Idempotency-Replayed"] = "true"
-    if wanted.wait and not over and can_wait:
-        headers[WAIT_HEADER] = WaitFor(item.job.id, wanted.wait).as_header()
-    return SubmitAnswer(200 if over else 202, headers, submitted_json(item, shown))
+    if parsed.wait and not has_ended and can_wait:
+        headers[WAIT_HEADER] = WaitFor(item.job.id, parsed.wait).as_header()
+    return SubmitAnswer(200 if has_ended else 202, headers, submitted_json(item, shown))
 
 
 def admit_or_refuse(admission: Admission) -> dict[str, str]:
-    """The header fields of the tenant's rate limit. Raises Problem 429 if it submits too fast."""
+    """Return the RateLimit header fields of an admission. Raises Problem 429 if it is refused."""
     headers = rate_headers(admission.rate)
     if admission.refused is not None:
         raise refusal_problem(admission.refused, headers)
@@ -233,9 +238,11 @@ def admit_or_refuse(admission: Admission) -> dict[str, str]:
 
 
 def rate_headers(rate: Rate | None) -> dict[str, str]:
-    """A tenant's limit as draft-ietf-httpapi-ratelimit-headers-11 (May 2026) has it. q: jobs of a burst, and
-    w: the seconds in which the bucket fills up; r: jobs left, and t: the seconds until all are there again.
-    rate: None where the tenant has no limit."""
+    """Return the header fields of draft-ietf-httpapi-ratelimit-headers-11 (May 2026).
+
+    q: burst in jobs; w: seconds in which an empty bucket fills; r: tokens left; t: seconds until the bucket
+    is full. rate: None: the tenant has no limit, so no fields.
+    """
     if rate is None:
         return {}
     window = max(1, math.ceil(rate.burst / rate.per_second))

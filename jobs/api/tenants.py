@@ -1,5 +1,5 @@
-"""Tenants over HTTP, for operators: what they are granted (share, highest band, limits), their API keys and
-webhook secrets, which are shown once, and their pauses beside all others."""
+"""Views for operators: rules of tenants (share, highest band, limits), their API keys, webhook secrets and
+pauses, and the list of all pauses."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class TenantRules(OperatorView):
         body=bodies.TenantChange,
         parameters=(TENANT,),
         tag="admin",
-        description="What is left out stays as it is. Live: jobs that wait stand by it at once.",
+        description="Omitted fields keep their values. Waiting jobs are reordered at once (`live`).",
     )
     def patch(self, request: Request, tenant: str) -> Response:
         rules = read_body(bodies.TenantChange, request.data).given()
@@ -105,7 +105,7 @@ def tenant_json(tenant: Tenant) -> dict[str, Any]:
 
 
 def tenant_row(name: str) -> Tenant:
-    """Raises Problem 404."""
+    """Return the tenant's row. Raises Problem 404."""
     row = Tenant.objects.filter(name=name).first() if is_name(name) else None
     if row is None:
         error = FieldError("/tenant", "unknown_tenant", "There is no such tenant.", place="path")
@@ -114,7 +114,7 @@ def tenant_row(name: str) -> Tenant:
 
 
 def _problem(error: ValidationError) -> Problem:
-    """What the schema at the door lets through and the row does not."""
+    """Return the problem for values that pass the body's schema but not the model's validators."""
     return validation_problem(
         [
             FieldError(f"/{field}", "out_of_range", message)
@@ -126,7 +126,9 @@ def _problem(error: ValidationError) -> Problem:
 
 # -- keys and secrets ---------------------------------------------------------------------------
 
-_PREFIX = OpenApiParameter("prefix", str, OpenApiParameter.PATH, description="As the list shows it.")
+_PREFIX = OpenApiParameter(
+    "prefix", str, OpenApiParameter.PATH, description="First part of the key, from the list of keys."
+)
 
 
 class Keys(OperatorView):
@@ -146,14 +148,14 @@ class Keys(OperatorView):
 
     @described(
         "create_key",
-        "Make an API key",
+        "Create an API key",
         answers={201: answers.NewApiKey},
         refusals=(403, 404),
         body=bodies.KeyBody,
         body_required=False,
         parameters=(TENANT,),
         tag="admin",
-        description="`key` is shown only in this answer.",
+        description="Only this response contains the `key`.",
     )
     def post(self, request: Request, tenant: str) -> Response:
         body, row = read_optional_body(bodies.KeyBody, request.data), tenant_row(tenant)
@@ -174,14 +176,15 @@ class RotateKey(OperatorView):
 
     @described(
         "rotate_key",
-        "Replace an API key: a new one that may do the same; both work for a while",
+        "Replace an API key by a new one with the same permissions; both work for a while",
         answers={201: answers.NewApiKey},
         refusals=(403, 404, 409),
         body=bodies.OverlapBody,
         body_required=False,
         parameters=(TENANT, _PREFIX),
         tag="admin",
-        description="`key` is shown only in this answer. 409: it is revoked, expired or replaced already.",
+        description="Only this response contains the `key`. 409: the key is revoked, expired or "
+        "already replaced.",
     )
     def post(self, request: Request, tenant: str, prefix: str) -> Response:
         overlap, key = _overlap(request), _key(tenant, prefix)
@@ -212,7 +215,7 @@ class WebhookSecret(OperatorView):
 
     @described(
         "renew_webhook_secret",
-        "A new webhook secret; callbacks are signed with the old one too for a while",
+        "Create a new webhook secret; for a while callbacks are signed with the old one, too",
         answers={201: answers.WebhookSecret},
         refusals=(403, 404),
         body=bodies.OverlapBody,
@@ -266,7 +269,11 @@ class Pauses(OperatorView):
     needs = {"GET": "gpus.view_pause"}
 
     @described(
-        "list_pauses", "What is paused", answers={200: fleet_answers.Pauses}, refusals=(403,), tag="admin"
+        "list_pauses",
+        "Pauses of the system, models and tenants",
+        answers={200: fleet_answers.Pauses},
+        refusals=(403,),
+        tag="admin",
     )
     def get(self, request: Request) -> Response:
         return Response({"results": [pause_json(pause, name) for pause, name in named(queries.pauses())]})

@@ -26,8 +26,8 @@ class Scope(StrEnum):
     """Everything under /admin, and every tenant's jobs; of an operator's key only."""
 
 
-ALL = frozenset(Scope)
-EVERYBODYS = ALL - {Scope.OPERATE}
+ALL_SCOPES = frozenset(Scope)
+TENANT_SCOPES = ALL_SCOPES - {Scope.OPERATE}
 VIEW_PAYLOAD = "jobs.view_payload"
 
 
@@ -44,7 +44,7 @@ class Principal:
     is_operator: bool
     name: str
     user: Any = field(default=None, compare=False)
-    scopes: frozenset[str] = ALL
+    scopes: frozenset[str] = ALL_SCOPES
     models: frozenset[str] | None = None
 
     is_authenticated = True

@@ -1,9 +1,9 @@
-"""/metrics in Prometheus' text format; every name is in docs/reference/metrics.md. Here is the view; `work`
-and `fleet` yield the metrics.
+"""The view of /metrics in Prometheus' text format; `work` and `fleet` yield the metrics,
+docs/reference/metrics.md lists them.
 
-Counted when asked for, so that every process tells the same; what no row holds is in `jobs.reports.counters`.
-No count goes over what is finished: a scrape costs the same at a million jobs. A part that can't be read is
-left out, and `dispatcher_up` says so.
+Values are computed at each scrape, so that all processes report the same; events without a row are counted in
+`jobs.reports.counters`. Finished jobs are never counted row by row, so a scrape costs the same at a million
+jobs. If the database or Redis is unavailable, its metrics are missing and `dispatcher_up` is 0.
 """
 
 from __future__ import annotations
@@ -25,9 +25,11 @@ from jobs.api.errors import answer
 from jobs.api.metrics import fleet, work
 
 OPEN_METRICS = "open"
-"""The token that says: asks for none."""
+"""Value of DISPATCHER_METRICS_TOKEN for metrics without a token."""
 _CHALLENGE = {"WWW-Authenticate": 'Bearer realm="dispatcher metrics"'}
-SET_A_TOKEN = "give DISPATCHER_METRICS_TOKEN a long random text, or `open` where only Prometheus gets there"
+SET_A_TOKEN = (
+    "set DISPATCHER_METRICS_TOKEN to a long random text, or to `open` if only Prometheus can reach /metrics"
+)
 _NO_TOKEN = f"DISPATCHER_METRICS_TOKEN is not set. For operators: {SET_A_TOKEN}."
 
 
@@ -36,14 +38,14 @@ def metrics(request: HttpRequest) -> HttpResponse:
     if refusal is not None:
         return answer(refusal)
     collectors = CollectorRegistry(auto_describe=False)
-    # tenants are named only to a reader that has sent the token
+    # without a token, names of tenants are not shown
     is_open = settings.DISPATCHER.metrics_token == OPEN_METRICS
     collectors.register(DispatcherCollector(name_tenants=not is_open))
     return HttpResponse(generate_latest(collectors), content_type=CONTENT_TYPE_LATEST)
 
 
 def _refusal(request: HttpRequest) -> Problem | None:
-    """None: no token is asked for, or this is it."""
+    """Return the problem of a missing or wrong token; None if the request may read the metrics."""
     wanted: str = settings.DISPATCHER.metrics_token
     if wanted == OPEN_METRICS:
         return None
@@ -52,15 +54,17 @@ def _refusal(request: HttpRequest) -> Problem | None:
         return Problem(401, "not_authenticated", _NO_TOKEN, headers=_CHALLENGE)
     if not scheme:
         return Problem(401, "not_authenticated", "Send `Authorization: Bearer <token>`.", headers=_CHALLENGE)
-    # in constant time: how long it takes must not tell how much of it is right
+    # in constant time, so that the duration does not reveal a correct prefix
     is_right = hmac.compare_digest(sent.strip().encode(), wanted.encode())
     if scheme.lower() == "bearer" and is_right:
         return None
-    return Problem(401, "invalid_key", "This is not the token for the metrics.", headers=_CHALLENGE)
+    return Problem(
+        401, "invalid_key", "The token is not that of DISPATCHER_METRICS_TOKEN.", headers=_CHALLENGE
+    )
 
 
 class DispatcherCollector(Collector):
-    """name_tenants: else what is counted by tenant is summed up."""
+    """Collects all metrics at a scrape. name_tenants: if False, values by tenant are summed up."""
 
     def __init__(self, *, name_tenants: bool) -> None:
         self._name_tenants = name_tenants
@@ -84,6 +88,6 @@ class DispatcherCollector(Collector):
         except (DatabaseError, InterfaceError):
             found = []
             up.add_metric(["database"], 0)
-        told, redis_answers = fleet.collect_line(pools, ports)
+        in_redis, redis_answers = fleet.collect_queue(pools, ports)
         up.add_metric(["redis"], int(redis_answers))
-        yield from (up, *found, *told, *fleet.collect_machines(pinned, ports))
+        yield from (up, *found, *in_redis, *fleet.collect_machines(pinned, ports))

@@ -1,5 +1,5 @@
-"""Servers as the registry knows them, the lease layer pool by pool (the line, the slots, and whether they
-agree with the database), and what workers measure on their own machines."""
+"""Metrics of servers (from the registry), of queues and slots in Redis per pool, of the drift between Redis
+and the database, and of the machines of pinned workers."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def collect_registry(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
 
 def _servers() -> Iterator[Metric]:
     wanted = GaugeMetricFamily(
-        "dispatcher_server_slots", "Slots that the server is to have.", labels=["server", "pool", "desired"]
+        "dispatcher_server_slots", "Slots that the server should have.", labels=["server", "pool", "desired"]
     )
     healthy = GaugeMetricFamily(
         "dispatcher_server_healthy",
-        "1: answered its last health question, or answered that it has no health endpoint; 0: neither.",
+        "1: the last health probe was answered, also with 'no health endpoint'; 0: it was not.",
         labels=["server"],
     )
     rows = Server.objects.order_by("name").values_list("name", "pool_id", "desired", "slots", "healthy")
@@ -52,7 +52,7 @@ def _quarantine(now: datetime) -> Iterator[Metric]:
         labels=["server"],
     )
     oldest = GaugeMetricFamily(
-        "dispatcher_quarantine_oldest_seconds", "Since the longest of them began; 0 without one."
+        "dispatcher_quarantine_oldest_seconds", "Age of the oldest quarantine; 0 without one."
     )
     rows = QuarantinedSlot.objects.filter(freed_at=None).order_by()
     found = list(rows.values_list("server_id").annotate(Count("pk"), Min("since")))
@@ -63,7 +63,7 @@ def _quarantine(now: datetime) -> Iterator[Metric]:
 
 
 def circuits(ports: Ports) -> Metric:
-    """Of what Redis tells; what it does not tell is missing."""
+    """Return the open circuits; those of fleets whose Redis is unavailable are missing."""
     found = GaugeMetricFamily(
         "dispatcher_circuit_open",
         "1 for each server and model whose circuit is open or half open.",
@@ -76,7 +76,7 @@ def circuits(ports: Ports) -> Metric:
 
 def _pauses(name_tenants: bool) -> Metric:
     paused = GaugeMetricFamily(
-        "dispatcher_paused", "1 for what is paused; system has no name.", labels=["kind", "name"]
+        "dispatcher_paused", "1 for each pause; that of the system has no name.", labels=["kind", "name"]
     )
     found = {
         (one.kind, name if name_tenants or one.kind != Pause.Kind.TENANT else "")
@@ -93,44 +93,47 @@ _LEASED = ("leased", "adoptable")
 
 
 @dataclass(frozen=True, slots=True)
-class PoolOf:
-    """live_attempts: as the database knows them."""
+class PoolRow:
+    """A pool in the database. live_attempts: number of live attempts on its servers."""
 
     name: str
     fleet: str
     live_attempts: int
 
 
-def pools(ports: Ports) -> list[PoolOf]:
-    """Raises DatabaseError."""
-    homes = dict(Server.objects.values_list("name", "pool_id"))
+def pools(ports: Ports) -> list[PoolRow]:
+    """Return all pools. Raises DatabaseError."""
+    pool_of = dict(Server.objects.values_list("name", "pool_id"))
     live = Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("server", flat=True)
-    running = Counter(homes.get(server, "") for server in live)
+    running = Counter(pool_of.get(server, "") for server in live)
     return [
-        PoolOf(pool.name, ports.registry.fleet_of(pool.name), running[pool.name]) for pool in queries.pools()
+        PoolRow(pool.name, ports.registry.fleet_of(pool.name), running[pool.name]) for pool in queries.pools()
     ]
 
 
-def collect_line(pools: list[PoolOf], ports: Ports) -> tuple[list[Metric], bool]:
-    """What could be read, and whether Redis answered all that was asked."""
-    waiting = GaugeMetricFamily("dispatcher_waiting", "Tickets in line.", labels=["pool", "model"])
+def collect_queue(pools: list[PoolRow], ports: Ports) -> tuple[list[Metric], bool]:
+    """Return the metrics in Redis that could be read, and True if Redis answered every call."""
+    waiting = GaugeMetricFamily("dispatcher_waiting", "Tickets in the queue.", labels=["pool", "model"])
     parked = GaugeMetricFamily(
         "dispatcher_parked",
-        "Tickets of tenants that are paused or run as many jobs as they may, beside the line.",
+        "Tickets of tenants that are paused, at max_running or without quota; not in dispatcher_waiting.",
         labels=["pool", "model"],
     )
     slots = GaugeMetricFamily("dispatcher_slots", "Slots, by state.", labels=["pool", "state"])
     pending = GaugeMetricFamily("dispatcher_wakes_pending", "Wakes sent and not yet used.", labels=["pool"])
     drift = GaugeMetricFamily(
         "dispatcher_lease_drift",
-        "Live attempts in the database less leases in Redis; a few for moments are commits under way.",
+        "Live attempts in the database minus leases in Redis; small values for a moment are "
+        "commits in progress.",
         labels=["pool"],
     )
     whole = GaugeMetricFamily(
-        "dispatcher_index_whole", "1 if the index is whole, 0 while it is rebuilt.", labels=["fleet"]
+        "dispatcher_index_whole",
+        "1 if the index in Redis is complete, 0 while it is being rebuilt.",
+        labels=["fleet"],
     )
     age = GaugeMetricFamily(
-        "dispatcher_index_age_seconds", "Since the index was last rebuilt.", labels=["fleet"]
+        "dispatcher_index_age_seconds", "Seconds since the index was last rebuilt.", labels=["fleet"]
     )
     answers = True
     served: set[str] = set()
@@ -167,38 +170,41 @@ def collect_line(pools: list[PoolOf], ports: Ports) -> tuple[list[Metric], bool]
 # -- machines -------------------------------------------------------------------------------------
 
 _OF_GPU = {
-    "utilisation": ("dispatcher_gpu_utilisation_percent", "How busy the GPU is."),
-    "used_mb": ("dispatcher_gpu_memory_used_mb", "GPU memory in use, by whomever."),
-    "total_mb": ("dispatcher_gpu_memory_total_mb", "The GPU's memory."),
-    "temperature": ("dispatcher_gpu_temperature_celsius", "The GPU's temperature."),
-    "power": ("dispatcher_gpu_power_watts", "What the GPU draws."),
-    "ecc_errors": ("dispatcher_gpu_ecc_errors", "Uncorrected ones since the GPU's driver was loaded."),
+    "utilisation": ("dispatcher_gpu_utilisation_percent", "Utilisation of the GPU."),
+    "used_mb": ("dispatcher_gpu_memory_used_mb", "GPU memory in use by all processes."),
+    "total_mb": ("dispatcher_gpu_memory_total_mb", "Total memory of the GPU."),
+    "temperature": ("dispatcher_gpu_temperature_celsius", "Temperature of the GPU."),
+    "power": ("dispatcher_gpu_power_watts", "Power draw of the GPU."),
+    "ecc_errors": ("dispatcher_gpu_ecc_errors", "Uncorrected ECC errors since the driver was loaded."),
 }
 _OF_MACHINE = {
-    "cpu_percent": ("dispatcher_machine_cpu_percent", "How busy the machine's CPUs are."),
+    "cpu_percent": ("dispatcher_machine_cpu_percent", "CPU utilisation of the machine."),
     "ram_used_mb": ("dispatcher_machine_memory_used_mb", "Main memory in use on the machine."),
-    "models_ram_mb": ("dispatcher_models_memory_mb", "Main memory of the process that holds the models."),
+    "models_ram_mb": ("dispatcher_models_memory_mb", "Main memory of the model process."),
 }
 
 
 def pinned() -> list[Server]:
-    """Raises DatabaseError."""
+    """Return all pinned servers. Raises DatabaseError."""
     return list(Server.objects.filter(host__isnull=False).select_related("pool").order_by("name"))
 
 
 def collect_machines(servers: Sequence[Server], ports: Ports) -> list[Metric]:
-    """Servers whose Redis is away are missing."""
+    """Return the metrics from the heartbeats of pinned workers; servers whose Redis is unavailable are
+    missing."""
     age = GaugeMetricFamily(
         "dispatcher_worker_heartbeat_age_seconds",
-        "Since the worker of a pinned server was last heard.",
+        "Seconds since the last heartbeat of a pinned server's worker.",
         labels=["server"],
     )
     warm = GaugeMetricFamily("dispatcher_warm_models", "1: the model is loaded.", labels=["server", "model"])
     processes = GaugeMetricFamily(
-        "dispatcher_gpu_processes", "How many hold the GPU's memory.", labels=["server"]
+        "dispatcher_gpu_processes", "Processes that use GPU memory.", labels=["server"]
     )
     xids = GaugeMetricFamily(
-        "dispatcher_gpu_xids", "Errors that the driver told since the worker began.", labels=["server", "xid"]
+        "dispatcher_gpu_xids",
+        "Xid errors that the driver reported since the worker started.",
+        labels=["server", "xid"],
     )
     gauges = {
         name: GaugeMetricFamily(name, text, labels=["server"])

@@ -1,5 +1,5 @@
-"""Jobs (what is not finished by its index, what is finished from the sums that the sweep `rollups` keeps),
-and what keeps the rest right: sweeps, callbacks, refused results and requests."""
+"""Metrics of jobs (unfinished ones counted through an index, finished ones from the rollups), sweeps,
+callbacks, and refused results and requests."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from jobs.reports.jobs import UNFINISHED, waiting_by_model_and_tenant
 from jobs.reports.rollups import BOUNDS_SECONDS, EVER, Sums
 from jobs.sweeps.base import sweep_ages
 
-MOST_DEAD_LETTERS = 10_000
-"""More are not counted out; the newest are."""
-_EVERYTHING = Principal(None, is_operator=True, name="metrics")
+MAX_DEAD_LETTERS = 10_000
+"""Only so many, the newest, are counted."""
+_OPERATOR = Principal(None, is_operator=True, name="metrics")
 _FINAL = ("completed", "failed", "cancelled")
 
 
@@ -33,15 +33,13 @@ def collect_jobs(now: datetime, ports: Ports, *, name_tenants: bool) -> Iterator
 
 
 def _unfinished(now: datetime, ports: Ports) -> Iterator[Metric]:
-    jobs = GaugeMetricFamily(
-        "dispatcher_jobs", "Jobs that are not over, by state.", labels=["model", "state"]
-    )
+    jobs = GaugeMetricFamily("dispatcher_jobs", "Unfinished jobs, by state.", labels=["model", "state"])
     oldest = GaugeMetricFamily(
-        "dispatcher_oldest_waiting_seconds", "Since the oldest job in line may start.", labels=["model"]
+        "dispatcher_oldest_waiting_seconds", "Waiting time of the oldest queued job.", labels=["model"]
     )
     counts: Counter[tuple[str, str]] = Counter()
     first: dict[str, datetime] = {}
-    for line in waiting_by_model_and_tenant(_EVERYTHING, ports.waiting_of_all):
+    for line in waiting_by_model_and_tenant(_OPERATOR, ports.waiting_of_all):
         for one in UNFINISHED:
             counts[line.model, one.value] += getattr(line, one.value)
         if line.oldest_queued_at is not None:
@@ -60,13 +58,13 @@ def _finished(name_tenants: bool) -> Iterator[Metric]:
         labels=["model", "state"],
     )
     held = CounterMetricFamily(
-        "dispatcher_gpu_seconds", "How long slots were held by runs that ended.", labels=["model", "tenant"]
+        "dispatcher_gpu_seconds", "Time for which ended runs held their slots.", labels=["model", "tenant"]
     )
     waits = HistogramMetricFamily(
-        "dispatcher_wait_seconds", "From accepted to the first start.", labels=["model"]
+        "dispatcher_wait_seconds", "Time from submit to the first start.", labels=["model"]
     )
     runs = HistogramMetricFamily(
-        "dispatcher_run_seconds", "From the first start to the end.", labels=["model"]
+        "dispatcher_run_seconds", "Time from the first start to the end.", labels=["model"]
     )
     tenants = dict(Tenant.objects.values_list("pk", "name")) if name_tenants else {}
     totals: dict[str, Sums] = defaultdict(Sums)
@@ -88,7 +86,7 @@ def _finished(name_tenants: bool) -> Iterator[Metric]:
 
 
 def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
-    """Running sums, as Prometheus wants them. The sum of the values themselves nobody keeps."""
+    """Return cumulative buckets for Prometheus. The sum of the values is not stored."""
     counts = counts or [0] * (len(BOUNDS_SECONDS) + 1)
     return list(zip([*map(str, BOUNDS_SECONDS), "+Inf"], accumulate(counts), strict=True))
 
@@ -96,7 +94,7 @@ def _buckets(counts: Sequence[int]) -> list[tuple[str, float]]:
 def _attempts() -> Metric:
     attempts = CounterMetricFamily(
         "dispatcher_attempts",
-        "Attempts that ended: how (completed, or the class of the error), and what became of the job then.",
+        "Ended attempts, by outcome (completed, or the class of the error) and by what followed for the job.",
         labels=["model", "outcome", "then"],
     )
     for model, code, count in counters.read(counters.Name.ATTEMPT_ENDS):
@@ -108,11 +106,11 @@ def _attempts() -> Metric:
 def _dead_letters() -> Metric:
     letters = GaugeMetricFamily(
         "dispatcher_dead_letters",
-        f"Failed jobs that nobody retried or dismissed; of more than {MOST_DEAD_LETTERS} the newest.",
+        f"Failed jobs that were not retried or dismissed; the newest {MAX_DEAD_LETTERS} are counted.",
         labels=["model", "error"],
     )
     rows = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
-    counts = Counter(rows.values_list("model", "error_code")[:MOST_DEAD_LETTERS])
+    counts = Counter(rows.values_list("model", "error_code")[:MAX_DEAD_LETTERS])
     for (model, error), count in sorted(counts.items()):
         letters.add_metric([model, error], count)
     return letters
@@ -120,30 +118,30 @@ def _dead_letters() -> Metric:
 
 # -- upkeep -------------------------------------------------------------------------------------
 
-MOST_CALLBACKS = 10_000
-"""More pending ones are not counted out."""
+MAX_CALLBACKS = 10_000
+"""Only so many pending callbacks are counted."""
 _COUNTED_BY_CODE = (
     (
         "dispatcher_requests_refused",
-        "Requests that were told to come again: 429 and 503.",
+        "Requests refused with 429 or 503, by code.",
         "code",
         counters.Name.REQUESTS_REFUSED,
     ),
     (
         "dispatcher_web_connections_ended",
-        "Connections that the web server ended.",
+        "Connections closed by the web server, by reason.",
         "reason",
         counters.Name.WEB_ENDED,
     ),
     (
         "dispatcher_pushes_refused",
-        "Pushes of GPU servers that were not read, by the refusal's code.",
+        "Refused pushes of GPU servers, by code.",
         "code",
         counters.Name.PUSHES_REFUSED,
     ),
     (
         "dispatcher_sign_ins_refused",
-        "Sign-ins to the admin refused before the password was checked, by the limit that refused.",
+        "Sign-ins to the admin refused before the password check, by the exceeded limit.",
         "limit",
         counters.Name.SIGN_INS_REFUSED,
     ),
@@ -155,7 +153,7 @@ def collect_upkeep(now: datetime) -> Iterator[Metric]:
     yield from _callbacks(now)
     refused = CounterMetricFamily(
         "dispatcher_results_refused",
-        "Results of zombies: they came under an attempt or epoch that does not count any more.",
+        "Results refused because their attempt or epoch is no longer current (zombie workers).",
     )
     refused.add_metric([], sum(count for _, _, count in counters.read(counters.Name.RESULTS_REFUSED)))
     yield refused
@@ -168,10 +166,12 @@ def collect_upkeep(now: datetime) -> Iterator[Metric]:
 
 def _sweeps(now: datetime) -> Iterator[Metric]:
     ages = GaugeMetricFamily(
-        "dispatcher_sweep_age_seconds", "Since each sweep last ended; tick is beat's own.", labels=["sweep"]
+        "dispatcher_sweep_age_seconds",
+        "Seconds since each sweep last completed; `tick` is the last tick of beat.",
+        labels=["sweep"],
     )
     repairs = CounterMetricFamily(
-        "dispatcher_sweep_repairs", "What each sweep repaired, in its own unit.", labels=["sweep"]
+        "dispatcher_sweep_repairs", "Repairs of each sweep, in its own unit.", labels=["sweep"]
     )
     for name, seconds in sorted(sweep_ages(now).items()):
         ages.add_metric([name], seconds)
@@ -182,18 +182,18 @@ def _sweeps(now: datetime) -> Iterator[Metric]:
 
 def _callbacks(now: datetime) -> Iterator[Metric]:
     pending = GaugeMetricFamily(
-        "dispatcher_callbacks_pending", f"Callbacks to be sent, counted up to {MOST_CALLBACKS}."
+        "dispatcher_callbacks_pending", f"Callbacks to be sent, counted up to {MAX_CALLBACKS}."
     )
     rows = Callback.objects.filter(state=Callback.State.PENDING, next_at__isnull=False)
-    pending.add_metric([], rows[:MOST_CALLBACKS].count())
+    pending.add_metric([], rows[:MAX_CALLBACKS].count())
     yield pending
     report = delivery_report(now)
     for name, what, number in (
         ("in_flight", "Callbacks that are being sent.", report.in_flight),
-        ("due", "Callbacks that may be sent now.", report.due),
-        ("held", "Callbacks that are due, behind the open circuit of their receiver.", report.held),
-        ("overdue_seconds", "How late the first that may be sent is; 0: none.", report.oldest_due_seconds),
-        ("circuits_open", "Receivers that did not answer: one try at a time.", report.open_circuits),
+        ("due", "Callbacks that can be sent now.", report.due),
+        ("held", "Due callbacks held by the open circuit of their receiver.", report.held),
+        ("overdue_seconds", "How late the oldest sendable callback is; 0: none.", report.oldest_due_seconds),
+        ("circuits_open", "Receivers with an open circuit: one try at a time.", report.open_circuits),
     ):
         gauge = GaugeMetricFamily(f"dispatcher_callbacks_{name}", what)
         gauge.add_metric([], number)

@@ -116,8 +116,8 @@ def test_the_use_of_a_key_is_noted_outside_any_transaction_and_once_a_minute(
     acme: Account, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[int] = []
-    real = authentication._note_use
-    monkeypatch.setattr(authentication, "_note_use", lambda row: (noted.append(row.pk), real(row)))
+    real = authentication._record_use
+    monkeypatch.setattr(authentication, "_record_use", lambda row: (noted.append(row.pk), real(row)))
     ApiKey.objects.update(last_used_at=None)
     for _ in range(3):
         forget_keys()

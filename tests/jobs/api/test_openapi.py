@@ -125,7 +125,7 @@ def test_readers_that_come_first_together_make_it_once(monkeypatch: pytest.Monke
         made["ended"] += 1
         return b"{}", '"etag"'
 
-    monkeypatch.setattr(documents, "_made_once", make)
+    monkeypatch.setattr(documents, "_generate", make)
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(documents._document) for _ in range(4)]
         assert [answer.result(30) for answer in answers] == [(b"{}", '"etag"')] * 4

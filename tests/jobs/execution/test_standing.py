@@ -130,7 +130,7 @@ def test_a_job_that_a_worker_holds_is_refused_whatever_its_row_says(shop, has_en
     refused = []
 
     def ask(_=None):
-        with pytest.raises(NotWaiting, match="being started"):
+        with pytest.raises(NotWaiting, match="is starting it"):
             change_priority(job.id, 1, by=BY, ports=hands.worker.ports)
         refused.append(job.id)
 

@@ -117,7 +117,7 @@ def test_a_job_that_never_started_says_so_and_costs_nothing(world: World) -> Non
     assert deadlines.sweep(world.ports).repaired == 1
     job.refresh_from_db()
     assert (job.state, job.error_code, job.started_at) == (JobState.FAILED, "start_deadline_exceeded", None)
-    assert "never started" in job.error_message
+    assert "did not start" in job.error_message
     assert (job.attempts.count(), job.tries) == (0, 0)
 
 
