@@ -56,7 +56,7 @@ def test_every_sweep_is_on_its_page_with_what_it_looks_for() -> None:
     page = sweeps_page()
     for name in Sweeps().entries():
         assert f"\n| `{name}` | " in page
-    assert "Forgotten jobs: they waited longer" in page
+    assert "Jobs whose total waiting time exceeds" in page
 
 
 def test_every_command_is_on_its_page_with_its_arguments() -> None:
