@@ -74,7 +74,7 @@ class DispatcherCollector(Collector):
         ports = jobs.ports.production_ports()
         now = ports.clock.now()
         found: list[Metric] = []
-        pools: list[fleet.PoolOf] = []
+        pools: list[fleet.PoolRow] = []
         pinned: list[Server] = []
         try:
             found = [
