@@ -178,6 +178,48 @@ def test_one_pip_per_core_installs_its_part_and_one_installs_all_where_that_fail
     assert parts[2:] == (["a== b== c=="] if are_in_each_others_way else [])
 
 
+UV_PIN = "uv==9.0 ; extra == 'supply' \\\n    --hash=sha256:dd\n"
+PIP_CONFIG = """\
+:env:.index-url='https://mirror.example/simple'
+global.index-url='https://other.example/simple'
+global.extra-index-url='file:///one file:///two'
+global.timeout='9'
+"""
+
+
+@pytest.mark.parametrize("uv_works", [True, False])
+def test_where_the_lock_has_uv_pip_installs_only_that_unless_uv_fails(
+    project: Path, monkeypatch: pytest.MonkeyPatch, uv_works: bool
+) -> None:
+    told, pip, uv = project / "told", project / "pip", project / ".venv" / "bin" / "uv"
+    (project / "pip.conf").write_text(PIP_CONFIG)
+    pip.write_text(
+        f"""#!/bin/sh
+        if [ "$1" = config ]; then cat {project}/pip.conf; exit 0; fi
+        echo pip $(grep -o '^[a-z]*==' $7) >> {told}
+        printf '#!/bin/sh\necho uv "$*" >> {told}\nexit {0 if uv_works else 1}\n' > {uv}
+        chmod +x {uv}
+        """
+    )
+    pip.chmod(0o755)
+    monkeypatch.setattr(bootstrap, "_installer", lambda python: [str(pip), "install"])
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    (project / "constraints.txt").write_text(LOCK + UV_PIN)
+    bootstrap.environment_python(root=project)
+    assert told.read_text() == "pip a== b== c== uv==\n", "the extra was not asked for"
+    told.unlink()
+
+    bootstrap.environment_python(extras=("supply",), root=project)
+    wanted = project / ".venv" / "locked.txt"
+    first, second, *others = told.read_text().splitlines()
+    assert first == "pip uv=="
+    assert second.startswith(f"uv pip install --quiet --python {project}/.venv/bin/python ")
+    assert " --default-index=https://mirror.example/simple --index=file:///one --index=file:///two " in second
+    assert second.endswith(f" --require-hashes --no-deps --only-binary :all: -r {wanted}")
+    assert "a==1.0" in wanted.read_text()
+    assert others == ([] if uv_works else ["pip a== b== c== uv=="])
+
+
 PIP_SAYS = """\
 ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE. If you have updated the package
 versions, please update the hashes. Otherwise, examine the package contents carefully; someone may have
