@@ -1,4 +1,4 @@
-"""The production ports: real clocks, Redis, HTTP and the database, put together here and nowhere else."""
+"""Makes the production ports: clocks, Redis, HTTP and the database. The only place that does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobs.wakes import HintPublisher
 
 
 def production_ports() -> Ports:
-    """New ones; a process takes those that `jobs.ports.production_ports` keeps."""
+    """Make new ports; a process uses those that `jobs.ports.production_ports` keeps."""
     clock = SharedClock(
         SystemClock(),
         time_of(settings.REDIS_URL),

@@ -7,5 +7,5 @@ class JobsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        # both receive signals of gpus: a server is registered, a slot is proven free
+        # connects receivers of gpus' signals: a server is registered, a slot is proven free
         from jobs.execution import orphaned_runs  # noqa: F401

@@ -1,4 +1,5 @@
-"""What services need of the world, injected: tests and the simulator stand their own in its place."""
+"""The ports of a process: its connections to clocks, Redis, broker, HTTP and database, and its caches. Tests
+and the simulator inject their own."""
 
 from __future__ import annotations
 
@@ -32,10 +33,11 @@ from jobs.reports.history import RecentHistory
 from jobs.reports.jobs import Waiting
 
 KEEP_KEY_SECONDS = 2.0
-"""A revoked key works this much longer at most; a valid one costs a query only this often."""
+"""How long a valid API key is cached: a revoked key works so much longer at most."""
 
 
 def after_seconds(seconds: float, work: Callable[[], None]) -> None:
+    """Call `work` once after so many seconds, in a thread of its own."""
     timer = threading.Timer(seconds, work)
     timer.daemon = True
     timer.start()
@@ -43,15 +45,17 @@ def after_seconds(seconds: float, work: Callable[[], None]) -> None:
 
 @dataclass(slots=True)
 class RedisRest:
-    """Of a Redis that was slow (`jobs.limits.submit_limits.ask_redis`). until: the monotonic time until which
-    it is left alone."""
+    """The circuit breaker of a slow Redis (`jobs.limits.submit_limits.ask_redis`). until: monotonic time
+    until which submits send it no request."""
 
     until: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
-class LateTickets:
-    """Tickets that Redis did not take (`jobs.submission.submit.push_later`), by fleet and pool, then job."""
+class PendingTickets:
+    """Tickets that Redis did not accept (`jobs.submission.submit.push_again`), by fleet and pool, then by job
+    id.
+    is_armed: a retry is scheduled."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     waiting: dict[tuple[str, str], dict[str, Ticket]] = field(default_factory=dict)
@@ -60,8 +64,11 @@ class LateTickets:
 
 @dataclass(slots=True, eq=False)
 class Readiness:
-    """What `/readyz` of this process has found out. migrated: all migrations are applied, as they stay for
-    its code. fleets: as last read; they are asked too while the database is away."""
+    """What `/readyz` of this process has checked so far.
+
+    migrated: all migrations were applied once, which stays true for this process's code. fleets: as last
+    read; also checked while the database is away.
+    """
 
     migrated: bool = False
     fleets: tuple[str, ...] = ("main",)
@@ -70,7 +77,7 @@ class Readiness:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LimitCaches:
-    """What a process has read lately of its tenants' limits (`jobs.limits`).
+    """Caches of tenants' limits (`jobs.limits`).
 
     limits: by tenant. used_seconds: GPU-seconds, by tenant and day. free_places: in queues, by limit.
     """
@@ -91,22 +98,23 @@ class LimitCaches:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ports:
-    """One value per process, equal to itself only.
+    """The connections and caches of one process; equal to itself only.
 
-    clock: time. leases: the lease layer of a fleet. send_wakes: best effort, never raises.
-    wake_callbacks: tells the callbacks queue that these outbox rows are due; best effort, never raises.
-    announce: tells listeners (streams, long polls) that these jobs changed; best effort, never raises.
-    after: does a piece of work once, so many seconds later, in the background.
-    database: a connection for what a block reads by `foundation.database.statements`.
-    clocks: whether the clocks agree that a verdict which can't be taken back would be made by.
-    transport: HTTP to GPU servers. parallel_probes: how many of them are asked for their health at once.
-    layouts: which key layout each fleet's index has. index_gate: a fleet's index of any layout, from outside.
-    redis_rest, late_tickets, recent_history, waiting_of_all, limit_caches, registry, readiness: what the
-    process keeps of a slow Redis, of tickets that it did not take, of the history that pages show, of the
-    counts of all unfinished jobs, of tenants' limits, of the GPU registry, and of its own readiness.
-    push_refusals, request_refusals: counts of pushes and requests that it refused. valid_keys: API keys, by
-    hash.
-    schema_processes: for checks of payloads that may take long.
+    clock: time, the same for all processes. clocks: compares the clocks of hosts, Redis and database.
+    leases: returns the lease layer of a fleet.
+    send_wakes: sends wakes to GPU workers; returns how many were sent. Never raises.
+    wake_callbacks: sends hints that these outbox rows are due; best effort, never raises.
+    announce: announces changed jobs to event streams and long polls; best effort, never raises.
+    after: calls a function once, so many seconds later, in the background.
+    database: returns a context with a connection for reads by `foundation.database.statements`.
+    transport: HTTP to GPU servers. parallel_probes: how many health probes run at once.
+    layouts: the key layout of each fleet's index. index_gate: returns a fleet's index of any layout, by its
+    number.
+    redis_rest: circuit breaker of a slow Redis. pending_tickets: those that Redis did not accept.
+    recent_history, waiting_of_all: cached history and counts of unfinished jobs, for pages and metrics.
+    push_refusals, request_refusals: counts of refused pushes and requests.
+    readiness: of this process. limit_caches: of tenants. registry: cached rows of the GPU registry.
+    valid_keys: cached API keys, by hash. schema_processes: run checks of payloads that may take long.
     """
 
     clock: Clock
@@ -124,7 +132,7 @@ class Ports:
         default_factory=lambda: IndexGates(lambda: str(settings.REDIS_URL))
     )
     redis_rest: RedisRest = field(default_factory=RedisRest)
-    late_tickets: LateTickets = field(default_factory=LateTickets)
+    pending_tickets: PendingTickets = field(default_factory=PendingTickets)
     recent_history: RecentHistory = field(default_factory=RecentHistory)
     waiting_of_all: AdaptiveTtlValue[list[Waiting]] = field(default_factory=AdaptiveTtlValue)
     push_refusals: BufferedCounts = field(default_factory=lambda: BufferedCounts(Name.PUSHES_REFUSED))
@@ -142,6 +150,6 @@ class Ports:
 
 @lru_cache(maxsize=1)
 def production_ports() -> Ports:
-    """The real ones, one per process: what `settings.DISPATCHER_PORTS` names makes them."""
+    """Return this process's ports, made once by the function that `settings.DISPATCHER_PORTS` names."""
     make: Callable[[], Ports] = import_string(settings.DISPATCHER_PORTS)
     return make()

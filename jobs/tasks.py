@@ -1,4 +1,4 @@
-"""The Celery tasks. Their names are in `jobs.wakes`, which sends them."""
+"""The Celery tasks. `jobs.wakes` has their names, and publishes them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from jobs.execution.slot_loop import WorkReport
 
 MOST_NAMED = 20
-"""Of a task's failed jobs: what Flower is told stays small."""
+"""Failed jobs in the report of a task: what Flower shows stays small."""
 
 
 class JobFailed(Exception):
-    """The one job of this task did not complete; its row says what follows. Flower shows it as a failure."""
+    """The only job of this task did not complete; Flower shows the task as failed. The job's row says what
+    follows."""
 
 
 @shared_task(name=wakes.WORK, throws=(JobFailed,), ignore_result=True)
 def work(pool: str, host: str | None = None) -> dict[str, Any]:
-    """Claims and runs jobs of this pool; a real GPU job is a task of its own. Returns what Flower shows."""
+    """Claim and run jobs of this pool: a wake. A long job is a task of its own, short ones share one
+    (`TimeSlice`).
+
+    host: of a pinned worker. Returns the report that Flower shows. Raises JobFailed.
+    """
     from jobs.execution.gpu_worker import current_worker
 
     return shown(current_worker().work(pool, host))
@@ -33,8 +38,11 @@ def work(pool: str, host: str | None = None) -> dict[str, Any]:
 
 @shared_task(name=wakes.SWEEP, ignore_result=True, send_events=False)
 def sweep(name: str) -> dict[str, Any]:
-    """Runs one sweep, or with ``tick`` all that are due. Returns what each one counted. Flower does not list
-    them: one each second would push the jobs out of its view; their ages are in the admin and in /metrics."""
+    """Run one sweep, or with ``tick`` all that are due; return the counts of each.
+
+    Without events, so not in Flower: one each second would push the jobs out of its list. The admin and
+    /metrics show their ages.
+    """
     from jobs.sweeps.runner import run_sweep
 
     return run_sweep(name)
@@ -42,13 +50,14 @@ def sweep(name: str) -> dict[str, Any]:
 
 @shared_task(name=wakes.DELIVER, ignore_result=True)
 def deliver(callback_id: str) -> None:
-    """Says that there are callbacks to send; which ones are next, their worker decides."""
+    """Hint that this callback may be due. The delivery worker decides which callbacks are next."""
     current_delivery_worker().nudge(callback_id)
 
 
 @lru_cache(maxsize=1)
 def current_delivery_worker() -> DeliveryWorker:
-    """The callbacks worker of this process, started on first use: by `queue_worker --queues callbacks`."""
+    """Return the delivery worker of this process, started on first use, by `queue_worker --queues
+    callbacks`."""
     from jobs.callbacks.delivery_worker import DeliveryWorker
     from jobs.ports import production_ports
 
@@ -58,7 +67,11 @@ def current_delivery_worker() -> DeliveryWorker:
 
 
 def shown(reports: Sequence[WorkReport]) -> dict[str, Any]:
-    """One job: its report, or `JobFailed` with it. Many short ones, or none: how many, and who failed."""
+    """Return the report of a task for Flower: of one job its fields; of many or none their number and
+    failures.
+
+    Raises JobFailed if the only job failed.
+    """
     failed = [f"{report.job_id} {report.error_code}" for report in reports if report.error_code]
     if len(reports) != 1:
         more = len(failed) - MOST_NAMED

@@ -1,10 +1,10 @@
 """Publishes all Celery messages: wakes, hints that callbacks are due, ticks of sweeps.
 
-All of them are hints: lost ones are repaired by a sweep within seconds, doubled ones find nothing to do. So
-nothing here raises and nothing waits long: a publish ends within `PUBLISH_POLICY` × the time-outs of
-`publish_options` (three seconds), and after a failure nothing is published for a moment, so that a submit
-is not slowed by a dead broker. No message has an expiry: Celery judges that by the receiver's wall clock,
-and queues that nobody reads are bounded in length (`dispatcher_project.celery_transport.broker`).
+All of them are hints: a sweep repairs lost ones within seconds, and repeated ones do no harm. So no function
+here raises or waits long: a publish ends within `PUBLISH_POLICY` × the time-outs of `publish_options` (three
+seconds), and after a failure there is a pause, so that a dead broker does not slow submits. No message has an
+expiry, which Celery would judge by the receiver's wall clock; queues without a consumer are bounded in length
+(`dispatcher_project.celery_transport.broker`).
 """
 
 from __future__ import annotations
@@ -25,21 +25,22 @@ WORK, DELIVER, SWEEP = "jobs.work", "jobs.deliver", "jobs.sweep"
 CALLBACKS_QUEUE, SWEEPS_QUEUE = "callbacks", "sweeps"
 
 SHUT_SECONDS = 2.0
-"""How long nothing is tried after a publish that failed; the fill comes every two seconds anyway."""
+"""Pause after a failed publish; the `fill` sweep sends missing wakes every two seconds."""
 TOTAL_SECONDS = 3.0
 """The longest one call may take."""
 _POOL_LIMIT = 8
 
 
 def queue_of(pool: str, host: str | None = None) -> str:
-    """``gpu.<pool>``, or ``gpu.<pool>.<host>`` for the worker that is pinned to that host."""
+    """Return ``gpu.<pool>``, or ``gpu.<pool>.<host>`` for the worker that is pinned to that host."""
     return f"gpu.{pool}" if host is None else f"gpu.{pool}.{host}"
 
 
 class HintPublisher:
-    """Publishes through producers of its own, whose time-outs are shorter than a consumer's.
+    """Publishes hints through connections of its own, whose time-outs are shorter than a consumer's.
 
-    app: returns the Celery app, at the first publish; its `hint_transport_options` are for these connections.
+    app: returns the Celery app, called at the first publish. Its `hint_transport_options` are for these
+    connections.
     """
 
     def __init__(self, app: Callable[[], Any]) -> None:
@@ -49,7 +50,7 @@ class HintPublisher:
         self._shut_until = 0.0
 
     def send_wakes(self, wakes: Sequence[Wakes]) -> int:
-        """How many of them left; fewer than asked for when the broker is away."""
+        """Send wakes to GPU workers; return how many were sent, fewer if the broker is away."""
         return self._publish(
             (
                 WORK,
@@ -61,15 +62,15 @@ class HintPublisher:
         )
 
     def wake_callbacks(self, callback_ids: Sequence[str]) -> None:
-        """These outbox rows are due now."""
+        """Send hints that these outbox rows are due."""
         self._publish((DELIVER, [callback_id], CALLBACKS_QUEUE) for callback_id in callback_ids)
 
     def wake_sweep(self, name: str) -> bool:
-        """``tick`` for all that are due. False: it did not leave."""
+        """Start a sweep; ``tick``: all that are due. Return False if the message was not sent."""
         return self._publish([(SWEEP, [name], SWEEPS_QUEUE)]) == 1
 
     def _publish(self, messages: Iterable[tuple[str, list[str], str]]) -> int:
-        """messages: task name, arguments, queue. Returns how many left."""
+        """Send messages: task name, arguments, queue. Return how many were sent."""
         sent = 0
         until = time.monotonic() + TOTAL_SECONDS
         name = queue = ""
@@ -78,7 +79,7 @@ class HintPublisher:
                 if not self._send(name, arguments, queue, until):
                     break
                 sent += 1
-        except Exception as error:  # whatever it is, the hint is lost and nothing else
+        except Exception as error:  # only the hint is lost
             self._shut_until = time.monotonic() + SHUT_SECONDS
             log.warning("hint_not_sent", task=name, queue=queue, error=str(error), kind=type(error).__name__)
         return sent
@@ -88,7 +89,7 @@ class HintPublisher:
             return False
         app, producers = self._open()
         with producers.acquire(block=True, timeout=TOTAL_SECONDS) as producer:
-            # it may have waited here for others who found the broker dead
+            # meanwhile another publish may have failed, and the pause begun
             if time.monotonic() > until or time.monotonic() < self._shut_until:
                 return False
             app.send_task(

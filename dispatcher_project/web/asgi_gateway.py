@@ -49,7 +49,7 @@ from jobs.events.handover import (
 )
 from jobs.events.hub import EventHub
 from jobs.events.stream import Message, Receive, Send, stream_events, stream_pulse, until_disconnect
-from jobs.submission.request import Outcome, outcome_in
+from jobs.submission.request import Outcome, outcome_of_state
 
 LIVEZ = "/livez"
 """Answered without a thread: when all wait for the database, the process lives all the same."""
@@ -335,7 +335,12 @@ class _Answer:
         foretold = ("position", "wait_reason", "starts_in")
         is_same = (state, now["attempts"]) == (told["status"], told["attempts"])
         kept = {name: told[name] if is_same else None for name in foretold}
-        said = {**told, **now, **kept, "outcome": told["outcome"] if is_same else outcome_in(state).value}
+        said = {
+            **told,
+            **now,
+            **kept,
+            "outcome": told["outcome"] if is_same else outcome_of_state(state).value,
+        }
         content = json.dumps(said, separators=(",", ":")).encode()
         headers = [header for header in self.headers if header[0] != b"content-length"]
         headers.append((b"content-length", str(len(content)).encode()))

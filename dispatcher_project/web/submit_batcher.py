@@ -51,8 +51,8 @@ from jobs.events.handover import SCOPE_KEY
 from jobs.events.stream import Message, Receive, Send
 from jobs.limits.submit_limits import Admission, admit_each
 from jobs.ports import Ports
-from jobs.submission.request import Item, comes_alone
-from jobs.submission.submit import NotTogether, Submission, submit_together
+from jobs.submission.request import Item, is_slow_check
+from jobs.submission.submit import GroupRefused, Submission, submit_group
 
 log = structlog.get_logger()
 
@@ -301,7 +301,7 @@ def _read(case: _Case, ports: Ports) -> bool:
     try:
         case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))
         spec = ports.registry.model_spec(case.wanted.request.body.model)
-        waits = case.wanted.request.reject_if_busy or (spec and comes_alone(spec.payload_schema, body))
+        waits = case.wanted.request.reject_if_busy or (spec and is_slow_check(spec.payload_schema, body))
     except Exception as error:
         case.became = error
         return True
@@ -324,8 +324,8 @@ def _answer(cases: Sequence[_Case], ports: Ports) -> None:
         for case in welcome
     ]
     try:
-        items: Sequence[Item | Exception] = submit_together(submits, ports)
-    except NotTogether as error:
+        items: Sequence[Item | Exception] = submit_group(submits, ports)
+    except GroupRefused as error:
         log.info("submits_not_together", submits=len(submits), error=str(error.__cause__).strip())
         for case in welcome:
             case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})

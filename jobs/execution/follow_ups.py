@@ -25,7 +25,7 @@ from jobs.domain.retry import RetryPolicy
 from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.ports import Ports
-from jobs.submission.submit import push_later
+from jobs.submission.submit import push_again
 from jobs.transitions import Ended
 
 log = structlog.get_logger()
@@ -81,7 +81,7 @@ def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports)
         pushed = ports.leases(fleet).push(pool, tickets)
     except LeasingUnavailable as error:
         log.warning("push_failed", pool=pool, tickets=len(tickets), error=str(error))
-        push_later(fleet, pool, tickets, ports)
+        push_again(fleet, pool, tickets, ports)
         return
     ports.send_wakes(pushed.wakes)
 

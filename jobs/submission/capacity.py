@@ -1,4 +1,4 @@
-"""Whether a job that came now would start now: for those who would rather be refused than wait."""
+"""Free capacity for jobs that are to be refused unless they can start at once (`if_busy=reject`)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from jobs.ports import Ports
 from jobs.submission.request import SubmitRequest
 
 HEALTH_SECONDS = 10.0
-"""When a server that is gone may be found back."""
+"""`Retry-After` if no healthy server runs the model: health checks may find one by then."""
 UNKNOWN_SECONDS = 5.0
+"""`Retry-After` while Redis is away."""
 
 
 class Capacity:
-    """What is free, looked at once for all jobs of a request and then counted down by them.
+    """The free slots for the jobs of one request: read once, then counted down by each job.
 
-    A look, no reservation: of two requests at the same moment the second may find its slot taken. Its job is
-    durable by then, stands first in line and says `queued`.
+    No reservation: of two requests at the same moment the second may find its slot taken. Its job is stored
+    by then, is the first in the queue, and is answered `queued`.
     """
 
     def __init__(self, requests: Iterable[SubmitRequest], tenant_id: int, ports: Ports) -> None:
         self._ports, self._tenant_id, self._looked_at = ports, tenant_id, ports.clock.now()
-        self._spare: dict[str, int] = {}
+        self._free_slots: dict[str, int] = {}
         self._failing: set[str] = set()
         self._most: dict[str, int] = {}
-        """By fleet: how many more jobs of the tenant may run there, in all its pools."""
+        """By fleet: how many more jobs of the tenant may run (`Tenant.max_running`)."""
         self._waits: dict[tuple[str, object], float] = {}
         pools: dict[str, list[str]] = defaultdict(list)
-        for model in sorted({one.body.model for one in requests if self._is_asked(one)}):
+        for model in sorted({one.body.model for one in requests if self._applies_to(one)}):
             spec = ports.registry.model_spec(model)
             if spec is not None and ports.registry.has_capacity(model):
                 pools[spec.pool].append(model)
@@ -47,25 +48,25 @@ class Capacity:
             )
             if found is None:
                 continue
-            self._spare |= dict(zip(names, found.by_model, strict=True))
+            self._free_slots |= dict(zip(names, found.by_model, strict=True))
             self._failing |= found.failing
             if found.most is not None:
                 self._most[fleet] = found.most
 
     def fresh(self) -> Capacity:
-        """The same look, and nothing taken: for a transaction that is tried again."""
+        """Return a copy with the counts as read, for another try of the transaction."""
         same = copy(self)
-        same._spare, same._most = dict(self._spare), dict(self._most)
+        same._free_slots, same._most = dict(self._free_slots), dict(self._most)
         return same
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
-        """None: a slot is free, or nobody asked."""
-        if not self._is_asked(request):
+        """Return why the job can't start at once; None if it can, or if the request did not ask for that."""
+        if not self._applies_to(request):
             return None
         model = request.body.model
         if model in self._failing or not self._ports.registry.has_capacity(model):
             return NoCapacity(f"No healthy server runs {model!r} now.", retry_after_seconds=HEALTH_SECONDS)
-        if model not in self._spare:
+        if model not in self._free_slots:
             return CapacityUnknown(
                 f"{REDIS_AWAY}: nobody can say whether a slot is free, and the request would not wait.",
                 retry_after_seconds=UNKNOWN_SECONDS,
@@ -75,29 +76,30 @@ class Capacity:
                 "The tenant runs as many jobs as it may.",
                 retry_after_seconds=self._wait(tenant_id=self._tenant_id),
             )
-        if self._spare[model] <= 0:
+        if self._free_slots[model] <= 0:
             wait = self._wait(model=model)
             return Busy(f"No slot is free for {model!r} now.", retry_after_seconds=wait)
         return None
 
     def _wait(self, **of: object) -> float:
-        """Until a job of these ends; read once, as a batch may be refused a thousand times."""
+        """Return the expected seconds until a job of this tenant or model ends; read once, since a batch may
+        have a thousand refusals."""
         (which,) = of.items()
         if which not in self._waits:
             self._waits[which] = seconds_until_one_ends(self._ports.clock.now(), **of)
         return self._waits[which]
 
     def take(self, request: SubmitRequest) -> None:
-        """The request was accepted: the next one finds a slot less, whoever of the two asked."""
+        """Count an accepted request: one slot less for the next, also if this one would have waited."""
         if request.later_start(self._looked_at) is not None:
             return
         model = request.body.model
-        for left, name in ((self._spare, model), (self._most, self._fleet_of(model))):
+        for left, name in ((self._free_slots, model), (self._most, self._fleet_of(model))):
             if name in left:
                 left[name] -= 1
 
-    def _is_asked(self, request: SubmitRequest) -> bool:
-        """What is free now says nothing of a later start."""
+    def _applies_to(self, request: SubmitRequest) -> bool:
+        """Return True if the request is to be refused unless it starts at once; never for a later start."""
         return request.reject_if_busy and request.later_start(self._looked_at) is None
 
     def _fleet_of(self, model: str) -> str:

@@ -1,8 +1,8 @@
-"""What is stored of a submit, in one transaction: new jobs, where limits let them in, and their keys.
+"""The transaction of a submit: inserts new jobs within the limits, and their idempotency keys.
 
-The same key and body mean the same job, another body is refused. A key lives as long as its job; a refusal
-alone is never stored under one. A batch's key remembers the refusals of its jobs that time does not heal; the
-others are tried again when the batch is repeated.
+The same key and body mean the same job; the same key with another body is refused. A key lives as long as its
+job; the refusal of a single job is not stored. A batch's key stores the permanent refusals of its jobs; those
+that pass (a full queue) are tried again when the batch is repeated.
 """
 
 from __future__ import annotations
@@ -32,33 +32,35 @@ log = structlog.get_logger()
 
 
 class SubmitLimits:
-    """Which of a tenant's new jobs are let in now. Made before the transaction, which must not be held while
-    the day's GPU-seconds are summed up; `refusal` is asked inside it. room: of all jobs of the transaction.
+    """The limits that decide which of a tenant's new jobs are accepted.
 
-    quota: why no new job is let in at all; None: the tenant has quota left.
+    Made before the transaction, which must not be open while the day's GPU-seconds are summed up; `refusal`
+    is called inside it.
+    queue_limits: of all jobs of the transaction. capacity: for jobs with `if_busy=reject`.
+    quota: why no new job is accepted at all; None: the tenant has quota left.
     """
 
     def __init__(
-        self, tenant_id: int, now: datetime, room: QueueLimits, capacity: Capacity | None = None
+        self, tenant_id: int, now: datetime, queue_limits: QueueLimits, capacity: Capacity | None = None
     ) -> None:
         self.tenant_id, self.now = tenant_id, now
         self._capacity = capacity.fresh() if capacity else None
-        self._room = room
-        self.registry = room.ports.registry
-        self.quota: Refused | None = quota_refusal(tenant_id, now, room.ports)
+        self._queue_limits = queue_limits
+        self.registry = queue_limits.ports.registry
+        self.quota: Refused | None = quota_refusal(tenant_id, now, queue_limits.ports)
         self._max_queued_seconds: dict[str, float | None] = {}
 
     def queue_deadline(self, model: str, start: datetime) -> datetime | None:
         """Return when a job that begins to wait at `start` has waited too long; None: never."""
         limits = self._max_queued_seconds  # read once per model: a batch may have a thousand jobs
         if model not in limits:
-            limits[model] = max_queued_seconds(self.tenant_id, model, self._room.ports)
+            limits[model] = max_queued_seconds(self.tenant_id, model, self._queue_limits.ports)
         return _after(start, limits[model])
 
     def refusal(self, request: SubmitRequest) -> Refused | None:
-        """None: it is in, and has taken its place and its slot."""
+        """Return why the job is refused; None if it is accepted, and counted in queue limits and capacity."""
         refused = self._capacity.refusal(request) if self._capacity is not None else None
-        refused = refused or self._room.refusal(self.tenant_id, request.body.model)
+        refused = refused or self._queue_limits.refusal(self.tenant_id, request.body.model)
         if refused is None and self._capacity is not None:
             self._capacity.take(request)
         return refused
@@ -66,18 +68,21 @@ class SubmitLimits:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A job to be made, or why not. known: keys that its tenant used before.
-    asked_by: what its line in the log says besides."""
+    """A job to be stored, or its refusal.
+
+    known: by key, those that its tenant used before. log_fields: further fields of the job's log line.
+    """
 
     request: SubmitRequest | Refused
     limits: SubmitLimits
     known: dict[str, IdempotencyKey]
-    asked_by: Mapping[str, Any] = field(default_factory=dict)
+    log_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Plan:
-    """items: what becomes of each entry. new: which of them make a job. writes: what makes them."""
+    """What a transaction will store. items: one for each entry. new: indices of entries that are new jobs.
+    writes: the statements."""
 
     items: list[Item]
     new: list[int]
@@ -85,21 +90,24 @@ class _Plan:
 
 
 def store(entries: Sequence[Entry]) -> list[Item]:
-    """One transaction; raises IntegrityError if one of the keys was taken meanwhile."""
+    """Store the accepted jobs in one transaction; return one item for each entry.
+
+    Raises IntegrityError if another process stored one of the keys meanwhile.
+    """
     plan = _plan(entries, {})
-    if plan.new:  # what only repeats, or is wrong in itself, waits for no turn to write
+    if plan.new:  # replays and refusals need no write lock
         with write_lock(len(plan.new)), one_round_trip(), transaction.atomic():
-            plan = _admitted(entries, plan)
+            plan = _apply_limits(entries, plan)
             statements.write(plan.writes)
     _log(entries, plan.items)
     return plan.items
 
 
 def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint: str) -> list[Item]:
-    """The same, and the key of the batch with what became of its jobs."""
+    """Store a batch as `store`, with its key and the answers of its jobs."""
     plan = _plan(entries, {})
     with write_lock(len(plan.new)), one_round_trip(), transaction.atomic():
-        plan = _admitted(entries, plan)
+        plan = _apply_limits(entries, plan)
         statements.write(plan.writes)
         first = next((item.job for item in plan.items if isinstance(item, Submitted)), None)
         if first is not None:
@@ -108,7 +116,7 @@ def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint:
                 key=key,
                 fingerprint=fingerprint,
                 job=first,
-                batch=[remembered(item) for item in plan.items],
+                batch=[stored_answer(item) for item in plan.items],
             )
             statements.insert_all([row])
     _log(entries, plan.items)
@@ -116,12 +124,16 @@ def store_batch(entries: Sequence[Entry], tenant_id: int, key: str, fingerprint:
 
 
 def retry_batch(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
-    """Tries again what passed over this batch; raises IntegrityError if somebody else did meanwhile."""
+    """Try again the jobs of this batch whose refusal may have passed; return one item for each job of the
+    batch.
+
+    Raises IntegrityError if another process did so meanwhile.
+    """
     open_places = [place for place, item in enumerate(earlier.items) if item is None]
     again = [entries[place] for place in open_places]
     plan = _plan(again, {})
     with write_lock(len(plan.new)), transaction.atomic():
-        plan = _admitted(again, plan)
+        plan = _apply_limits(again, plan)
         statements.write(plan.writes)
         tried = dict(zip(open_places, plan.items, strict=True))
         items = [tried[place] if item is None else item for place, item in enumerate(earlier.items)]
@@ -130,13 +142,13 @@ def retry_batch(entries: Sequence[Entry], earlier: EarlierBatch) -> list[Item]:
     return items
 
 
-def _admitted(entries: Sequence[Entry], plan: _Plan) -> _Plan:
-    """The plan, without what the limits refuse; inside the transaction. What was made without them
-    stands, as a rule: to make and convert a thousand rows takes several times as long as to store them, and
-    others wait for this transaction."""
+def _apply_limits(entries: Sequence[Entry], plan: _Plan) -> _Plan:
+    """Return the plan without the jobs that the limits refuse. Called inside the transaction; the plan was
+    made before it, because others wait for this transaction, and making a thousand rows takes several times
+    as long as storing them. It is made again only after a refusal."""
     refused: dict[int, Refused] = {}
     asked: set[int] = set()
-    behind = _behind(entries)
+    behind = _next_with_same_key(entries)
     while asking := [index for index in plan.new if index not in asked]:
         before = len(refused)
         for index in asking:
@@ -145,15 +157,15 @@ def _admitted(entries: Sequence[Entry], plan: _Plan) -> _Plan:
             assert isinstance(request, SubmitRequest)
             if refusal := entries[index].limits.refusal(request):
                 refused[index] = refusal
-                if index in behind:  # it is new now; a plan for each of a thousand would take seconds
+                if index in behind:  # it is new now; a new plan per refusal would take seconds
                     asking.append(behind[index])
         if len(refused) > before:
             plan = _plan(entries, refused)
     return plan
 
 
-def _behind(entries: Sequence[Entry]) -> dict[int, int]:
-    """By the place of an entry, that of the next one with its key."""
+def _next_with_same_key(entries: Sequence[Entry]) -> dict[int, int]:
+    """Return, by an entry's index, the index of the next entry with the same key."""
     behind: dict[int, int] = {}
     last: dict[tuple[int, str], int] = {}
     for index, entry in enumerate(entries):
@@ -166,7 +178,8 @@ def _behind(entries: Sequence[Entry]) -> dict[int, int]:
 
 
 def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
-    """What becomes of each; asks no database. refused: by the limits."""
+    """Make the rows of all entries that are accepted; reads no database. refused: by index, what the limits
+    refused."""
     items: list[Item] = []
     new: list[int] = []
     jobs: list[Job] = []
@@ -187,7 +200,7 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
             continue
         try:
             job = _job(request, limits, int(limits.now.timestamp() * 1_000_000) + index)
-        except UnknownModel as gone:  # removed since it was checked
+        except UnknownModel as gone:  # the model was removed after the check
             items.append(gone)
             continue
         jobs.append(job)
@@ -211,12 +224,13 @@ def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
                 model=job.model,
                 tenant=job.tenant_id,
                 priority=job.priority,
-                **entry.asked_by,
+                **entry.log_fields,
             )
 
 
 def _job(request: SubmitRequest, limits: SubmitLimits, place_us: int) -> Job:
-    """A later one stands among those that come at its time."""
+    """Make the row of a new job. place_us: its place in the queue, microseconds since the epoch; a job with a
+    later start has its `run_at` as place."""
     now = limits.now
     registry = limits.registry
     spec = registry.model_spec(request.body.model)
@@ -254,8 +268,8 @@ def _after(start: datetime, seconds: float | None) -> datetime | None:
 
 # -- idempotency keys ----------------------------------------------------------------
 
-AGAIN: dict[str, Any] = {"again": True}
-"""In a batch's answer: it was refused for the moment only, which no key remembers."""
+TRY_AGAIN: dict[str, Any] = {"again": True}
+"""Stored answer of a job in a batch whose refusal may pass: it is tried again when the batch is repeated."""
 
 _used_among = statements.ReadAmong(
     (IdempotencyKey, "key"),
@@ -272,29 +286,36 @@ _with_jobs = statements.ReadAmong(
 
 
 def known_keys(tenant_id: int, requests: Sequence[SubmitRequest | Refused]) -> dict[str, IdempotencyKey]:
+    """Return, by key, those of these requests that the tenant used before, with their jobs."""
     asked = [r.idempotency_key for r in requests if isinstance(r, SubmitRequest) and r.idempotency_key]
-    ids = _used_among(asked, tenant=tenant_id)  # mostly none: the join costs more
+    ids = _used_among(asked, tenant=tenant_id)  # mostly none, and the join costs more
     return {row.key: row for row in _with_jobs(ids)}
 
 
 def replayed(used: IdempotencyKey, fingerprint: str) -> Item:
+    """Return the job that was submitted with this key; a refusal if the body was another one."""
     if used.fingerprint != fingerprint:
         return IdempotencyConflict()
     return Submitted(used.job, outcome_of(used.job), None, replayed=True)
 
 
-def remembered(item: Item) -> dict[str, Any]:
+def stored_answer(item: Item) -> dict[str, Any]:
+    """Return the answer of a job in a batch as JSON, stored under the batch's key; `_read_answer` is its
+    inverse."""
     if isinstance(item, Submitted):
         return {"job_id": item.job.id}
     if item.passes:
-        return AGAIN
+        return TRY_AGAIN
     return {"code": item.code, "status": item.status, "message": str(item), "pointer": item.pointer}
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierBatch:
-    """What a batch with this key was answered. items: None for a job that is to be tried again, because what
-    it was refused for passes (a full queue, a used up quota). row: as read."""
+    """The answers that a batch with this key got.
+
+    row: as read. items: None for a job that is to be tried again, because its refusal may have passed (a full
+    queue, a used up quota).
+    """
 
     row: IdempotencyKey
     items: list[Item | None]
@@ -305,6 +326,8 @@ class EarlierBatch:
 
 
 def earlier_batch(tenant_id: int, key: str, fingerprint: str) -> EarlierBatch | None:
+    """Return the batch that was submitted with this key. Raises IdempotencyConflict if its body was another
+    one."""
     used = IdempotencyKey.objects.filter(tenant_id=tenant_id, key=key).first()
     if used is None:
         return None
@@ -313,32 +336,32 @@ def earlier_batch(tenant_id: int, key: str, fingerprint: str) -> EarlierBatch | 
     jobs = Job.objects.defer("payload", "result").in_bulk(
         [line["job_id"] for line in used.batch if "job_id" in line]
     )
-    return EarlierBatch(used, [_recalled(line, jobs) for line in used.batch])
+    return EarlierBatch(used, [_read_answer(line, jobs) for line in used.batch])
 
 
 def complete_batch(earlier: EarlierBatch, items: Sequence[Item]) -> None:
-    """Inside the transaction that stores what was tried again. Raises IntegrityError if somebody else tried
-    it meanwhile."""
+    """Store the batch's answers; call it in the transaction that stores its jobs. Raises IntegrityError if
+    another process did so meanwhile."""
     row = IdempotencyKey.objects.select_for_update().filter(pk=earlier.row.pk).first()
     if row is None or row.batch != earlier.row.batch:
         raise IntegrityError("the batch was completed meanwhile")
-    row.batch = [remembered(item) for item in items]
+    row.batch = [stored_answer(item) for item in items]
     row.save(update_fields=["batch"])
 
 
-def _recalled(line: dict[str, Any], jobs: dict[Any, Job]) -> Item | None:
-    if line == AGAIN:
+def _read_answer(line: dict[str, Any], jobs: dict[Any, Job]) -> Item | None:
+    if line == TRY_AGAIN:
         return None
     job = jobs.get(line.get("job_id"))
     if job is not None:
         return Submitted(job, outcome_of(job), None, replayed=True)
     if "job_id" in line:
-        return RecalledRefusal("gone", 410, "The job was removed by retention.", None)
-    return RecalledRefusal(line["code"], line["status"], line["message"], line["pointer"])
+        return StoredRefusal("gone", 410, "The job was removed by retention.", None)
+    return StoredRefusal(line["code"], line["status"], line["message"], line["pointer"])
 
 
-class RecalledRefusal(Refused):
-    """A refusal as it was answered the first time."""
+class StoredRefusal(Refused):
+    """A refusal that was answered before."""
 
     def __init__(self, code: str, status: int, message: str, pointer: str | None) -> None:
         super().__init__(message, pointer=pointer)

@@ -1,8 +1,8 @@
-"""A submit as values: the body of a request, the request that is made of it, what became of it; and what is
-wrong with it whatever else goes on (nobody's limits and no other job are asked for).
+"""The body of a submit, its checks, and the values of its answer. The checks need neither limits nor other
+jobs.
 
 `start_deadline_seconds` and `deadline_seconds` count from the moment at which the job may start: `run_at`, or
-the acceptance. So a client whose clock is wrong gets the deadlines it means.
+the acceptance. So they are right even if the client's clock is wrong.
 """
 
 from __future__ import annotations
@@ -77,14 +77,15 @@ MAX_METADATA_BYTES = 16 * 1024
 
 
 def read_priority(value: Any) -> Any:
-    """1..9, 1 first; ``true`` (the founding API's flag) is 2, ``false`` and nothing are 5."""
+    """Return a priority 1..9, 1 first. ``true`` (the flag of the first API) is 2; ``false`` and ``null`` are
+    5."""
     if value is None or value is False:
         return DEFAULT_PRIORITY
     return PRIORITY_OF_TRUE if value is True else whole(value)
 
 
 def _short_enough(metadata: dict[str, Any]) -> dict[str, Any]:
-    short = is_short(metadata, MAX_METADATA_BYTES)  # each value and character is a byte at least
+    short = is_short(metadata, MAX_METADATA_BYTES)  # each value and character has at least a byte
     if not short or len(canonical_json(metadata).encode()) > MAX_METADATA_BYTES:
         raise PydanticCustomError("too_large", f"Must be at most {MAX_METADATA_BYTES} bytes.")
     return metadata
@@ -102,7 +103,7 @@ KeyText = Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[\x21-\x
 
 
 class Submit(Body):
-    """A job to be made. A field that is null is one that is left out."""
+    """The body of a submit. A field that is null counts as missing."""
 
     model: Annotated[Name, about("A registered model.")]
     payload: Annotated[JsonObject, about("What the GPU server gets, unchanged.")]
@@ -159,7 +160,8 @@ class BatchItem(Submit):
 
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
-    """One job to be made. fingerprint: equal bodies have equal ones; used with `idempotency_key` only."""
+    """A job to submit. fingerprint: hash of the body, equal for equal bodies; only set with an
+    `idempotency_key`."""
 
     body: Submit
     idempotency_key: str | None = None
@@ -167,17 +169,17 @@ class SubmitRequest:
 
     @property
     def reject_if_busy(self) -> bool:
-        """Whether the job is refused unless a slot is free for it now."""
+        """True if the job is to be refused unless a slot is free for it now."""
         return self.body.if_busy == REJECT
 
     def later_start(self, now: datetime) -> datetime | None:
-        """When the job comes into the line; None: now."""
+        """Return when the job is queued; None: now."""
         run_at = self.body.run_at
         return run_at if run_at is not None and run_at > now else None
 
 
 def read_request(value: Any, *, idempotency_key: str | None = None) -> SubmitRequest:
-    """The body of a submit. idempotency_key: the header's. Raises Problem 422."""
+    """Read the body of a submit. idempotency_key: from the header. Raises Problem 422."""
     body = read_body(Submit, value)
     if idempotency_key is None:
         return SubmitRequest(body)
@@ -185,7 +187,7 @@ def read_request(value: Any, *, idempotency_key: str | None = None) -> SubmitReq
 
 
 def read_item(value: Any) -> SubmitRequest:
-    """One job of a batch, which may have a key of its own. Raises Problem 422."""
+    """Read one job of a batch, which may have a key of its own. Raises Problem 422."""
     body = read_body(BatchItem, value)
     if body.idempotency_key is None:
         return SubmitRequest(body)
@@ -194,42 +196,49 @@ def read_item(value: Any) -> SubmitRequest:
 
 
 def fingerprint(body: Any) -> str:
-    """SHA-256 of the canonical text. A batch of 15 MB would hold the interpreter for 90 ms if it were written
-    as one."""
+    """Return the SHA-256 of the body's canonical JSON, written in pieces: a batch of 15 MB at once would
+    block the interpreter for 90 ms."""
     digest = hashlib.sha256()
     for piece in canonical_pieces(body):
         digest.update(piece.encode())
     return digest.hexdigest()
 
 
-# -- what became of it ----------------------------------------------------------------
+# -- the answer -----------------------------------------------------------------------
 
 
 class Outcome(StrEnum):
+    """The state of a submitted job, as its answer says."""
+
     LEASED = "leased"
-    """A slot was free and nobody ahead (a forecast: the lease is the worker's), or it runs already."""
+    """A slot is free and no other job is ahead (a forecast: the lease is the worker's), or the job runs
+    already."""
     QUEUED = "queued"
     SCHEDULED = "scheduled"
-    """Its time has not come: it is not in the line yet."""
+    """Its `run_at` has not come: it is not queued yet."""
     FINISHED = "finished"
-    """Only of a replayed request: the job is over."""
+    """Only of a replayed request: the job has ended."""
 
 
 class WaitReason(StrEnum):
     """Why a submitted job does not start at once."""
 
     BUSY = "busy"
-    """Its slots are taken, or others go first."""
+    """The model's slots are taken, or other jobs are ahead."""
     NO_CAPACITY = "no_capacity"
-    """No healthy server runs its model, or circuits keep it from all of them."""
+    """No healthy server runs the model, or the circuits of all of them are open."""
     LATER_START = "later_start"
+    """Its `run_at` has not come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """position: estimated place in line, from 1; None if unknown. replayed: an earlier request made it.
-    wait_reason: None where it does not wait, or nobody knows why. starts: None where it starts now, or nobody
-    can know when."""
+    """A submitted job.
+
+    position: estimated place in its queue, from 1; None: unknown. replayed: an earlier request submitted it.
+    wait_reason: None if it does not wait, or if the reason is unknown. starts: forecast of its start; None if
+    it starts now, or if there is no forecast.
+    """
 
     job: Job
     outcome: Outcome
@@ -244,19 +253,20 @@ Item = Submitted | Refused
 
 @dataclass(frozen=True, slots=True)
 class SubmittedBatch:
-    """One item per request, in order. replayed: the whole batch had been accepted before."""
+    """The answer to a batch. items: one per request, in order. replayed: the whole batch was accepted
+    before."""
 
     items: tuple[Item, ...]
     replayed: bool
 
 
 def outcome_of(job: Job) -> Outcome:
-    """Of a job as it stands."""
-    return outcome_in(JobState(job.state))
+    """Return the outcome of a job by its state."""
+    return outcome_of_state(JobState(job.state))
 
 
-def outcome_in(state: JobState) -> Outcome:
-    """Of a job in this state."""
+def outcome_of_state(state: JobState) -> Outcome:
+    """Return the outcome of a job in this state."""
     if is_final(state):
         return Outcome.FINISHED
     if state is JobState.SCHEDULED:
@@ -264,19 +274,22 @@ def outcome_in(state: JobState) -> Outcome:
     return Outcome.LEASED if state is JobState.RUNNING else Outcome.QUEUED
 
 
-# -- what is wrong with it -------------------------------------------------------------------
+# -- checks ----------------------------------------------------------------------------------
 
 ALONE_STEPS = CHEAP_STEPS // 10
-"""A check that may take more is not made in a thread that works for many clients."""
+"""A slow check, with more steps than these, is not made in a thread that works for many clients."""
 _POINTER = "/payload"
 SKEW_SECONDS = 60.0
-"""A `run_at` that is past by less means now: clocks differ, and requests take time."""
+"""A `run_at` that is past by less than this means now: clocks differ, and requests take time."""
 MAX_AHEAD_SECONDS = 366 * 86_400.0
 
 
 @dataclass(slots=True)
-class Checks:
-    """Those of one request: what they may cost together."""
+class CheckBudget:
+    """What the checks of one request against schemas may cost together.
+
+    steps_left: in this process. patience: for a check in another process.
+    """
 
     steps_left: float = CHEAP_STEPS
     patience: Patience = field(default_factory=Patience)
@@ -284,28 +297,35 @@ class Checks:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Names of models; None: all. checks: of payloads against schemas."""
+    """The models that a request may submit to. of_tenant, of_key: names; None: all.
+
+    checks: the budget of its payloads' checks against schemas.
+    """
 
     of_tenant: frozenset[str] | None
     of_key: frozenset[str] | None
-    checks: Checks = field(default_factory=Checks)
+    checks: CheckBudget = field(default_factory=CheckBudget)
 
     def check(self, model: str) -> None:
         """Raises ModelNotAllowed."""
-        for who, names in (("tenant", self.of_tenant), ("key", self.of_key)):
+        for owner, names in (("tenant", self.of_tenant), ("key", self.of_key)):
             if names is not None and model not in names:
-                raise ModelNotAllowed(f"This {who} may not submit to {model!r}.", pointer="/model")
+                raise ModelNotAllowed(f"This {owner} may not submit to {model!r}.", pointer="/model")
 
 
-def checked_unless_known(
+def checked_unless_replay(
     request: SubmitRequest | Refused,
     known: Mapping[str, IdempotencyKey],
     may: Allowed,
     now: datetime,
     ports: Ports,
 ) -> SubmitRequest | Refused:
-    """What repeats an accepted request was right when it came: that its time is past by now, or that its
-    tenant may no longer submit such a job, must not keep the answer from who lost it."""
+    """Return the request, or the refusal of its checks. A replay of an accepted request is not checked: its
+    client lost the answer, and must get it even if `run_at` is past by now or the tenant may not submit to
+    the model any more.
+
+    known: by key, those that the tenant used before.
+    """
     if isinstance(request, Refused):
         return request
     used = known.get(request.idempotency_key or "")
@@ -315,7 +335,7 @@ def checked_unless_known(
 
 
 def _checked(request: SubmitRequest, may: Allowed, now: datetime, ports: Ports) -> SubmitRequest | Refused:
-    """What is wrong with the request whatever else goes on."""
+    """Return the request, or the refusal of a check that needs neither limits nor other jobs."""
     try:
         may.check(request.body.model)
         spec = ports.registry.model_spec(request.body.model)
@@ -342,7 +362,7 @@ def _checked(request: SubmitRequest, may: Allowed, now: datetime, ports: Ports) 
 def check_request(
     request: SubmitRequest, *, tenant: int, ports: Ports, key_models: frozenset[str] | None = None
 ) -> None:
-    """What a submit would refuse whatever else goes on, without submitting. Raises Refused."""
+    """Check a request without submitting it; limits are not checked. Raises Refused."""
     may = Allowed(limits_of(tenant, ports).allowed_models, key_models)
     checked = _checked(request, may, ports.clock.now(), ports)
     if isinstance(checked, Refused):
@@ -353,7 +373,7 @@ def check_request(
 
 
 def check_times(request: SubmitRequest, spec: ModelSpec, now: datetime) -> None:
-    """Raises Refused."""
+    """Check the deadlines, `max_run_seconds` and `run_at` of a request. Raises Refused."""
     start, end = request.body.start_deadline_seconds, request.body.deadline_seconds
     if start is not None and end is not None and end < start:
         raise DeadlineBeforeStartDeadline(
@@ -375,11 +395,11 @@ def check_times(request: SubmitRequest, spec: ModelSpec, now: datetime) -> None:
     if request.body.run_at is None:
         return
     ahead = (request.body.run_at - now).total_seconds()
-    told = f"The dispatcher's clock says {now.isoformat(timespec='seconds')}"
+    clock = f"The dispatcher's clock says {now.isoformat(timespec='seconds')}"
     if ahead < -SKEW_SECONDS:
-        raise RunAtInPast(f"{told}: that was {-ahead:.0f} s ago.", pointer="/run_at")
+        raise RunAtInPast(f"{clock}: that was {-ahead:.0f} s ago.", pointer="/run_at")
     if ahead > MAX_AHEAD_SECONDS:
-        raise RunAtTooFar(f"{told}: a job may be at most 366 days ahead.", pointer="/run_at")
+        raise RunAtTooFar(f"{clock}: a job may be at most 366 days ahead.", pointer="/run_at")
 
 
 def _least_run_seconds(spec: ModelSpec) -> float:
@@ -391,10 +411,13 @@ def _least_run_seconds(spec: ModelSpec) -> float:
 
 
 def check_payload(
-    schema: Schema | None, payload: Any, text: bytes, checks: Checks, processes: SchemaProcesses
+    schema: Schema | None, payload: Any, text: bytes, checks: CheckBudget, processes: SchemaProcesses
 ) -> None:
-    """text: the payload as JSON. Raises PayloadInvalid with a pointer to the first place that does not match,
-    PayloadCheckTooLong, PayloadCheckBusy, ModelSchemaUnusable."""
+    """Check a payload against its model's schema. text: the payload as JSON.
+
+    Raises PayloadInvalid with a pointer to the first place that does not match, PayloadCheckTooLong,
+    PayloadCheckBusy, ModelSchemaUnusable.
+    """
     if schema is None:
         return
     found = _mismatch(schema, payload, text, checks, processes)
@@ -403,8 +426,8 @@ def check_payload(
         raise PayloadInvalid(found.text, pointer=f"{_POINTER}{path}")
 
 
-def comes_alone(schema: Schema | None, text: bytes) -> bool:
-    """Whether a check of a payload that is not longer than this text may take long."""
+def is_slow_check(schema: Schema | None, text: bytes) -> bool:
+    """Return True if the check of a payload that is not longer than this text may take long."""
     if schema is None:
         return False
     try:
@@ -414,7 +437,7 @@ def comes_alone(schema: Schema | None, text: bytes) -> bool:
 
 
 def _mismatch(
-    schema: Schema, payload: Any, text: bytes, checks: Checks, processes: SchemaProcesses
+    schema: Schema, payload: Any, text: bytes, checks: CheckBudget, processes: SchemaProcesses
 ) -> Mismatch | None:
     try:
         foreign = compiled(schema)

@@ -1,9 +1,8 @@
-"""The one way to submit: jobs become durable, then they stand in line.
+"""Submits jobs: stores them in one transaction, then pushes their tickets and sends wakes.
 
-The committed row is the write-ahead log. What follows the commit (tickets, wakes) is best effort; the
-reconciler pushes what is missing. A submit is answered within 3.5 s whatever Redis and the broker do: no push
-begins later than `SLOW_REDIS_SECONDS` (one takes three at most), and no wake leaves after that (sending them
-takes three at most).
+The committed row is the write-ahead log. Tickets and wakes are best effort; the reconciler pushes missing
+tickets. A submit is answered within 3.5 s even if Redis or the broker hangs: no push begins, and no wake is
+sent, later than `SLOW_REDIS_SECONDS` after the commit, and each takes at most three seconds.
 """
 
 from __future__ import annotations
@@ -42,38 +41,43 @@ from jobs.submission.request import (
     Submitted,
     SubmittedBatch,
     WaitReason,
-    checked_unless_known,
+    checked_unless_replay,
 )
 
 log = structlog.get_logger()
 
-TURN_SECONDS = 0.25
+LOCK_WAIT_SECONDS = 0.25
 """Longest wait of a shared transaction for the lock of a queue limit."""
 _RACES = 5
+"""Tries of a transaction whose idempotency keys another process stored at the same moment."""
 _REFUSALS = ("22", "23", "40", "54", "55")
-"""SQLSTATE classes: data, integrity, rolled back, too much, a lock that was not to be had in time."""
+"""SQLSTATE classes of errors that rolled back: data, integrity, rollback, program limit, lock time-out."""
 _COMMITTED_OR_NOT = "40003"
 _NOTHING = Pushed((), ())
 
 
-class NotTogether(Exception):
-    """None of them is stored. The database, or a defect of ours, refused one; each may come alone."""
+class GroupRefused(Exception):
+    """No job of the group is stored: the database or a defect refused one. Each may be submitted alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """One client's: a job, or a batch. A Refused keeps its place. key_models: those that the API key may
-    submit to; None: all of the tenant's. asked_by: what the log says besides."""
+    """The jobs of one client's request.
+
+    requests: in order; a Refused keeps its place. key_models: models that the API key may submit to; None:
+    all of the tenant's. log_fields: further fields of the jobs' log lines.
+    """
 
     requests: Sequence[SubmitRequest | Refused]
     tenant_id: int
     key_models: frozenset[str] | None = None
-    asked_by: Mapping[str, Any] = field(default_factory=dict)
+    log_fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchKey:
-    """Of a batch as a whole. fingerprint: equal batches have equal ones."""
+    """The idempotency key of a whole batch. fingerprint: of its body
+    (`jobs.submission.request.fingerprint`)."""
 
     key: str
     fingerprint: str
@@ -86,7 +90,11 @@ def submit_job(
     ports: Ports,
     key_models: frozenset[str] | None = None,
 ) -> Submitted:
-    """Raises Refused (nothing is stored then) and django.db.OperationalError (database away)."""
+    """Submit one job.
+
+    key_models: models that the API key may submit to; None: all of the tenant's.
+    Raises Refused, if the job is not stored, and django.db.OperationalError, if the database is away.
+    """
     (item,) = submit_batch([request], tenant=tenant, ports=ports, key_models=key_models).items
     if isinstance(item, Refused):
         raise item
@@ -101,8 +109,12 @@ def submit_batch(
     key_models: frozenset[str] | None = None,
     key: BatchKey | None = None,
 ) -> SubmittedBatch:
-    """All of one client's that can be accepted, in one transaction. Raises IdempotencyConflict for the
-    batch's key, and OperationalError."""
+    """Submit a client's batch: all jobs that are not refused, in one transaction.
+
+    key_models: as of `submit_job`. key: of the whole batch.
+    Returns one item per request, in order.
+    Raises IdempotencyConflict for the batch's key, and OperationalError, if the database is away.
+    """
     if key is not None:
         requests = [_under_its_own_key(request, key.key) for request in requests]
     tenant_id = tenant.pk if isinstance(tenant, Tenant) else tenant
@@ -110,18 +122,18 @@ def submit_batch(
     return SubmittedBatch(push_and_wake(items, ports), replayed)
 
 
-def submit_together(submissions: Sequence[Submission], ports: Ports) -> Sequence[Item]:
-    """Many clients' in one transaction: what it costs to commit, and to tell Redis, they share. What became
-    of each request, in order. None of them may make the others wait: who would ask Redis (`reject_if_busy`)
-    first comes alone.
+def submit_group(submissions: Sequence[Submission], ports: Ports) -> Sequence[Item]:
+    """Submit jobs of many clients in one transaction, so that they share the cost of the commit and of Redis.
 
-    Raises NotTogether; and OperationalError while the database is away: nobody knows then whether they are
-    stored."""
+    None may make the others wait: a submit with `if_busy=reject`, which asks Redis first, has to come alone.
+    Returns one item per request, in order.
+    Raises GroupRefused; and OperationalError while the database is away, when the jobs may be stored or not.
+    """
     try:
-        items, _ = _store(submissions, ports, patience_seconds=TURN_SECONDS)
+        items, _ = _store(submissions, ports, patience_seconds=LOCK_WAIT_SECONDS)
     except Exception as error:
-        if _was_refused(error):
-            raise NotTogether from error
+        if _is_not_stored(error):
+            raise GroupRefused from error
         raise
     return push_and_wake(items, ports)
 
@@ -133,8 +145,12 @@ def _store(
     key: BatchKey | None = None,
     patience_seconds: float | None = None,
 ) -> tuple[list[Item], bool]:
-    """What became of each request, in order; and whether the batch had been accepted before. key: of the only
-    one. patience_seconds: how long to wait for a limit that another process counts."""
+    """Store the jobs of these submissions. Return one item per request, in order, and True if the batch was
+    accepted before.
+
+    key: of the batch, which is the only submission then. patience_seconds: longest wait for the lock of a
+    queue limit.
+    """
     capacities: dict[int, Capacity | None] = {}
     for race in range(_RACES):
         try:
@@ -148,7 +164,7 @@ def _store(
             if earlier.is_complete:
                 return [item for item in earlier.items if item is not None], True
             return retry_batch(entries, earlier), True
-        except IntegrityError:  # somebody used one of these keys meanwhile: the next look finds it
+        except IntegrityError:  # another process stored one of these keys meanwhile: the next try reads it
             if race == _RACES - 1:
                 raise
     raise AssertionError("unreachable")
@@ -160,7 +176,10 @@ def _entries(
     capacities: dict[int, Capacity | None],
     patience_seconds: float | None,
 ) -> list[Entry]:
-    """capacities: by tenant, looked at once, before the first transaction, which is never held over Redis."""
+    """Check all requests, and return what the transaction has to store.
+
+    capacities: by tenant; filled on the first call, since no transaction may be open while Redis is asked.
+    """
     now = ports.clock.now()
     by_tenant: dict[int, list[SubmitRequest | Refused]] = {}
     for one in submissions:
@@ -170,7 +189,7 @@ def _entries(
     for one in submissions:
         may = Allowed(limits_of(one.tenant_id, ports).allowed_models, one.key_models)
         for request in one.requests:
-            checked.append((one, checked_unless_known(request, known[one.tenant_id], may, now, ports)))
+            checked.append((one, checked_unless_replay(request, known[one.tenant_id], may, now, ports)))
     asking = [(one.tenant_id, request) for one, request in checked if isinstance(request, SubmitRequest)]
     for tenant_id, used in known.items():
         if tenant_id not in capacities:
@@ -178,23 +197,27 @@ def _entries(
             new = [request for request in of_tenant if request.idempotency_key not in used]
             capacities[tenant_id] = Capacity(new, tenant_id, ports) if new else None
     models = [(tenant_id, request.body.model) for tenant_id, request in asking]
-    room = QueueLimits(now, models, ports, patience_seconds=patience_seconds)
-    limits = {tenant_id: SubmitLimits(tenant_id, now, room, capacities[tenant_id]) for tenant_id in by_tenant}
+    queue_limits = QueueLimits(now, models, ports, patience_seconds=patience_seconds)
+    limits = {
+        tenant_id: SubmitLimits(tenant_id, now, queue_limits, capacities[tenant_id])
+        for tenant_id in by_tenant
+    }
     return [
-        Entry(request, limits[one.tenant_id], known[one.tenant_id], one.asked_by) for one, request in checked
+        Entry(request, limits[one.tenant_id], known[one.tenant_id], one.log_fields)
+        for one, request in checked
     ]
 
 
 def _under_its_own_key(request: SubmitRequest | Refused, of_batch: str) -> SubmitRequest | Refused:
-    """A key means one thing: the batch, or one of its jobs."""
+    """Refuse a job whose own key is that of its batch."""
     if isinstance(request, SubmitRequest) and request.idempotency_key == of_batch:
         return IdempotencyConflict("This is the batch's own key.", pointer="/idempotency_key")
     return request
 
 
-def _was_refused(error: Exception) -> bool:
-    """Whether nothing is stored for sure, and the database is there. What is no answer of the database was
-    raised before it was told to commit."""
+def _is_not_stored(error: Exception) -> bool:
+    """Return True if it is certain that no job is stored, and the database is not away. An error that is not
+    the database's was raised before COMMIT was sent."""
     if not isinstance(error, (DatabaseError, InterfaceError)):
         return True
     state = getattr(error.__cause__, "sqlstate", None) or ""
@@ -207,8 +230,11 @@ def _was_refused(error: Exception) -> bool:
 
 
 def push_and_wake(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
-    """Pushes the tickets of all queued jobs, and sends the wakes; also of replayed jobs, whose first push may
-    have failed."""
+    """Push the tickets of all queued jobs, and send the wakes; also of replayed jobs, whose first push may
+    have failed.
+
+    Returns the items with what the push tells: position, wait reason, forecast.
+    """
     waiting: dict[tuple[str, str], dict[str, Job]] = {}
     for item in items:
         if isinstance(item, Submitted) and item.job.state == JobState.QUEUED:
@@ -224,13 +250,13 @@ def push_and_wake(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
         else:
             pushed = _push(fleet, pool, list(jobs.values()), ports)
         if not pushed.results:
-            push_later(fleet, pool, [job.ticket for job in jobs.values()], ports)
+            push_again(fleet, pool, [job.ticket for job in jobs.values()], ports)
         results |= zip(jobs, pushed.results, strict=False)
         wakes += pushed.wakes
         failing |= pushed.failing
     if wakes and ports.clock.monotonic() - began <= SLOW_REDIS_SECONDS:
         ports.send_wakes(wakes)
-    return tuple(_with_place(item, results, failing, ports) for item in items)
+    return tuple(_with_position(item, results, failing, ports) for item in items)
 
 
 def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
@@ -238,12 +264,12 @@ def _push(fleet: str, pool: str, jobs: Sequence[Job], ports: Ports) -> Pushed:
     try:
         pushed = ask_redis("tickets_not_pushed", lambda: ports.leases(fleet).push(pool, tickets), ports)
         return pushed or _NOTHING
-    except Exception as error:  # the jobs are committed: no defect of ours may make the answer say otherwise
+    except Exception as error:  # the jobs are committed: a defect must not turn the answer into an error
         log.error("tickets_not_pushed", pool=pool, jobs=len(jobs), exc_info=error)
         return _NOTHING
 
 
-def _with_place(item: Item, results: Mapping[str, PushResult], failing: Set[str], ports: Ports) -> Item:
+def _with_position(item: Item, results: Mapping[str, PushResult], failing: Set[str], ports: Ports) -> Item:
     if isinstance(item, Refused):
         return item
     if item.job.state == JobState.SCHEDULED:
@@ -267,37 +293,37 @@ AGAIN_SECONDS = 1.0
 MAX_TICKETS = 10_000
 
 
-def push_later(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports) -> None:
-    """Push them again every second until Redis takes them; returns at once. Only in memory: the reconciler
-    stands behind it, should the process die with them, or have too many."""
-    late = ports.late_tickets
-    with late.lock:
-        room = MAX_TICKETS - sum(map(len, late.waiting.values()))
-        if fitting := tickets[: max(0, room)]:
-            of_pool = late.waiting.setdefault((fleet, pool), {})
+def push_again(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports) -> None:
+    """Push tickets again every second until Redis answers; returns at once. They are kept in memory, up to
+    `MAX_TICKETS`; the reconciler pushes those that are lost."""
+    pending = ports.pending_tickets
+    with pending.lock:
+        free = MAX_TICKETS - sum(map(len, pending.waiting.values()))
+        if fitting := tickets[: max(0, free)]:
+            of_pool = pending.waiting.setdefault((fleet, pool), {})
             of_pool.update({ticket.job_id: ticket for ticket in fitting})
-        arm, late.is_armed = not late.is_armed, True
+        arm, pending.is_armed = not pending.is_armed, True
     if arm:
-        ports.after(AGAIN_SECONDS, partial(_push_late, ports))
+        ports.after(AGAIN_SECONDS, partial(_push_pending, ports))
 
 
-def _push_late(ports: Ports) -> None:
-    late = ports.late_tickets
-    with late.lock:
-        taken, late.waiting = late.waiting, {}
+def _push_pending(ports: Ports) -> None:
+    pending = ports.pending_tickets
+    with pending.lock:
+        taken, pending.waiting = pending.waiting, {}
     for (fleet, pool), tickets in taken.items():
         try:
             pushed = ports.leases(fleet).push(pool, list(tickets.values()))
         except LeasingUnavailable:
-            with late.lock:
-                late.waiting[fleet, pool] = {**tickets, **late.waiting.get((fleet, pool), {})}
+            with pending.lock:
+                pending.waiting[fleet, pool] = {**tickets, **pending.waiting.get((fleet, pool), {})}
             continue
-        except Exception:  # not Redis: these would fail for ever; the others and their timer go on
+        except Exception:  # a defect: these tickets would fail for ever, and stop the others
             log.exception("late_tickets_left_to_the_reconciler", pool=pool, tickets=len(tickets))
             continue
         log.info("late_tickets_pushed", pool=pool, tickets=len(tickets))
         ports.send_wakes(pushed.wakes)
-    with late.lock:
-        late.is_armed = bool(late.waiting)
-    if late.is_armed:
-        ports.after(AGAIN_SECONDS, partial(_push_late, ports))
+    with pending.lock:
+        pending.is_armed = bool(pending.waiting)
+    if pending.is_armed:
+        ports.after(AGAIN_SECONDS, partial(_push_pending, ports))

@@ -78,7 +78,7 @@ def test_a_batch_that_has_begun_is_accepted_whole(
 def test_a_submit_that_has_begun_is_accepted(
     web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    revoked_before(submit_batcher, "submit_together", monkeypatch)
+    revoked_before(submit_batcher, "submit_group", monkeypatch)
     answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=60)
     assert answer.status_code == 202
     assert Job.objects.get().id == answer.json()["job_id"]

@@ -10,7 +10,7 @@ from gpus.leasing.values import Pushed
 from gpus.protocol import Ticket
 from jobs.ports import Ports
 from jobs.submission import submit
-from jobs.submission.submit import push_later
+from jobs.submission.submit import push_again
 from tests.support.fakes import ManualClock
 
 
@@ -49,10 +49,10 @@ def ticket(job: str) -> Ticket:
 
 def test_it_is_tried_every_second_until_redis_takes_it() -> None:
     line = Line()
-    push_later("main", "a", [ticket("1")], line.ports)
+    push_again("main", "a", [ticket("1")], line.ports)
     line.a_second_passes()
-    push_later("main", "a", [ticket("2")], line.ports)
-    push_later("main", "b", [ticket("3")], line.ports)
+    push_again("main", "a", [ticket("2")], line.ports)
+    push_again("main", "b", [ticket("3")], line.ports)
     assert len(line.later) == 1
     line.is_there = True
     line.a_second_passes()
@@ -64,7 +64,7 @@ def test_after_an_outage_the_next_one_is_noticed_too() -> None:
     line = Line()
     line.is_there = True
     for job in ("1", "2"):
-        push_later("main", "a", [ticket(job)], line.ports)
+        push_again("main", "a", [ticket(job)], line.ports)
         line.a_second_passes()
     assert line.pushed == [("a", ["1"]), ("a", ["2"])]
 
@@ -72,8 +72,8 @@ def test_after_an_outage_the_next_one_is_noticed_too() -> None:
 def test_no_more_are_kept_than_fit(monkeypatch: Any) -> None:
     monkeypatch.setattr(submit, "MAX_TICKETS", 2)
     line = Line()
-    push_later("main", "a", [ticket(str(number)) for number in range(5)], line.ports)
-    push_later("main", "b", [ticket("9")], line.ports)
+    push_again("main", "a", [ticket(str(number)) for number in range(5)], line.ports)
+    push_again("main", "b", [ticket("9")], line.ports)
     line.is_there = True
     line.a_second_passes()
     assert line.pushed == [("a", ["0", "1"])]
@@ -81,8 +81,8 @@ def test_no_more_are_kept_than_fit(monkeypatch: Any) -> None:
 
 def test_what_can_not_be_pushed_does_not_keep_the_others_back() -> None:
     line = Line()
-    push_later("main", "broken", [ticket("1")], line.ports)
-    push_later("main", "a", [ticket("2")], line.ports)
+    push_again("main", "broken", [ticket("1")], line.ports)
+    push_again("main", "a", [ticket("2")], line.ports)
     line.a_second_passes()
     line.is_there = True
     line.a_second_passes()

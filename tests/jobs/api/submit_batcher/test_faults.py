@@ -17,7 +17,7 @@ from gpus.errors import LeasingUnavailable
 from jobs.limits import submit_limits
 from jobs.models import IdempotencyKey, Job
 from jobs.submission import submit as submission
-from jobs.submission.request import Submit, SubmitRequest, checked_unless_known, fingerprint
+from jobs.submission.request import Submit, SubmitRequest, checked_unless_replay, fingerprint
 from jobs.submission.submit import submit_job
 from tests.jobs.api.conftest import Account, DoorTime, World
 from tests.jobs.api.test_limits import limit
@@ -64,9 +64,9 @@ def test_a_defect_of_ours_that_one_request_finds_is_its_alone(
     def check(request: Any, *rest: Any) -> Any:
         if request.body.priority == 9:
             raise RuntimeError("a defect")
-        return checked_unless_known(request, *rest)
+        return checked_unless_replay(request, *rest)
 
-    monkeypatch.setattr(submission, "checked_unless_known", check)
+    monkeypatch.setattr(submission, "checked_unless_replay", check)
     told = batcher.ask(acme.key, job(), job(priority=9), job())
     assert statuses(told) == [202, 500, 202]
     assert Job.objects.count() == 2
@@ -120,7 +120,7 @@ def test_tickets_that_redis_did_not_take_are_pushed_later(
 ) -> None:
     late: list[str] = []
     monkeypatch.setattr(
-        submission, "push_later", lambda fleet, pool, tickets, ports: late.extend(t.job_id for t in tickets)
+        submission, "push_again", lambda fleet, pool, tickets, ports: late.extend(t.job_id for t in tickets)
     )
 
     def away(*_: Any) -> Any:
@@ -247,7 +247,7 @@ def test_groups_that_name_the_same_limits_in_another_order_don_t_wait_for_each_o
         pytest.skip("SQLite writes one transaction at a time")
     monkeypatch.setattr(batcher_module, "MOST", 2)
     # waits in a circle are broken by the database, all others only take as long as they take
-    monkeypatch.setattr(submission, "TURN_SECONDS", 50.0)
+    monkeypatch.setattr(submission, "LOCK_WAIT_SECONDS", 50.0)
     for one in (acme, other):
         limit(one, max_queued=1000)
     site = Site()
