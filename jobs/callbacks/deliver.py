@@ -1,9 +1,9 @@
-"""The two transactions of a delivery: due messages are taken, and what came of them is written down.
+"""The two transactions of a delivery: take due messages, and settle their tries.
 
-A message is taken (and the try logged) in one short transaction, sent with none open, and settled in
-another. A crash in between leaves the row due again when its lease runs out: a repeat with the same
-`webhook-id`, never a loss. A client waits for this: each transaction is as few statements, prepared, and as
-few journeys to the database as it can be, and messages that come together share one.
+A message is taken (and its try logged) in one short transaction, sent with none open, and settled in another.
+After a crash in between the row is due again when its lease expires: it is sent again with the same
+`webhook-id`, never lost. Clients wait for callbacks, so each transaction has few prepared statements and
+round trips, and messages share one.
 
 A sample is sent once, by hand, and belongs to no job.
 """
@@ -33,20 +33,21 @@ from foundation.secrets import SecretUnreadable
 from gpus.registry.audit import record
 from gpus.registry.queries import RegistryCache
 from jobs.callbacks.guard import check_callback_url, receiver_of, refused_origins
-from jobs.callbacks.message import secrets_of
+from jobs.callbacks.message import signing_secrets
 from jobs.callbacks.pick import CLOSED, Circuit, Queue
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
 from jobs.models import Callback, CallbackTry, ReceiverCircuit, Tenant
 
 DELIVERED, GONE, GAVE_UP, FAILED = "delivered", "gone", "gave_up", "failed"
 LEASE_MARGIN_SECONDS = 45.0
-"""A try's lease is so much longer than its longest time on the way."""
+"""A try's lease is so much longer than the time-out of its request."""
 _UNRECORDED = "sent; its end was not recorded"
 _SMALL_BYTES = 64 * 1024
 """Larger bodies are read only once they may be sent."""
 _log = structlog.get_logger(__name__)
 MayStart = Callable[[Queue, Circuit, int], bool]
-"""Whether a message of so many bytes may be sent now; asked once for each, and counted if so."""
+"""Returns True if a message of this queue with so many bytes may be sent now; called once for each
+message."""
 _OF_TENANT = (
     "id",
     "webhook_secret_encrypted",
@@ -72,20 +73,24 @@ DELAYS_SECONDS = (
 """Seconds before each try, the first included: ten tries over about 75 hours, as the Standard Webhooks
 specification recommends."""
 JITTER = 0.1
-"""± this share of each delay, so that messages that failed together don't come back together."""
+"""± this share of each delay, so that messages that failed together are not sent again together."""
 RETRY_AFTER_CAP_SECONDS = 24 * _HOUR
-"""A receiver may ask for a longer pause, up to this."""
+"""The longest pause that a receiver's `Retry-After` can set."""
 SILENT_SECONDS = 1.0
-"""A try that failed sooner held no socket for long: its receiver keeps the schedule, and no circuit opens."""
+"""A failed try opens a circuit only if it took longer: it held a socket for so long."""
 GIVE_UP = timedelta(seconds=sum(DELAYS_SECONDS))
-"""As long as the schedule: a message that was due for so long behind an open circuit is given up."""
+"""A message that was due for so long behind an open circuit is given up; as long as the schedule."""
 _GIVEN_UP_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A message with its tenant's secrets. tries: this one too. number, at: of its line in the log.
-    held_until: while the row says so, this try owns it."""
+    """A message that was taken for a try.
+
+    size: of the body, bytes. tenant: with its secrets only. circuit: of its receiver, as read.
+    tries: with this one. number, at: of the try's row in the delivery log.
+    held_until: end of the try's lease; while the row has this value, the try owns it.
+    """
 
     id: str
     job_id: str
@@ -102,7 +107,10 @@ class Taken:
 
 
 def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[Taken], int]:
-    """The due ones of these that may start, leased; and how many may not. Never inside a transaction."""
+    """Take those of these messages that are due and may start; must not be called inside a transaction.
+
+    Returns the taken messages, leased, and the number of due ones that may not start.
+    """
     if not ids:
         return [], 0
     lease = timedelta(seconds=settings.DISPATCHER.callback_timeout_seconds + LEASE_MARGIN_SECONDS)
@@ -140,14 +148,20 @@ def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[T
 
 
 def settle(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> list[str]:
-    """Write down what came of these tries, all or none. `delivered`, `gone` (410), `failed` (comes again) or
-    `gave_up` of each."""
+    """Write the outcomes of these tries, all or none.
+
+    Returns `delivered`, `gone` (410), `failed` (sent again later) or `gave_up` for each.
+    """
     ends = [_end(taken, outcome, now) for taken, outcome in sent]
     with one_round_trip(), transaction.atomic():
         for (taken, outcome), (_, change) in zip(sent, ends, strict=True):
-            told = {"status_code": outcome.status, "error": outcome.error, "duration_ms": outcome.duration_ms}
-            statements.change(CallbackTry, told, callback=taken.id, number=taken.number, at=taken.at)
-            # a replay by hand that came meanwhile has taken the row out of this try's hands
+            answer = {
+                "status_code": outcome.status,
+                "error": outcome.error,
+                "duration_ms": outcome.duration_ms,
+            }
+            statements.change(CallbackTry, answer, callback=taken.id, number=taken.number, at=taken.at)
+            # changes no row that an operator replayed meanwhile: this try does not own it any more
             mine = {"pk": taken.id, "next_at": taken.held_until, "state": Callback.State.PENDING}
             statements.change(Callback, change | {"sending_until": None}, **mine)
         _update_circuits(sent, now)
@@ -158,12 +172,15 @@ def settle(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> list[str]:
 
 
 def is_silent(outcome: Outcome) -> bool:
-    """Nothing answered, and a socket was held for it."""
+    """Return True for a try that held a socket and got no answer."""
     return outcome.answer is None and outcome.duration_ms >= SILENT_SECONDS * 1000
 
 
 def replay(callback_id: str, *, now: datetime, by: str) -> bool:
-    """By hand: due again under the same id, the schedule from its start. False: no such message."""
+    """Make a message due again under the same id, with the schedule from its start; an operator's action.
+
+    by: the operator, for the audit. Returns False if there is no such message.
+    """
     with transaction.atomic():
         changed = Callback.objects.filter(id=callback_id).update(
             state=Callback.State.PENDING, tries=0, next_at=now, delivered_at=None, sending_until=None
@@ -174,7 +191,8 @@ def replay(callback_id: str, *, now: datetime, by: str) -> bool:
 
 
 def _due(ids: Sequence[Any]) -> QuerySet[Any, Any]:
-    """Those that are due, locked; what belongs to others is read beside them, and not locked."""
+    """Select those of these messages that are due, locked, with their tenant, log and circuit, which are not
+    locked."""
     tenant = Tenant.objects.filter(jobs__id=OuterRef("job_id"))
     tries = CallbackTry.objects.filter(callback=OuterRef("pk")).order_by()
     circuit = ReceiverCircuit.objects.filter(tenant_id=OuterRef("tenant_id"), receiver=OuterRef("receiver"))
@@ -216,7 +234,7 @@ def _update_circuits(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> No
         for taken, outcome in sent
         if outcome.answer is not None and (taken.circuit is not CLOSED or taken.queue in silent)
     }
-    for queue in sorted(silent):  # in one order, so that two workers don't wait for each other in a circle
+    for queue in sorted(silent):  # in one order, against deadlocks of two workers
         if queue not in answered:
             record_silence(queue, silent[queue], now)
     close_circuits(sorted(answered))
@@ -225,10 +243,10 @@ def _update_circuits(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> No
 def next_try_at(
     tries: int, *, now: datetime, retry_after_seconds: float | None = None, chance: float | None = None
 ) -> datetime | None:
-    """When to try again after `tries` failed tries; None: the schedule is used up.
+    """Return the time of the next try after `tries` failed ones; None if the schedule is used up.
 
-    retry_after_seconds: what the receiver asked for; only ever lengthens the pause.
-    chance: 0..1, where in the jitter's range; None: random.
+    retry_after_seconds: the receiver's `Retry-After`; it can only lengthen the pause.
+    chance: 0..1, position in the jitter's range; None: random.
     """
     if tries >= len(DELAYS_SECONDS):
         return None
@@ -240,15 +258,18 @@ def next_try_at(
 
 
 def close_circuits(queues: Collection[Queue]) -> None:
-    """Their receivers have answered. A circuit is opened by tries without an answer, and closed by any
-    answer; it is of one tenant's receiver, because a tenant chooses its paths: a slow one must not shut the
-    host for others."""
+    """Close the circuits of receivers that have answered.
+
+    A circuit is opened by tries without an answer, and closed by any answer. It is of one tenant's receiver:
+    a tenant chooses its paths, and a slow one must not block the host for other tenants.
+    """
     for tenant_id, receiver in queues:
         ReceiverCircuit.objects.filter(tenant_id=tenant_id, receiver=receiver).delete()
 
 
 def record_silence(queue: Queue, tries: Sequence[tuple[datetime, str]], now: datetime) -> None:
-    """Tries of one queue came to no answer: when each began, and its error. Call inside a transaction."""
+    """Count tries of one queue that got no answer, and open its circuit after enough of them. Call it inside
+    a transaction. tries: when each began, and its error."""
     knobs = settings.DISPATCHER
     tenant_id, receiver = queue
     ReceiverCircuit.objects.bulk_create(
@@ -259,7 +280,7 @@ def record_silence(queue: Queue, tries: Sequence[tuple[datetime, str]], now: dat
     circuit.failures += len(tries)
     circuit.failed_at, circuit.last_error = now, tries[-1][1]
     if 0 < knobs.callback_circuit_failures <= circuit.failures:
-        # tries of one burst fail together: only one that began after the last rest makes the next longer
+        # tries of one burst fail together: only one that began after the last rest doubles it
         if not circuit.rest_seconds:
             circuit.rest_seconds = knobs.callback_circuit_rest_seconds
         elif circuit.resting_until is not None and any(at >= circuit.resting_until for at, _ in tries):
@@ -267,14 +288,14 @@ def record_silence(queue: Queue, tries: Sequence[tuple[datetime, str]], now: dat
         circuit.resting_until = now + timedelta(seconds=circuit.rest_seconds)
         if circuit.failing_since < now - GIVE_UP:
             _give_up_old(queue, now)
-    # not `save`, which asks how many rows it changed: in one trip nobody knows yet
+    # not `save`, which needs the number of changed rows: unknown before the round trip
     changed = ("failures", "failed_at", "last_error", "rest_seconds", "resting_until")
     ReceiverCircuit.objects.filter(pk=circuit.pk).update(**{name: getattr(circuit, name) for name in changed})
 
 
 def _give_up_old(queue: Queue, now: datetime) -> None:
-    """What waits behind an open circuit must not wait for ever. A message that is late because no worker ran
-    is no reason: its receiver must have failed for as long."""
+    """Give up messages that were due for `GIVE_UP` behind an open circuit. Only if the receiver failed for as
+    long: a message may also be late because no worker ran."""
     last = CallbackTry.objects.filter(callback=OuterRef("pk")).order_by()
     old = Callback.objects.filter(
         tenant_id=queue[0], receiver=queue[1], state=Callback.State.PENDING, next_at__lt=now - GIVE_UP
@@ -291,7 +312,11 @@ def _give_up_old(queue: Queue, now: datetime) -> None:
 
 
 def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime, registry: RegistryCache) -> Outcome:
-    """Raises CallbackUrlRefused for an address that must not be called. Never inside a transaction."""
+    """Send a sample callback to `url`, signed with the tenant's secrets; must not be called inside a
+    transaction.
+
+    by: the operator, for the audit. Raises CallbackUrlRefused for an address that must not be called.
+    """
     refused = refused_origins(registry)
     check_callback_url(url, refused)
     message_id = f"msg_{new_id(now.timestamp())}"
@@ -299,10 +324,10 @@ def send_sample(tenant: Tenant, url: str, *, by: str, now: datetime, registry: R
         {"status": "test", "message": "A test of this address, sent by hand.", "sent_at": now.isoformat()},
         separators=(",", ":"),
     )
-    with transaction.atomic():  # before it leaves: what was done is known even if this process ends here
+    with transaction.atomic():  # before it is sent: the audit has it even if this process dies now
         record(by, "send_sample_callback", f"tenant:{tenant.name}", url=url, message_id=message_id)
     try:
-        secrets = secrets_of(tenant, now)
+        secrets = signing_secrets(tenant, now)
     except SecretUnreadable as failure:
         return Outcome(None, failure_text(failure), 0)
     return send_now(Message(message_id, tenant.pk, url, body, secrets, refused), now=now)

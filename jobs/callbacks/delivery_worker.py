@@ -1,7 +1,7 @@
 """Delivers callbacks: one thread for the database, one event loop for the receivers, no thread per receiver.
 
-A Celery message is only a nudge. The worker looks for itself, too: every second, and when a try has ended. So
-neither a broker that is away nor a lost message holds a callback back.
+A Celery message is only a hint. The worker also reads due callbacks every second, and after each try, so that
+neither a dead broker nor a lost message delays a callback.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 
 from jobs.callbacks.deliver import Taken, settle, take
 from jobs.callbacks.guard import refused_origins
-from jobs.callbacks.message import secrets_of
-from jobs.callbacks.pick import Circuit, Limits, Pick, Queue, Shares
+from jobs.callbacks.message import signing_secrets
+from jobs.callbacks.pick import Circuit, Limits, Picker, Queue, Shares
 from jobs.callbacks.sending import Message, Outcome, Resolver, failure_text, send
 from jobs.ports import Ports
 
@@ -28,11 +28,11 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 NUDGES_KEPT = 1000
-"""More are found by looking."""
+"""Hints kept in memory; the callbacks of further ones are read from the database."""
 _AT_ONCE = 128
 _AFTER_ERROR_SECONDS = 1.0
 _SPARE_FILES = 256
-"""For the database, the broker and the rest of the process."""
+"""Open files for the database, the broker and the rest of the process."""
 
 
 class DeliveryWorker:
@@ -44,7 +44,7 @@ class DeliveryWorker:
     def __init__(self, ports: Ports, bounds: Limits | None = None) -> None:
         self._clock, self._clocks, self._registry = ports.clock, ports.clocks, ports.registry
         self._shares = Shares(bounds or _within_open_files(limits()))
-        self._pick = Pick()
+        self._picker = Picker()
         self._changed = threading.Condition()
         self._nudged: dict[str, None] = {}
         self._sent: list[tuple[Taken, Outcome]] = []
@@ -59,12 +59,13 @@ class DeliveryWorker:
         ]
 
     def start(self) -> None:
+        """Start both threads."""
         self._loop = asyncio.new_event_loop()
         for thread in self._threads:
             thread.start()
 
     def nudge(self, callback_id: str) -> None:
-        """This message may be due. Returns at once."""
+        """Hint that this message may be due. Returns at once."""
         with self._changed:
             if self._draining:
                 return
@@ -75,17 +76,18 @@ class DeliveryWorker:
             self._changed.notify()
 
     def busy(self) -> int:
-        """Messages taken and not yet settled."""
+        """Return the number of messages taken and not yet settled."""
         return self._shares.in_flight
 
     def drain(self) -> None:
-        """Take no more."""
+        """Take no more messages."""
         with self._changed:
             self._draining = True
             self._nudged.clear()
 
     def stop(self, within_seconds: float) -> None:
-        """End. What is still in flight then is due again when its lease runs out."""
+        """Drain, wait so long for tries in flight, and end the threads. Tries that are still in flight then
+        are sent again when their lease expires."""
         self.drain()
         until = time.monotonic() + within_seconds
         with self._changed:
@@ -126,7 +128,7 @@ class DeliveryWorker:
     def _step(self) -> None:
         ended = self._settle()
         nudged = self._take_nudges()
-        # by a wrong time it would take what another process still sends; it is found by looking
+        # with a wrong clock it would take messages that another process still sends
         if self._draining or self._clocks.is_learning():
             self._look_at = self._clock.monotonic() + LOOK_SECONDS
             return
@@ -146,7 +148,7 @@ class DeliveryWorker:
 
     def _look_for_due(self) -> None:
         self._look_at = self._clock.monotonic() + LOOK_SECONDS
-        ids, self._is_more = self._pick.ids(self._shares, self._clock.now())
+        ids, self._is_more = self._picker.pick(self._shares, self._clock.now())
         self._take(ids)
 
     def _take(self, ids: Sequence[str]) -> None:
@@ -167,7 +169,7 @@ class DeliveryWorker:
 
     def _begin(self, taken: Taken) -> None:
         try:
-            secrets, refused = secrets_of(taken.tenant, taken.at), refused_origins(self._registry)
+            secrets, refused = signing_secrets(taken.tenant, taken.at), refused_origins(self._registry)
         except Exception as failure:
             self._ended(taken, Outcome(None, failure_text(failure), 0))
             return
@@ -175,11 +177,11 @@ class DeliveryWorker:
         self._hand_over(message, replace(taken, body=""))
 
     def _hand_over(self, message: Message, taken: Taken) -> None:
-        """To what sends it, which calls `_ended`. Returns at once."""
+        """Pass the message to the event loop, which calls `_ended` after the try. Returns at once."""
         self._loop.call_soon_threadsafe(self._send, message, taken)
 
     def _send(self, message: Message, taken: Taken) -> None:
-        """In the loop's thread."""
+        """Begin the try; called in the event loop's thread."""
         task = self._loop.create_task(self._deliver(message, taken))
         self._tasks.add(task)  # the loop itself keeps only weak references
         task.add_done_callback(self._tasks.discard)
@@ -193,7 +195,8 @@ class DeliveryWorker:
             self._changed.notify()
 
     def _settle(self) -> bool:
-        """Whether a try has ended. What can't be written now is kept until its lease runs out."""
+        """Settle ended tries; return False if there are none. Tries that can't be written now are kept until
+        their lease expires."""
         with self._changed:
             sent, self._sent = self._sent[:_AT_ONCE], self._sent[_AT_ONCE:]
         if not sent:
@@ -204,13 +207,14 @@ class DeliveryWorker:
             self._keep(sent)
             raise
         except Exception:
-            self._settle_apart(sent)
+            self._settle_each(sent)
         else:
             self._end(sent)
         return True
 
-    def _settle_apart(self, sent: Sequence[tuple[Taken, Outcome]]) -> None:
-        """One that can't be written holds up no other: its row is due again when its lease runs out."""
+    def _settle_each(self, sent: Sequence[tuple[Taken, Outcome]]) -> None:
+        """Settle each try in its own transaction. One that can't be written is sent again when its lease
+        expires."""
         for at, one in enumerate(sent):
             try:
                 settle([one], self._clock.now())
@@ -244,7 +248,7 @@ class DeliveryWorker:
 
 
 def limits() -> Limits:
-    """As the settings say."""
+    """Return the limits of the settings."""
     knobs = settings.DISPATCHER
     return Limits(
         total=knobs.callbacks_in_flight,
@@ -261,7 +265,7 @@ def _within_open_files(wanted: Limits) -> Limits:
 
 
 def _open_files(wanted: int) -> int:
-    """How many this process may open, after asking for enough."""
+    """Raise the limit of open files if needed, and return the number that this process may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted += _SPARE_FILES
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,9 +1,9 @@
-"""Which addresses a callback may reach: the dispatcher must not become anybody's way into a private network.
+"""SSRF protection of callbacks: which addresses they may reach.
 
-The form of a URL, and an address that stands in it, are checked when a job is submitted. A name is resolved
-at each delivery, and only addresses that were checked then are connected to: a name whose address changes in
-between (DNS rebinding) gains nothing. Whatever networks are allowed, no callback goes to a GPU server, which
-would be a run past queue, quota and lease, nor to the dispatcher's own services.
+A URL's form, and an address in it, are checked when a job is submitted. A name is resolved at each delivery,
+and only addresses that were checked then are connected to, which stops DNS rebinding. Whatever networks are
+allowed, no callback goes to a GPU server, where it would be a run past queue, quota and lease, nor to the
+dispatcher's own services.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PORTS = {"http": 80, "https": 443}
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F)))
 _UNSAFE = re.compile(r"[\x00-\x20\x7f\\]")
 Address = IPv4Address | IPv6Address
-_NEVER: tuple[IPv4Network | IPv6Network, ...] = tuple(
+_REFUSED_NETWORKS: tuple[IPv4Network | IPv6Network, ...] = tuple(
     ip_network(text)
     for text in (
         "100.64.0.0/10",  # carrier-grade NAT
@@ -57,7 +57,7 @@ _METADATA: frozenset[Address] = frozenset(
         "192.0.0.192",  # Oracle
     )
 )
-"""They answer with credentials, and tell no client from another."""
+"""Metadata services: they answer every client with credentials."""
 _NAT64 = IPv6Network("64:ff9b::/96")
 _SERVICE_PORTS = {
     "http": 80,
@@ -81,7 +81,7 @@ _HERE = IPv4Address("127.0.0.1")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A callback URL taken apart once. host: in ASCII (IDNA), without brackets. path: with its query."""
+    """A parsed callback URL. host: in ASCII (IDNA), without brackets. path: with its query."""
 
     scheme: str
     host: str
@@ -90,44 +90,44 @@ class Target:
 
     @property
     def authority(self) -> str:
-        """For the Host header."""
+        """The value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
 
-def check_callback_url(url: str, refused: Origins) -> None:
-    """Raises CallbackUrlRefused for a URL that may not be called, as far as it says so itself.
+def check_callback_url(url: str, refused: RefusedOrigins) -> None:
+    """Check a callback URL by its form and, if its host is an address, by that.
 
-    A name is not looked up here: that waits for a server which its tenant may have chosen. Each delivery
-    resolves it and checks what it finds.
+    A name is not resolved here, since the name server may be a tenant's and slow; each delivery resolves and
+    checks it. Raises CallbackUrlRefused.
     """
     target = read_url(url)
     found = _literal_addresses(target)
     if refused.has_name(target.host, target.port) or (
-        found is not None and not allowed(found, target, refused)
+        found is not None and not filter_allowed(found, target, refused)
     ):
         raise _refused("The callback URL points to an address that this dispatcher must not call.")
 
 
 def _literal_addresses(target: Target) -> list[Address] | None:
-    """None: it is a name."""
+    """Return the addresses that the host is written as; None if it is a name."""
     if target.host == "localhost" or target.host.endswith(".localhost"):  # RFC 6761
         return [IPv4Address("127.0.0.1"), IPv6Address("::1")]
     return literal_addresses(target.host, target.port)
 
 
-def allowed(found: list[Address], target: Target, refused: Origins) -> list[Address]:
-    """Those that may be connected to, in the same order."""
+def filter_allowed(found: list[Address], target: Target, refused: RefusedOrigins) -> list[Address]:
+    """Return those of the addresses that may be connected to, in the same order."""
     return [
         address for address in found if is_allowed(address) and not refused.has_address(address, target.port)
     ]
 
 
 def read_url(url: str) -> Target:
-    """Takes a callback URL apart; raises CallbackUrlRefused where its form alone rules it out."""
+    """Parse a callback URL. Raises CallbackUrlRefused if its form is not allowed."""
     if len(url) > MAX_URL_LENGTH:
         raise _refused(f"The callback URL is longer than {MAX_URL_LENGTH} characters.")
-    if _UNSAFE.search(url):  # parsers disagree about these: the classic way past a check
+    if _UNSAFE.search(url):  # parsers disagree about these, which gets a URL past a check
         raise _refused("The callback URL holds a space, control character or backslash.")
     try:
         parts = urlsplit(url)
@@ -147,8 +147,8 @@ def read_url(url: str) -> Target:
 
 @lru_cache(maxsize=4096)
 def receiver_of(url: str) -> str:
-    """Host and port of a callback URL, by which its messages share a queue. Never raises: a URL that can't be
-    read is found out by its delivery."""
+    """Return host and port of a callback URL, by which its messages share a queue. Never raises: the delivery
+    of an unreadable URL fails."""
     try:
         target = read_url(url)
     except CallbackUrlRefused:
@@ -157,7 +157,8 @@ def receiver_of(url: str) -> str:
 
 
 def _ascii_host(host: str) -> str:
-    """IDNA, so that the name checked is the name asked for. ValueError (UnicodeError) if it has none."""
+    """Return the host in IDNA, so that the checked name is the resolved one. Raises ValueError if it has no
+    such form."""
     if ":" in host:
         return str(ip_address(host))
     return host.encode("idna").decode("ascii")
@@ -172,30 +173,31 @@ def _refused(message: str) -> CallbackUrlRefused:
 
 
 def is_allowed(address: Address) -> bool:
-    """Public, or inside one of DISPATCHER_CALLBACK_NETWORKS; never a cloud's metadata service. An address
-    that carries an IPv4 address (mapped, NAT64) is judged by that one."""
-    inner = embedded(address)
+    """Return True for a public address, or one in DISPATCHER_CALLBACK_NETWORKS; never for a cloud's metadata
+    service. An IPv6 address that carries an IPv4 address (mapped, NAT64) is judged by that."""
+    inner = embedded_ipv4(address)
     if inner is not None:
         return is_allowed(inner)
     if address in _METADATA:
         return False
     if any(address in network for network in _networks(settings.DISPATCHER.callback_networks)):
         return True
-    if any(address in network for network in _NEVER):
+    if any(address in network for network in _REFUSED_NETWORKS):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved or address.is_link_local)
 
 
 def literal_addresses(host: str, port: int) -> list[Address] | None:
-    """What `host` stands for by itself, in every spelling that the system knows; None: it is a name."""
+    """Return the addresses that `host` is written as, in any spelling that the system reads; None if it is a
+    name."""
     try:
         return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST))
     except (OSError, UnicodeError):
         return None
 
 
-def embedded(address: Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address carries."""
+def embedded_ipv4(address: Address) -> IPv4Address | None:
+    """Return the IPv4 address that an IPv6 address carries (mapped, NAT64), or None."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
             return address.ipv4_mapped
@@ -210,7 +212,7 @@ def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def resolve(host: str, port: int) -> list[Address]:
-    """The one place that asks the system; a literal address is its own answer."""
+    """Resolve a name by the system's resolver; blocks. Raises OSError."""
     try:
         return _read(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except UnicodeError as error:
@@ -222,9 +224,12 @@ def _read(found: Iterable[tuple[Any, ...]]) -> list[Address]:
 
 
 @dataclass(frozen=True, slots=True)
-class Origins:
-    """names: host and port. literal: address and port, of those that are written as an address; ports: all of
-    theirs."""
+class RefusedOrigins:
+    """Origins that no callback may reach.
+
+    names: host and port. literal: address and port of those that are written as an address. ports: of
+    `literal`.
+    """
 
     names: frozenset[tuple[str, int]] = frozenset()
     literal: frozenset[tuple[Address, int]] = frozenset()
@@ -234,15 +239,15 @@ class Origins:
         return (host.rstrip(".").lower(), port) in self.names
 
     def has_address(self, address: Address, port: int) -> bool:
-        return port in self.ports and (one_of(address), port) in self.literal
+        return port in self.ports and (canonical_address(address), port) in self.literal
 
     def names_with_port(self, port: int) -> Iterator[str]:
-        """Any of them may stand for an address that is asked for."""
+        """Return the refused names with this port: each may resolve to a callback's address."""
         return (host for host, known in self.names if known == port)
 
 
-def refused_origins(registry: RegistryCache) -> Origins:
-    """Those of the registry, at most a second old, and of the settings. Reads the database."""
+def refused_origins(registry: RegistryCache) -> RefusedOrigins:
+    """Return the origins of GPU servers (cached for a second) and of the services that the settings name."""
     limits, database = settings.DISPATCHER, settings.DATABASES["default"]
     listens = [
         _listening(origin) for origin in (*limits.callback_refused_origins, limits.health_port) if origin
@@ -254,12 +259,12 @@ def refused_origins(registry: RegistryCache) -> Origins:
 
 
 def _listening(origin: str) -> str:
-    """origin: ``[HOST:]PORT``; without a host it is this machine's."""
+    """Return the URL of a listening socket. origin: ``[HOST:]PORT``; without a host, of this machine."""
     return f"//{_HERE}:{origin}" if origin.isdecimal() else f"//{origin}"
 
 
 @lru_cache(maxsize=4)
-def _origins(urls: tuple[str, ...]) -> Origins:
+def _origins(urls: tuple[str, ...]) -> RefusedOrigins:
     names, literal = set[tuple[str, int]](), set[tuple[Address, int]]()
     for host, port in origins_of(urls):
         found = literal_addresses(host, port)
@@ -268,16 +273,16 @@ def _origins(urls: tuple[str, ...]) -> Origins:
         if found is None:
             names.add((host, port))
         else:
-            literal |= {(one_of(address), port) for address in found}
+            literal |= {(canonical_address(address), port) for address in found}
     ports = frozenset(port for _, port in literal)
-    return Origins(frozenset(names), frozenset(literal), ports)
+    return RefusedOrigins(frozenset(names), frozenset(literal), ports)
 
 
 def origins_of(urls: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Host and port, also of URLs that name several; those without a host (files, unix sockets) have none."""
+    """Return host and port of each URL; some URLs name several, those of files and unix sockets none."""
     for url in urls:
         scheme = ""
-        for part in re.split("[;,]", url):  # as Sentinel's and the broker's
+        for part in re.split("[;,]", url):  # Redis Sentinel's and the broker's URLs may name several hosts
             before, found, rest = part.rpartition("//")
             scheme = before.rstrip(":").lower() if found else scheme
             try:
@@ -289,18 +294,18 @@ def origins_of(urls: Iterable[str]) -> Iterator[tuple[str, int]]:
                 yield host.rstrip("."), port
 
 
-def one_of(address: Address) -> Address:
-    """One address for all that lead to the same place: this machine has many."""
-    inner = embedded(address)
+def canonical_address(address: Address) -> Address:
+    """Return 127.0.0.1 for every address of this machine, else the address, as IPv4 if it carries one."""
+    inner = embedded_ipv4(address)
     if inner is not None:
-        return one_of(inner)
-    if address.is_loopback or address.is_unspecified or _is_here(address):
+        return canonical_address(inner)
+    if address.is_loopback or address.is_unspecified or _is_local(address):
         return _HERE
     return address
 
 
-def _is_here(address: Address) -> bool:
-    """Whether this machine has it: only then can a socket be bound to it."""
+def _is_local(address: Address) -> bool:
+    """Return True if the address is this machine's, which is if a socket can be bound to it."""
     if address.is_multicast:
         return False
     family = socket.AF_INET6 if isinstance(address, IPv6Address) else socket.AF_INET

@@ -1,7 +1,8 @@
-"""A callback's message: its body, a row of the transaction that ends the job (the outbox), and its signature.
+"""A callback's message: its row in the outbox, written in the transaction that ends the job, and its
+signature.
 
-Signatures follow Standard Webhooks (https://www.standardwebhooks.com, symmetric, ``v1``). The secrets are
-stored encrypted by tenant, and shown once, when they are made.
+Signatures follow Standard Webhooks (https://www.standardwebhooks.com, symmetric, ``v1``). Each tenant's
+secret is stored encrypted, and shown once, when it is made.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ _SECRET_BYTES = 32
 
 
 def callback_for(job: Job, *, now: datetime) -> Callback | None:
-    """The unsaved message for a job that carries its final values; None if nobody asked to be told.
+    """Make the outbox row of a job in a final state, due at once; None if no callback was requested.
 
-    Due at once. Its id is the `webhook-id`, the same in every try; its body never changes again.
+    Its id is the `webhook-id`, the same in every try; its body never changes.
     """
     if not job.callback_url:
         return None
@@ -50,7 +51,7 @@ def callback_for(job: Job, *, now: datetime) -> Callback | None:
 
 
 def _body(job: Job) -> str:
-    """Canonical JSON, in ASCII: half a surrogate pair in a result must not stop the job from ending."""
+    """Return canonical JSON in ASCII: a lone surrogate in a result must not keep the job from ending."""
     body: dict[str, Any] = {
         "job_id": job.id,
         "status": str(job.state),
@@ -67,15 +68,18 @@ def _body(job: Job) -> str:
 
 
 def new_secret() -> str:
-    """``whsec_`` and 32 random bytes in base 64: what the receiver gives to any Standard Webhooks library."""
+    """Return ``whsec_`` and 32 random bytes in base 64, the form that Standard Webhooks libraries read."""
     return "whsec_" + base64.b64encode(secrets.token_bytes(_SECRET_BYTES)).decode("ascii")
 
 
 def sign(secret: str | Sequence[str], message_id: str, timestamp: datetime, body: str) -> dict[str, str]:
-    """The three headers that let a receiver trust `body`. timestamp: aware; of this try. Of several secrets
-    each makes a signature, and a receiver that knows one of them is content."""
-    all_of_them = [secret] if isinstance(secret, str) else secret
-    signatures = [Webhook(one).sign(message_id, timestamp, body) for one in all_of_them]
+    """Return the three headers by which a receiver verifies `body`.
+
+    secret: one, or several, each of which makes a signature; a receiver accepts any of them. timestamp:
+    aware; of this try.
+    """
+    secrets_used = [secret] if isinstance(secret, str) else secret
+    signatures = [Webhook(one).sign(message_id, timestamp, body) for one in secrets_used]
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(int(timestamp.timestamp())),
@@ -84,8 +88,10 @@ def sign(secret: str | Sequence[str], message_id: str, timestamp: datetime, body
 
 
 def renew_secret(tenant: Tenant, *, overlap_seconds: float = 0.0) -> str:
-    """A new secret from now on; the return value is the only time it is seen in the clear. The old one signs
-    too for `overlap_seconds`; one before that signs no more."""
+    """Give the tenant a new secret, and return it: the only time that it is shown in the clear.
+
+    overlap_seconds: how long the current secret signs, too; an older one signs no more.
+    """
     secret, old = new_secret(), tenant.webhook_secret_encrypted
     overlaps = bool(old) and overlap_seconds > 0
     tenant.webhook_secret_before_encrypted = old if overlaps else ""
@@ -103,17 +109,18 @@ def renew_secret(tenant: Tenant, *, overlap_seconds: float = 0.0) -> str:
     return secret
 
 
-def secrets_of(tenant: Tenant, now: datetime) -> list[str]:
-    """All that a callback is signed with now, the present one first."""
-    secrets = [secret_of(tenant)]
+def signing_secrets(tenant: Tenant, now: datetime) -> list[str]:
+    """Return all secrets that sign a callback now, the current one first."""
+    secrets = [current_secret(tenant)]
     until = tenant.webhook_secret_before_until
     if tenant.webhook_secret_before_encrypted and until is not None and now < until:
         secrets.append(decrypt(tenant.webhook_secret_before_encrypted))
     return secrets
 
 
-def secret_of(tenant: Tenant) -> str:
-    """For signing. A tenant without one gets it now: unsigned is worse than not yet known to its owner."""
+def current_secret(tenant: Tenant) -> str:
+    """Return the tenant's secret. A tenant without one gets one now: its receiver can't verify it yet, but no
+    callback is unsigned."""
     if not tenant.webhook_secret_encrypted:
         made = encrypt(new_secret())
         Tenant.objects.filter(pk=tenant.pk, webhook_secret_encrypted="").update(webhook_secret_encrypted=made)

@@ -1,9 +1,9 @@
-"""The queues of due callbacks: which are next, how many may be in flight, and how deliveries stand.
+"""Picks the next callbacks from their queues, bounds how many are in flight, and reports on deliveries.
 
-Next are, by tenant and receiver, those with the fewest in flight, then the longest due; `Shares` bounds the
-number in flight, of all, of one tenant, of one receiver. The queues are found by jumping along the index
-`callback_queue_idx` from one tenant, or receiver, to the next: what a pick costs follows from the number of
-queues, not from how many messages wait in them.
+A queue has the messages of one tenant to one receiver. Next is the queue with the fewest messages in flight,
+then the one that is due longest; `Shares` bounds the messages in flight of all, of a tenant, of a receiver.
+Queues are found by a loose index scan of `callback_queue_idx`, from one tenant or receiver to the next, so
+the cost of a pick depends on the number of queues and not of messages.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from jobs.models import Callback, ReceiverCircuit
 Queue = tuple[int, str]
 """A tenant's id and its receiver, as host:port."""
 TENANTS_LOOKED_AT = 50
-"""Half of them those of the messages that are due longest; the others in turn."""
+"""Tenants of one pick: half of them those of the messages that are due longest, the others round robin."""
 LONGEST_DUE = 200
-"""Messages whose tenants are looked at first."""
+"""Messages whose tenants come first."""
 QUEUES_LOOKED_AT = 500
-"""Of one tenant and one pick; the next one goes on behind them."""
+"""Queues of one tenant in one pick; the next pick continues after them."""
 PICKED_AT_ONCE = 200
 _FILLED_IN = 500
 _QUEUES_PER_STATEMENT = 50
@@ -77,12 +77,15 @@ _longest_due = statements.Read(
     )
 )
 MOST_COUNTED = 10_000
-"""More are not counted out."""
+"""Counts of the report end here."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """bytes: of all bodies. circuit_failures: tries without an answer that open a circuit; 0: none opens."""
+    """Bounds of the messages in flight: their number in total, per tenant and per receiver.
+
+    bytes: of all bodies. circuit_failures: tries without an answer that open a circuit; 0: no circuit opens.
+    """
 
     total: int
     per_tenant: int
@@ -93,7 +96,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """What is known of a receiver that did not answer: see `ReceiverCircuit`."""
+    """The circuit breaker of a tenant's receiver, as `ReceiverCircuit` stores it."""
 
     failures: int = 0
     resting_until: datetime | None = None
@@ -106,11 +109,12 @@ CLOSED = Circuit()
 
 
 class Shares:
-    """Counts the callbacks in flight, and decides whether one more may start. Pure; owned by one thread.
+    """Counts the callbacks in flight, and decides whether one more may start. Pure; for one thread.
 
-    A tenant may hold at most as many as are free, so whatever some tenants hang on, the next one finds room:
-    one tenant gets half of all, two get a third each, and so on. Receivers share their tenant's part in the
-    same way. Source: dynamic thresholds for shared buffers (Choudhury and Hahne, 1998), with a factor of one.
+    A tenant may have at most as many in flight as are free, so however many tenants have slow receivers, the
+    next tenant finds room: one tenant gets half of all, two get a third each, and so on. Receivers share
+    their tenant's part in the same way. Source: dynamic thresholds for shared buffers (Choudhury and Hahne,
+    1998), with a factor of one.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -127,7 +131,7 @@ class Shares:
         return self._tenants[tenant_id]
 
     def may_start(self, queue: Queue, circuit: Circuit, now: datetime, *, size: int = 0) -> bool:
-        """size: of the body, in bytes."""
+        """Return True if one more message of this queue may start. size: of its body, in bytes."""
         return self._queues[queue] < min(self._room(queue[0]), self._most(circuit, now)) and self._has_memory(
             queue[0], size
         )
@@ -152,14 +156,14 @@ class Shares:
             del self._tenants[queue[0]], self._bytes[queue[0]]
 
     def copy(self) -> Shares:
-        """To plan with."""
+        """Return a copy, to plan with."""
         other = Shares(self.limits)
         other._queues, other._tenants = self._queues.copy(), self._tenants.copy()
         other._bytes, other.in_flight = self._bytes.copy(), self.in_flight
         return other
 
     def _room(self, tenant_id: int) -> int:
-        """What the tenant may add. None of its receivers may hold more than that."""
+        """Return how many the tenant may add; also the most that one of its receivers may have in flight."""
         return min(self.limits.total - self.in_flight, self.limits.per_tenant) - self._tenants[tenant_id]
 
     def _most(self, circuit: Circuit, now: datetime) -> int:
@@ -168,7 +172,8 @@ class Shares:
         return 0 if circuit.rests(now) else 1
 
     def _has_memory(self, tenant_id: int, size: int) -> bool:
-        """One that is larger than all that is allowed still goes, beside no other of its tenant."""
+        """Return True if the body fits into memory; one larger than the limit is sent as its tenant's only
+        one."""
         free = self.limits.bytes - self._bytes.total()
         held = self._bytes[tenant_id]
         return held + size <= free - size or (not held and free * 2 >= self.limits.bytes)
@@ -183,16 +188,18 @@ class DueQueue:
     circuit: Circuit
 
 
-class Pick:
-    """Remembers how far it looked, so that each queue has its turn however many there are."""
+class Picker:
+    """Picks due messages. Keeps its position between picks, so that each queue gets its turn however many
+    there are."""
 
     def __init__(self) -> None:
         self._receiver_before: dict[int, str] = {}
         self._tenant_before = 0
 
-    def ids(self, shares: Shares, now: datetime) -> tuple[list[str], bool]:
-        """What may start now, and whether more would be due that may not. Never inside a transaction."""
-        longest_due = _longest_due(next_at=now)  # asked every second, also where nothing is due for hours
+    def pick(self, shares: Shares, now: datetime) -> tuple[list[str], bool]:
+        """Return ids of messages that may start now, and True if more are due than were picked. Must not be
+        called inside a transaction."""
+        longest_due = _longest_due(next_at=now)  # one cheap read: it mostly finds none
         if not longest_due:
             return [], False
         fill_in_queues()
@@ -223,7 +230,7 @@ class Pick:
 
 
 def fill_in_queues() -> None:
-    """Rows that older processes wrote know neither tenant nor receiver."""
+    """Fill in tenant and receiver of rows that processes of an older version wrote."""
     rows = Callback.objects.filter(state=Callback.State.PENDING, receiver=None)
     missing = rows.order_by("next_at").values_list("id", "url", "job__tenant_id")[:_FILLED_IN]
     for pk, url, tenant_id in missing:
@@ -231,11 +238,16 @@ def fill_in_queues() -> None:
 
 
 def tenants_with_pending() -> list[int]:
+    """Return ids of tenants with pending messages, also of those that are due later."""
     return [row[0] for row in _rows(_TENANTS, [])]
 
 
 def read_queues(tenant_id: int, receiver_before: str = "") -> list[DueQueue]:
-    """A tenant's next queues with pending messages, also of those that are due later; by receiver."""
+    """Return a tenant's queues with pending messages, also of those that are due later, in order of
+    receivers.
+
+    receiver_before: begin after this one. At most `QUEUES_LOOKED_AT`.
+    """
     rows = _rows(_QUEUES, [tenant_id, receiver_before, tenant_id, tenant_id, QUEUES_LOOKED_AT])
     circuits = ReceiverCircuit.objects.filter(tenant_id=tenant_id, receiver__in=[row[0] for row in rows])
     known = {
@@ -250,7 +262,8 @@ def read_queues(tenant_id: int, receiver_before: str = "") -> list[DueQueue]:
 
 
 def _plan(due: Mapping[int, Sequence[DueQueue]], plan: Shares, now: datetime) -> Counter[Queue]:
-    """How many messages of which queue: each tenant in turn, its queue with the fewest in flight."""
+    """Return how many messages of each queue may start: tenants in turn, each with its queue that has the
+    fewest in flight."""
     chosen: Counter[Queue] = Counter()
     heaps = []
     for queues in due.values():
@@ -271,7 +284,7 @@ def _plan(due: Mapping[int, Sequence[DueQueue]], plan: Shares, now: datetime) ->
 
 
 def _messages(chosen: Counter[Queue], now: datetime) -> list[tuple[str, int, str]]:
-    """Ids with their queues; fewer of a queue than chosen if no more are due."""
+    """Return ids of due messages with tenant and receiver, of each queue at most as many as chosen."""
     field = Callback._meta.get_field("next_at")
     at = saved(field, now, connection)
     found, items = list[tuple[str, int, str]](), list(chosen.items())
@@ -289,14 +302,17 @@ def _rows(sql: str, values: Sequence[Any]) -> list[Any]:
 
 
 def _moment(value: Any) -> datetime:
-    """SQLite's driver does not read times of expressions."""
+    """Return the value as a time: SQLite's driver returns texts for expressions."""
     return datetime.fromisoformat(value).replace(tzinfo=UTC) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryReport:
-    """in_flight: being sent now. due: may be sent now. held: due behind an open circuit. All counted up to
-    10,000. oldest_due_seconds: how late the first due one is, of each tenant's first 500 receivers."""
+    """Numbers of callbacks, counted up to 10,000 each.
+
+    in_flight: being sent now. due: may be sent now. held: due behind an open circuit.
+    oldest_due_seconds: how late the first due one is, of each tenant's first 500 receivers.
+    """
 
     in_flight: int
     due: int
@@ -306,6 +322,7 @@ class DeliveryReport:
 
 
 def delivery_report(now: datetime) -> DeliveryReport:
+    """Read the report from the database."""
     pending = Callback.objects.filter(state=Callback.State.PENDING)
     due = pending.filter(next_at__lte=now)
     here = open_circuits().filter(tenant_id=OuterRef("tenant_id"), receiver=OuterRef("receiver"))
@@ -321,7 +338,7 @@ def delivery_report(now: datetime) -> DeliveryReport:
 
 
 def open_circuits() -> QuerySet[ReceiverCircuit]:
-    """Of receivers that are tried one message at a time."""
+    """Select the open circuits; their receivers get one message at a time."""
     failures = settings.DISPATCHER.callback_circuit_failures
     return (
         ReceiverCircuit.objects.filter(failures__gte=failures) if failures else ReceiverCircuit.objects.none()

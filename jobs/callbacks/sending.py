@@ -1,8 +1,8 @@
-"""One signed message, sent once: its name is looked up beside the event loop, the addresses are checked, and
-one POST goes to a checked one. No second look-up, no redirect, no proxy of the environment.
+"""Sends a signed message once: the receiver's name is resolved in a thread, the addresses are checked, and
+one POST goes to a checked one. No second resolution, no redirect, no proxy of the environment.
 
-On an event loop and by non-blocking sockets: a receiver that does not answer costs a socket, and no thread.
-Not by asyncio's own streams, whose TLS keeps a quarter of a megabyte for each connection.
+On an event loop with non-blocking sockets: a receiver that does not answer costs a socket and no thread. Not
+with asyncio's streams, whose TLS keeps a quarter of a megabyte for each connection.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from typing import Any, TypeVar
 from django.conf import settings
 
 from jobs.callbacks import guard
-from jobs.callbacks.guard import Address, Origins, Target, allowed, literal_addresses, one_of, read_url
+from jobs.callbacks.guard import (
+    Address,
+    RefusedOrigins,
+    Target,
+    canonical_address,
+    filter_allowed,
+    literal_addresses,
+    read_url,
+)
 from jobs.callbacks.message import sign
 from jobs.domain.errors import CallbackUrlRefused
 
@@ -34,33 +42,35 @@ KEEP_SECONDS = 10.0
 """How long resolved addresses of our own servers are kept."""
 _MOST_KEPT = 10_000
 _OURS = 0
-"""No tenant's id."""
+"""In place of a tenant's id: look-ups of our own servers."""
 _Name = tuple[int, str, int]
 CONNECT_SECONDS = 5.0
-"""For one address, so that a dead one leaves time for the next."""
+"""Time-out per address, so that a dead one leaves time for the next."""
 MAX_HEAD_BYTES = 64 * 1024
 MAX_ANSWER_BYTES = 64 * 1024
 DRAIN_SECONDS = 1.0
-"""For what follows the answer's head, which counts already."""
+"""Time-out for the answer's body; the answer's head decides the outcome."""
 _CHUNK_BYTES = 64 * 1024
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """body: as stored. secrets: those that sign it. refused: where it may not go."""
+    """A message to send. id: the `webhook-id`. secrets: that sign it. refused: origins that it may not
+    reach."""
 
     id: str
     tenant_id: int
     url: str
     body: str
     secrets: list[str]
-    refused: Origins
+    refused: RefusedOrigins
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """answer: None if there was none. error: empty when the receiver answered 2xx. duration_ms: all of it."""
+    """The outcome of a try. answer: None if none came. error: empty if the receiver answered 2xx.
+    duration_ms: of the whole try."""
 
     answer: Answer | None
     error: str
@@ -82,13 +92,13 @@ async def send(message: Message, resolver: Resolver, *, now: datetime) -> Outcom
         error = "" if 200 <= answer.status < 300 else f"HTTP {answer.status}"
     except TimeoutError as failure:
         error = f"TimeoutError: no answer in {seconds:g} s" if limit.expired() else failure_text(failure)
-    except Exception as failure:  # whatever it was, the message stays on its schedule and the log says why
+    except Exception as failure:  # the message stays on its schedule, and the delivery log names the error
         error = failure_text(failure)
     return Outcome(answer, error, int((time.monotonic() - began) * 1000))
 
 
 def send_now(message: Message, *, now: datetime) -> Outcome:
-    """`send` for a caller without an event loop. Never inside a transaction."""
+    """`send` for a caller without an event loop; must not be called inside a transaction."""
 
     async def alone() -> Outcome:
         return await send(message, Resolver(), now=now)
@@ -107,14 +117,15 @@ async def _post(message: Message, resolver: Resolver, now: datetime, limit: asyn
 
 
 def failure_text(failure: Exception) -> str:
-    """For the delivery log: a receiver's bytes may stand in it, and PostgreSQL takes no NUL."""
+    """Return the error's text for the delivery log, without control characters that a receiver may have
+    sent."""
     text = f"{type(failure).__name__}: {failure}"[:500]
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 @dataclass(slots=True, eq=False)
 class _LookUp:
-    """waiting: how many tries want its answer."""
+    """A name that is being resolved. waiting: number of tries that await the answer."""
 
     name: _Name
     answer: asyncio.Future[list[Address]]
@@ -122,10 +133,10 @@ class _LookUp:
 
 
 class Resolver:
-    """Look-ups of receivers' names, of one event loop, and used in its thread only.
+    """Resolves receivers' names for one event loop; for use in its thread only.
 
-    The system's resolver blocks, knows no time limit and can't be interrupted. So each look-up is a thread,
-    their number is bounded, and tenants share them.
+    The system's resolver blocks without a time-out. So each look-up has a thread; their number is bounded,
+    and tenants share them fairly.
     """
 
     def __init__(self) -> None:
@@ -134,28 +145,32 @@ class Resolver:
         self._running: Counter[int] = Counter()
         self._kept: dict[tuple[str, int], tuple[float, list[Address]]] = {}
 
-    async def allowed_addresses(self, target: Target, refused: Origins, *, tenant_id: int) -> list[Address]:
-        """The addresses of the target's host that may be connected to, best first; none if all are refused.
+    async def allowed_addresses(
+        self, target: Target, refused: RefusedOrigins, *, tenant_id: int
+    ) -> list[Address]:
+        """Return the addresses of the target's host that may be connected to, best first; none if all are
+        refused.
 
-        Raises OSError (`socket.gaierror`, `TimeoutError`) when the name can't be resolved.
+        Raises OSError (`socket.gaierror`, `TimeoutError`) if the name can't be resolved.
         """
         if refused.has_name(target.host, target.port):
             return []
         found = literal_addresses(target.host, target.port)
         if found is None:
             found = await self._look_up((tenant_id, target.host, target.port))
-        found = allowed(found, target, refused)
+        found = filter_allowed(found, target, refused)
         if found and not (target.scheme == "https" and all(one.is_global for one in found)):
-            # a public server that has a certificate for the tenant's name is the tenant's
+            # a public server with a certificate for the name is the tenant's, so it needs no check
             theirs = await self._addresses_of(refused.names_with_port(target.port), target.port)
-            found = [one for one in found if one_of(one) not in theirs]
+            found = [one for one in found if canonical_address(one) not in theirs]
         return found
 
     async def _addresses_of(self, names: Iterable[str], port: int) -> set[Address]:
-        """Of GPU servers and our own services: looked up as one more tenant's, and kept for a moment. Raises
-        TimeoutError: as long as one of them is not known, the message waits for its next try."""
+        """Return the addresses of GPU servers and our own services. Their look-ups share threads like a
+        tenant's, and are cached for `KEEP_SECONDS`. Raises TimeoutError: without all of them the message
+        waits for its next try."""
         known = await asyncio.gather(*(self._address_of(name, port) for name in names))
-        return {one_of(address) for found in known for address in found}
+        return {canonical_address(address) for found in known for address in found}
 
     async def _address_of(self, name: str, port: int) -> list[Address]:
         now = asyncio.get_running_loop().time()
@@ -166,7 +181,7 @@ class Resolver:
             found = await self._look_up((_OURS, name, port))
         except TimeoutError:
             raise
-        except OSError:  # there is no such name now
+        except OSError:  # the name does not exist now
             found = []
         if len(self._kept) >= _MOST_KEPT:
             self._kept = {}
@@ -191,7 +206,8 @@ class Resolver:
             look_up.waiting -= 1
 
     def _start(self) -> None:
-        """The tenant with the fewest threads first; a tenant gets no more than are left for others."""
+        """Start threads, for the tenant with the fewest first; a tenant gets at most as many as are left for
+        others."""
         limit = settings.DISPATCHER.callback_lookups
         while self._waiting and (free := limit - self._running.total()) > 0:
             tenant = min(self._waiting, key=lambda waiting: self._running[waiting])
@@ -224,14 +240,14 @@ class Resolver:
         self._forget(look_up)
         if isinstance(answer, Exception):
             look_up.answer.set_exception(answer)
-            look_up.answer.exception()  # those who asked may all have given up
+            look_up.answer.exception()  # marks it as retrieved: all tries may have given up
         else:
             look_up.answer.set_result(answer)
         self._start()
 
     def _give_up(self, look_up: _LookUp) -> None:
-        """A later try asks anew; those that wait already get this answer. One that still waits for a thread,
-        and that nobody else wants, needs none any more."""
+        """Let later tries start a new look-up; tries that wait already share this one. If no other try waits
+        and it has no thread yet, drop it."""
         self._forget(look_up)
         tenant = look_up.name[0]
         look_ups = self._waiting.get(tenant)
@@ -247,20 +263,21 @@ class Resolver:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the receiver said. retry_after: its header, raw."""
+    """The receiver's answer. retry_after: its header, raw."""
 
     status: int
     retry_after: str | None
 
     def retry_after_seconds(self, now: datetime) -> float | None:
-        """Seconds or an HTTP date, as RFC 9110 §10.2.3 allows; None if absent, past or nonsense."""
+        """Return the seconds of `Retry-After`, seconds or an HTTP date (RFC 9110 §10.2.3); 0 for a past date,
+        None if it is absent or invalid."""
         text = (self.retry_after or "").strip()
         if text.isascii() and text.isdigit():
             return float(text[:9])
         try:
             return max((parsedate_to_datetime(text) - now).total_seconds(), 0.0)
         except (TypeError, ValueError, OverflowError):
-            # no date, one without a zone, or one of a year that no host knows
+            # no date, one without a zone, or one out of range
             return None
 
 
@@ -272,17 +289,20 @@ async def post(
     headers: Mapping[str, str],
     limit: asyncio.Timeout,
 ) -> Answer:
-    """Send once. limit: around this call; ends with the answer's head. Raises OSError or
-    http.client.HTTPException."""
+    """Send one POST to the first address that accepts a connection.
+
+    limit: time-out around this call; lifted once the answer's head is read.
+    Raises OSError or http.client.HTTPException.
+    """
     sock = await _connect(target, addresses)
     try:
-        wire = _Wire(sock)
+        wire = _Connection(sock)
         if isinstance(sock, ssl.SSLSocket):
             await wire.run(sock.do_handshake)
         await wire.send(_head(target, headers, len(body)))
         await wire.send(body)
         response = await _response(wire)
-        limit.reschedule(None)  # the answer counts, however its end comes
+        limit.reschedule(None)  # the answer's head counts, whatever happens to its body
         with suppress(OSError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await _drain(wire, response.length)
@@ -291,8 +311,8 @@ async def post(
         sock.close()
 
 
-class _Wire:
-    """A non-blocking socket, with or without TLS, as this event loop waits for it."""
+class _Connection:
+    """A non-blocking socket on this event loop, with or without TLS."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -300,7 +320,8 @@ class _Wire:
         self.buffer = bytearray()
 
     async def run(self, step: Callable[[], _T], *, writes: bool = False) -> _T:
-        """Repeat `step` until the socket is ready for it. writes: what a plain socket waits for."""
+        """Repeat `step` until the socket is ready for it. writes: a plain socket waits for writing, not
+        reading."""
         while True:
             try:
                 return step()
@@ -315,14 +336,14 @@ class _Wire:
     async def send(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            chunk = view[:_CHUNK_BYTES]  # after a wait, TLS wants the same bytes again
+            chunk = view[:_CHUNK_BYTES]  # after a wait, TLS needs the same bytes again
             view = view[await self.run(partial(self._sock.send, chunk), writes=True) :]
 
     async def receive(self) -> bool:
         """Add what arrives to the buffer; False at the end."""
         try:
             chunk = await self.run(partial(self._sock.recv, _CHUNK_BYTES))
-        except ssl.SSLEOFError:  # many servers end TLS without saying so
+        except ssl.SSLEOFError:  # many servers close TLS without a closing alert
             return False
         self.buffer += chunk
         return bool(chunk)
@@ -347,7 +368,7 @@ def _set(ready: asyncio.Future[None]) -> None:
 
 
 class _Head:
-    """As much of a socket as http.client reads an answer's head from."""
+    """The part of a socket's interface that http.client needs to read an answer's head."""
 
     def __init__(self, head: bytes) -> None:
         self._head = head
@@ -369,7 +390,7 @@ async def _connect(target: Target, addresses: list[Address]) -> socket.socket:
         if target.scheme == "http":
             return sock
         try:
-            # the name is what is verified
+            # the certificate is verified for the name
             return _tls().wrap_socket(sock, server_hostname=target.host, do_handshake_on_connect=False)
         except BaseException:
             sock.close()
@@ -394,8 +415,8 @@ def _head(target: Target, headers: Mapping[str, str], length: int) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1")
 
 
-async def _response(wire: _Wire) -> http.client.HTTPResponse:
-    """The first answer that is not an interim one, its body unread."""
+async def _response(wire: _Connection) -> http.client.HTTPResponse:
+    """Read the head of the first answer that is not an interim one (1xx)."""
     left = MAX_HEAD_BYTES
     while True:
         head = await _read_head(wire, left)
@@ -411,8 +432,8 @@ def _is_interim(head: bytes) -> bool:
     return len(words) > 1 and len(words[1]) == 3 and words[1].startswith(b"1") and words[1] != b"101"
 
 
-async def _read_head(wire: _Wire, most: int) -> bytes:
-    """All lines up to the empty one; less when the receiver hangs up before, or does not talk HTTP."""
+async def _read_head(wire: _Connection, most: int) -> bytes:
+    """Return all lines up to the empty one; fewer if the receiver closes before, or does not speak HTTP."""
     start = 0
     while True:
         end = wire.buffer.find(b"\n", start)
@@ -427,14 +448,14 @@ async def _read_head(wire: _Wire, most: int) -> bytes:
         start = end + 1
 
 
-def _cut(wire: _Wire, length: int) -> bytes:
+def _cut(wire: _Connection, length: int) -> bytes:
     head = bytes(wire.buffer[:length])
     del wire.buffer[:length]
     return head
 
 
-async def _drain(wire: _Wire, length: Any) -> None:
-    """Let a polite receiver finish its answer, up to a limit."""
+async def _drain(wire: _Connection, length: Any) -> None:
+    """Read the answer's body up to a limit, so that the receiver can finish it."""
     left = MAX_ANSWER_BYTES if length is None else min(length, MAX_ANSWER_BYTES)
     while len(wire.buffer) < left and await wire.receive():
         pass

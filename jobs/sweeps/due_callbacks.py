@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from jobs.callbacks.delivery_worker import limits
-from jobs.callbacks.pick import Pick, Shares
+from jobs.callbacks.pick import Picker, Shares
 from jobs.models import Callback
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount
@@ -30,14 +30,14 @@ class DueCallbacksSweep:
     def __init__(self) -> None:
         self._woken: dict[str, float] = {}
         self._future_checked_at: float | None = None
-        self._pick = Pick()
+        self._picker = Picker()
 
     def __call__(self, ports: Ports) -> SweepCount:
         """looked: callbacks due. repaired: wakes sent; a second wake is harmless, because a delivery takes
         its row by compare-and-set."""
         monotonic = ports.clock.monotonic()
         self._correct_future_times(ports)
-        due, _ = self._pick.ids(Shares(limits()), ports.clock.now() - timedelta(seconds=GRACE_SECONDS))
+        due, _ = self._picker.pick(Shares(limits()), ports.clock.now() - timedelta(seconds=GRACE_SECONDS))
         for callback_id, woken_at in list(self._woken.items()):
             if not 0 <= monotonic - woken_at < REWAKE_SECONDS:
                 del self._woken[callback_id]

@@ -17,7 +17,7 @@ from admin_ui.pages.clients import NO_MODELS
 from admin_ui.parts.groups import write_groups
 from gpus.models import AuditEntry, ModelConfig, Pool
 from gpus.protocol import TenantSpec
-from jobs.callbacks.message import secret_of
+from jobs.callbacks.message import current_secret
 from jobs.models import ApiKey, Tenant
 from jobs.operations.tenants import create_key
 
@@ -43,7 +43,7 @@ def test_a_new_tenant_gets_a_webhook_secret_that_is_shown_once(operator: Client)
         reverse("admin:jobs_tenant_add"), keys_form(name="acme", weight=2, highest_band="normal")
     )
     tenant = Tenant.objects.get(name="acme")
-    assert shown_in(answer) == secret_of(tenant)
+    assert shown_in(answer) == current_secret(tenant)
     page = operator.get(
         reverse("admin:jobs_tenant_change", args=[tenant.pk])
     ).content.decode()  # with the message
@@ -57,12 +57,12 @@ def test_a_saved_tenant_keeps_its_secret_and_its_rules_reach_redis(
 ) -> None:
     Pool.objects.create(name="zimg")
     tenant = Tenant.objects.create(name="acme")
-    before = secret_of(tenant)
+    before = current_secret(tenant)
     page = reverse("admin:jobs_tenant_change", args=[tenant.pk])
     with django_capture_on_commit_callbacks(execute=True):
         form = keys_form(name="acme", weight=3, highest_band="bulk", max_running=2)
         assert operator.post(page, form).status_code == 302
-    assert secret_of(Tenant.objects.get(name="acme")) == before
+    assert current_secret(Tenant.objects.get(name="acme")) == before
     assert fake_ports.leases.tenants == {str(tenant.pk): TenantSpec(str(tenant.pk), 3.0, "bulk", 2)}
     entry = AuditEntry.objects.get(action="change_tenant")
     assert entry.detail["values"] == {
@@ -95,10 +95,10 @@ def test_invalid_rules_are_refused_with_an_error_at_the_field(
 
 def test_a_webhook_secret_is_renewed_on_request(operator: Client) -> None:
     tenant = Tenant.objects.create(name="acme")
-    before = secret_of(tenant)
+    before = current_secret(tenant)
     chosen = {"action": "renew_secrets", "_selected_action": [tenant.pk], "post": "yes"}
     shown = shown_in(operator.post(reverse("admin:jobs_tenant_changelist"), chosen))
-    assert shown == secret_of(Tenant.objects.get(name="acme")) != before
+    assert shown == current_secret(Tenant.objects.get(name="acme")) != before
 
 
 def test_a_tenant_is_not_deleted(boss: Client) -> None:

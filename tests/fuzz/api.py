@@ -22,7 +22,7 @@ from jobs.api import bodies, parameters
 from jobs.api.jobs import _last_event_id
 from jobs.api.parameters import JobPages
 from jobs.api.submit import idempotency_key, preferred_wait, read_submit
-from jobs.callbacks.guard import Origins, check_callback_url, read_url, receiver_of
+from jobs.callbacks.guard import RefusedOrigins, check_callback_url, read_url, receiver_of
 from jobs.callbacks.sending import Answer
 from jobs.domain.errors import CallbackUrlRefused
 from jobs.execution.pushed_results import PUSH_TOKEN
@@ -140,7 +140,7 @@ def last_event_id(text: str) -> None:
 def callback_url(url: str) -> None:
     receiver_of(url)
     read_url(url).authority.encode("ascii")
-    check_callback_url(url, Origins())
+    check_callback_url(url, RefusedOrigins())
 
 
 def receivers_retry_after(text: str) -> None:

@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 
 from gpus.models import AuditEntry
 from jobs.api.authentication import principal_of_key
-from jobs.callbacks.message import secret_of
+from jobs.callbacks.message import current_secret
 from jobs.models import ApiKey, Tenant
 from tests.support.fakes import make_ports
 
@@ -24,7 +24,7 @@ def test_a_new_tenant_is_shown_its_key_and_its_secret_once() -> None:
     shown = create("--tenant", "acme", "--weight", "2")
     tenant = Tenant.objects.get()
     assert (tenant.name, tenant.weight) == ("acme", 2.0)
-    assert shown["webhook secret"] == secret_of(tenant)
+    assert shown["webhook secret"] == current_secret(tenant)
     principal = principal_of_key(shown["api key"], make_ports())
     assert principal is not None
     assert (principal.tenant_id, principal.is_operator) == (tenant.pk, False)

@@ -16,7 +16,7 @@ from gpus.registry.queries import RegistryCache
 from jobs.callbacks import guard
 from jobs.callbacks.deliver import settle, take
 from jobs.callbacks.guard import refused_origins
-from jobs.callbacks.message import callback_for, renew_secret, secrets_of
+from jobs.callbacks.message import callback_for, renew_secret, signing_secrets
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
 from jobs.domain.states import JobState
 from jobs.models import Callback, Job, Tenant
@@ -112,7 +112,7 @@ def deliver(callback_id: str, *, now: datetime, registry: RegistryCache | None =
         return "not_due"
     [one] = taken
     try:
-        secrets = secrets_of(one.tenant, now)
+        secrets = signing_secrets(one.tenant, now)
     except Exception as failure:
         outcome = Outcome(None, failure_text(failure), 0)
     else:

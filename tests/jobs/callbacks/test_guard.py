@@ -10,7 +10,7 @@ from django.conf import LazySettings
 from django.core.exceptions import ImproperlyConfigured
 
 from jobs.callbacks import guard
-from jobs.callbacks.guard import Origins, Target
+from jobs.callbacks.guard import RefusedOrigins, Target
 from jobs.callbacks.sending import Resolver
 from jobs.domain.errors import CallbackUrlRefused
 
@@ -24,7 +24,7 @@ PRIVATE = [
 ]  # fmt: skip
 
 
-NOWHERE = Origins()
+NOWHERE = RefusedOrigins()
 
 
 def check_callback_url(url: str) -> None:

@@ -11,7 +11,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from jobs.callbacks import pick
-from jobs.callbacks.pick import Limits, Pick, Shares, delivery_report
+from jobs.callbacks.pick import Limits, Picker, Shares, delivery_report
 from jobs.models import Callback, ReceiverCircuit, Tenant
 
 from .conftest import NOW, Sent
@@ -32,7 +32,7 @@ def test_of_each_tenant_in_turn_one_and_of_each_receiver_the_fewest_first() -> N
     many, few = tenant_named("many"), tenant_named("few")
     outbox(many, ["http://a.example.com/"] * 100 + ["http://b.example.com/"], at=NOW)
     outbox(few, ["http://c.example.com/"] * 2, at=NOW + timedelta(milliseconds=1))
-    ids, is_more = Pick().ids(Shares(LIMITS), LATER)
+    ids, is_more = Picker().pick(Shares(LIMITS), LATER)
     found = picked(ids)
     assert found.pop(("many", "a.example.com")) in (7, 8)
     assert found == {("many", "b.example.com"): 1, ("few", "c.example.com"): 2}
@@ -40,7 +40,7 @@ def test_of_each_tenant_in_turn_one_and_of_each_receiver_the_fewest_first() -> N
     shares = Shares(LIMITS)
     for _ in range(8):
         shares.start((many.pk, "a.example.com:80"), 0)
-    ids, is_more = Pick().ids(shares, LATER)
+    ids, is_more = Picker().pick(shares, LATER)
     assert picked(ids) == {("many", "b.example.com"): 1, ("few", "c.example.com"): 2}
     assert is_more, "the others go on as soon as one of them has ended"
 
@@ -53,14 +53,14 @@ def test_a_receiver_with_fewer_in_flight_goes_before_one_that_is_due_longer(
     outbox(tenant, ["http://a.example.com/"], at=NOW - timedelta(seconds=60))
     [second] = outbox(tenant, ["http://b.example.com/"], at=NOW)
     shares.start((tenant.pk, "a.example.com:80"), 0)
-    assert Pick().ids(shares, LATER) == ([second], True)
+    assert Picker().pick(shares, LATER) == ([second], True)
 
 
 def test_the_longest_due_of_a_queue_goes_first(send: Callable[..., Sent]) -> None:
     ids = outbox(tenant_named("one"), ["http://a.example.com/"] * 20, at=NOW)
     for at, pk in enumerate(ids):
         Callback.objects.filter(id=pk).update(next_at=NOW - timedelta(seconds=at))
-    assert set(Pick().ids(Shares(LIMITS), NOW)[0]) == set(ids[-8:])
+    assert set(Picker().pick(Shares(LIMITS), NOW)[0]) == set(ids[-8:])
 
 
 def test_every_queue_has_its_turn_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,9 +68,9 @@ def test_every_queue_has_its_turn_however_many_there_are(monkeypatch: pytest.Mon
     monkeypatch.setattr(pick, "TENANTS_LOOKED_AT", 1)
     for name in ("one", "two"):
         outbox(tenant_named(name), [f"http://h{at:02}.example.com/" for at in range(25)], at=NOW)
-    seen, chooser = set[str](), Pick()
+    seen, chooser = set[str](), Picker()
     for _ in range(20):
-        seen |= set(chooser.ids(Shares(LIMITS), LATER)[0])
+        seen |= set(chooser.pick(Shares(LIMITS), LATER)[0])
     assert len(seen) == 50
 
 
@@ -78,7 +78,7 @@ def test_what_is_due_does_not_wait_for_the_turns_of_tenants_without_anything_due
     for number in range(2 * pick.TENANTS_LOOKED_AT):
         outbox(tenant_named(f"later-{number}"), ["http://a.example.com/"], at=NOW + timedelta(hours=5))
     [due] = outbox(tenant_named("last"), ["http://b.example.com/"], at=NOW)
-    assert Pick().ids(Shares(LIMITS), LATER) == ([due], False)
+    assert Picker().pick(Shares(LIMITS), LATER) == ([due], False)
 
 
 def test_tenants_have_their_turn_behind_those_with_messages_that_are_due_longest() -> None:
@@ -97,17 +97,17 @@ def test_tenants_have_their_turn_behind_those_with_messages_that_are_due_longest
         )
         for tenant in Tenant.objects.exclude(name="last")
     )
-    chooser = Pick()
-    assert [due] in [chooser.ids(Shares(LIMITS), LATER)[0] for _ in range(5)]
+    chooser = Picker()
+    assert [due] in [chooser.pick(Shares(LIMITS), LATER)[0] for _ in range(5)]
 
 
 def test_a_pick_reads_a_row_per_queue_and_not_the_backlog() -> None:
     outbox(tenant_named("one"), ["http://a.example.com/"] * 300, at=NOW)
     with CaptureQueriesContext(connection) as asked:
-        Pick().ids(Shares(LIMITS), LATER)
+        Picker().pick(Shares(LIMITS), LATER)
     assert len(asked) <= 6, [one["sql"] for one in asked.captured_queries]
     with CaptureQueriesContext(connection) as asked:
-        Pick().ids(Shares(LIMITS), NOW - timedelta(seconds=1))
+        Picker().pick(Shares(LIMITS), NOW - timedelta(seconds=1))
     assert len(asked) == 1, "nothing is due"
 
 

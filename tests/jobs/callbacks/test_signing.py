@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from jobs.callbacks.message import new_secret, renew_secret, secret_of, secrets_of, sign
+from jobs.callbacks.message import current_secret, new_secret, renew_secret, sign, signing_secrets
 from jobs.models import Tenant
 
 
@@ -37,7 +37,7 @@ def test_a_tenants_secret_is_stored_encrypted_and_can_be_renewed() -> None:
     tenant = Tenant.objects.create(name="acme")
     first = renew_secret(tenant)
     stored = Tenant.objects.get(name="acme")
-    assert secret_of(stored) == first
+    assert current_secret(stored) == first
     assert first not in stored.webhook_secret_encrypted
     assert renew_secret(tenant) != first
 
@@ -46,8 +46,8 @@ def test_a_tenants_secret_is_stored_encrypted_and_can_be_renewed() -> None:
 def test_a_tenant_without_a_secret_gets_one_that_stays() -> None:
     tenant = Tenant.objects.create(name="acme")
     stale = Tenant.objects.get(name="acme")
-    made = secret_of(tenant)
-    assert made == secret_of(stale) == secret_of(Tenant.objects.get(name="acme"))
+    made = current_secret(tenant)
+    assert made == current_secret(stale) == current_secret(Tenant.objects.get(name="acme"))
 
 
 @pytest.mark.django_db
@@ -57,13 +57,13 @@ def test_while_two_secrets_overlap_a_receiver_with_either_is_content() -> None:
     new = renew_secret(tenant, overlap_seconds=60)
     now = datetime.now(UTC)
     stored = Tenant.objects.get(name="acme")
-    headers = sign(secrets_of(stored, now), "msg_1", now, "{}")
+    headers = sign(signing_secrets(stored, now), "msg_1", now, "{}")
     assert len(headers["webhook-signature"].split(" ")) == 2
     for secret in (old, new):
         assert Webhook(secret).verify("{}", headers) == {}
     with pytest.raises(WebhookVerificationError):
         Webhook(oldest).verify("{}", headers)
-    assert secrets_of(stored, now + timedelta(seconds=61)) == [new]
+    assert signing_secrets(stored, now + timedelta(seconds=61)) == [new]
     assert old not in stored.webhook_secret_before_encrypted
 
 
@@ -72,4 +72,4 @@ def test_a_secret_that_got_out_is_gone_at_once() -> None:
     tenant = Tenant.objects.create(name="acme")
     renew_secret(tenant)
     new = renew_secret(tenant)
-    assert secrets_of(tenant, datetime.now(UTC)) == [new]
+    assert signing_secrets(tenant, datetime.now(UTC)) == [new]
