@@ -133,7 +133,7 @@ def _hot_path() -> list[tuple[str, Callable[[int], None], int]]:
     from jobs import transitions
     from jobs.domain.retry import Ending, RetryPolicy
     from jobs.domain.states import JobState
-    from jobs.index_rebuild.line import waiting_tickets
+    from jobs.index_rebuild.tickets import waiting_tickets
     from jobs.models import Attempt, Job, Tenant
     from jobs.sweeps import deadlines, due_retries
 

@@ -1,7 +1,8 @@
-"""A fleet's time is ahead of the time that rows go by: its fences are too, and rows don't tell.
+"""Stores a fleet's time while it is ahead of the clock: its fences are ahead, too, and a rebuild has to
+exceed them.
 
-GPU servers refuse fences below the highest one that they have seen. A rebuild that knew rows only would begin
-below, where Redis' clock was ahead, was set right, and Redis lost everything
+GPU servers refuse fences below the highest one that they have seen. If Redis' clock was ahead, was corrected,
+and Redis then lost its data, a rebuild from the times of attempts alone would begin below
 (docs/adr/0034-how-far-fences-are.md).
 """
 
@@ -17,7 +18,7 @@ from gpus.models import FleetIndex
 from jobs.ports import Ports
 
 AHEAD_SECONDS = 2.0
-"""Less is within what a rebuild adds to the latest start (call.lua: MARGIN_US)."""
+"""A smaller lead is within what a rebuild adds to the latest start (call.lua: MARGIN_US)."""
 
 _seen = statements.Read(
     lambda: (
@@ -28,9 +29,9 @@ _seen = statements.Read(
 )
 
 
-def note(fleet: str, leases: Leases, ports: Ports) -> bool:
-    """Writes down the fleet's time where it is ahead of that of rows, unless this process is new and does not
-    know the latter yet. Raises LeasingUnavailable."""
+def note_if_ahead(fleet: str, leases: Leases, ports: Ports) -> bool:
+    """Store the fleet's time if it is ahead of the clock, and delete it if it no longer is. Does nothing
+    while this process is still comparing clocks. Returns True if it is ahead. Raises LeasingUnavailable."""
     time_us = None if ports.clocks.is_learning() else leases.fleet_time_us()
     if time_us is None:
         return False
@@ -47,7 +48,8 @@ def note(fleet: str, leases: Leases, ports: Ports) -> bool:
 
 
 def least_time_us(fleet: str, now: datetime) -> int:
-    """What the fleet's time is by now at least, if it was seen ahead; 0 if it was not."""
+    """Return the least that the fleet's time is now, microseconds since the epoch; 0 if it was not stored as
+    ahead."""
     found = _seen.first(fleet=fleet)
     if found is None:
         return 0

@@ -1,9 +1,9 @@
-"""Makes a fleet's index anew from the database, in steps that return.
+"""Rebuilds a fleet's index from the database, in steps that return.
 
-The order: wipe what is left; the registry; a few seconds, in which living keepers announce the leases they
-hold, also those whose start is not committed yet; the live attempts of the database; the quarantined
-slots, and those of runs that only their server knows; the tenants' shares and the waiting jobs; then the
-index is whole.
+The order: wipe the rest of the old index; write the registry; wait a few seconds, in which workers announce
+the leases that they hold, also those whose start is not committed yet; restore the leases of live attempts;
+quarantine slots, also those of runs that only their server knows; write the tenants' shares and the tickets
+of waiting jobs; open the index.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ from gpus.registry.index_sync import mirror_registry, shut_slots
 from jobs.domain.states import JobState
 from jobs.execution.orphaned_runs import quarantine_unproven
 from jobs.index_rebuild import fleet_time
-from jobs.index_rebuild.line import START, recent_shares, waiting_tickets
-from jobs.index_rebuild.unknown_runs import askable, quarantine_unknown_runs
+from jobs.index_rebuild.shares import recent_shares
+from jobs.index_rebuild.tickets import FIRST_PLACE, waiting_tickets
+from jobs.index_rebuild.unknown_runs import quarantine_unknown_runs, servers_to_ask
 from jobs.limits.gpu_seconds import exhausted, park_exhausted
 from jobs.models import Attempt, Job, Tenant
 from jobs.ports import Ports
@@ -41,9 +42,11 @@ log = structlog.get_logger(__name__)
 Row = TypeVar("Row")
 
 PAGE = 500
-SIGN_SECONDS = 1.0
+"""Attempts per statement."""
+HEARTBEAT_SECONDS = 1.0
 ASK_SECONDS = 5.0
-"""For servers to say what they run: where many have just gone down, the others do not wait for them all."""
+"""Longest time for reading the runs of all servers: after an outage of many, the rebuild does not wait for
+each."""
 _HELD = [JobState.QUEUED.value, JobState.RUNNING.value]
 
 
@@ -58,23 +61,27 @@ _open_rows = statements.Read(
 
 
 class Progress(StrEnum):
-    BUSY_ELSEWHERE = "somebody else rebuilds"
+    """The stage of a rebuild after a step."""
+
+    BUSY_ELSEWHERE = "another process rebuilds"
     WIPING = "wiping"
-    LISTENING = "keepers announce their leases"
+    LISTENING = "workers announce their leases"
     OPEN = "open"
 
 
 @dataclass(slots=True)
 class Rebuild:
-    """One fleet's rebuild by this process; `step` again until it says OPEN. A process that dies in it is
-    replaced by another after 6 s without a sign of life."""
+    """One fleet's rebuild by this process; call `step` until it returns OPEN.
+
+    After 6 s without a heartbeat of its process, another one takes the rebuild over.
+    """
 
     fleet: str
     leases: Leases
     ports: Ports
     owner: str
     name: str = ""
-    """That Redis knows it by."""
+    """Redis' name of the rebuild; another one after Redis lost its data again."""
     listening_since: float | None = None
     seen_at: float = 0.0
     none_held: bool = False
@@ -85,8 +92,8 @@ class Rebuild:
         return cls(fleet, leases, ports, owner=f"rebuild-{new_id()}")
 
     def step(self) -> Progress:
-        """Raises LeasingUnavailable; the next step goes on where this one was."""
-        if not self._sign_and_check():
+        """Do the next part of the rebuild. Raises LeasingUnavailable; then the next step continues here."""
+        if not self._heartbeat():
             return Progress.BUSY_ELSEWHERE
         if not self.leases.wipe(self.owner):
             return Progress.WIPING
@@ -103,9 +110,9 @@ class Rebuild:
         self._fill_and_open()
         return Progress.OPEN
 
-    def _sign_and_check(self) -> bool:
-        """Also a sign of life: who gives none for six seconds is replaced. Where Redis lost everything once
-        more, what it was told and what keepers announced is lost as well."""
+    def _heartbeat(self) -> bool:
+        """Renew this process's claim on the rebuild. Return False if another process has it. If Redis lost
+        its data again, begin again: the registry and the announced leases are lost, too."""
         self.seen_at = self.ports.clock.monotonic()
         if self.latest_start_us is None:
             self.latest_start_us = max(
@@ -116,18 +123,18 @@ class Rebuild:
             self.name, self.listening_since = name, None
         return bool(name)
 
-    def _with_signs(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows, with signs of life between them: a large fleet takes longer than the silence."""
+    def _with_heartbeats(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Yield the rows, with heartbeats between them: a large fleet takes longer than six seconds."""
         for row in rows:
-            if self.ports.clock.monotonic() - self.seen_at > SIGN_SECONDS:
-                self._sign_and_check()
+            if self.ports.clock.monotonic() - self.seen_at > HEARTBEAT_SECONDS:
+                self._heartbeat()
             yield row
 
     def _fill_and_open(self) -> None:
         restored = [
             lease
-            for attempt in self._with_signs(_live_attempts(self.fleet))
-            if (lease := restore(attempt.job, attempt, self.leases, self.ports)) is not None
+            for attempt in self._with_heartbeats(_live_attempts(self.fleet))
+            if (lease := restore_lease(attempt.job, attempt, self.leases, self.ports)) is not None
         ]
         self._give_back_ended(restored)
         quarantined = self._quarantine()
@@ -137,7 +144,7 @@ class Rebuild:
             self.leases.restore_shares(pool.name, [(one.priority, one.tenant, one.seconds) for one in shares])
             pushed += self._push(pool.name)
         generation = self.leases.open_generation(self.owner, none_held=self.none_held)
-        fleet_time.note(self.fleet, self.leases, self.ports)
+        fleet_time.note_if_ahead(self.fleet, self.leases, self.ports)
         log.info(
             "index_rebuilt",
             fleet=self.fleet,
@@ -149,33 +156,34 @@ class Rebuild:
         self.ports.send_wakes(self.leases.fill())
 
     def _give_back_ended(self, restored: Sequence[Lease]) -> None:
-        """Of attempts whose end was committed after their rows were read. A worker may have settled such an
-        end before the lease was restored, and does not come again. A slot not proven free is quarantined
-        next."""
+        """Release restored leases of attempts whose end was committed after their rows were read: their
+        worker may have settled the end before the lease was restored. A slot that is not proven free is
+        quarantined next."""
         for first in range(0, len(restored), PAGE):
             page = restored[first : first + PAGE]
             live = set(_still_live(ids=[lease.attempt_id for lease in page]))
-            for lease in self._with_signs(page):
+            for lease in self._with_heartbeats(page):
                 if lease.attempt_id not in live:
                     self.leases.release(lease.ref, ReleaseMode.FREE, worker="")
 
     def _quarantine(self) -> int:
         servers = _servers(fleet=self.fleet)
-        for server in self._with_signs(servers):
+        for server in self._with_heartbeats(servers):
             for slot in range(server.slots):
                 quarantine_unproven(server, slot)
         if _may_be_held(self.fleet):
-            self._ask(askable(servers))
+            self._ask_servers(servers_to_ask(servers))
         open_rows = _open_rows(fleet=self.fleet)
         suspects = (
             (slot_name(server_name, slot), attempt_id)
-            for server_name, slot, attempt_id in self._with_signs(open_rows)
+            for server_name, slot, attempt_id in self._with_heartbeats(open_rows)
         )
-        shut_slots(self.leases, suspects)  # nothing is woken before the index opens
+        shut_slots(self.leases, suspects)  # sends no wakes: the index is not open yet
         return len(open_rows)
 
-    def _ask(self, servers: Sequence[Server]) -> None:
-        """A few at a time: each may take its time-out, and this process must give signs of life."""
+    def _ask_servers(self, servers: Sequence[Server]) -> None:
+        """Quarantine slots of runs that only their server knows; a few servers at a time, with heartbeats
+        between."""
         clock, few = self.ports.clock, self.ports.parallel_probes
         until = clock.monotonic() + ASK_SECONDS
         for first in range(0, len(servers), few):
@@ -183,27 +191,28 @@ class Rebuild:
                 log.warning("servers_not_asked", fleet=self.fleet, servers=len(servers) - first)
                 break
             quarantine_unknown_runs(servers[first : first + few], self.leases, self.ports)
-            self._sign_and_check()
+            self._heartbeat()
 
     def _push(self, pool: str) -> int:
-        pushed, place = 0, START
+        pushed, place = 0, FIRST_PLACE
         while True:
             tickets, following = waiting_tickets(pool, after=place)
             try:
                 if tickets:
                     self.leases.push(pool, tickets)
-            except LeasingFull as error:  # those that wait longest stand in line; `reconcile` goes on
-                log.warning("line_not_whole", pool=pool, tickets=pushed, error=str(error))
+            except LeasingFull as error:  # the oldest are pushed; the `reconcile` sweep pushes the rest
+                log.warning("queue_not_complete", pool=pool, tickets=pushed, error=str(error))
                 return pushed
             pushed += len(tickets)
             if following is None:
                 return pushed
             place = following
-            self._sign_and_check()
+            self._heartbeat()
 
 
 def lease_of(job: Job, attempt: Attempt) -> Lease:
-    """The lease as the database knows it. Its fence is the moment it began, like a new lease's."""
+    """Make the lease of a live attempt from its rows. Its fence is the time of its start, as of a new
+    lease."""
     started_ms = int(attempt.started_at.timestamp() * 1000)
     return Lease(
         pool=job.pool,
@@ -220,9 +229,11 @@ def lease_of(job: Job, attempt: Attempt) -> Lease:
     )
 
 
-def restore(job: Job, attempt: Attempt, leases: Leases, ports: Ports) -> Lease | None:
-    """The lease that the attempt has again. None: a later attempt holds its slot. The fleet's time may be
-    another one than that of rows."""
+def restore_lease(job: Job, attempt: Attempt, leases: Leases, ports: Ports) -> Lease | None:
+    """Restore the lease of a live attempt in the index. Returns None if a later attempt holds its slot.
+
+    The lease's age is passed, not its start: the fleet's time may differ from the clock of the rows.
+    """
     lease, held = lease_of(job, attempt), (ports.clock.now() - attempt.started_at).total_seconds()
     return lease if leases.restore_lease(lease, held_seconds=max(held, 0.0)) else None
 
@@ -233,7 +244,7 @@ _any_held = statements.Read(
 
 
 def _may_be_held(fleet: str) -> bool:
-    """Whether a lease may exist that the database does not know as ended: a claim needs a QUEUED job."""
+    """Return True if a lease may exist whose end the database does not have: a claim needs a QUEUED job."""
     return bool(_any_held(fleet=fleet))
 
 
@@ -280,13 +291,13 @@ _next_server = statements.Read(
 
 
 def _latest_start_us() -> int:
-    """Of all runs: their fences are from about then. A server that is not registered now may be registered
-    again, and remembers its highest fence."""
+    """Return the latest start of all attempts, in microseconds since the epoch: about the highest fence. Also
+    of servers that are not registered: they may be registered again, and keep their highest fence."""
     return max((int(at.timestamp() * 1_000_000) for at in _latest_starts()), default=0)
 
 
 def _latest_starts() -> Iterator[datetime]:
-    """The latest start on each slot that has a history. One seek in an index for each."""
+    """Yield the latest start on each slot that has attempts: one index seek each (a loose index scan)."""
     server = ""
     while (server := _next_server.first(server=server)) is not None:
         slot = -1
@@ -303,8 +314,8 @@ _tenants_from = statements.Read(
 
 
 def mirror_fleet(fleet: str, leases: Leases, ports: Ports, *, tenants: bool = True) -> None:
-    """Copies a fleet's registry and the rules of tenants from the database into its index: all pools, servers
-    and (if asked) the rules of tenants."""
+    """Write a fleet's pools and servers into its index, and send the wakes. tenants: also the rules of
+    tenants."""
     wakes = _write_tenants(leases) if tenants else ()
     wakes += mirror_registry(leases, fleet=fleet)
     if wakes:
@@ -312,15 +323,15 @@ def mirror_fleet(fleet: str, leases: Leases, ports: Ports, *, tenants: bool = Tr
 
 
 def _write_tenants(leases: Leases) -> tuple[Wakes, ...]:
-    """Page by page, each until the rows say what was told: between the reading and the telling somebody
-    may have changed one and told it."""
+    """Write the rules of all tenants into the index, page by page. Each page is read again until it has not
+    changed: meanwhile another process may have changed a tenant, and written it to the index before."""
     wakes: list[Wakes] = []
     last = 0
     while True:
-        told: list[TenantSpec] = []
-        while (page := [tenant.spec for tenant in _tenants_from(after=last)]) != told:
-            wakes += leases.set_tenants([spec for spec in page if spec not in set(told)])
-            told = page
+        written: list[TenantSpec] = []
+        while (page := [tenant.spec for tenant in _tenants_from(after=last)]) != written:
+            wakes += leases.set_tenants([spec for spec in page if spec not in set(written)])
+            written = page
         if len(page) < TENANTS_PAGE:
             return tuple(wakes)
         last = int(page[-1].name)

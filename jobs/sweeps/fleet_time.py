@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from gpus.leasing.contract import Leases
-from jobs.index_rebuild.fleet_time import note
+from jobs.index_rebuild.fleet_time import note_if_ahead
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_fleets
 
@@ -15,6 +15,6 @@ def sweep(ports: Ports) -> SweepCount:
     """repaired: fleets whose time is ahead."""
 
     def look(fleet: str, leases: Leases) -> SweepCount:
-        return SweepCount(1, int(note(fleet, leases, ports)))
+        return SweepCount(1, int(note_if_ahead(fleet, leases, ports)))
 
     return sweep_fleets("fleet_time", ports, look)

@@ -26,7 +26,7 @@ from gpus.runners.base import Health
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
 from jobs.execution import follow_ups
 from jobs.execution.orphaned_runs import last_attempt_on, quarantine_unproven
-from jobs.index_rebuild.unknown_runs import keep_slots
+from jobs.index_rebuild.unknown_runs import quarantine_slots
 from jobs.models import Attempt
 from jobs.operations.end_lost_attempt import Loss, lose_attempt
 from jobs.ports import Ports
@@ -136,7 +136,7 @@ def _keep_for_unknown_runs(
         [(server, "")], leases=ports.leases, now=ports.clock.now(), transport=ports.transport, at_once=1
     )
     both = replace(health, jobs=(health.jobs or frozenset()) & (again.jobs or frozenset()))
-    return len(keep_slots(server, both, views, leases, ports))
+    return len(quarantine_slots(server, both, views, leases, ports))
 
 
 def _unknown(health: Health, views: Sequence[SlotView]) -> set[str]:

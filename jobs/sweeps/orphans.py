@@ -20,7 +20,7 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import LeaseRef, slot_name
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups
-from jobs.index_rebuild.rebuild import restore
+from jobs.index_rebuild.rebuild import restore_lease
 from jobs.models import Attempt, Job
 from jobs.operations.end_lost_attempt import Loss, lose_attempt
 from jobs.ports import Ports
@@ -147,7 +147,7 @@ class OrphansSweep:
         if not leaseless:
             return False
         if run.attempt.state == AttemptState.WAITING:
-            return restore(run.job, run.attempt, leases, ports) is not None
+            return restore_lease(run.job, run.attempt, leases, ports) is not None
         return self._lose(run, "No worker holds its slot.", leases, ports)
 
     def _lose(self, run: _Run, why: str, leases: Leases, ports: Ports) -> bool:

@@ -13,7 +13,7 @@ from gpus.leasing.contract import Leases
 from gpus.protocol import Ticket
 from gpus.registry import queries
 from jobs.domain.states import JobState
-from jobs.index_rebuild.line import START, Place, waiting_tickets
+from jobs.index_rebuild.tickets import FIRST_PLACE, Place, waiting_tickets
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_groups
@@ -74,7 +74,7 @@ class ReconcileSweep:
         return sweep_groups("reconcile", sorted({*ports.registry.fleets(), *gone.values()}), step)
 
     def _walk(self, pool: str, before_us: int, leases: Leases, ports: Ports) -> SweepCount:
-        place = self._cursors.pop(pool, START)
+        place = self._cursors.pop(pool, FIRST_PLACE)
         count = SweepCount()
         for _ in range(PAGES_PER_RUN):
             tickets, following = waiting_tickets(pool, after=place, before_us=before_us)

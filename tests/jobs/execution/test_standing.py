@@ -11,7 +11,7 @@ from gpus.models import AuditEntry, Server
 from gpus.protocol import PoolSpec, QueueAlgorithm
 from jobs.domain.errors import NotWaiting
 from jobs.domain.states import JobState
-from jobs.index_rebuild.line import waiting_tickets
+from jobs.index_rebuild.tickets import waiting_tickets
 from jobs.models import Event, Job
 from jobs.operations.jobs import cancel_job, change_priority, run_next
 from tests.jobs.execution.by_hand import by_hand, order_of

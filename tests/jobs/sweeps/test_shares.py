@@ -8,7 +8,7 @@ from django.db import connection
 
 from foundation.ids import new_id
 from gpus.protocol import ReleaseMode
-from jobs.index_rebuild.line import debts, recent_shares
+from jobs.index_rebuild.shares import excess_seconds, recent_shares
 from jobs.models import Attempt, Tenant
 from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep
@@ -79,19 +79,19 @@ def test_what_was_long_ago_is_forgotten(world: World) -> None:
 
 
 def test_the_one_that_got_least_is_the_measure() -> None:
-    assert debts({1: 9.0, 2: 4.0}, {1, 2}, {}, longest=100.0) == {1: 5.0}
+    assert excess_seconds({1: 9.0, 2: 4.0}, {1, 2}, {}, longest=100.0) == {1: 5.0}
 
 
 def test_weights_count() -> None:
-    assert debts({1: 9.0, 2: 3.0}, {1, 2}, {1: 3.0}, longest=100.0) == {}
+    assert excess_seconds({1: 9.0, 2: 3.0}, {1, 2}, {1: 3.0}, longest=100.0) == {}
 
 
 def test_one_that_was_idle_gets_no_more_than_one_run_ahead() -> None:
-    assert debts({1: 500.0}, {1, 2}, {}, longest=20.0) == {1: 20.0}
+    assert excess_seconds({1: 500.0}, {1, 2}, {}, longest=20.0) == {1: 20.0}
 
 
 def test_without_anybody_waiting_nobody_owes() -> None:
-    assert debts({1: 500.0}, set(), {}, longest=20.0) == {}
+    assert excess_seconds({1: 500.0}, set(), {}, longest=20.0) == {}
 
 
 def test_a_tenant_that_comes_while_we_look_is_one_like_any_other(world: World) -> None:

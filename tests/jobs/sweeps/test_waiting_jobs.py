@@ -14,7 +14,7 @@ from gpus.protocol import ReleaseMode
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
-from jobs.index_rebuild import line
+from jobs.index_rebuild import tickets
 from jobs.models import Callback, Event, Job
 from jobs.sweeps import deadlines, due_retries, fill, long_waits, reconcile
 from jobs.sweeps.base import Sweep
@@ -250,8 +250,8 @@ def test_a_fleet_that_is_gone_with_its_redis_is_told_of(world: World) -> None:
 
 
 def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line, "PAGE", 2)
-    monkeypatch.setattr(line._page, "_compiled", {})  # with that many rows
+    monkeypatch.setattr(tickets, "PAGE", 2)
+    monkeypatch.setattr(tickets._page, "_compiled", {})  # with that many rows
     monkeypatch.setattr(reconcile, "PAGES_PER_RUN", 2)
     world.server()
     place = int(world.clock.now().timestamp() * 1_000_000)
