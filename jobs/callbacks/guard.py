@@ -236,9 +236,11 @@ class RefusedOrigins:
     ports: frozenset[int] = frozenset()
 
     def has_name(self, host: str, port: int) -> bool:
+        """Return True if an origin has this name and port."""
         return (host.rstrip(".").lower(), port) in self.names
 
     def has_address(self, address: Address, port: int) -> bool:
+        """Return True if an origin is written as this address, or as another one of the same machine."""
         return port in self.ports and (canonical_address(address), port) in self.literal
 
     def names_with_port(self, port: int) -> Iterator[str]:

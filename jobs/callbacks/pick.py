@@ -102,6 +102,7 @@ class Circuit:
     resting_until: datetime | None = None
 
     def rests(self, now: datetime) -> bool:
+        """Return True while no message may be sent to the receiver."""
         return self.resting_until is not None and now < self.resting_until
 
 
@@ -125,9 +126,11 @@ class Shares:
         self.in_flight = 0
 
     def of_queue(self, queue: Queue) -> int:
+        """Return the number of messages of this queue in flight."""
         return self._queues[queue]
 
     def of_tenant(self, tenant_id: int) -> int:
+        """Return the number of messages of this tenant in flight."""
         return self._tenants[tenant_id]
 
     def may_start(self, queue: Queue, circuit: Circuit, now: datetime, *, size: int = 0) -> bool:
@@ -137,15 +140,18 @@ class Shares:
         )
 
     def tenant_may_start(self, tenant_id: int) -> bool:
+        """Return True if the tenant may have one more message in flight."""
         return self._room(tenant_id) > 0
 
     def start(self, queue: Queue, size: int) -> None:
+        """Count a message that starts. size: of its body, in bytes."""
         self.in_flight += 1
         self._queues[queue] += 1
         self._tenants[queue[0]] += 1
         self._bytes[queue[0]] += size
 
     def end(self, queue: Queue, size: int) -> None:
+        """Count a message whose try has ended."""
         self.in_flight -= 1
         self._queues[queue] -= 1
         self._tenants[queue[0]] -= 1

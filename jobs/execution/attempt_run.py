@@ -204,6 +204,7 @@ class AttemptRun:
 
     @property
     def was_lost(self) -> bool:
+        """True if another worker holds the lease."""
         return Order.LEASE_LOST in self._orders
 
     def check_time(self) -> None:
@@ -222,6 +223,7 @@ class AttemptRun:
 
     @property
     def elapsed_seconds(self) -> float:
+        """How long this process has driven the run."""
         return self._clock.monotonic() - self.began
 
     # -- from the thread of the slot -------------------------------------------------------------------

@@ -219,6 +219,7 @@ class Completion:
         self._unsettled: dict[LeaseRef, EndWritten] = {}
 
     def start(self) -> None:
+        """Start the threads of the lease keeper and the writer."""
         self.keeper.start()
         self.writer.start()
 
@@ -490,4 +491,5 @@ class ServerBackoff:
         return rest
 
     def reset(self, server: str) -> None:
+        """Forget the server's refusals: it answered."""
         self._next.pop(server, None)

@@ -265,14 +265,14 @@ class SelfNotifications:
     def tracking(self, announce: Callable[[Sequence[str]], None]) -> Callable[[Sequence[str]], None]:
         """Return `announce`, wrapped so that its announcements count as own."""
 
-        def announce_and_know(job_ids: Sequence[str]) -> None:
+        def announce_and_count(job_ids: Sequence[str]) -> None:
             with self._lock:
                 if len(self._under_way) > MOST_UNDER_WAY:  # Redis is away: none comes back
                     self._under_way.clear()
                 self._under_way.update(job_ids)
             announce(job_ids)
 
-        return announce_and_know
+        return announce_and_count
 
     def from_others(self, job_ids: Sequence[str]) -> set[str]:
         """Return the received job ids that other processes announced."""

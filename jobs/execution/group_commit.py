@@ -150,6 +150,7 @@ class GroupCommitWriter:
 
     @property
     def backlog(self) -> int:
+        """Number of queued writes."""
         return len(self._queue)
 
     @property
@@ -158,6 +159,7 @@ class GroupCommitWriter:
         return self._failing
 
     def start(self) -> None:
+        """Start the writer's thread."""
         self._thread.start()
 
     def submit(
@@ -169,6 +171,7 @@ class GroupCommitWriter:
         size: int = 0,
         done: Future[Any] | None = None,
     ) -> Future[Any]:
+        """Queue a write, as `Writer` says. Return the future of its outcome."""
         write = Write(apply, touched, size, done or Future())
         with self._changed:
             if self._ended:

@@ -162,6 +162,7 @@ class RowPrefetch:
                 known.rests_until = now + REST_SECONDS
 
     def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 1.0) -> None:

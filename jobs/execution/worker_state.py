@@ -100,6 +100,7 @@ class WorkerState:
 
     @property
     def is_draining(self) -> bool:
+        """True once the worker claims no more."""
         return self._draining.is_set()
 
     def busy(self) -> int:
@@ -251,6 +252,7 @@ class UncertainClaims:
         self._not_granted_since: dict[str, float] = {}
 
     def add(self, attempt_id: str, fleet_name: str) -> None:
+        """Note a claim whose answer was lost."""
         with self._lock:
             self._fleets[attempt_id] = fleet_name
             if len(self._fleets) > MOST_UNCERTAIN:

@@ -56,6 +56,8 @@ _LAST_EVENTS = 200
 
 
 class StartOutcome(StrEnum):
+    """Whether the database accepted an attempt's start, or why not."""
+
     STARTED = "started"
     JOB_MOVED = "job_moved"
     """The job is not QUEUED any more (cancelled, ended, run elsewhere)."""
