@@ -1,4 +1,4 @@
-"""A receiver on loopback that answers as told and remembers what it got."""
+"""A receiver on loopback that answers as a test says, and keeps the requests that it got."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A receiver that answers badly costs its own callback a try, and nobody else anything."""
+"""A receiver with bad answers costs its own callback a try, and no other callback anything."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_an_endless_head_is_cut_off(receiver: Receiver, send: Send, *, said: byt
     assert "LineTooLong" in sent.callback.log.get().error
 
 
-def test_what_a_receiver_says_is_stored_without_control_characters(receiver: Receiver, send: Send) -> None:
+def test_an_answers_text_is_stored_without_control_characters(receiver: Receiver, send: Send) -> None:
     """PostgreSQL takes no NUL: the try could not be written down."""
     receiver.answer = lambda handler: handler.wfile.write(b"SSH\x00\x1b[31m\r\n") and None
     sent = send(receiver.url)

@@ -1,4 +1,5 @@
-"""Against a real receiver: what is sent, what each answer does to the message, and that it is sent once."""
+"""Deliveries to a real receiver: the request, what each answer does to the message, and that it is sent
+once."""
 
 from __future__ import annotations
 
@@ -128,7 +129,7 @@ def test_two_deliverers_at_once_send_once(receiver: Receiver, send: Send) -> Non
     assert len(receiver.got) == 1
 
 
-def test_nobody_else_sends_while_a_slow_receiver_is_answering(receiver: Receiver, send: Send) -> None:
+def test_no_other_worker_sends_while_a_slow_receiver_is_answering(receiver: Receiver, send: Send) -> None:
     sent = send(receiver.url)
     meanwhile = []
 

@@ -1,4 +1,4 @@
-"""The callbacks worker with real sockets: whoever hangs costs its own queue time, and nobody else."""
+"""The delivery worker with real sockets: a receiver that hangs delays its own queue, and no other."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_one_hanging_receiver_gets_few_sockets_and_others_are_served(
     assert pit.accepted == 4
 
 
-def test_a_tenant_whose_hosts_all_hang_leaves_room_for_the_next_one(
+def test_a_tenant_whose_receivers_all_hang_leaves_room_for_the_next_tenant(
     start: Callable[..., DeliveryWorker],
     tarpit: Callable[[int], Tarpit],
     receiver: Receiver,
@@ -168,7 +168,7 @@ def test_a_tenant_whose_hosts_all_hang_leaves_room_for_the_next_one(
     assert pit.accepted < 60
 
 
-def test_five_hanging_a_second_without_end_hold_nobody_back(
+def test_50_new_hanging_receivers_a_second_delay_no_healthy_one(
     start: Callable[..., DeliveryWorker],
     tarpit: Callable[[int], Tarpit],
     receiver: Receiver,
@@ -231,7 +231,7 @@ def answer_all(listener: socket.socket) -> None:
                 continue
 
 
-def test_what_was_due_for_as_long_as_the_schedule_behind_an_open_circuit_is_given_up(
+def test_a_message_that_was_due_behind_an_open_circuit_for_the_whole_schedule_is_given_up(
     start: Callable[..., DeliveryWorker], tarpit: Callable[[int], Tarpit], set_limits: Callable[..., None]
 ) -> None:
     set_limits(callback_timeout_seconds=1.1, callback_circuit_failures=1, callbacks_in_flight_per_receiver=1)
@@ -251,7 +251,7 @@ def test_what_was_due_for_as_long_as_the_schedule_behind_an_open_circuit_is_give
     assert CallbackTry.objects.filter(error__startswith="not sent").count() == 2
 
 
-def test_what_is_late_because_no_worker_ran_is_tried_before_it_is_given_up(
+def test_a_message_that_is_late_because_no_worker_ran_is_tried_before_it_is_given_up(
     start: Callable[..., DeliveryWorker], tarpit: Callable[[int], Tarpit], set_limits: Callable[..., None]
 ) -> None:
     set_limits(callback_timeout_seconds=1.1, callback_circuit_failures=1, callbacks_in_flight_per_receiver=1)
@@ -313,7 +313,7 @@ def test_two_workers_send_each_message_once(start: Callable[..., DeliveryWorker]
     until(lambda: not any(worker.busy() for worker in workers))
 
 
-def test_a_message_whose_worker_was_killed_comes_again_when_its_lease_is_over(
+def test_a_message_whose_worker_was_killed_is_sent_again_when_its_lease_expires(
     start: Callable[..., DeliveryWorker], tarpit: Callable[[int], Tarpit], receiver: Receiver
 ) -> None:
     pit = tarpit(1)

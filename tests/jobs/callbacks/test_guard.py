@@ -46,7 +46,7 @@ def test_a_literal_private_address_is_refused(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", PRIVATE)
-def test_a_name_that_stands_for_a_private_address_is_refused_at_delivery(
+def test_a_name_that_resolves_to_a_private_address_is_refused_at_delivery(
     address: str, names: dict[str, list[list[str]]]
 ) -> None:
     names["hooks.example.com"] = [[address]]
@@ -133,12 +133,12 @@ def test_an_operator_can_allow_a_private_network(
         check_callback_url("http://10.2.0.1/")
 
 
-def test_a_network_that_is_none_stops_the_start(settings: LazySettings) -> None:
+def test_an_invalid_network_setting_stops_the_start(settings: LazySettings) -> None:
     with pytest.raises(ImproperlyConfigured, match="DISPATCHER_CALLBACK_NETWORKS"):
         replace(settings.DISPATCHER, callback_networks=("10.0.0.0/8", "everything"))
 
 
-def test_who_asks_later_for_a_name_gets_its_answer_though_the_first_one_gave_up(
+def test_a_later_look_up_of_a_name_gets_its_answer_though_the_first_one_timed_out(
     monkeypatch: pytest.MonkeyPatch, settings: LazySettings
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, callback_lookup_seconds=0.5)

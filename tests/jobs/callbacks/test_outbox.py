@@ -29,7 +29,7 @@ def job(**values: object) -> Job:
     return Job(**{**given, **values})
 
 
-def test_a_completed_job_tells_its_result() -> None:
+def test_the_callback_of_a_completed_job_has_its_result() -> None:
     finished = job()
     callback = callback_for(finished, now=NOW)
     assert callback is not None
@@ -59,7 +59,9 @@ def test_a_completed_job_tells_its_result() -> None:
         (JobState.CANCELLED, "", {"code": "cancelled", "message": TEXTS["cancelled"]}),
     ],
 )
-def test_any_other_end_tells_why(state: JobState, code: str, told: dict[str, str]) -> None:
+def test_the_callback_of_any_other_end_has_its_error(
+    state: JobState, code: str, told: dict[str, str]
+) -> None:
     callback = callback_for(job(state=state, error_code=code, error_message="too long", result=None), now=NOW)
     assert callback is not None
     body = json.loads(callback.body)
@@ -68,14 +70,14 @@ def test_any_other_end_tells_why(state: JobState, code: str, told: dict[str, str
     assert "result" not in body
 
 
-def test_a_result_that_is_kept_as_its_text_is_told_like_any_other() -> None:
+def test_a_result_kept_as_json_text_is_sent_like_any_other() -> None:
     result = {"numbers": [1.5, None], "text": "é"}
     callback = callback_for(job(result=JsonText.of(result)), now=NOW)
     assert callback is not None
     assert json.loads(callback.body)["result"] == result
 
 
-def test_a_job_without_a_callback_url_tells_nobody() -> None:
+def test_a_job_without_a_callback_url_has_no_callback() -> None:
     assert callback_for(job(callback_url=""), now=NOW) is None
 
 

@@ -1,4 +1,4 @@
-"""Which due messages are next, and what a pick reads."""
+"""The order of due messages, and what a pick reads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def picked(ids: list[str]) -> Counter[tuple[str, str]]:
     return Counter((tenant, receiver.partition(":")[0]) for tenant, receiver in rows)
 
 
-def test_of_each_tenant_in_turn_one_and_of_each_receiver_the_fewest_first() -> None:
+def test_tenants_take_turns_and_the_receiver_with_the_fewest_in_flight_is_first() -> None:
     many, few = tenant_named("many"), tenant_named("few")
     outbox(many, ["http://a.example.com/"] * 100 + ["http://b.example.com/"], at=NOW)
     outbox(few, ["http://c.example.com/"] * 2, at=NOW + timedelta(milliseconds=1))
@@ -74,14 +74,14 @@ def test_every_queue_has_its_turn_however_many_there_are(monkeypatch: pytest.Mon
     assert len(seen) == 50
 
 
-def test_what_is_due_does_not_wait_for_the_turns_of_tenants_without_anything_due() -> None:
+def test_due_messages_do_not_wait_for_turns_of_tenants_without_any() -> None:
     for number in range(2 * pick.TENANTS_LOOKED_AT):
         outbox(tenant_named(f"later-{number}"), ["http://a.example.com/"], at=NOW + timedelta(hours=5))
     [due] = outbox(tenant_named("last"), ["http://b.example.com/"], at=NOW)
     assert Picker().pick(Shares(LIMITS), LATER) == ([due], False)
 
 
-def test_tenants_have_their_turn_behind_those_with_messages_that_are_due_longest() -> None:
+def test_every_tenant_gets_a_turn_beside_those_with_the_longest_due_messages() -> None:
     """The due messages of the first tenants may all rest behind an open circuit."""
     for number in range(2 * pick.TENANTS_LOOKED_AT):
         outbox(tenant_named(f"due-{number}"), ["http://a.example.com/"] * 3, at=NOW - timedelta(hours=1))
@@ -111,7 +111,7 @@ def test_a_pick_reads_a_row_per_queue_and_not_the_backlog() -> None:
     assert len(asked) == 1, "nothing is due"
 
 
-def test_the_report_tells_what_is_due_from_what_an_open_circuit_holds() -> None:
+def test_the_report_counts_due_messages_and_those_behind_an_open_circuit_apart() -> None:
     tenant = tenant_named("one")
     outbox(tenant, ["http://a.example.com/"] * 3 + ["http://b.example.com/"] * 2, at=NOW)
     ReceiverCircuit.objects.create(

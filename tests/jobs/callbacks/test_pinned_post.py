@@ -24,7 +24,7 @@ Send = Callable[..., Sent]
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_name_that_changes_its_mind_is_connected_at_the_checked_address(
+def test_a_name_that_resolves_differently_later_is_connected_at_the_checked_address(
     receiver: Receiver, send: Send, names: dict[str, list[list[str]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names["rebinds.example.com"] = [["8.8.8.8"], ["127.0.0.1"]]

@@ -84,7 +84,7 @@ def test_a_gpu_server_is_refused_at_submit_and_at_delivery(
     assert not is_refused("http://10.0.0.5:8101/run"), "another port of that machine"
 
 
-def test_a_name_that_stands_for_a_gpu_server_is_refused_at_delivery(
+def test_a_name_that_resolves_to_a_gpu_server_is_refused_at_delivery(
     names: dict[str, list[list[str]]],
 ) -> None:
     names["hooks.example.com"] = [["10.0.0.5", "10.0.0.6"]]
@@ -93,7 +93,7 @@ def test_a_name_that_stands_for_a_gpu_server_is_refused_at_delivery(
     assert reachable("http://hooks.example.com:8101/") == ["10.0.0.5", "10.0.0.6"]
 
 
-def test_both_may_be_names(names: dict[str, list[list[str]]]) -> None:
+def test_callback_and_server_may_both_be_names(names: dict[str, list[list[str]]]) -> None:
     names["hooks.example.com"], names["gpu-1.lan"] = [["10.0.0.5"]], [["10.0.0.5", "fd00::5"]]
     gpu_server("http://gpu-1.lan:8100/run")
     assert reachable("http://hooks.example.com:8100/") == []
@@ -170,7 +170,7 @@ def test_the_dispatchers_own_services_are_refused(settings: LazySettings) -> Non
     assert not is_refused("http://10.0.0.1:26379/")
 
 
-def test_all_addresses_of_this_machine_are_one(
+def test_all_addresses_of_this_machine_count_as_one(
     settings: LazySettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -192,7 +192,7 @@ def test_no_network_lets_a_callback_to_the_metadata_service(host: str) -> None:
     assert reachable(f"http://{host}/latest/meta-data/") == []
 
 
-def test_origins_without_a_host_are_none() -> None:
+def test_urls_without_a_host_have_no_origin() -> None:
     urls = [
         "unix:///run/v.sock?db=0",
         "redis+socket:///run/v.sock",
@@ -204,6 +204,6 @@ def test_origins_without_a_host_are_none() -> None:
     assert list(origins_of(urls)) == []
 
 
-def test_an_origin_that_is_none_stops_the_start(settings: LazySettings) -> None:
+def test_an_invalid_origin_setting_stops_the_start(settings: LazySettings) -> None:
     with pytest.raises(ImproperlyConfigured, match="DISPATCHER_CALLBACK_REFUSED_ORIGINS"):
         replace(settings.DISPATCHER, callback_refused_origins=("prometheus",))

@@ -1,4 +1,4 @@
-"""A message sent by hand: signed and guarded like every other, written down before it leaves."""
+"""A sample sent by an operator: signed and checked like every callback, and audited before it is sent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_sample_arrives_signed_and_belongs_to_no_job(receiver: Receiver, tenan
 
 
 @pytest.mark.usefixtures("loopback_allowed")
-def test_who_sent_it_is_written_down_before_it_leaves(receiver: Receiver, tenant: Tenant) -> None:
+def test_the_audit_names_the_operator_before_a_sample_is_sent(receiver: Receiver, tenant: Tenant) -> None:
     known = []
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
@@ -52,9 +52,7 @@ def test_who_sent_it_is_written_down_before_it_leaves(receiver: Receiver, tenant
     assert known == [("user:boss", "send_sample_callback", "tenant:acme", receiver.url)]
 
 
-def test_an_address_that_must_not_be_called_is_refused_and_nothing_sent(
-    receiver: Receiver, tenant: Tenant
-) -> None:
+def test_a_sample_to_a_refused_address_is_not_sent(receiver: Receiver, tenant: Tenant) -> None:
     with pytest.raises(CallbackUrlRefused):
         send_sample(tenant, receiver.url, by="user:boss", now=NOW, registry=RegistryCache())
     assert receiver.got == []

@@ -26,7 +26,7 @@ def test_the_schedule_ends() -> None:
     assert next_try_at(10, now=NOW) is None
 
 
-def test_messages_that_failed_together_do_not_come_back_together() -> None:
+def test_messages_that_failed_together_are_not_sent_again_together() -> None:
     again = {next_try_at(3, now=NOW) for _ in range(20)}
     assert len(again) > 1
     assert all(when and timedelta(seconds=1620) <= when - NOW <= timedelta(seconds=1980) for when in again)

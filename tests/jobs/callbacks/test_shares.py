@@ -1,4 +1,4 @@
-"""How many callbacks of whom may be in flight."""
+"""How many callbacks of a tenant and a receiver may be in flight."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def test_each_tenant_gets_as_many_as_it_leaves_free() -> None:
     assert shares.in_flight == 85
 
 
-def test_a_tenants_own_bound_counts_too() -> None:
+def test_a_tenants_own_limit_counts_too() -> None:
     assert filled(Shares(Limits(90, 5, 16, 1000, 3)), 1) == 5
 
 
-def test_a_receiver_gets_its_bound_and_at_most_what_its_tenant_has_free() -> None:
+def test_a_receiver_gets_its_limit_and_at_most_what_its_tenant_has_free() -> None:
     assert filled(Shares(LIMITS), 1, receivers=1) == 16
     assert filled(Shares(Limits(20, 80, 16, 1000, 3)), 1, receivers=1) == 7
 
 
-def test_what_ended_makes_room() -> None:
+def test_an_ended_try_makes_room() -> None:
     shares = Shares(Limits(2, 2, 2, 1000, 3))
     shares.start((1, "a:80"), 10)
     assert not shares.may_start((1, "b:80"), CLOSED, NOW)

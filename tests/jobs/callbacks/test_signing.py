@@ -51,7 +51,7 @@ def test_a_tenant_without_a_secret_gets_one_that_stays() -> None:
 
 
 @pytest.mark.django_db
-def test_while_two_secrets_overlap_a_receiver_with_either_is_content() -> None:
+def test_while_two_secrets_overlap_a_receiver_with_either_verifies() -> None:
     tenant = Tenant.objects.create(name="acme")
     oldest, old = renew_secret(tenant), renew_secret(tenant, overlap_seconds=60)
     new = renew_secret(tenant, overlap_seconds=60)
@@ -68,7 +68,7 @@ def test_while_two_secrets_overlap_a_receiver_with_either_is_content() -> None:
 
 
 @pytest.mark.django_db
-def test_a_secret_that_got_out_is_gone_at_once() -> None:
+def test_without_overlap_a_replaced_secret_signs_no_more() -> None:
     tenant = Tenant.objects.create(name="acme")
     renew_secret(tenant)
     new = renew_secret(tenant)

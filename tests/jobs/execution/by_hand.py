@@ -1,4 +1,5 @@
-"""A worker without threads: the test moves its commits, its clock and its GPU; leases and rows are real."""
+"""A worker without threads: the test advances its commits, its clock and its GPU; leases and rows are
+real."""
 
 from __future__ import annotations
 

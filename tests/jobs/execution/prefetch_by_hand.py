@@ -1,4 +1,4 @@
-"""A worker by hand that claims ahead, whatever it runs."""
+"""A worker by hand that prefetches behind every run."""
 
 from __future__ import annotations
 

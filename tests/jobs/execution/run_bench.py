@@ -1,4 +1,4 @@
-"""An attempt's steps by hand: a runner that answers from lists, a clock that the test moves."""
+"""One attempt's steps by hand: a runner that answers from lists, and a clock that the test moves."""
 
 from __future__ import annotations
 

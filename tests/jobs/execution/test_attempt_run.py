@@ -35,7 +35,7 @@ def test_an_accepted_run_is_polled_at_its_interval_until_it_is_done():
     assert bench.clock.elapsed == 9.0
 
 
-def test_nothing_is_sent_under_a_lease_that_is_too_old():
+def test_no_request_is_sent_under_a_lease_that_is_too_old():
     runner = ScriptedRunner(starts=[Finished(1)])
     bench = Bench(runner)
     bench.fresh = False

@@ -1,4 +1,5 @@
-"""A cancel is asked for beside the run's request, whose answer frees the slot where nothing else can."""
+"""A cancel that is requested while the run's answer is read: the answer frees the slot if no other proof
+can."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands between a claim and its request: a fresh lease, and a durable start where it counts."""
+"""The checks between a claim and its request: a fresh lease, and a committed start where it is needed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_lease_that_was_lost_meanwhile_is_not_sent_under(shop):
     assert hands.gpu.sent == []
 
 
-def test_a_worker_that_stood_still_starts_nothing_under_a_lease_that_ran_out(shop):
+def test_a_stalled_worker_starts_no_attempt_under_an_expired_lease(shop):
     """The answer to the claim took a whole lease time. A start that is written now has no lease, so no sweep
     could judge it if the worker died."""
     hands = by_hand(shop)
@@ -98,7 +98,7 @@ def test_the_age_of_the_next_lease_counts_from_its_release(shop):
     assert (hands.slot(), hands.waiting()) == ("free", 1)
 
 
-def test_a_commit_that_took_a_lease_time_leaves_nothing_to_send_under(shop):
+def test_after_a_commit_that_took_longer_than_the_lease_no_request_is_sent(shop):
     hands = by_hand(shop, generation_age=0.0)
     hands.submit()
     hands.writer.at_once = False
@@ -148,7 +148,7 @@ def test_where_redis_is_away_the_start_is_durable_before_it_is_sent(shop):
 
 
 @pytest.mark.parametrize("age", [LEASE_SECONDS, OLD])
-def test_in_an_older_generation_nobody_waits_for_the_commit(shop, age):
+def test_in_an_older_generation_a_request_does_not_wait_for_the_commit(shop, age):
     hands = by_hand(shop, generation_age=age)
     hands.submit()
     hands.writer.at_once = False

@@ -1,4 +1,4 @@
-"""Many jobs at once: all that match, a bounded number per call, one entry in the audit."""
+"""Actions on many jobs: all that match a filter, a bounded number per call, one entry in the audit."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def states(jobs: list[Job]) -> list[str]:
         (JobFilter(model="flux", tag="day"), False),
     ],
 )
-def test_a_job_matches_if_all_that_is_asked_for_does(chosen: JobFilter, matches: bool):
+def test_a_job_matches_a_filter_if_all_its_conditions_do(chosen: JobFilter, matches: bool):
     job = make_dead_letter(model="flux", tenant=make_tenant("other"), tags=["night", "x"])
     assert list(chosen.rows()) == ([job] if matches else [])
 
@@ -91,7 +91,7 @@ def test_a_fingerprint_finds_its_kind():
     assert set(JobFilter(fingerprint=one.error_fingerprint).rows()) == {one, two}
 
 
-def test_a_filter_says_what_it_means():
+def test_a_filter_describes_itself():
     chosen = JobFilter(model="m", state=JobState.FAILED, created_after=START)
     assert chosen.as_json() == {"model": "m", "state": "failed", "created_after": START.isoformat()}
 
@@ -99,7 +99,7 @@ def test_a_filter_says_what_it_means():
 # -- counting, and doing -----------------------------------------------------------------------------------
 
 
-def test_a_count_changes_nothing_and_knows_what_the_deed_would_be_done_to():
+def test_a_dry_run_changes_nothing_and_counts_the_jobs():
     waiting, letter = make_job(), make_dead_letter()
     assert count(JobFilter()) == 2
     assert [count(JobFilter(), deed) for deed in BulkAction] == [1, 1, 1]
@@ -107,7 +107,7 @@ def test_a_count_changes_nothing_and_knows_what_the_deed_would_be_done_to():
     assert not AuditEntry.objects.exists()
 
 
-def test_all_that_wait_are_cancelled_and_those_that_run_are_asked_to_stop():
+def test_waiting_jobs_are_cancelled_and_running_ones_get_a_cancel_request():
     waiting, running, letter = make_job(), make_job(), make_dead_letter()
     other = make_job("flux")
     make_running(running)
@@ -120,7 +120,7 @@ def test_all_that_wait_are_cancelled_and_those_that_run_are_asked_to_stop():
     assert cancel_jobs(JobFilter(model="zimg"), by=BY, ports=make_ports()) == BulkOutcome(0, 0, 0)
 
 
-def test_their_tickets_leave_the_line():
+def test_tickets_of_cancelled_jobs_are_removed():
     leases: Any = FakeLeases()
     jobs = [make_job() for _ in range(3)]
     leases.push("zimg", [job.ticket for job in jobs])
@@ -128,7 +128,7 @@ def test_their_tickets_leave_the_line():
     assert leases.line == []
 
 
-def test_what_waits_is_cancelled_before_what_runs():
+def test_waiting_jobs_are_cancelled_before_running_ones():
     """Else a slot that a cancel frees would be given to a job that is about to be cancelled."""
     running = make_job()
     make_running(running)
@@ -166,7 +166,7 @@ def test_a_call_does_a_bounded_number_and_says_what_remains(deed, monkeypatch):
     assert deed(JobFilter(), by=BY, ports=make_ports(), at_most=3) == BulkOutcome(2, 0, 0)
 
 
-def test_what_failed_longest_ago_is_retried_first():
+def test_the_oldest_failures_are_retried_first():
     """A job that fails again at once goes to the end, whatever its id."""
     again, other = make_dead_letter(), make_dead_letter()
     Job.objects.filter(id=again.id).update(finished_at=START + timedelta(seconds=9))
@@ -174,7 +174,7 @@ def test_what_failed_longest_ago_is_retried_first():
     assert states([other]) == [JobState.QUEUED]
 
 
-def test_what_moved_on_meanwhile_is_counted_as_refused(monkeypatch):
+def test_jobs_that_changed_meanwhile_are_counted_as_refused(monkeypatch):
     jobs = [make_job() for _ in range(3)]
     real = job_operations.move_to_cancelled
 
@@ -199,7 +199,7 @@ def test_a_call_leaves_one_entry_with_the_filter_and_the_jobs():
     assert entry.detail == {"filter": {"model": "zimg"}, "jobs": 3, "job_ids": ids}
 
 
-def test_the_entry_is_there_before_the_first_deed(monkeypatch):
+def test_the_audit_entry_is_written_before_the_first_job_is_changed(monkeypatch):
     """Who dies in the middle has still said what it was about to do."""
     make_dead_letter()
 
@@ -212,7 +212,7 @@ def test_the_entry_is_there_before_the_first_deed(monkeypatch):
     assert AuditEntry.objects.count() == 1
 
 
-def test_single_deeds_are_audited_when_somebody_is_named():
+def test_single_actions_are_audited_if_an_operator_is_named():
     waiting, running, one, two = make_job(), make_job(), make_dead_letter(), make_dead_letter()
     make_running(running)
     for job in (waiting, running):
@@ -229,7 +229,7 @@ def test_single_deeds_are_audited_when_somebody_is_named():
     ]
 
 
-def test_a_deed_that_was_not_done_is_not_audited():
+def test_an_action_that_changed_no_job_is_not_audited():
     job = make_job()
     cancel_job(job.id, ports=make_ports())
     cancel_job(job.id, ports=make_ports(), by=BY)

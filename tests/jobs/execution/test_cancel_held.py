@@ -1,4 +1,4 @@
-"""A cancel of a job that a worker holds, and that goes back into the line after all."""
+"""A cancel of a job that a worker holds, and that is queued again instead of started."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cancel_many(hands: Hands, job: object) -> None:
 
 
 @pytest.mark.parametrize("how", [cancel, cancel_many])
-def test_a_job_that_was_claimed_ahead_ends_when_it_goes_back(hands: Hands, how) -> None:
+def test_a_prefetched_job_whose_cancel_was_requested_ends_when_it_is_given_back(hands: Hands, how) -> None:
     _, second = hands.submit(), hands.submit()
 
     def cancelled_meanwhile(run: object) -> None:
@@ -41,7 +41,7 @@ def test_a_job_that_was_claimed_ahead_ends_when_it_goes_back(hands: Hands, how) 
     assert (state(second), tries(second), hands.waiting()) == ("cancelled", 0, 0)
 
 
-def test_without_redis_in_that_moment_the_sweep_ends_it(hands: Hands) -> None:
+def test_the_sweep_cancels_a_job_that_was_given_back_while_redis_was_away(hands: Hands) -> None:
     _, second = hands.submit(), hands.submit()
 
     def unanswered(*_: object, **__: object) -> None:
@@ -61,7 +61,7 @@ def test_without_redis_in_that_moment_the_sweep_ends_it(hands: Hands) -> None:
     assert (state(second), tries(second)) == ("cancelled", 0)
 
 
-def test_while_a_worker_holds_it_the_sweep_leaves_it(hands: Hands) -> None:
+def test_the_sweep_leaves_a_job_that_a_worker_holds(hands: Hands) -> None:
     _, second, _third = (hands.submit() for _ in range(3))
 
     def cancelled_meanwhile(run: object) -> None:

@@ -1,4 +1,4 @@
-"""A cancel of a waiting job against the real line: its ticket goes first, and with it every way to start."""
+"""A cancel of a waiting job, with a real index: its ticket is removed first, so that it can't start."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.shop import state
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 
-def test_a_cancelled_job_leaves_the_line(shop):
+def test_the_ticket_of_a_cancelled_job_is_removed(shop):
     hands = by_hand(shop)
     job, other = hands.submit(), hands.submit()
     assert cancel_job(job.id, ports=hands.worker.ports) is CancelOutcome.CANCELLED

@@ -1,4 +1,4 @@
-"""A worker hears of changes at once, and again after Redis was away."""
+"""A worker receives announcements of changes at once, and again after Redis was away."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def say(url: str, text: str, heard: Heard) -> None:
     raise AssertionError("nobody heard it")
 
 
-def test_announced_jobs_are_heard(valkey):
+def test_the_listener_receives_announced_jobs(valkey):
     heard = Heard()
     ears = Listener(valkey.url, heard)
     ears.start()
@@ -48,7 +48,7 @@ def test_announced_jobs_are_heard(valkey):
     assert heard.ids[:2] == ["a", "b"]
 
 
-def test_it_hears_again_after_redis_was_killed(tmp_path, monkeypatch):
+def test_the_listener_subscribes_again_after_redis_was_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_worker, "LISTEN_AGAIN_SECONDS", 0.05)
     heard = Heard()
     with EmbeddedValkey(tmp_path, append_only=False) as server:
@@ -63,7 +63,7 @@ def test_it_hears_again_after_redis_was_killed(tmp_path, monkeypatch):
     assert heard.ids[-1] == "b"
 
 
-def test_it_hears_the_promoted_replica_while_the_former_master_hangs(tmp_path, monkeypatch):
+def test_the_listener_changes_to_the_promoted_replica_while_the_former_master_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(connect, "TIMEOUT_SECONDS", 0.4)
     monkeypatch.setattr(gpu_worker, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(gpu_worker, "LISTEN_AGAIN_SECONDS", 0.05)
@@ -84,7 +84,7 @@ def pings(client: redis.Redis) -> int:
     return client.info("commandstats").get("cmdstat_ping", {"calls": 0})["calls"]
 
 
-def test_a_server_that_has_nothing_to_say_is_kept(valkey, monkeypatch):
+def test_a_silent_subscription_is_kept(valkey, monkeypatch):
     monkeypatch.setattr(gpu_worker, "SILENCE_SECONDS", 0.1)
     monkeypatch.setattr(gpu_worker, "LISTEN_SLICE_SECONDS", 0.05)
     heard = Heard()

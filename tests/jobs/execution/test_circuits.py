@@ -1,4 +1,5 @@
-"""Real workers, real GPU servers: who fails again and again rests, others take the work."""
+"""Circuit breakers with real workers and GPU servers: one that fails repeatedly rests, others take its
+work."""
 
 from __future__ import annotations
 
@@ -67,7 +68,7 @@ def test_the_other_server_takes_the_work(shop: Shop, second: Node) -> None:
     assert not found.models
 
 
-def test_a_model_that_fails_everywhere_stops_burning_its_backlog(shop: Shop, second: Node) -> None:
+def test_a_model_that_fails_on_every_server_stops_using_up_its_queue(shop: Shop, second: Node) -> None:
     break_down(shop.node, second)
     jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
     work_out(shop.worker())

@@ -1,4 +1,4 @@
-"""When a worker may not claim: each reason alone keeps the tickets in the line."""
+"""The reasons for which a worker may not claim: each alone keeps the tickets in the queue."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GATES = pytest.mark.parametrize("shut", [failing, behind, paused, draining])
 
 
 @GATES
-def test_a_shut_gate_leaves_the_ticket_in_the_line(shop, shut):
+def test_a_worker_that_may_not_claim_leaves_the_ticket_in_the_queue(shop, shut):
     hands = by_hand(shop)
     hands.submit()
     shut(hands)
@@ -53,7 +53,7 @@ def test_a_shut_gate_leaves_the_ticket_in_the_line(shop, shut):
 
 
 @GATES
-def test_a_gate_that_shuts_during_a_run_keeps_the_slot_from_the_next(shop, shut):
+def test_a_worker_that_may_not_claim_any_more_leaves_its_slot_free_after_the_run(shop, shut):
     """The slot's next ticket is taken by the release itself, which must ask as well."""
     hands = by_hand(shop)
     first, second = hands.submit(), hands.submit()
@@ -65,7 +65,7 @@ def test_a_gate_that_shuts_during_a_run_keeps_the_slot_from_the_next(shop, shut)
     assert (hands.waiting(), state(second), hands.slot()) == (1, JobState.QUEUED, "free")
 
 
-def test_an_open_gate_takes_the_next_with_the_release(shop):
+def test_a_worker_that_may_claim_gets_the_next_ticket_with_the_release(shop):
     hands = by_hand(shop)
     jobs = [hands.submit(), hands.submit()]
     hands.gpu.seconds = 0.1
@@ -74,7 +74,7 @@ def test_an_open_gate_takes_the_next_with_the_release(shop):
     assert hands.leases.named("release")[0][1]["next_attempt_id"] is not None
 
 
-def test_a_worker_tells_with_each_claim_what_it_has_loaded_by_then(shop):
+def test_each_claim_carries_the_models_that_are_loaded_then(shop):
     hands = by_hand(shop)
     hands.worker.warm = lambda: [f"after-{len(hands.gpu.sent)}"]
     hands.submit()
@@ -85,7 +85,7 @@ def test_a_worker_tells_with_each_claim_what_it_has_loaded_by_then(shop):
     assert [named["warm"] for _, named in hands.leases.named("release")] == [["after-1"], ["after-2"]]
 
 
-def test_the_gate_opens_again(shop):
+def test_a_paused_worker_claims_again(shop):
     hands = by_hand(shop)
     hands.submit()
     hands.writer.failing, hands.writer.backlog = False, MAX_BACKLOG
@@ -97,7 +97,7 @@ def test_the_gate_opens_again(shop):
     assert len(hands.worker.work("m")) == 1
 
 
-def test_a_worker_makes_sure_of_the_time_before_it_claims(shop):
+def test_a_worker_compares_clocks_before_it_claims(shop):
     """Its runs' times, and what follows from them, are read by others."""
     hands, asked = by_hand(shop), []
 
@@ -112,7 +112,7 @@ def test_a_worker_makes_sure_of_the_time_before_it_claims(shop):
     assert asked[0] == 0
 
 
-def test_a_draining_worker_hands_nothing_back(shop):
+def test_a_draining_worker_sends_no_wake(shop):
     """It holds nothing that it could hand back: its slot sends a wake of its own once it has settled."""
     hands = by_hand(shop)
     for _ in range(2):
@@ -124,7 +124,7 @@ def test_a_draining_worker_hands_nothing_back(shop):
     assert len(hands.sent_wakes) == len(hands.leases.named("settled")) == 1
 
 
-def test_a_database_that_is_away_does_not_empty_the_line(shop, monkeypatch):
+def test_a_database_outage_does_not_empty_the_queue(shop, monkeypatch):
     """Each claim would take a ticket out for nothing: one is enough, then a pause."""
 
     class Gone:
@@ -140,7 +140,7 @@ def test_a_database_that_is_away_does_not_empty_the_line(shop, monkeypatch):
     assert hands.waiting() == 2
 
 
-def test_a_claim_that_breaks_does_not_empty_the_line(shop, monkeypatch):
+def test_a_claim_that_raises_does_not_empty_the_queue(shop, monkeypatch):
     """Another server of the pool would break the next one: a secret that no key opens is seldom alone."""
     hands = by_hand(shop)
     for _ in range(3):
@@ -157,7 +157,7 @@ def without_rest(real, *given, rest_seconds=None, **named):
     return real(*given, **named)
 
 
-def test_a_writer_without_its_database_says_so_until_it_is_back(monkeypatch):
+def test_a_writer_is_failing_until_its_database_is_back(monkeypatch):
     monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     back, tried = threading.Event(), threading.Event()
 
@@ -181,7 +181,7 @@ def test_a_writer_without_its_database_says_so_until_it_is_back(monkeypatch):
     assert writer.stop()
 
 
-def test_the_backlog_counts_what_is_not_written_yet():
+def test_the_backlog_counts_queued_writes():
     worker = GpuWorker(make_ports())
     writer = worker.completion.writer
     assert isinstance(writer, GroupCommitWriter)

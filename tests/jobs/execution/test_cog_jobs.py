@@ -1,4 +1,4 @@
-"""Jobs on a stock Cog container: its webhook ends them, also under another worker; nothing is run twice."""
+"""Jobs on a stock Cog container: its webhook ends them, also under another worker; no job runs twice."""
 
 from __future__ import annotations
 

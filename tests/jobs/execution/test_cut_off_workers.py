@@ -1,4 +1,4 @@
-"""A worker that lives goes on with its runs however long Redis is silent: nothing of it is LOST, no death is
+"""A living worker goes on with its runs however long Redis is away: no attempt is LOST, no death is
 counted."""
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def test_a_lease_that_a_rebuild_restored_without_its_worker_is_kept(cut: Cut) ->
     assert (attempt_of(claimed).state, cut.world.slot()) == (AttemptState.SENT, "leased")
 
 
-def test_a_worker_that_dies_while_it_is_cut_off_is_found(cut: Cut) -> None:
+def test_a_worker_that_dies_while_it_is_cut_off_is_detected(cut: Cut) -> None:
     job = cut.world.job()
     claimed = cut.claim()
     cut.is_cut = True
@@ -161,7 +161,7 @@ def test_a_worker_that_dies_while_it_is_cut_off_is_found(cut: Cut) -> None:
     assert (attempt_of(claimed).state, job.deaths) == (AttemptState.LOST, 1)
 
 
-def test_a_worker_that_dies_is_found_as_soon_as_ever(cut: Cut) -> None:
+def test_heartbeats_do_not_delay_the_detection_of_a_death(cut: Cut) -> None:
     """Its last sign is older than any lease it could renew."""
     job = cut.world.job()
     claimed = cut.claim()
@@ -172,7 +172,7 @@ def test_a_worker_that_dies_is_found_as_soon_as_ever(cut: Cut) -> None:
     assert attempt_of(claimed).error_message == expired_leases.GONE
 
 
-def test_a_lease_that_a_living_worker_let_go_of_is_lost_and_no_death(cut: Cut) -> None:
+def test_an_expired_lease_that_a_living_worker_does_not_hold_is_lost_and_no_death(cut: Cut) -> None:
     job = cut.world.job()
     claimed = cut.claim()
     cut.seconds(6)
@@ -183,7 +183,7 @@ def test_a_lease_that_a_living_worker_let_go_of_is_lost_and_no_death(cut: Cut) -
     assert attempt_of(claimed).error_message == expired_leases.NOT_HELD
 
 
-def test_who_is_idle_writes_nothing_and_who_stops_leaves_nothing(cut: Cut) -> None:
+def test_an_idle_worker_writes_no_heartbeat_and_a_stopped_one_leaves_no_row(cut: Cut) -> None:
     cut.seconds(10)
     assert not WorkerSign.objects.exists()
     cut.world.job()
@@ -194,7 +194,7 @@ def test_who_is_idle_writes_nothing_and_who_stops_leaves_nothing(cut: Cut) -> No
     assert not WorkerSign.objects.exists()
 
 
-def test_the_sign_of_a_worker_that_vanished_goes_after_a_day(world: World) -> None:
+def test_the_heartbeat_of_a_dead_worker_is_deleted_after_a_day(world: World) -> None:
     WorkerSign.objects.create(worker="gone", at=world.clock.now())
     retention.sweep(world.ports)
     assert WorkerSign.objects.exists()
@@ -203,7 +203,7 @@ def test_the_sign_of_a_worker_that_vanished_goes_after_a_day(world: World) -> No
     assert not WorkerSign.objects.exists()
 
 
-def test_a_sign_from_far_ahead_is_none(cut: Cut) -> None:
+def test_a_heartbeat_from_far_ahead_does_not_count(cut: Cut) -> None:
     """A wrong clock would let a dead worker live for as long as it was ahead."""
     job = cut.world.job()
     claimed = cut.claim()

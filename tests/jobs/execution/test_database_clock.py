@@ -1,4 +1,4 @@
-"""What the database says of the time, asked from any thread."""
+"""The database's time, read from any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""An attempt that a sweep ended while its worker ran it: the worker stops it, whatever else it was told."""
+"""An attempt that a sweep ended while its worker ran it: the worker stops it, whatever other orders it
+has."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def end_elsewhere(hands: Hands, run: RunRequest) -> None:
     hands.worker.check_external_changes()
 
 
-def test_a_run_that_is_over_is_stopped_and_not_handed_over() -> None:
+def test_a_run_whose_attempt_was_ended_is_stopped_and_not_handed_over() -> None:
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")])).accept()
     bench.run.order(Order.HAND_OVER)
     bench.run.order(Order.ENDED_ELSEWHERE)
@@ -41,7 +42,7 @@ def test_a_run_that_is_over_is_stopped_and_not_handed_over() -> None:
     assert bench.runner.calls == ["start", "cancel r1"]
 
 
-def test_a_result_that_is_pushed_for_a_run_that_is_over_is_not_taken() -> None:
+def test_a_result_pushed_for_an_ended_attempt_does_not_count() -> None:
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")])).accept()
     bench.push = {"result": "late"}
     bench.run.order(Order.ENDED_ELSEWHERE)
@@ -51,7 +52,7 @@ def test_a_result_that_is_pushed_for_a_run_that_is_over_is_not_taken() -> None:
     assert step.result is None
 
 
-def test_a_run_that_is_over_before_it_was_sent_is_never_sent() -> None:
+def test_a_run_whose_attempt_ended_before_it_was_sent_is_never_sent() -> None:
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")]))
     bench.run.order(Order.ENDED_ELSEWHERE)
     step = bench.run.step()
@@ -62,7 +63,9 @@ def test_a_run_that_is_over_before_it_was_sent_is_never_sent() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database
-def test_the_prefetched_job_of_a_run_that_is_over_waits_again_and_its_slot_stays_shut(hands: Hands) -> None:
+def test_the_job_prefetched_behind_an_ended_attempt_is_queued_again_and_the_slot_stays_in_quarantine(
+    hands: Hands,
+) -> None:
     first, second, _ = (hands.submit() for _ in range(3))
     hands.gpu.on_start = lambda run: end_elsewhere(hands, run)
     assert run_first(hands) is None
@@ -75,7 +78,7 @@ def test_the_prefetched_job_of_a_run_that_is_over_waits_again_and_its_slot_stays
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database
-def test_an_answer_that_arrives_for_a_run_that_is_over_counts_nothing(hands: Hands) -> None:
+def test_an_answer_for_an_ended_attempt_does_not_count(hands: Hands) -> None:
     job = hands.submit()
     hands.gpu.on_start = lambda run: end_elsewhere(hands, run)
     run_first(hands)

@@ -1,4 +1,4 @@
-"""A worker learns in one question what changed outside for all of its runs."""
+"""A worker reads the external changes of all its runs in one statement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.factories import make_job, make_model, make_running, make_ser
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
-def test_each_run_is_told_of_its_own_job_attempt_and_server() -> None:
+def test_each_run_gets_the_changes_of_its_own_job_attempt_and_server() -> None:
     model = make_model("m")
     for name, desired in (("gpu-1", "on"), ("gpu-2", "off"), ("gpu-3", "off")):
         make_server(name, model=model, desired=desired)
@@ -47,7 +47,7 @@ def test_each_run_is_told_of_its_own_job_attempt_and_server() -> None:
     assert len(asked) == 1
 
 
-def test_who_runs_nothing_asks_nothing() -> None:
+def test_a_worker_without_runs_sends_no_query() -> None:
     with CaptureQueriesContext(connection) as asked:
         assert changes_for([]) == Changes(frozenset(), frozenset(), frozenset(), frozenset())
     assert len(asked) == 0

@@ -1,4 +1,4 @@
-"""A database that fails over to a copy without the last commits has forgotten ends that it confirmed."""
+"""A failover to a standby without the last commits loses ends that were confirmed: they are restored."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def fail_over(hands: Hands) -> None:
 
 
 @pytest.mark.parametrize("knows_start", [True, False])
-def test_an_end_is_written_again(shop: Shop, knows_start: bool) -> None:
+def test_an_end_that_a_failover_lost_is_restored(shop: Shop, knows_start: bool) -> None:
     hands = by_hand(shop)
     job = run(hands)
     if knows_start:
@@ -70,7 +70,7 @@ def test_an_end_is_written_again(shop: Shop, knows_start: bool) -> None:
     assert hands.gpu.sent == [job.id], "it ran once"
 
 
-def test_a_connection_that_broke_before_the_failover_costs_no_end(shop: Shop) -> None:
+def test_ends_stay_kept_over_a_connection_that_breaks_before_the_failover(shop: Shop) -> None:
     hands = by_hand(shop)
     job = run(hands)
     fail_over(hands)  # it comes back to the database that has it all
@@ -80,7 +80,7 @@ def test_a_connection_that_broke_before_the_failover_costs_no_end(shop: Shop) ->
     assert (job.state, job.result) == ("completed", "done")
 
 
-def test_it_stands_before_the_next_start_on_its_slot(shop: Shop) -> None:
+def test_a_restored_end_comes_before_the_next_start_on_its_slot(shop: Shop) -> None:
     hands = by_hand(shop)
     first = run(hands)
     hands.writer.at_once = False
@@ -117,7 +117,7 @@ def test_the_ends_of_two_workers_may_come_in_any_order(shop: Shop, in_order: boo
 
 @pytest.mark.parametrize("error", [Interrupted("stopped"), ServerLost("gone")])
 @pytest.mark.parametrize("knows_start", [True, False])
-def test_a_job_that_was_cancelled_with_it_stays_so(shop: Shop, knows_start: bool, error: GpuError) -> None:
+def test_a_restored_end_keeps_its_jobs_cancel(shop: Shop, knows_start: bool, error: GpuError) -> None:
     hands = by_hand(shop, error)
     job = hands.submit()
     hands.gpu.on_start = lambda request: cancel_job(job.id, ports=hands.worker.ports, by="ada") and None
@@ -138,7 +138,7 @@ def test_a_job_that_was_cancelled_with_it_stays_so(shop: Shop, knows_start: bool
     assert not list(replayed())
 
 
-def test_what_is_there_is_not_written_twice(shop: Shop) -> None:
+def test_an_end_that_was_not_lost_is_not_written_again(shop: Shop) -> None:
     hands = by_hand(shop)
     job = run(hands)
     before = list(Event.objects.values()), list(Attempt.objects.values()), Callback.objects.count()
@@ -148,7 +148,7 @@ def test_what_is_there_is_not_written_twice(shop: Shop) -> None:
     assert Job.objects.get() == job
 
 
-def test_a_job_that_went_on_without_it_stays_as_it_is(shop: Shop) -> None:
+def test_a_job_that_went_on_without_the_lost_end_is_not_changed(shop: Shop) -> None:
     hands = by_hand(shop)
     job = run(hands)
     forget_start()
@@ -164,7 +164,7 @@ def test_a_job_that_went_on_without_it_stays_as_it_is(shop: Shop) -> None:
     assert not QuarantinedSlot.objects.exists()
 
 
-def test_a_refusal_that_was_counted_and_removed_does_not_come_back(shop: Shop) -> None:
+def test_a_refusal_that_was_counted_and_removed_is_not_restored(shop: Shop) -> None:
     """By the `refusals` sweep; its worker wrote nothing since."""
     hands = by_hand(shop, GpuBusy("answered 503"))
     job = run(hands)
@@ -184,7 +184,7 @@ class Clock:
         return self.now
 
 
-def test_only_the_latest_are_kept() -> None:
+def test_only_the_latest_ends_are_kept() -> None:
     clock = Clock()
     ends = LatestEnds(clock)
     for clock.now in (0.0, 1.0, KEPT_SECONDS + 0.5):
@@ -197,7 +197,7 @@ def test_only_the_latest_are_kept() -> None:
     assert ends.all() == []
 
 
-def test_they_take_little_memory() -> None:
+def test_kept_ends_take_little_memory() -> None:
     ends = LatestEnds(Clock())
     ends.add(2 * LARGE_BYTES, "large")
     for number in range(2 * KEPT_BYTES // LARGE_BYTES):

@@ -1,4 +1,4 @@
-"""A database that fails over to a copy without the last commits has forgotten starts that it confirmed."""
+"""A failover to a standby without the last commits loses starts that were confirmed: they are restored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run_over_a_failover(hands: Hands) -> Job:
 
 
 @pytest.mark.parametrize("at_most_once", [True, False])
-def test_the_result_of_a_run_whose_start_was_forgotten_is_stored(shop: Shop, at_most_once: bool) -> None:
+def test_the_result_of_a_run_with_a_lost_start_is_stored(shop: Shop, at_most_once: bool) -> None:
     ModelConfig.objects.update(at_most_once=at_most_once)
     hands = by_hand(shop)
     job = run_over_a_failover(hands)
@@ -55,7 +55,7 @@ def test_the_result_of_a_run_whose_start_was_forgotten_is_stored(shop: Shop, at_
 
 
 @pytest.mark.parametrize("state", [JobState.SCHEDULED, JobState.RETRYING])
-def test_so_is_one_whose_job_had_just_come_into_the_line(shop: Shop, state: JobState) -> None:
+def test_a_start_whose_job_had_just_been_queued_is_restored(shop: Shop, state: JobState) -> None:
     hands = by_hand(shop)
     job = hands.submit()
 
@@ -72,7 +72,7 @@ def test_so_is_one_whose_job_had_just_come_into_the_line(shop: Shop, state: JobS
     assert list(kinds) == ["queued", "queued", "started", "completed"]
 
 
-def test_so_is_one_that_began_in_the_commit_that_ended_the_run_before_it(shop: Shop) -> None:
+def test_a_start_committed_together_with_the_end_before_it_is_restored(shop: Shop) -> None:
     """That run's row stands on the slot as live again."""
     hands = by_hand(shop)
     first = hands.submit()
@@ -97,14 +97,14 @@ def test_so_is_one_that_began_in_the_commit_that_ended_the_run_before_it(shop: S
     assert list(states) == [(first.id, AttemptState.SENT), (second.id, AttemptState.COMPLETED)]
 
 
-def test_its_failure_counts_and_shuts_the_slot(shop: Shop) -> None:
+def test_the_failure_of_a_run_with_a_lost_start_counts_and_quarantines_its_slot(shop: Shop) -> None:
     job = run_over_a_failover(by_hand(shop, ServerLost("gone")))
     assert (job.state, job.tries) == (JobState.RETRYING, 1)
     assert Attempt.objects.get().state == AttemptState.LOST
     assert QuarantinedSlot.objects.filter(freed_at=None).exists()
 
 
-def test_who_did_not_see_its_start_committed_can_not_store_it(shop: Shop) -> None:
+def test_a_worker_without_a_confirmed_start_can_not_store_its_end(shop: Shop) -> None:
     """It was refused, because the job had been cancelled; by its end the job waits for a second round."""
     hands = by_hand(shop)
     hands.writer.at_once = False

@@ -25,7 +25,7 @@ def sum_up() -> None:
         run_sweep("rollups", ports)
 
 
-def test_what_ended_counts_whether_it_is_summed_up_or_not() -> None:
+def test_ended_attempts_count_whether_they_are_summed_up_or_not() -> None:
     lives = Lives()
     for _ in range(3):
         lives.play(15)
@@ -38,7 +38,7 @@ def test_what_ended_counts_whether_it_is_summed_up_or_not() -> None:
             sum_up()
 
 
-def test_an_end_changes_nothing_of_what_was_used() -> None:
+def test_an_end_does_not_change_the_used_seconds() -> None:
     tenant = make_tenant()
     job = make_job(tenant=tenant)
     attempt = make_running(job, at=START)
@@ -54,7 +54,7 @@ def test_an_end_changes_nothing_of_what_was_used() -> None:
     assert used_seconds([tenant.pk], tomorrow) == {tenant.pk: 0.0}
 
 
-def test_what_ended_yesterday_and_is_not_summed_up_is_over() -> None:
+def test_attempts_that_ended_yesterday_do_not_count_today() -> None:
     tenant = make_tenant()
     job = make_job(tenant=tenant)
     attempt = make_running(job, at=START)
@@ -64,7 +64,7 @@ def test_what_ended_yesterday_and_is_not_summed_up_is_over() -> None:
     assert used_seconds([tenant.pk], day_of(START) + timedelta(days=1, seconds=5)) == {tenant.pk: 0.0}
 
 
-def test_no_history_is_read_for_what_runs() -> None:
+def test_no_history_is_read_for_running_jobs() -> None:
     """With values that are bound, as SQLite gets them: it decides about a partial index without them."""
     if connection.vendor != "sqlite":
         pytest.skip("the plan of an empty table says nothing elsewhere")

@@ -1,4 +1,4 @@
-"""The group commit: one transaction for many, an outcome for each, nothing told before it is durable."""
+"""The group commit: one transaction for many writes, an outcome for each, no outcome before it is durable."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_batch_is_one_transaction(django_assert_num_queries):
 
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is told one by one")
-def test_what_a_batch_writes_at_its_end_and_its_commit_are_one_journey(monkeypatch):
+def test_a_batchs_last_statements_and_its_commit_are_one_round_trip(monkeypatch):
     connection.ensure_connection()
     real, seen = connection.commit, list[Any]()
     wire = connection.connection.pgconn
@@ -43,7 +43,7 @@ def test_what_a_batch_writes_at_its_end_and_its_commit_are_one_journey(monkeypat
     assert wire.pipeline_status == psycopg.pq.PipelineStatus.OFF
 
 
-def test_what_one_row_breaks_only_that_row_loses():
+def test_a_refused_row_costs_only_its_own_write():
     make_tenant("taken")
     outcomes = write_batch([Write(lambda n=n: create(n)) for n in ("a", "taken", "b")])
     assert outcomes[0] == "a"
@@ -52,7 +52,7 @@ def test_what_one_row_breaks_only_that_row_loses():
     assert set(Tenant.objects.values_list("name", flat=True)) == {"taken", "a", "b"}
 
 
-def test_a_writer_that_waits_keeps_nothing_of_what_it_wrote():
+def test_a_waiting_writer_keeps_no_reference_to_its_last_batch():
     """Ends carry results, which can be megabytes each."""
     ended = threading.Event()
     writer = GroupCommitWriter(lambda outcomes: None)
@@ -79,7 +79,7 @@ def test_no_transaction_is_open_while_a_large_answer_is_read():
         writer.stop()
 
 
-def test_outcomes_are_told_after_the_commit_and_in_order():
+def test_outcomes_follow_the_commit_in_order():
     told: list[Any] = []
     seen: list[int] = []
 
@@ -154,7 +154,7 @@ def test_an_error_without_a_code_of_postgresql_is_a_broken_connection():
     assert not group_commit.is_caused_by_write(broken)
 
 
-def test_a_statement_that_others_of_its_journey_were_refused_with_is_no_broken_connection():
+def test_a_statement_refused_with_others_of_its_round_trip_is_no_broken_connection():
     aborted = OperationalError("pipeline aborted")
     aborted.__cause__ = psycopg.errors.PipelineAborted("pipeline aborted")
     assert group_commit.is_caused_by_write(aborted)
@@ -202,7 +202,7 @@ def test_a_listener_that_fails_does_not_stop_the_writer():
     assert writer.stop()
 
 
-def test_what_comes_while_it_gathers_is_one_batch_and_wakes_nobody(monkeypatch):
+def test_writes_that_arrive_while_a_batch_gathers_join_it_without_a_notification(monkeypatch):
     batches, woken = [], []
     writer = GroupCommitWriter(lambda outcomes: batches.append(len(outcomes)), gather_seconds=600.0)
     notify = writer._changed.notify
@@ -233,7 +233,7 @@ def test_large_results_are_not_stored_in_one_transaction():
     assert batches == [["a", "b"], ["c"], ["d"], ["e", "f"]]
 
 
-def test_a_write_that_nothing_will_come_with_is_not_kept_waiting_nor_are_those_before_it():
+def test_a_write_that_expects_no_other_is_committed_at_once_with_those_before_it():
     batches = []
     writer = GroupCommitWriter(batches.append, gather_seconds=600.0)
     writer.start()
@@ -250,7 +250,7 @@ def test_a_write_that_nothing_will_come_with_is_not_kept_waiting_nor_are_those_b
     assert writer.stop()
 
 
-def test_what_was_confirmed_lately_is_written_again_first_after_the_database_failed(monkeypatch):
+def test_recently_confirmed_writes_are_repeated_first_after_the_database_failed(monkeypatch):
     """Once: who answers next may be a standby that lacks it."""
     monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     real, failures, order = group_commit.write_batch, iter(range(3)), []
@@ -294,7 +294,7 @@ def test_a_stop_during_an_outage_writes_what_is_queued_once_the_database_is_back
     assert [write.result(1) for write in writes] == ["a", "b", "c"]
 
 
-def test_what_follows_from_the_last_batch_is_written_before_the_end():
+def test_writes_that_follow_from_the_last_batch_are_committed_before_the_writer_ends():
     """An end that can't be stored is written once more, as a failure."""
     writer = GroupCommitWriter(lambda outcomes: None)
     followed = list[Any]()

@@ -1,4 +1,4 @@
-"""Letting go of a run: once its id is durable and ours, and also if it began while the worker drained."""
+"""Handing over a run: once its id is committed, and also if it began while the worker drained."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_an_order_just_after_the_look_at_the_flags_reaches_the_run(shop, flag, s
         assert isinstance(run.step(), ends)
 
 
-def test_a_run_that_is_over_gets_no_orders(shop):
+def test_an_ended_run_gets_no_orders(shop):
     hands = by_hand(shop, Accepted("r1"), StillRunning())
     hands.submit()
     claimed = claiming.claim_next(hands.worker, "main", "m", None)

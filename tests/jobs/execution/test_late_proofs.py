@@ -1,4 +1,4 @@
-"""Which attempts a closed quarantine gives its evidence to."""
+"""The attempts that get the evidence of a closed quarantine."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def server(world: World) -> None:
     world.server()
 
 
-def test_the_attempt_and_what_followed_it_get_it(world: World) -> None:
+def test_the_attempt_and_its_follower_get_the_evidence(world: World) -> None:
     attempt(world, "a")
     attempt(world, "b")
     attempt(world, "other")
@@ -60,7 +60,7 @@ def test_a_follower_with_a_quarantine_of_its_own_waits_for_its_own_proof(world: 
     assert evidence("b") == "later"
 
 
-def test_an_attempt_that_runs_or_ended_clean_or_was_proven_gone_keeps_its_own(world: World) -> None:
+def test_a_live_a_cleanly_ended_and_a_proven_attempt_keep_their_own_evidence(world: World) -> None:
     attempt(world, "clean", state=AttemptState.COMPLETED, slot_freed=True)
     attempt(world, "proven", evidence="the server confirmed the cancel")
     attempt(world, "lives", state=AttemptState.SENT, finished_at=None)
@@ -70,7 +70,7 @@ def test_an_attempt_that_runs_or_ended_clean_or_was_proven_gone_keeps_its_own(wo
     assert evidence("proven") == "the server confirmed the cancel"
 
 
-def test_a_row_is_closed_once(world: World) -> None:
+def test_a_quarantine_is_closed_once(world: World) -> None:
     attempt(world, "a")
     closed = row(world, "a")
     assert close_quarantine(closed, at=world.clock.now(), evidence=PROOF)

@@ -1,4 +1,4 @@
-"""A ticket that Redis did not take is pushed again by the process that has it."""
+"""A ticket that Redis did not accept is pushed again by its process."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ticket(job: str) -> Ticket:
     return Ticket(job, "m", "1", 5, 0)
 
 
-def test_it_is_tried_every_second_until_redis_takes_it() -> None:
+def test_a_ticket_is_pushed_every_second_until_redis_accepts_it() -> None:
     line = Line()
     push_again("main", "a", [ticket("1")], line.ports)
     line.a_second_passes()
@@ -60,7 +60,7 @@ def test_it_is_tried_every_second_until_redis_takes_it() -> None:
     assert not line.later
 
 
-def test_after_an_outage_the_next_one_is_noticed_too() -> None:
+def test_tickets_of_a_second_outage_are_pushed_again_too() -> None:
     line = Line()
     line.is_there = True
     for job in ("1", "2"):
@@ -69,7 +69,7 @@ def test_after_an_outage_the_next_one_is_noticed_too() -> None:
     assert line.pushed == [("a", ["1"]), ("a", ["2"])]
 
 
-def test_no_more_are_kept_than_fit(monkeypatch: Any) -> None:
+def test_pending_tickets_are_bounded(monkeypatch: Any) -> None:
     monkeypatch.setattr(submit, "MAX_TICKETS", 2)
     line = Line()
     push_again("main", "a", [ticket(str(number)) for number in range(5)], line.ports)
@@ -79,7 +79,7 @@ def test_no_more_are_kept_than_fit(monkeypatch: Any) -> None:
     assert line.pushed == [("a", ["0", "1"])]
 
 
-def test_what_can_not_be_pushed_does_not_keep_the_others_back() -> None:
+def test_a_ticket_that_always_fails_does_not_stop_the_others() -> None:
     line = Line()
     push_again("main", "broken", [ticket("1")], line.ports)
     push_again("main", "a", [ticket("2")], line.ports)

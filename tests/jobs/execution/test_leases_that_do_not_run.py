@@ -1,4 +1,5 @@
-"""Leases that come to nothing: stale tickets, slots the database knows as taken, ends before adoption."""
+"""Leases under which no job runs: stale tickets, slots with another live attempt, attempts that ended before
+adoption."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def test_a_stale_ticket_is_given_back_and_the_next_one_runs(shop, moved):
 # -- a slot that the database knows as taken ------------------------------------------------------------
 
 
-def test_a_slot_that_the_database_knows_as_taken_is_shut_and_the_job_waits_on(shop):
+def test_a_slot_with_another_live_attempt_is_quarantined_and_the_job_stays_queued(shop):
     hands = by_hand(shop, generation_age=0.0)
     other = make_job("m", at=hands.clock.now())
     make_running(other, at=hands.clock.now())  # of which Redis knows nothing
@@ -83,7 +84,7 @@ def test_a_slot_that_the_database_knows_as_taken_is_shut_and_the_job_waits_on(sh
     assert hands.worker.completion.keeper.held() == 0
 
 
-def test_a_refused_run_that_may_still_be_busy_shuts_its_slot(shop):
+def test_a_refused_run_that_may_still_be_busy_quarantines_its_slot(shop):
     """The client cancelled before the start was committed, and the server was lost meanwhile."""
     hands = by_hand(shop, ServerLost(), generation_age=OLD)
     job = hands.submit()
@@ -171,7 +172,7 @@ def unaccepted(hands, job, attempt_id):
 
 
 @pytest.mark.parametrize("moved", [uncertain, gone, unaccepted])
-def test_an_attempt_that_nobody_can_poll_shuts_its_slot(shop, moved):
+def test_an_attempt_that_no_worker_can_poll_quarantines_its_slot(shop, moved):
     hands = by_hand(shop)
     job, attempt_id = handed_over(hands, is_waiting=moved is not unaccepted)
     moved(hands, job, attempt_id)

@@ -1,4 +1,4 @@
-"""A tenant's limit through the real worker: no more of its jobs at once, all of them in the end."""
+"""`max_running` with a real worker: no more of the tenant's jobs at once, and all of them in the end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_jobs_of_a_limited_tenant_run_one_after_the_other_beside_all_others(shop
 
 
 @pytest.mark.parametrize("shop", [{"slots": 2}], indirect=True)
-def test_a_limit_that_is_lifted_wakes_for_what_waited(shop: Shop) -> None:
+def test_lifting_a_limit_sends_wakes_for_waiting_jobs(shop: Shop) -> None:
     limited = tenant("limited")
     change_rules("limited", {"max_running": 1}, by="user:ada", ports=shop.ports)
     jobs = [shop.submit({"seconds": 30.0}, tenant=limited) for _ in range(2)]

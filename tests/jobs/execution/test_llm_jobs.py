@@ -1,5 +1,5 @@
-"""Jobs on an LLM server, through a worker: the text in the job's events, the tokens at its attempt, a cancel
-that reaches the server. Real Valkey, real sockets, a real database."""
+"""Jobs on an LLM server, through a worker: text in the job's events, tokens at its attempt, a cancel that
+reaches the server. Real Valkey, sockets and database."""
 
 from __future__ import annotations
 

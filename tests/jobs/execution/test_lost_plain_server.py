@@ -1,4 +1,4 @@
-"""A plain server is killed with a run in its hands and is back a moment later: the next job runs on it."""
+"""A plain server is killed during a run, and is back a moment later: the next job runs on it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
         yield shop
 
 
-def test_its_slot_is_free_at_the_first_look_after_it_is_back(shop: Shop, plain: PlainServer) -> None:
+def test_a_lost_plain_servers_slot_is_free_at_the_first_health_check_after_its_return(
+    shop: Shop, plain: PlainServer
+) -> None:
     worker = shop.worker()
     job = shop.submit({"gate": "a"})
     thread = shop.work(worker)

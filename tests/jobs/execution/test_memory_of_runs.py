@@ -1,5 +1,5 @@
-"""What a run needed and brought is let go of once it is over. A thread's turn takes half a minute, in which
-it may run hundreds; their payloads and results can be megabytes each."""
+"""Payload and result of a run are released at its end: a time slice may have hundreds of runs, with megabytes
+each."""
 
 from __future__ import annotations
 

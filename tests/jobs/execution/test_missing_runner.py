@@ -1,4 +1,4 @@
-"""A model whose runner is not installed any more: its jobs wait, and nothing breaks."""
+"""A model whose runner is not installed any more: its jobs wait, and no run or server breaks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def remove_the_runner() -> None:
     rows_changed.send(None)
 
 
-def test_a_claimed_job_goes_back_into_the_line_and_costs_no_try(shop, cog):
+def test_a_claimed_job_without_its_runner_is_queued_again_at_no_cost(shop, cog):
     job = shop.submit({"prompt": "x"})
     remove_the_runner()
     with capture_logs() as logs:
@@ -55,7 +55,7 @@ def test_a_claimed_job_goes_back_into_the_line_and_costs_no_try(shop, cog):
     assert not cog.runs
 
 
-def test_a_run_that_is_left_is_taken_up_once_the_runner_is_back(shop, cog):
+def test_an_orphaned_run_is_adopted_once_the_runner_is_back(shop, cog):
     cog.hold, cog.webhooks = True, False
     job = shop.submit({"prompt": "x"})
     first = shop.worker()
@@ -71,7 +71,7 @@ def test_a_run_that_is_left_is_taken_up_once_the_runner_is_back(shop, cog):
 
 
 @pytest.mark.django_db
-def test_its_server_is_asked_by_its_other_models(cog):
+def test_a_server_is_probed_by_its_models_that_have_a_runner(cog):
     model = make_model("a", pool="p", model_type="gone")
     server = make_server("gpu-1", model=model, endpoint="http://127.0.0.1:9/x")
     alone = Server.objects.prefetch_related("placements__model").get(pk=server.pk)

@@ -107,7 +107,7 @@ def test_a_dismissed_dead_letter_is_no_dead_letter_any_more():
 
 
 @pytest.mark.parametrize(("by", "code"), [(None, "cancelled"), ("ops", "cancelled_by_operator")])
-def test_whose_cancel_it_was_is_told_of_a_waiting_job(by: str | None, code: str):
+def test_the_cancel_of_a_waiting_job_names_operator_or_tenant(by: str | None, code: str):
     job = make_job()
     cancel_job(job.id, ports=make_ports(), by=by)
     job.refresh_from_db()
@@ -115,7 +115,7 @@ def test_whose_cancel_it_was_is_told_of_a_waiting_job(by: str | None, code: str)
 
 
 @pytest.mark.parametrize(("by", "code"), [(None, "cancelled"), ("ops", "cancelled_by_operator")])
-def test_whose_cancel_it_was_is_told_of_a_running_job_by_the_first_request(by: str | None, code: str):
+def test_the_first_cancel_request_of_a_running_job_decides_whose_it_is(by: str | None, code: str):
     job = make_job()
     attempt_id = make_running(job)
     cancel_job(job.id, ports=make_ports(), by=by)
@@ -126,7 +126,7 @@ def test_whose_cancel_it_was_is_told_of_a_running_job_by_the_first_request(by: s
     assert (job.state, job.error_code) == (JobState.CANCELLED, code)
 
 
-def test_whose_cancel_it_was_is_known_after_the_slot_was_proven_free():
+def test_a_cancel_after_the_slots_proof_names_operator_or_tenant():
     job = make_job()
     attempt_id = make_running(job)
     cancel_job(job.id, ports=make_ports(), by="ops")

@@ -40,7 +40,7 @@ def test_the_place_that_does_not_match_is_named() -> None:
     assert str(refused.value) == 'The value is not of type "integer"'
 
 
-def test_the_checks_of_a_request_share_what_they_may_cost() -> None:
+def test_the_checks_of_a_request_share_one_budget() -> None:
     elsewhere = Elsewhere()
     checks, payload = CheckBudget(), [1] * 900
     check(CHOICE, payload, checks, elsewhere)
@@ -51,7 +51,7 @@ def test_the_checks_of_a_request_share_what_they_may_cost() -> None:
     assert elsewhere.asked > 0, "what comes after it is checked where it can be stopped"
 
 
-def test_what_took_too_long_is_refused_with_the_limit(
+def test_a_check_that_took_too_long_is_refused_with_the_limit(
     settings: LazySettings,
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_seconds=7.0, schema_checks=3)
@@ -64,14 +64,14 @@ def test_what_took_too_long_is_refused_with_the_limit(
     assert (busy.value.passes, busy.value.retry_after_seconds) == (True, 1.0)
 
 
-def test_a_schema_that_this_version_refuses_lets_nothing_in_and_says_so() -> None:
+def test_an_unusable_schema_refuses_every_payload() -> None:
     with pytest.raises(ModelSchemaUnusable) as refused:
         check({"pattern": "(?=a)"}, "anything")
     assert refused.value.passes
     assert not is_slow_check({"pattern": "(?=a)"}, b"1")
 
 
-def test_what_may_take_long_comes_alone() -> None:
+def test_a_schema_with_choices_or_references_is_a_slow_check() -> None:
     assert is_slow_check({"properties": {"a": {"$ref": "#"}}}, b"{}")
     assert is_slow_check(CHOICE, b"[" + b"1," * 900 + b"1]")
     assert not is_slow_check(CHOICE, b"[1]")

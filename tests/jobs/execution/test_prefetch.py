@@ -1,4 +1,5 @@
-"""What a slot runs next is claimed while it runs, sent without asking anybody, and never lost by that."""
+"""Slot prefetch: the next job is claimed during the run, sent without waiting for Redis, and never lost by
+that."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_the_prefetched_run_is_sent_before_the_ended_one_is_released(hands: Hand
     assert calls(hands, "claim", "reserve") == ["claim", "reserve"]
 
 
-def test_all_of_a_line_are_run_once_each_and_in_order(hands: Hands) -> None:
+def test_all_jobs_of_a_queue_run_once_each_and_in_order(hands: Hands) -> None:
     jobs = [hands.submit() for _ in range(7)]
     hands.gpu.seconds = 0.1
     hands.worker.work("m")
@@ -79,7 +80,7 @@ def test_ends_are_written_before_the_starts_that_followed_them(hands: Hands) -> 
     ]
 
 
-def test_a_server_that_takes_no_connection_delays_nobodys_end(shop: Shop) -> None:
+def test_a_server_that_accepts_no_connection_does_not_delay_the_deferred_end(shop: Shop) -> None:
     """Its runner never said that the request is on its way."""
     hands = with_followers(shop, Finished("done"), ConnectFailed("no"))
     first, second, *_ = (hands.submit() for _ in range(3))
@@ -94,7 +95,7 @@ def test_a_server_that_takes_no_connection_delays_nobodys_end(shop: Shop) -> Non
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
-def test_nothing_is_prefetched_behind_a_long_run(shop: Shop, seconds: float) -> None:
+def test_no_job_is_prefetched_behind_a_long_run(shop: Shop, seconds: float) -> None:
     """One that nobody knows is expected to take a second."""
     hands = by_hand(shop)
     hands.worker.prefetched.short_seconds = seconds
@@ -116,7 +117,7 @@ def test_a_pool_without_waiting_jobs_is_asked_only_now_and_then(hands: Hands) ->
     assert calls(hands, "reserve") == ["reserve"] * 2
 
 
-def test_nothing_is_prefetched_at_the_end_of_a_time_slice_or_of_a_worker(hands: Hands) -> None:
+def test_no_job_is_prefetched_at_the_end_of_a_time_slice_or_of_a_worker(hands: Hands) -> None:
     for _ in range(4):
         hands.submit()
     assert run_first(hands, OVER) is None
@@ -127,7 +128,7 @@ def test_nothing_is_prefetched_at_the_end_of_a_time_slice_or_of_a_worker(hands: 
 
 
 @pytest.mark.parametrize("change", [{"at_most_once": True}, {"model_type": "async"}])
-def test_nothing_is_prefetched_behind_runs_that_are_polled_or_may_run_once(
+def test_no_job_is_prefetched_behind_polled_or_at_most_once_runs(
     hands: Hands, change: dict[str, object]
 ) -> None:
     ModelConfig.objects.update(**change)
@@ -219,7 +220,7 @@ def test_without_a_call_during_the_run_redis_begins_the_next_job(hands: Hands) -
     assert state(first) == "completed"
 
 
-def test_after_a_run_that_its_server_went_on_with_redis_decides(shop: Shop) -> None:
+def test_after_a_run_with_a_remote_id_redis_decides_what_runs_next(shop: Shop) -> None:
     """Accepted under an id of its own: what its row says then is that others may poll it."""
     ModelConfig.objects.update(poll_endpoint_template="/status/{id}")
     hands = with_followers(shop, Accepted("r1"))

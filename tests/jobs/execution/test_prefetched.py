@@ -1,4 +1,4 @@
-"""What was to run next on a slot and does not, waits again; what Redis was not told, it is told later."""
+"""A prefetched job that does not begin is queued again; releases that Redis did not answer are retried."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def waits_again(hands: Hands, job: Job) -> bool:
     return (state(job), tries(job)) == ("queued", 0) and hands.waiting() >= 1
 
 
-def test_a_slot_that_may_be_busy_runs_nothing_next(shop: Shop) -> None:
+def test_a_suspect_slot_runs_no_next_job(shop: Shop) -> None:
     hands = with_followers(shop, ServerLost("gone"))
     _, second, third = (hands.submit() for _ in range(3))
     assert run_first(hands) is None
@@ -276,7 +276,7 @@ def test_a_reservation_without_an_answer_is_found_when_its_worker_stops(hands: H
     assert hands.waiting() == 2
 
 
-def test_a_row_that_can_not_be_read_is_left_in_the_line(hands: Hands, monkeypatch) -> None:
+def test_a_prefetched_job_whose_row_can_not_be_read_stays_queued(hands: Hands, monkeypatch) -> None:
     first, second, *_ = (hands.submit() for _ in range(3))
     real = prefetch.read_claimed
 

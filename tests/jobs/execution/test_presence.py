@@ -1,4 +1,4 @@
-"""A process goes on saying that it lives, whatever its first look at the table did."""
+"""A process keeps writing its presence, whatever its first read of the table did."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jobs.execution.presence import Presence
 from tests.support.fakes import make_ports
 
 
-def test_a_process_that_cannot_clear_away_the_silent_ones_says_that_it_lives(
+def test_a_failed_cleanup_of_dead_processes_does_not_stop_the_presence(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def refuse() -> None:

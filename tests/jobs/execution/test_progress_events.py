@@ -1,4 +1,4 @@
-"""What a run says of itself, on its way to the events: how often, how much, and never in the way."""
+"""Progress of a run as events: how often, how much, and without delaying the run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_long_run_writes_ever_less_often() -> None:
     assert 100 < len(buffer.written) < 160, "an hour"
 
 
-def test_a_run_that_is_over_at_once_writes_nothing() -> None:
+def test_a_run_that_ends_before_its_first_write_writes_no_event() -> None:
     buffer = Buffer()
     buffer.say("all", " of", " it")
     buffer.news.end()

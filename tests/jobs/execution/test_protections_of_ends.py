@@ -1,4 +1,4 @@
-"""What follows a run: the order of release and commit, what it is charged, and who goes on with the slot."""
+"""The end of a run: the order of release and commit, the charge, and which task goes on with the slot."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_released_slot_waits_for_its_end_to_be_durable(shop):
 
 
 @pytest.mark.parametrize("error", [GpuBusy(), ConnectFailed()], ids=lambda error: error.code)
-def test_who_was_refused_is_charged_nothing(shop, error):
+def test_a_refused_run_is_charged_nothing(shop, error):
     """Also if the refusal took its time."""
     hands = by_hand(shop, error)
     job = hands.submit()
@@ -57,7 +57,7 @@ def test_who_was_refused_is_charged_nothing(shop, error):
     assert Attempt.objects.get(job=job).gpu_seconds == 0.0
 
 
-def test_what_was_never_sent_is_charged_nothing(shop, monkeypatch):
+def test_a_run_that_was_never_sent_is_charged_nothing(shop, monkeypatch):
     """The process stood still just before it looked at its lease."""
     hands = by_hand(shop)
     job = hands.submit()
@@ -74,7 +74,7 @@ def test_what_was_never_sent_is_charged_nothing(shop, monkeypatch):
 
 
 @pytest.mark.parametrize("answer", [Finished(1), ServerFailed(), BadInput()], ids=str)
-def test_what_ran_is_charged_its_time(shop, answer):
+def test_a_run_is_charged_its_time(shop, answer):
     """A server that failed had the GPU all the same."""
     hands = by_hand(shop, answer)
     job = hands.submit()
@@ -106,7 +106,7 @@ def test_a_thread_whose_hand_back_is_lost_keeps_claiming(shop, settings):
     assert [report.job_id for report in reports] == [job.id for job in jobs]
 
 
-def test_a_thread_whose_hand_back_left_is_done(shop, settings):
+def test_a_thread_whose_hand_back_was_sent_ends_its_task(shop, settings):
     settings.DISPATCHER = replace(settings.DISPATCHER, hand_back_seconds=0.0)
     hands = by_hand(shop)
     for _ in range(3):

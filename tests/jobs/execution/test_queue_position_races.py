@@ -1,4 +1,4 @@
-"""What happens to a moved ticket when somebody else acts, or somebody dies, in the middle."""
+"""A moved ticket, when another process acts or dies in the middle of the move."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monke
     assert order_of(hands) == [job.id]
 
 
-def test_a_row_that_changed_meanwhile_is_looked_at_again(shop, monkeypatch):
+def test_a_row_that_changed_meanwhile_is_read_again(shop, monkeypatch):
     """Two operators at once: each change is whole, the later one stands."""
     hands = by_hand(shop)
     job = hands.submit()
@@ -77,7 +77,7 @@ def test_a_job_that_is_cancelled_meanwhile_gets_no_ticket_back(shop, monkeypatch
     assert (state(job), hands.waiting()) == (JobState.CANCELLED, 0)
 
 
-def test_a_database_that_takes_nothing_leaves_the_ticket_where_it_was(shop, monkeypatch):
+def test_a_move_that_the_database_refuses_leaves_the_ticket_at_its_place(shop, monkeypatch):
     hands = by_hand(shop)
     job = hands.submit()
 
@@ -91,7 +91,7 @@ def test_a_database_that_takes_nothing_leaves_the_ticket_where_it_was(shop, monk
 
 
 @pytest.mark.parametrize("after", ["remove", "commit"])
-def test_who_dies_in_between_leaves_it_to_the_reconciler(shop, monkeypatch, after):
+def test_the_reconciler_repairs_a_move_whose_process_died_in_between(shop, monkeypatch, after):
     hands = by_hand(shop)
     job = hands.submit()
 
@@ -133,7 +133,7 @@ def test_a_change_applied_twice_changes_nothing_the_second_time():
     assert Event.objects.filter(job=job, type="moved_in_line").count() == 1
 
 
-def test_of_two_tickets_the_one_that_a_worker_has_counts(shop):
+def test_of_two_tickets_of_a_job_the_claimed_one_counts(shop):
     """Its old ticket was leased, the new one still stands: the job is held all the same."""
     hands = by_hand(shop)
     job = hands.submit()

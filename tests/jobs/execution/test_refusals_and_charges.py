@@ -1,4 +1,4 @@
-"""Refused starts, lost replies, charges: what must not happen to slots and budgets."""
+"""Refused starts, lost replies and charges: their effect on slots and budgets."""
 
 from __future__ import annotations
 

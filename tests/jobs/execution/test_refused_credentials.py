@@ -1,4 +1,4 @@
-"""A GPU server that does not accept the headers it is registered with: its jobs keep their tries and wait."""
+"""A GPU server that refuses the headers that it is registered with: its jobs keep their tries and wait."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def is_open(shop: Shop) -> bool:
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database
 @pytest.mark.parametrize("kind", ["sync", "async", "cog", "openai", "ollama"], indirect=True)
-def test_a_missing_token_costs_no_job_anything_and_opens_the_servers_circuit(shop: Shop) -> None:
+def test_a_missing_token_costs_no_try_and_opens_the_servers_circuit(shop: Shop) -> None:
     jobs = [shop.submit({"prompt": "x"}) for _ in range(JOBS)]
     worker = shop.worker()
     wait_for(lambda: (worker.work("m"), is_open(shop))[1])
@@ -74,7 +74,7 @@ def test_a_missing_token_costs_no_job_anything_and_opens_the_servers_circuit(sho
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database
-def test_once_its_header_is_set_the_jobs_are_done(shop: Shop) -> None:
+def test_jobs_run_once_the_servers_header_is_set(shop: Shop) -> None:
     jobs = [shop.submit({"seconds": 0.001}) for _ in range(JOBS)]
     worker = shop.worker()
     wait_for(lambda: (worker.work("m"), is_open(shop))[1])
@@ -93,7 +93,7 @@ def test_a_forbidden_request_costs_a_try_and_goes_elsewhere() -> None:
     assert last.job is JobState.FAILED
 
 
-def test_a_tenant_reads_nothing_of_the_servers_words() -> None:
+def test_a_tenant_does_not_see_the_servers_message() -> None:
     error = shown_error(CredentialsRefused.code, "401: 10.0.0.7 knows no such token", in_full=False)
     assert error == {
         "code": "credentials_refused",

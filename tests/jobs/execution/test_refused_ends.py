@@ -1,4 +1,4 @@
-"""An end that came too late is counted where every process can read it."""
+"""An end that came too late is counted, for all processes to read."""
 
 from __future__ import annotations
 

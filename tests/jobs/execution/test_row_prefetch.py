@@ -1,4 +1,4 @@
-"""Rows that are read before they are needed: which ones, how old they may be, and what they may not hide."""
+"""Row prefetch: which rows are read ahead, how old they may be, and which changes they must not hide."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_prefetched_row_is_taken_once(line: Line) -> None:
     assert line.take(*others) == [True, True, True, False]
 
 
-def test_nothing_is_read_while_each_slot_has_a_prefetched_row(line: Line) -> None:
+def test_no_row_is_read_while_each_slot_has_a_prefetched_one(line: Line) -> None:
     jobs = line.jobs(20)
     line.look(slots=2)
     assert not line.want(slots=2)
@@ -160,7 +160,7 @@ def test_the_prefetch_pauses_where_most_rows_go_to_other_workers(line: Line) -> 
     assert line.take(jobs[8]) == [True]
 
 
-def test_a_redis_that_is_away_costs_a_rest_and_no_job(line: Line) -> None:
+def test_without_redis_the_row_prefetch_pauses_and_jobs_go_on(line: Line) -> None:
     line.jobs(3)
     line.leases.away = True
     line.look()

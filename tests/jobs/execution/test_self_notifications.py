@@ -1,5 +1,4 @@
-"""A worker that hears what it announced itself does not look for it; what others announce it looks for at
-once."""
+"""A worker ignores its own announcements, and checks at once for those of other processes."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from jobs.execution.gpu_worker import SelfNotifications, create_worker
 from tests.support.fakes import Told, make_ports
 
 
-def test_an_own_announcement_is_taken_out_once() -> None:
+def test_each_own_announcement_is_dropped_once() -> None:
     told: list[str] = []
     echoes = SelfNotifications()
     announce = echoes.tracking(told.extend)

@@ -1,4 +1,4 @@
-"""How long a server that is busy, or can't be reached, gets nothing."""
+"""How long a server that is busy, or can't be reached, gets no request."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_server_that_accepts_a_run_has_answered(shop):
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database
-def test_the_rest_goes_to_the_line_with_the_release(shop):
+def test_the_backoff_is_part_of_the_release(shop):
     hands = by_hand(shop, GpuBusy(retry_after_seconds=1e9))
     hands.submit()
     hands.worker.work("m")

@@ -1,4 +1,4 @@
-"""An end that is committed leaves Redis, and stays away."""
+"""The lease of a committed end is removed from Redis, and does not come back."""
 
 from __future__ import annotations
 

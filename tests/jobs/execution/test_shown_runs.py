@@ -1,4 +1,4 @@
-"""Flower is told of a run that takes its time, before it begins; tiny ones don't pay for that."""
+"""Flower shows long runs before they begin; short ones don't pay for that."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
 
 
 @pytest.mark.parametrize(("gpu_seconds", "times"), [(5.0, 2), (0.01, 1)])
-def test_only_what_takes_its_time_is_shown(shop, gpu_seconds: float, times: int):
+def test_only_long_runs_are_shown(shop, gpu_seconds: float, times: int):
     hands = by_hand(shop)
     hands.gpu.seconds = gpu_seconds
     shown: list[tuple[Lease, bool]] = []
@@ -34,7 +34,7 @@ def test_only_what_takes_its_time_is_shown(shop, gpu_seconds: float, times: int)
     [(0.9, Finished("done"), "DEBUG"), (1.5, Finished("done"), "INFO"), (0.1, GpuBusy(), "INFO")],
     ids=["short", "long", "short and refused"],
 )
-def test_a_short_run_that_completed_is_logged_for_who_asks_for_it(
+def test_a_short_completed_run_is_logged_at_debug_level(
     shop, caplog, gpu_seconds: float, answer: Finished | GpuBusy, level: str
 ):
     hands = by_hand(shop, answer)

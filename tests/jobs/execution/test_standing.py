@@ -1,4 +1,4 @@
-"""An operator moves a waiting job in the line: on the real line, with what may happen in between."""
+"""An operator moves a waiting job in its queue: with a real index, and with what may happen in between."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 BY = "user:boss"
 
 
-def test_a_better_priority_goes_first_from_now_on(shop):
+def test_a_job_with_a_new_priority_goes_before_lower_ones(shop):
     hands = by_hand(shop)
     first, second = hands.submit(), hands.submit()
     moved = change_priority(second.id, 1, by=BY, ports=hands.worker.ports)
@@ -34,7 +34,7 @@ def test_a_better_priority_goes_first_from_now_on(shop):
     assert [state(job) for job in (first, second)] == [JobState.COMPLETED] * 2
 
 
-def test_what_changed_is_in_the_row_the_events_and_the_audit(shop):
+def test_a_move_is_in_the_row_the_events_and_the_audit(shop):
     hands = by_hand(shop)
     job = hands.submit()
     change_priority(job.id, 9, by=BY, ports=hands.worker.ports)
@@ -69,7 +69,7 @@ def test_run_next_goes_before_all_others_of_its_pool(shop):
     assert order_of(hands) == [chosen.id, urgent.id, normal.id]
 
 
-def test_of_two_that_run_next_the_last_one_asked_for_goes_first(shop):
+def test_of_two_run_next_jobs_the_later_request_goes_first(shop):
     hands = by_hand(shop)
     jobs = [hands.submit() for _ in range(3)]
     for job in jobs[1:]:
@@ -94,7 +94,7 @@ def test_run_next_twice_moves_once(shop):
 
 
 @pytest.mark.parametrize("algorithm", list(QueueAlgorithm))
-def test_the_place_is_kept_when_the_index_is_made_anew(shop, algorithm):
+def test_the_place_is_kept_over_a_rebuild_of_the_index(shop, algorithm):
     """It is the row's; and in a FIFO pool it is the first of all."""
     hands = by_hand(shop)
     jobs = [hands.submit() for _ in range(3)]
@@ -163,7 +163,7 @@ def make_retrying(hands) -> Job:
     return job
 
 
-def test_a_job_between_two_attempts_is_moved_without_redis_and_stands_there_when_it_is_due():
+def test_a_retrying_job_is_moved_without_redis_and_has_its_new_place_when_it_is_due():
     told = Told()
     job = make_job()
     Job.objects.filter(id=job.id).update(state=JobState.RETRYING)

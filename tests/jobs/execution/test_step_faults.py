@@ -52,7 +52,7 @@ def test_a_database_away_for_a_moment_does_not_end_a_healthy_run():
     assert isinstance(step, Wait), step
 
 
-def test_an_interrupt_while_the_database_is_away_costs_nothing():
+def test_an_interrupt_while_the_database_is_away_costs_no_try():
     runner = ScriptedRunner(cancels=[False])
     bench = Bench(runner, remote_id="r1")
     bench.run.remote_committed = False
@@ -69,7 +69,7 @@ def test_a_lost_server_while_the_database_is_away_is_an_end_and_no_exception():
     assert isinstance(bench.run.step(), RunOutcome)
 
 
-def test_a_pushed_body_that_says_nothing_does_not_free_the_slot():
+def test_an_unreadable_pushed_body_does_not_free_the_slot():
     RunRequest("j", "a", ASYNC, Endpoint("gpu-1", "http://gpu-1/generate"), {}, "gpu-1/0", 1)
     bench = Bench(ScriptedRunner(), remote_id="r1")
     bench.run.runner.read_pushed = AsyncHttpRunner(ASYNC).read_pushed
@@ -155,7 +155,7 @@ class Recorder:
         return ()
 
 
-def test_one_fleet_s_dead_redis_does_not_hold_the_others_slots():
+def test_a_dead_redis_of_one_fleet_does_not_hold_slots_of_others():
     settlement = Completion(make_ports(), name="w", on_lost=lambda ref: None)
     dead, alive = AbsentLeases(), Recorder()
     for leases, lease in ((dead, _lease(1)), (alive, _lease(2))):

@@ -1,4 +1,4 @@
-"""A suspect slot across a flushed Redis."""
+"""A suspect slot stays in quarantine after Redis was flushed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 
-def test_a_suspect_slot_stays_shut_when_its_end_is_committed_after_a_rebuild(shop, valkey):
+def test_a_suspect_slot_stays_in_quarantine_if_its_end_is_committed_after_a_rebuild(shop, valkey):
     shop.submit({"fault": "drop_reply", "seconds": 0.05})
     shop.submit({"seconds": 0.01})
     worker = shop.worker()

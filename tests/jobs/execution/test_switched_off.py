@@ -1,4 +1,4 @@
-"""A server switched off in the middle of a run: stopped at the GPU, back at its place, at no cost."""
+"""A server is switched off during a run: the run is stopped at the GPU, its job queued again at no cost."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def back_in_line(shop: Shop, job: Job, *, waiting: int = 1) -> Attempt:
 
 
 @BOTH
-def test_what_runs_is_stopped_at_its_gpu_and_runs_again_when_the_server_is_back(shop: Shop) -> None:
+def test_switching_off_stops_the_runs_and_their_jobs_run_again_when_the_server_is_on(shop: Shop) -> None:
     job, thread = running(shop)
     if shop.node.config.mode == "async":
         wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
@@ -89,7 +89,7 @@ def test_a_run_that_can_not_be_proven_over_leaves_its_slot_in_quarantine(shop: S
 
 
 @ASYNC
-def test_a_run_that_nobody_drives_is_adopted_once_and_stopped(shop: Shop) -> None:
+def test_a_run_without_a_worker_is_adopted_once_and_stopped(shop: Shop) -> None:
     job, thread = running(shop)
     wait_for(lambda: Attempt.objects.filter(job=job, state=AttemptState.WAITING).exists())
     shop.workers[0].drain()
@@ -103,7 +103,7 @@ def test_a_run_that_nobody_drives_is_adopted_once_and_stopped(shop: Shop) -> Non
     assert shop.worker().work("m") == []
 
 
-def test_a_server_that_the_lease_layer_takes_for_on_begins_nothing_and_loses_nothing(shop: Shop) -> None:
+def test_a_server_that_is_off_only_in_the_database_starts_no_run_and_loses_no_job(shop: Shop) -> None:
     """Redis did not answer when it was switched off: what waits must not be begun and stopped in turns."""
     job, thread = running(shop)
     waiting = shop.submit({"seconds": 30})

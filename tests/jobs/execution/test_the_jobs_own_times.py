@@ -52,7 +52,9 @@ LIMITS = pytest.mark.parametrize(
 
 @LIMITS
 @pytest.mark.parametrize("answer", [Finished(1), ServerFailed(), BadInput()])
-def test_an_answer_frees_the_slot_and_blames_nobody(answer: Any, limits: dict[str, float], code: str) -> None:
+def test_an_answer_frees_the_slot_and_blames_neither_server_nor_model(
+    answer: Any, limits: dict[str, float], code: str
+) -> None:
     _, over = read_past(answer, **limits)
     assert isinstance(over, RunOutcome)
     assert over.ending.error is not None
@@ -129,7 +131,9 @@ def test_a_model_is_blamed_for_its_own_limit_alone() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "blames"), [(6.0, Verdict.NOTHING), (1.0, Verdict.EITHER)])
-def test_a_runner_that_keeps_the_limit_itself_is_heard_the_same(seconds: float, blames: Verdict) -> None:
+def test_a_runner_that_enforces_the_limit_itself_ends_the_run_the_same_way(
+    seconds: float, blames: Verdict
+) -> None:
     """6 s: the job's own limit of 5 s; 1 s: its watchdog's."""
     late = RunTimedOut("killed")
     late.process_died = True
@@ -142,7 +146,7 @@ def test_a_runner_that_keeps_the_limit_itself_is_heard_the_same(seconds: float, 
     assert (late.blames, over.ending.process_died) == (blames, True)
 
 
-def test_a_runner_that_keeps_the_limit_itself_is_not_cut_by_the_watcher() -> None:
+def test_a_runner_that_enforces_the_limit_itself_is_not_interrupted_by_the_watcher() -> None:
     """Its time counts from when the model is loaded."""
     runner = ScriptedRunner(starts=[Finished(1)])
     bench = Bench(runner, limit=5.0, in_background=lambda work: work())
@@ -180,7 +184,7 @@ def work_all(shop: Shop) -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("shop", [{"slots": SLOTS}], indirect=True)
-def test_one_tenants_short_limits_shut_neither_model_nor_server(shop: Shop) -> None:
+def test_one_tenants_short_limits_open_no_circuit(shop: Shop) -> None:
     jobs = attack(shop, {"seconds": 30}, max_run_seconds=0.01)
     theirs = shop.submit({"seconds": 0}, tenant=make_tenant("neighbour"))
     work_all(shop)
@@ -210,7 +214,7 @@ def plain_fleet(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", ["limit", "deadline"])
-def test_a_slot_that_a_plain_server_can_not_stop_is_its_tenants_until_it_answers(
+def test_a_plain_servers_slot_is_charged_to_the_tenant_until_it_answers(
     plain_fleet: Shop, plain: PlainServer, kind: str
 ) -> None:
     """It would else be shut for the model's 300 s, for everybody, and for as long as nobody pays."""

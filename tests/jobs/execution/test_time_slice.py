@@ -1,4 +1,4 @@
-"""A task keeps its thread for short jobs, unless somebody else may wait for it; a long one is a task of its
+"""A task keeps its thread for short jobs, unless other wakes may wait for it; a long job is a task of its
 own."""
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.django_db(transaction=True)]
         (SHORT_SLICES, 0.5, False, True),
     ],
 )
-def test_when_it_is_over(worked: float, ran: float, is_wanted: bool, is_over: bool) -> None:
+def test_the_end_of_a_time_slice(worked: float, ran: float, is_wanted: bool, is_over: bool) -> None:
     turn = TimeSlice(1.0, 100.0, lambda: is_wanted)
     assert turn.is_over(100.0 + worked, ran) is is_over
 
@@ -51,14 +51,14 @@ def test_short_jobs_share_a_task_while_there_are_threads(hands: Hands) -> None:
     assert len(hands.worker.work("m")) == 2 * SHORT_SLICES
 
 
-def test_where_every_thread_works_it_hands_back_after_a_second(hands: Hands) -> None:
+def test_with_all_threads_busy_a_task_hands_back_after_a_second(hands: Hands) -> None:
     hands.worker.threads = 1
     assert len(hands.worker.work("m")) == 2
     hands.worker.threads = 2
     assert len(hands.worker.work("m")) == 2 * SHORT_SLICES, "a task that ended counts no more"
 
 
-def test_a_long_one_is_a_task_of_its_own(hands: Hands) -> None:
+def test_a_long_job_is_a_task_of_its_own(hands: Hands) -> None:
     hands.gpu.seconds = 1.0
     assert len(hands.worker.work("m")) == 1
 

@@ -1,4 +1,4 @@
-"""A run that no worker can adopt stands in nobody's way, and its job can be cancelled."""
+"""A run that no worker can adopt blocks no other, and its job can be cancelled."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def held_slot(hands: Hands) -> list[str]:
 
 
 @pytest.mark.parametrize("cause", CAUSES)
-def test_what_waits_behind_it_runs_at_once(hands, cause):
+def test_jobs_behind_an_unadoptable_run_start_at_once(hands, cause):
     cause()
     rows_changed.send(None)
     jobs = [hands.submit() for _ in range(4)]
@@ -101,7 +101,7 @@ def test_a_model_that_is_not_registered_any_more_ends_its_run(hands):
     assert Attempt.objects.get().state == AttemptState.LOST
 
 
-def test_a_run_whose_secret_is_mended_is_adopted(hands):
+def test_a_run_is_adopted_once_its_servers_secret_is_readable_again(hands):
     secret_unreadable()
     rows_changed.send(None)
     hands.worker.work("m")
@@ -116,7 +116,7 @@ def test_a_run_whose_secret_is_mended_is_adopted(hands):
 
 @pytest.mark.parametrize("cause", CAUSES)
 @pytest.mark.parametrize("first", ["claimed", "cancelled"])
-def test_its_job_can_be_cancelled(hands, cause, first):
+def test_the_job_of_an_unadoptable_run_can_be_cancelled(hands, cause, first):
     cause()
     rows_changed.send(None)
     job = adopted_job()
@@ -153,7 +153,7 @@ def test_a_ticket_on_a_server_whose_secret_is_unreadable_runs_on_another_one(han
     assert hands.worker.may_claim()
 
 
-def test_without_the_database_the_process_claims_nothing_for_a_moment(hands, monkeypatch):
+def test_without_the_database_a_process_pauses_its_claims(hands, monkeypatch):
     def refuse(*_):
         raise DatabaseError("gone")
 

@@ -1,11 +1,11 @@
-"""What a worker remembers of claims whose answer was lost is bounded, and forgotten once it is sure."""
+"""Claims whose answer was lost are kept within a bound, and dropped once their fate is certain."""
 
 from __future__ import annotations
 
 from jobs.execution.worker_state import HELD_BACK_SECONDS, MOST_UNCERTAIN, UncertainClaims
 
 
-def test_it_is_forgotten_when_nothing_was_granted_for_some_time() -> None:
+def test_an_uncertain_claim_is_forgotten_once_redis_has_not_granted_it_for_some_time() -> None:
     asked = UncertainClaims()
     asked.add("a", "main")
     asked.add("b", "other")

@@ -94,7 +94,7 @@ def test_a_refused_start_is_forgotten_by_the_keeper(shop, monkeypatch):
     wait_for(lambda: worker.completion.keeper.held() == 0)
 
 
-def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monkeypatch, valkey):
+def test_a_refused_start_does_not_block_its_slot_after_the_next_flush(shop, monkeypatch, valkey):
     import redis
 
     from gpus.leasing.keys import prefix
@@ -114,7 +114,7 @@ def test_a_refused_start_does_not_shut_its_slot_after_the_next_flush(shop, monke
 
 
 @pytest.mark.parametrize("at_most_once", [False, True])
-def test_an_end_that_can_not_be_stored_ends_the_job_all_the_same(shop, monkeypatch, at_most_once):
+def test_an_end_whose_result_can_not_be_stored_ends_the_job_as_failed(shop, monkeypatch, at_most_once):
     ModelConfig.objects.filter(name="m").update(at_most_once=at_most_once)
     job = shop.submit({"seconds": 0.01})
     worker = shop.worker()

@@ -1,4 +1,4 @@
-"""Starts, takeovers and ends by compare-and-set; zombies lose."""
+"""Starts, takeovers and ends by compare-and-set; those of an old epoch change nothing."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_failed_attempt_waits_for_its_retry():
     assert Attempt.objects.get(id=attempt_id).error_message == "boom"
 
 
-def test_bad_input_ends_the_job_with_the_servers_words():
+def test_bad_input_ends_the_job_with_the_servers_message():
     job = make_job()
     attempt_id = make_running(job)
     transitions.end_attempt(end(job, attempt_id, Ending(BadInput("no such style"))))
@@ -243,14 +243,14 @@ def test_events_are_numbered_without_gaps():
     assert list(Event.objects.filter(job=job).values_list("seq", flat=True)) == [1, 2, 3, 4]
 
 
-def test_an_accepted_run_of_a_lost_epoch_is_not_noted():
+def test_the_remote_id_of_an_old_epoch_is_not_written():
     job = make_job()
     attempt_id = make_running(job, remote_id="r1")
     assert transitions.note_remote_id(job.id, attempt_id, 1, "r1", START), "its own, asked again"
     assert not transitions.note_remote_id(job.id, attempt_id, 1, "r2", START)
 
 
-def test_news_of_a_run_are_events_of_its_own_attempt_only():
+def test_progress_events_belong_to_the_live_attempt_only():
     job = make_job()
     _, attempt_id = start(job)
     ref = LeaseRef("gpu-1/0", job.id, attempt_id, 1)
@@ -265,7 +265,7 @@ def test_news_of_a_run_are_events_of_its_own_attempt_only():
     assert types(job) == ["queued", "started", "partial", "progress", "completed"]
 
 
-def test_news_whose_commit_was_lost_from_sight_are_not_written_again():
+def test_progress_whose_commit_was_not_confirmed_is_not_written_twice():
     job = make_job()
     _, attempt_id = start(job)
     ref = LeaseRef("gpu-1/0", job.id, attempt_id, 1)

@@ -1,4 +1,4 @@
-"""Writes of one transaction whose rows are read together end as if each had been written by itself."""
+"""Writes of one transaction have the same result together as one by one."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_slot_may_be_handed_on_in_one_batch():
     assert after.live_attempt == second.attempt_id
 
 
-def test_a_slot_that_is_taken_is_told_and_its_run_is_quarantined():
+def test_a_taken_slot_refuses_the_start_and_quarantines_its_run():
     make_server(model=make_model())
     holder, late = make_job(), make_job()
     first, second = start_of(holder), start_of(late)
@@ -103,7 +103,7 @@ def test_a_slot_that_is_taken_is_told_and_its_run_is_quarantined():
     assert (late.state, late.attempts_made) == (JobState.QUEUED, 0)
 
 
-def test_a_slot_that_another_process_took_is_told_and_the_others_start():
+def test_a_slot_taken_by_another_process_refuses_its_start_and_no_other():
     before, late, other = make_job(), make_job(), make_job()
     write_batch([started(start_of(before))])
     outcomes = write_batch([started(start_of(late)), started(start_of(other, "gpu-1/1"))])
@@ -149,7 +149,7 @@ def test_a_start_whose_reply_was_lost_is_written_once_also_when_its_attempt_is_o
     assert Attempt.objects.count() == 2
 
 
-def test_who_asks_the_database_finds_what_was_moved_before():
+def test_a_query_sees_the_changes_before_it():
     first, second = start_of(make_job()), start_of(make_job(), "gpu-1/1")
     outcomes = write_batch(
         [
@@ -172,7 +172,7 @@ def test_the_end_of_a_refused_start_finds_its_slot_taken_by_one_that_begins_befo
     assert outcomes[1].quarantined
 
 
-def test_what_a_run_says_is_told_once_however_often_it_is_written():
+def test_a_progress_event_is_written_once_however_often_its_write_is_repeated():
     first, second = start_of(make_job()), start_of(make_job(), "gpu-1/1")
     ref = LeaseRef(first.slot, first.job_id, first.attempt_id, 1)
     said = Write(
@@ -205,7 +205,7 @@ def test_of_two_starts_of_a_job_one_wins_and_of_two_ends_one():
     assert job.result == 1
 
 
-def test_what_is_read_together_ends_as_what_is_read_alone():
+def test_a_batch_has_the_same_result_as_its_writes_one_by_one():
     lost = Ending(ServerLost(), suspect=True)
     alone, together, other = make_job(), make_job(), make_job()
     one, two, three = start_of(alone, "gpu-2/0"), start_of(together, "gpu-2/1"), start_of(other, "gpu-2/2")
@@ -233,7 +233,7 @@ def test_a_row_that_the_database_refuses_leaves_the_others_whole():
         assert events(jobs[place]) == [(1, "queued"), (2, "started"), (3, "completed")]
 
 
-def test_a_batch_that_was_rolled_back_reads_its_rows_anew():
+def test_a_batch_that_was_rolled_back_reads_its_rows_again():
     job, other = make_job(), make_job()
     first, second = start_of(job), start_of(other, "gpu-1/1")
     tries: list[int] = []
@@ -259,7 +259,7 @@ def test_a_longer_batch_takes_no_more_statements():
     assert statements(4) == statements(8)
 
 
-def test_rows_are_forgotten_with_their_transaction():
+def test_rows_are_dropped_with_their_transaction():
     job, other = make_job(), make_job()
     with transaction.atomic(), transitions.unit_of_work([Touched(job.id, "a"), Touched(other.id, "b")]):
         pass

@@ -1,4 +1,4 @@
-"""Writes of those that hold an attempt no more, or never did: each check alone refuses them."""
+"""Writes of workers that do not hold the attempt any more, or never did: each check alone refuses them."""
 
 from __future__ import annotations
 
