@@ -24,7 +24,7 @@ from gpus.models import ModelConfig
 from jobs import ports
 from jobs.api.representations import job_json, summary_json
 from jobs.domain.states import JobState, is_final
-from jobs.events.hub import NEWS, shown_data
+from jobs.events.hub import PROGRESS_EVENTS, shown_data
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 from jobs.operations.explain_job import Explanation, explain_job
 from jobs.transitions import WAITING
@@ -80,7 +80,7 @@ class Step:
 def course(job: Job, *, now: datetime) -> Course:
     """Read a job's latest attempts and events, and draw its timeline up to `now`."""
     attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
-    moves = Event.objects.filter(job_id=job.id).exclude(type__in=NEWS)
+    moves = Event.objects.filter(job_id=job.id).exclude(type__in=PROGRESS_EVENTS)
     events = list(moves.order_by("-seq")[:MOST_EVENTS])[::-1]
     over = is_final(JobState(job.state))
     begun, ended = job.started_at, job.finished_at if over else now
@@ -110,7 +110,7 @@ def steps(job: Job, events: list[Event], *, with_output: bool) -> list[Step]:
 
     events: those of the course. with_output: True if the user may see payloads and results.
     """
-    news = Event.objects.filter(job_id=job.id, type__in=NEWS).order_by("-seq")[:NEWS_LISTED]
+    news = Event.objects.filter(job_id=job.id, type__in=PROGRESS_EVENTS).order_by("-seq")[:NEWS_LISTED]
     listed = sorted([*events[-EVENTS_LISTED:], *news], key=lambda event: event.seq)
     found = [
         Step(

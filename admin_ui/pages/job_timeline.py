@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jobs.domain.states import LIVE_ATTEMPT_STATES, AttemptState
-from jobs.events.hub import NEWS
+from jobs.events.hub import PROGRESS_EVENTS
 from jobs.models import Attempt, Event
 
 QUEUED, PAUSE, SENT, POLLING = "queued", "pause", "sent", "polling"
@@ -27,7 +27,7 @@ _WAITS = {
     "cancelling": PAUSE,
 }
 _ENDS = frozenset({"completed", "failed", "cancelled", *_WAITS})
-_SILENT = _ENDS | {"started", "accepted"} | NEWS
+_SILENT = _ENDS | {"started", "accepted"} | PROGRESS_EVENTS
 MOST_WAITING = 0.8
 """Share of the width that waiting takes at most: else a job that waited for hours would show no run."""
 

@@ -1,8 +1,8 @@
-"""Who asks, what they may do, and what they may read: one rule for every answer, event and callback. Pure;
-the table is docs/explanation/security.md, "What a tenant can read".
+"""Permissions of a request's principal, and which fields of jobs, errors and events it may read. Pure; the
+table is in docs/explanation/security.md, "What a tenant can read".
 
-Messages of GPU servers and model code name addresses, paths and lines of code, so tenants read a text of ours
-by the error's code. The exception is `bad_input`: that text was written for the client.
+Messages of GPU servers and model code can contain addresses, paths and source lines. Tenants get a fixed text
+by error code instead, except for `bad_input`, whose message is written for the client.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from gpus.errors import BadInput
 
 
 class Scope(StrEnum):
-    """What a key may do."""
+    """A permission of an API key."""
 
     SUBMIT = "submit"
     READ = "read"
-    """Jobs, their results and their events."""
+    """Read jobs, their results and their events."""
     CANCEL = "cancel"
     OPERATE = "operate"
-    """Everything under /admin, and every tenant's jobs; of an operator's key only."""
+    """Use everything under /admin and all tenants' jobs; for operator keys only."""
 
 
 ALL_SCOPES = frozenset(Scope)
@@ -33,11 +33,13 @@ VIEW_PAYLOAD = "jobs.view_payload"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks. tenant_id: whose jobs a submit makes; None for a staff session, which can't submit. name: as
-    audit entries have it. user: of a staff session, which may do what its Django permissions say. scopes: of
-    a key. models: names of those that the key may submit to; None: all of its tenant's.
+    """The authenticated caller: an API key or a staff session.
 
-    The two class attributes are what Django and DRF ask of a user.
+    tenant_id: tenant of submitted jobs; None for a staff session, which can't submit. name: actor in audit
+    entries. user: Django user of a staff session, whose Django permissions apply; None for a key. scopes: of
+    a key. models: names of models that the key may submit to; None: all of its tenant.
+
+    The two class attributes are those that Django and DRF expect of a user.
     """
 
     tenant_id: int | None
@@ -55,23 +57,26 @@ class Principal:
         return self.name
 
     def has_perm(self, permission: str) -> bool:
-        """permission: Django's, as in ``gpus.change_server``; an operator's key has all, a tenant's none."""
+        """Return True if the principal has a Django permission such as ``gpus.change_server``. Operator keys
+        have all, tenant keys none."""
         return self.is_operator if self.user is None else bool(self.user.has_perm(permission))
 
 
 def may_see_payloads(principal: Principal) -> bool:
-    """Payloads and results: a key that may read, a staff session with the permission."""
+    """Return True if the principal may read payloads and results: keys with the scope `read`, staff sessions
+    with the permission `VIEW_PAYLOAD`."""
     if principal.user is not None:
         return bool(principal.user.has_perm(VIEW_PAYLOAD))
     return Scope.READ in principal.scopes
 
 
 def may_see_details(principal: Principal) -> bool:
-    """Messages of GPU servers and model code, tracebacks, evidence."""
+    """Return True if the principal may read messages of GPU servers and model code, tracebacks, and
+    evidence."""
     return principal.is_operator
 
 
-# -- what a tenant reads of failures and servers --------------------------------------------------
+# -- what tenants read of failures and servers ----------------------------------------------------
 
 MAX_TEXT = 500
 UNKNOWN = "The job failed."
@@ -82,11 +87,11 @@ TEXTS: Mapping[str, str] = {
     "cancelled_by_operator": "Cancelled by an operator.",
     "connect": "The GPU server could not be reached.",
     "credentials_refused": "The GPU server did not accept the dispatcher's credentials.",
-    "deadline_exceeded": "The deadline passed before the job was over.",
+    "deadline_exceeded": "The deadline passed before the job ended.",
     "does_not_fit": "The model needs more memory than the GPU has.",
     "gpu_fault": "The GPU failed.",
-    "interrupted": "The run was interrupted; the attempt costs no try.",
-    "lease_lost": "The run was given up: its worker lost the slot.",
+    "interrupted": "The run was interrupted; the attempt is not charged.",
+    "lease_lost": "The run was abandoned, because its worker lost the slot.",
     "lost_at_most_once": "The end of the run is unknown, and its model allows one run only.",
     "max_queued_exceeded": "The job waited for longer than `max_queued_seconds` allows.",
     "model_missing": "The GPU server does not have the model.",
@@ -97,9 +102,9 @@ TEXTS: Mapping[str, str] = {
     "server_lost": "The GPU server was lost while it had the job.",
     "start_deadline_exceeded": "The job did not start before its start deadline.",
     "stopped_by_deadline": "The deadline passed while the job ran; the run was stopped.",
-    "timeout": "The run took longer than it may.",
+    "timeout": "The run exceeded its time limit.",
 }
-"""By code."""
+"""Messages for tenants, by error code."""
 _OF_EVENTS = frozenset(
     {
         "job_id",
@@ -117,23 +122,24 @@ _OF_EVENTS = frozenset(
     }
     | {"priority", "before", "error", "part", "progress", "output", "output_hidden", "left_out"}
 )
-"""Fields of events that tenants read. Not among them: `remote_id` and `evidence`, words of GPU servers."""
+"""Fields of events that tenants read; not `remote_id` and `evidence`, which come from GPU servers."""
 
 
 def shown_error(code: str, message: str, *, in_full: bool) -> dict[str, str] | None:
-    """None without a code. in_full: for operators, as it was stored."""
+    """Return an error's code and message for a reader; None without a code. in_full: the stored message, for
+    operators."""
     if not code:
         return None
     return {"code": code, "message": message if in_full else _text(code, message)}
 
 
 def shown_evidence(evidence: str, *, in_full: bool) -> str | None:
-    """What proved a slot free."""
+    """Return the evidence that a slot is free; only operators may read it."""
     return (evidence or None) if in_full else None
 
 
 def shown_event(data: Mapping[str, Any], *, in_full: bool) -> Mapping[str, Any]:
-    """An event's data."""
+    """Return the fields of an event's data that the reader may see."""
     if in_full:
         return data
     shown = {name: value for name, value in data.items() if name in _OF_EVENTS}
@@ -146,10 +152,10 @@ def shown_event(data: Mapping[str, Any], *, in_full: bool) -> Mapping[str, Any]:
 def _text(code: str, message: str) -> str:
     if code != BadInput.code:
         return TEXTS.get(code, UNKNOWN)
-    said = message.partition("\n\n")[0]  # what follows it in an attempt is the traceback
-    return "".join(map(_printable, said[:MAX_TEXT].strip())) or TEXTS[code]
+    text = message.partition("\n\n")[0]  # without the traceback after it
+    return "".join(map(_printable, text[:MAX_TEXT].strip())) or TEXTS[code]
 
 
 def _printable(character: str) -> str:
-    """Escaped where a terminal or a log would take it for a command."""
+    """Escape control characters, which a terminal or a log would interpret."""
     return character if character.isprintable() else ascii(character)[1:-1]

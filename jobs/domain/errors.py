@@ -1,4 +1,8 @@
-"""Why a job ended as it did, beyond what a GPU says (`gpus.errors`), and what services refuse."""
+"""Error codes of jobs besides those of GPUs (`gpus.errors`), and the errors with which requests are refused.
+
+The docstring of a `Refused` subclass is its default message for clients: one or two sentences with what to
+do.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +19,16 @@ CANCELLED = "cancelled"
 """Cancelled by its client."""
 CANCELLED_BY_OPERATOR = "cancelled_by_operator"
 LOST_AT_MOST_ONCE = "lost_at_most_once"
-"""The model is marked `at_most_once` and the attempt's end is unknown: running it again is not allowed."""
+"""The model is `at_most_once` and the attempt's end is unknown, so the job must not run again."""
 
 
 class Refused(Exception):
-    """The request can't be carried out. Subclasses name their stable code; the message is for people."""
+    """The request can't be carried out. Subclasses have a stable code; the message is for people."""
 
     code = "refused"
     status = 409
     retry_after_seconds: float | None = None
-    """When the same request may succeed."""
+    """Time after which the same request may succeed."""
 
     def __init__(
         self, message: str = "", *, pointer: str | None = None, retry_after_seconds: float | None = None
@@ -36,12 +40,12 @@ class Refused(Exception):
 
     @property
     def passes(self) -> bool:
-        """It says nothing about the request itself, which may be accepted later."""
+        """True if the error is temporary: the same request may succeed later."""
         return self.status in (429, 503)
 
 
 class UnknownModel(Refused):
-    """No such model is registered."""
+    """No model of this name is registered."""
 
     code = "unknown_model"
     status = 422
@@ -55,14 +59,14 @@ class PayloadInvalid(Refused):
 
 
 class PayloadCheckTooLong(Refused):
-    """The check of the payload against the model's schema took too long."""
+    """The check of the payload against the model's schema took too long. Send a simpler payload."""
 
     code = "payload_check_too_long"
     status = 422
 
 
 class PayloadCheckBusy(Refused):
-    """Too many long checks of payloads are under way."""
+    """Too many long payload checks are in progress. Retry in a second."""
 
     code = "payload_check_busy"
     status = 503
@@ -70,7 +74,7 @@ class PayloadCheckBusy(Refused):
 
 
 class ModelSchemaUnusable(Refused):
-    """The model's schema was stored by an older version, and this one can't use it."""
+    """The model's schema was stored by an older version and can't be used. An operator has to replace it."""
 
     code = "model_schema_unusable"
     status = 503
@@ -85,175 +89,175 @@ class PayloadTooLarge(Refused):
 
 
 class IdempotencyConflict(Refused):
-    """This Idempotency-Key was used with another body."""
+    """This Idempotency-Key was used with another body. Use a new key for a new request."""
 
     code = "idempotency_conflict"
     status = 422
 
 
 class ModelNotAllowed(Refused):
-    """This tenant, or this key, may not submit to the model."""
+    """The tenant or its API key may not submit to this model."""
 
     code = "model_not_allowed"
     status = 403
 
 
 class RunAtInPast(Refused):
-    """The job was to start at a time that is over."""
+    """`run_at` is in the past."""
 
     code = "run_at_in_past"
     status = 422
 
 
 class RunAtTooFar(Refused):
-    """The job was to start too far ahead."""
+    """`run_at` is too far in the future."""
 
     code = "run_at_too_far"
     status = 422
 
 
 class DeadlineBeforeStartDeadline(Refused):
-    """The job would have to be over before it need have started."""
+    """The deadline is before the start deadline."""
 
     code = "deadline_before_start_deadline"
     status = 422
 
 
 class TooManyRetries(Refused):
-    """A job can lower its model's retries, not raise them."""
+    """`max_retries` exceeds the model's. A job can only lower it."""
 
     code = "max_retries_too_high"
     status = 422
 
 
 class MaxRunSecondsTooLong(Refused):
-    """A job can lower its model's run limit, not raise it."""
+    """`max_run_seconds` exceeds the model's run limit. A job can only lower it."""
 
     code = "max_run_seconds_too_long"
     status = 422
 
 
 class MaxRunSecondsTooShort(Refused):
-    """A job's own run limit is at least `min_run_seconds` of its model."""
+    """`max_run_seconds` is below `min_run_seconds` of the model."""
 
     code = "max_run_seconds_too_short"
     status = 422
 
 
 class RateLimited(Refused):
-    """The tenant submits faster than it may."""
+    """The tenant exceeds its rate of submits. Retry after `Retry-After`."""
 
     code = "rate_limited"
     status = 429
 
 
 class BatchExceedsBurst(Refused):
-    """The batch has more jobs than the tenant may ever submit at once."""
+    """The batch has more jobs than the tenant may submit at once. Split it."""
 
     code = "batch_exceeds_burst"
     status = 422
 
 
 class QuotaExhausted(Refused):
-    """The tenant's GPU-seconds of this UTC day are used up."""
+    """The tenant's GPU-seconds of this UTC day are used up. Retry after midnight UTC."""
 
     code = "quota_exhausted"
     status = 429
 
 
 class ModelQueueFull(Refused):
-    """As many jobs wait for the model as may."""
+    """The model's limit of waiting jobs is reached. Retry later."""
 
     code = "model_queue_full"
     status = 429
 
 
 class TenantQueueFull(Refused):
-    """As many jobs of the tenant wait as may."""
+    """The tenant's limit of waiting jobs is reached. Retry later."""
 
     code = "tenant_queue_full"
     status = 429
 
 
 class TenantRunningFull(Refused):
-    """The tenant runs as many jobs as it may, and the request would rather be refused than wait."""
+    """The tenant's limit of running jobs is reached, and the request asked not to wait (`if_busy`)."""
 
     code = "tenant_running_full"
     status = 429
 
 
 class Busy(Refused):
-    """No slot is free for the model now, and the request would rather be refused than wait."""
+    """No slot is free for the model now, and the request asked not to wait (`if_busy`)."""
 
     code = "busy"
     status = 503
 
 
 class NoCapacity(Refused):
-    """No healthy server runs the model now, and the request would rather be refused than wait."""
+    """No healthy server runs the model now, and the request asked not to wait (`if_busy`)."""
 
     code = "no_capacity"
     status = 503
 
 
 class CapacityUnknown(Refused):
-    """Nobody can say whether a slot is free, for Redis does not answer, and the request would not wait."""
+    """Redis does not answer, so free slots are unknown, and the request asked not to wait (`if_busy`)."""
 
     code = "leasing_unavailable"
     status = 503
 
 
 class CallbackUrlRefused(Refused):
-    """The callback URL points where this dispatcher must not call."""
+    """The callback URL points to an address that the dispatcher must not call."""
 
     code = "callback_url_refused"
     status = 422
 
 
 class UnknownScope(Refused):
-    """There is no such scope, or a key would have none."""
+    """The scope does not exist, or the list of scopes is empty."""
 
     code = "unknown_scope"
     status = 422
 
 
 class ScopeNeedsOperator(Refused):
-    """Only an operator's key may operate."""
+    """The scope `operate` needs a key of the kind `operator`."""
 
     code = "scope_needs_operator"
     status = 422
 
 
 class ExpiresInPast(Refused):
-    """The key would have expired already."""
+    """`expires_at` is in the past."""
 
     code = "expires_in_past"
     status = 422
 
 
 class ExpiresTooFar(Refused):
-    """The key would outlive everybody who knows of it: leave the time out for a key that does not expire."""
+    """`expires_at` is more than 100 years away. Omit it for a key that does not expire."""
 
     code = "expires_too_far"
     status = 422
 
 
 class KeyNotActive(Refused):
-    """The key is revoked, expired or replaced already."""
+    """The key is revoked, expired or already replaced."""
 
     code = "key_not_active"
     status = 409
 
 
 class NotCancellable(Refused):
-    """The job is over; it can't be cancelled."""
+    """The job has ended; it can't be cancelled."""
 
     code = "not_cancellable"
     status = 409
 
 
 class NotWaiting(Refused):
-    """The job does not wait: it runs, or it is over."""
+    """The job does not wait: it runs or has ended."""
 
     code = "not_waiting"
     status = 409
@@ -267,13 +271,13 @@ class NotDeadLetter(Refused):
 
 
 class AttemptOver(Refused):
-    """The attempt is over, and its push token with it."""
+    """The attempt has ended, and its push token is no longer valid."""
 
     code = "attempt_over"
 
 
 class TooManyPushes(Refused):
-    """A GPU server pushed too often, or too much, for one attempt."""
+    """The GPU server pushed too many results or bytes for one attempt."""
 
     code = "too_many_pushes"
     status = 429

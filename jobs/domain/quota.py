@@ -1,4 +1,4 @@
-"""A tenant's quota of GPU-seconds and what is used of it."""
+"""A tenant's daily quota of GPU-seconds and its use."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """GPU-seconds of a tenant's UTC day. left_seconds: of the day."""
+    """used, limit: GPU-seconds in the current UTC day. left_seconds: time until the day ends."""
 
     used: float
     limit: float

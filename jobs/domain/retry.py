@@ -1,6 +1,6 @@
-"""What an ended attempt means for its job. Pure: it knows the error's price, never a database.
+"""Decides what happens to a job when an attempt ends: retry, pause, failure or success. Pure.
 
-The table is in docs/reference/failures.md ("What an error costs").
+The table of errors and their costs is in docs/reference/failures.md ("What an error costs").
 """
 
 from __future__ import annotations
@@ -16,14 +16,20 @@ from jobs.domain.failure_fingerprints import fingerprint_of
 from jobs.domain.states import AttemptState, JobState
 
 _PAUSES_AT_NO_COST = ("connect", "does_not_fit")
-"""The same server might be asked again before the line knows better."""
+"""Uncharged errors with a pause all the same: without one, the same server could get the job again at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """max_retries: tries beyond the first. Delays in seconds: base · 2ⁿ up to cap, ± jitter (a share).
-    same_failures: equal failures in a row that end the job; 0: no number of them does. free_attempts: so many
-    cost nothing without a pause of the job; 0: any number."""
+    """Limits and backoff of a job's retries.
+
+    max_retries: charged tries after the first. base_seconds, cap_seconds, jitter: backoff base · 2ⁿ up to
+    cap, ± jitter (a share). free_connects: connection errors that are not charged. poison_deaths: deaths of
+    the worker process that end the job. same_failures: equal failures in a row that end the job; 0: no limit.
+    free_attempts: uncharged attempts before further ones get a pause; 0: no limit. at_most_once: the job must
+    not run again after an uncertain end.
+    """
 
     max_retries: int = 50
     base_seconds: float = 1.0
@@ -37,12 +43,12 @@ class RetryPolicy:
 
 
 class AttemptHistory(NamedTuple):
-    """What this round of the job has used up so far: tries, deaths, failures.
+    """What the job has used up in this round before the ended attempt.
 
-    seconds_left: until the job's deadline; None without one.
-    faults_here: earlier GPU faults of this round on the same server.
-    same_failures: counted failures in a row up to now; failure: the fingerprint that they share.
-    attempts: all of the job's, with this one, counted or not.
+    tries: charged attempts. free_connects: connection errors. deaths: deaths of the worker process.
+    seconds_left: until the job's deadline; None without one. faults_here: earlier GPU faults on the same
+    server. same_failures: equal charged failures in a row. failure: their fingerprint. attempts: all attempts
+    of the job, including this one and uncharged ones.
     """
 
     tries: int = 0
@@ -61,9 +67,9 @@ class AttemptHistory(NamedTuple):
 class Ending:
     """How an attempt ended: with a result (error is None) or with an error.
 
-    suspect: the GPU may still be busy with it. process_died: the worker that ran it is gone, which is
-    what poison is counted by. sent: whether a GPU server was asked at all. unreachable: why nobody can ever
-    ask for the run again (its server or placement is gone); a cancel then does not wait for a proof.
+    suspect: the GPU may still run it. process_died: the worker that ran it died, which counts towards
+    `poison`. sent: the request was sent to a GPU server. unreachable: why no worker can poll the run any more
+    (its server or placement was removed); a cancel then does not wait for a proof. Empty: it can be polled.
     """
 
     error: GpuError | None = None
@@ -74,15 +80,19 @@ class Ending:
 
     @property
     def uncertain(self) -> bool:
-        """Nobody knows whether the run took place; a proof that the slot is free by now does not help."""
+        """True if it is unknown whether the run took place, even if its slot is proven free by now."""
         if not self.sent or self.error is None:
             return self.sent and self.process_died
         return self.process_died or self.error.suspect or self.error.unfinished
 
 
 class Decision(NamedTuple):
-    """Where the job goes and what it has used up now. delay_seconds: until it stands in line again.
-    same_failures, failure: as in `AttemptHistory`, with this attempt."""
+    """New states of job and attempt, and the updated counts of the round.
+
+    counted: the attempt is charged as a try. delay_seconds: pause until the job is queued again. elsewhere:
+    the next attempt avoids this server. same_failures, failure: as in `AttemptHistory`, including this
+    attempt.
+    """
 
     job: JobState
     attempt: AttemptState
@@ -105,7 +115,10 @@ def decide_end(
     *,
     chance: Callable[[], float] = random.random,
 ) -> Decision:
-    """chance: 0..1, for the jitter. A success that arrives wins even over a requested cancel."""
+    """Decide the job's next state when an attempt ends. A success wins even over a requested cancel.
+
+    chance: returns a random number in 0..1 for the jitter.
+    """
     error = ending.error
     if error is None:
         return Decision(
@@ -137,7 +150,7 @@ def decide_end(
             free_connects=free_connects,
             deaths=deaths,
             delay_seconds=delay,
-            # the last try before equal failures end the job is another server's, where there is one
+            # the last try before equal failures end the job goes to another server, if there is one
             elsewhere=error.elsewhere or (counted and same_failures == policy.same_failures - 1 > 0),
             same_failures=same_failures,
             failure=failure,
@@ -146,7 +159,7 @@ def decide_end(
         )
 
     if history.cancel_requested and ending.suspect and not ending.unreachable:
-        return end(JobState.CANCELLING, code="", message="")  # CANCELLED is a promise that the GPU is free
+        return end(JobState.CANCELLING, code="", message="")  # CANCELLED promises a free GPU
     if history.cancel_requested or error.code == CANCELLED:
         by_operator = history.cancelled_by_operator
         return end(
@@ -160,18 +173,18 @@ def decide_end(
         return end(
             JobState.FAILED,
             code=POISON,
-            message=f"Its worker's process died {deaths} times while running it; last: {error.message}",
+            message=f"The worker's process died {deaths} times while running the job; last: {error.message}",
         )
     if policy.at_most_once and ending.uncertain:
         return end(
             JobState.FAILED,
             code=LOST_AT_MOST_ONCE,
-            message=f"The model allows one run only and this one's end is unknown: {error.message}",
+            message=f"The model allows one run only, and the end of this run is unknown: {error.message}",
         )
     if 0 < policy.same_failures <= same_failures:
         return end(
             JobState.FAILED,
-            message=f"{error.message} (the same failure {same_failures} times in a row: retries do not help)",
+            message=f"{error.message} (the same failure {same_failures} times in a row, so no further retry)",
         )
     if tries > policy.max_retries:
         return end(JobState.FAILED, message=f"{error.message} (all {policy.max_retries} retries used)")
@@ -193,8 +206,8 @@ def cancel_message(*, by_operator: bool) -> str:
 
 
 def _same_failures(error: GpuError, history: AttemptHistory, *, counted: bool) -> tuple[int, str]:
-    """How many equal failures in a row there are with this one, and their fingerprint. An end that costs
-    nothing (busy, interrupted) neither adds to them nor breaks the row."""
+    """Return the number of equal failures in a row, including this one, and their fingerprint. Uncharged ends
+    (busy, interrupted) neither count nor interrupt the row."""
     if not counted:
         return history.same_failures, history.failure
     if not error.repeats:
@@ -204,7 +217,7 @@ def _same_failures(error: GpuError, history: AttemptHistory, *, counted: bool) -
 
 
 def verdict_of(ending: Ending) -> Verdict:
-    """What this end says of the server and the model that ran it, for their circuit breakers."""
+    """Return how this end counts for the circuit breakers of its server and model."""
     if not ending.sent:
         return Verdict.NOTHING
     return Verdict.WELL if ending.error is None else ending.error.blames
@@ -213,7 +226,8 @@ def verdict_of(ending: Ending) -> Verdict:
 def retry_delay_seconds(
     retry: int, policy: RetryPolicy, *, chance: Callable[[], float] = random.random
 ) -> float:
-    """retry: 0 for the first one. Source: the founding document's 1 s · 2ⁿ, cap 30 s, ± 10 %."""
+    """Return the exponential backoff in seconds; with the defaults 1 s · 2ⁿ, at most 30 s, ± 10 %. retry: 0
+    for the first one."""
     delay = min(policy.base_seconds * 2.0 ** min(retry, 60), policy.cap_seconds)
     return delay * (1.0 + policy.jitter * (2.0 * chance() - 1.0))
 

@@ -1,5 +1,5 @@
-"""The states of a job and of an attempt, who may move where, and why. docs/reference/lifecycle.md is made
-from this."""
+"""The states of jobs and attempts and the legal moves between them; docs/reference/lifecycle.md is generated
+from them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ LIVE_ATTEMPT_STATES = frozenset({AttemptState.SENT, AttemptState.WAITING})
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One arrow of the state diagram. event: the type written to the job's event log with it."""
+    """A legal move of a job. event: type of the event that is written with it. why: for
+    docs/reference/lifecycle.md."""
 
     source: JobState
     target: JobState
@@ -43,40 +44,45 @@ class Move:
 
 
 JOB_MOVES: tuple[Move, ...] = (
-    Move(JobState.SCHEDULED, JobState.QUEUED, "queued", "the time it was submitted for has come"),
-    Move(JobState.SCHEDULED, JobState.CANCELLED, "cancelled", "the client cancelled before its time"),
-    Move(JobState.SCHEDULED, JobState.FAILED, "failed", "its deadline passed before it stood in line"),
-    Move(JobState.QUEUED, JobState.RUNNING, "started", "a worker claimed a slot and this ticket"),
-    Move(JobState.QUEUED, JobState.CANCELLED, "cancelled", "the client cancelled before it ran"),
-    Move(JobState.QUEUED, JobState.FAILED, "failed", "its deadline passed while it waited"),
-    Move(JobState.RUNNING, JobState.COMPLETED, "completed", "the attempt brought a result"),
+    Move(JobState.SCHEDULED, JobState.QUEUED, "queued", "its start time (`run_at`) has come"),
     Move(
-        JobState.RUNNING, JobState.FAILED, "failed", "no further attempt may help, or the budget is used up"
+        JobState.SCHEDULED, JobState.CANCELLED, "cancelled", "the client cancelled it before its start time"
+    ),
+    Move(JobState.SCHEDULED, JobState.FAILED, "failed", "its deadline passed before it was queued"),
+    Move(JobState.QUEUED, JobState.RUNNING, "started", "a worker claimed a slot and the job's ticket"),
+    Move(JobState.QUEUED, JobState.CANCELLED, "cancelled", "the client cancelled it before it ran"),
+    Move(JobState.QUEUED, JobState.FAILED, "failed", "its deadline passed while it waited"),
+    Move(JobState.RUNNING, JobState.COMPLETED, "completed", "the attempt returned a result"),
+    Move(
+        JobState.RUNNING,
+        JobState.FAILED,
+        "failed",
+        "the error is not retryable, or the retry budget is used up",
     ),
     Move(
         JobState.RUNNING,
         JobState.RETRYING,
         "retrying",
-        "the attempt failed; another one follows after a pause",
+        "the attempt failed; another one follows after the backoff",
     ),
     Move(
         JobState.RUNNING,
         JobState.QUEUED,
         "requeued",
-        "the attempt was refused or interrupted; it cost nothing",
+        "the attempt was refused or interrupted; it is not charged",
     ),
     Move(
-        JobState.RUNNING, JobState.CANCELLED, "cancelled", "cancel was asked for and the GPU is proven free"
+        JobState.RUNNING, JobState.CANCELLED, "cancelled", "a cancel was requested and the GPU is proven free"
     ),
     Move(
         JobState.RUNNING,
         JobState.CANCELLING,
         "cancelling",
-        "cancel was asked for; the attempt ended, and nothing proves the GPU free of it yet",
+        "a cancel was requested; the attempt ended, but its GPU is not proven free yet",
     ),
     Move(JobState.CANCELLING, JobState.CANCELLED, "cancelled", "the slot is proven free"),
-    Move(JobState.RETRYING, JobState.QUEUED, "queued", "the pause is over"),
-    Move(JobState.RETRYING, JobState.CANCELLED, "cancelled", "the client cancelled between attempts"),
+    Move(JobState.RETRYING, JobState.QUEUED, "queued", "the backoff is over"),
+    Move(JobState.RETRYING, JobState.CANCELLED, "cancelled", "the client cancelled it between attempts"),
     Move(JobState.RETRYING, JobState.FAILED, "failed", "its deadline passed between attempts"),
     Move(JobState.FAILED, JobState.QUEUED, "retried", "an operator retried the dead letter: a new round"),
 )
@@ -85,7 +91,7 @@ _BY_ARROW: dict[tuple[str, str], Move] = {(move.source, move.target): move for m
 
 
 def move_between(source: str, target: JobState) -> Move:
-    """The arrow, or KeyError: the table is the law. source: as the job's row has it."""
+    """Return the move from `source`, the state in the job's row. Raises KeyError for an illegal move."""
     return _BY_ARROW[source, target]
 
 
@@ -117,10 +123,10 @@ ATTEMPT_MOVES: dict[str, frozenset[AttemptState]] = {
 
 
 class IllegalMove(ValueError):
-    """`ATTEMPT_MOVES` does not have this move of an attempt."""
+    """The move is not in `ATTEMPT_MOVES`."""
 
 
 def check_attempt_move(source: str, target: AttemptState) -> None:
-    """source: as the attempt's row has it. Raises IllegalMove."""
+    """Check a move of an attempt. source: state in the attempt's row. Raises IllegalMove."""
     if target not in ATTEMPT_MOVES.get(source, ()):
-        raise IllegalMove(f"an attempt does not move from {source} to {target}")
+        raise IllegalMove(f"an attempt can't move from {source} to {target}")

@@ -1,7 +1,7 @@
-"""Tells whoever listens (streams, long polls, waiting workers) that these jobs changed. A hint, best effort.
+"""Announces changed jobs over Redis pub/sub to event streams, long polls and workers. Best effort.
 
-Listeners read the database; a lost announcement costs them a slow poll. So nothing here raises, and a
-Redis that is away costs one short try every few seconds.
+Listeners read the changes from the database; after a lost announcement they see them at their next poll. So
+publishing never raises, and an unavailable Redis costs one short try every few seconds.
 """
 
 from __future__ import annotations
@@ -21,24 +21,27 @@ log = structlog.get_logger()
 
 TIMEOUT_SECONDS = 0.2
 REST_SECONDS = 4.0
+"""Pause after a failed try."""
 SILENCE_SECONDS = 2.0
-"""A subscription without a message for so long sends a PING, and has as long again for its answer: a server
-that hangs, or was replaced while it hung, ends no connection."""
+"""Silence after which a subscription sends a PING, and time for its answer: a hung or replaced server does
+not close the connection."""
 _CHUNK = 500
 
 
 def channel() -> str:
-    """The one channel; its messages are job ids with spaces between."""
+    """Return the name of the channel; its messages are job ids, separated by spaces."""
     return "jobs:events"
 
 
 def read_announcement(message: bytes | str) -> list[str]:
+    """Return the job ids in a message."""
     text = message.decode("ascii", "replace") if isinstance(message, bytes) else message
     return text.split()
 
 
 class Announcer:
-    """Publishes the ids of changed jobs. url: of Redis, read at each call; the connection is kept."""
+    """Publishes the ids of changed jobs. url: returns the URL of Redis, read at each call; the connection is
+    kept."""
 
     def __init__(self, url: Callable[[], str]) -> None:
         self._url = url
@@ -46,7 +49,8 @@ class Announcer:
         self._resting_until = 0.0
 
     def __call__(self, job_ids: Sequence[str]) -> None:
-        """Never raises; takes well under a millisecond, or TIMEOUT_SECONDS once per REST_SECONDS."""
+        """Publish job ids. Never raises; takes well under 1 ms, or `TIMEOUT_SECONDS` once per
+        `REST_SECONDS`."""
         if not job_ids or time.monotonic() < self._resting_until:
             return
         try:
@@ -55,7 +59,7 @@ class Announcer:
                 client.publish(channel(), " ".join(job_ids[start : start + _CHUNK]))
         except (redis.RedisError, OSError, ValueError) as error:
             self._resting_until = time.monotonic() + REST_SECONDS
-            log.warning("not_announced", jobs=len(job_ids), error=str(error))
+            log.warning("announcement_failed", jobs=len(job_ids), error=str(error))
 
     def _connected(self) -> Any:
         url = self._url()
@@ -65,7 +69,7 @@ class Announcer:
 
 
 def redis_client(url: str) -> Any:
-    """No retries, and short time-outs where the URL leaves them to us."""
+    """Return a client without retries, with short time-outs unless the URL sets others."""
     if url.startswith(("redis+sentinel:", "redis+cluster:")):
         return connect(url, timeout_seconds=TIMEOUT_SECONDS)
     return redis.Redis.from_url(

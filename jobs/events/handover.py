@@ -1,8 +1,7 @@
-"""How a Django view hands a request over to the async layer: by a response header that stays in the house.
+"""Handover of a waiting request from a Django view to the ASGI gateway, by an internal response header.
 
-The view has done everything that needs the database (who asks, may they see it); what is left is waiting,
-and waiting must not hold a thread. Under plain WSGI nobody takes over: `offered` is False and the view
-answers at once.
+The view authenticates and checks permissions; the gateway waits, which must not block a thread. Under plain
+WSGI there is no gateway: `offered` returns False and the view responds at once.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from urllib.parse import quote, unquote
 
 SCOPE_KEY = "dispatcher.handover"
 LATE_ANSWER_KEY = "dispatcher.late_answer"
-"""Of a request that the async layer makes itself: it reads the job that a submit made and waited for."""
+"""Scope key of a request that the gateway makes itself, to read the job of a submit that waited for it."""
 WAIT_HEADER = "x-dispatcher-wait"
 FOLLOW_HEADER = "x-dispatcher-follow"
 PULSE_HEADER = "x-dispatcher-pulse"
-"""Whatever its value: stream that something changed, not what."""
+"""With any value: stream a pulse (`event: changed`) instead of a job's events."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitFor:
-    """Answer anew once the job is over, or after `seconds`."""
+    """Repeat the request once the job has ended, or after `seconds`."""
 
     job_id: str
     seconds: float
@@ -39,8 +38,8 @@ class WaitFor:
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Stream the job's events that come after number `after`. with_output: whether its reader may see
-    payloads and results; in_full: what only operators read. reader: whose streams are counted together."""
+    """Stream the job's events after number `after`. with_output: the reader may see results. in_full: the
+    reader may see details for operators. reader: key or user whose streams are counted together."""
 
     job_id: str
     after: int
@@ -58,10 +57,11 @@ class Follow:
 
 
 def offered(environ: Mapping[str, Any]) -> bool:
-    """Whether this request came through the async layer. A client can't pretend: it is no header."""
+    """Return True if the request came through the gateway. Clients can't fake it: the mark is in the ASGI
+    scope."""
     return bool(environ.get("asgi.scope", {}).get(SCOPE_KEY))
 
 
 def answers_submit(environ: Mapping[str, Any]) -> bool:
-    """Whether this read is the late answer to a submit."""
+    """Return True if the gateway reads this job as the late response to a submit."""
     return bool(environ.get("asgi.scope", {}).get(LATE_ANSWER_KEY))

@@ -1,9 +1,9 @@
-"""One task per process that turns announcements into news for any number of listeners.
+"""Event hub: one per process; it turns announcements into new events for any number of listeners.
 
-An announcement marks a job dirty; the dirty ones are read together, in one thread, by two queries and with a
-bounded answer, and the news handed to each listener. No listener polls. While Redis is away all watched jobs
-are marked dirty every `poll_seconds`; while it is there, every `check_seconds`, because an announcement may
-be lost.
+An announcement marks a job dirty. All dirty jobs are read together, in one thread, with two queries and a
+bounded result, and the events are passed to the listeners, which never poll. All watched jobs are marked
+dirty every `poll_seconds` while Redis is unavailable, and every `check_seconds` otherwise, because
+announcements can be lost.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ from jobs.models import Event, Job
 
 log = structlog.get_logger()
 
-CARRY_OUTPUT = frozenset({"partial"})
-"""Kinds of events with a part of a result in them."""
-NEWS = frozenset({"progress", *CARRY_OUTPUT})
-"""Kinds that runs tell of themselves, as often as they like within bounds: no moves of the job."""
+OUTPUT_EVENTS = frozenset({"partial"})
+"""Types of events that contain a part of a result."""
+PROGRESS_EVENTS = frozenset({"progress", *OUTPUT_EVENTS})
+"""Types of events that a run sends, within limits; they don't change the job's state."""
 MOST_EVENTS = 500
-"""Of one read: such a part may have 64 KiB."""
+"""Events per read; a partial result may have 64 KiB."""
 
 _OPTIONS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 5}
 
 FROM_NOW_ON = 2**62
-"""A cursor beyond every event: the listener wants to know only that the job is over."""
+"""Cursor beyond all events, for listeners that wait only for the job's end."""
 _CHUNK = 500
 _RECONNECT_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SeenEvent:
-    """seq: grows by one within a job."""
+    """An event of a job. seq: number of the event within the job."""
 
     seq: int
     type: str
     data: Mapping[str, Any]
 
     def as_sse(self, *, with_output: bool, in_full: bool) -> bytes:
-        """One event of a `text/event-stream`. with_output: whether its reader may see results. in_full: and
-        what only operators read (`jobs.domain.access`)."""
+        """Return the event in the format of a `text/event-stream`. with_output: the reader may see results.
+        in_full: the reader may see details for operators (`jobs.domain.access`)."""
         shown = shown_event(self.data, in_full=in_full)
         data = json.dumps(shown_data(self.type, shown, with_output=with_output))
         return f"id: {self.seq}\nevent: {self.type}\ndata: {data}\n\n".encode()
@@ -68,8 +68,11 @@ class SeenEvent:
 
 @dataclass(frozen=True, slots=True)
 class NewEvents:
-    """after: the events are those with a higher number. last_seq: the highest there is. has_more: they do not
-    reach to it, another read has the rest."""
+    """Events of a job that are new to a listener, and the job's state.
+
+    after: number after which the events begin. last_seq: number of the job's last event. has_more: events are
+    missing up to last_seq; read again for them.
+    """
 
     job_id: str
     status: str
@@ -80,20 +83,23 @@ class NewEvents:
 
     @property
     def is_over(self) -> bool:
-        """Nothing follows these events."""
+        """True if the job has ended and these are its last events."""
         return is_final(JobState(self.status)) and not self.has_more
 
 
 def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapping[str, Any]:
-    """An event's data as its reader may see it: what a run put out so far is as secret as its result."""
-    if with_output or kind not in CARRY_OUTPUT:
+    """Return an event's data without partial output, unless the reader may see results."""
+    if with_output or kind not in OUTPUT_EVENTS:
         return data
     return {**data, "output": None, "output_hidden": True}
 
 
 def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
-    """cursors: the last number seen, by job. A job that is gone is left out. At most MOST_EVENTS are read,
-    the first of each job, and one at least of each."""
+    """Return the new events of jobs that exist, by job id.
+
+    cursors: number of the last seen event, by job id. At most `MOST_EVENTS` are read in all, and at least one
+    of each job that has any.
+    """
     heads = Job.objects.filter(id__in=list(cursors)).values_list("id", "state", "event_seq")
     found = {job_id: (state, last) for job_id, state, last in heads}
     moved: dict[int, list[str]] = {}
@@ -103,7 +109,7 @@ def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
     events: dict[str, list[SeenEvent]] = {}
     if moved:
         each = max(1, MOST_EVENTS // sum(map(len, moved.values())))
-        # a range of numbers bounds the rows; it is empty only where refused attempts were removed
+        # a range of numbers bounds the rows; it is empty only if events of refused attempts were deleted
         wanted = [Q(job_id__in=ids, seq__gt=seen, seq__lte=seen + each) for seen, ids in moved.items()]
         for row in Event.objects.filter(Q(*wanted, _connector=Q.OR)).order_by("job_id", "seq"):
             events.setdefault(row.job_id, []).append(_seen(row))
@@ -118,7 +124,8 @@ def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
 
 
 def done_event(job_id: str, status: str) -> bytes:
-    """The stream's last word. It has no id: a client that comes back still has the last real one."""
+    """Return the last event of a stream. It has no id, so that a reconnecting client keeps that of the last
+    real event."""
     data = json.dumps({"job_id": job_id, "status": status})
     return f"event: done\ndata: {data}\n\n".encode()
 
@@ -129,6 +136,7 @@ def _news(job_id: str, state: str, last: int, after: int, events: list[SeenEvent
 
 
 def _after_gap(job_id: str, seen: int, most: int) -> list[SeenEvent]:
+    """Return the next events after a gap in the numbers, which can be longer than one range."""
     return [_seen(row) for row in Event.objects.filter(job_id=job_id, seq__gt=seen).order_by("seq")[:most]]
 
 
@@ -138,10 +146,11 @@ def _seen(row: Event) -> SeenEvent:
 
 
 def subscriber_client(url: str, turn: int = 0) -> Redis:
-    """An asyncio client that subscribes to announcements, for every kind of REDIS_URL.
+    """Return an asyncio client for subscribing to announcements, for every kind of REDIS_URL.
 
-    turn: counts up with each try, so that a cluster node that is gone is not asked for ever. Any node
-    will do: PUBLISH reaches all of them. Raises ValueError for a URL it can't read."""
+    turn: number of the try; each one uses the next cluster node, because a node may be gone. Any node works:
+    PUBLISH reaches all of them. Raises ValueError for an invalid URL.
+    """
     parts = urlsplit(url)
     options = {**_OPTIONS, "retry": Retry(NoBackoff(), 0)}
     if parts.scheme == "redis+cluster":
@@ -150,7 +159,7 @@ def subscriber_client(url: str, turn: int = 0) -> Redis:
         return Redis(host=host, port=port, **credentials(parts), **options)
     if parts.scheme == "redis+sentinel":
         master = parts.path.strip("/").partition("/")[0]
-        never = {"retry": options["retry"]}  # redis-py asks each Sentinel that is away ten times
+        never = {"retry": options["retry"]}  # by default redis-py tries each unavailable Sentinel ten times
         sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
             addresses(parts, 26379), sentinel_kwargs=_OPTIONS | never, **_OPTIONS
         )
@@ -161,31 +170,39 @@ def subscriber_client(url: str, turn: int = 0) -> Redis:
 
 @dataclass(slots=True, eq=False)
 class Watch:
-    """One listener. cursor: number of the last event it was given. It is given more when it has taken that:
-    of one that is slower than its job no more than one read waits in memory."""
+    """One listener of a job. Its queue holds one read, so that a slow listener uses bounded memory.
+
+    cursor: number of the last event put into the queue. mark_dirty: requests another read. was_skipped: a
+    read was skipped because the queue was full.
+    """
 
     job_id: str
     cursor: int
-    read_on: Callable[[list[str]], None]
-    passed_over: bool = False
-    given: asyncio.Queue[NewEvents | None] = field(default_factory=lambda: asyncio.Queue(1))
+    mark_dirty: Callable[[list[str]], None]
+    was_skipped: bool = False
+    queue: asyncio.Queue[NewEvents | None] = field(default_factory=lambda: asyncio.Queue(1))
 
     async def events(self) -> NewEvents | None:
-        """None: the job is gone."""
-        news = await self.given.get()
-        if self.passed_over:
-            self.passed_over = False
-            self.read_on([self.job_id])
+        """Wait for new events; None if the job was deleted."""
+        news = await self.queue.get()
+        if self.was_skipped:
+            self.was_skipped = False
+            self.mark_dirty([self.job_id])
         return news
 
     def is_ready(self) -> bool:
-        """Whether it can be given something; if not, it asks for it when it can."""
-        self.passed_over = self.given.full()
-        return not self.passed_over
+        """Return True if the queue has room; else the listener requests a read when it has taken the last
+        one."""
+        self.was_skipped = self.queue.full()
+        return not self.was_skipped
 
 
 class EventHub:
-    """Belongs to one event loop; starts with the first listener, ends with `close`."""
+    """The event hub of one event loop; starts with the first listener, ends with `close`.
+
+    redis_url: for the subscription. read: reads new events from the database. poll_seconds: period of reading
+    all watched jobs without a subscription. check_seconds: the same with a subscription.
+    """
 
     def __init__(
         self,
@@ -203,26 +220,27 @@ class EventHub:
         self._pulses: set[asyncio.Event] = set()
         self._dirty: set[str] = set()
         self._some_dirty = asyncio.Event()
-        self._hears = False
+        self._is_subscribed = False
         self._tasks: list[asyncio.Task[None]] = []
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="event-hub")
 
     @property
     def is_subscribed(self) -> bool:
-        """Whether announcements arrive; else the jobs are polled."""
-        return self._hears
+        """True while announcements are received; otherwise the jobs are polled."""
+        return self._is_subscribed
 
     @property
     def watched(self) -> int:
+        """Number of listeners."""
         return sum(map(len, self._watches.values()))
 
     @asynccontextmanager
     async def watch(self, job_id: str, after: int = FROM_NOW_ON) -> AsyncIterator[Watch]:
-        """News of this job from event `after` on; what there is already comes at once."""
+        """Listen to a job's events after number `after`; existing ones are delivered at once."""
         self._start()
-        watch = Watch(job_id, after, self._mark)
+        watch = Watch(job_id, after, self._mark_dirty)
         self._watches.setdefault(job_id, set()).add(watch)
-        self._mark([job_id])
+        self._mark_dirty([job_id])
         try:
             yield watch
         finally:
@@ -233,7 +251,7 @@ class EventHub:
 
     @asynccontextmanager
     async def pulses(self) -> AsyncIterator[asyncio.Event]:
-        """Set whenever some job was announced; who waits for it clears it."""
+        """Yield an event that is set whenever any job is announced; the waiting code clears it."""
         self._start()
         pulse = asyncio.Event()
         self._pulses.add(pulse)
@@ -243,7 +261,7 @@ class EventHub:
             self._pulses.discard(pulse)
 
     async def wait_until_over(self, job_id: str, seconds: float) -> bool:
-        """True once the job is final (or gone); False after `seconds`."""
+        """Return True once the job has ended or was deleted; False after `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds), self.watch(job_id) as watch:
                 while True:
@@ -253,11 +271,12 @@ class EventHub:
         return False
 
     async def close(self) -> None:
+        """Stop the tasks and close the thread's database connections."""
         tasks, self._tasks = self._tasks, []
         while running := [task for task in tasks if not task.done()]:
             for task in running:
                 task.cancel()
-            # before Python 3.12 `wait_for`, which redis-py sends by, may swallow it
+            # before Python 3.12, `wait_for` (used by redis-py) can swallow the cancellation
             await asyncio.wait(running, timeout=0.1)
         await asyncio.gather(*tasks, return_exceptions=True)
         with suppress(RuntimeError):
@@ -268,8 +287,8 @@ class EventHub:
         if not self._tasks:
             self._tasks = [asyncio.create_task(step()) for step in (self._listen, self._poll, self._deliver)]
 
-    def _mark(self, job_ids: list[str] | None = None) -> None:
-        """None: all that are watched."""
+    def _mark_dirty(self, job_ids: list[str] | None = None) -> None:
+        """Schedule a read of these jobs; None: of all watched ones."""
         ids = list(self._watches) if job_ids is None else [i for i in job_ids if i in self._watches]
         if ids:
             self._dirty.update(ids)
@@ -283,41 +302,41 @@ class EventHub:
                     client.pubsub(ignore_subscribe_messages=True) as pubsub,
                 ):
                     await pubsub.subscribe(channel())
-                    self._hears = True
-                    self._mark()
+                    self._is_subscribed = True
+                    self._mark_dirty()
                     await self._read_messages(pubsub)
             except (redis.RedisError, OSError, ValueError) as error:
-                if self._hears:
+                if self._is_subscribed:
                     log.warning("announcements_lost", error=str(error))
             finally:
-                self._hears = False
+                self._is_subscribed = False
             await asyncio.sleep(_RECONNECT_SECONDS)
 
     async def _read_messages(self, pubsub: Any) -> None:
         clock = asyncio.get_running_loop().time
-        heard_at, pinged = clock(), False
+        received_at, pinged = clock(), False
         while True:
             message = await pubsub.get_message(timeout=SILENCE_SECONDS)
             if message is not None:
-                heard_at, pinged = clock(), False
+                received_at, pinged = clock(), False
                 if message["type"] == "message":
-                    self._mark(read_announcement(message["data"]))
+                    self._mark_dirty(read_announcement(message["data"]))
                     for pulse in self._pulses:
                         pulse.set()
-            elif clock() - heard_at >= SILENCE_SECONDS:  # sooner: the subscription's own confirmation
+            elif clock() - received_at >= SILENCE_SECONDS:  # sooner: the confirmation
                 if pinged:
                     raise redis.TimeoutError("the subscription's server does not answer")
                 await pubsub.ping()
-                heard_at, pinged = clock(), True
+                received_at, pinged = clock(), True
 
     async def _poll(self) -> None:
         while True:
             await asyncio.sleep(self._poll_seconds)
             passed = self._poll_seconds
-            while self._hears and passed < self._check_seconds:
+            while self._is_subscribed and passed < self._check_seconds:
                 await asyncio.sleep(self._poll_seconds)
                 passed += self._poll_seconds
-            self._mark()
+            self._mark_dirty()
 
     async def _deliver(self) -> None:
         loop = asyncio.get_running_loop()
@@ -332,17 +351,17 @@ class EventHub:
             }
             ids = list(cursors)
             for start in range(0, len(ids), _CHUNK):
-                asked = {job_id: cursors[job_id] for job_id in ids[start : start + _CHUNK]}
+                chunk = {job_id: cursors[job_id] for job_id in ids[start : start + _CHUNK]}
                 try:
-                    news = await loop.run_in_executor(self._thread, self._read_and_close, asked)
-                except Exception as error:  # the database is away: the next poll asks again
-                    log.warning("news_not_read", jobs=len(asked), error=str(error).strip())
+                    news = await loop.run_in_executor(self._thread, self._read_and_close, chunk)
+                except Exception as error:  # the database is unavailable: the next poll reads again
+                    log.warning("events_not_read", jobs=len(chunk), error=str(error).strip())
                     continue
-                for job_id, after in asked.items():
+                for job_id, after in chunk.items():
                     found = news.get(job_id)
-                    self._hand_out(job_id, after, found)
+                    self._distribute(job_id, after, found)
                     if found is not None and found.has_more:
-                        self._mark([job_id])
+                        self._mark_dirty([job_id])
 
     def _read_and_close(self, cursors: Mapping[str, int]) -> dict[str, NewEvents]:
         close_old_connections()
@@ -351,17 +370,18 @@ class EventHub:
         finally:
             close_old_connections()
 
-    def _hand_out(self, job_id: str, asked_after: int, news: NewEvents | None) -> None:
+    def _distribute(self, job_id: str, read_after: int, news: NewEvents | None) -> None:
+        """Put the events into the queues of the job's listeners. read_after: cursor of the read."""
         for watch in self._watches.get(job_id, ()):
-            if watch.cursor < asked_after:
-                continue  # it came while this was read, and is dirty again: it must not miss events
+            if watch.cursor < read_after:
+                continue  # added during the read; its job is dirty again, so that it misses no event
             if not watch.is_ready():
                 continue
             if news is None:
-                watch.given.put_nowait(None)
+                watch.queue.put_nowait(None)
                 continue
             events = tuple(event for event in news.events if event.seq > watch.cursor)
             if events or news.is_over:
-                watch.given.put_nowait(replace(news, after=watch.cursor, events=events))
+                watch.queue.put_nowait(replace(news, after=watch.cursor, events=events))
             if events:
                 watch.cursor = events[-1].seq

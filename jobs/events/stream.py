@@ -1,8 +1,8 @@
-"""A job's events as a `text/event-stream`, and the pulse of pages (`event: changed`), which then ask what
-changed. Sent by the event loop: no thread, no poll per client.
+"""Server-sent events: a job's events, and the pulse for pages (`event: changed`), which then reload their
+data. Sent by the event loop, without a thread or a poll per client.
 
-A pulse comes at most once a second however busy the line is, and every few seconds when it is quiet, because
-not everything is announced (a server that rests, a slot that is proven free).
+A pulse is sent at most once per second, and at least every few seconds, because some changes are not
+announced (a server's pause, a slot that is proven free).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ Send = Callable[[Message], Awaitable[None]]
 
 KEEP_ALIVE_SECONDS = 15.0
 CHECK_SECONDS = 30.0
-"""How often a reader must still be allowed to follow: its key may be revoked meanwhile."""
+"""Period of checking that the reader may still follow: its key may be revoked."""
 RETRY_MS = 2000
-"""What a browser waits before it reconnects."""
+"""Time that a browser waits before it reconnects."""
 
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -31,43 +31,48 @@ HEADERS = [
 ]
 
 REST_SECONDS = 1.0
+"""Minimum time between two pulses."""
 QUIET_SECONDS = 5.0
+"""Maximum time between two pulses."""
 STREAM_SECONDS = 45.0
-"""Then the browser comes again, and shows again that it may: within a minute of what was taken from it."""
+"""Length of a stream of pulses. The browser then reconnects and is authorized again, so a revoked permission
+ends the stream within a minute."""
 
 
 async def stream_events(
     hub: EventHub, follow: Follow, receive: Receive, send: Send, *, may_follow: Callable[[], Awaitable[bool]]
 ) -> None:
-    """Replays, follows, says `done` with the job's end (of its current round) and stops; before, once the
-    reader may not follow any more."""
+    """Send the past and new events of a job, then `done` when its current round ends.
+
+    may_follow: returns False once the reader may not follow any more; the stream then ends without `done`.
+    """
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
     await _send(send, f"retry: {RETRY_MS}\n\n".encode())
-    leaves = asyncio.ensure_future(until_disconnect(receive))
+    disconnect = asyncio.ensure_future(until_disconnect(receive))
     now = asyncio.get_running_loop().time
     check_at = now() + CHECK_SECONDS
     try:
         async with hub.watch(follow.job_id, follow.after) as watch:
             while True:
-                comes = asyncio.ensure_future(watch.events())
+                next_events = asyncio.ensure_future(watch.events())
                 await asyncio.wait(
-                    {comes, leaves},
+                    {next_events, disconnect},
                     timeout=min(KEEP_ALIVE_SECONDS, max(check_at - now(), 0.0)),
                     return_when=asyncio.FIRST_COMPLETED,
                 )
-                if leaves.done():
-                    comes.cancel()
+                if disconnect.done():
+                    next_events.cancel()
                     return
                 if now() >= check_at:
                     if not await may_follow():
-                        comes.cancel()
+                        next_events.cancel()
                         break
                     check_at = now() + CHECK_SECONDS
-                if not comes.done():
-                    comes.cancel()
+                if not next_events.done():
+                    next_events.cancel()
                     await _send(send, b": still here\n\n")
                     continue
-                news = comes.result()
+                news = next_events.result()
                 if news is None:
                     break
                 for event in news.events:
@@ -77,7 +82,7 @@ async def stream_events(
                     break
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
-        leaves.cancel()
+        disconnect.cancel()
 
 
 async def _send(send: Send, chunk: bytes) -> None:
@@ -85,6 +90,7 @@ async def _send(send: Send, chunk: bytes) -> None:
 
 
 async def until_disconnect(receive: Receive) -> None:
+    """Return once the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -98,24 +104,27 @@ async def stream_pulse(
     quiet_seconds: float = QUIET_SECONDS,
     stream_seconds: float = STREAM_SECONDS,
 ) -> None:
-    """Until the client leaves, or `stream_seconds`."""
+    """Send pulses until the client disconnects or `stream_seconds` have passed.
+
+    rest_seconds, quiet_seconds: minimum and maximum time between two pulses.
+    """
     await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
     await _send(send, f"retry: {RETRY_MS}\n\n".encode())
-    leaves = asyncio.ensure_future(until_disconnect(receive))
+    disconnect = asyncio.ensure_future(until_disconnect(receive))
     ends_at = asyncio.get_running_loop().time() + stream_seconds
     try:
         async with hub.pulses() as pulse:
             while asyncio.get_running_loop().time() < ends_at:
-                heard = asyncio.ensure_future(pulse.wait())
+                announced = asyncio.ensure_future(pulse.wait())
                 await asyncio.wait(
-                    {heard, leaves}, timeout=quiet_seconds, return_when=asyncio.FIRST_COMPLETED
+                    {announced, disconnect}, timeout=quiet_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
-                heard.cancel()
-                if leaves.done():
+                announced.cancel()
+                if disconnect.done():
                     return
                 pulse.clear()
                 await _send(send, b"event: changed\ndata:\n\n")
-                await asyncio.wait({leaves}, timeout=rest_seconds)
+                await asyncio.wait({disconnect}, timeout=rest_seconds)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
-        leaves.cancel()
+        disconnect.cancel()

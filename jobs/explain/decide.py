@@ -1,8 +1,8 @@
-"""Why a job waits, most binding reason first. Pure: it decides over a snapshot, and says nothing of other
-tenants but how many jobs stand before this one.
+"""Decides why a job waits, the most binding reason first. Pure: it reads only a snapshot. About other tenants
+it tells no more than the number of jobs before this one.
 
-A reason binds if the job would still wait were all those after it gone; so the first one is what to change
-first.
+A reason is binding if the job would still wait without all later reasons; so the first one is what to change
+first. The texts are for clients and operators; docs/reference/explain.md lists the codes.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from jobs.domain.states import JobState, is_final
 from jobs.explain.snapshot import Index, Later, Reason, Snapshot
 
 NO_WORKER_SECONDS = 10.0
-"""A free slot with work for it is woken every two seconds; if nobody asked for so long, nobody listens."""
+"""Silence after which a pool has no worker: a free slot with waiting jobs is woken every 2 s."""
 
 WAITING = frozenset({JobState.QUEUED, JobState.RETRYING, JobState.SCHEDULED})
-_AFTER_A_REST = (
-    "One job tries after the rest; if that ends well, all go on. An operator may close the circuit."
+_AFTER_THE_PAUSE = (
+    "After the pause one job tries; if it succeeds, the circuit closes. An operator can close it at once."
 )
 
 
 def explain(now: Snapshot) -> list[Reason]:
-    """Never empty."""
+    """Return the reasons, the most binding first; never empty."""
     if now.state is not None and now.state not in WAITING:
         return [_not_waiting(now, now.state)]
-    found = [*refused_at_submit(now), *_later(now), *_index(now)]
+    found = [*refused_at_submit(now), *_not_due(now), *_index(now)]
     if now.index is Index.WHOLE and now.outlook.held:
         return [
             Reason(
                 "starting",
-                "A worker has a slot for it: it starts now, or when the short run before it there ends.",
-                "Nothing needs to change.",
+                "A worker has reserved a slot for the job: it starts now, or after the short run "
+                "on that slot.",
+                "Nothing to do.",
             )
         ]
-    found += [*_pauses(now), *_nowhere(now)]
+    found += [*_pauses(now), *_servers(now)]
     if now.index is Index.WHOLE:
-        found += [*_model_circuit(now), *held_back(now), *_capacity(now)]
+        found += [*_model_circuit(now), *parked(now), *_capacity(now)]
     return found or [
         Reason(
             "next",
-            "Nothing keeps it: a slot is free, and it is next.",
-            "Nothing needs to change: it starts within seconds.",
+            "A slot is free, and the job is next.",
+            "Nothing to do: the job starts within seconds.",
             {"free_slots": now.outlook.slots.get("free", 0)},
         )
     ]
@@ -53,11 +54,13 @@ def explain(now: Snapshot) -> list[Reason]:
 
 def _not_waiting(now: Snapshot, state: JobState) -> Reason:
     if is_final(state):
-        said = f": {now.error_code}" if now.error_code else ""
+        error = f": {now.error_code}" if now.error_code else ""
         return Reason(
             "finished",
-            f"It does not wait: it is {state.value}{said}.",
-            "Nothing: it is over." if state is not JobState.FAILED else "An operator may retry it.",
+            f"The job does not wait: it is {state.value}{error}.",
+            "Nothing to do: the job has ended."
+            if state is not JobState.FAILED
+            else "An operator can retry the job.",
             {"status": state.value, "error_code": now.error_code, "attempts": now.attempts},
         )
     evidence = {"server": now.server, "slot": now.slot, "attempts": now.attempts}
@@ -65,29 +68,29 @@ def _not_waiting(now: Snapshot, state: JobState) -> Reason:
         where = f" on {now.server}" if now.server else ""
         return Reason(
             "being_cancelled",
-            f"It does not wait: it ran{where} and is being cancelled.",
-            "It ends once its GPU is proven free.",
+            f"The job does not wait: it ran{where} and is being cancelled.",
+            "Nothing to do: the job ends once its GPU is proven free.",
             evidence,
         )
-    return Reason("running", f"It does not wait: it runs on {now.server}.", "Nothing.", evidence)
+    return Reason("running", f"The job does not wait: it runs on {now.server}.", "Nothing to do.", evidence)
 
 
-def _later(now: Snapshot) -> Iterator[Reason]:
+def _not_due(now: Snapshot) -> Iterator[Reason]:
     left = now.due_in_seconds
     if left is None or left <= 0:
         return
     if now.later is Later.RUN_AT:
         yield Reason(
             "later_start",
-            f"It was submitted to start later, in {left:.0f} s.",
-            "It stands in line from that time on.",
+            f"The job is scheduled to start in {left:.0f} s (`run_at`).",
+            "Nothing to do: it is queued at that time.",
             {"kind": now.later.value, "due_in_seconds": round(left, 3)},
         )
     else:
         yield Reason(
             "later_start",
-            f"An attempt failed; the next one may begin in {left:.1f} s.",
-            "The pause before a retry ends by itself.",
+            f"An attempt failed; the next one can start in {left:.1f} s.",
+            "Nothing to do: the backoff before a retry ends by itself.",
             {"kind": now.later.value, "due_in_seconds": round(left, 3), "attempts": now.attempts},
         )
 
@@ -96,73 +99,76 @@ def _index(now: Snapshot) -> Iterator[Reason]:
     if now.index is Index.AWAY:
         yield Reason(
             "index_away",
-            f"{REDIS_AWAY}; nothing is started meanwhile.",
-            "It goes on by itself once Redis answers: nothing is lost.",
+            f"{REDIS_AWAY}; no job is started meanwhile.",
+            "Jobs start again by themselves once Redis answers; none is lost.",
         )
     if now.index is Index.REBUILDING:
         yield Reason(
             "index_rebuilding",
-            "The queue's index is being rebuilt from the database; nothing is started meanwhile.",
-            "It takes seconds and ends by itself.",
+            "The queue's index is being rebuilt from the database; no job is started meanwhile.",
+            "Nothing to do: the rebuild takes seconds.",
         )
 
 
 def _pauses(now: Snapshot) -> Iterator[Reason]:
-    for code, what, seconds in (
-        ("system_paused", "Everything is", now.system_paused_seconds),
-        ("model_paused", f"The model {now.model} is", now.model_paused_seconds),
-        ("tenant_paused", "Its tenant is", now.tenant_paused_seconds),
+    for code, subject, seconds in (
+        ("system_paused", "The system", now.system_paused_seconds),
+        ("model_paused", f"The model {now.model}", now.model_paused_seconds),
+        ("tenant_paused", "The job's tenant", now.tenant_paused_seconds),
     ):
         if seconds is not None:
             yield Reason(
                 code,
-                f"{what} paused by an operator.",
-                "An operator resumes it; the job keeps its place.",
+                f"{subject} is paused by an operator.",
+                "An operator has to resume it; the job keeps its place.",
                 {"paused_seconds": round(seconds, 1)},
             )
 
 
-def _nowhere(now: Snapshot) -> Iterator[Reason]:
+def _servers(now: Snapshot) -> Iterator[Reason]:
     servers = now.servers
     evidence = {"servers": servers.total, "on": servers.on, "draining": servers.draining, "off": servers.off}
     if servers.missing_runner:
         yield Reason(
             "no_runner",
-            f"No installed runner speaks {servers.missing_runner!r}, the model_type of {now.model}.",
-            "The package that brings the runner is installed again, or the model gets another model_type.",
+            f"No installed runner supports {servers.missing_runner!r}, the model_type of {now.model}.",
+            "An operator has to install the package with the runner, or change the model_type.",
             evidence | {"model_type": servers.missing_runner},
         )
     if not servers.total:
         yield Reason(
             "no_server",
             f"No GPU server is registered for {now.model}.",
-            "A server that runs the model is registered.",
+            "An operator has to register a server that runs the model.",
             evidence,
         )
     elif not servers.on:
-        code, word = ("draining", "drain") if servers.draining else ("servers_off", "are switched off")
+        code, state = ("draining", "draining") if servers.draining else ("servers_off", "switched off")
         yield Reason(
-            code, f"All servers of {now.model} {word}.", "An operator switches one of them on.", evidence
+            code,
+            f"All servers of {now.model} are {state}.",
+            "An operator has to switch one of them on.",
+            evidence,
         )
     elif not servers.slots:
         yield Reason(
             "no_slots",
             f"The servers of {now.model} have no slots.",
-            "An operator gives them slots.",
+            "An operator has to give them slots.",
             evidence,
         )
     elif not servers.fit and servers.too_small:
         yield Reason(
             "too_large",
-            f"No server that is there has enough memory for {now.model}: {servers.too_small_why}",
-            "A worker with a larger GPU joins, or the deadline to start passes.",
+            f"No registered server has enough GPU memory for {now.model}: {servers.too_small_why}",
+            "Start a worker with a larger GPU.",
             evidence | {"too_small": servers.too_small},
         )
     elif not servers.fit:
         yield Reason(
             "no_healthy_server",
-            f"No server of {now.model} that is on passed its last look at its health.",
-            "One of them answers again, or another server is registered.",
+            f"No server of {now.model} that is on passed its last health check.",
+            "One of them has to become healthy again, or another server has to be registered.",
             evidence | {"unfit": servers.unfit},
         )
 
@@ -174,13 +180,13 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
     left = line.model_circuit_seconds
     yield Reason(
         "circuit_open",
-        f"{now.model} failed again and again on its servers; "
+        f"The circuit of {now.model} is open, because it failed repeatedly on its servers; "
         + (
-            f"it rests for {left:.0f} s more."
+            f"the pause lasts {left:.0f} s more."
             if line.model_circuit == "open" and left
             else "one job tries it now."
         ),
-        _AFTER_A_REST,
+        _AFTER_THE_PAUSE,
         {"scope": "model", "state": line.model_circuit, "left_seconds": round(left, 1)},
     )
 
@@ -188,7 +194,7 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
 def _capacity(now: Snapshot) -> Iterator[Reason]:
     line, slots = now.outlook, now.outlook.slots
     if not now.servers.fit:
-        # a server that was lost leaves both: it does not answer, and its slots are not given away
+        # a lost server is unhealthy, and its slots are in quarantine
         yield from (reason for _, reason in _held_slots(now) if reason.code == "quarantined")
         return
     if line.model_circuit == "open" or line.parked or _is_paused(now):
@@ -197,16 +203,16 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
     if now.state is JobState.QUEUED and not line.in_line:
         yield Reason(
             "not_in_line",
-            "Its ticket is not in the line yet.",
-            "The reconciler puts it there within half a minute.",
+            "The job's ticket is not in the queue yet.",
+            "Nothing to do: the sweep `reconcile` adds it within half a minute.",
             {"waited_seconds": round(now.waited_seconds, 1)},
         )
     if free:
         if _no_worker(now):
             yield Reason(
                 "no_worker",
-                "A slot is free, but no worker takes jobs from this queue.",
-                "A GPU worker for this pool is started.",
+                "A slot is free, but no worker consumes this pool's queue.",
+                "An operator has to start a GPU worker for this pool.",
                 {"free_slots": free, "asked_seconds": line.asked_seconds},
             )
         if line.position > free:
@@ -219,8 +225,8 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
         yield from passed_over(now)
         yield Reason(
             "all_busy",
-            f"All slots that could run it are busy ({busy}).",
-            "A job on one of them ends, or a server with free slots is added.",
+            f"All slots that can run the job are busy ({busy}).",
+            "Wait until a job on one of them ends, or add a server with free slots.",
             {"busy_slots": busy, "servers": line.servers},
         )
     yield from (reason for _, reason in held)
@@ -229,8 +235,8 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
 
 
 def _no_worker(now: Snapshot) -> bool:
-    """A slot and a ticket for it were there all this time, and no worker asked. Between two tries a job has
-    no ticket, and nobody asks where nothing is in line."""
+    """Return True if a slot was free and a ticket was queued for `NO_WORKER_SECONDS`, and no worker claimed.
+    Between two attempts a job has no ticket, and workers don't claim from an empty queue."""
     line = now.outlook
     is_waiting = line.in_line and now.queued_seconds > NO_WORKER_SECONDS
     has_work = line.position > 1 if now.state is None else is_waiting
@@ -252,8 +258,9 @@ def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
             count,
             Reason(
                 "circuit_open",
-                f"Servers that could run it failed again and again; {_resting(count)}.",
-                _AFTER_A_REST,
+                f"Servers that can run the job failed repeatedly, so their circuits are open "
+                f"({_slots(count)}).",
+                _AFTER_THE_PAUSE,
                 {"scope": "server", "slots": count, "left_seconds": round(line.circuit_seconds, 1)},
             ),
         )
@@ -262,8 +269,9 @@ def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
             count,
             Reason(
                 "resting",
-                f"Servers that could run it said they are busy; {_resting(count)}.",
-                "Their rest ends by itself.",
+                f"Servers that can run the job reported that they are busy and get a pause "
+                f"({_slots(count)}).",
+                "Nothing to do: the pause ends by itself.",
                 {"slots": count, "left_seconds": round(line.rest_seconds, 1)},
             ),
         )
@@ -272,16 +280,15 @@ def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
             count,
             Reason(
                 "quarantined",
-                f"{counted(count, 'slot')} that could run it may still be busy with a run that nobody "
-                "controls.",
-                "Their server proves them free or restarts, or an operator frees them.",
+                f"{_slots(count)} that can run the job may still be busy with a lost run (quarantine).",
+                "Wait until the server proves them free or restarts, or let an operator free them.",
                 {"slots": count},
             ),
         )
 
 
-def _resting(count: int) -> str:
-    return counted(count, "slot rests", "slots rest")
+def _slots(count: int) -> str:
+    return counted(count, "slot")
 
 
 def _behind(now: Snapshot) -> Iterator[Reason]:
@@ -296,36 +303,37 @@ def _behind(now: Snapshot) -> Iterator[Reason]:
         "gpu_seconds_ahead": round(ahead * line.mean_seconds, 1),
         "working_slots": line.working_slots,
     }
-    # in debt by more than a run: others go first although its own line may be short
+    # ahead of its share by more than a run: other tenants go first, even if its own queue is short
     debt = line.lead_seconds > 1.5 * line.mean_seconds and line.own_ahead < ahead
     if debt and not line.fifo:
         yield Reason(
             "lower_share",
-            "Its tenant got more than its share lately: others have their turn first.",
-            "The others catch up, or an operator raises its weight.",
+            "The job's tenant recently got more than its share, so other tenants go first.",
+            "Wait until the others have caught up, or let an operator raise the tenant's weight.",
             {"gpu_seconds_ahead_of_turn": round(line.lead_seconds, 1)},
         )
     yield Reason(
         "behind",
         f"About {counted(ahead, 'job')} of {counted(round(ahead * line.mean_seconds), 'GPU-second')} "
-        f"{'goes' if ahead == 1 else 'go'} first.",
-        "They run, more slots are added, or an operator moves it up.",
+        f"{'runs' if ahead == 1 else 'run'} before this one.",
+        "Wait for them, add slots, or let an operator raise the job's priority.",
         evidence,
     )
 
 
 def passed_over(now: Snapshot) -> Iterator[Reason]:
-    """Other jobs went in its place although it was its turn, and that may happen again."""
+    """Yield a reason if other jobs were started although this one was next, and that can happen again."""
     line = now.outlook
     if not 0 < line.passed_over < line.most_passed_over or line.patience_seconds <= 0:
         return
     times = "once" if line.passed_over == 1 else f"{line.passed_over} times"
     yield Reason(
         "passed_over",
-        f"A slot that got free took another job in its place {times}: one whose model is loaded there, or one"
-        " that may run on the server that this one avoids.",
-        f"A slot that has its model loaded gets free; or that happened {line.most_passed_over} times, or its"
-        " patience is over.",
+        f"A freed slot took another job {times} although this one was next: a job whose model is "
+        "loaded there, or"
+        " one that may run on the server that this job avoids.",
+        "Nothing to do: the job starts when a slot with its model is free, after being passed over"
+        f" {line.most_passed_over} times, or when `patience_seconds` have passed.",
         {
             "passed_over": line.passed_over,
             "at_most": line.most_passed_over,
@@ -334,41 +342,45 @@ def passed_over(now: Snapshot) -> Iterator[Reason]:
     )
 
 
-# -- what its tenant, or its model, is limited to: at the door, and in line -------------------------
+# -- limits of the tenant and the model: at submit, and in the queue --------------------------------
 
 CAP, QUOTA, PAUSE = "m", "q", "p"
-"""The letters of `parked` in the line; the pauses say the last one themselves."""
+"""Letters in `Outlook.parked` (`gpus/leasing/lua/includes/parked.lua`); `_pauses` reports the last one."""
 
-_NEW_DAY = "The quota begins anew at midnight UTC, or an operator raises it."
-HELD = {
-    CAP: ("tenant_cap", "Its tenant runs as many jobs as it may at once.", "One of its jobs ends."),
-    QUOTA: ("quota", "Its tenant has used its GPU-seconds for today.", _NEW_DAY),
+_NEW_DAY = "Wait until midnight UTC, when the quota is renewed, or let an operator raise it."
+PARKED = {
+    CAP: (
+        "tenant_cap",
+        "The job's tenant has reached its limit of running jobs (max_running).",
+        "Wait until one of the tenant's jobs ends, or let an operator raise the limit.",
+    ),
+    QUOTA: ("quota", "The job's tenant has used its GPU-seconds of today.", _NEW_DAY),
 }
 """Code, message and change, by letter."""
-_LET_GO = (
-    "Its tenant has GPU-seconds of today again: it goes on within seconds.",
-    "Nothing needs to change.",
+_QUOTA_AVAILABLE = (
+    "The job's tenant has GPU-seconds available again: the job is queued within seconds.",
+    "Nothing to do.",
 )
 
-DOOR = {
-    RateLimited.code: ("rate", "Time passes, or an operator raises the rate."),
+SUBMIT_LIMITS = {
+    RateLimited.code: ("rate", "Retry later, or let an operator raise the rate."),
     QuotaExhausted.code: ("quota", _NEW_DAY),
     TenantQueueFull.code: (
         "queue_full",
-        "A waiting job of its tenant starts or is cancelled, or an operator raises the limit.",
+        "Wait until a job of the tenant starts, cancel one, or let an operator raise the limit.",
     ),
     ModelQueueFull.code: (
         "queue_full",
-        "A waiting job of the model starts or is cancelled, or an operator raises the limit.",
+        "Wait until a job of the model starts, cancel one, or let an operator raise the limit.",
     ),
 }
-"""Code and change, by the code of what a submit would be refused with."""
+"""Code and change, by the code of the error that a submit would get."""
 
 
 def refused_at_submit(now: Snapshot) -> Iterator[Reason]:
-    """What a submit would be refused with: of a job that is only thought of."""
+    """Yield the errors that a submit would get, for a job that is not submitted yet."""
     for refused in now.refusals:
-        code, change = DOOR[refused.code]
+        code, change = SUBMIT_LIMITS[refused.code]
         evidence: dict[str, Any] = {
             "refused_with": refused.code,
             "retry_after_seconds": refused.retry_after_seconds,
@@ -376,19 +388,20 @@ def refused_at_submit(now: Snapshot) -> Iterator[Reason]:
         yield Reason(code, str(refused), change, evidence | (_quota(now) if code == "quota" else {}))
 
 
-def held_back(now: Snapshot) -> Iterator[Reason]:
-    """Why its tenant's tickets are parked."""
+def parked(now: Snapshot) -> Iterator[Reason]:
+    """Yield the reasons why the tenant's tickets are parked."""
     line = now.outlook
     evidence = {CAP: {"running": line.running, "limit": line.most_running}, QUOTA: _quota(now)}
-    said = {DOOR[refused.code][0] for refused in now.refusals}
+    reported = {SUBMIT_LIMITS[refused.code][0] for refused in now.refusals}
     for letter in line.parked:
-        code, message, change = HELD.get(
-            letter, ("tenant_held", "Its tenant gets no new slot for now.", "An operator can tell.")
+        code, message, change = PARKED.get(
+            letter,
+            ("tenant_held", "The job's tenant gets no slot for now.", "Ask an operator for the reason."),
         )
-        if code in said or (letter == PAUSE and now.tenant_paused_seconds is not None):
+        if code in reported or (letter == PAUSE and now.tenant_paused_seconds is not None):
             continue
         if letter == QUOTA and (now.quota is None or not now.quota.is_exhausted):
-            message, change = _LET_GO
+            message, change = _QUOTA_AVAILABLE
         yield Reason(code, message, change, evidence.get(letter, {"reason": letter}))
 
 

@@ -1,8 +1,8 @@
-"""When a waiting job will start: a median and a bound that nine in ten starts keep. Pure.
+"""Estimates when a waiting job will start, as median and 90th percentile. Pure.
 
-The line makes a first guess: the job's position × mean GPU-seconds of what waits ÷ slots that work. How wrong
-such guesses were it learns from the fleet's real starts, per pool and decade of the guess
-(gpus/leasing/lua/includes/forecast.lua). What is known to come before that (a later start, a rest) is added.
+The first estimate is position × mean GPU-seconds of waiting jobs ÷ working slots. It is corrected by the
+errors of earlier estimates, learned from real starts per pool and decade of the estimate
+(`gpus/leasing/lua/includes/forecast.lua`). Known delays (`run_at`, backoff, pauses) are added.
 """
 
 from __future__ import annotations
@@ -33,12 +33,16 @@ UNKNOWABLE = frozenset(
         "quarantined",
     }
 )
-"""Nobody knows when these end; as the first reason they leave no forecast. A quota does not where its day is
-known: it ends with that."""
+"""Codes of reasons with an unknown end: as the first reason they prevent an estimate. A quota only does if
+its day is unknown, otherwise it ends with the day."""
 
 
 def starts_in(now: Snapshot, reasons: Sequence[Reason]) -> StartsIn | None:
-    """None where the job does not wait, would be refused, or nobody can know."""
+    """Return the estimated start; None if the job does not wait, would be refused, or waits for an unknown
+    time.
+
+    reasons: as returned by `explain`.
+    """
     day = now.quota if any(reason.code == "quota" for reason in reasons) else None
     first = next((reason.code for reason in reasons if day is None or reason.code != "quota"), "")
     if now.refusals or now.index is not Index.WHOLE or first in UNKNOWABLE or first in _NOT_WAITING:
@@ -56,7 +60,8 @@ def starts_in(now: Snapshot, reasons: Sequence[Reason]) -> StartsIn | None:
 
 
 def _all_rest_seconds(line: Outlook) -> float:
-    """Until the first slot's rest ends, where none that could run it is free or busy."""
+    """Return the seconds until the first slot's pause ends; 0 if a slot that can run the job is free or
+    busy."""
     slots = line.slots
     if slots.get("free", 0) or slots.get("busy", 0):
         return 0.0

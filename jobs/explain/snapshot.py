@@ -1,4 +1,4 @@
-"""What is known about a job at one moment: what `decide.explain` decides by; and what a reason is. Pure."""
+"""The facts about a job at one moment, which `decide.explain` reads, and the type of a reason. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from jobs.domain.states import JobState
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """code: stable. evidence: what it was decided by. change: what would change it."""
+    """Why a job waits. code: stable. message: for people. change: what to do. evidence: the facts that it was
+    decided by."""
 
     code: str
     message: str
@@ -30,6 +31,8 @@ class Later(StrEnum):
 
 
 class Index(StrEnum):
+    """State of the queue's index in Redis."""
+
     WHOLE = "whole"
     REBUILDING = "rebuilding"
     AWAY = "away"
@@ -38,10 +41,13 @@ class Index(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Those that the model is registered on, as the registry has them. slots: of those that are on; unfit: of
-    those, they that have none, failed their last look at their health or are too small; too_small: of those
-    that are on and healthy, they whose GPU has less memory than the model needs; missing_runner: the model's
-    type, where no runner of it is installed and no pinned server has the model."""
+    """The model's servers in the registry.
+
+    on, draining, off: number of servers by desired state. slots: of the servers that are on. unfit: servers
+    that are on but have no slots, failed their last health check, or are too small. too_small: servers that
+    are on and healthy but have less GPU memory than the model needs. missing_runner: the model's type if its
+    runner is not installed and no pinned server has the model; else empty.
+    """
 
     on: int = 0
     draining: int = 0
@@ -58,16 +64,19 @@ class Servers:
 
     @property
     def fit(self) -> int:
-        """Could run it, for all the registry knows."""
+        """Number of servers that can run the model according to the registry."""
         return self.on - self.unfit if self.slots else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """state: None for a job that is only thought of. refusals: what a submit of that one would be refused
-    with. due_in_seconds: until it may stand in line. waited_seconds: since it was to start. queued_seconds:
-    since it came into the line last. server, slot: where it runs. …_paused_seconds: since when; None where
-    nothing is paused. quota: where it is known."""
+    """Facts about one job.
+
+    state: None: not submitted yet. refusals: errors that a submit would get. due_in_seconds: until the job is
+    queued. waited_seconds: since its earliest start. queued_seconds: since it was last queued. server, slot:
+    where it runs. …_paused_seconds: duration of a pause; None: not paused. quota: None: no quota, or not
+    read.
+    """
 
     state: JobState | None
     model: str

@@ -1,4 +1,4 @@
-"""Callbacks to be sent, their tries, and receivers that do not answer."""
+"""The outbox of callbacks, the log of deliveries, and the circuit breakers of receivers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ MAX_RECEIVER_LENGTH = 300
 
 
 class Callback(models.Model):
-    """The outbox: one message per finished round of a job, written in the finishing transaction.
+    """Outbox message: one per finished round of a job, written in the transaction that ends the round.
 
-    id is the `webhook-id`. body is fixed at finish: a later round has its own message. tenant, receiver: the
-    queue in which it waits; empty where an older version wrote the row, until the callbacks worker fills them
-    in. next_at: also the lease of a try that is under way. sending_until: that lease, while there is one.
+    id: the `webhook-id`. body: fixed at the end of the round. tenant, receiver: queue of the message; empty
+    in rows of older versions until the callbacks worker fills them in. next_at: due time, or the end of the
+    lease of a try in progress. sending_until: end of that lease; None without a try in progress.
     """
 
     class State(models.TextChoices):
@@ -71,7 +71,7 @@ class Callback(models.Model):
 
 
 class CallbackTry(models.Model):
-    """The delivery log: one line per request made. error: empty when the receiver answered 2xx."""
+    """Delivery log: one row per request. error: empty if the receiver answered 2xx."""
 
     callback = models.ForeignKey(Callback, on_delete=models.CASCADE, related_name="log")
     number = models.PositiveIntegerField()
@@ -88,10 +88,10 @@ class CallbackTry(models.Model):
 
 
 class ReceiverCircuit(models.Model):
-    """A tenant's receiver that did not answer lately; the first answer deletes the row.
+    """Circuit breaker of a tenant's receiver that recently did not answer; the first answer deletes the row.
 
-    receiver: host:port. failures: tries without an answer since `failing_since`. resting_until: no try
-    before; None while the circuit is closed. rest_seconds: the present rest, the next one is longer.
+    receiver: host:port. failures: tries without an answer since `failing_since`. resting_until: no try before
+    this time; None: closed. rest_seconds: current pause; the next one is longer.
     """
 
     tenant = models.ForeignKey(

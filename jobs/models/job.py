@@ -1,5 +1,4 @@
-"""What a client asked for and what became of it: the job with its tags, attempts and events; idempotency
-keys; results that GPU servers pushed."""
+"""Jobs with their tags, attempts and events; idempotency keys; results pushed by GPU servers."""
 
 from __future__ import annotations
 
@@ -11,24 +10,23 @@ from foundation.ids import new_id
 from gpus.protocol import Ticket
 from jobs.domain.states import FINAL_JOB_STATES, LIVE_ATTEMPT_STATES, AttemptState, JobState
 
-# sorted: migrations must not depend on hashes; "leased" is in the condition of the indexes, and in no row
+# sorted, because migrations must not depend on hashes. "leased" is only in the conditions of the indexes
 _FINAL = sorted(state.value for state in FINAL_JOB_STATES)
 _LIVE = sorted({"leased", *(state.value for state in LIVE_ATTEMPT_STATES)})
 _USUAL = ["accepted", "completed", "partial", "progress", "queued", "started"]
-"""What happens to every job, or often: a list of these needs no index to be found."""
+"""Frequent types of events, which are left out of the index of rare ones."""
 
 DEAD_LETTER = Q(state=JobState.FAILED.value, dismissed_at=None)
-"""What a dead letter is: a failed job that nobody dismissed."""
+"""Condition of a dead letter: a failed job that was not dismissed."""
 
 
 class Job(models.Model):
-    """What a client asked for. Moved only by `jobs.transitions`; the row is the write-ahead log.
+    """A job of a client. Its state changes only by `jobs.transitions`; Redis is rebuilt from these rows.
 
-    live_attempt: id of the attempt that may end this job now; set with RUNNING, cleared with its end.
-    place_us: the job's place in line, microseconds since the epoch; retries keep it.
-    round: an operator's retry opens a new one, with its own budget.
-    tries, free_connects, deaths, same_failures: of this round; see `jobs.domain.retry`.
-    event_seq: number of the last event; raised with every write to the event log.
+    live_attempt: id of the current attempt, while RUNNING. place_us: place in the queue, in microseconds
+    since the epoch; retries keep it. round: starts at 1; an operator's retry opens a new one with its own
+    budget. tries, free_connects, deaths, same_failures: counts of this round, see `jobs.domain.retry`.
+    event_seq: number of the last event.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -57,8 +55,8 @@ class Job(models.Model):
         max_length=16,
         blank=True,
         default="",
-        db_default="",  # workers of the release before insert jobs without it, while an upgrade goes on
-        help_text="Of a FAILED job: which kind of failure. Of one that waits: of its last counted attempt.",
+        db_default="",  # during an upgrade, processes of the previous release insert jobs without it
+        help_text="Kind of failure of a FAILED job; of an unfinished job, that of its last charged attempt.",
     )
     result = models.JSONField(null=True, blank=True, default=None)
 
@@ -67,27 +65,32 @@ class Job(models.Model):
     started_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     run_at = models.DateTimeField(
-        null=True, blank=True, default=None, help_text="Not in line before; its deadlines count from then."
+        null=True,
+        blank=True,
+        default=None,
+        help_text="Earliest start: queued at this time; its deadlines count from it.",
     )
     due_at = models.DateTimeField(
-        null=True, blank=True, help_text="When a RETRYING job stands in line again."
+        null=True, blank=True, help_text="Time at which a RETRYING job is queued again."
     )
     deadline_at = models.DateTimeField(null=True, blank=True)
     start_deadline_at = models.DateTimeField(null=True, blank=True)
     queue_deadline_at = models.DateTimeField(
-        null=True, blank=True, help_text="When it has waited for max_queued_seconds; runs push it back."
+        null=True,
+        blank=True,
+        help_text="Time at which it has waited for max_queued_seconds; running time does not count.",
     )
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     cancelled_by_operator = models.BooleanField(
-        default=False, db_default=False, help_text="The cancel was an operator's."
+        default=False, db_default=False, help_text="An operator cancelled the job."
     )
-    dismissed_at = models.DateTimeField(null=True, blank=True, help_text="Deleted from the dead letters.")
+    dismissed_at = models.DateTimeField(null=True, blank=True, help_text="Removed from the dead letters.")
 
     round = models.PositiveIntegerField(default=1)
     live_attempt = models.CharField(max_length=26, null=True, blank=True, default=None)
     attempts_made = models.PositiveIntegerField(default=0)
     refusals_folded = models.PositiveIntegerField(
-        default=0, db_default=0, help_text="Attempts that a busy server refused and whose rows are gone."
+        default=0, db_default=0, help_text="Deleted attempts that a busy server had refused."
     )
     tries = models.PositiveIntegerField(default=0)
     free_connects = models.PositiveIntegerField(default=0)
@@ -125,7 +128,7 @@ class Job(models.Model):
             models.Index(
                 fields=["run_at"], name="job_run_at_idx", condition=Q(state=JobState.SCHEDULED.value)
             ),
-            # what a tenant has waiting: "not over" is the condition that both databases can prove
+            # a tenant's unfinished jobs; both databases can match this condition with bound parameters
             models.Index(
                 fields=["tenant", "state"], name="job_unfinished_idx", condition=Q(finished_at=None)
             ),
@@ -166,6 +169,7 @@ class Job(models.Model):
 
     @property
     def ticket(self) -> Ticket:
+        """The job's entry in the queue in Redis."""
         return Ticket(
             job_id=self.id,
             model=self.model,
@@ -177,7 +181,7 @@ class Job(models.Model):
 
 
 class JobTag(models.Model):
-    """One tag of a job, for the list's filter; the job's own `tags` are what is shown."""
+    """One tag of a job, as an index for filters; `Job.tags` has the tags to show."""
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="tag_rows")
     tag = models.CharField(max_length=64)
@@ -190,17 +194,16 @@ class JobTag(models.Model):
 
 
 class Attempt(models.Model):
-    """One try of a job on one slot. Its id is minted by the claim and kept in the lease.
+    """One try of a job on one slot. The claim creates its id, which is also in the lease.
 
-    epoch: raised by each takeover; results count only with the current one.
-    server, slot: by name, so that history outlives the registry.
-    counted: used one try of the budget. slot_freed: the GPU was proven free of it when it ended.
-    evidence: what proved it, then or later, where a proof was needed; always of a cancelled one.
-    usage: what its server counted for it, such as tokens.
+    epoch: raised by each takeover (fencing token); results of older epochs are refused. server, slot: names,
+    so that rows outlive the registry. counted: charged as a try. slot_freed: the end proved the slot free.
+    evidence: what proved the slot free, at the end or later; always set for a cancelled attempt. usage:
+    counts of its server, such as tokens.
     """
 
     LIVE = _LIVE
-    """The states in which it holds its slot, for queries: as the indexes of live attempts have them."""
+    """States in which an attempt holds its slot; the same list as in the conditions of the indexes."""
 
     id = models.CharField(max_length=26, primary_key=True, editable=False)
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="attempts")
@@ -249,8 +252,8 @@ class Attempt(models.Model):
 
 
 class Event(models.Model):
-    """What happened to a job, numbered from 1 in the order of commits. Gaps are only where the two
-    events of a refused attempt were removed (`jobs.sweeps.refusals`)."""
+    """An event of a job. seq: from 1, in the order of commits; gaps only where the sweep `refusals` removed
+    the two events of a refused attempt."""
 
     id = models.BigAutoField(primary_key=True)
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="events")
@@ -269,13 +272,13 @@ class Event(models.Model):
 
 
 class IdempotencyKey(models.Model):
-    """A client's Idempotency-Key and what it made; lives as long as its (first) job."""
+    """A client's Idempotency-Key and the (first) job that was submitted under it; deleted with that job."""
 
     tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE)
     key = models.CharField(max_length=255)
     fingerprint = models.CharField(max_length=64, help_text="SHA-256 of the canonical body.")
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="idempotency_keys")
-    batch = models.JSONField(null=True, default=None, help_text="For a batch: its per-item answer.")
+    batch = models.JSONField(null=True, default=None, help_text="Of a batch: the response per job.")
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["tenant", "key"], name="one_use_per_tenant_and_key")]
@@ -285,9 +288,10 @@ class IdempotencyKey(models.Model):
 
 
 class PushedResult(models.Model):
-    """What a GPU server pushed for an attempt, kept until its holder finishes the attempt with it.
+    """A result pushed by a GPU server, kept until the worker ends the attempt with it.
 
-    No foreign key: a push may be earlier than its row. pushes, pushed_bytes: all that were read for it.
+    No foreign key, because a push can arrive before the attempt's row. pushes, pushed_bytes: totals for the
+    attempt.
     """
 
     attempt_id = models.CharField(max_length=26, primary_key=True)

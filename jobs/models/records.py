@@ -1,5 +1,5 @@
-"""What the dispatcher keeps of its own work: sums that outlive the rows they count, sweeps, signs of life of
-its workers, and failed sign-ins."""
+"""Records of the dispatcher's own work: sums that outlive the rows they count, runs of sweeps, heartbeats of
+workers, and failed sign-ins."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from django.db import models
 
 
 class PurgeLedger(models.Model):
-    """How many jobs retention has removed, by tenant and final state: conservation stays countable."""
+    """Number of jobs deleted by retention, by tenant and final state, so that the total of accepted jobs
+    stays verifiable."""
 
     tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE)
     state = models.CharField(max_length=10)
@@ -23,10 +24,7 @@ class PurgeLedger(models.Model):
 
 
 class Tally(models.Model):
-    """How often something happened since the installation began; it only grows.
-
-    model, code: of what, empty where that makes no difference.
-    """
+    """A counter since the installation (`jobs.reports.counters`). model, code: labels; empty if unused."""
 
     name = models.CharField(max_length=40)
     model = models.CharField(max_length=64, blank=True, default="")
@@ -42,14 +40,14 @@ class Tally(models.Model):
 
 
 class Rollup(models.Model):
-    """What came to an end in one span of time, per model and tenant: what charts and percentiles read.
+    """Sums of the jobs that ended in one span of time, per model and tenant, for charts and percentiles.
 
-    waits, runs: counts per bucket of `jobs.reports.rollups.BOUNDS_SECONDS` (one more for what is longer):
-    from accepted to the first start, and from the first start to the end.
+    waits, runs: histograms of the seconds from submit to the first start, and from the first start to the
+    end; counts per bucket of `jobs.reports.rollups.BOUNDS_SECONDS`, with one more bucket for longer times.
     """
 
     span_seconds = models.PositiveIntegerField()
-    at = models.DateTimeField(help_text="Where the span begins.")
+    at = models.DateTimeField(help_text="Start of the span.")
     model = models.CharField(max_length=64)
     tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE)
     completed = models.PositiveIntegerField(default=0)
@@ -72,10 +70,10 @@ class Rollup(models.Model):
 
 
 class SweepRun(models.Model):
-    """When a sweep last ran to its end; written every few seconds at most.
+    """Last completed run of a sweep; written at most every few seconds.
 
-    looked, repaired: sums over the runs since the row was written before. One line is no sweep: how far
-    the sums in `Rollup` go, in its note.
+    looked, repaired: sums over the runs since the previous write. One row is no sweep: the cursor of the
+    rollups, whose note is an event id.
     """
 
     name = models.CharField(max_length=40, primary_key=True)
@@ -92,12 +90,10 @@ class SweepRun(models.Model):
 
 
 class WorkerSign(models.Model):
-    """A sign of life of one GPU worker process, written every two seconds while it holds leases.
+    """Heartbeat of one GPU worker process in the database, written every 2 s while it holds leases.
 
-    Redis alone can't tell a dead worker from one that Redis does not reach; this row can. The name is unique
-    to the process, so that a restart is another worker.
-
-    cut_off: attempts that it holds and could not renew lately.
+    It distinguishes a dead worker from one that can't reach Redis. worker: unique per process, so a restarted
+    process is another worker. cut_off: ids of attempts that it holds but recently could not renew.
     """
 
     worker = models.CharField(max_length=200, primary_key=True)
@@ -113,10 +109,11 @@ class WorkerSign(models.Model):
 
 
 class SignInFailure(models.Model):
-    """Failed sign-ins of one account from one address; a success deletes the row, as does the sweep.
+    """Failed sign-ins of one account from one address; deleted by a successful sign-in or the sweep
+    `retention`.
 
-    address: an IPv4 address or an IPv6 network of 64 bits. account: a digest of the name as typed, since
-    people type passwords there, too. count: since the last pause of `sign_in_lock_seconds`.
+    address: an IPv4 address or a /64 IPv6 network. account: digest of the typed name, because users sometimes
+    type a password there. count: failures since the last pause of `sign_in_lock_seconds`.
     """
 
     address = models.CharField(max_length=50)

@@ -1,4 +1,4 @@
-"""Who owns jobs, and the keys that they ask with."""
+"""Tenants and their API keys."""
 
 from __future__ import annotations
 
@@ -13,45 +13,45 @@ from gpus.protocol import BANDS, TenantSpec
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000.0
 MOST_RUNNING = 1_000_000
 MOST_QUEUED_SECONDS = 31_536_000.0
-"""A year; longer is a mistake in the unit."""
+"""A year; a longer time is probably a mistake in the unit."""
 MOST_QUEUED = 2_147_483_647
-"""What the column holds."""
+"""Maximum of the column."""
 
 
 class Tenant(models.Model):
-    """Who owns jobs. Shares, limits and secrets belong to the tenant, not to its keys."""
+    """Owner of jobs. Shares, limits and webhook secrets belong to the tenant, not to its keys."""
 
     name = NameField(unique=True)
     weight = models.FloatField(
         default=1.0,
         validators=[MinValueValidator(MIN_WEIGHT), MaxValueValidator(MAX_WEIGHT)],
-        help_text="Share of GPU-seconds relative to other tenants: who has 2 gets twice as much as who has"
-        " 1, while both wait.",
+        help_text="Share of GPU-seconds relative to other tenants: a tenant with 2 gets twice as much as one"
+        " with 1, while both have waiting jobs.",
     )
     highest_band = models.CharField(
         max_length=6,
         choices=[(band, band) for band in BANDS],
         default="normal",
         db_default="normal",
-        help_text="The highest band its jobs may stand in. urgent: priority 1 to 3, before everybody's normal"
-        " jobs. Jobs that ask for more stand in this band, and are ordered among its own by their priority.",
+        help_text="Highest band granted to its jobs. urgent: priority 1 to 3, before the normal jobs of all"
+        " tenants. Jobs with a higher priority run in this band, ordered among its own by priority.",
     )
     max_running = models.PositiveIntegerField(
         null=True,
         blank=True,
         validators=[MinValueValidator(1), MaxValueValidator(MOST_RUNNING)],
-        help_text="So many of its jobs run at once, in all pools of a fleet together; further ones wait in"
-        " their places. Empty: no limit. To let nothing start, pause the tenant.",
+        help_text="Maximum of running jobs in all pools of a fleet; further jobs wait in their places."
+        " Empty: no limit. To start no job at all, pause the tenant.",
     )
     webhook_secret_encrypted = models.TextField(
-        blank=True, default="", editable=False, help_text="Signs callbacks; shown once when made."
+        blank=True, default="", editable=False, help_text="Signs callbacks; shown once, when it is created."
     )
     webhook_secret_before_encrypted = models.TextField(
         blank=True,
         default="",
         db_default="",
         editable=False,
-        help_text="The secret before: callbacks are signed with it too until the time below.",
+        help_text="Previous secret: until the time below, callbacks are signed with it, too.",
     )
     webhook_secret_before_until = models.DateTimeField(null=True, blank=True, editable=False)
     max_queued = models.PositiveIntegerField(
@@ -59,7 +59,7 @@ class Tenant(models.Model):
         blank=True,
         default=None,
         validators=[MinValueValidator(1)],
-        help_text="Jobs of this tenant that may wait; more are refused (429). Empty:"
+        help_text="Maximum of waiting jobs; further submits are refused (429). Empty:"
         " DISPATCHER_TENANT_MAX_QUEUED.",
     )
     max_queued_seconds = models.FloatField(
@@ -67,43 +67,44 @@ class Tenant(models.Model):
         blank=True,
         default=None,
         validators=[MinValueValidator(0.001), MaxValueValidator(MOST_QUEUED_SECONDS)],
-        help_text="Seconds that a job of this tenant may wait in all; then it fails (max_queued_exceeded)."
-        " The shorter of this and the model's counts. Empty: the model's, else"
-        " DISPATCHER_MAX_QUEUED_SECONDS.",
+        help_text="Longest total wait of a job in seconds; then it fails (max_queued_exceeded). "
+        "The lower limit"
+        " of tenant and model applies. Empty: the model's, else DISPATCHER_MAX_QUEUED_SECONDS.",
     )
     submits_per_second = models.FloatField(
         null=True,
         blank=True,
         default=None,
         validators=[MinValueValidator(0.001), MaxValueValidator(1_000_000)],
-        help_text="Jobs it may submit per second, in the long run; more are refused (429). Empty: no limit.",
+        help_text="Rate limit: submitted jobs per second on average (else 429). Empty: no limit.",
     )
     submit_burst = models.PositiveIntegerField(
         null=True,
         blank=True,
         default=None,
         validators=[MinValueValidator(1), MaxValueValidator(1_000_000)],
-        help_text="Jobs it may submit at once after a pause. Empty: those of one second, at least 1.",
+        help_text="Burst: jobs it may submit at once after a pause. Empty: the jobs of one second, "
+        "at least 1.",
     )
     daily_gpu_seconds = models.FloatField(
         null=True,
         blank=True,
         default=None,
         validators=[MinValueValidator(0.001)],
-        help_text="GPU-seconds per UTC day; then submits are refused (429) and what waits is held back "
+        help_text="GPU-seconds per UTC day; then submits are refused (429) and waiting jobs are parked "
         "until midnight. Empty: no limit.",
     )
     allowed_models = models.JSONField(
         null=True,
         blank=True,
         default=None,
-        help_text="Names of the models it may submit to, as a JSON list. Empty: all.",
+        help_text="Names of the models that the tenant may submit to, as a JSON list. Empty: all.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
         ordering = ["name"]
-        constraints = [  # a row past the validators would stop the sweep that tells the lease layer
+        constraints = [  # an invalid row would stop the sweep that writes the rules to Redis
             models.CheckConstraint(name="tenant_weight_is_positive", condition=models.Q(weight__gt=0)),
             models.CheckConstraint(
                 name="tenant_may_run_something",
@@ -118,18 +119,19 @@ class Tenant(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Raises ValidationError by field."""
+        """Check rules across fields. Raises ValidationError by field."""
         if self.submit_burst is not None and self.submits_per_second is None:
-            raise ValidationError({"submit_burst": "A burst needs a rate."})
+            raise ValidationError({"submit_burst": "A burst needs a rate: set submits_per_second, too."})
 
     @property
     def spec(self) -> TenantSpec:
-        """As the lease layer is told it. Raises ValueError where a row was written past the validators."""
+        """The tenant's rules for the lease layer. Raises ValueError for a row that bypassed the
+        validators."""
         return TenantSpec(str(self.pk), self.weight, self.highest_band, self.max_running)
 
 
 class ApiKey(AbstractAPIKey):
-    """A key of a tenant, stored hashed. An operator's key may also use everything under /admin."""
+    """API key of a tenant, stored hashed. Operator keys may also use everything under /admin."""
 
     class Kind(models.TextChoices):
         TENANT = "tenant"
@@ -142,16 +144,17 @@ class ApiKey(AbstractAPIKey):
         null=True,
         blank=True,
         default=None,
-        help_text="What it may do: submit, read, cancel, and of an operator's key operate. Empty: all of it.",
+        help_text="Scopes: submit, read, cancel, and for operator keys operate. Empty: all that "
+        "its kind allows.",
     )
     allowed_models = models.JSONField(
         null=True,
         blank=True,
         default=None,
-        help_text="Names of the models it may submit to, of those its tenant may. Empty: all of them.",
+        help_text="Names of the models that the key may submit to, within those of its tenant. Empty: all.",
     )
     last_used_at = models.DateTimeField(
-        null=True, blank=True, default=None, editable=False, help_text="To the minute."
+        null=True, blank=True, default=None, editable=False, help_text="Accurate to the minute."
     )
     rotated_to = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, editable=False, related_name="rotated_from"

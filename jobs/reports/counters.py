@@ -1,4 +1,4 @@
-"""Counters that outlive processes, for /metrics: of what is rare or was summed up, since each is a write."""
+"""Persistent counters for /metrics. Each update is a write, so they are for rare or aggregated events."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ log = structlog.get_logger()
 
 class Name(StrEnum):
     ATTEMPT_ENDS = "attempt_ends"
-    """By model; code: how it ended (``completed`` or the error's) and what followed: ``busy/requeued``."""
+    """Ended attempts by model; code: outcome (``completed`` or an error code) / what followed, as
+    ``busy/requeued``."""
     RESULTS_REFUSED = "results_refused"
-    """Ends that came under an attempt or epoch which does not count any more."""
+    """Results of an attempt or epoch that is no longer current."""
     PUSHES_REFUSED = "pushes_refused"
-    """Pushes of GPU servers that were not read; code: why."""
+    """Refused pushes of GPU servers; code: the error."""
     SIGN_INS_REFUSED = "sign_ins_refused"
-    """code: which limit refused."""
+    """Refused sign-ins; code: the exceeded limit."""
     SWEEP_REPAIRS = "sweep_repairs"
-    """code: the sweep."""
+    """Repairs; code: name of the sweep."""
     REQUESTS_REFUSED = "requests_refused"
-    """Requests that were told 429 or 503; code: of the answer."""
+    """Requests answered with 429 or 503; code: of the problem."""
     WEB_ENDED = "web_ended"
-    """Connections that the web server ended; code: why."""
+    """Connections closed by the web server; code: reason."""
 
 
 Key = tuple[Name, str, str]
-"""name, model, code."""
+"""(name, model, code)."""
 _TABLE = Tally._meta.db_table
 _ADD = (
     f"INSERT INTO {_TABLE} (name, model, code, count) VALUES (%s, %s, %s, %s) "
@@ -44,7 +45,8 @@ _ADD = (
 
 
 def add(counts: Mapping[Key, int]) -> None:
-    """Inside a transaction it counts if that commits. In one order, so that two never wait for each other."""
+    """Add to the counters, as part of the caller's transaction if there is one. Sorted, so that two
+    transactions can't deadlock."""
     rows = [(name.value, model, code, by) for (name, model, code), by in sorted(counts.items()) if by]
     if rows:
         with connection.cursor() as cursor:
@@ -52,13 +54,13 @@ def add(counts: Mapping[Key, int]) -> None:
 
 
 def add_if_possible(name: Name, by: int) -> None:
-    """For who has better things to do than to count: never raises over a database that is away, and does not
-    wait for long where somebody else counts and does not come to an end."""
+    """Add to a counter, best effort: does not raise if the database is unavailable, and on PostgreSQL waits
+    at most 200 ms for a lock."""
     add_by_code_if_possible(name, {"": by})
 
 
 def add_by_code_if_possible(name: Name, counts: Mapping[str, int]) -> None:
-    """As `add_if_possible`, of several codes."""
+    """Do `add_if_possible` for several codes."""
     if not any(counts.values()):
         return
     try:
@@ -68,17 +70,17 @@ def add_by_code_if_possible(name: Name, counts: Mapping[str, int]) -> None:
                     cursor.execute("SET LOCAL lock_timeout = '200ms'")
             add({(name, "", code): by for code, by in counts.items()})
     except (DatabaseError, InterfaceError) as error:
-        log.warning("not_counted", tally=name.value, by=sum(counts.values()), error=str(error))
+        log.warning("counts_lost", tally=name.value, by=sum(counts.values()), error=str(error))
 
 
 def read(name: Name) -> list[tuple[str, str, int]]:
-    """(model, code, count)."""
+    """Return (model, code, count) of all counters of this name."""
     return list(Tally.objects.filter(name=name.value).values_list("model", "code", "count"))
 
 
 class BufferedCounts:
-    """Counts by code in memory, written once in `write_seconds` at most: what is refused again and again
-    costs no write for each. One object per process and name."""
+    """Counts by code in memory, written at most every `write_seconds`, so that frequent refusals don't cause
+    a write each. One object per process and name."""
 
     def __init__(self, name: Name, *, write_seconds: float = 1.0) -> None:
         self.write_seconds = write_seconds
@@ -88,17 +90,18 @@ class BufferedCounts:
         self._written_at = -math.inf
 
     def count(self, code: str) -> None:
+        """Add 1 and write if a write is due."""
         self.add(code)
         self.write()
 
     def add(self, code: str) -> None:
-        """Count without a write: the caller calls `write` now and then."""
+        """Add 1 without a write; the caller calls `write` periodically."""
         with self._lock:
             self._counts[code] += 1
 
     def write(self, *, now: bool = False) -> None:
-        """Write what was counted, if `write_seconds` have passed since the last write, or now. Never raises
-        over a database that is away."""
+        """Write the counts if `write_seconds` have passed since the last write. now: write at once. Does not
+        raise if the database is unavailable."""
         with self._lock:
             at = time.monotonic()
             if not self._counts or (not now and at - self._written_at < self.write_seconds):

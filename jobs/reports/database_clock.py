@@ -1,4 +1,4 @@
-"""What the database says of the time, asked from any thread: its own clock, and what processes wrote last."""
+"""Reads the database's clock, and the latest time written by a sweep, from any thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _last_run = Read(lambda: SweepRun.objects.order_by("-at").values_list("at", flat
 
 
 def database_time() -> float | None:
-    """The database's clock, seconds since the epoch; None: SQLite has none."""
+    """Return the database's clock, in seconds since the epoch; None for SQLite, which has none."""
     if connection.vendor != "postgresql":
         return None
     with _own_connection() as own, own.cursor() as cursor:
@@ -24,21 +24,22 @@ def database_time() -> float | None:
 
 
 def last_database_time() -> float | None:
-    """The latest time that a sweep wrote, seconds since the epoch: by the clock that its process goes by. A
-    living sweeper writes every five seconds. None: none ever ran."""
+    """Return the latest time written by a sweep process, by its own clock, in seconds since the epoch; None
+    if no sweep has run. A live sweep process writes every 5 s."""
     with _own_connection() as own, use_connection(lambda: own):
         return read_last_database_time()
 
 
 def read_last_database_time() -> float | None:
-    """The same over the connection of this thread."""
+    """Do `last_database_time` over the connection of this thread."""
     at = _last_run.first()
     return None if at is None else float(at.timestamp())
 
 
 @contextmanager
 def _own_connection() -> Iterator[Any]:
-    """Whoever asks may be a thread that lives a moment."""
+    """Open a connection for one query: the caller may be a short-lived thread, whose connection would
+    leak."""
     own: Any = connections.create_connection(DEFAULT_DB_ALIAS)
     own.inc_thread_sharing()
     try:

@@ -1,4 +1,4 @@
-"""Dead letters by kind of failure: what an operator looks at before the single job."""
+"""Dead letters grouped by kind of failure, for operators."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from jobs.models import Job
 from jobs.reports.jobs import JobFilter
 
 GROUPS = 100
+"""Number of groups shown, the largest ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterGroup:
-    """message: of the one that failed last, whose id is job_id. models: dead letters by model."""
+    """Dead letters with one fingerprint. job_id, message: of the job that failed last. models: number by
+    model."""
 
     fingerprint: str
     error_code: str
@@ -33,7 +35,7 @@ class DeadLetterGroup:
     last_at: datetime
 
     def as_json(self) -> dict[str, Any]:
-        """As the API and the terminal show it."""
+        """Return the group as a JSON object, for the API and the command line."""
         return {
             "fingerprint": self.fingerprint,
             "error": {"code": self.error_code, "message": self.message},
@@ -46,13 +48,13 @@ class DeadLetterGroup:
 
 
 def dead_letter_groups(chosen: JobFilter | None = None, *, at_most: int = GROUPS) -> list[DeadLetterGroup]:
-    """The largest groups first. Of 100,000 dead letters in 80 ms on PostgreSQL (without a filter it reads the
-    index only), 500 ms on SQLite."""
+    """Return the largest groups, largest first. 100,000 dead letters take 80 ms on PostgreSQL (without a
+    filter it is an index-only scan) and 500 ms on SQLite. chosen: None: all dead letters."""
     rows = (chosen or JobFilter()).dead_letters()
     parts = (
         rows.values("error_fingerprint", "model")
         .annotate(count=Count("*"), first=Min("finished_at"), last=Max("finished_at"))
-        .order_by("error_fingerprint", "model")  # as the index has them: counted while it is read
+        .order_by("error_fingerprint", "model")  # the order of the index
     )
     kinds: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for part in parts:
@@ -69,7 +71,8 @@ def _size(of_kind: list[dict[str, Any]]) -> int:
 
 
 def _newest(rows: QuerySet[Job], kinds: list[list[dict[str, Any]]]) -> dict[str, Job]:
-    """By fingerprint. One that was retried or dismissed just now is missing."""
+    """Return the latest job of each kind, by fingerprint; missing if it was retried or dismissed
+    meanwhile."""
     if not kinds:
         return {}
     last = [max(of_kind, key=itemgetter("last")) for of_kind in kinds]

@@ -1,5 +1,5 @@
-"""Who works where: the fleet of `gpus.reports` with the jobs that run on it; and which processes of the
-dispatcher live, what they do, and which key layouts they know."""
+"""Reports on servers with their running jobs, on the processes of the dispatcher, and on the key layouts in
+use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SERVERS_PER_PAGE = 100
 
 @dataclass(frozen=True, slots=True)
 class LiveAttempt:
-    """number: which try of the job it is. state: sent, or waiting for a GPU server that is polled."""
+    """A running attempt. number: of the attempt within its job. state: `sent`, or `waiting` (polled)."""
 
     id: str
     job_id: str
@@ -38,8 +38,8 @@ class LiveAttempt:
 
 @dataclass(frozen=True, slots=True)
 class FleetSnapshot:
-    """rows: one page of servers by name. total: how many there are of what was asked for. attempts: those
-    under way on these servers, by slot. away: fleets (hash tags) whose Redis does not answer."""
+    """One page of servers. rows: sorted by name. total: number of servers that match. attempts: running
+    attempts on these servers, by slot. away: fleets (hash tags) whose Redis does not answer."""
 
     rows: tuple[ServerRow, ...]
     total: int
@@ -56,8 +56,11 @@ def fleet_snapshot(
     troubled: bool = False,
     page: int = 0,
 ) -> FleetSnapshot:
-    """search: part of a server's name. troubled: only what is not simply on and well.
-    Six queries, and a call to Redis for each few servers."""
+    """Return one page of servers with their slots and running attempts.
+
+    search: part of a server's name. troubled: only servers that are not on, not healthy, or have a slot in
+    quarantine. page: from 0. Six queries, and one call to Redis per few servers.
+    """
     servers = _servers(pool, search, troubled=troubled)
     first = max(0, page) * SERVERS_PER_PAGE
     chosen = list(
@@ -85,7 +88,7 @@ def _servers(pool: str, search: str, *, troubled: bool) -> QuerySet[Server]:
 
 
 def _attempts(names: Sequence[str]) -> dict[str, LiveAttempt]:
-    """By slot; at most one each, by the index that also makes this cheap."""
+    """Return the live attempts on these servers, by slot; a unique index allows one per slot."""
     rows = Attempt.objects.filter(server__in=list(names), state__in=Attempt.LIVE).order_by()
     return {
         slot_name(row.server, row.slot): LiveAttempt(
@@ -106,7 +109,7 @@ def _attempts(names: Sequence[str]) -> dict[str, LiveAttempt]:
 
 
 def _from_database(cell: Cell, attempt: LiveAttempt | None, now: datetime) -> Cell:
-    """While Redis does not answer, the database still says what runs."""
+    """Fill a cell without data from Redis with the live attempt in the database."""
     if cell.state is not CellState.UNKNOWN or attempt is None:
         return cell
     return replace(
@@ -125,8 +128,8 @@ def _from_database(cell: Cell, attempt: LiveAttempt | None, now: datetime) -> Ce
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A process. beat_seconds: since its last sign of life, by the database's clock. servers: where its
-    attempts run now, by name; running: how many of them."""
+    """A process of the dispatcher. beat_seconds: since its last heartbeat, by the database's clock. running:
+    number of its live attempts. servers: names of their servers."""
 
     name: str
     kind: str
@@ -141,7 +144,7 @@ class WorkerRow:
 
 
 def workers() -> list[WorkerRow]:
-    """Return all processes that said in the last day that they live, those that signed off aside."""
+    """Return all processes with a heartbeat in the last day, except those that were stopped."""
     age = ExpressionWrapper(Now() - F("beat_at"), output_field=DurationField())
     runs: dict[str, list[str]] = {}
     for worker, server in Attempt.objects.filter(state__in=Attempt.LIVE).values_list("worker", "server"):
@@ -166,23 +169,23 @@ def workers() -> list[WorkerRow]:
 
 @dataclass(frozen=True, slots=True)
 class IndexReport:
-    """states: of all fleets. processes: those that live."""
+    """Key layouts in use. states: by fleet. processes: all live ones."""
 
     states: dict[str, IndexState]
     processes: Sequence[Process]
 
     def others(self, state: IndexState) -> list[Process]:
-        """Processes that do nothing with an index of this state but as holders of leases."""
+        """Return the processes of another layout, which can only keep the leases they hold."""
         return [one for one in self.processes if one.layout != state.layout]
 
     def can_take_over(self, layout: int) -> bool:
-        """Whether a GPU worker and a sweeper that know this layout live."""
+        """Return True if a GPU worker and a sweep process of this layout are alive."""
         kinds = {one.kind for one in self.processes if one.layout == layout}
         return {Process.Kind.GPU.value, Process.Kind.SWEEPS.value} <= kinds
 
 
 def index_report() -> IndexReport:
-    """Two questions to the database."""
+    """Return the layouts of all fleets and the live processes; two queries."""
     rows = read_index_states()
     states = {fleet: rows.get(fleet, IndexState()) for fleet in sorted({*queries.fleets(), *rows})}
     return IndexReport(states, list(processes.living().order_by("kind", "name")))

@@ -1,6 +1,6 @@
-"""What ended lately, from the rollups: throughput, waits, runs and GPU time. Never a count over jobs.
+"""Recent throughput, waits, run times and GPU time, read from the rollups instead of the jobs.
 
-Behind by what `jobs.sweeps.rollups` has not summed up yet: about ten seconds.
+The values lag by about 10 s: what `jobs.sweeps.rollups` has not summed up yet is missing.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from jobs.reports.rollups import HOUR, MINUTE, TEN_MINUTES, Sums, percentile, sp
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """seconds: how far it looks back. bucket_seconds: the width of one point of its charts, which is a span
-    that rollups are kept in."""
+    """A time window of charts. seconds: its length. bucket_seconds: width of a point; one of the rollups'
+    spans."""
 
     name: str
     seconds: int
@@ -40,7 +40,7 @@ WINDOWS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelHistory:
-    """What ended, bucket by bucket, the oldest first; `window.buckets` of them, the last one still open."""
+    """A model's ends per bucket, `window.buckets` of them, oldest first; the last bucket is incomplete."""
 
     window: Window
     buckets: Sequence[Sums]
@@ -48,22 +48,24 @@ class ModelHistory:
 
     @property
     def per_minute(self) -> float:
-        """Jobs that came to an end per minute, however they ended."""
+        """Ended jobs per minute, of all outcomes."""
         ended = self.total.completed + self.total.failed + self.total.cancelled
         return ended / self.window.seconds * 60
 
     def wait(self, share: float) -> float | None:
-        """Percentile of the seconds from accepted to the first start; None for no job."""
+        """Return a percentile of the seconds from submit to the first start; None without jobs. share:
+        0..1."""
         return percentile(self.total.waits, share)
 
     def run(self, share: float) -> float | None:
-        """Percentile of the seconds from the first start to the end."""
+        """Return a percentile of the seconds from the first start to the end; None without jobs. share:
+        0..1."""
         return percentile(self.total.runs, share)
 
 
 @dataclass(slots=True)
 class History:
-    """begin: of the first bucket. gpu_seconds: by model and tenant."""
+    """All models' ends in a window. begin: start of the first bucket. gpu_seconds: by (model, tenant id)."""
 
     window: Window
     begin: datetime
@@ -75,14 +77,15 @@ class History:
         return sorted(self._by_model)
 
     def line(self, model: str) -> ModelHistory:
-        """Flat where the model has no history."""
+        """Return a model's history; all zeros if no job of it ended in the window."""
         return _line(self.window, [self._by_model.get(model, [])])
 
     def all_models(self) -> ModelHistory:
+        """Return the sum over all models."""
         return _line(self.window, self._by_model.values())
 
     def gpu_seconds_by_tenant(self, models: Iterable[str]) -> dict[int, float]:
-        """Of tenants that ended something on these models, also where that took no GPU time."""
+        """Return GPU-seconds by tenant id, for tenants with ended jobs on these models, even if 0."""
         wanted, found = set(models), dict[int, float]()
         for (model, tenant), seconds in self.gpu_seconds.items():
             if model in wanted:
@@ -91,7 +94,7 @@ class History:
 
 
 def history(window: Window, now: datetime) -> History:
-    """One query over the rollups of the window: a row per bucket, model and tenant that had work in it."""
+    """Read a window's history: one query, a row per bucket, model and tenant with ended jobs."""
     last = span_begin(now, window.bucket_seconds)
     begin = last - timedelta(seconds=window.seconds - window.bucket_seconds)
     found = History(window, begin)
@@ -109,7 +112,7 @@ def history(window: Window, now: datetime) -> History:
 
 
 class RecentHistory:
-    """`history`, cached for a twelfth of a bucket: open pages poll it."""
+    """`history`, cached for a twelfth of a bucket, because open pages poll it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,8 +129,8 @@ class RecentHistory:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """got, entitled: shares of the GPU time, 0..1. entitled: the tenant's weight among the weights of all
-    that had work."""
+    """A tenant's share of GPU time. got: actual share, 0..1. entitled: its weight divided by the weights of
+    all tenants with jobs, 0..1."""
 
     tenant_id: int
     tenant: str
@@ -137,8 +140,8 @@ class Share:
 
 
 def shares(gpu_seconds: Mapping[int, float]) -> list[Share]:
-    """Who got how much, the most first. gpu_seconds: by tenant; a tenant that had work and got nothing is
-    named with 0."""
+    """Return the shares of tenants, largest first. gpu_seconds: by tenant id; 0 for a tenant with waiting
+    jobs only."""
     tenants = Tenant.objects.in_bulk(list(gpu_seconds))
     weights = sum(tenant.weight for tenant in tenants.values())
     total = sum(gpu_seconds[pk] for pk in tenants)

@@ -1,5 +1,5 @@
-"""Reads of jobs: which are meant, in the operators' words, and lists, counts and single jobs. Everything that
-shows a job to somebody begins with `jobs_visible_to`."""
+"""Queries of jobs: filters for operators, lists, counts and single jobs. Every query for a reader starts with
+`jobs_visible_to`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,17 @@ from jobs.domain.states import FINAL_JOB_STATES, JobState
 from jobs.models import DEAD_LETTER, Attempt, Job, JobTag, Tenant
 
 ATTEMPTS_SHOWN = 50
-"""A server that refuses a job all day long makes an attempt of each time."""
+"""Newest attempts shown with a job; a busy server can refuse a job thousands of times."""
 SHOWN_ATTEMPTS = "shown_attempts"
-"""Where those are kept that were read with their job."""
+"""Attribute of a `Job` for attempts that were prefetched with it."""
 UNFINISHED = tuple(state for state in JobState if state not in FINAL_JOB_STATES)
-
-
 CLOCKS_DIFFER_SECONDS = 3600.0
-"""An id may be of another process' clock than the row."""
+"""Tolerance: the time in an id may be of another process's clock than `created_at`."""
 
 
 def created_between(after: datetime | None, before: datetime | None) -> Q:
-    """Jobs of this time, before not included: by their ids, which begin with the time and have an index, and
-    exactly by the row."""
+    """Return a condition for jobs created in [after, before): first by their ids, which are indexed and begin
+    with the time, then exactly by `created_at`."""
     chosen = Q()
     if after is not None:
         lowest = lowest_id(max(after.timestamp() - CLOCKS_DIFFER_SECONDS, 0.0))
@@ -44,8 +42,8 @@ def created_between(after: datetime | None, before: datetime | None) -> Q:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """What is None does not matter. tenant: its name. fingerprint: of the failure. created_before: not
-    included. server: one that an attempt of the job ran on."""
+    """Filter of jobs; None: any. tenant: name. fingerprint: of the failure. created_before: exclusive.
+    server: a server on which an attempt of the job ran."""
 
     model: str | None = None
     tenant: str | None = None
@@ -58,7 +56,7 @@ class JobFilter:
     server: str | None = None
 
     def rows(self) -> QuerySet[Job]:
-        """Without order, payloads and results."""
+        """Return the matching jobs, unordered, without payloads and results."""
         plain = {
             "model": self.model,
             "tenant__name": self.tenant,
@@ -75,15 +73,15 @@ class JobFilter:
         return rows.defer("payload", "result").order_by()
 
     def dead_letters(self) -> QuerySet[Job]:
-        """Those of them that failed and that nobody dismissed."""
+        """Return the matching jobs that are dead letters."""
         return self.rows().filter(DEAD_LETTER)
 
     def tenant_exists(self) -> bool:
-        """Also if none is named."""
+        """Return True if the named tenant exists or none is named."""
         return self.tenant is None or Tenant.objects.filter(name=self.tenant).exists()
 
     def as_json(self) -> dict[str, str]:
-        """What matters, for the records."""
+        """Return the fields that are set, for the audit entry."""
         named = {one.name: getattr(self, one.name) for one in fields(self)}
         return {
             name: value.isoformat() if isinstance(value, datetime) else str(value)
@@ -93,7 +91,7 @@ class JobFilter:
 
 
 def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
-    """An operator sees every job, anybody else those of the own tenant."""
+    """Return all jobs for an operator, otherwise those of the principal's tenant."""
     if principal.is_operator:
         return Job.objects.all()
     if principal.tenant_id is None:
@@ -102,8 +100,8 @@ def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
 
 
 def find_job(principal: Principal, job_id: str, *, attempts_before: int | None = None) -> Job | None:
-    """The job with its last attempts, or None if there is none that this principal may see. attempts_before:
-    a number; those with lower ones."""
+    """Return the job with its last attempts; None if it does not exist or is not visible. attempts_before:
+    only attempts with a lower number."""
     rows = jobs_visible_to(principal).defer("payload").prefetch_related(_attempts(attempts_before))
     return rows.filter(id=job_id).first()
 
@@ -117,7 +115,8 @@ def list_jobs(
     created_after: datetime | None = None,
     created_before: datetime | None = None,
 ) -> QuerySet[Job]:
-    """Newest first, without payloads and results (either may be megabytes)."""
+    """Return visible jobs, newest first, without payloads and results, which may have megabytes. None:
+    any."""
     rows = jobs_visible_to(principal).defer("payload", "result").prefetch_related(_attempts())
     if status is not None:
         rows = rows.filter(state=status)
@@ -129,12 +128,12 @@ def list_jobs(
 
 
 def dead_letters(chosen: JobFilter) -> QuerySet[Job]:
-    """FAILED jobs that nobody dismissed: what an operator may retry. Newest first."""
+    """Return dead letters (FAILED, not dismissed) with their last attempts, newest first."""
     return chosen.dead_letters().prefetch_related(_attempts()).order_by("-id")
 
 
 def named(pauses: Sequence[Pause]) -> list[tuple[Pause, str]]:
-    """Each with the name that people know: the lease layer knows tenants by number."""
+    """Return each pause with its display name; pauses store tenants by id."""
     ids = [one.name for one in pauses if one.kind == Pause.Kind.TENANT and one.name.isdecimal()]
     tenants = {str(pk): name for pk, name in Tenant.objects.filter(pk__in=ids).values_list("pk", "name")}
     return [
@@ -145,8 +144,8 @@ def named(pauses: Sequence[Pause]) -> list[tuple[Pause, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """What one tenant has of one model: counts by state, and since when the oldest queued one
-    may start."""
+    """One tenant's unfinished jobs of one model: counts by state. oldest_queued_at: earliest start (`run_at`,
+    else time of submit) of the oldest queued job."""
 
     model: str
     tenant_id: int
@@ -161,8 +160,8 @@ class Waiting:
 def waiting_by_model_and_tenant(
     principal: Principal, of_all: AdaptiveTtlValue[list[Waiting]]
 ) -> list[Waiting]:
-    """Counts of unfinished jobs. An operator's read a row of each: with many they may be some seconds old, as
-    `of_all` keeps them for the process."""
+    """Return the counts of unfinished jobs. For operators all of them are read, so with many jobs the result
+    can be some seconds old. of_all: the process's cache for operators."""
     if principal.is_operator:
         return of_all.get(lambda: _waiting(principal))
     return _waiting(principal)
@@ -196,7 +195,8 @@ def _attempts(before: int | None = None) -> Prefetch[Any]:
 
 
 def last_attempts(before: int | None = None, *, of: Job | None = None) -> QuerySet[Attempt]:
-    """The newest `ATTEMPTS_SHOWN`, newest first; of those with a lower number than `before`."""
+    """Return the last `ATTEMPTS_SHOWN` attempts, newest first. before: only attempts with a lower number. of:
+    only of this job."""
     rows = Attempt.objects.all() if of is None else Attempt.objects.filter(job=of)
     if before is not None:
         rows = rows.filter(number__lt=before)

@@ -1,7 +1,8 @@
-"""The line as operators see it: per model how much waits and runs, how long it takes, and who gets how much.
+"""The queue report for operators: waiting and running jobs per model, estimated durations, and shares of
+tenants.
 
-Waiting is read from the lease layer's own counters, what ended from the rollups; what is counted in the
-database is bounded by the number of slots, or by a limit. So a page costs the same at a million jobs.
+Waiting jobs are read from counters in Redis, ended ones from the rollups; counts in the database are bounded
+by the number of slots or by a limit. So a page costs the same at a million jobs.
 """
 
 from __future__ import annotations
@@ -25,19 +26,23 @@ from jobs.models import Attempt, Job
 from jobs.reports.history import History, ModelHistory, Share, shares
 
 MOST_COUNTED = 5000
-"""More jobs that are neither in line nor run are not counted out."""
-_LOOKED_AT_IN_LINE = 200
-"""Tickets at the head of a pool's line, whose tenants have work."""
+"""Upper bound of the counts of jobs that are neither queued nor running."""
+_HEAD_OF_QUEUE = 200
+"""First queued jobs of a pool; their tenants are shown even without a share."""
 _NOT_WORKING = frozenset({"off", "quarantined"})
 
 
 @dataclass(frozen=True, slots=True)
 class ModelQueue:
-    """waiting: tickets; None while Redis does not answer. parked: those of tenants that are paused or run
-    as many jobs as they may. scheduled: for later; cancelling: until their GPU is proven free.
-    oldest_seconds: since the job at the head of the line was accepted, or its time came. drain_seconds: until
-    the pool's line is empty if nothing more comes; None while no slot works. pause: of the model; circuit:
-    its breaker. past: what ended in the window."""
+    """The queue of one model.
+
+    waiting: tickets in the queue; None while Redis does not answer. parked: tickets of tenants that are
+    paused, at max_running or without quota. scheduled: jobs with a later `run_at`. cancelling: cancelled jobs
+    whose GPU is not proven free. oldest_seconds: since the first queued job was submitted or its `run_at`.
+    drain_seconds: estimated time until the pool's queue is empty without further submits; None without
+    working slots. pause, circuit: of the model. past: ended jobs in the window. shares: of the tenants in the
+    pool.
+    """
 
     model: str
     pool: str
@@ -61,8 +66,8 @@ class ModelQueue:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """away: pools whose Redis does not answer. slots: count by state, over all pools. more: states of which
-    there are more jobs than were counted."""
+    """The queues of all models. slots: count by state, over all pools. away: pools whose Redis does not
+    answer. more: job states whose count reached `MOST_COUNTED`."""
 
     lines: tuple[ModelQueue, ...]
     system_pause: Pause | None
@@ -77,12 +82,12 @@ class QueueSnapshot:
 
     @property
     def working(self) -> int:
-        """Slots that take jobs."""
+        """Number of slots that take jobs."""
         return working(self.slots)
 
     @property
     def shares(self) -> dict[str, tuple[Share, ...]]:
-        """By pool; pools without work are left out."""
+        """Shares by pool; pools without jobs are left out."""
         return {line.pool: line.shares for line in self.lines if line.shares}
 
     @property
@@ -99,14 +104,15 @@ class QueueSnapshot:
 def queue_snapshot(
     leases: LeasesOf, now: datetime, past: History, *, with_shares: bool = True
 ) -> QueueSnapshot:
-    """All models by name. with_shares: also reads the heads of the lines, a query per pool that has one."""
+    """Return the queues of all models, sorted by name. past: ended jobs. with_shares: compute the shares,
+    which costs one query per pool with waiting jobs."""
     depths, away = depths_by_pool(leases)
     pauses = {(one.kind, one.name): one for one in queries.pauses()}
     configs = dict(ModelConfig.objects.order_by("name").values_list("name", "pool_id"))
     running = dict(
         Attempt.objects.filter(state__in=Attempt.LIVE).order_by().values_list("model").annotate(Count("pk"))
     )
-    beside = {state: _count(state) for state in (JobState.RETRYING, JobState.SCHEDULED, JobState.CANCELLING)}
+    others = {state: _count(state) for state in (JobState.RETRYING, JobState.SCHEDULED, JobState.CANCELLING)}
     full = {pool for pool, depth in depths.items() if depth.waiting or depth.parked}
     oldest = _oldest(full | set(away))
     drains = {pool: _drain_seconds(leases, depths[pool]) for pool in full}
@@ -122,9 +128,9 @@ def queue_snapshot(
                 waiting=depth.waiting.get(model, 0) if depth else None,
                 parked=depth.parked.get(model, 0) if depth else 0,
                 running=running.get(model, 0),
-                retrying=beside[JobState.RETRYING][model],
-                scheduled=beside[JobState.SCHEDULED][model],
-                cancelling=beside[JobState.CANCELLING][model],
+                retrying=others[JobState.RETRYING][model],
+                scheduled=others[JobState.SCHEDULED][model],
+                cancelling=others[JobState.CANCELLING][model],
                 oldest_seconds=max(0.0, (now - waits_since).total_seconds()) if waits_since else None,
                 drain_seconds=drains.get(pool) if depth and depth.waiting.get(model) else None,
                 pause=pauses.get((Pause.Kind.MODEL, model)),
@@ -142,23 +148,24 @@ def queue_snapshot(
         tuple(one for (kind, _), one in pauses.items() if kind == Pause.Kind.TENANT),
         slots,
         tuple(away),
-        frozenset(state.value for state, found in beside.items() if found.total() >= MOST_COUNTED),
+        frozenset(state.value for state, found in others.items() if found.total() >= MOST_COUNTED),
     )
 
 
 def _count(state: JobState) -> Counter[str]:
-    """By model; the order of its index, so that no other one is read."""
+    """Count the jobs in a state by model, at most `MOST_COUNTED`; unordered, so that only the index is
+    read."""
     rows = Job.objects.filter(state=state.value).order_by()
     return Counter(rows.values_list("model", flat=True)[:MOST_COUNTED])
 
 
 def working(slots: Mapping[str, int]) -> int:
-    """How many of them take jobs; slots: count by state."""
+    """Return the number of slots that take jobs. slots: count by state."""
     return sum(count for state, count in slots.items() if state not in _NOT_WORKING)
 
 
 def depths_by_pool(leases: LeasesOf) -> tuple[dict[str, PoolDepth], list[str]]:
-    """By pool, and the pools whose Redis is away (asked once, then left alone)."""
+    """Return the depths by pool, and the pools whose Redis is unavailable (tried once per fleet)."""
     found: dict[str, PoolDepth] = {}
     silent: set[str] = set()
     away: list[str] = []
@@ -174,7 +181,8 @@ def depths_by_pool(leases: LeasesOf) -> tuple[dict[str, PoolDepth], list[str]]:
 
 
 def _oldest(pools: set[str]) -> dict[str, datetime]:
-    """When the first in line of each model was accepted; the index of the line finds it."""
+    """Return the time of submit (or `run_at`) of each model's first queued job, by model; one index lookup
+    each."""
     first = Job.objects.filter(
         state=JobState.QUEUED.value, pool=OuterRef("pool_id"), model=OuterRef("name")
     ).order_by("place_us")
@@ -202,10 +210,10 @@ def _shares_by_pool(
 ) -> dict[str, tuple[Share, ...]]:
     found = {}
     for pool in sorted(set(configs.values())):
-        seconds = past.gpu_seconds_by_tenant(model for model, home in configs.items() if home == pool)
+        seconds = past.gpu_seconds_by_tenant(model for model, its_pool in configs.items() if its_pool == pool)
         if pool in full:
             head = Job.objects.filter(state=JobState.QUEUED.value, pool=pool).order_by("place_us")
-            for tenant in set(head.values_list("tenant_id", flat=True)[:_LOOKED_AT_IN_LINE]):
+            for tenant in set(head.values_list("tenant_id", flat=True)[:_HEAD_OF_QUEUE]):
                 seconds.setdefault(tenant, 0.0)
         found[pool] = tuple(shares(seconds)) if seconds else ()
     return found

@@ -1,5 +1,5 @@
-"""How what ended is summed up (spans of time, and histograms whose buckets can be added up), and the ends of
-attempts and jobs that it is summed up from, read from the event log: every end is one event."""
+"""The arithmetic of rollups (time spans, and histograms with addable buckets), and the reader of ended
+attempts and jobs from the event log, where every end is one event."""
 
 from __future__ import annotations
 
@@ -19,27 +19,30 @@ BOUNDS_SECONDS = (
     0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 90.0,
     120.0, 180.0, 300.0, 600.0, 900.0, 1800.0, 3600.0, 7200.0, 14400.0, 43200.0, 86400.0,
 )  # fmt: skip
-"""Upper ends of the buckets, each included (as Prometheus' ``le``); one bucket more holds what is longer.
-Changing their number makes what is stored unreadable: `added` refuses another length."""
+"""Upper bounds of the buckets, inclusive (Prometheus' ``le``); one more bucket holds longer times. Their
+number must not change: `sum_of_buckets` raises for stored histograms of another length."""
 
 MINUTE, TEN_MINUTES, HOUR = 60, 600, 3600
 EVER = 0
-"""The span of the rows that hold all there ever was, by model and tenant: what /metrics counts with."""
+"""Span of the rows with the totals since the installation, for /metrics."""
 BEGINNING = datetime.fromtimestamp(0, UTC)
-"""Where EVER begins."""
+"""Start of the span `EVER`."""
 KEPT_SECONDS = {MINUTE: 2 * 3600, TEN_MINUTES: 26 * 3600, HOUR: 8 * 86400}
-"""Each end is summed up in every span, and the narrow ones are forgotten sooner. A chart of an hour reads
-minutes, one of a day ten minutes, one of a week hours, each with some to spare."""
+"""Retention by span, in seconds: minutes for charts of an hour, ten minutes for a day, hours for a week, each
+with a margin. Each end is summed up in every span."""
 
 Counts = Sequence[int]
-"""Per bucket; an empty one has none."""
+"""A histogram: counts per bucket; empty: no values."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedEvent:
-    """What an event of a job's log brought to an end at `at`: the job (outcome: its final state), an attempt
-    (gpu_seconds), or both. wait_seconds, run_seconds: of the job, None where it never ran. attempt: how it
-    ended, ``completed`` or its error's code, None if none did; then: what the event made of the job."""
+    """The end of a job, an attempt, or both, by one event.
+
+    outcome: final state of the job; None: the job did not end. wait_seconds, run_seconds: of the job; None:
+    it never ran. attempt: ``completed`` or the attempt's error code; None: no attempt ended. gpu_seconds: of
+    the attempt. then: type of the event, which says what followed for the job.
+    """
 
     at: datetime
     model: str
@@ -54,7 +57,7 @@ class EndedEvent:
 
 @dataclass(slots=True)
 class Sums:
-    """What a row holds."""
+    """The sums in one `Rollup` row. waits, runs: histograms."""
 
     completed: int = 0
     failed: int = 0
@@ -73,10 +76,11 @@ class Sums:
 
 
 Key = tuple[datetime, str, int]
-"""Where the span begins, model, tenant."""
+"""(start of the span, model, tenant id)."""
 
 
 def sum_up(ended: Iterable[EndedEvent], span_seconds: int = MINUTE) -> dict[Key, Sums]:
+    """Sum up ends by span, model and tenant."""
     found: dict[Key, Sums] = {}
     for one_end in ended:
         one = Sums(
@@ -94,14 +98,15 @@ def sum_up(ended: Iterable[EndedEvent], span_seconds: int = MINUTE) -> dict[Key,
 
 
 def span_begin(at: datetime, span_seconds: int) -> datetime:
-    """Spans begin at multiples of their length since the epoch."""
+    """Return the start of the span around `at`; spans start at multiples of their length since the epoch."""
     if span_seconds == EVER:
         return BEGINNING
     return datetime.fromtimestamp(at.timestamp() // span_seconds * span_seconds, UTC)
 
 
 def counted(seconds: float | None) -> list[int]:
-    """A histogram of one value, or of none. A wall clock that stepped back may have made it negative."""
+    """Return the histogram of one value; None: an empty one. A negative value, from a clock that was set
+    back, counts in the first bucket."""
     if seconds is None:
         return []
     counts = [0] * (len(BOUNDS_SECONDS) + 1)
@@ -110,14 +115,15 @@ def counted(seconds: float | None) -> list[int]:
 
 
 def sum_of_buckets(one: Counts, other: Counts) -> list[int]:
+    """Return the sum of two histograms. Raises ValueError for different lengths."""
     if not one or not other:
         return list(one or other)
     return [a + b for a, b in zip(one, other, strict=True)]
 
 
 def percentile(counts: Counts, share: float) -> float | None:
-    """Seconds under which this share (0..1) of the values lies, straight between the ends of its bucket; None
-    for no values. Above the last bound nothing is known: the last bound."""
+    """Return the seconds below which this share (0..1) of the values lies, by linear interpolation in the
+    bucket; None without values, at most the last bound."""
     total = sum(counts)
     if not total:
         return None
@@ -133,7 +139,7 @@ def percentile(counts: Counts, share: float) -> float | None:
 # -- ends, from the event log -----------------------------------------------------------------------
 
 CURSOR = "rollups.cursor"
-"""No sweep, but a line in their table: how far `rollups` has come in the event log."""
+"""Name of the `SweepRun` row that holds the last summed-up event; it is no sweep."""
 CLOSE = sorted(
     {move.event for move in JOB_MOVES if move.target in FINAL_JOB_STATES or move.source is JobState.RUNNING}
 )
@@ -143,7 +149,8 @@ _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 
 @dataclass(frozen=True, slots=True)
 class _JobRounds:
-    """A job and its rounds. retried: (event number, time) of each retry by an operator."""
+    """A job with its rounds. created_at: `run_at` or time of submit. retried: (event number, time) of each
+    retry by an operator. attempts: (number, round, started_at, gpu_seconds, error_code)."""
 
     model: str
     tenant_id: int
@@ -152,6 +159,7 @@ class _JobRounds:
     attempts: Sequence[tuple[int, int, datetime, float | None, str]]
 
     def end_of(self, seq: int, kind: str, at: datetime, data: dict[str, Any]) -> EndedEvent:
+        """Return the end that an event of this job describes. kind: type of the event."""
         number = data.get("attempt")
         mine = next((attempt for attempt in self.attempts if attempt[0] == number), None)
         held, ended = (mine[3], mine[4] or "completed") if mine else (None, None)
@@ -176,19 +184,19 @@ class _JobRounds:
 
 
 def ended_between(after: int, until: int, limit: int) -> tuple[list[EndedEvent], int]:
-    """Return at most `limit` ends among the events numbered after < id <= until, in order, and the last
-    number that was read. A job that retention removed meanwhile is left out. Four queries.
+    """Return at most `limit` ends among the events with after < id <= until, in order, and the last id read.
 
-    A round begins when it is accepted: by the submit (of a job for later: when its time comes), or by the
-    operator who retried the dead letter."""
+    Jobs that retention deleted meanwhile are left out. A round starts with the submit (or `run_at`), or with
+    an operator's retry of the dead letter. Four queries.
+    """
     rows = Event.objects.filter(id__gt=after, id__lte=until, type__in=CLOSE).order_by("id")
     events = list(rows.values_list("id", "job_id", "seq", "type", "at", "data")[:limit])
     last = events[-1][0] if len(events) == limit else until
-    stories = _rounds_of({job_id for _, job_id, *_ in events})
+    rounds = _rounds_of({job_id for _, job_id, *_ in events})
     found = [
-        stories[job_id].end_of(seq, kind, at, data)
+        rounds[job_id].end_of(seq, kind, at, data)
         for _, job_id, seq, kind, at, data in events
-        if job_id in stories
+        if job_id in rounds
     ]
     return found, last
 

@@ -60,7 +60,7 @@ def test_jobs_are_cancelled_by_the_service(operator: Client) -> None:
     assert Job.objects.get(id=over[0]).state == "completed"
     assert messages_of(answer) == [
         "2 cancelled, 1 being cancelled.",
-        "1 refused: The job is over; it can't be cancelled.",
+        "1 refused: The job has ended; it can't be cancelled.",
     ]
     assert Event.objects.filter(job_id=waiting[0], type="cancelled").exists()
 

@@ -104,7 +104,7 @@ async def test_one_that_is_slow_keeps_one_read_in_memory_and_misses_nothing() ->
             story.events["a"] = last
             assert seqs(await quick.events()) == [last]
         story.over.add("a")
-        assert slow.given.qsize() == 1
+        assert slow.queue.qsize() == 1
         assert seqs(await slow.events()) == [1]
         assert seqs(await slow.events()) == [2, 3, 4, 5]
         del story.events["a"]
@@ -125,7 +125,7 @@ async def test_a_thousand_listeners_are_one_read() -> None:
             await asyncio.sleep(0.01)
         story.over |= set(story.events)
         before = len(story.reads)
-        hub._mark()
+        hub._mark_dirty()
         assert all(await asyncio.gather(*waiting))
     assert len(story.reads) - before <= 2
     assert hub.watched == 0

@@ -82,8 +82,22 @@ def test_without_an_index_nothing_is_forecast() -> None:
 @pytest.mark.parametrize(
     ("count", "said"),
     [
-        (1, ("1 slot rests.", "1 slot that could run it may", "About 1 job of 1 GPU-second goes first.")),
-        (2, ("2 slots rest.", "2 slots that could run it may", "About 2 jobs of 2 GPU-seconds go first.")),
+        (
+            1,
+            (
+                "(1 slot).",
+                "1 slot that can run the job may",
+                "About 1 job of 1 GPU-second runs before this one.",
+            ),
+        ),
+        (
+            2,
+            (
+                "(2 slots).",
+                "2 slots that can run the job may",
+                "About 2 jobs of 2 GPU-seconds run before this one.",
+            ),
+        ),
     ],
 )
 def test_a_reason_counts_in_singular_and_plural(count: int, said: tuple[str, ...]) -> None:

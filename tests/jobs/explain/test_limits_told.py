@@ -90,7 +90,7 @@ def test_nobody_is_told_that_a_day_is_used_up_which_was_made_longer(quota: Quota
     )
     assert used_up.code == longer.code == "quota"
     assert "has used" in used_up.message
-    assert "has GPU-seconds of today again" in longer.message
+    assert "has GPU-seconds available again" in longer.message
 
 
 def test_a_reason_that_nobody_knows_here_is_told_by_its_letter() -> None:

@@ -220,7 +220,7 @@ def end_of_the_quota() -> Iterator[None]:
 
 def quota_told() -> Any:
     """Who waits for a quota is told something else."""
-    return patch.dict(decide.HELD, {decide.QUOTA: decide.HELD[decide.CAP]})
+    return patch.dict(decide.PARKED, {decide.QUOTA: decide.PARKED[decide.CAP]})
 
 
 def quota_told_to_who_waits_for_it() -> Any:
