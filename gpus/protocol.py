@@ -14,6 +14,10 @@ BANDS = ("urgent", "normal", "bulk")
 """The three bands of the line; priority 1–3, 4–6, 7–9."""
 STARTED_HERE = "local"
 """Scheme of the endpoint of a model that the worker itself runs (`gpu_host.local`)."""
+MAX_SLOTS = 1024
+"""Of a server."""
+NODE = "gpu-dispatcher node"
+"""How the reference GPU server (`gpu_host.node`) names itself in its health."""
 FIRST_LAYOUT = 6
 """Of the keys of a fleet's index in Redis, where no row of `FleetIndex` says otherwise; never raised."""
 

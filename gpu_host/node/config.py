@@ -27,7 +27,8 @@ class NodeConfig:
     like `handlers`: by model, each at ``/<model>/…``; all share the slots. port: 0 takes a free one.
 
     mode: ``sync`` answers with the result, ``async`` answers at once with an id to poll, ``auto`` answers
-    with the result if it comes within `answer_within_seconds`.
+    with the result if it comes within `answer_within_seconds`. A request with ``Prefer: respond-async``, as
+    the dispatcher sends it for an async model, is answered as in ``auto`` where the mode is ``sync``.
     direct_queue: how many direct callers may wait; they go first.
     retry_after_seconds: what a refused dispatcher is told, whole seconds.
     keep_runs, keep_bytes, keep_seconds: how many ended runs are kept for polls and repeated requests, with

@@ -38,7 +38,7 @@ class Routes:
 
     def _get(self, request: Request, first: str, rest: str) -> Reply:
         if first == "health" and not rest:
-            return self._faulty("health", lambda: reply_json(self._node.admission.health()))
+            return self._faulty("health", lambda: reply_json(self._node.health()))
         if first == "status" and rest:
             return self._faulty("status", lambda: self._status(rest))
         if first == "runs" and not rest:
@@ -64,25 +64,27 @@ class Routes:
             return reply
         if request.gone():  # its sender let go of it before anything ran: it must not run any more
             return CUT
-        admission = node.admission
+        admission, mode = node.admission, node.config.mode
+        if mode == "sync" and "respond-async" in request.header("prefer").lower():
+            mode = "auto"
         try:
             run, is_new = admission.admit(order)
         except Refused as refused:
             headers = {"Retry_After": str(node.config.retry_after_seconds)} if refused.status == 503 else {}
             return reply_error(refused.status, refused.code, str(refused), **headers)
-        if node.config.mode == "sync":
+        if mode == "sync":
             if is_new:
                 work(run, admission, is_unwanted=request.gone)
             run.done.wait()
         elif is_new:
             self._work_apart(run)
-            if node.config.mode == "auto":
+            if mode == "auto":
                 run.done.wait(node.config.answer_within_seconds)
         if is_new:
             delay(run.order.fault, node)
         if is_new and run.order.fault and run.order.fault["fault"] == "drop_reply":
             return CUT
-        if is_new and node.config.mode == "async":
+        if is_new and mode == "async":
             return self._standing(run)
         return self._state_of(run, in_reply_to_run=True)
 

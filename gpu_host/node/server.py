@@ -29,6 +29,7 @@ from gpu_host.node.handlers import Handler, load_handlers
 from gpu_host.node.http_server import HttpServer
 from gpu_host.node.routes import Routes
 from gpu_host.node.runs import RunLog, Tally
+from gpus.protocol import NODE
 
 _JOIN_SECONDS = 2.0
 _FETCH_SECONDS = 10.0
@@ -140,7 +141,7 @@ class Node:
 
     def health(self) -> dict[str, Any]:
         """What ``GET /health`` says."""
-        return self.admission.health()
+        return {"server": NODE, "models": self.models, **self.admission.health()}
 
     def runs(self) -> list[dict[str, Any]]:
         """What ``GET /runs`` says."""

@@ -19,13 +19,11 @@ from foundation.secrets import encrypt
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
-from gpus.protocol import STARTED_HERE
+from gpus.protocol import MAX_SLOTS, STARTED_HERE
 from gpus.registry.audit import models_before, note_change, note_changes, record
 from gpus.registry.index_sync import LeasesOf, forget_servers, mirror
 from gpus.registry.model_fields import RegistryRefused, defaults, read_fields, write_fields
 from gpus.registry.queries import rows_changed
-
-MAX_SLOTS = 1024
 
 
 @dataclass(frozen=True, slots=True)

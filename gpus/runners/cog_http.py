@@ -38,6 +38,8 @@ from gpus.runners.http_runner import (
     identity,
     numbers_of,
 )
+from gpus.runners.openapi_document import OpenApiDocument
+from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, model_name, server_name
 from gpus.runners.refusals import error_of, failure_of, refusal
 from gpus.runners.transport import Unreadable, read_in_turn, read_json
 
@@ -155,6 +157,33 @@ class CogRunner(HttpRunner):
             return Health(False, error=f"Cog is {state}: {why}")
         running = endpoint.max_slots if state == "BUSY" else None
         return Health(True, boot_id=_setup_of(said), active_jobs=running, max_concurrent=endpoint.max_slots)
+
+    @classmethod
+    def recognise(cls, site: Site) -> list[Proposal]:
+        """``/health-check`` has the container's state; its OpenAPI document has the input's schema."""
+        root = _root(site.url)
+        said = site.json(f"{root}/health-check")
+        state = said.get("status") if isinstance(said, dict) else None
+        if not isinstance(state, str) or state.upper() not in _SERVES | _NOT_SERVING:
+            return []
+        document = OpenApiDocument(site.json(f"{root}/openapi.json"))
+        schema = document.schema_at("Input")
+        return [
+            Proposal(
+                model_type=cls.name,
+                model=model_name(site.path)
+                if site.path.removesuffix("/predictions")
+                else server_name(site.url),
+                endpoint=root,
+                certainty=OWN_PROTOCOL,
+                reasons=(
+                    f"/health-check says {state.upper()}: a Cog container.",
+                    "One slot, unless `concurrency.max` in its cog.yaml is above 1.",
+                ),
+                options={} if schema is None else {"payload_schema": schema},
+                test_payload=None if schema is None else document.example_of(schema),
+            )
+        ]
 
 
 def _read_start(response: Response) -> Finished | StillRunning:

@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
-from gpus.protocol import Endpoint, ModelSpec
+from gpus.protocol import MAX_SLOTS, NODE, Endpoint, ModelSpec
 from gpus.runners.base import (
     NO_SUCH_PAGE,
     Abort,
@@ -33,6 +33,17 @@ from gpus.runners.base import (
     StillRunning,
     Transport,
     at_root,
+)
+from gpus.runners.openapi_document import OpenApiDocument, Operation
+from gpus.runners.recognition import (
+    COMPATIBLE,
+    GENERIC,
+    MAX_PROPOSALS,
+    OWN_PROTOCOL,
+    Proposal,
+    Site,
+    model_name,
+    server_name,
 )
 from gpus.runners.refusals import error_of, failure_of, message_of, refusal
 from gpus.runners.transport import HttpTransport, ResponseTooLarge, Unreadable, read_in_turn, read_json
@@ -96,7 +107,7 @@ class HttpRunner:
             "POST",
             run.endpoint.url,
             run,
-            headers=_run_headers(run),
+            headers=_run_headers(run, polled=self.is_polled),
             body=json.dumps(run.payload, separators=(",", ":")).encode(),
             deadline_seconds=self._read_seconds(run),
             max_bytes=run.model.max_response_bytes,
@@ -223,7 +234,7 @@ def identity(run: RunRequest) -> dict[str, str]:
     }
 
 
-def _run_headers(run: RunRequest) -> dict[str, str]:
+def _run_headers(run: RunRequest, *, polled: bool) -> dict[str, str]:
     headers = {
         **identity(run),
         "Content-Type": "application/json",
@@ -231,6 +242,8 @@ def _run_headers(run: RunRequest) -> dict[str, str]:
         "X-Slot": run.slot,
         "X-Fence": str(run.fence),
     }
+    if polled:
+        headers["Prefer"] = "respond-async"
     if run.push_url:
         headers["X-Callback-Url"] = run.push_url
     if run.push_token:
@@ -272,6 +285,55 @@ class SyncHttpRunner(HttpRunner):
             raise error
         return outcome
 
+    @classmethod
+    def recognise(cls, site: Site) -> list[Proposal]:
+        """The POST operations of an OpenAPI document (FastAPI has one at ``/openapi.json``); without one, the
+        URL itself, if anything answers there."""
+        if is_node(site.json(f"{site.root}/health")):
+            return []
+        document = site.json(f"{site.root}/openapi.json")
+        found = [
+            one for one in OpenApiDocument(document).operations() if not site.path or one.path == site.path
+        ]
+        if found:
+            return [_operation(cls.name, site, one) for one in found]
+        if not site.answers:
+            return []
+        health = site.page(f"{site.root}/health")
+        return [
+            Proposal(
+                model_type=cls.name,
+                model=model_name(site.path) if site.path else server_name(site.url),
+                endpoint=site.url,
+                certainty=GENERIC,
+                reasons=(
+                    "It answers HTTP, and describes itself nowhere: each job is POSTed to this URL as JSON.",
+                    "It has a /health page."
+                    if health is not None and health.status == 200
+                    else "It has no /health page: after a lost connection its slot waits for the run limit.",
+                ),
+            )
+        ]
+
+
+def _operation(model_type: str, site: Site, operation: Operation) -> Proposal:
+    return Proposal(
+        model_type=model_type,
+        model=model_name(operation.path),
+        endpoint=f"{site.root}{operation.path}",
+        certainty=COMPATIBLE,
+        reasons=(f"/openapi.json describes POST {operation.path}.",),
+        options={} if operation.schema is None else {"payload_schema": operation.schema},
+        test_payload=operation.example,
+    )
+
+
+def is_node(health: Any) -> bool:
+    """Whether it is the health of the reference node, which names the models that it serves."""
+    return (
+        isinstance(health, dict) and health.get("server") == NODE and isinstance(health.get("models"), list)
+    )
+
 
 class AsyncHttpRunner(HttpRunner):
     """The POST is answered with an id, the result is polled or pushed. (A server may still answer with the
@@ -299,6 +361,32 @@ class AsyncHttpRunner(HttpRunner):
                 "An async model needs a poll_endpoint_template, as in /status/{id}.",
             )
         super().check_options(model)
+
+    @classmethod
+    def recognise(cls, site: Site) -> list[Proposal]:
+        """A proposal for each model of a node, polled so that its progress is seen."""
+        health = site.json(f"{site.root}/health")
+        if not is_node(health):
+            return []
+        slots = _count(health.get("max_concurrent")) or 1
+        names = [
+            name for name in health["models"][:MAX_PROPOSALS] if isinstance(name, str) and name.isprintable()
+        ]
+        return [
+            Proposal(
+                model_type=cls.name,
+                model=model_name(name or site.path) if name or site.path else server_name(site.url),
+                endpoint=f"{site.root}/{quote(name, safe='')}" if name else site.url,
+                certainty=OWN_PROTOCOL,
+                reasons=("/health says that it is a node of this dispatcher.",),
+                slots=min(slots, MAX_SLOTS),
+                options={
+                    "poll_endpoint_template": "/status/{id}",
+                    "cancel_endpoint_template": "/cancel/{job_id}",
+                },
+            )
+            for name in names
+        ]
 
 
 def read_start(

@@ -13,6 +13,7 @@ from gpus.errors import BadInput
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Finished, Get, Health, Response, RunRequest, at_root, said_by
 from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, named, object_in, with_path
+from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, listed, model_name
 from gpus.runners.refusals import refusal
 from gpus.runners.streaming import Lines
 from gpus.runners.transport import Unreadable, read_json
@@ -59,6 +60,27 @@ class OllamaRunner(LlmRunner):
         if has_model(answer, model.remote_model or model.name) is None:
             return Health(False, error=f"/api/tags answered {refusal(answer.status)}: {said_by(answer)}")
         return Health(True)
+
+    @classmethod
+    def recognise(cls, site: Site) -> list[Proposal]:
+        """A proposal for each model that ``/api/tags`` lists."""
+        root = f"{site.root}{site.path.removesuffix('/api')}"
+        names = listed(site.json(f"{root}/api/tags"), "models", "name")
+        return [
+            Proposal(
+                model_type=cls.name,
+                model=model_name(name),
+                endpoint=root,
+                certainty=OWN_PROTOCOL,
+                reasons=(f"/api/tags lists {name}, as Ollama does.",),
+                options={"remote_model": name},
+                test_payload={
+                    "messages": [{"role": "user", "content": "Say hello."}],
+                    "options": {"num_predict": 16},
+                },
+            )
+            for name in names
+        ]
 
 
 class Words:

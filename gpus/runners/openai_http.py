@@ -12,10 +12,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpus.errors import BadInput, GpuError
-from gpus.protocol import Endpoint, ModelSpec
+from gpus.protocol import MAX_SLOTS, Endpoint, ModelSpec
 from gpus.runners.base import NO_SUCH_PAGE, Finished, Get, Health, Response, RunRequest, at_root, said_by
 from gpus.runners.http_runner import numbers_of
 from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, llm_failure_of, named, object_in, with_path
+from gpus.runners.recognition import COMPATIBLE, Proposal, Site, listed, model_name
 from gpus.runners.refusals import refusal
 from gpus.runners.streaming import ServerEvent, ServerEvents
 
@@ -23,6 +24,8 @@ PATHS = {"messages": "/chat/completions", "prompt": "/completions", "input": "/e
 BASE = "/v1"
 _OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
 _MAX_CHOICES = 128
+UNKNOWN_SLOTS = 8
+"""Proposed for a server that does not tell how many requests it runs at once; such servers batch."""
 _RUNNING = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -84,6 +87,43 @@ class OpenAiRunner(LlmRunner):
         except GpuError:  # its health does not hang on them
             return Health(True)
         return Health(True, active_jobs=_counted(metrics))
+
+    @classmethod
+    def recognise(cls, site: Site) -> list[Proposal]:
+        """A proposal for each model that ``/v1/models`` lists; llama.cpp's ``/props`` tells its slots."""
+        listing = next((url for url in _listings(site) if isinstance(site.json(url), dict)), None)
+        names = [] if listing is None else listed(site.json(listing), "data", "id")
+        if listing is None or not names:
+            return []
+        properties = site.json(f"{site.root}/props")
+        told = properties.get("total_slots") if isinstance(properties, dict) else None
+        slots = told if type(told) is int and 1 <= told <= MAX_SLOTS else UNKNOWN_SLOTS
+        reason = f"{listing} lists its models, as in OpenAI's protocol."
+        known = (
+            f"/props says {slots} slots."
+            if slots == told
+            else f"It does not say how many requests it runs at once; {slots} is a guess."
+        )
+        return [
+            Proposal(
+                model_type=cls.name,
+                model=model_name(name),
+                endpoint=listing.removesuffix("/models").removesuffix(BASE),
+                certainty=COMPATIBLE,
+                reasons=(reason, known),
+                slots=slots,
+                options={"remote_model": name},
+                test_payload={"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 16},
+            )
+            for name in names
+        ]
+
+
+def _listings(site: Site) -> list[str]:
+    """Where the list of models may be: under the URL that was given, or under the server's root."""
+    under = f"{site.root}{re.sub(r'/(chat/completions|completions|embeddings|models)$', '', site.path)}"
+    found = [f"{under}/models"] if urlsplit(under).path else []
+    return list(dict.fromkeys([*found, f"{site.root}{BASE}/models"]))
 
 
 class Chunks:

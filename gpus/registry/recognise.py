@@ -1,0 +1,136 @@
+"""Looks at a model server before it is registered, and proposes the fields to register it with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import structlog
+from django.conf import settings
+
+from foundation.foreign_schema import CHEAP_STEPS, ForeignSchema, SchemaRefused, compiled
+from gpus.registry.model_fields import RegistryRefused
+from gpus.runners.base import Get, Response, Transport
+from gpus.runners.recognition import (
+    MAX_PROPOSALS,
+    PAGE_BYTES,
+    PAGE_SECONDS,
+    Proposal,
+    Site,
+    Unreachable,
+)
+from gpus.runners.registry import RUNNERS
+from gpus.runners.transport import HttpTransport
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """proposals: the most certain first. problems: sentences about pages that could not be read."""
+
+    url: str
+    proposals: tuple[Proposal, ...]
+    problems: tuple[str, ...]
+
+
+def look_at(
+    url: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    ca_pem: str | None = None,
+    transport: Transport | None = None,
+) -> Findings:
+    """Read the server's pages with each runner that recognises its protocol.
+
+    url: of the server, or of one of its endpoints. headers: secret ones that it asks for. Raises
+    RegistryRefused if the URL is none or nothing answers there.
+    """
+    _check_address(url)
+    site = Site(url, _getter(headers or {}, ca_pem, transport))
+    found: list[Proposal] = []
+    try:
+        site.page(site.url)
+        for name, runner in RUNNERS.all().items():
+            recognise = getattr(runner, "recognise", None)
+            if recognise is None:
+                continue
+            try:
+                found += recognise(site)
+            except Unreachable:
+                raise
+            except Exception as error:  # a runner of another package may raise anything
+                log.exception("recognition_failed", model_type=name)
+                site.problems.append(
+                    f"The runner {name} failed to read the server's pages: {type(error).__name__}."
+                )
+    except Unreachable as error:
+        raise RegistryRefused(
+            "server_unreachable",
+            f"Nothing answers at {url}: {error}. Start the server, or correct the address.",
+            pointer="/url",
+        ) from None
+    if not site.answers:
+        why = " ".join(site.problems[:3])
+        raise RegistryRefused(
+            "server_unreadable", f"{url} gave no usable answer. {why}".strip(), pointer="/url"
+        )
+    found.sort(key=lambda one: -one.certainty)
+    best = [one for one in found if one.certainty == found[0].certainty][:MAX_PROPOSALS]
+    return Findings(url, tuple(_with_usable_schema(one) for one in best), tuple(site.problems[:10]))
+
+
+def _check_address(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not url.isprintable() or len(url) > 500:
+        raise RegistryRefused(
+            "invalid_url",
+            "Give the server's address as an http(s) URL, such as http://box-1:8000.",
+            pointer="/url",
+        )
+
+
+def _getter(headers: Mapping[str, str], ca_pem: str | None, transport: Transport | None) -> Get:
+    sender = transport or HttpTransport()
+
+    def get(url: str) -> Response:
+        return sender.request(
+            "GET",
+            url,
+            headers={"Accept": "application/json", "X-Source": "dispatcher", **headers},
+            body=None,
+            connect_timeout_seconds=min(PAGE_SECONDS, settings.DISPATCHER.connect_timeout_seconds),
+            deadline_seconds=PAGE_SECONDS,
+            max_bytes=PAGE_BYTES,
+            ca_pem=ca_pem,
+        )
+
+    return get
+
+
+def _with_usable_schema(proposal: Proposal) -> Proposal:
+    """Without a `payload_schema` that the registry would refuse, or that refuses the test payload."""
+    schema = proposal.options.get("payload_schema")
+    if schema is None:
+        return proposal
+    try:
+        fits = _takes(compiled(schema), proposal.test_payload)
+    except SchemaRefused:
+        fits = False
+    if fits:
+        return proposal
+    options = {name: value for name, value in proposal.options.items() if name != "payload_schema"}
+    return replace(proposal, options=options)
+
+
+def _takes(schema: ForeignSchema, payload: Any) -> bool:
+    """Whether the schema is cheap to check (`foundation.foreign_schema`) and accepts the payload."""
+    is_cheap = schema.validator is not None and schema.steps(json.dumps(payload).encode()) <= CHEAP_STEPS
+    return is_cheap and schema.mismatch(payload) is None
