@@ -12,6 +12,7 @@ from gpus.api.bodies import Desired, options
 from gpus.health.health import NO_HEALTH, UNHEALTHY, UNREACHABLE
 from gpus.models import Pause as PauseRow
 from gpus.protocol import CircuitKind, CircuitState
+from gpus.registry.recognise import CERTAINTIES
 
 Live = Annotated[bool, about("False: Redis is away; it follows when it is back.")]
 _Changed = Annotated[bool, about("False: it was so already.")]
@@ -53,6 +54,25 @@ class Registered(TypedDict):
     machine: str | None
     live: Live
     warnings: list[Warning]
+
+
+class Proposal(TypedDict):
+    """How a model of the server could be registered."""
+
+    register: Annotated[dict[str, Any], about("A body for POST /admin/register; add the secret headers.")]
+    certainty: Annotated[
+        str,
+        Choice(*CERTAINTIES.values()),
+        about("What it rests on, from the protocol's own page to any answer."),
+    ]
+    reasons: list[str]
+    test_payload: Annotated[Any, about("Of a first job; null if none is known that the model would take.")]
+
+
+class Inspected(TypedDict):
+    url: str
+    proposals: Annotated[list[Proposal], about("The likeliest first.")]
+    problems: Annotated[list[str], about("Pages that could not be read, and why.")]
 
 
 class Observed(TypedDict):

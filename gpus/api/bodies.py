@@ -163,6 +163,20 @@ Register: type[_Register] = create_model(
     **cast("Any", {name: (type_, LEFT_OUT) for name, type_ in options().items()}),
 )
 
+
+class Inspect(Body):
+    """A server that may be registered."""
+
+    url: Annotated[
+        str, Field(min_length=1, max_length=500), about("Of the server, or of one of its endpoints.")
+    ]
+    headers: Annotated[
+        Annotated[dict[_HeaderName, _HeaderValue], Members(50), _HEADERS] | None,
+        about("Secret request headers that the server asks for; used for this look alone."),
+    ] = None
+    ca_pem: Annotated[str, Field(max_length=100_000)] | None = None
+
+
 Desired = Annotated[str, choices(DesiredState)]
 
 

@@ -17,13 +17,22 @@ from gpus.api.controls import (
     ResumeSystem,
 )
 from gpus.api.servers import MachineDetail, ServerDetail, Servers, Telemetry
-from gpus.api.views import Audit, ConfigVersions, ModelConfigDetail, ModelConfigs, Register, RevertConfig
+from gpus.api.views import (
+    Audit,
+    ConfigVersions,
+    Inspect,
+    ModelConfigDetail,
+    ModelConfigs,
+    Register,
+    RevertConfig,
+)
 
 
 def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:
     """The routes under ``/api/v1/admin`` that are about machines and models."""
     return [
         path("register", Register.as_view(ports=ports)),
+        path("inspect", Inspect.as_view(ports=ports)),
         path("servers", Servers.as_view(ports=ports)),
         path("servers/<str:server>", ServerDetail.as_view(ports=ports)),
         path("servers/<str:server>/telemetry", Telemetry.as_view(ports=ports)),

@@ -22,6 +22,7 @@ from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pool
 from gpus.protocol import REGISTRY_CHANGED
 from gpus.registry.controls import revert_model
 from gpus.registry.model_fields import FIELDS, read_fields
+from gpus.registry.recognise import CERTAINTIES, look_at, registration
 from gpus.registry.registry import Registered, configure_model, register_server, reset_model, unknown_model
 
 _OWN = ("model", "server", "endpoint", "slots", "pool", "fleet", "host", "machine", "headers", "ca_pem")
@@ -60,6 +61,43 @@ class Register(RegistryView):
         warnings = look_at_registered(found, transport=ports.transport, now=ports.clock.now)
         said = _registered(found, body.endpoint) | {"warnings": [asdict(one) for one in warnings]}
         return Response(said, status=201 if found.created else 200)
+
+
+class Inspect(RegistryView):
+    max_body_bytes = 1_000_000
+    needs = {"POST": "gpus.add_server"}
+
+    @described(
+        "inspect_server",
+        "Look at a model server, and propose how to register it",
+        answers={200: answers.Inspected},
+        refusals=(403,),
+        body=bodies.Inspect,
+        tag="admin",
+        description="Reads the server's health, its OpenAPI document and the pages of Cog, OpenAI and Ollama "
+        "servers, within 12 s; nothing is stored. 422 `server_unreachable`: nothing listens there.",
+    )
+    def post(self, request: Request) -> Response:
+        body = read_body(bodies.Inspect, request.data)
+        found = refusing(
+            lambda: look_at(
+                body.url, headers=body.headers, ca_pem=body.ca_pem, transport=self.ports().transport
+            )
+        )
+        said: answers.Inspected = {
+            "url": found.url,
+            "proposals": [
+                {
+                    "register": registration(one),
+                    "certainty": CERTAINTIES[one.certainty],
+                    "reasons": list(one.reasons),
+                    "test_payload": one.test_payload,
+                }
+                for one in found.proposals
+            ],
+            "problems": list(found.problems),
+        }
+        return Response(said)
 
 
 class ModelConfigs(RegistryView):

@@ -15,17 +15,24 @@ from foundation.foreign_schema import CHEAP_STEPS, ForeignSchema, SchemaRefused,
 from gpus.registry.model_fields import RegistryRefused
 from gpus.runners.base import Get, Response, Transport
 from gpus.runners.recognition import (
+    COMPATIBLE,
+    GENERIC,
     MAX_PROPOSALS,
+    OWN_PROTOCOL,
     PAGE_BYTES,
     PAGE_SECONDS,
     Proposal,
     Site,
     Unreachable,
+    server_name,
 )
 from gpus.runners.registry import RUNNERS
 from gpus.runners.transport import HttpTransport
 
 log = structlog.get_logger(__name__)
+
+
+CERTAINTIES = {OWN_PROTOCOL: "own_protocol", COMPATIBLE: "compatible", GENERIC: "generic"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +90,25 @@ def look_at(
     return Findings(url, tuple(_with_usable_schema(one) for one in best), tuple(site.problems[:10]))
 
 
+def registration(proposal: Proposal) -> dict[str, Any]:
+    """The body of POST /admin/register, without secret headers."""
+    return {
+        "model": proposal.model,
+        "server": server_name(proposal.endpoint),
+        "endpoint": proposal.endpoint,
+        "slots": proposal.slots,
+        "model_type": proposal.model_type,
+        **proposal.options,
+    }
+
+
 def _check_address(url: str) -> None:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError:
         usable = False
-    if not usable or not url.isprintable() or len(url) > 500:
+    if not usable or " " in url or not url.isprintable() or len(url) > 500:
         raise RegistryRefused(
             "invalid_url",
             "Give the server's address as an http(s) URL, such as http://box-1:8000.",

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_OPERATIONS = 20
-MAX_VALUES = 200_000
-"""Visited in one document: its parts may refer to each other again and again."""
+MAX_STEPS = 200_000
+"""Values visited in one document: its parts may refer to each other again and again."""
 _MAX_DEPTH = 8
 
 
@@ -30,7 +30,7 @@ class OpenApiDocument:
 
     def __init__(self, document: Any) -> None:
         self._document: Mapping[str, Any] = document if isinstance(document, dict) else {}
-        self._left = MAX_VALUES
+        self.steps_left = MAX_STEPS
 
     def operations(self) -> list[Operation]:
         paths = self._document.get("paths")
@@ -71,13 +71,13 @@ class OpenApiDocument:
                 place = place.setdefault(part, {})
             place[parts[-1]] = target
             waiting += self._references(target)
-        return whole if self._left > 0 else None
+        return whole if self.steps_left > 0 else None
 
     def _references(self, schema: Any) -> list[str]:
         found, waiting = [], [schema]
-        while waiting and self._left > 0:
+        while waiting and self.steps_left > 0:
             value = waiting.pop()
-            self._left -= 1
+            self.steps_left -= 1
             if isinstance(value, list):
                 waiting += value
             elif isinstance(value, dict):
@@ -93,9 +93,9 @@ class OpenApiDocument:
         return found if isinstance(found, dict) else None
 
     def _example(self, schema: Any, depth: int) -> Any:
-        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._left <= 0:
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self.steps_left <= 0:
             return None
-        self._left -= 1
+        self.steps_left -= 1
         if isinstance(reference := schema.get("$ref"), str):
             return self._example(self._at(reference.removeprefix("#/").split("/")), depth + 1)
         for name in ("example", "default", "const"):
