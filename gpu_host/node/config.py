@@ -85,6 +85,11 @@ class NodeConfig:
         for model in self.handlers:
             check_name(model)
 
+    @property
+    def module_name(self) -> str:
+        """The model's name where the handler has none of its own: ``flux`` for ``models.flux:run``."""
+        return self.handler.partition(":")[0].rpartition(".")[2]
+
 
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches it."""

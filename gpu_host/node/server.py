@@ -141,7 +141,8 @@ class Node:
 
     def health(self) -> dict[str, Any]:
         """What ``GET /health`` says."""
-        return {"server": NODE, "models": self.models, **self.admission.health()}
+        names = [model or self.config.module_name for model in self.models]
+        return {"server": NODE, "models": names, **self.admission.health()}
 
     def runs(self) -> list[dict[str, Any]]:
         """What ``GET /runs`` says."""

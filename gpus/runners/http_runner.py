@@ -375,8 +375,8 @@ class AsyncHttpRunner(HttpRunner):
         return [
             Proposal(
                 model_type=cls.name,
-                model=model_name(name or site.path) if name or site.path else server_name(site.url),
-                endpoint=f"{site.root}/{quote(name, safe='')}" if name else site.url,
+                model=model_name(name),
+                endpoint=f"{site.root}/{quote(name, safe='')}",
                 certainty=OWN_PROTOCOL,
                 reasons=("/health says that it is a node of this dispatcher.",),
                 slots=min(slots, MAX_SLOTS),

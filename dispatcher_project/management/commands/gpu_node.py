@@ -6,8 +6,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from dispatcher_project.cli.arguments import HIDDEN_OPTIONS
-from gpu_host.node.config import ConfigError, add_arguments, config_from
-from gpu_host.node.server import Node, StopSignal, stop_after_runs
+from gpu_host.node.config import ConfigError, add_arguments
+from gpu_host.node.registering import add_register_arguments
+from gpu_host.node.serving import serve
 
 
 class Command(BaseCommand):
@@ -20,19 +21,15 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         add_arguments(parser)
+        add_register_arguments(parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        stopped = StopSignal()
         try:
-            node = Node(config_from(options))
-            node.start()
+            serve(options, self._print)
         except ConfigError as error:
             raise CommandError(str(error)) from error
         except OSError as error:
             raise CommandError(f"{error}: choose another --port or --host") from error
-        self._print(f"{node.url} serves {node.config.slots} slots")
-        stopped.wait()
-        stop_after_runs(node, options["grace"], self._print)
 
     def _print(self, line: str) -> None:
         self.stdout.write(line)

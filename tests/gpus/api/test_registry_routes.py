@@ -4,11 +4,14 @@ from typing import Any
 
 import pytest
 
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
 from gpus.models import ModelConfig, Server
-from tests.jobs.api.conftest import Account, World, make_model, operator, world
+from gpus.runners.transport import HttpTransport
+from tests.jobs.api.conftest import Account, World, acme, make_model, operator, world
 from tests.jobs.api.test_bad_input import problem
 
-__all__ = ["operator", "world"]
+__all__ = ["acme", "operator", "world"]
 
 REGISTER = "/api/v1/admin/register"
 CONFIGS = "/api/v1/admin/model-configs"
@@ -143,3 +146,29 @@ def test_an_unknown_model_is_unknown(operator: Account, name: str) -> None:
     problem(operator.client.get(f"{CONFIGS}/{name}"), 404, "unknown_model", "/model")
     problem(operator.client.patch(f"{CONFIGS}/{name}", {}, format="json"), 404, "unknown_model", "/model")
     problem(operator.client.delete(f"{CONFIGS}/{name}"), 404, "unknown_model", "/model")
+
+
+def test_a_server_is_looked_at_before_it_is_registered(operator: Account, world: World) -> None:
+    world.transport = HttpTransport()
+    with Node(NodeConfig(handlers={"flux": "gpu_host.node.simulator:run"}, slots=2)) as node:
+        answer = operator.client.post("/api/v1/admin/inspect", {"url": node.url}, format="json")
+        assert answer.status_code == 200, answer.content
+        [proposal] = answer.json()["proposals"]
+        assert (proposal["certainty"], proposal["test_payload"]) == ("own_protocol", None)
+        assert not Server.objects.exists(), "a look stores nothing"
+        made = operator.client.post(REGISTER, proposal["register"], format="json")
+        assert made.status_code == 201, made.content
+    assert ModelConfig.objects.get().model_type == "async"
+
+
+@pytest.mark.parametrize(
+    ("url", "code"),
+    [("http://127.0.0.1:1", "server_unreachable"), ("box-1", "invalid_url"), (5, "validation_failed")],
+)
+def test_a_server_that_cannot_be_looked_at_is_named(operator: Account, url: object, code: str) -> None:
+    problem(operator.client.post("/api/v1/admin/inspect", {"url": url}, format="json"), 422, code, "/url")
+
+
+def test_a_tenants_key_looks_at_no_server(acme: Account) -> None:
+    answer = acme.client.post("/api/v1/admin/inspect", {"url": "http://127.0.0.1:1"}, format="json")
+    assert answer.status_code == 403

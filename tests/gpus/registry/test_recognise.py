@@ -124,10 +124,10 @@ def test_a_nodes_models_are_polled_with_its_slots() -> None:
     check_options(bodies[0])
 
 
-def test_a_node_with_one_handler_takes_the_path_that_was_given() -> None:
+def test_a_handler_without_a_name_is_proposed_under_its_modules_name() -> None:
     with Node(NodeConfig(handler="gpu_host.node.simulator:run")) as node:
-        body = only(look_at(f"{node.url}/zimg"))
-    assert (body["model"], body["endpoint"]) == ("zimg", f"{node.url}/zimg")
+        body = only(look_at(node.url))
+    assert (body["model"], body["endpoint"]) == ("simulator", f"{node.url}/simulator")
 
 
 def test_ollama_is_preferred_to_the_openai_pages_that_it_has_too() -> None:

@@ -1,0 +1,210 @@
+"""A node registers itself: it sends its models, slots and address until the dispatcher answers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import urllib.error
+import urllib.request
+from argparse import ArgumentParser
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from gpu_host.node.config import ConfigError, NodeConfig, is_loopback
+from gpu_host.node.server import Node
+
+KEY_VARIABLE = "DISPATCHER_API_KEY"
+SECONDS = 15.0
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
+_ANSWER_BYTES = 64 * 1024
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """dispatcher: its URL. key: an operator's. server: the node's name there. address: where the dispatcher
+    reaches the node, as in ``http://box-1:9000``."""
+
+    dispatcher: str
+    key: str
+    server: str
+    address: str
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """The key goes to the address that was given, and to no other."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+_opener = urllib.request.build_opener(_NoRedirects)
+
+
+class Refused(Exception):
+    """The dispatcher answered, and did not take it; the message says why."""
+
+
+def add_register_arguments(parser: ArgumentParser) -> None:
+    group = parser.add_argument_group("registering")
+    group.add_argument(
+        "--register", metavar="URL", help="register the models at this dispatcher, as in http://box-0:8000"
+    )
+    group.add_argument(
+        "--key-file", type=Path, help=f"an operator's API key is its first line (default: {KEY_VARIABLE})"
+    )
+    group.add_argument("--name", help="of the node there (default: its host and port)")
+    group.add_argument(
+        "--address", metavar="URL", help="where the dispatcher reaches the node (default: its own)"
+    )
+    group.add_argument(
+        "--as", dest="model", metavar="MODEL", help="the model's name there (default: its handler's)"
+    )
+
+
+def registration_from(options: Mapping[str, Any], config: NodeConfig, port: int) -> Registration | None:
+    """None without --register. port: that the node listens at. Raises ConfigError."""
+    if not options["register"]:
+        return None
+    parts = urlsplit(options["register"])
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError("--register is the dispatcher's URL, as in http://box-0:8000")
+    address = options["address"] or own_address(config.host, port, parts.hostname)
+    name = options["name"] or urlsplit(address).netloc.replace(":", "-").strip("[]")
+    return Registration(options["register"].rstrip("/"), _key(options["key_file"]), name, address.rstrip("/"))
+
+
+def own_address(host: str, port: int, dispatcher: str) -> str:
+    """The URL of a node that listens at `host`. An address that stands for all of the machine's, or none but
+    loopback beside a dispatcher on another machine, is of no use there: raises ConfigError for the latter."""
+    if host in ("", "0.0.0.0", "::"):
+        return f"http://{socket.gethostname()}:{port}"
+    if is_loopback(host) and not is_loopback(dispatcher):
+        raise ConfigError(f"{dispatcher} can't reach {host}: listen elsewhere (--host), or give --address")
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _key(path: Path | None) -> str:
+    try:
+        key = (
+            os.environ.get(KEY_VARIABLE, "") if path is None else path.read_text().partition("\n")[0].strip()
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the key can't be read: {error}") from None
+    if not key:
+        raise ConfigError(f"--register needs an operator's API key: --key-file, or {KEY_VARIABLE}")
+    return key
+
+
+def bodies(
+    registration: Registration, config: NodeConfig, models: list[str], alias: str | None
+) -> list[dict[str, Any]]:
+    """A request for each model. Polled, so that the progress of its runs is seen. A handler without a name
+    is called as its module is, unless `alias` names it. Raises ConfigError."""
+    if alias and len(models) > 1:
+        raise ConfigError("--as names one model, and this node serves several under names of their own")
+    alias = alias or config.module_name
+    pool = {"pool": models[0]} if len(models) > 1 else {}  # models of one server share a pool
+    return [
+        {
+            "model": model or alias,
+            "server": registration.server,
+            "endpoint": f"{registration.address}/{quote(model or alias, safe='')}",
+            "slots": config.slots,
+            "model_type": "async",
+            "poll_endpoint_template": "/status/{id}",
+            "cancel_endpoint_template": "/cancel/{job_id}",
+            **pool,
+            **({"headers": {"Authorization": f"Bearer {config.token}"}} if config.token else {}),
+        }
+        for model in models
+    ]
+
+
+def register(registration: Registration, body: Mapping[str, Any]) -> list[str]:
+    """Register one model. Returns the dispatcher's warnings. Raises Refused; OSError without an answer."""
+    request = urllib.request.Request(
+        f"{registration.dispatcher}/api/v1/admin/register",
+        data=json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {registration.key}", "Content-Type": "application/json"},
+    )
+    try:
+        with _opener.open(request, timeout=SECONDS) as answer:
+            said = json.loads(answer.read(_ANSWER_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            if error.code >= 500 or error.code == 429:
+                raise OSError(f"it answered {error.code}") from None
+            raise Refused(_reason(error.code, error.read(_ANSWER_BYTES))) from None
+    except ValueError:
+        raise Refused("it answered no JSON: is that the dispatcher's URL?") from None
+    return [str(one.get("detail")) for one in said.get("warnings", ())]
+
+
+def _reason(status: int, body: bytes) -> str:
+    try:
+        said = json.loads(body)
+        return f"{status} {said['code']}: {said['detail']}"
+    except (ValueError, TypeError, KeyError):
+        return f"it answered {status}"
+
+
+class Registering(threading.Thread):
+    """Registers the models one after another, again and again until the dispatcher answers; ends with that.
+
+    say: gets a line for each model, or why the dispatcher refuses it.
+    """
+
+    def __init__(
+        self, registration: Registration, orders: list[dict[str, Any]], say: Callable[[str], object]
+    ) -> None:
+        super().__init__(name="register", daemon=True)
+        self._registration, self._orders, self._say = registration, orders, say
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        for body in self._orders:
+            pause = FIRST_PAUSE_SECONDS
+            while not self._stopped.is_set():
+                try:
+                    warnings = register(self._registration, body)
+                except Refused as refused:
+                    self._say(f"{body['model']} is not registered: {refused}")
+                    break
+                except OSError as error:
+                    log.warning(
+                        "%s does not answer (%s); next try in %g s",
+                        self._registration.dispatcher,
+                        error,
+                        pause,
+                    )
+                    self._stopped.wait(pause)
+                    pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
+                    continue
+                self._say(
+                    f"{body['model']} is registered as {body['server']} at {self._registration.dispatcher}"
+                )
+                for warning in warnings:
+                    self._say(f"warning: {warning}")
+                break
+
+    def stop(self) -> None:
+        self._stopped.set()
+
+
+def start_registering(
+    options: Mapping[str, Any], node: Node, say: Callable[[str], object]
+) -> Registering | None:
+    """None without --register. node: listens. Raises ConfigError."""
+    registration = registration_from(options, node.config, node.port)
+    if registration is None:
+        return None
+    found = Registering(registration, bodies(registration, node.config, node.models, options["model"]), say)
+    found.start()
+    return found

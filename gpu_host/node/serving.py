@@ -1,0 +1,28 @@
+"""A node's process: it starts, registers itself if asked to, and serves until it is told to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpu_host.node.config import config_from
+from gpu_host.node.registering import start_registering
+from gpu_host.node.server import Node, StopSignal, stop_after_runs
+
+
+def serve(options: Mapping[str, Any], say: Callable[[str], object]) -> None:
+    """options: of `add_arguments` and `add_register_arguments`. say: gets lines for the terminal. Call it in
+    the main thread. Raises ConfigError, and OSError if the port can't be had."""
+    stopped = StopSignal()
+    node = Node(config_from(options))
+    node.start()
+    say(f"{node.url} serves {node.config.slots} slots")
+    try:
+        registering = start_registering(options, node, say)
+    except BaseException:
+        node.stop()
+        raise
+    stopped.wait()
+    if registering is not None:
+        registering.stop()
+    stop_after_runs(node, options["grace"], say)
