@@ -39,6 +39,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("dlq", "List dead letters; retry or dismiss them"),
     ),
     "Fleet": (
+        Entry("register", "Look at a model server, register its models, run a test job"),
         Entry("top", "Show servers, queues and the latest failures, live"),
         Entry("workers", "List the dispatcher's processes"),
         Entry("on", "Give servers work again"),
