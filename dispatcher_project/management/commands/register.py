@@ -12,7 +12,7 @@ from dispatcher_project.cli.command import TerminalCommand, positive_seconds, te
 from dispatcher_project.cli.screen import plain, table
 from dispatcher_project.management.commands.submit import (
     FAILED,
-    STILL_GOING,
+    NOT_ENDED,
     read_payload,
     submit,
     wait_for_end,
@@ -90,7 +90,7 @@ class Command(TerminalCommand):
                 }
             )
         if any(not is_final(JobState(job.state)) for job in jobs_run):
-            return STILL_GOING
+            return NOT_ENDED
         return FAILED if any(job.state != JobState.COMPLETED for job in jobs_run) else None
 
     def _show(self, found: Findings, chosen: list[Proposal], bodies: list[dict[str, Any]]) -> None:
