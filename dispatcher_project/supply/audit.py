@@ -1,4 +1,4 @@
-"""`supply audit`: asks the advisory database about the pinned packages, with pip-audit."""
+"""`supply audit`: looks the pinned packages up in the advisory database, with pip-audit."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class NotAudited(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """vulnerabilities: one line each. asked: how many packages the database knew."""
+    """vulnerabilities: one line each. asked: number of packages that the database has."""
 
     vulnerabilities: list[str]
     asked: int
 
 
 def audit(root: Path, extras: Iterable[str] = ()) -> Audit:
-    """Asks about the pins of the lock, not about what is installed here.
+    """Look up the pins of the lock, whatever is installed here.
 
     Raises:
-        NotAudited: at least one package could not be asked about.
+        NotAudited: at least one package could not be looked up.
     """
     with tempfile.TemporaryDirectory() as folder:
         pins, answer = Path(folder) / "requirements.txt", Path(folder) / "answer.json"
@@ -41,12 +41,12 @@ def audit(root: Path, extras: Iterable[str] = ()) -> Audit:
             capture_output=True,
             text=True,
         )
-        # its exit status is 1 for a vulnerability and for a failure: only the former writes an answer
+        # exit status 1 is a vulnerability or a failure: only the former writes an answer
         if not answer.exists():
             lines = done.stderr.strip().splitlines() or [f"pip-audit ended with status {done.returncode}"]
             raise NotAudited(lines[-1][-_SHOWN_CHARACTERS:])
         packages = json.loads(answer.read_text())["dependencies"]
-    # to pip-audit a mirror without advisories, which answers 404, has "no known vulnerabilities"
+    # pip-audit takes the 404 of a mirror without advisories for "no known vulnerabilities"
     if unknown := [one["name"] for one in packages if "skip_reason" in one]:
         shown = ", ".join(unknown[:_SHOWN_NAMES])
         raise NotAudited(f"it knows {len(packages) - len(unknown)} of {len(packages)} packages, not {shown}")
@@ -54,8 +54,8 @@ def audit(root: Path, extras: Iterable[str] = ()) -> Audit:
 
 
 def _line(package: dict[str, Any], advisory: dict[str, Any]) -> str:
-    mended = ", ".join(advisory["fix_versions"]) or "no release"
-    return f"{package['name']} {package['version']}: {advisory['id']}, mended in {mended}"
+    fixed_in = ", ".join(advisory["fix_versions"]) or "no release"
+    return f"{package['name']} {package['version']}: {advisory['id']}, fixed in {fixed_in}"
 
 
 _PIP_AUDIT = (sys.executable, "-m", "pip_audit")

@@ -1,5 +1,4 @@
-"""Reads constraints.txt, each package's version, marker and hashes; `supply lock` regenerates it from
-pyproject.toml, with uv."""
+"""Reads constraints.txt (version, marker, hashes of each package); `supply lock` writes it, with uv."""
 
 from __future__ import annotations
 
@@ -41,8 +40,8 @@ class Pin:
 
     Args:
         name: normalized.
-        marker: where it is installed, without the extras; "" for everywhere.
-        extras: of which it is a part; empty for what every installation has.
+        marker: environment marker without the extras; "" for every environment.
+        extras: extras that it belongs to; empty if every installation has it.
         hashes: of all files of the release, as `sha256:…`.
     """
 
@@ -77,7 +76,7 @@ def read_lock(path: Path) -> dict[str, Pin]:
 
 
 def is_supported(marker: str) -> tuple[bool, bool]:
-    """Whether any supported Python and platform fulfils the marker, and whether all do."""
+    """Return whether any, and whether every, supported Python and platform meets the marker."""
     fulfilled = [Marker(marker).evaluate(dict(one)) for one in ENVIRONMENTS]
     return any(fulfilled), all(fulfilled)
 
@@ -98,18 +97,18 @@ ENVIRONMENTS = [
     for patch in (0, 99)
     for platform, machine in PLATFORMS.values()
 ]
-"""What markers are evaluated against, from the first to the last patch of each supported Python."""
+"""The environments that markers are evaluated for: the first and last patch of each supported Python."""
 
 
 def dependencies(root: Path, extras: Iterable[str] = ()) -> list[str]:
-    """As requirements, with those of the extras."""
+    """The requirements of pyproject.toml, with those of the extras."""
     project = _project(root)
     optional = project.get("optional-dependencies", {})
     return [*project["dependencies"], *(text for extra in extras for text in optional[extra])]
 
 
 def extras_of(root: Path) -> tuple[str, ...]:
-    """The names of all, sorted."""
+    """The names of all extras, sorted."""
     return tuple(sorted(_project(root).get("optional-dependencies", {})))
 
 
@@ -127,20 +126,20 @@ HEAD = """\
 
 
 class LockError(Exception):
-    """There is no lock for these dependencies; the message says why."""
+    """The dependencies can't be locked; the message says why."""
 
 
 def refresh(root: Path, *, upgrade: Sequence[str] | None = None) -> list[str]:
-    """Writes constraints.txt; what it pins already stays, except what is upgraded.
+    """Write constraints.txt. Pinned versions stay, except those to upgrade.
 
     Args:
         upgrade: names of packages; [] for all of them, None for none.
 
     Returns:
-        What changed, one line for each package.
+        One line per changed package.
 
     Raises:
-        LockError: uv is not there, finds no versions, or a platform would have to build a package.
+        LockError: uv is missing or finds no versions, or a platform has no wheel of a package.
     """
     path = root / "constraints.txt"
     before: dict[str, str] = {
@@ -159,7 +158,7 @@ def refresh(root: Path, *, upgrade: Sequence[str] | None = None) -> list[str]:
 
 
 def _resolve(root: Path, before: Mapping[str, str], upgrade: Sequence[str] | None) -> Iterator[Pin]:
-    """Which extras a package belongs to: those without which it would not be here."""
+    """Yield the pins, each with the extras that need it."""
     options = ["--upgrade"] if upgrade == [] else [f"--upgrade-package={name}" for name in upgrade or ()]
     extras = extras_of(root)
     everything = list(_compile(root, extras, before, (*options, "--generate-hashes")))
@@ -180,7 +179,7 @@ def _resolve(root: Path, before: Mapping[str, str], upgrade: Sequence[str] | Non
 def _compile(
     root: Path, extras: Iterable[str], versions: Mapping[str, str], options: Iterable[str] = ()
 ) -> Iterator[Pin]:
-    """The versions stay where they may: uv takes them from the file that it writes."""
+    """Resolve with uv, which prefers the versions in the file that it overwrites."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "requirements.txt"
         output.write_text("".join(f"{name}=={version}\n" for name, version in versions.items()))
@@ -214,7 +213,7 @@ def _uv(source: Path, *options: str) -> None:
 
 
 def _find_uv() -> str:
-    """The environment's own, then the machine's."""
+    """The uv of this environment, else of the machine."""
     beside = Path(sys.executable).with_name("uv")
     found = str(beside) if beside.exists() else shutil.which("uv")
     if found is None:

@@ -1,4 +1,4 @@
-"""`python3 manage.py supply COMMAND`: what this dispatcher is made of. Runs without Django."""
+"""`python3 manage.py supply COMMAND`: the dependencies, and secrets left in files. Runs without Django."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from .lock import extras_of
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="manage.py supply",
-        description="Dependencies: pinned, listed, audited, licensed. Keys left in files.",
+        description="Pin, list and audit the dependencies, check their licences; find secrets in files.",
     )
     commands = made.add_subparsers(dest="command", required=True)
-    lock = commands.add_parser("lock", help="write constraints.txt anew from pyproject.toml, hashes included")
+    lock = commands.add_parser("lock", help="write constraints.txt, with hashes, from pyproject.toml")
     lock.add_argument(
-        "--upgrade", nargs="*", metavar="NAME", help="to the newest versions: all, or these packages"
+        "--upgrade", nargs="*", metavar="NAME", help="use the newest versions, of all packages or these"
     )
     extra = argparse.ArgumentParser(add_help=False)
     extra.add_argument(
-        "--extra", action="append", default=[], metavar="NAME", help="with this extra's packages"
+        "--extra", action="append", default=[], metavar="NAME", help="include the packages of this extra"
     )
-    sbom = commands.add_parser("sbom", parents=[extra], help="the packages as a CycloneDX bill of materials")
-    sbom.add_argument("--output", type=Path, metavar="FILE", help="default: standard output")
+    sbom = commands.add_parser("sbom", parents=[extra], help="print a CycloneDX bill of materials")
+    sbom.add_argument("--output", type=Path, metavar="FILE", help="write it there (default: standard output)")
     commands.add_parser("audit", parents=[extra], help="ask the advisory database about the pinned packages")
-    commands.add_parser("licences", help="each package's licence; fails where one is not allowed")
+    commands.add_parser("licences", help="list each package's licence; exit status 1 if one is not allowed")
     commands.add_parser("secrets", help="look for keys and passwords in the repository's files")
     return made
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0 nothing is wrong, 1 something is, 2 bad arguments, 3 it could not be found out."""
+    """Exit status: 0 all well, 1 a finding, 2 bad arguments, 3 the check could not be made."""
     options = parser().parse_args(arguments)
     return _COMMANDS[options.command](options)
 
@@ -68,7 +68,7 @@ def _audit(options: argparse.Namespace) -> int:
     try:
         found = audit(ROOT, _known(options.extra))
     except NotAudited as error:
-        return _could_not(f"supply audit: nothing is known, the advisory database can't be asked: {error}")
+        return _could_not(f"supply audit: no result, the advisory database can't be asked: {error}")
     count = len(found.vulnerabilities)
     _show("\n".join([*found.vulnerabilities, f"{count} known vulnerabilities in {found.asked} packages"]))
     return int(bool(count))

@@ -1,5 +1,4 @@
-"""The licences of the lock's packages (`supply licences`), and all of it as a CycloneDX bill of materials
-(`supply sbom`)."""
+"""The licences of the lock's packages (`supply licences`), and their bill of materials (`supply sbom`)."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ ALLOWED = frozenset({
     "0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "ISC", "LGPL-3.0-only", "LicenseRef-BSD", "MIT",
     "MIT-0", "MPL-2.0", "PSF-2.0",
 })  # fmt: skip
-"""Permissive ones, and those whose duties end at the package itself (LGPL: psycopg, imported unchanged)."""
+"""Permissive licences, and those that bind the package alone (LGPL: psycopg, imported unchanged)."""
 
 UNKNOWN = "unknown"
 _WORDS = {
@@ -50,7 +49,7 @@ _NO_LICENCE = ("OSI Approved", "DFSG approved")
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """expression: SPDX, `unknown` where the package names none, None where it is not installed here."""
+    """expression: SPDX; `unknown` if the package names none, None if it is not installed here."""
 
     pin: Pin
     expression: str | None
@@ -61,23 +60,23 @@ class Licence:
 
 
 def read_licences(pins: Iterable[Pin]) -> list[Licence]:
-    """From the metadata of the packages that are installed."""
+    """The licences, from the metadata of the installed packages."""
     return [Licence(pin, _installed(pin.name)) for pin in pins]
 
 
 def is_allowed(expression: str) -> bool:
-    """One of several alternatives is enough; of licences that apply together, each must be allowed."""
+    """Return True if an alternative (OR) has only allowed licences (AND)."""
     alternatives = re.split(r" OR ", expression)
     return any(all(part in ALLOWED for part in one.split(" AND ")) for one in alternatives)
 
 
 def expression_of(expression: str | None, text: str | None, classifiers: Iterable[str]) -> str:
-    """As SPDX.
+    """The SPDX expression of a package's metadata.
 
     Args:
         expression: the metadata's `License-Expression`.
-        text: its `License`, a name or the whole text.
-        classifiers: its trove classifiers; several licences count as applying together.
+        text: the metadata's `License`, a name or the whole text.
+        classifiers: trove classifiers; several licences count as applying together.
     """
     if expression:
         return expression
@@ -101,7 +100,7 @@ def _installed(name: str) -> str | None:
 
 
 def make_sbom(root: Path, extras: Iterable[str] = ()) -> str:
-    """CycloneDX 1.6 as JSON: what an installation with these extras has, whatever else is installed here."""
+    """CycloneDX 1.6 as JSON, of an installation with these extras, whatever is installed here."""
     chosen = set(extras)
     pins = [
         pin for pin in read_lock(root / "constraints.txt").values() if not pin.extras or pin.extras & chosen
@@ -139,7 +138,7 @@ def _component(licence: Licence) -> Component:
 
 
 def _files(pin: Pin, url: PackageURL) -> ExternalReference:
-    """Any of these may have been installed: a release has one file for each platform."""
+    """The files of a release, one per platform."""
     hashes = [HashType(alg=HashAlgorithm.SHA_256, content=one.partition(":")[2]) for one in pin.hashes]
     return ExternalReference(
         type=ExternalReferenceType.DISTRIBUTION,
@@ -157,6 +156,6 @@ def _requires(name: str) -> list[str]:
 
 
 def _named(requirements: Iterable[str], components: Mapping[str, Component]) -> list[Component]:
-    """Those that are in the lock; an extra of a package that nothing asked for is not."""
+    """The required packages that are in the lock: those of unused extras are not."""
     found = {canonicalize_name(Requirement(text).name) for text in requirements if "extra ==" not in text}
     return [components[name] for name in sorted(found) if name in components]

@@ -1,4 +1,4 @@
-"""Finds keys and passwords in the repository: part of the gate, and `supply secrets`. Standard library only.
+"""Finds keys and passwords in the repository, for the gate and `supply secrets`. Standard library only.
 
 The rules are those of gitleaks for the services that a dispatcher meets; docs/adr/0040 says why no library.
 """
@@ -15,15 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ALLOWED = "not-a-secret"
-"""In a comment on the line: an example that a rule takes for a key."""
-# every repetition is bounded: a file of one line must not take quadratic time
+"""Marks, in a comment, a line whose example a rule takes for a key."""
+# every repetition is bounded: a one-line file must not take quadratic time
 _MAX_BYTES = 4_000_000
 _ASSIGNED = r"(?i:secret|passw(?:or)?d|token|api_?key|credential)"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """keywords: a file without any of them is not searched. entropy: of group 1, in bits a character."""
+    """keywords: a file with one of them is searched. entropy: the least of group 1, in bits per character."""
 
     name: str
     keywords: tuple[str, ...]
@@ -83,7 +83,7 @@ RULES = (
 
 
 def scan(root: Path) -> Iterator[Found]:
-    """All files that are or would be committed."""
+    """Search every file that is, or would be, committed."""
     for path in _files(root):
         if not path.is_symlink() and path.is_file() and path.stat().st_size <= _MAX_BYTES:
             content = path.read_bytes()
@@ -102,7 +102,7 @@ def find(text: str, path: str) -> Iterator[Found]:
 
 
 def entropy(text: str) -> float:
-    """Shannon's, in bits a character: a placeholder such as `xxxx` has next to none."""
+    """Shannon entropy in bits per character; a placeholder such as `xxxx` has almost none."""
     return -sum(count / len(text) * math.log2(count / len(text)) for count in Counter(text).values())
 
 
@@ -111,16 +111,16 @@ def _files(root: Path) -> list[Path]:
     try:
         listed = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
     except (OSError, subprocess.CalledProcessError):  # an unpacked archive
-        return [path for path in sorted(root.rglob("*")) if not _is_made_here(path.relative_to(root))]
+        return [path for path in sorted(root.rglob("*")) if not _is_generated(path.relative_to(root))]
     return [root / name for name in listed.split("\0") if name]
 
 
-def _is_made_here(path: Path) -> bool:
+def _is_generated(path: Path) -> bool:
     return path.parts[0] == "var" or any(part.startswith(".") for part in path.parts)
 
 
 def main(root: Path) -> int:
-    """Shows where, never what."""
+    """Print the places of secrets, never the secrets. Exit status: 1 if there are any."""
     found = list(scan(root))
     lines = [*map(str, found), f"{len(found)} secrets in files" if found else "no secrets in files"]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supply.lock import read_lock
+from tests.support.ports import free_port
+from tests.support.waiting import wait_for
 
 UV = Path(sys.executable).with_name("uv")
 NOT_IN_WHEEL = {"benchmarks/explain_causes.py"}
@@ -92,3 +99,55 @@ def test_the_image_and_the_backend_build_with_the_locked_uv() -> None:
     lowest, below = re.fullmatch(r"uv_build>=([\d.]+),<([\d.]+)", asked).groups()  # type: ignore[union-attr]
     numbers = [tuple(map(int, version.split("."))) for version in (lowest, locked, below)]
     assert numbers == sorted(numbers), "else a build downloads uv_build"
+
+
+PYTHONS = [sys.executable, *filter(None, os.environ.get("WHEEL_PYTHONS", "").split(os.pathsep))]
+"""Of the full trial: this one, and those that WHEEL_PYTHONS names."""
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An environment that holds the locked packages and a wheel that was built from the sdist."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([UV, "build", "--offline", "--quiet", "--out-dir", folder, ROOT], check=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([UV, "venv", "--quiet", "--python", request.param, folder / "venv"], check=True)
+    install = [UV, "pip", "install", "--quiet", "--python", folder / "venv/bin/python", "--no-deps"]
+    locked = ["--require-hashes", "--only-binary", ":all:", "-r", ROOT / "constraints.txt"]
+    for what in (locked, [wheel]):
+        subprocess.run([*install, *what], check=True)
+    yield folder / "venv"
+    shutil.rmtree(folder)
+
+
+@pytest.mark.by_hand
+@pytest.mark.timeout(900)
+def test_an_empty_environment_runs_a_job(environment: Path, tmp_path: Path) -> None:
+    """The installed wheel: `up` in an empty folder, a job through it, an ordered end. 30 s of CPU."""
+    program, clean = environment / "bin/gpu-dispatcher", {"PATH": os.defpath, "HOME": str(tmp_path)}
+
+    def said(*words: str) -> str:
+        done = subprocess.run(
+            [program, *words], cwd=tmp_path, env=clean, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
+
+    assert said("--version") == f"gpu-dispatcher {project()['project']['version']}\n"
+    for shell in ("bash", "zsh", "fish"):
+        assert "if-busy" in said("completion", shell)
+    port = free_port()
+    with (tmp_path / "log").open("w") as log:
+        up = subprocess.Popen([program, "up", "--port", str(port)], cwd=tmp_path, env=clean, stdout=log)
+    try:
+        wait_for((tmp_path / "var/up.json").exists, what="up to be ready", seconds=120)
+        job = json.loads(said("submit", "zimg", '{"prompt": "a fox"}', "--wait", "60", "--json"))
+        assert job["status"] == "completed"
+        assert "0 errors" in said("doctor")
+        assert "zimg" in said("top", "--once")
+        assert json.loads(said("workers", "--json"))
+    finally:
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0, (tmp_path / "log").read_text()
+    assert not (tmp_path / "var/up.json").exists()
+    assert "no law broken" in said("simulate", "--seeds", "1", "--processes", "1")

@@ -36,7 +36,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, folder: Path, packages: list[dict[s
     ("packages", "expected"),
     [
         ([CLEAN], (0, "0 known vulnerabilities in 1 packages")),
-        ([CLEAN, VULNERABLE], (1, "b 2.0: PYSEC-1, mended in 2.1\n1 known vulnerabilities in 2 packages")),
+        ([CLEAN, VULNERABLE], (1, "b 2.0: PYSEC-1, fixed in 2.1\n1 known vulnerabilities in 2 packages")),
         ([CLEAN, SKIPPED], (3, "can't be asked: it knows 1 of 2 packages, not c")),
         (None, (3, "can't be asked: ConnectionError: no route")),
     ],
