@@ -31,14 +31,14 @@ def make_application() -> Any:
     from dispatcher_project.web.asgi_gateway import AsgiGateway
     from dispatcher_project.web.headers import Utf8Handler
     from dispatcher_project.web.request_limits import FairThreads, ResponseDeadline, unless_given_up
-    from dispatcher_project.web.submit_batcher import SubmitBatcher, answer_together
+    from dispatcher_project.web.submit_batcher import SubmitBatcher, answer_batch
     from jobs.events.hub import EventHub
 
     threads = WSGIMiddleware(cast("Any", unless_given_up(Utf8Handler())), workers=WSGI_THREADS)
     limits = settings.DISPATCHER
     sys.setswitchinterval(SWITCH_SECONDS)
     behind = FairThreads(cast("Any", threads), limits.web_threads_per_tenant, heavy_at_once())
-    batcher = SubmitBatcher(behind, answer_together)
+    batcher = SubmitBatcher(behind, answer_batch)
     return AsgiGateway(
         ResponseDeadline(batcher, limits.answer_seconds),
         lambda: EventHub(settings.REDIS_URL),

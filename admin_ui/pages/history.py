@@ -18,7 +18,7 @@ from admin_ui.parts.base_pages import (
     without_bodies,
 )
 from admin_ui.parts.filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
-from admin_ui.parts.formatting import ATTEMPT_LABELS, badge, job_link, json_block, seconds, span
+from admin_ui.parts.formatting import attempt_badge, job_link, json_block, seconds, span
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from gpus.models import FleetIndex, Process
@@ -86,7 +86,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
 
     @column("state")
     def state_label(self, attempt: Attempt) -> SafeString:
-        return badge(attempt.state, ATTEMPT_LABELS)
+        return attempt_badge(attempt.state)
 
     @column("job")
     def job_page(self, attempt: Attempt) -> SafeString | str:

@@ -17,7 +17,7 @@ from jobs.events.hub import PROGRESS_EVENTS
 from jobs.models import Attempt, Event
 
 QUEUED, PAUSE, SENT, POLLING = "queued", "pause", "sent", "polling"
-_LABELS = {QUEUED: "queued", PAUSE: "delayed", SENT: "running", POLLING: "running (polled)"}
+_LABELS = {QUEUED: "queued", PAUSE: "delayed", SENT: "running", POLLING: "running"}
 _WAITS = {
     "queued": QUEUED,
     "requeued": QUEUED,
@@ -35,7 +35,8 @@ MOST_WAITING = 0.8
 @dataclass(slots=True)
 class Bar:
     """A span of time in a lane. kind: queued, pause (until the next attempt or the scheduled time), sent, or
-    polling. end: None while it lasts. left, width: percent of the track."""
+    polling. end: None while it lasts. label: text for the page; empty: that of the kind. left, width: percent
+    of the track."""
 
     kind: str
     begin: datetime
@@ -43,10 +44,10 @@ class Bar:
     left: float = 0.0
     width: float = 0.0
     seconds: float = 0.0
+    label: str = ""
 
-    @property
-    def label(self) -> str:
-        return _LABELS[self.kind]
+    def __post_init__(self) -> None:
+        self.label = self.label or _LABELS[self.kind]
 
 
 @dataclass(slots=True)
@@ -133,7 +134,7 @@ def _accept(lane: Lane, at: datetime) -> None:
     """Split the run at `at`: from there on the server is polled."""
     run = lane.bars[-1]
     at = max(run.begin, min(at, run.end or at))
-    lane.bars[-1:] = [Bar(SENT, run.begin, at), Bar(POLLING, at, run.end)]
+    lane.bars[-1:] = [Bar(SENT, run.begin, at, label="sent"), Bar(POLLING, at, run.end)]
 
 
 def _close(lane: Lane, at: datetime) -> None:

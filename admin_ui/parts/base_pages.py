@@ -15,6 +15,7 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 from django.utils.text import capfirst
 from unfold.admin import ModelAdmin, TabularInline
+from unfold.views import ChangeList
 
 from admin_ui.actions.operations import actor
 from admin_ui.parts.keyset import KeysetChangeList
@@ -113,6 +114,15 @@ class CappedPaginator(Paginator):  # type: ignore[type-arg]
         return rows[:COUNT_UP_TO].count()
 
 
+class CappedChangeList(ChangeList):  # type: ignore[misc]
+    """Django's list; its header offers "Show all" only under a filter or search."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        if not (self.has_active_filters or self.query):
+            self.full_result_count = self.result_count
+
+
 class OperatorAdmin(AuditedAdmin):
     """Base of all pages. noun: singular and plural for headings, where the model's own names do not fit; the
     model's Meta would need a migration."""
@@ -132,6 +142,9 @@ class OperatorAdmin(AuditedAdmin):
         super().__init__(model, admin_site)
         if self.noun:
             model._meta.verbose_name, model._meta.verbose_name_plural = self.noun
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return CappedChangeList
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Django's list with the plural as title, in place of "Select … to change"."""

@@ -54,6 +54,12 @@ def badge(value: str, colours: Mapping[str, str]) -> SafeString:
     return _label(value.replace("_", " "), colours.get(value))
 
 
+def attempt_badge(state: str) -> SafeString:
+    """Return the label of an attempt's state; both live states, sent and waiting, are shown as running."""
+    is_live = state in (AttemptState.SENT.value, AttemptState.WAITING.value)
+    return _label("running" if is_live else state, ATTEMPT_LABELS.get(state))
+
+
 @lru_cache(maxsize=256)
 def _label(text: str, colour: str | None) -> SafeString:
     """Cached: a list renders the same few labels fifty times."""

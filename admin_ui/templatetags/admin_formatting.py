@@ -34,7 +34,7 @@ def job_state(state: str) -> SafeString:
 
 @register.filter
 def attempt_state(state: str) -> SafeString:
-    return formatting.badge(state, formatting.ATTEMPT_LABELS)
+    return formatting.attempt_badge(state)
 
 
 @register.filter

@@ -1,3 +1,5 @@
-"""The web server: uvicorn with bounds on what a connection may cost (docs/explanation/security.md)."""
+"""The web server: uvicorn with limits per connection, and the ASGI gateway in front of Django.
+
+The limits: docs/explanation/security.md."""
 
 import dispatcher_project.structlog_without_rich  # noqa: F401

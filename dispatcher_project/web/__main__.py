@@ -1,4 +1,4 @@
-"""``python -m dispatcher_project.web``: serves the API, the event streams and the admin."""
+"""``python -m dispatcher_project.web``: serve the API, the event streams and the admin."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _count(ended: Mapping[str, int]) -> None:
-    """Django is set up by now: the application was loaded."""
+    """Add the ended connections to the counters in the database. Called after Django's setup."""
     from django.db import connection
 
     from jobs.reports import counters
@@ -72,10 +72,10 @@ def _count(ended: Mapping[str, int]) -> None:
 
 
 def check_proxies(named: str) -> None:
-    """Refuse what names no address, and `*`, with which any client would choose its own address.
+    """Check FORWARDED_ALLOW_IPS; raise ImproperlyConfigured for a part that is no address or network.
 
-    named: addresses and networks, separated by commas. uvicorn takes anything else for the name of a unix
-    socket, and then believes no proxy. Raises ImproperlyConfigured.
+    named: addresses and networks, separated by commas. uvicorn takes any other name for a unix socket, and
+    then trusts no proxy. With `*`, which is refused too, any client could choose its own address.
     """
     for part in filter(None, (one.strip() for one in named.split(","))):
         try:

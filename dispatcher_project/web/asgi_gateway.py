@@ -1,7 +1,7 @@
-"""ASGI gateway: bodies, limits and waiting on the event loop; Django answers in threads.
+"""ASGI gateway: receives bodies, enforces limits and waits on the event loop; Django answers in threads.
 
-A view that wants waiting done says so in a header of its answer (`jobs.events.handover`); the answer is then
-held back, and the client gets an event stream, or the job as it stands once it is over.
+A view requests waiting by a header of its response (`jobs.events.handover`). The gateway then holds that
+response back, and sends an event stream, or the job once it has ended.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ from jobs.events.stream import Message, Receive, Send, stream_events, stream_pul
 from jobs.submission.request import Outcome, outcome_of_state
 
 LIVEZ = "/livez"
-"""Answered without a thread: when all wait for the database, the process lives all the same."""
-_NOT_REPEATED = (
+"""Answered without a thread: the process is alive even if all threads wait for the database."""
+_NOT_FORWARDED = (
     b"content-length",
     b"content-type",
     b"transfer-encoding",
@@ -61,24 +61,28 @@ _NOT_REPEATED = (
     b"prefer",
     b"idempotency-key",
 )
+"""Headers of the request that do not belong to the GET that reads its job."""
 
-_ONCE = {
+_SINGLE = {
     b"authorization": b"Authorization",
     b"idempotency-key": b"Idempotency-Key",
     b"idempotency_key": b"Idempotency-Key",
 }
-"""Headers that a request has once, by the names that WSGI takes for them."""
+"""Headers that a request may have only once, by all names that are the same under WSGI."""
 _TOO_LONG = f"Only the API takes more than {MAX_UNDECLARED_BYTES} bytes, and with a Content-Length."
 _TOO_SLOW = "The body did not arrive in time."
-_NO_ROOM = "The server has no room on its disk for a body of this length. Small requests go on."
+_NO_ROOM = "The server has no disk space for a body of this length. Smaller requests still work."
 NO_ROOM_SECONDS = 10.0
 _CLOSE = {"Connection": "close"}
 
 
 class AsgiGateway:
-    """site: Django as an ASGI application in threads. make_hub: called on the event loop, once. begin: called
-    when the server starts; what it returns, when it stops. streams_per_reader: event streams that one key or
-    user may have open at once. body_bytes: of bodies in memory that are still arriving."""
+    """The outermost ASGI application.
+
+    site: Django as an ASGI application in threads. make_hub: called once, on the event loop. begin: called at
+    the server's start; returns the function to call at its stop. streams_per_reader: most event streams of
+    one key or user. body_bytes: memory for bodies that are still arriving.
+    """
 
     def __init__(
         self,
@@ -100,19 +104,19 @@ class AsgiGateway:
         self._waits = InFlight("requests that wait for a job", limits.web_waits_per_tenant)
         self._security_headers = [security_headers(over_https=https) for https in (False, True)]
         self._streams: Counter[str] = Counter()
-        """Open ones, by reader."""
+        """Open event streams by reader."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
         elif scope["type"] == "http":
             send = self._secure(scope, send)
-            await (_say_alive(send) if scope["path"] == LIVEZ else self._serve(scope, receive, send))
+            await (_send_alive(send) if scope["path"] == LIVEZ else self._serve(scope, receive, send))
         else:
             await send({"type": "websocket.close", "code": 1000})
 
     def _secure(self, scope: Scope, send: Send) -> Send:
-        """Adds the security headers to the answer, unless Django, or its view, has set them."""
+        """Add the security headers that Django or the view has not set."""
         added = self._security_headers[scope.get("scheme") == "https"]
 
         async def send_with_headers(message: Message) -> None:
@@ -128,7 +132,7 @@ class AsgiGateway:
             self._hub = self._make_hub()
         return self._hub
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         end: Callable[[], None] | None = None
         while True:
             message = await receive()
@@ -175,19 +179,22 @@ class AsgiGateway:
             body.close()
 
     async def _answer(self, scope: Scope, body: RequestBody, send: Send) -> _Answer:
-        """What the site says once it has the body, or without it. Raises what `RequestBody.take_in` does."""
+        """Return the site's answer. For a long body the view first decides whether it is read at all.
+
+        Raises the exceptions of `RequestBody.take_in`.
+        """
         answer = _Answer(send)
         if body.is_long and scope["path"].startswith(API_PREFIX):
-            refused = _Answer(None)
-            await self._site({**scope, LATER_KEY: True}, _nothing, refused.take)
-            if refused.status != GO_ON:
-                if not refused.is_handed_over:
-                    await refused.send_to(_ends_after(body, send))
-                return refused
+            early = _Answer(None)
+            await self._site({**scope, LATER_KEY: True}, _empty_body, early.take)
+            if early.status != GO_ON:
+                if not early.is_handed_over:
+                    await early.send_to(_ends_after(body, send))
+                return early
             await body.take_in()
         else:
             length = await body.take_in(at_most=MAX_UNDECLARED_BYTES)
-            if body.chunked and length is not None:  # WSGI knows no body without a length
+            if body.chunked and length is not None:  # WSGI needs a Content-Length
                 others = [header for header in scope["headers"] if header[0] != b"content-length"]
                 scope["headers"] = [*others, (b"content-length", str(length).encode())]
         await self._site(scope, body.receive, answer.take)
@@ -195,9 +202,10 @@ class AsgiGateway:
 
     async def _follow(self, scope: Scope, follow: Follow, body: RequestBody, send: Send) -> None:
         async def may_follow() -> bool:
-            """Asked as the first time. What can't be answered now changes nothing."""
+            """Check the permission again with the same request. An error, such as 503, does not end the
+            stream."""
             answer = _Answer(None)
-            await self._site(scope, _nothing, answer.take)
+            await self._site(scope, _empty_body, answer.take)
             return answer.status not in (401, 403, 404)
 
         if self._streams[follow.reader] >= self._streams_per_reader:
@@ -211,7 +219,7 @@ class AsgiGateway:
             await stream_events(self.hub, follow, body.receive, send, may_follow=may_follow)
         finally:
             self._streams[follow.reader] -= 1
-            self._streams += Counter()  # readers without a stream are forgotten
+            self._streams += Counter()  # drops readers without a stream
 
     async def _wait(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
         try:
@@ -220,35 +228,35 @@ class AsgiGateway:
         except TooManyInFlight:
             if scope["method"] != "POST":
                 raise
-            await answer.send_to(send)  # the job is accepted, whatever its client prefers
+            await answer.send_to(send)  # the job is accepted, so the answer is sent without the wait
 
     async def _wait_for(self, scope: Scope, answer: _Answer, body: RequestBody, send: Send) -> None:
         assert answer.wait is not None
         over = asyncio.ensure_future(self.hub.wait_until_over(answer.wait.job_id, answer.wait.seconds))
-        leaves = asyncio.ensure_future(until_disconnect(body.receive))
+        disconnected = asyncio.ensure_future(until_disconnect(body.receive))
         try:
-            await asyncio.wait({over, leaves}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({over, disconnected}, return_when=asyncio.FIRST_COMPLETED)
             if not over.done():
                 return
         finally:
             over.cancel()
-            leaves.cancel()
+            disconnected.cancel()
         submitted = scope["method"] == "POST"
-        now = await self._ask(scope, answer.wait.job_id)
+        now = await self._read_job(scope, answer.wait.job_id)
         if now.status == 200:
             if not submitted:
                 answer = now
             else:
-                answer = answer.finished_by(now) if over.result() else answer.standing_by(now)
+                answer = answer.with_result(now) if over.result() else answer.with_state(now)
         if submitted:
             answer.headers.append((b"preference-applied", f"wait={_seconds(scope)}".encode()))
         await answer.send_to(send)
 
-    async def _ask(self, scope: Scope, job_id: str) -> _Answer:
-        """The job once more, as whoever asked first."""
+    async def _read_job(self, scope: Scope, job_id: str) -> _Answer:
+        """GET the job with the credentials of the request."""
         path = scope.get("root_path", "") + job_url(job_id)
-        headers = [header for header in scope["headers"] if header[0].lower() not in _NOT_REPEATED]
-        again: Scope = {
+        headers = [header for header in scope["headers"] if header[0].lower() not in _NOT_FORWARDED]
+        get: Scope = {
             **scope,
             "method": "GET",
             "path": path,
@@ -258,32 +266,32 @@ class AsgiGateway:
             LATE_ANSWER_KEY: scope["method"] == "POST",
         }
         answer = _Answer(None)
-        await self._site(again, _nothing, answer.take)
+        await self._site(get, _empty_body, answer.take)
         return answer
 
 
 class RepeatedHeader(Problem):
-    """WSGI would join the two values to one that the client never sent."""
+    """400: WSGI would join the two values to one that the client did not send."""
 
     def __init__(self, name: str) -> None:
         super().__init__(400, "repeated_header", f"The request has more than one {name} header.")
 
 
 def _refuse_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Raises RepeatedHeader. A name with an underscore is the same header under WSGI."""
+    """Raises RepeatedHeader. Under WSGI a name with an underscore is the same header."""
     seen: set[bytes] = set()
     for name, _ in headers:
-        if name in _ONCE:
-            if _ONCE[name] in seen:
-                raise RepeatedHeader(_ONCE[name].decode())
-            seen.add(_ONCE[name])
+        if name in _SINGLE:
+            if _SINGLE[name] in seen:
+                raise RepeatedHeader(_SINGLE[name].decode())
+            seen.add(_SINGLE[name])
 
 
 @dataclass(slots=True)
 class _Answer:
-    """What the site answers: passed on as it comes, or held back if it hands the request over.
+    """The site's answer: sent as it comes, or held back if the view hands the request over to the gateway.
 
-    to: None holds everything back.
+    to: where it is sent; None holds all of it back.
     """
 
     to: Send | None
@@ -315,8 +323,9 @@ class _Answer:
             return
         await self.to(message)
 
-    def finished_by(self, job: _Answer) -> _Answer:
-        """A submit's answer once its job is over. The result may be megabytes: it is not parsed again."""
+    def with_result(self, job: _Answer) -> _Answer:
+        """Return a submit's answer after the end of its job. The result may have megabytes, so it is not
+        parsed."""
         outcome = (
             f',"outcome":"{Outcome.FINISHED.value}","position":null,"wait_reason":null,"starts_in":null}}'
         )
@@ -325,23 +334,18 @@ class _Answer:
         headers.append((b"content-length", str(len(content)).encode()))
         return _Answer(None, 200, headers, content)
 
-    def standing_by(self, job: _Answer) -> _Answer:
-        """A submit's answer while its job is not over: as the job stands now. What was foretold of its start
-        holds as long as nothing happened to it."""
-        told, now = json.loads(self.content), json.loads(job.content)
+    def with_state(self, job: _Answer) -> _Answer:
+        """Return a submit's answer with the current state of its job. The forecast of the start stays only
+        while state and attempts are the same."""
+        before, now = json.loads(self.content), json.loads(job.content)
         state = JobState(now["status"])
         if is_final(state):
-            return self.finished_by(job)
-        foretold = ("position", "wait_reason", "starts_in")
-        is_same = (state, now["attempts"]) == (told["status"], told["attempts"])
-        kept = {name: told[name] if is_same else None for name in foretold}
-        said = {
-            **told,
-            **now,
-            **kept,
-            "outcome": told["outcome"] if is_same else outcome_of_state(state).value,
-        }
-        content = json.dumps(said, separators=(",", ":")).encode()
+            return self.with_result(job)
+        forecast = ("position", "wait_reason", "starts_in")
+        is_same = (state, now["attempts"]) == (before["status"], before["attempts"])
+        kept = {name: before[name] if is_same else None for name in forecast}
+        outcome = before["outcome"] if is_same else outcome_of_state(state).value
+        content = json.dumps({**before, **now, **kept, "outcome": outcome}, separators=(",", ":")).encode()
         headers = [header for header in self.headers if header[0] != b"content-length"]
         headers.append((b"content-length", str(len(content)).encode()))
         return _Answer(None, self.status, headers, bytearray(content))
@@ -352,9 +356,9 @@ class _Answer:
 
 
 def _ends_after(body: RequestBody, send: Send) -> Send:
-    """The answer is sent at once, and the exchange ends only when the body was dropped."""
+    """Send the answer at once, but end the exchange only after the rest of the body was read and dropped."""
 
-    async def sends(message: Message) -> None:
+    async def send_then_drop(message: Message) -> None:
         if message["type"] != "http.response.body" or message.get("more_body", False):
             await send(message)
             return
@@ -362,7 +366,7 @@ def _ends_after(body: RequestBody, send: Send) -> Send:
         await body.drop()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    return sends
+    return send_then_drop
 
 
 def _with(
@@ -372,18 +376,18 @@ def _with(
     return [*headers, *(header for header in added if header[0] not in present)]
 
 
-async def _say_alive(send: Send) -> None:
+async def _send_alive(send: Send) -> None:
     headers = [(b"content-type", b"application/json")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b'{"status": "alive"}', "more_body": False})
 
 
-async def _nothing() -> Message:
+async def _empty_body() -> Message:
     return {"type": "http.request", "body": b"", "more_body": False}
 
 
 def _ascii(query: bytes) -> bytes:
-    """Raw bytes in a query string, percent-encoded: WSGI takes ASCII only."""
+    """Percent-encode raw bytes in a query string: WSGI takes ASCII only."""
     return query if query.isascii() else quote_from_bytes(query, safe="!$&'()*+,;=:@/?%-._~").encode()
 
 

@@ -1,6 +1,6 @@
-"""Headers that no view may parse as they come (cookies whose parsing takes seconds, charsets that raise), and
-the security headers of every answer: what a browser may do with it. They are the same for every page, since
-no page of ours holds a script or a style sheet, and none needs a nonce.
+"""Checks of request headers (cookies that take seconds to parse, charsets that raise), and the security
+headers of every response. These are the same for all pages: no page contains a script or a style sheet, so
+none needs a nonce.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from foundation.http_api.problems import Problem
 from jobs.api.errors import answer
 
 MAX_ESCAPES = 32
-"""Backslashes in quoted cookies. Python before 3.11.10 and 3.12.6 reads them in quadratic time
-(CVE-2024-7592): 60 KB took 20 s."""
+"""Most backslashes in quoted cookies: Python before 3.11.10 and 3.12.6 parses them in quadratic time
+(CVE-2024-7592); 60 KB took 20 s."""
 
 
 class CheckedHeaders:
-    """Django middleware: refuses costly cookies before any code parses them."""
+    """Django middleware that refuses expensive cookies before they are parsed."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -48,8 +48,8 @@ def _refused_cookie(cookie: str) -> Problem | None:
 
 
 class Utf8Request(WSGIRequest):
-    """Query and form are UTF-8. Django would decode them by the client's charset while it makes the request:
-    `punycode`, `zlib` and others raise there, before any middleware."""
+    """Decodes query and form as UTF-8. Django would use the client's charset while it builds the request,
+    where `punycode`, `zlib` and others raise before any middleware runs."""
 
     @property
     def encoding(self) -> None:
@@ -61,7 +61,7 @@ class Utf8Request(WSGIRequest):
 
 
 class Utf8Handler(WSGIHandler):
-    """The WSGI application of the site."""
+    """Django's WSGI application with `Utf8Request`; frees long values after each request."""
 
     request_class = Utf8Request
 
@@ -73,8 +73,8 @@ class Utf8Handler(WSGIHandler):
 
 # -- the security headers ------------------------------------------------------------------
 
-_OWN_SCRIPTS_OF_FLOWER = tuple(f"\nvar autorefresh = {value};\n" for value in (1, 0))
-"""The one script inside a page of Flower's (workers.html), as its server sends it: without indentation."""
+_FLOWERS_SCRIPTS = tuple(f"\nvar autorefresh = {value};\n" for value in (1, 0))
+"""Flower's only inline script (workers.html), as its server sends it: without indentation."""
 PERMISSIONS = ", ".join(
     f"{feature}=()"
     for feature in ("accelerometer", "camera", "display-capture", "geolocation", "gyroscope", "hid",
@@ -83,6 +83,7 @@ PERMISSIONS = ", ".join(
 
 
 def policy(*, scripts: str = "'self'") -> str:
+    """Return a Content-Security-Policy. scripts: the sources of `script-src`."""
     return "; ".join(
         (
             "default-src 'none'",
@@ -104,11 +105,12 @@ def _hash(script: str) -> str:
 
 
 STRICT = policy()
-OF_FLOWER = policy(scripts=" ".join(["'self'", *map(_hash, _OWN_SCRIPTS_OF_FLOWER)]))
+OF_FLOWER = policy(scripts=" ".join(["'self'", *map(_hash, _FLOWERS_SCRIPTS)]))
 
 
 class SecurityHeaders:
-    """Django's own middleware sends the others: nosniff, Referrer-Policy, COOP, HSTS, X-Frame-Options."""
+    """Django middleware for Content-Security-Policy and Permissions-Policy. Django's own sends the others:
+    nosniff, Referrer-Policy, COOP, HSTS, X-Frame-Options."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response
@@ -116,14 +118,14 @@ class SecurityHeaders:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         answer = self._get_response(request)
         is_flowers = request.path_info.startswith(f"/{FLOWER_PREFIX}/")
-        # what tenants made (admin_ui/pages/job.py) has a stricter one
+        # tenants' media (admin_ui/pages/job.py) have a stricter policy
         answer.headers.setdefault("Content-Security-Policy", OF_FLOWER if is_flowers else STRICT)
         answer.headers["Permissions-Policy"] = PERMISSIONS
         return answer
 
 
 def security_headers(*, over_https: bool) -> list[tuple[bytes, bytes]]:
-    """The same headers for answers that the ASGI application sends without Django, by the settings."""
+    """Return the same headers for responses that the ASGI application sends without Django."""
     named = {
         "content-security-policy": STRICT,
         "permissions-policy": PERMISSIONS,

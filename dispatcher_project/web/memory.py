@@ -1,6 +1,6 @@
 """Returns freed memory of the web process to the operating system.
 
-glibc keeps it otherwise: after a few batches of 15 MB more than half of the process's 390 MB hold no value.
+glibc keeps it otherwise: after a few batches of 15 MB, more than half of the process's 390 MB is free.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ import os
 import time
 
 TRIM_ABOVE_BYTES = 192 * 1024 * 1024
-"""A web process that served only small requests stays below this, and is never trimmed."""
+"""A web process with only small requests stays below this and is never trimmed."""
 TRIM_SECONDS = 1.0
-"""Between two trims, which lock the allocator for some milliseconds."""
+"""Shortest time between two trims, which lock the allocator for some milliseconds."""
 
 
 class HeapTrimmer:
-    """Trims the C library's heap while the process is large; does nothing where the library can't."""
+    """Trims the C library's heap while the process is large, if the library has `malloc_trim`."""
 
     def __init__(self) -> None:
         self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         self._trimmed_at = time.monotonic()
 
     def tick(self) -> None:
-        """Called on the event loop, every second or so. The trim itself runs in a thread."""
+        """Trim if due. Called on the event loop about every second; the trim runs in a thread."""
         now = time.monotonic()
         if self._trim is None or now - self._trimmed_at < TRIM_SECONDS or resident_bytes() < TRIM_ABOVE_BYTES:
             return

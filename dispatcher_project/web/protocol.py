@@ -1,7 +1,7 @@
-"""The connections of a web process: how many there may be, and an end to everything that a client may delay.
+"""Limits of the web process's connections: their number, and timeouts for everything that a client can delay.
 
-Where there is no room for another, the connection goes that has waited longest for a request's head; then
-those whose clients take longest over a body or an answer. With neither the new one is refused.
+At the limit the connection that has waited longest for a request's head is closed, then those whose clients
+are slowest with a body or an answer. If there is none of either, the new connection is refused.
 """
 
 from __future__ import annotations
@@ -30,25 +30,28 @@ from foundation.http_api.problems import MEDIA_TYPE, Problem
 from foundation.network import network_of
 
 MIN_READ_BYTES = 32 * 1024
-"""What a client takes of its answer in each `read_seconds`, if there is as much."""
+"""Bytes of its answer that a client must read in each `read_seconds`."""
 FREE_CHUNKS = 1024
+"""Chunks of a body before their average size is checked."""
 MIN_CHUNK_BYTES = 64
-"""On average, of more chunks than those: each costs the event loop as much as a small request."""
+"""Smallest average size of chunks: each costs the event loop as much as a small request."""
 EVICTED_TOGETHER = 32
-"""Of those that are found by looking at all connections."""
-_LOOK_AGAIN_SECONDS = 0.1
+"""Connections closed per scan of all connections."""
+_SCAN_SECONDS = 0.1
+"""Shortest time between two scans."""
 RETRY_SECONDS = 2.0
 _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_AT = 120
-"""Of `tcpi_bytes_acked` in Linux' `struct tcp_info`."""
+"""Offset of `tcpi_bytes_acked` in Linux' `struct tcp_info`."""
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 GONE_KEY = "dispatcher.client_gone"
-"""In a request's scope: returns whether its connection is closed. Another server says nothing."""
+"""Key in a request's scope: a function that returns True once the connection is closed. Set only by this
+server."""
 
 
 @dataclass(frozen=True, slots=True)
 class WebLimits:
-    """See `DISPATCHER_WEB_*` in dispatcher_project/settings/dispatcher.py."""
+    """Limits of the web server; see `DISPATCHER_WEB_*` in dispatcher_project/settings/dispatcher.py."""
 
     connections: int = 4096
     per_address: int = 512
@@ -76,11 +79,11 @@ class WebLimits:
 
 
 class TooManyChunks(h11.RemoteProtocolError):
-    """A body in a great many tiny chunks."""
+    """The body has many tiny chunks."""
 
 
 class _CountedChunks(h11.Connection):
-    """Raises TooManyChunks."""
+    """Raises TooManyChunks for a body whose chunks are too small on average."""
 
     chunks = 0
     chunk_bytes = 0
@@ -98,7 +101,8 @@ class _CountedChunks(h11.Connection):
 
 
 class BoundedProtocol(H11Protocol):
-    """One connection: uvicorn's protocol, bounded. open_connections: all of this process."""
+    """One connection: uvicorn's h11 protocol with limits. open_connections: all connections of the
+    process."""
 
     def __init__(self, open_connections: Connections, **options: Any) -> None:
         super().__init__(**options)
@@ -106,18 +110,20 @@ class BoundedProtocol(H11Protocol):
         self._limits = open_connections.limits
         self.address_name = ""
         self.since = 0.0
-        """When the server began to wait for the head of a request, or got it."""
+        """When the current phase began: waiting for a request's head, or serving the request."""
         self._waits = True
+        """True while the server waits for a request's head."""
         self._head_bytes = 0
         self._answered_one = False
         self._slow_since = 0.0
-        """Since when it has taken less than `MIN_READ_BYTES`; 0: nothing waits to be sent."""
+        """When the client last read `MIN_READ_BYTES`; 0: no bytes wait to be sent."""
         self._taken = 0
         self.conn = _CountedChunks(h11.SERVER, self._limits.head_bytes)
 
     @property
     def waits_for_client(self) -> bool:
-        """For a request, the rest of its body, or the client to read its answer."""
+        """True while the server waits for a request, the rest of its body, or the client to read its
+        answer."""
         cycle = self.cycle
         return self._waits or cycle is None or cycle.more_body or self._slow_since > 0
 
@@ -141,7 +147,7 @@ class BoundedProtocol(H11Protocol):
             return
         before, most = self.cycle, self._limits.head_bytes
         while data and not self.transport.is_closing():
-            part, data = data[:most], data[most:]  # in parts, so that no longer head is parsed
+            part, data = data[:most], data[most:]  # in parts, so that a longer head is not parsed
             self._head_bytes += len(part)
             super().data_received(part)
             if self._waits and self.cycle is not before:
@@ -153,7 +159,7 @@ class BoundedProtocol(H11Protocol):
         self._head_bytes = 0
         self.since = self._all.clock()
         super().on_response_complete()
-        if self.cycle is not answered:  # the next one's head was here already
+        if self.cycle is not answered:  # the next request's head has already arrived
             self._has_head()
         elif not self.transport.is_closing():
             self._all.wait(self)
@@ -176,7 +182,7 @@ class BoundedProtocol(H11Protocol):
         self._all.unsent(self, 0)
 
     def send_400_response(self, msg: str) -> None:
-        """Called for what the parser does not take."""
+        """Called by uvicorn when the parser refuses the request."""
         cycle, error = self.cycle, sys.exception()
         if cycle is not None and not cycle.response_complete and cycle.response_started:
             self.transport.abort()
@@ -195,10 +201,10 @@ class BoundedProtocol(H11Protocol):
         self.transport.close()
 
     def overdue(self, now: float) -> str:
-        """Why it has to end now; "" while it may go on."""
+        """Return the `Reason` to end the connection now, or "" to keep it."""
         if unsent := self._unsent():
             if self._answered_one:
-                self.since = now  # the wait for a next request begins with the end of the answer
+                self.since = now  # the wait for the next request begins at the end of the answer
             return Reason.READS_SLOWLY if self._reads_slowly(unsent, now) else ""
         self._slow_since = 0.0
         patience = self._limits.head_seconds + (self._limits.idle_seconds if self._answered_one else 0.0)
@@ -216,7 +222,8 @@ class BoundedProtocol(H11Protocol):
         return now - self._slow_since >= self._limits.read_seconds
 
     def end(self, reason: str) -> None:
-        """Close it now; a client that still owes its first head gets to know why."""
+        """Close the connection now; a client that has not sent its first head gets the reason as an
+        answer."""
         self._all.ended[reason] += 1
         self._all.forget(self)
         owes_head = self._waits and not self._answered_one and not self.transport.is_closing()
@@ -230,7 +237,7 @@ class BoundedProtocol(H11Protocol):
 
 
 class Reason:
-    """Why a connection was ended: the label of dispatcher_web_connections_ended_total."""
+    """Reasons to end a connection: labels of dispatcher_web_connections_ended_total."""
 
     HEAD_LATE = "head_late"
     EVICTED = "evicted"
@@ -243,7 +250,7 @@ class Reason:
 
 
 class Connection(Protocol):
-    """`BoundedProtocol`, as `Connections` sees it."""
+    """The part of `BoundedProtocol` that `Connections` uses."""
 
     address_name: str
     since: float
@@ -258,14 +265,19 @@ class Connection(Protocol):
 
 @dataclass(slots=True)
 class Address:
-    """One client address. waiting: its connections that wait for a request, oldest first."""
+    """Connections of one client address. open: their number. waiting: those that wait for a request, oldest
+    first."""
 
     open: int = 0
     waiting: dict[Connection, None] = field(default_factory=dict)
 
 
 class Connections:
-    """is_proxy: an address whose connections are those of many clients."""
+    """All open connections of the process, and their limits.
+
+    is_proxy: returns True for an address whose connections belong to many clients; the limit per address does
+    not apply to it.
+    """
 
     def __init__(
         self,
@@ -276,20 +288,20 @@ class Connections:
         self.limits = limits
         self.clock = clock
         self.ended: Counter[str] = Counter()
-        """By reason, since this was last written to the database."""
+        """Ended connections by reason, since the last write to the database."""
         self._is_proxy = is_proxy
         self._open: dict[Connection, Address] = {}
         self._waiting: dict[Connection, None] = {}
         self._addresses: dict[str, Address] = {}
         self._unsent: dict[Connection, int] = {}
         self._unsent_bytes = 0
-        self._look_at = 0.0
+        self._next_scan_at = 0.0
 
     def __len__(self) -> int:
         return len(self._open)
 
     def admit(self, connection: Connection, host: str) -> bool:
-        """Make room for it, or return False: it has to be refused."""
+        """Register a new connection, closing another one if needed; return False if it must be refused."""
         name = "" if self._is_proxy(host) else network_of(host)
         address = self._addresses.setdefault(name, Address())
         if name and address.open >= self.limits.per_address and not self._evict_oldest(address.waiting):
@@ -298,7 +310,7 @@ class Connections:
             self._evict_oldest(self._waiting) or self._evict_slow()
         ):
             return self._refuse(name, address)
-        self._addresses[name] = address  # the eviction may have removed the last of it
+        self._addresses[name] = address  # the eviction may have removed it
         connection.address_name = name
         self._open[connection] = address
         address.open += 1
@@ -306,14 +318,14 @@ class Connections:
         return True
 
     def wait(self, connection: Connection) -> None:
-        """The server waits for its next request."""
+        """Note that the server waits for the connection's next request."""
         address = self._open.get(connection)
         if address is not None:
             self._waiting[connection] = None
             address.waiting[connection] = None
 
     def begin(self, connection: Connection) -> None:
-        """A request's head has come."""
+        """Note that a request's head has arrived."""
         address = self._open.get(connection)
         if address is not None and connection in self._waiting:
             del self._waiting[connection], address.waiting[connection]
@@ -329,7 +341,8 @@ class Connections:
             self._addresses.pop(connection.address_name, None)
 
     def unsent(self, connection: Connection, size: int) -> None:
-        """It has so many bytes to be sent. Too many over all: those end that have waited longest."""
+        """Note the number of unsent bytes. Over the limit of all connections, those that wait longest are
+        ended."""
         self._unsent_bytes += size - self._unsent.pop(connection, 0)
         if size:
             self._unsent[connection] = size
@@ -339,7 +352,7 @@ class Connections:
             oldest.end(Reason.UNSENT_BYTES)
 
     def sweep(self) -> None:
-        """End what has no time left; called every second."""
+        """End overdue connections; called every second."""
         now = self.clock()
         for connection in list(self._open):
             reason = connection.overdue(now)
@@ -347,7 +360,8 @@ class Connections:
                 connection.end(reason)
 
     def free_descriptors(self) -> None:
-        """The process has no file descriptor left: the oldest that wait for a head give theirs back."""
+        """End the oldest connections that wait for a head, because the process has no file descriptor
+        left."""
         for connection in list(self._waiting)[:EVICTED_TOGETHER]:
             connection.end(Reason.NO_DESCRIPTORS)
 
@@ -364,11 +378,11 @@ class Connections:
         return oldest is not None
 
     def _evict_slow(self) -> bool:
-        """Looks at all connections, so not for each that comes."""
+        """End the slowest connections. It scans all of them, so at most every `_SCAN_SECONDS`."""
         now = self.clock()
-        if now < self._look_at:
+        if now < self._next_scan_at:
             return False
-        self._look_at = now + _LOOK_AGAIN_SECONDS
+        self._next_scan_at = now + _SCAN_SECONDS
         slow = [connection for connection in self._open if connection.waits_for_client]
         slow.sort(key=lambda connection: connection.since)
         for connection in slow[:EVICTED_TOGETHER]:
@@ -377,7 +391,7 @@ class Connections:
 
 
 def within_heads(application: Application, limits: WebLimits) -> Application:
-    """application: as ASGI has it. Its head as a whole is bounded by the protocol."""
+    """Wrap an ASGI application with limits on headers and URL; the protocol limits the head as a whole."""
 
     async def bounded(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
@@ -402,7 +416,7 @@ async def _send_problem(send: Any, problem: Problem) -> None:
 
 @cache
 def too_many_connections() -> bytes:
-    detail = "As many connections are open, of this address or in all, as may be. Try again."
+    detail = "Too many connections are open, of this address or in all. Try again."
     return _wire(Problem(503, "too_many_connections", detail, retry_after_seconds=RETRY_SECONDS))
 
 
@@ -435,7 +449,7 @@ def _wire(problem: Problem) -> bytes:
 
 
 def bytes_in_kernel(sock: Any) -> int:
-    """Bytes that were written to the socket and are not acknowledged yet; 0 where that can't be read."""
+    """Return the bytes written to the socket that are not acknowledged yet; 0 if that can't be read."""
     if sys.platform != "linux":
         return 0
     waiting = array.array("i", [0])
@@ -447,7 +461,8 @@ def bytes_in_kernel(sock: Any) -> int:
 
 
 def bytes_acknowledged(sock: Any) -> int | None:
-    """Bytes that the client's system has taken since the connection began; None where that can't be read."""
+    """Return the bytes that the client's system has acknowledged on this connection; None if that can't be
+    read."""
     if sys.platform != "linux":
         return None
     try:
@@ -458,5 +473,6 @@ def bytes_acknowledged(sock: Any) -> int | None:
 
 
 def is_client_gone(scope: Mapping[str, Any]) -> bool:
+    """Return True if the request's connection is closed; always False under another server."""
     is_gone: Callable[[], bool] | None = scope.get(GONE_KEY)
     return is_gone is not None and is_gone()

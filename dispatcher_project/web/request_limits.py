@@ -1,18 +1,17 @@
-"""What one request may occupy, and for how long: a client that sends slowly, a tenant with many requests, or
-a database that hangs must not hold the few threads that answer.
+"""Limits on requests, so that a slow client, a tenant with many requests, or a hanging database does not
+occupy the few threads.
 
-*Bodies* are whole before a thread gets them, and their clients have so long to send them. Anybody may send a
-small one. A long one for the API is asked for by its view (`foundation.http_api.json_body`), which knows who
-sends it and how long it may be; until then it is left with the client. The body of a refused request is read
-after the answer and dropped, so that its client reads the answer.
+*Bodies* are received whole, within a time limit, before a thread gets the request. Any client may send a
+small body. A long one for the API is received only after its view, which knows the sender and the limit, has
+requested it (`foundation.http_api.json_body`). The body of a refused request is read after the answer and
+dropped, so that the client reads the answer.
 
-*Shares*: requests, bytes of bodies, threads and waits of one tenant at once. A request with a key that was in
-use a moment ago counts for its tenant, every other one for its address: who sends it is not known before a
-thread has looked the key up.
+*Shares* limit one tenant's requests, bytes of bodies, threads and waits at once. A request with a recently
+used key counts for its tenant, every other one for its address: its sender is unknown until a thread has
+checked the key.
 
-*The deadline*: a request under `/queue` that has no answer after a while gets a 503. The thread goes on, and
-what it still says goes nowhere. A request that has no thread yet never gets one: its client was told to come
-again.
+*The deadline*: a request under `/queue` without an answer in time gets a 503. Its thread continues, and the
+late answer is dropped. A request that has no thread by then does not get one.
 """
 
 from __future__ import annotations
@@ -48,6 +47,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 async def send_problem(send: Send, problem: Problem) -> None:
+    """Send a problem+json response, and count it as a refusal."""
     count_refusal(problem)
     content = problem.as_bytes()
     headers = [(b"content-type", MEDIA_TYPE.encode()), (b"content-length", str(len(content)).encode())]
@@ -60,24 +60,24 @@ async def send_problem(send: Send, problem: Problem) -> None:
 
 SMALL_BYTES = 256 * 1024
 MAX_UNDECLARED_BYTES = 1024 * 1024
-"""Of a chunked body, and of any that is not for the API: forms of the admin site."""
+"""Longest chunked body, and longest body of a request outside the API (forms of the admin)."""
 _IN_MEMORY_BYTES = 1024 * 1024
 """A longer body is kept in a file until a thread reads it."""
 _PART_BYTES = 1024 * 1024
 MOST_KEPT_BYTES = 256 * 1024
-"""Of bodies whose values may stay in a database connection."""
+"""Longest body after which a connection to SQLite stays open."""
 
 
 class BodyTooLong(Exception):
-    """It is longer than anything that is sent there."""
+    """The body is longer than the limit of its path."""
 
 
 class BodyTooSlow(Exception):
-    """Its client stopped sending, or did not come to the end in time."""
+    """The client stopped sending the body, or did not send all of it in time."""
 
 
 class NoRoomForBody(Exception):
-    """The disk that long bodies wait on is full, or can't be written to."""
+    """The disk for long bodies is full or not writable."""
 
 
 class ClientGone(Exception):
@@ -85,12 +85,15 @@ class ClientGone(Exception):
 
 
 class RequestBody:
-    """Wraps `receive` of one request. declared: its Content-Length; None: chunked, or no body. budget: of all
-    bodies of this process."""
+    """The body of one request; wraps its `receive`.
+
+    budget: memory for the bodies of the whole process. declared: Content-Length; None if chunked or without
+    body.
+    """
 
     def __init__(self, receive: Receive, headers: list[tuple[bytes, bytes]], budget: BodyBudget) -> None:
         named = dict(headers)
-        self.chunked = b"transfer-encoding" in named  # beside it a Content-Length says nothing
+        self.chunked = b"transfer-encoding" in named  # overrides Content-Length
         length = b"" if self.chunked else named.get(b"content-length", b"")
         self.declared = int(length) if length.isdigit() else None
         self._receive = receive
@@ -100,7 +103,7 @@ class RequestBody:
         self._ended = not self.chunked and not self.declared
         self._kept: SpooledTemporaryFile[bytes] | None = None
         self._left: int | None = None
-        """Of what was taken in, and the application did not get yet. None: it got the last of it."""
+        """Received bytes that the application has not read yet; None after it has read the last."""
 
     @property
     def is_long(self) -> bool:
@@ -108,11 +111,11 @@ class RequestBody:
 
     @property
     def most_bytes(self) -> int:
-        """What it may take at most."""
+        """The most bytes that the body may have."""
         return MAX_UNDECLARED_BYTES if self.chunked else self.declared or 0
 
     async def take_in(self, *, at_most: int | None = None) -> int | None:
-        """Reads the body whole. Returns its length, None if there is none.
+        """Receive the whole body. Return its length, None without a body.
 
         Raises BodyTooLong, BodyTooSlow, NoRoomForBody, ClientGone.
         """
@@ -144,7 +147,7 @@ class RequestBody:
         return self._left
 
     async def receive(self) -> Message:
-        """What the application gets; after the body only the disconnect is left."""
+        """ASGI `receive` for the application: the received body, then the client's disconnect."""
         if self._left is None or self._kept is None:
             return await self._receive()
         part = self._kept.read(_PART_BYTES)
@@ -152,8 +155,8 @@ class RequestBody:
         return {"type": "http.request", "body": part, "more_body": self._left is not None}
 
     async def drop(self) -> None:
-        """Reads what the client still sends, and keeps nothing: a connection that is closed over unread bytes
-        is reset, and its client never reads the answer. Bounded in bytes and time, as an upload is."""
+        """Read and drop the rest of the body, within the limits of an upload. A connection closed with unread
+        bytes is reset, and its client would not read the answer."""
         limits, dropped = settings.DISPATCHER, 0
         until = time.monotonic() + limits.upload_seconds
         while not self._ended and dropped <= limits.refused_body_bytes:
@@ -165,7 +168,7 @@ class RequestBody:
             self._ended = message["type"] != "http.request" or not message.get("more_body", False)
 
     def give_up(self) -> None:
-        """Others' bodies need its memory."""
+        """End the upload with BodyTooSlow, because other bodies need the memory."""
         self._given_up = True
         if self._waiting is not None and not self._waiting.expired():
             self._waiting.reschedule(0.0)
@@ -190,24 +193,27 @@ class RequestBody:
 
 
 class Arriving(Protocol):
+    """A body that is still arriving."""
+
     def give_up(self) -> None:
         """Answer 408: the body did not arrive in time."""
 
 
 class BodyBudget:
-    """Memory of request bodies that are still arriving, over all connections of a web process. Where it is
-    used up, the body goes that has taken longest: a sender that drips one in never keeps others out.
+    """Memory for request bodies that are still arriving, over all connections of a web process. If it is used
+    up, the oldest upload is ended, so that slow senders do not block others.
 
-    most_bytes: in memory at once."""
+    most_bytes: memory for all of them.
+    """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._bytes = 0
         self._arriving: dict[Arriving, int] = {}
-        """Bytes of each, by when it began."""
+        """Bytes of each body, oldest first."""
 
     def hold(self, body: Arriving, size: int) -> None:
-        """It has so many bytes in memory now."""
+        """Note that a body has `size` bytes in memory now."""
         self._bytes += size - self._arriving.get(body, 0)
         self._arriving[body] = size
         while self._bytes > self._most_bytes and len(self._arriving) > 1:
@@ -216,19 +222,18 @@ class BodyBudget:
             oldest.give_up()
 
     def release(self, body: Arriving) -> None:
-        """It has arrived, or never will."""
+        """Note that a body has arrived or was ended."""
         self._bytes -= self._arriving.pop(body, 0)
 
 
 def forget_long_values(body_bytes: int) -> None:
-    """Close the database connection after a long body, in the thread that answered it: Python's sqlite3 keeps
-    the values that a compiled statement was executed with last, 32 MB of jobs in each thread that once stored
-    them."""
+    """Close the thread's connection to SQLite after a long body. Python's sqlite3 keeps the last values of
+    each compiled statement: 32 MB of jobs in each thread that once stored them."""
     if body_bytes > MOST_KEPT_BYTES and connection.vendor == "sqlite":
         connection.close()
 
 
-# -- what one tenant, or one address, may have at once ----------------------------------------
+# -- shares of tenants and addresses -----------------------------------------------------------
 
 HOLDER_KEY = "dispatcher.holder"
 CODE = "too_many_requests_in_flight"
@@ -240,19 +245,19 @@ SMALL_BATCH_BYTES = 8 * 1024
 LISTS = frozenset(
     f"{API_ROOT}/{path}" for path in ("queue/jobs", "admin/dlq", "admin/dlq/groups", "admin/audit")
 )
-"""Heavy: their answers may have megabytes."""
+"""Lists are heavy: their answers may have megabytes."""
 _LONG_BYTES = 1024 * 1024
 _RETRY_SECONDS = 1.0
 
 
 class TooManyInFlight(Problem):
-    """429: the tenant, or the address, has as much under way as it may."""
+    """429: the tenant or address has used up its share. unit: plural noun for the message."""
 
-    def __init__(self, most: int, what: str) -> None:
+    def __init__(self, most: int, unit: str) -> None:
         super().__init__(
             429,
             CODE,
-            f"{most} {what} of this tenant or address are under way, the most at once.",
+            f"{most} {unit} of this tenant or address are in progress, the most at once.",
             retry_after_seconds=_RETRY_SECONDS,
         )
 
@@ -272,28 +277,34 @@ def holder_of(scope: Scope) -> str:
 
 
 class InFlight:
-    """Of one event loop. what: for people. most: of each holder."""
+    """Counts what each holder has in progress, on one event loop.
 
-    def __init__(self, what: str, most: int) -> None:
-        self._what, self.most = what, most
+    unit: plural noun for the message. most: limit of each holder.
+    """
+
+    def __init__(self, unit: str, most: int) -> None:
+        self._unit, self.most = unit, most
         self._held: Counter[str] = Counter()
 
     @contextmanager
     def of(self, holder: str, amount: int = 1) -> Iterator[None]:
-        """Raises TooManyInFlight. One that is alone is always let in."""
+        """Hold `amount` of the holder's share. Raises TooManyInFlight; a single request is always
+        admitted."""
         if amount and self._held[holder] and self._held[holder] + amount > self.most:
-            raise TooManyInFlight(self.most, self._what)
+            raise TooManyInFlight(self.most, self._unit)
         self._held[holder] += amount
         try:
             yield
         finally:
             self._held[holder] -= amount
             if not self._held[holder]:
-                del self._held[holder]  # holders without a request are forgotten
+                del self._held[holder]  # drops holders without a request
 
 
 @dataclass(slots=True)
 class _Turns:
+    """The semaphores of one holder. users: its requests that wait or run."""
+
     threads: asyncio.Semaphore
     heavy: asyncio.Semaphore
     long: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
@@ -301,14 +312,13 @@ class _Turns:
 
 
 class FairThreads:
-    """Turns at the threads that answer requests. Raises ClientGone if the connection was closed while its
-    request waited for a turn.
+    """Shares the threads between holders: each request waits for its turn. Raises ClientGone if its
+    connection was closed by then.
 
-    site: answers in threads. at_once: threads that one holder may have; its other requests wait.
-
-    heavy_at_once: requests that compute for long under way in the process, of all holders, who take turns:
-    threads that compute take the interpreter from each other, and from every short request. Of each holder
-    one long body at a time, whose values take many times its memory.
+    site: the ASGI application in threads. at_once: most threads of one holder; its other requests wait.
+    heavy_at_once: most heavy requests of all holders, who take turns: threads that compute take the
+    interpreter from each other and from every short request. Each holder has one long body at a time, because
+    the values of a body take many times its memory.
     """
 
     def __init__(self, site: Application, at_once: int, heavy_at_once: int) -> None:
@@ -317,16 +327,16 @@ class FairThreads:
         self._turns: dict[str, _Turns] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        said: list[Message] = []
+        messages: list[Message] = []
 
         async def take(message: Message) -> None:
-            said.append(message)
+            messages.append(message)
 
         async with self._turn(scope):
             if is_client_gone(scope):  # while it waited for its turn
                 raise ClientGone
             await self._site(scope, receive, take)
-        for message in said:  # only now: a client that does not read holds neither turn nor thread
+        for message in messages:  # after the turn: a client that does not read occupies no thread
             await send(message)
 
     @asynccontextmanager
@@ -339,15 +349,15 @@ class FairThreads:
         turns.users += 1
         try:
             async with AsyncExitStack() as held:
-                for turn in self._wanted(scope, turns):
-                    await held.enter_async_context(turn)
+                for semaphore in self._needed(scope, turns):
+                    await held.enter_async_context(semaphore)
                 yield
         finally:
             turns.users -= 1
             if not turns.users:
                 del self._turns[holder]
 
-    def _wanted(self, scope: Scope, turns: _Turns) -> Sequence[asyncio.Semaphore]:
+    def _needed(self, scope: Scope, turns: _Turns) -> Sequence[asyncio.Semaphore]:
         """The semaphores of a request, to be taken in this order. The shared one comes last: a request that
         waits for its holder's own semaphores never holds it. A heavy request that waits for the shared one
         holds a thread of its holder, so the holder's `heavy` semaphore bounds how many of them wait."""
@@ -360,13 +370,13 @@ class FairThreads:
 
 
 def _body_bytes(scope: Scope) -> int:
-    if LATER_KEY in scope:  # its body is left with the client
+    if LATER_KEY in scope:  # the body is not received yet
         return 0
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     return int(length) if length.isdigit() else 0
 
 
-# -- an answer in bounded time ---------------------------------------------------------------
+# -- response deadline -------------------------------------------------------------------------
 
 WsgiApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -375,12 +385,15 @@ _GIVEN_UP = "dispatcher.given_up"
 
 
 class ResponseDeadline:
-    """seconds: counted from the request's whole body, which was taken in before there was a thread for it."""
+    """Answers 503 to a request under `/queue` without an answer in time.
+
+    seconds: from the end of the request's body, which is received before a thread gets the request.
+    """
 
     def __init__(self, site: Application, seconds: float) -> None:
         self._site = site
         self._seconds = seconds
-        self._left_behind: set[asyncio.Future[None]] = set()
+        self._late: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not scope["path"].startswith(_BOUNDED):
@@ -402,19 +415,19 @@ class ResponseDeadline:
         except asyncio.CancelledError:
             answering.cancel()
             raise
-        self._left_behind.add(answering)
-        answering.add_done_callback(self._is_over)
+        self._late.add(answering)
+        answering.add_done_callback(self._forget)
         log.error("answer_overdue", path=scope["path"], seconds=self._seconds)
         await send_problem(send, _overdue())
 
-    def _is_over(self, answering: asyncio.Future[None]) -> None:
-        self._left_behind.discard(answering)
+    def _forget(self, answering: asyncio.Future[None]) -> None:
+        self._late.discard(answering)
         if not answering.cancelled() and (error := answering.exception()) is not None:
             log.warning("late_answer_failed", error=str(error))
 
 
 class _Exchange:
-    """One request's answer."""
+    """Sends a request's answer until the request is given up."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -428,7 +441,7 @@ class _Exchange:
 
 
 def unless_given_up(application: WsgiApplication) -> WsgiApplication:
-    """Skip requests that were answered with 503 before a thread took them."""
+    """Wrap a WSGI application to skip requests that got their 503 before a thread took them."""
 
     def begin(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if is_given_up(environ.get("asgi.scope", {})):
@@ -449,5 +462,5 @@ def _overdue() -> Problem:
     return Problem(
         503,
         "no_answer_in_time",
-        "It took too long; it is not known what became of it. Try again, under the same Idempotency-Key.",
+        "The request took too long; it may or may not take effect. Try again with the same Idempotency-Key.",
     )

@@ -1,4 +1,5 @@
-"""The server of `python -m dispatcher_project.web`, and of the tests."""
+"""The uvicorn server of `python -m dispatcher_project.web` and of the tests, with the limits of
+`web.protocol`."""
 
 from __future__ import annotations
 
@@ -23,20 +24,23 @@ from dispatcher_project.web.protocol import BoundedProtocol, Connections, Reason
 log = structlog.get_logger(__name__)
 
 RESERVED_DESCRIPTORS = 256
-"""For database, Redis, logs and long bodies in files."""
+"""Kept free of connections: for database, Redis, logs and long bodies in files."""
 MOST_DESCRIPTORS = 65_536
 BACKLOG = 1024
-"""Connections that the kernel keeps until they are accepted."""
+"""Connections that the kernel queues until they are accepted."""
 _TICKS = 10
-"""Of uvicorn, to a second."""
+"""uvicorn's ticks per second."""
 _WRITE_SECONDS = 10.0
-"""Between two additions of what was ended to the counters of /metrics."""
+"""Shortest time between two writes of ended connections to the counters of /metrics."""
 
 Count = Callable[[Mapping[str, int]], None]
 
 
 class BoundedServer(uvicorn.Server):
-    """count: writes what was ended, by reason; called in a thread."""
+    """uvicorn's server, which ends overdue connections and counts them.
+
+    count: writes the ended connections by reason; called in a thread.
+    """
 
     def __init__(self, config: uvicorn.Config, connections: Connections, count: Count) -> None:
         super().__init__(config)
@@ -65,7 +69,8 @@ class BoundedServer(uvicorn.Server):
         asyncio.get_running_loop().run_in_executor(None, self._count, ended)
 
     def _on_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """asyncio pauses accepting for a second where no descriptor is left, and says so for each try."""
+        """Without a free descriptor asyncio pauses accepting for a second, and reports each failed accept
+        here."""
         error = context.get("exception")
         if not isinstance(error, OSError) or error.errno not in (errno.EMFILE, errno.ENFILE):
             loop.default_exception_handler(context)
@@ -84,7 +89,8 @@ def make_server(
     count: Count = lambda ended: None,
     **options: Any,
 ) -> BoundedServer:
-    """application: ASGI, or ``module:name``. options: of `uvicorn.Config`."""
+    """Make the server. application: an ASGI application, or ``module:name``. options: for
+    `uvicorn.Config`."""
     config = uvicorn.Config(
         application,
         host=host,
@@ -105,8 +111,8 @@ def make_server(
 
 
 def within_descriptors(limits: WebLimits) -> WebLimits:
-    """Raise this process' soft limit of file descriptors to its hard one, and return limits that fit into it,
-    so that connections never take the last one."""
+    """Raise the process's soft limit of file descriptors to its hard one, and return the limits with as many
+    connections as leave `RESERVED_DESCRIPTORS` free."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,10 +1,9 @@
-"""The batcher for submits: those of many clients that come in the same moment are answered by one thread
-together. A thread, a transaction and a round trip to Redis for each of them would cost more than all the rest
-of a submit.
+"""The submit batcher: one thread answers the submits that many clients send at the same moment. A thread, a
+transaction and a round trip to Redis for each of them would cost more than all the rest of a submit.
 
-Only what is usual goes through it. The ordinary view (`jobs.api.submit`), which answers the same, gets what
-is not; what may not submit; what would have to wait for somebody else; and what the database refuses in
-company.
+Only ordinary requests are batched. The view (`jobs.api.submit`), which answers the same, gets requests with
+other headers or without permission, those that would have to wait, and those that the database refuses in a
+batch.
 """
 
 from __future__ import annotations
@@ -61,29 +60,31 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SUBMIT = f"{API_ROOT}/queue/submit"
 MOST = 64
-"""Submits of one group."""
+"""Most submits of one batch."""
 HANDLERS = 2
-"""While one waits for the database, the other goes on. What comes meanwhile waits for one of them: one group
-costs less than two small ones."""
+"""Batches at once: one runs while the other waits for the database. Submits that arrive meanwhile wait for
+one of them, because one batch costs less than two small ones."""
 EXTRA_HANDLERS = 2
 PATIENCE_SECONDS = 0.02
-"""The longest a full queue waits before an extra handler begins, so that a slow transaction holds up its own
-clients only."""
+"""The longest wait before an extra handler starts, so that a slow transaction delays only its own clients."""
 _JSON = frozenset(
     {b"application/json", b"application/json; charset=utf-8", b"application/json;charset=utf-8"}
 )
-_ANYTHING = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
-_UNUSUAL = frozenset({b"cookie", b"expect", b"transfer-encoding", b"content-encoding"})
+_ACCEPTS_JSON = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
+_FOR_THE_VIEW = frozenset({b"cookie", b"expect", b"transfer-encoding", b"content-encoding"})
 STILL_ALIVE_SECONDS = 0.5
-"""A connection that was used more recently is not tested before its next use."""
+"""A database connection used more recently is not tested before its next use."""
 _RENDERER = JSONRenderer()
 _ALLOW = ("Allow", "POST, OPTIONS")
-"""As the view has it. The gateway adds the headers of every answer."""
+"""The view's header. The gateway adds the headers of every answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """pass_on: to the ordinary view, with these notes in the request's scope; else this is the answer."""
+    """The answer to a submit, or the decision to pass it on.
+
+    pass_on: None for an answer; else the view answers, with these entries in the request's scope.
+    """
 
     status: int = 0
     headers: Sequence[tuple[bytes, bytes]] = ()
@@ -93,7 +94,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One submit. named: its headers."""
+    """A submit that waits for its reply. named: its headers."""
 
     scope: Scope
     named: Mapping[bytes, bytes]
@@ -101,15 +102,16 @@ class Asked:
     reply: asyncio.Future[Reply] = field(compare=False)
 
 
-_TO_NOBODY = Reply(503)
-_ALONE = Reply(pass_on={})
+_GIVEN_UP = Reply(503)
+"""For a client that already got a 503; it is not sent."""
+_TO_VIEW = Reply(pass_on={})
 
 BatchHandler = Callable[[Sequence[Asked]], Sequence[Reply]]
-"""Answers each, in a thread."""
+"""Replies to each submit of a batch, in order; runs in a thread."""
 
 
 class SubmitBatcher:
-    """site: answers what is not usual."""
+    """ASGI application that collects submits into batches. site: answers all other requests."""
 
     def __init__(self, site: Application, handler: BatchHandler) -> None:
         self._site, self._handler = site, handler
@@ -120,20 +122,20 @@ class SubmitBatcher:
         self._waiting: deque[Asked] = deque()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        named = _usual(scope)
+        named = _batchable_headers(scope)
         if named is None:
             await self._site(scope, receive, send)
             return
-        body = await _whole(receive)
+        body = await _read_body(receive)
         asked = Asked(scope, named, body, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
-        if self._due is None:  # what else is ready now comes with it
+        if self._due is None:  # at the end of this loop iteration, with the other submits that are ready
             self._due = asyncio.get_running_loop().call_soon(self._begin)
         elif len(self._waiting) >= MOST:
             self._begin()
         reply = await asked.reply
         if reply.pass_on is not None:
-            await self._site({**scope, **reply.pass_on}, _again(body, receive), send)
+            await self._site({**scope, **reply.pass_on}, _replayed(body, receive), send)
             return
         await send({"type": "http.response.start", "status": reply.status, "headers": list(reply.headers)})
         await send({"type": "http.response.body", "body": reply.content, "more_body": False})
@@ -142,7 +144,7 @@ class SubmitBatcher:
         self._threads.shutdown()
 
     def _begin(self) -> None:
-        """Gives what waits to a batch handler, if it is time for one."""
+        """Hand the waiting submits to a batch handler if one is due."""
         if self._due is not None:
             self._due.cancel()
             self._due = None
@@ -152,59 +154,59 @@ class SubmitBatcher:
             if self._busy >= HANDLERS and patience > 0 and len(self._waiting) < MOST:
                 self._due = loop.call_later(patience, self._begin)
                 return
-            group = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
             self._busy += 1
             self._began_at = loop.time()
-            answering = loop.run_in_executor(self._threads, self._answer, group)
-            answering.add_done_callback(partial(self._hand_out, group))
+            answering = loop.run_in_executor(self._threads, self._answer, batch)
+            answering.add_done_callback(partial(self._hand_out, batch))
 
-    def _answer(self, group: Sequence[Asked]) -> Sequence[Reply]:
-        """In a thread. What nobody waits for any more is not begun."""
-        awaited = [not is_given_up(asked.scope) for asked in group]
+    def _answer(self, batch: Sequence[Asked]) -> Sequence[Reply]:
+        """Run the handler, in a thread, for the submits whose clients still wait."""
+        awaited = [not is_given_up(asked.scope) for asked in batch]
         if not any(awaited):
-            return [_TO_NOBODY] * len(group)
-        replies = iter(self._handler([asked for asked, waits in zip(group, awaited, strict=True) if waits]))
-        return [next(replies) if waits else _TO_NOBODY for waits in awaited]
+            return [_GIVEN_UP] * len(batch)
+        replies = iter(self._handler([asked for asked, waits in zip(batch, awaited, strict=True) if waits]))
+        return [next(replies) if waits else _GIVEN_UP for waits in awaited]
 
-    def _hand_out(self, group: Sequence[Asked], done: asyncio.Future[Sequence[Reply]]) -> None:
+    def _hand_out(self, batch: Sequence[Asked], done: asyncio.Future[Sequence[Reply]]) -> None:
         self._busy -= 1
         self._begin()
         error = done.exception()
-        replies = done.result() if error is None else [_broken(error)] * len(group)
-        for asked, reply in zip(group, replies, strict=True):
-            if not asked.reply.done():  # its client may have left
+        replies = done.result() if error is None else [_internal_error(error)] * len(batch)
+        for asked, reply in zip(batch, replies, strict=True):
+            if not asked.reply.done():  # the client may have disconnected
                 asked.reply.set_result(reply)
 
 
-def _usual(scope: Scope) -> Mapping[bytes, bytes] | None:
-    """The headers, if nothing in them means anything to the ordinary view that the batcher does not know."""
+def _batchable_headers(scope: Scope) -> Mapping[bytes, bytes] | None:
+    """The headers of a submit without any that only the view understands; None for all other requests."""
     if scope["path"] != SUBMIT or scope["method"] != "POST" or scope["query_string"] or LATER_KEY in scope:
         return None
     named: dict[bytes, bytes] = dict(scope["headers"])
     length = named.get(b"content-length", b"")
-    is_usual = (
-        len(named) == len(scope["headers"])  # of two with one name the view makes one
-        and _UNUSUAL.isdisjoint(named)
+    is_batchable = (
+        len(named) == len(scope["headers"])  # the view joins two headers of one name
+        and _FOR_THE_VIEW.isdisjoint(named)
         and named.get(b"content-type", b"").lower() in _JSON
-        and named.get(b"accept", b"*/*") in _ANYTHING
+        and named.get(b"accept", b"*/*") in _ACCEPTS_JSON
         and length.isdigit()
         and 0 < int(length) <= LIGHT_BYTES
         and named.get(b"authorization", b"")[:7].lower() == b"bearer "
-        and not any(b"_" in name for name in named)  # under WSGI the same as a dash
+        and not any(b"_" in name for name in named)  # under WSGI an underscore is a dash
         and not scope.get("root_path")
-        and _is_welcome(named.get(b"host", b"").decode("latin1"))
+        and _is_allowed_host(named.get(b"host", b"").decode("latin1"))
     )
-    return named if is_usual else None
+    return named if is_batchable else None
 
 
-def _is_welcome(host: str) -> bool:
-    """As `HttpRequest.get_host` decides; where nothing is configured it decides by itself."""
+def _is_allowed_host(host: str) -> bool:
+    """As `HttpRequest.get_host`, except that an empty ALLOWED_HOSTS allows none: the view decides then."""
     domain, _ = split_domain_port(host)
     return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
 
 
-def _broken(error: BaseException) -> Reply:
-    """The batch handler failed: what it has stored by then nobody knows."""
+def _internal_error(error: BaseException) -> Reply:
+    """500 for a failed batch handler, which may have stored some jobs."""
     log.error("submit_batch_failed", exc_info=error)
     problem = Problem(
         500,
@@ -214,8 +216,8 @@ def _broken(error: BaseException) -> Reply:
     return Reply(500, ((b"content-type", MEDIA_TYPE.encode()),), problem.as_bytes())
 
 
-async def _whole(receive: Receive) -> bytes:
-    """It was taken in already (`dispatcher_project.web.request_limits`)."""
+async def _read_body(receive: Receive) -> bytes:
+    """The gateway has already received it whole (`dispatcher_project.web.request_limits`)."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -224,18 +226,19 @@ async def _whole(receive: Receive) -> bytes:
     return body
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that returns the body once more, then the messages after it."""
     parts = [body]
 
-    async def first_the_body() -> Message:
+    async def replay() -> Message:
         if parts:
             return {"type": "http.request", "body": parts.pop(), "more_body": False}
         return await receive()
 
-    return first_the_body
+    return replay
 
 
-# -- in a thread: a group's answers --------------------------------------------------
+# -- in a thread: the answers of a batch ---------------------------------------------
 
 
 class _Last(threading.local):
@@ -247,42 +250,43 @@ _last = _Last()
 
 @dataclass(slots=True)
 class _Case:
-    """A submit that the batcher takes on. tenant_id: the principal's. key: its idempotency key. wanted: its
-    body, once it has a token. became: what it is answered. asked_by: what its lines in the log say."""
+    """A submit in a batch. tenant_id: the principal's. key: the idempotency key. wanted: the parsed body,
+    once the submit has a rate limit token. result: the stored item or the error. log_fields: fields of its
+    log lines."""
 
     asked: Asked
     principal: Principal
     tenant_id: int
     key: str | None
-    asked_by: Mapping[str, str | None] = field(default_factory=dict)
+    log_fields: Mapping[str, str | None] = field(default_factory=dict)
     admission: Admission = field(default_factory=Admission)
-    reply: Reply = _ALONE
+    reply: Reply = _TO_VIEW
     wanted: ParsedSubmit = field(init=False)
-    became: Item | Exception | None = None
+    result: Item | Exception | None = None
 
 
-def answer_together(group: Sequence[Asked]) -> list[Reply]:
-    """Each one's reply, in order."""
-    _look_after_connection()
+def answer_batch(batch: Sequence[Asked]) -> list[Reply]:
+    """Store the jobs of a batch of submits, and return their replies in order. The handler in production."""
+    _refresh_connection()
     try:
         ports = jobs.ports.production_ports()
-        cases = [_case_of(asked, ports) for asked in group]
+        cases = [_case_of(asked, ports) for asked in batch]
         _answer([case for case in cases if case is not None], ports)
-        return [_ALONE if case is None else case.reply for case in cases]
+        return [_TO_VIEW if case is None else case.reply for case in cases]
     finally:
         close_old_connections()
-        forget_long_values(sum(len(asked.body) for asked in group))
+        forget_long_values(sum(len(asked.body) for asked in batch))
         _last.used_at = monotonic()
 
 
-def _look_after_connection() -> None:
-    """As Django does between requests; but one that was used a moment ago is not asked whether it lives."""
+def _refresh_connection() -> None:
+    """As Django between requests, but a connection used within `STILL_ALIVE_SECONDS` is not tested."""
     close_old_connections()
     cast("Any", connection).health_check_done = monotonic() - _last.used_at < STILL_ALIVE_SECONDS
 
 
 def _case_of(asked: Asked, ports: Ports) -> _Case | None:
-    """None: for the view."""
+    """The submit as a case; None if the view must answer it."""
     try:
         principal = principal_of_header(_text(asked, b"authorization"), ports)
         if principal is None or principal.tenant_id is None or KeyScope.SUBMIT not in principal.scopes:
@@ -290,20 +294,20 @@ def _case_of(asked: Asked, ports: Ports) -> _Case | None:
         if len(asked.body) > max_submit_bytes():
             return None
         key = idempotency_key(_text(asked, b"idempotency-key") if b"idempotency-key" in asked.named else None)
-    except Exception:  # the view says what it is
+    except Exception:  # the view reports the error
         return None
     return _Case(asked, principal, principal.tenant_id, key)
 
 
 def _read(case: _Case, ports: Ports) -> bool:
-    """Whether the batcher takes it on; what would wait for somebody else is passed on, with its token."""
+    """Parse the body. Return False for a submit that would wait: it goes to the view, with its token."""
     body = case.asked.body
     try:
         case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))
         spec = ports.registry.model_spec(case.wanted.request.body.model)
         waits = case.wanted.request.reject_if_busy or (spec and is_slow_check(spec.payload_schema, body))
     except Exception as error:
-        case.became = error
+        case.result = error
         return True
     if waits:
         case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
@@ -315,46 +319,45 @@ def _text(asked: Asked, name: bytes) -> str:
 
 
 def _answer(cases: Sequence[_Case], ports: Ports) -> None:
-    cases = [case for case in _with_tokens(cases, ports) if case.became or _read(case, ports)]
+    cases = [case for case in _with_tokens(cases, ports) if case.result or _read(case, ports)]
     for case in cases:
-        case.asked_by = log_request_started(case.asked.scope, case.asked.named)
-    welcome = [case for case in cases if case.became is None]
+        case.log_fields = log_request_started(case.asked.scope, case.asked.named)
+    valid = [case for case in cases if case.result is None]
     submits = [
-        Submission([case.wanted.request], case.tenant_id, case.principal.models, case.asked_by)
-        for case in welcome
+        Submission([case.wanted.request], case.tenant_id, case.principal.models, case.log_fields)
+        for case in valid
     ]
     try:
         items: Sequence[Item | Exception] = submit_group(submits, ports)
     except GroupRefused as error:
         log.info("submits_not_together", submits=len(submits), error=str(error.__cause__).strip())
-        for case in welcome:
+        for case in valid:
             case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
-        cases, welcome, items = [case for case in cases if case.became is not None], [], []
+        cases, valid, items = [case for case in cases if case.result is not None], [], []
     except Exception as error:
         items = [error] * len(submits)
-    for case, item in zip(welcome, items, strict=True):
-        case.became = item
-    for case in cases:  # from here on nothing is passed on: it may be stored
+    for case, item in zip(valid, items, strict=True):
+        case.result = item
+    for case in cases:  # none goes to the view from here on: its job may be stored
         _write_reply(case)
 
 
 def _with_tokens(cases: Sequence[_Case], ports: Ports) -> list[_Case]:
-    """Those that were asked for; the others are left to the view."""
+    """Take a rate limit token for each case. Return the cases of tenants for which that worked."""
     by_tenant: dict[int, list[_Case]] = {}
     for case in cases:
         by_tenant.setdefault(case.tenant_id, []).append(case)
-    asked: set[int] = set()
+    done: set[int] = set()
     for tenant_id, of_tenant in by_tenant.items():
-        with suppress(Exception):  # the database is away: the view says so
+        with suppress(Exception):  # without a database the view reports the error
             for case, admission in zip(of_tenant, admit_each(tenant_id, len(of_tenant), ports), strict=True):
-                case.admission, case.became = admission, admission.refused
-            asked.add(tenant_id)
-    return [case for case in cases if case.tenant_id in asked]
+                case.admission, case.result = admission, admission.refused
+            done.add(tenant_id)
+    return [case for case in cases if case.tenant_id in done]
 
 
 def _write_reply(case: _Case) -> None:
-    """Writes the reply."""
-    item = case.became
+    item = case.result
     try:
         rate = admit_or_refuse(case.admission)
         assert item is not None
@@ -365,7 +368,7 @@ def _write_reply(case: _Case) -> None:
         headers = {"Content-Type": _RENDERER.media_type, **answer.headers}
         status, content = answer.status, _RENDERER.render(answer.data, _RENDERER.media_type)
     except Exception as error:
-        with structlog.contextvars.bound_contextvars(**case.asked_by):
+        with structlog.contextvars.bound_contextvars(**case.log_fields):
             problem = problem_of(error)
             count_refusal(problem)
         headers = {**problem.headers, "Content-Type": MEDIA_TYPE}
@@ -373,4 +376,4 @@ def _write_reply(case: _Case) -> None:
     every = (*headers.items(), _ALLOW, ("Content-Length", str(len(content))))
     written = [(name.lower().encode("latin1"), value.encode("latin1")) for name, value in every]
     case.reply = Reply(status, written, content)
-    log_request_finished(case.asked.scope, case.asked_by, status, str(case.principal.pk))
+    log_request_finished(case.asked.scope, case.log_fields, status, str(case.principal.pk))

@@ -91,7 +91,7 @@ def test_a_client_is_told_to_come_again_and_the_late_answer_goes_nowhere(held: H
         app = bounded(held)
         await asyncio.wait_for(app(asked.scope, asked.receive, asked.send), 15)
         held.may_go.set()
-        while app._left_behind:
+        while app._late:
             await asyncio.sleep(0.01)
 
     asyncio.run(run())
@@ -111,7 +111,7 @@ def test_what_had_no_thread_by_then_is_never_begun(held: HeldSite) -> None:
         await asyncio.gather(*(app(one.scope, one.receive, one.send) for one in (first, second)))
         assert (first.status, second.status) == (503, 503)
         held.may_go.set()
-        while app._left_behind:
+        while app._late:
             await asyncio.sleep(0.01)
 
     asyncio.run(run())

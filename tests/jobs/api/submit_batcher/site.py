@@ -14,7 +14,7 @@ from a2wsgi import WSGIMiddleware
 from dispatcher_project.web.asgi_gateway import AsgiGateway
 from dispatcher_project.web.headers import Utf8Handler
 from dispatcher_project.web.request_limits import ResponseDeadline, unless_given_up
-from dispatcher_project.web.submit_batcher import SUBMIT, SubmitBatcher, answer_together
+from dispatcher_project.web.submit_batcher import SUBMIT, SubmitBatcher, answer_batch
 
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 _JOB_ID = re.compile(rb"[0-9A-HJKMNP-TV-Z]{26}")
@@ -74,7 +74,7 @@ class Told:
 class Site:
     """handler: None for the site without the batcher."""
 
-    def __init__(self, handler: BatchHandler | None = answer_together, *, seconds: float = 60.0) -> None:
+    def __init__(self, handler: BatchHandler | None = answer_batch, *, seconds: float = 60.0) -> None:
         self.viewed = 0
         self.groups: list[int] = []
         self.threads = WSGIMiddleware(cast("Any", unless_given_up(self._view)), workers=4)

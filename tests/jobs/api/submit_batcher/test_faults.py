@@ -151,7 +151,7 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
     acme: Account, door_time: DoorTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first one's time is up once it was begun; that of those behind it passes as ever."""
-    may_go, answer = threading.Event(), batcher_module.answer_together
+    may_go, answer = threading.Event(), batcher_module.answer_batch
 
     def wait(group: Any) -> Any:
         monkeypatch.setattr(request_limits, "time", time)
@@ -174,7 +174,7 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
 
 def test_slow_groups_do_not_hold_up_what_comes_after_them(acme: Account, door_time: DoorTime) -> None:
     """Both batch handlers are held: a helper begins. Whose batch handler is held has no time left."""
-    may_go, answer, held = threading.Event(), batcher_module.answer_together, []
+    may_go, answer, held = threading.Event(), batcher_module.answer_batch, []
 
     def hold_the_first(group: Any) -> Any:
         if len(held) < batcher_module.HANDLERS:
