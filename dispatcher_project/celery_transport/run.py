@@ -74,7 +74,7 @@ def run_gpu_worker(
         on_registry=watch.nudge,
         runners=runners,
         threads=threads,
-        warm=warm or (lambda: None),
+        warm=warm,
         show_run=shown.show,
     )
     stop = OrderedStop(

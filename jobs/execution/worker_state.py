@@ -76,7 +76,7 @@ class WorkerState:
         runners: Callable[[ModelSpec], Runner] | None = None,
         writer: MakeWriter = GroupCommitWriter,
         threads: int = 0,
-        warm: Callable[[], Sequence[str] | None] = lambda: None,
+        warm: Callable[[], Sequence[str] | None] | None = None,
         show_run: Callable[[Lease], None] = lambda lease: None,
     ) -> None:
         self.ports = ports
@@ -90,7 +90,8 @@ class WorkerState:
         self.row_prefetch = RowPrefetch(ports)
         self.prefetched = PrefetchedJobs(settings.DISPATCHER.claim_ahead_seconds)
         self.uncertain_claims = UncertainClaims()
-        self.warm, self.show_run = warm, show_run
+        self.warm = warm or (lambda: None)
+        self.show_run = show_run
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
         self._lock = threading.Lock()
         self._draining = threading.Event()
