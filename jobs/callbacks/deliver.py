@@ -303,7 +303,7 @@ def _give_up_old(queue: Queue, now: datetime) -> None:
     numbers = dict(old.order_by("next_at").values_list("id", "number")[:_GIVEN_UP_AT_ONCE])
     if not numbers:
         return
-    error = f"not sent: its receiver answered nobody since {now - GIVE_UP:%Y-%m-%d %H:%M}"
+    error = f"not sent: its receiver has not answered since {now - GIVE_UP:%Y-%m-%d %H:%M}"
     Callback.objects.filter(id__in=numbers).update(state=Callback.State.GAVE_UP, next_at=None)
     CallbackTry.objects.bulk_create(
         CallbackTry(callback_id=pk, number=(number or 0) + 1, at=now, error=error)

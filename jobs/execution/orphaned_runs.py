@@ -83,7 +83,7 @@ def end_unreachable(attempt: Attempt, why: str, leases: Leases, ports: Ports) ->
     job = Job.objects.only("id", "pool", "max_retries").get(id=attempt.job_id)
     spec = ports.registry.spec_or_defaults(attempt.model, job.pool)
     now, slot = ports.clock.now(), slot_name(attempt.server, attempt.slot)
-    ending = Ending(ServerLost(f"Nobody can reach its run: {why}."), suspect=True, unreachable=why)
+    ending = Ending(ServerLost(f"No worker can reach its run: {why}."), suspect=True, unreachable=why)
     with transaction.atomic():
         ended = transitions.end_attempt(
             End(

@@ -68,7 +68,7 @@ class Capacity:
             return NoCapacity(f"No healthy server runs {model!r} now.", retry_after_seconds=HEALTH_SECONDS)
         if model not in self._free_slots:
             return CapacityUnknown(
-                f"{REDIS_AWAY}: nobody can say whether a slot is free, and the request would not wait.",
+                f"{REDIS_AWAY}: it is unknown whether a slot is free, and the request would not wait.",
                 retry_after_seconds=UNKNOWN_SECONDS,
             )
         if self._most.get(self._fleet_of(model), 1) <= 0:

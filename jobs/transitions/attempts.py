@@ -358,7 +358,7 @@ def _own_proof(ending: Ending) -> str:
     """Return the evidence that the end itself gives for a run whose cancel was not confirmed."""
     error = ending.error
     if ending.unreachable:
-        return f"nobody can reach its run: {ending.unreachable}"
+        return f"no worker can reach its run: {ending.unreachable}"
     if error is None or not ending.sent or error.code == ConnectFailed.code:
         return "never sent"
     if ending.process_died:

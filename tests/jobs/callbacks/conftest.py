@@ -106,7 +106,8 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def deliver(callback_id: str, *, now: datetime, registry: RegistryCache | None = None) -> str:
-    """The three steps of a delivery, one after the other in this thread; ``not_due`` if nothing was taken."""
+    """The three steps of a delivery, one after the other in this thread; ``not_due`` if no message was
+    taken."""
     taken, _ = take([callback_id], now, lambda *_: True)
     if not taken:
         return "not_due"

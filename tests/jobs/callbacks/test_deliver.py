@@ -241,7 +241,7 @@ def test_a_try_asks_the_database_for_few_statements(receiver: Receiver, send: Se
 
 @pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite's writers take turns with everything")
 def test_taking_a_message_locks_no_row_but_its_own(receiver: Receiver, send: Send) -> None:
-    """Its tenant's submits, and whoever ends its job's attempt, must not wait for it."""
+    """Its tenant's submits, and the end of its job's attempt, must not wait for it."""
     sent = send(receiver.url)
     with transaction.atomic():
         assert delivering._read_due([sent.callback.id], next_at=NOW)

@@ -144,7 +144,7 @@ def test_one_hanging_receiver_gets_few_sockets_and_others_are_served(
     hung, pit = tenant_named("hung"), tarpit(1)
     outbox(hung, pit.urls * 300)
     outbox(hung, [receiver.url])
-    start()  # nobody wakes it: it looks for itself
+    start()  # without a hint: it reads due messages by itself
     assert until(lambda: receiver.got) < 2 * SOON
     until(lambda: pit.accepted >= 4)
     assert pit.accepted == 4
@@ -321,7 +321,7 @@ def test_a_message_whose_worker_was_killed_is_sent_again_when_its_lease_expires(
     first = start()
     first.nudge(callback_id)
     until(lambda: pit.accepted)
-    first.stop(0.0)  # nothing of it is written any more, as after a SIGKILL
+    first.stop(0.0)  # it writes no row any more, as after a SIGKILL
     row = Callback.objects.get(id=callback_id)
     assert row.sending_until == row.next_at is not None
     Callback.objects.update(url=receiver.url)

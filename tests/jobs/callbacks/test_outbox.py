@@ -53,19 +53,19 @@ def test_the_callback_of_a_completed_job_has_its_result() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "code", "told"),
+    ("state", "code", "error"),
     [
         (JobState.FAILED, "timeout", {"code": "timeout", "message": TEXTS["timeout"]}),
         (JobState.CANCELLED, "", {"code": "cancelled", "message": TEXTS["cancelled"]}),
     ],
 )
 def test_the_callback_of_any_other_end_has_its_error(
-    state: JobState, code: str, told: dict[str, str]
+    state: JobState, code: str, error: dict[str, str]
 ) -> None:
     callback = callback_for(job(state=state, error_code=code, error_message="too long", result=None), now=NOW)
     assert callback is not None
     body = json.loads(callback.body)
-    assert body["error"] == told
+    assert body["error"] == error
     assert body["status"] == state.value
     assert "result" not in body
 

@@ -108,7 +108,7 @@ def test_a_pick_reads_a_row_per_queue_and_not_the_backlog() -> None:
     assert len(asked) <= 6, [one["sql"] for one in asked.captured_queries]
     with CaptureQueriesContext(connection) as asked:
         Picker().pick(Shares(LIMITS), NOW - timedelta(seconds=1))
-    assert len(asked) == 1, "nothing is due"
+    assert len(asked) == 1, "no message is due"
 
 
 def test_the_report_counts_due_messages_and_those_behind_an_open_circuit_apart() -> None:

@@ -23,7 +23,7 @@ from tests.support.fakes import ManualClock
 from tests.support.shop import Shop
 
 OLD = 1e6
-"""The age of a generation whose starts nobody awaits."""
+"""The age of a generation whose starts are not awaited."""
 
 
 OVER, GOES_ON = TimeSlice(0.0, -1e9), TimeSlice(1e9, 0.0)
@@ -61,7 +61,7 @@ class HandWriter:
         return write.done
 
     def commit(self, *, after_failure: bool = False) -> None:
-        """In the writer's order: written, told, then the futures."""
+        """In the writer's order: the commit, `after_commit`, then the futures."""
         batch, self._queue = self._queue, []
         if after_failure:
             batch[:0] = self._latest_writes()
@@ -79,7 +79,7 @@ class HandWriter:
 
 class Gpu:
     """Every request takes `seconds` of the test's clock and is answered by `answers`, the last one for ever;
-    an exception among them is raised. sent: the jobs whose requests came; cancelled: those it stopped."""
+    an exception among them is raised. sent: the jobs whose requests arrived; cancelled: those it stopped."""
 
     tells_meanwhile = True
     answer_ends_run = False
@@ -149,7 +149,7 @@ class HandWorker(GpuWorker):
     def wait_for_commit(self, written: Future[Any]) -> None:
         self.awaited += 1
         self.on_await()
-        assert written.done(), "nobody commits it"
+        assert written.done(), "no commit is due"
 
     def wait(self, run: AttemptRun, seconds: float) -> None:
         self.on_wait(seconds)
@@ -157,7 +157,7 @@ class HandWorker(GpuWorker):
 
 @dataclass
 class Hands:
-    """One worker, and all that it stands on."""
+    """One worker with its leases, rows, clock and GPU."""
 
     worker: HandWorker
     writer: HandWriter

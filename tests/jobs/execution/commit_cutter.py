@@ -48,7 +48,7 @@ class CommitCutter:
                     self.left -= 1
                     answers.clear()
                 if not is_client and not answers.is_set():
-                    break  # it is committed; nobody hears of it
+                    break  # it is committed, and its answer lost
                 sink.sendall(data)
         except OSError:
             pass

@@ -40,7 +40,7 @@ def run_next(hands: Hands, claimed: Claimed | None, turn: TimeSlice = GOES_ON) -
 
 
 def deferred_end(claimed: Claimed) -> RunEnd | None:
-    """The run before it, of whose end nobody was told yet."""
+    """The run before it, whose end is not released yet."""
     return claimed.ready.prefetch.deferred_end if claimed.ready else None
 
 

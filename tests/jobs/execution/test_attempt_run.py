@@ -155,7 +155,8 @@ def test_a_cancel_holds_the_slot_until_the_gpu_is_proven_free():
 
 @pytest.mark.parametrize("order", [Order.CANCEL, Order.INTERRUPT])
 def test_a_request_that_was_just_cut_off_may_still_reach_the_server(order):
-    """It can stand in the accept queue: for a second, that the server doesn't run it proves nothing."""
+    """It can be in the accept queue: for a second, the server's health is no proof that it does not run
+    it."""
     runner = ScriptedRunner(starts=[Interrupted()], cancels=[False, False])
     bench = Bench(runner)
     runner.on_start = lambda abort: bench.run.order(order)

@@ -36,7 +36,7 @@ def test_a_lease_that_is_too_old_is_not_sent_under(shop):
     assert hands.gpu.sent == []
     assert report.outcome == "lease_lost"
     job.refresh_from_db()
-    assert (job.state, job.tries, job.deaths) == (JobState.QUEUED, 0, 0), "it cost nothing"
+    assert (job.state, job.tries, job.deaths) == (JobState.QUEUED, 0, 0), "it cost no try"
     assert Attempt.objects.get(job=job).error_code == "lease_lost"
     assert (hands.slot(), hands.waiting()) == ("free", 1)
 

@@ -44,7 +44,7 @@ def test_the_ticket_is_gone_before_the_row_says_cancelled(shop, monkeypatch):
 
 
 def test_a_job_whose_ticket_was_never_pushed_is_cancelled_at_once(shop):
-    """Redis was away when it was submitted: not in the line, and nobody holds it either."""
+    """Redis was away when it was submitted: it has no ticket, and no worker holds it."""
     hands = by_hand(shop)
     job = make_job("m", at=hands.clock.now())
     assert cancel_job(job.id, ports=hands.worker.ports) is CancelOutcome.CANCELLED

@@ -16,7 +16,7 @@ from jobs.execution.gpu_worker import Listener
 from tests.support.servers.sentinels import watched
 
 
-class Heard:
+class Received:
     def __init__(self) -> None:
         self.ids: list[str] = []
         self.came = threading.Event()
@@ -26,58 +26,58 @@ class Heard:
         self.came.set()
 
 
-def say(url: str, text: str, heard: Heard) -> None:
-    """Until it was heard: a subscription takes a moment."""
+def say(url: str, text: str, received: Received) -> None:
+    """Publish until it was received: a subscription takes a moment."""
     with redis.Redis.from_url(url) as client:
         for _ in range(1200):
             client.publish(channel(), text)
-            heard.came.wait(0.05)
-            if set(text.split()) <= set(heard.ids):
+            received.came.wait(0.05)
+            if set(text.split()) <= set(received.ids):
                 return
-    raise AssertionError("nobody heard it")
+    raise AssertionError("it was not received")
 
 
 def test_the_listener_receives_announced_jobs(valkey):
-    heard = Heard()
-    ears = Listener(valkey.url, heard)
-    ears.start()
+    received = Received()
+    listener = Listener(valkey.url, received)
+    listener.start()
     try:
-        say(valkey.url, "a b", heard)
+        say(valkey.url, "a b", received)
     finally:
-        ears.stop()
-    assert heard.ids[:2] == ["a", "b"]
+        listener.stop()
+    assert received.ids[:2] == ["a", "b"]
 
 
 def test_the_listener_subscribes_again_after_redis_was_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_worker, "LISTEN_AGAIN_SECONDS", 0.05)
-    heard = Heard()
+    received = Received()
     with EmbeddedValkey(tmp_path, append_only=False) as server:
-        ears = Listener(server.url, heard)
-        ears.start()
-        say(server.url, "a", heard)
+        listener = Listener(server.url, received)
+        listener.start()
+        say(server.url, "a", received)
         server.kill()
-        heard.came.clear()
+        received.came.clear()
         server.start()
-        say(server.url, "b", heard)
-        ears.stop()
-    assert heard.ids[-1] == "b"
+        say(server.url, "b", received)
+        listener.stop()
+    assert received.ids[-1] == "b"
 
 
 def test_the_listener_changes_to_the_promoted_replica_while_the_former_master_hangs(tmp_path, monkeypatch):
     monkeypatch.setattr(connect, "TIMEOUT_SECONDS", 0.4)
     monkeypatch.setattr(gpu_worker, "SILENCE_SECONDS", 0.2)
     monkeypatch.setattr(gpu_worker, "LISTEN_AGAIN_SECONDS", 0.05)
-    heard = Heard()
+    received = Received()
     with watched(tmp_path) as servers:
-        ears = Listener(servers.url, heard)
-        ears.start()
-        say(servers.master.url, "a", heard)
+        listener = Listener(servers.url, received)
+        listener.start()
+        say(servers.master.url, "a", received)
         servers.pause(servers.master)
         servers.wait_for_promotion()
-        heard.came.clear()
-        say(servers.replica.url, "b", heard)
-        ears.stop()
-    assert heard.ids[-1] == "b"
+        received.came.clear()
+        say(servers.replica.url, "b", received)
+        listener.stop()
+    assert received.ids[-1] == "b"
 
 
 def pings(client: redis.Redis) -> int:
@@ -87,11 +87,11 @@ def pings(client: redis.Redis) -> int:
 def test_a_silent_subscription_is_kept(valkey, monkeypatch):
     monkeypatch.setattr(gpu_worker, "SILENCE_SECONDS", 0.1)
     monkeypatch.setattr(gpu_worker, "LISTEN_SLICE_SECONDS", 0.05)
-    heard = Heard()
+    received = Received()
     with redis.Redis.from_url(valkey.url, decode_responses=True) as client, capture_logs() as logs:
-        ears = Listener(valkey.url, heard)
-        ears.start()
-        say(valkey.url, "a", heard)
+        listener = Listener(valkey.url, received)
+        listener.start()
+        say(valkey.url, "a", received)
         before = pings(client)
         for _ in range(400):  # until it has asked several times
             if pings(client) >= before + 3:
@@ -99,7 +99,7 @@ def test_a_silent_subscription_is_kept(valkey, monkeypatch):
             time.sleep(0.05)
         else:
             raise AssertionError("it did not ask")
-        heard.came.clear()
-        say(valkey.url, "b", heard)
-        ears.stop()
+        received.came.clear()
+        say(valkey.url, "b", received)
+        listener.stop()
     assert not logs

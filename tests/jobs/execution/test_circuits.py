@@ -49,7 +49,7 @@ def break_down(*nodes: Node) -> None:
 
 
 def work_out(worker: GpuWorker) -> None:
-    """Until there is nothing that may run, and what ran is committed: between two commits no job may be
+    """Until no job may run, and all ends are committed: between two commits no job may be
     RUNNING while ends are still queued."""
     while worker.work("m"):
         pass

@@ -113,7 +113,7 @@ def test_a_worker_compares_clocks_before_it_claims(shop):
 
 
 def test_a_draining_worker_sends_no_wake(shop):
-    """It holds nothing that it could hand back: its slot sends a wake of its own once it has settled."""
+    """Its slot sends a wake of its own once it is settled, so a hand-back would be one too many."""
     hands = by_hand(shop)
     for _ in range(2):
         hands.submit()
@@ -125,7 +125,7 @@ def test_a_draining_worker_sends_no_wake(shop):
 
 
 def test_a_database_outage_does_not_empty_the_queue(shop, monkeypatch):
-    """Each claim would take a ticket out for nothing: one is enough, then a pause."""
+    """Each claim would remove a ticket in vain: one is enough, then a pause."""
 
     class Gone:
         def filter(self, *given, **named):

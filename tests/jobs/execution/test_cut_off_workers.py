@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 @dataclass
 class Cut:
-    """A worker whose way to Redis can be cut; sweeps and database reach everything."""
+    """A worker whose connection to Redis can be cut; sweeps keep theirs, and all reach the database."""
 
     world: World
     worker: HandWorker

@@ -15,21 +15,21 @@ from jobs.reports.database_clock import database_time, last_database_time
 
 
 def in_a_thread(ask: Callable[[], float | None]) -> float | None:
-    told: list[float | None] = []
-    thread = threading.Thread(target=lambda: told.append(ask()))
+    seen: list[float | None] = []
+    thread = threading.Thread(target=lambda: seen.append(ask()))
     thread.start()
     thread.join()
-    return told[0]
+    return seen[0]
 
 
 @pytest.mark.django_db
 def test_postgresql_has_a_clock_and_sqlite_has_none() -> None:
-    told = in_a_thread(database_time)
+    seen = in_a_thread(database_time)
     if connection.vendor == "sqlite":
-        assert told is None
+        assert seen is None
     else:
-        assert told is not None
-        assert abs(told - time.time()) < 5.0
+        assert seen is not None
+        assert abs(seen - time.time()) < 5.0
 
 
 @pytest.mark.django_db(transaction=True)

@@ -123,15 +123,15 @@ def test_a_restored_end_keeps_its_jobs_cancel(shop: Shop, knows_start: bool, err
     hands.gpu.on_start = lambda request: cancel_job(job.id, ports=hands.worker.ports, by="ada") and None
     hands.worker.work("m")
     hands.writer.commit()
-    told = Job.objects.values_list("state", "error_code").get()
-    assert told in [("cancelled", "cancelled_by_operator"), ("cancelling", "")]
+    stored = Job.objects.values_list("state", "error_code").get()
+    assert stored in [("cancelled", "cancelled_by_operator"), ("cancelling", "")]
     if knows_start:
         forget_end(job)
     else:
         forget_start()
     Job.objects.update(cancel_requested_at=None, cancelled_by_operator=False, error_code="")
     fail_over(hands)
-    assert Job.objects.values_list("state", "error_code").get() == told
+    assert Job.objects.values_list("state", "error_code").get() == stored
     job.refresh_from_db()
     assert job.cancel_requested_at is not None
     assert job.cancelled_by_operator
@@ -165,7 +165,7 @@ def test_a_job_that_went_on_without_the_lost_end_is_not_changed(shop: Shop) -> N
 
 
 def test_a_refusal_that_was_counted_and_removed_is_not_restored(shop: Shop) -> None:
-    """By the `refusals` sweep; its worker wrote nothing since."""
+    """By the `refusals` sweep; its worker has written no row since."""
     hands = by_hand(shop, GpuBusy("answered 503"))
     job = run(hands)
     assert job.state == JobState.QUEUED

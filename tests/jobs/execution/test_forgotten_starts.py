@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 
 def forget_starts(*_: Any) -> None:
-    """As the copy has it: accepted, and nothing since."""
+    """As the standby has it: accepted, without later changes."""
     Attempt.objects.all().delete()
     Event.objects.filter(seq__gt=1).delete()
     Job.objects.update(
@@ -73,7 +73,7 @@ def test_a_start_whose_job_had_just_been_queued_is_restored(shop: Shop, state: J
 
 
 def test_a_start_committed_together_with_the_end_before_it_is_restored(shop: Shop) -> None:
-    """That run's row stands on the slot as live again."""
+    """On the standby, that run's row is live on the slot again."""
     hands = by_hand(shop)
     first = hands.submit()
     hands.worker.work("m")

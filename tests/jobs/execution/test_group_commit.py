@@ -32,7 +32,7 @@ def test_a_batch_is_one_transaction(django_assert_num_queries):
         assert write_batch([Write(lambda: create("a")), Write(lambda: create("b"))]) == ["a", "b"]
 
 
-@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite is told one by one")
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has no pipeline")
 def test_a_batchs_last_statements_and_its_commit_are_one_round_trip(monkeypatch):
     connection.ensure_connection()
     real, seen = connection.commit, list[Any]()
@@ -80,11 +80,11 @@ def test_no_transaction_is_open_while_a_large_answer_is_read():
 
 
 def test_outcomes_follow_the_commit_in_order():
-    told: list[Any] = []
+    outcomes_seen: list[Any] = []
     seen: list[int] = []
 
     def after_commit(outcomes):
-        told.extend(outcomes)
+        outcomes_seen.extend(outcomes)
         seen.append(Tenant.objects.count())
 
     writer = GroupCommitWriter(after_commit)
@@ -92,7 +92,7 @@ def test_outcomes_follow_the_commit_in_order():
     writer.start()
     assert [future.result(10) for future in futures] == [f"t{n}" for n in range(20)]
     assert writer.stop()
-    assert told == [f"t{n}" for n in range(20)]
+    assert outcomes_seen == [f"t{n}" for n in range(20)]
     assert seen[-1] == 20
 
 
@@ -136,15 +136,15 @@ def test_a_database_in_trouble_never_refuses_a_write(monkeypatch):
 def test_a_connection_that_breaks_at_commit_is_never_the_writes_fault(monkeypatch):
     """However often: the database answers the next connection, and the write finds itself."""
     monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
-    told: list[str] = []
-    writer = GroupCommitWriter(told.extend)
+    outcomes_seen: list[str] = []
+    writer = GroupCommitWriter(outcomes_seen.extend)
     with cutting_commits(4 * group_commit.MAX_REFUSALS) as cutter:
         writes = [writer.submit(lambda name=name: make_tenant(name).name) for name in ("one", "two")]
         writer.start()
         assert [write.result(60) for write in writes] == ["one", "two"]
         writer.stop(10)
     assert cutter.left == 0
-    assert told == ["one", "two"]
+    assert outcomes_seen == ["one", "two"]
     assert Tenant.objects.count() == 2
 
 
@@ -251,7 +251,7 @@ def test_a_write_that_expects_no_other_is_committed_at_once_with_those_before_it
 
 
 def test_recently_confirmed_writes_are_repeated_first_after_the_database_failed(monkeypatch):
-    """Once: who answers next may be a standby that lacks it."""
+    """Once: the next server may be a standby without them."""
     monkeypatch.setattr(group_commit, "_RETRY_SECONDS", (0.001,))
     real, failures, order = group_commit.write_batch, iter(range(3)), []
 

@@ -68,7 +68,7 @@ def test_a_stale_ticket_is_given_back_and_the_next_one_runs(shop, moved):
 def test_a_slot_with_another_live_attempt_is_quarantined_and_the_job_stays_queued(shop):
     hands = by_hand(shop, generation_age=0.0)
     other = make_job("m", at=hands.clock.now())
-    make_running(other, at=hands.clock.now())  # of which Redis knows nothing
+    make_running(other, at=hands.clock.now())  # Redis has no lease of it
     job = hands.submit()
     hands.writer.at_once = False
     hands.worker.work("m")
@@ -168,7 +168,7 @@ def gone(hands, job, attempt_id):
 
 
 def unaccepted(hands, job, attempt_id):
-    """SENT still: nobody knows an id to poll."""
+    """Still SENT: there is no id to poll."""
 
 
 @pytest.mark.parametrize("moved", [uncertain, gone, unaccepted])

@@ -40,7 +40,9 @@ def test_a_lost_plain_servers_slot_is_free_at_the_first_health_check_after_its_r
     plain.kill()
     wait_for(lambda: QuarantinedSlot.objects.filter(freed_at=None).exists())
     thread.join(60)
-    assert QuarantinedSlot.objects.get().refused_at is not None, "its worker saw that nothing listened"
+    assert QuarantinedSlot.objects.get().refused_at is not None, (
+        "its worker saw that the port refused connections"
+    )
     plain.start()  # no sweep looked while it was away
     plain.open("a")
 

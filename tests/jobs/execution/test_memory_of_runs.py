@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 
 class Brought(dict[str, Any]):
-    """A result of which it can be told whether somebody still has it."""
+    """A result that supports weak references, to see whether it is still referenced."""
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def test_an_orphaned_run_is_adopted_once_the_runner_is_back(shop, cog):
     remove_the_runner()
     shop.worker().work("m")
     attempt = Attempt.objects.get(job=job)
-    assert (attempt.state, attempt.epoch) == (AttemptState.WAITING, 1), "nobody ended it"
+    assert (attempt.state, attempt.epoch) == (AttemptState.WAITING, 1), "it was not ended"
     assert why_unreachable(attempt.server, "m") == "no runner 'gone' is installed"
 
 

@@ -32,7 +32,7 @@ __all__ = ["hands"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 
-# -- it is sent first, and told of afterwards --------------------------------------------------------------
+# -- it is sent first, and the ended run released afterwards ---------------------------------------------
 
 
 def test_the_prefetched_run_is_sent_before_the_ended_one_is_released(hands: Hands) -> None:
@@ -41,10 +41,10 @@ def test_the_prefetched_run_is_sent_before_the_ended_one_is_released(hands: Hand
     assert following is not None
     assert following.lease.job_id == second.id
     assert calls(hands, "reserve", "release") == ["reserve"]
-    told = []
-    hands.gpu.on_start = lambda run: told.append(calls(hands, "release"))
+    releases = []
+    hands.gpu.on_start = lambda run: releases.append(calls(hands, "release"))
     following = run_next(hands, following)
-    assert told == [["release"]]  # in the time of the second run
+    assert releases == [["release"]]  # in the time of the second run
     assert (state(first), state(second)) == ("completed", "running")
     assert following is not None
     assert following.lease.job_id == third.id
@@ -91,12 +91,12 @@ def test_a_server_that_accepts_no_connection_does_not_delay_the_deferred_end(sho
     assert (state(second), hands.slot()) == ("retrying", "free")
 
 
-# -- when nothing is claimed ahead -------------------------------------------------------------------------
+# -- when no job is prefetched -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1.0])
 def test_no_job_is_prefetched_behind_a_long_run(shop: Shop, seconds: float) -> None:
-    """One that nobody knows is expected to take a second."""
+    """A model without history is expected to take a second."""
     hands = by_hand(shop)
     hands.worker.prefetched.short_seconds = seconds
     for _ in range(3):

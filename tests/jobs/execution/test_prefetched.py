@@ -90,7 +90,7 @@ def test_a_prefetched_job_is_returned_when_the_run_takes_longer_than_expected(ha
 
 @pytest.mark.parametrize("drains", [True, False])
 def test_a_job_is_not_pushed_before_redis_has_its_release(hands: Hands, drains: bool) -> None:
-    """Its ticket would be refused because it is held; once it is not, nobody would know that it waits."""
+    """Its ticket would be refused while the job is held, and the job would be lost once it is not."""
     first, second, third = (hands.submit() for _ in range(3))
 
     def cut_off(run: RunRequest) -> None:

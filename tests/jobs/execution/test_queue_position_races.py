@@ -43,7 +43,7 @@ def test_a_claim_that_comes_while_the_row_is_written_finds_no_ticket(shop, monke
 
 
 def test_a_row_that_changed_meanwhile_is_read_again(shop, monkeypatch):
-    """Two operators at once: each change is whole, the later one stands."""
+    """Two operators at once: each change is atomic, and the later one wins."""
     hands = by_hand(shop)
     job = hands.submit()
     real, meanwhile = transitions.change_place, []
@@ -134,7 +134,7 @@ def test_a_change_applied_twice_changes_nothing_the_second_time():
 
 
 def test_of_two_tickets_of_a_job_the_claimed_one_counts(shop):
-    """Its old ticket was leased, the new one still stands: the job is held all the same."""
+    """Its old ticket was leased, and the new one is still queued: the job counts as held."""
     hands = by_hand(shop)
     job = hands.submit()
     hands.writer.at_once = False

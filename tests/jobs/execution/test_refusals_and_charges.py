@@ -46,7 +46,7 @@ def test_a_release_whose_reply_was_lost_costs_the_next_job_nothing(shop):
         worker.check_external_changes()
         worker.work("m")
     view = shop.leases.slots("gpu-1")[0]
-    assert (view.state, view.job_id) != ("leased", second.id), "nobody runs it: it will expire as a death"
+    assert (view.state, view.job_id) != ("leased", second.id), "no worker runs it: it would expire as a death"
 
 
 def test_no_connection_is_held_while_a_sync_run_is_at_its_gpu(shop, monkeypatch):

@@ -13,24 +13,24 @@ from tests.support.fakes import Told, make_ports
 
 
 def test_each_own_announcement_is_dropped_once() -> None:
-    told: list[str] = []
-    echoes = SelfNotifications()
-    announce = echoes.tracking(told.extend)
+    sent: list[str] = []
+    notifications = SelfNotifications()
+    announce = notifications.tracking(sent.extend)
     announce(["a", "b"])
     announce(["a"])
-    assert told == ["a", "b", "a"]
-    assert echoes.from_others(["a", "c"]) == {"c"}
-    assert echoes.from_others(["a", "b"]) == set()
-    assert echoes.from_others(["a", "b"]) == {"a", "b"}, "these are from others"
+    assert sent == ["a", "b", "a"]
+    assert notifications.from_others(["a", "c"]) == {"c"}
+    assert notifications.from_others(["a", "b"]) == set()
+    assert notifications.from_others(["a", "b"]) == {"a", "b"}, "these are from others"
 
 
 def test_announcements_that_never_come_back_do_not_pile_up(monkeypatch) -> None:
     monkeypatch.setattr(module, "MOST_UNDER_WAY", 10)
-    echoes = SelfNotifications()
-    announce = echoes.tracking(lambda job_ids: None)
+    notifications = SelfNotifications()
+    announce = notifications.tracking(lambda job_ids: None)
     for number in range(100):
         announce([str(number)])
-    assert len(echoes._under_way) <= 11
+    assert len(notifications._under_way) <= 11
 
 
 @pytest.mark.django_db(transaction=True)

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 class RefilledLeases:
-    """An index that is being made anew: a renewal announces what it does not know."""
+    """An index that is being rebuilt: a renewal announces leases that it does not have."""
 
     def __init__(self) -> None:
         self.ends: set[LeaseRef] = set()

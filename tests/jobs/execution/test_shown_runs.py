@@ -24,7 +24,7 @@ def test_only_long_runs_are_shown(shop, gpu_seconds: float, times: int):
         job = hands.submit()
         claimed = claiming.claim_next(hands.worker, "main", "m", None)
         SlotLoop(hands.worker, OVER).run(claimed)
-    assert len(shown) == times, "nobody knows how long the first one takes: it is shown"
+    assert len(shown) == times, "the first run has no estimate: it is shown"
     assert not any(was_sent for _, was_sent in shown), "before the GPU is asked"
     assert (shown[-1][0].job_id == job.id) == (times == 2)
 

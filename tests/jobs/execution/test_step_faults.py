@@ -125,7 +125,7 @@ def test_max_poll_time_is_no_proof_that_the_gpu_is_free():
 def test_a_result_that_was_pushed_wins_over_a_limit_that_passed_meanwhile():
     bench = Bench(ScriptedRunner(), remote_id="r1")
     bench.push = {"result": 1}
-    bench.run._limit_at = bench.run.began  # adopted after max_poll_time: nobody was there
+    bench.run._limit_at = bench.run.began  # adopted after max_poll_time
     step = bench.run.step()
     assert isinstance(step, RunOutcome)
     assert step.result == 1

@@ -47,7 +47,7 @@ def running(shop: Shop, **payload: object) -> tuple[Job, threading.Thread]:
 
 
 def back_in_line(shop: Shop, job: Job, *, waiting: int = 1) -> Attempt:
-    """Its one attempt, which cost nothing."""
+    """Its only attempt, at no cost."""
     place = job.place_us
     wait_for(lambda: state(job) == JobState.QUEUED and Attempt.objects.filter(finished_at=None).count() == 0)
     job.refresh_from_db()
@@ -69,7 +69,7 @@ def test_switching_off_stops_the_runs_and_their_jobs_run_again_when_the_server_i
     assert shop.node.health()["active_jobs"] == 0
     assert (attempt.slot_freed, attempt.evidence) == (True, "server confirmed the cancel")
     wait_for(lambda: shop.leases.slots("gpu-1")[0].state == "off")
-    shop.work(shop.workers[0]).join(10)  # had its return to the line a wake: it finds nothing
+    shop.work(shop.workers[0]).join(10)  # uses up the wake of the requeued job, if there was one
     shop.told.wakes.clear()
     switch(shop, DesiredState.ON)
     assert sum(wake.count for wake in shop.told.wakes) == 1, "at once, not with the next fill"

@@ -217,7 +217,7 @@ def plain_fleet(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
 def test_a_plain_servers_slot_is_charged_to_the_tenant_until_it_answers(
     plain_fleet: Shop, plain: PlainServer, kind: str
 ) -> None:
-    """It would else be shut for the model's 300 s, for everybody, and for as long as nobody pays."""
+    """It would otherwise be blocked for the model's 300 s, for all tenants, and be charged to none."""
     shop, soon = plain_fleet, plain_fleet.ports.clock.now() + timedelta(seconds=2)
     times: dict[str, Any] = {"max_run_seconds": 0.01} if kind == "limit" else {"deadline_at": soon}
     attack(shop, {"gate": "a"}, **times)

@@ -23,7 +23,7 @@ from tests.support.shop import state
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
 HELD = "gpu-0"
-"""The server of the run that nobody can adopt; the other jobs run on `gpu-1`."""
+"""The server of the run that no worker can adopt; the other jobs run on `gpu-1`."""
 
 
 def server_removed() -> None:
@@ -129,7 +129,7 @@ def test_the_job_of_an_unadoptable_run_can_be_cancelled(hands, cause, first):
     job.refresh_from_db()
     assert job.state == JobState.CANCELLED
     if outcome is CancelOutcome.REQUESTED:
-        assert "nobody can reach its run" in Attempt.objects.get().evidence
+        assert "no worker can reach its run" in Attempt.objects.get().evidence
         assert held_slot(hands) != ["adoptable"]
 
 

@@ -69,7 +69,9 @@ def test_an_adoption_that_loses_the_database_half_way_is_adoptable_again(shop, m
     monkeypatch.setattr(claiming, "Job", type("J", (), {"objects": Gone()}))
     hidden(lambda: second.work("m"))
     monkeypatch.undo()
-    wait_for(lambda: second.completion.keeper.held() == 0)  # else it is renewed for ever and nobody polls
+    wait_for(
+        lambda: second.completion.keeper.held() == 0
+    )  # else it would be renewed for ever and never polled
 
 
 def _refused(shop, monkeypatch):
@@ -182,7 +184,7 @@ def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
     assert shop.leases.slots("gpu-1")[0].state == "leased"
 
     worker.check_external_changes()
-    worker.work("m")  # asks again as the attempt that nobody heard of
+    worker.work("m")  # repeats the claim under the attempt id whose answer was lost
     wait_for(lambda: state(job) == JobState.COMPLETED)
     job.refresh_from_db()
     assert (job.tries, job.deaths) == (0, 0)
@@ -191,7 +193,7 @@ def test_a_claim_whose_reply_was_lost_costs_no_try(shop):
 
 @pytest.mark.parametrize("shop", [{"slots": 2}], indirect=True)
 def test_every_claim_whose_reply_was_lost_is_given_back(shop):
-    """Several threads ask at once while Redis stands still; all that they sent is done when it goes on."""
+    """Several threads claim while Redis is stopped; it executes all their requests when it continues."""
     jobs = [shop.submit({"seconds": 0.01}) for _ in range(2)]
     worker = shop.worker()
 
@@ -221,7 +223,7 @@ def test_a_claim_that_is_carried_out_late_is_given_back_too(shop):
 
     worker.ports = dc_replace(shop.ports, leases=lambda _fleet: HeldBack(shop.leases, "claim"))
     worker.work("m")
-    worker.check_external_changes()  # nothing was granted, yet
+    worker.check_external_changes()  # no lease is granted yet
     (a, k) = held_back[0]
     assert shop.leases.claim(*a, **k).job_id == job.id
     worker.check_external_changes()

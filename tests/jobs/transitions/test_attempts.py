@@ -281,7 +281,7 @@ def test_progress_whose_commit_was_not_confirmed_is_not_written_twice():
     assert types(job) == ["queued", "started", "partial", "progress", "partial", "partial", "progress"]
     again = START + timedelta(seconds=2)
     assert transitions.note_progress(ref, "partial", {"part": 4, "output": ["b"]}, again)
-    assert types(job)[-1] == "partial", "whoever took over counts its parts anew"
+    assert types(job)[-1] == "partial", "the adopting worker counts its parts from 1"
 
 
 def test_an_illegal_move_of_an_attempt_is_refused_and_writes_nothing() -> None:
