@@ -30,7 +30,7 @@ def assert_not_run_again(error: GpuError) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("does", TROUBLES)
-def test_it_is_not_run_again_once_its_answer_broke(kind: str, does: Behaviour) -> None:
+def test_a_run_whose_answer_broke_is_not_run_again(kind: str, does: Behaviour) -> None:
     with LlmServer(does) as server, pytest.raises(ServerLost) as raised:
         Ask(server, kind, {**CHAT, "stream": True}).run()
     assert not raised.value.suspect, "its slot is free"
@@ -39,7 +39,9 @@ def test_it_is_not_run_again_once_its_answer_broke(kind: str, does: Behaviour) -
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("does", [*TROUBLES, Behaviour(hang_after=2)])
-def test_nor_on_a_server_that_its_own_worker_runs(kind: str, does: Behaviour) -> None:
+def test_a_run_whose_answer_broke_on_a_workers_own_server_is_not_run_again(
+    kind: str, does: Behaviour
+) -> None:
     with LlmServer(does) as server:
         url = server.url + ("/v1" if kind == "openai" else "")
         limit = 0.3 if does.hang_after else 30.0

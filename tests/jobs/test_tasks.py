@@ -1,4 +1,4 @@
-"""What Flower is shown of a task's jobs."""
+"""The report of a task's jobs in Flower."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_one_job_is_shown_whole() -> None:
     }
 
 
-def test_one_failed_job_fails_its_task_and_says_who() -> None:
+def test_one_failed_job_fails_its_task_and_is_named() -> None:
     with pytest.raises(JobFailed, match=r"job_id=J1 .*outcome=failed .*error_code=timeout"):
         shown([a_report(outcome="failed", error_code="timeout")])
 
@@ -46,5 +46,5 @@ def test_of_many_that_failed_some_are_named() -> None:
     assert (len(failed), failed[0], failed[-1]) == (MOST_NAMED + 1, "J0 busy", "and 3 more")
 
 
-def test_a_wake_that_found_nothing_says_so() -> None:
+def test_a_wake_without_a_job_reports_zero_jobs() -> None:
     assert shown([]) == {"jobs": 0, "failed": []}

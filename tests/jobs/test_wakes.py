@@ -1,4 +1,4 @@
-"""The one hints for messages: right queue, no clock, never an error, never a long wait."""
+"""Published hints: the right queue, no expiry, never an error, never a long wait."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def hints(valkey: EmbeddedValkey) -> HintPublisher:
 def messages(
     valkey: EmbeddedValkey, fleet: str, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[str], list[Any]]]:
-    """What lies in a queue: (task, args, headers), oldest first. The publisher is given all the time it
-    needs: a message whose answer comes late counts as not sent."""
+    """The messages of a queue: (task, args, headers), oldest first. The publisher gets all the time that it
+    needs: a message whose confirmation comes late counts as not sent."""
     monkeypatch.setattr(wakes, "TOTAL_SECONDS", 60.0)
     monkeypatch.setattr(celery, "_PUBLISH_TIMEOUT_SECONDS", 60.0)
     client: redis.Redis = redis.Redis.from_url(valkey.url)
@@ -87,9 +87,7 @@ def test_callbacks_and_sweeps_have_queues_of_their_own(hints: HintPublisher, mes
     assert [(name, args) for name, args, _ in messages("sweeps")] == [("jobs.sweep", ["tick"])]
 
 
-def test_a_hint_has_no_time_for_another_host_to_judge_and_wants_no_result(
-    hints: HintPublisher, messages: Any, fleet: str
-) -> None:
+def test_a_hint_has_no_expiry_and_no_result(hints: HintPublisher, messages: Any, fleet: str) -> None:
     hints.send_wakes([Wakes(fleet, None, 1)])
     headers = messages(f"gpu.{fleet}")[0][2]
     assert headers["expires"] is None

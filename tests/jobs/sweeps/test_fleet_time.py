@@ -1,4 +1,4 @@
-"""Fences go by the fleet's time, rows by that of the clocks: where the former is ahead, a row says so."""
+"""Fences follow the fleet's time, rows the clocks: a row stores the fleet's time while it is ahead."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def ahead(world: World) -> World:
-    """Its Redis comes up empty, an hour ahead."""
+    """A world whose Redis starts empty, an hour ahead."""
     world.server(slots=2)
     for _ in range(4):
         world.job()
@@ -56,7 +56,7 @@ def seen(world: World) -> Any:
     return FleetIndex.objects.filter(fleet=world.fleet).values_list("time_us", flat=True).first()
 
 
-def test_fences_grow_where_redis_was_ahead_is_set_right_and_lost_everything_again(ahead: World) -> None:
+def test_fences_grow_after_redis_was_ahead_was_corrected_and_lost_its_data(ahead: World) -> None:
     before = run(ahead)
     comes_up_empty(ahead, 0.0)
     rebuild(ahead)
@@ -64,8 +64,8 @@ def test_fences_grow_where_redis_was_ahead_is_set_right_and_lost_everything_agai
 
 
 @pytest.mark.parametrize("step_seconds", [HOUR, 30.0, 5.0])
-def test_so_they_do_where_it_was_set_ahead_for_long(world: World, step_seconds: float) -> None:
-    """No rebuild comes in between; and the fleet's time has gone on since it was last looked at."""
+def test_fences_grow_after_a_redis_that_was_ahead_for_long(world: World, step_seconds: float) -> None:
+    """No rebuild comes in between; and the fleet's time has advanced since it was last stored."""
     world.server(slots=2)
     for _ in range(4):
         world.job()
@@ -86,7 +86,7 @@ def test_so_they_do_where_it_was_set_ahead_for_long(world: World, step_seconds: 
     assert run(world).fence > before.fence
 
 
-def test_while_it_is_not_ahead_no_row_is_written(world: World) -> None:
+def test_a_fleet_time_that_is_not_ahead_is_not_stored(world: World) -> None:
     world.server()
     assert fleet_time.sweep(world.ports).repaired == 0
     assert not FleetIndex.objects.exists()
@@ -95,7 +95,7 @@ def test_while_it_is_not_ahead_no_row_is_written(world: World) -> None:
     assert not FleetIndex.objects.exists()
 
 
-def test_a_process_that_does_not_know_the_time_yet_writes_none(
+def test_a_process_that_still_compares_clocks_stores_no_fleet_time(
     ahead: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FleetIndex.objects.all().delete()
@@ -104,7 +104,7 @@ def test_a_process_that_does_not_know_the_time_yet_writes_none(
     assert not FleetIndex.objects.exists()
 
 
-def test_once_it_is_not_ahead_any_more_a_rebuild_begins_with_redis_clock(ahead: World) -> None:
+def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahead: World) -> None:
     assert seen(ahead) is not None
     ahead.clock.advance(HOUR)  # the time that the clocks agree on is the same now
     ahead.leases = RedisLeases(

@@ -1,4 +1,4 @@
-"""An index that is gone is made anew from the database, and nothing is given away twice on the way."""
+"""A lost index is rebuilt from the database, and no slot or ticket is granted twice on the way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.laws import assert_laws
 
 
 def rebuild(world: World) -> int:
-    """Ticks until it is open; how many seconds it took."""
+    """Tick until the index is open; return the seconds that it took."""
     for second in range(12):
         run_sweep("generation", world.ports)
         if world.leases.generation() is not None:
@@ -34,7 +34,7 @@ def rebuild(world: World) -> int:
     raise AssertionError("not rebuilt within twelve seconds")
 
 
-def test_a_whole_index_is_left_alone(world: World) -> None:
+def test_a_complete_index_is_not_rebuilt(world: World) -> None:
     before = world.leases.generation()
     assert not generation.is_needed(world.ports)
     assert run_sweep("generation", world.ports).repaired == 0
@@ -105,7 +105,7 @@ def test_a_keeper_announces_a_lease_that_the_database_does_not_know_yet(world: W
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
 
 
-def test_a_rebuild_waits_for_what_living_keepers_announce_and_not_for_their_next_renewal(
+def test_a_rebuild_waits_for_announced_leases_and_not_for_the_next_renewal(
     world: World,
 ) -> None:
     world.server(slots=1)
@@ -131,7 +131,7 @@ def test_a_rebuild_waits_for_what_living_keepers_announce_and_not_for_their_next
 
 
 def test_a_run_is_as_old_as_its_row_says_whatever_the_fleets_time_is(world: World) -> None:
-    """All clocks were an hour ahead together, and were set right: the fleet's time goes on from there."""
+    """All clocks were an hour ahead, and were corrected: the fleet's time goes on from there."""
     world.server()
     world.clock.advance(3600)
     world.leases.fill()
@@ -173,7 +173,7 @@ def ended_without_proof(world: World) -> Lease:
     return lease
 
 
-def test_quarantined_slots_stay_so(world: World) -> None:
+def test_quarantined_slots_stay_quarantined(world: World) -> None:
     world.server()
     ended_without_proof(world)
     world.flush()
@@ -181,7 +181,7 @@ def test_quarantined_slots_stay_so(world: World) -> None:
     assert world.slot() == "quarantined"
 
 
-def test_a_slot_that_nobody_vouches_for_is_quarantined(world: World) -> None:
+def test_a_slot_without_proof_of_its_last_end_is_quarantined(world: World) -> None:
     """Its server was not registered when its last attempt ended without a proof."""
     server = world.server()
     lease = ended_without_proof(world)
@@ -238,7 +238,9 @@ def test_a_second_flush_in_the_middle_is_survived(world: World) -> None:
     assert lease.job_id == job.id
 
 
-def test_after_a_second_flush_all_is_told_and_heard_anew_although_the_telling_broke_off(world: World) -> None:
+def test_after_a_second_flush_registry_and_leases_are_written_again_although_a_write_failed(
+    world: World,
+) -> None:
     world.server()
     world.job()
     world.flush()
@@ -256,7 +258,7 @@ def test_after_a_second_flush_all_is_told_and_heard_anew_although_the_telling_br
 
 
 def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
-    """The database has not heard of the end of the first one; the second one's keeper lives."""
+    """The end of the first one is not committed; the worker of the second one lives."""
     world.server()
     world.job()
     world.job()
@@ -271,8 +273,8 @@ def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
     assert world.leases.is_held(second.ref)
 
 
-def test_a_line_that_redis_has_no_room_for_does_not_keep_the_index_shut(world: World) -> None:
-    """Those that wait longest stand in it."""
+def test_a_queue_that_does_not_fit_into_redis_does_not_keep_the_index_closed(world: World) -> None:
+    """The index has the oldest tickets."""
     world.server()
     world.job(), world.job()
     world.flush()
@@ -282,7 +284,7 @@ def test_a_line_that_redis_has_no_room_for_does_not_keep_the_index_shut(world: W
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
 
 
-def test_after_a_rebuild_without_jobs_nobody_is_unsure_of_what_runs(world: World) -> None:
+def test_after_a_rebuild_without_jobs_no_start_is_awaited(world: World) -> None:
     """As after the first start: the first jobs are as fast as later ones."""
     world.server()
     world.flush()
@@ -292,8 +294,10 @@ def test_after_a_rebuild_without_jobs_nobody_is_unsure_of_what_runs(world: World
 
 
 @pytest.mark.parametrize("state", ["waiting", "running"])
-def test_after_a_rebuild_with_a_job_that_somebody_may_hold_everybody_is(world: World, state: str) -> None:
-    """A worker that nobody heard of may have sent it, and its start may still be written."""
+def test_after_a_rebuild_with_a_job_that_a_worker_may_hold_starts_are_awaited(
+    world: World, state: str
+) -> None:
+    """A worker without a committed start may have sent it, and the start may still be written."""
     world.server()
     world.job()
     if state == "running":

@@ -1,4 +1,4 @@
-"""After a flush tenants take turns as if nothing had happened."""
+"""After a flush of Redis, fair sharing between tenants goes on where it was."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rebuild(world: World) -> None:
 
 
 def order(world: World, jobs: int) -> list[str]:
-    """Whose jobs run, one after the other."""
+    """The tenants of the jobs that run, one after the other."""
     tenants = []
     for _ in range(jobs):
         lease = world.claim(written=False)
@@ -57,7 +57,7 @@ def order(world: World, jobs: int) -> list[str]:
     return tenants
 
 
-def test_who_got_more_lately_comes_later(world: World) -> None:
+def test_a_tenant_that_got_more_lately_comes_later(world: World) -> None:
     world.server(slots=1)
     greedy, modest = (Tenant.objects.create(name=name) for name in ("greedy", "modest"))
     served(world, greedy, 9.0)
@@ -70,7 +70,7 @@ def test_who_got_more_lately_comes_later(world: World) -> None:
     assert order(world, 4) == [str(modest.pk)] * 4
 
 
-def test_what_was_long_ago_is_forgotten(world: World) -> None:
+def test_old_runs_do_not_count(world: World) -> None:
     world.server(slots=1)
     tenant = Tenant.objects.create(name="early")
     served(world, tenant, 9.0, ago=700.0)
@@ -78,7 +78,7 @@ def test_what_was_long_ago_is_forgotten(world: World) -> None:
     assert recent_shares("m", world.clock.now()) == []
 
 
-def test_the_one_that_got_least_is_the_measure() -> None:
+def test_excess_counts_from_the_waiting_tenant_that_got_least() -> None:
     assert excess_seconds({1: 9.0, 2: 4.0}, {1, 2}, {}, longest=100.0) == {1: 5.0}
 
 
@@ -86,15 +86,15 @@ def test_weights_count() -> None:
     assert excess_seconds({1: 9.0, 2: 3.0}, {1, 2}, {1: 3.0}, longest=100.0) == {}
 
 
-def test_one_that_was_idle_gets_no_more_than_one_run_ahead() -> None:
+def test_an_idle_tenant_gets_at_most_one_run_ahead() -> None:
     assert excess_seconds({1: 500.0}, {1, 2}, {}, longest=20.0) == {1: 20.0}
 
 
-def test_without_anybody_waiting_nobody_owes() -> None:
+def test_without_waiting_tenants_there_is_no_excess() -> None:
     assert excess_seconds({1: 500.0}, set(), {}, longest=20.0) == {}
 
 
-def test_a_tenant_that_comes_while_we_look_is_one_like_any_other(world: World) -> None:
+def test_a_tenant_created_during_the_read_is_handled(world: World) -> None:
     world.server()
     served(world, world.tenant, 9.0)
     came: list[Tenant] = []

@@ -1,4 +1,4 @@
-"""An index that is made anew keeps a slot for each run that only its server still knows of."""
+"""A rebuilt index quarantines a slot for each run that only its server knows."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from tests.support.by_process import run_sweep
 from tests.support.servers.health_server import HealthServer
 
 
-def test_a_run_that_only_its_server_knows_of_keeps_a_slot_until_it_is_over(
-    world: World, gpu: HealthServer
-) -> None:
+def test_an_unknown_run_keeps_a_slot_in_quarantine_until_it_is_over(world: World, gpu: HealthServer) -> None:
     """Its worker died before the start was committed, and then Redis was emptied."""
     world.server(slots=2, url=f"{gpu.url}/run")
     world.job()
@@ -45,7 +43,7 @@ def test_a_run_that_only_its_server_knows_of_keeps_a_slot_until_it_is_over(
     assert "quarantined" not in {view.state for view in world.leases.slots("gpu-1")}
 
 
-def test_each_such_run_keeps_one_free_slot_however_often_the_index_is_made_anew(
+def test_each_unknown_run_keeps_one_slot_however_often_the_index_is_rebuilt(
     world: World, gpu: HealthServer
 ) -> None:
     world.server(slots=4, url=f"{gpu.url}/run")
@@ -65,7 +63,7 @@ def test_each_such_run_keeps_one_free_slot_however_often_the_index_is_made_anew(
     assert sorted(rows) == sorted([lost.attempt_id, another.attempt_id])
 
 
-def test_a_server_that_is_paused_meanwhile_keeps_its_slot_shut_when_it_goes_on(
+def test_a_server_paused_meanwhile_keeps_its_slot_in_quarantine_after_the_resume(
     world: World, gpu: HealthServer
 ) -> None:
     world.server(slots=2, url=f"{gpu.url}/run")
@@ -80,9 +78,7 @@ def test_a_server_that_is_paused_meanwhile_keeps_its_slot_shut_when_it_goes_on(
     assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
 
 
-def test_no_second_slot_is_kept_for_a_run_that_somebody_else_knows_of(
-    world: World, gpu: HealthServer
-) -> None:
+def test_no_second_slot_is_quarantined_for_a_known_run(world: World, gpu: HealthServer) -> None:
     world.server(slots=6, url=f"{gpu.url}/run")
     jobs = [world.job() for _ in range(3)]
     written, announced = world.claim(), world.claim(written=False)
@@ -124,7 +120,7 @@ def test_silent_servers_and_servers_without_runs_are_not_asked(world: World, gpu
     assert world.slot() == "free"
 
 
-def test_where_many_servers_do_not_answer_the_index_does_not_wait_for_all_of_them(world: World) -> None:
+def test_the_rebuild_does_not_wait_for_many_servers_that_do_not_answer(world: World) -> None:
     for number in range(4):
         world.server(f"gpu-{number}")
     world.job()
@@ -143,7 +139,7 @@ def test_where_many_servers_do_not_answer_the_index_does_not_wait_for_all_of_the
 
 
 def lost_while_away(world: World, gpu: HealthServer) -> Lease:
-    """Its server does not answer while the index is made anew."""
+    """Its server does not answer while the index is rebuilt."""
     world.server(slots=2, url=f"{gpu.url}/run")
     world.job()
     lost = world.claim(written=False)
@@ -157,7 +153,7 @@ def lost_while_away(world: World, gpu: HealthServer) -> Lease:
     return lost
 
 
-def test_a_server_that_was_away_is_asked_once_it_answers(world: World, gpu: HealthServer) -> None:
+def test_a_server_that_was_away_is_checked_once_it_answers(world: World, gpu: HealthServer) -> None:
     lost = lost_while_away(world, gpu)
     count = run_sweep("lock_sync", world.ports)
     assert (count.repaired, count.failed) == (1, 0)
@@ -166,7 +162,7 @@ def test_a_server_that_was_away_is_asked_once_it_answers(world: World, gpu: Heal
     assert run_sweep("lock_sync", world.ports).repaired == 0, "once"
 
 
-def test_a_run_that_ends_between_two_looks_keeps_no_slot(
+def test_a_run_that_ends_between_two_reads_keeps_no_slot(
     world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lost_while_away(world, gpu)
