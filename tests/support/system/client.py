@@ -22,7 +22,7 @@ class Client:
         self._key = key
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON; an AssertionError with the problem for anything but 2xx."""
+        """The answer's JSON, None without a body; an AssertionError with the problem for anything but 2xx."""
         request = urllib.request.Request(
             f"{self.url}/api/v1{path}",
             method=method,
@@ -31,7 +31,7 @@ class Client:
         )
         try:
             with urllib.request.urlopen(request, timeout=_LONGEST_SECONDS) as response:
-                return json.load(response)
+                return None if response.status == 204 else json.load(response)
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{method} {path}: {error.code} {error.read().decode()}") from None
 
