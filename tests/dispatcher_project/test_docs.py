@@ -15,7 +15,7 @@ from verification.hostile.options import parser as hostile_parser
 from verification.proving.options import HOSTILE
 
 _COMMAND = re.compile(
-    r"(?:manage\.py|dispatcher-manage|run --rm migrate) ([a-z_]+)((?: +(?!#|&&|\|)[^\s`]+)*)"
+    r"(?:manage\.py|dispatcher-manage|run --rm migrate) ([a-z_]+)((?: +(?!#|&|\||>)[^\s`]+)*)"
 )
 _WITHOUT_PARSER = {"help", "version", "test"}
 """Django's own; what hands its arguments to pytest."""
@@ -88,3 +88,22 @@ def test_the_overview_names_every_folder() -> None:
     for name in set(table) - {"benchmarks", "deploy", "docs", "examples", "tests"}:
         named = {one for one in table[name] if one != "management"}
         assert (name, named) == (name, packages_in(ROOT / name))
+
+
+def where_is_rows() -> list[tuple[str, str, str]]:
+    """(behaviour, files, test) of each line of the page "Where is …?"."""
+    text = (ROOT / "docs/reference/where_is.md").read_text()
+    rows = re.findall(r"^\| (.+?) \| (`.+?`) \| (`.+?`) \|$", text, re.MULTILINE)
+    assert len(rows) == text.count("\n| ") - 2 * text.count("| Behaviour |")
+    return rows
+
+
+def test_where_is_names_files_and_tests_that_exist() -> None:
+    rows = where_is_rows()
+    assert len(rows) > 50
+    assert len({behaviour for behaviour, _, _ in rows}) == len(rows)
+    for behaviour, files, test in rows:
+        paths, proof = re.findall(r"`([^`]+)`", files), test.strip("`")
+        assert [path for path in [*paths, proof] if not (ROOT / path).exists()] == [], behaviour
+        assert not any(path.startswith("tests/") for path in paths), behaviour
+        assert re.fullmatch(r"tests/(?:\w+/)*test_\w+\.py", proof), behaviour
