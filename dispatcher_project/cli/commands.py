@@ -40,6 +40,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     ),
     "Fleet": (
         Entry("register", "Look at a model server, register its models, run a test job"),
+        Entry("register", "Register a model server and try each of its models"),
         Entry("top", "Show servers, queues and the latest failures, live"),
         Entry("workers", "List the dispatcher's processes"),
         Entry("on", "Give servers work again"),

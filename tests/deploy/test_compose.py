@@ -47,7 +47,7 @@ def test_a_worker_host_runs_what_the_first_host_runs_and_waits_for_nothing() -> 
         assert service == there
 
 
-def test_database_and_redis_are_shown_to_a_private_network_only_and_by_order() -> None:
+def test_database_and_redis_are_published_to_a_private_address_only() -> None:
     ours, shared = services(ONE_HOST), services(SEVERAL)
     assert {name for name, service in ours.items() if "ports" in service} == {"web"}
     shown = {name: service["ports"] for name, service in shared.items()}
@@ -70,7 +70,7 @@ def test_only_the_web_is_published_and_only_to_its_host() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, one in services(ONE_HOST).items() if "build" in one])
-def test_a_service_of_ours_may_do_and_take_little(name: str) -> None:
+def test_a_service_of_ours_is_confined_and_bounded(name: str) -> None:
     service = services(ONE_HOST)[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
@@ -86,7 +86,7 @@ def test_the_image_runs_as_a_user_with_a_number() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, one in services(ONE_HOST).items() if "build" in one])
-def test_a_service_runs_a_command_that_there_is_and_comes_back_when_it_ends(name: str) -> None:
+def test_a_service_runs_an_existing_command_and_is_restarted(name: str) -> None:
     service = services(ONE_HOST)[name]
     command, *words = service["command"]
     entry = entry_of(command)
@@ -139,7 +139,7 @@ def server(tmp_path: Path) -> Iterator[redis.Redis]:
     process.wait(60)
 
 
-def test_redis_asks_for_its_password_and_forgets_nothing(
+def test_redis_needs_its_password_and_evicts_nothing(
     server: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(redis.AuthenticationError):

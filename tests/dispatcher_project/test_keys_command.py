@@ -34,7 +34,7 @@ def made(*arguments: str) -> str:
     return lines["api key"]
 
 
-def test_a_key_is_made_with_less_than_all() -> None:
+def test_a_key_can_have_limited_scopes_models_and_time() -> None:
     plaintext = made("--scope", "read", "--scope", "submit", "--model", "flux", "--expires-days", "2")
     principal = principal_of_key(plaintext, make_ports())
     assert principal is not None
@@ -50,7 +50,7 @@ def test_a_key_is_made_with_less_than_all() -> None:
     ("--scope", "operate"), ("--expires-days", "-1"), ("--expires-days", "1e9"), ("--expires-days", "nan"),
     ("--expires-days", "99999"),
 ])  # fmt: skip
-def test_a_key_that_makes_no_sense_is_said_to(arguments: tuple[str, ...]) -> None:
+def test_an_invalid_key_is_one_line(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):
         made(*arguments)
     assert not ApiKey.objects.exists()

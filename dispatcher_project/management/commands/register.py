@@ -34,30 +34,34 @@ _LONGEST_RESULT = 2000
 
 class Command(TerminalCommand):
     help = (
-        "Looks at a model server, registers its models with the fields that fit its protocol, and runs one "
-        "test job each. Exit status 1: a test job failed; 3: one was not over in time."
+        "Look at a model server, register its models with the fields that fit its protocol, and run a test "
+        "job for each. Exit status: 1 a test job failed, 3 one has not ended in time."
     )
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("url", help="the server's address, such as http://box-1:8000")
-        parser.add_argument("--model", metavar="NAME", help="only this one of the server's models")
+        parser.add_argument("--model", metavar="NAME", help="only this model of the server")
         parser.add_argument("--all", action="store_true", help="every model of the server")
-        parser.add_argument("--as", dest="alias", metavar="NAME", help="the model's name here")
+        parser.add_argument("--as", dest="alias", metavar="NAME", help="name of the model here")
         parser.add_argument(
-            "--server", metavar="NAME", help="the server's name here (default: its host and port)"
+            "--server", metavar="NAME", help="name of the server here (default: its host and port)"
         )
-        parser.add_argument("--slots", type=int, help="runs at one time (default: what the server says)")
-        parser.add_argument("--pool", metavar="NAME", help="the pool of a new model (default: its own)")
+        parser.add_argument("--slots", type=int, help="concurrent runs (default: what the server reports)")
+        parser.add_argument("--pool", metavar="NAME", help="pool of a new model (default: its own)")
         parser.add_argument(
-            "--header", action="append", default=[], metavar="'NAME: VALUE'", help="secret; stored encrypted"
+            "--header",
+            action="append",
+            default=[],
+            metavar="'NAME: VALUE'",
+            help="header of each request; stored encrypted",
         )
         parser.add_argument("--ca", type=Path, metavar="FILE", help="PEM of the server's own CA")
         parser.add_argument("--dry-run", action="store_true", help="show what would be registered")
-        parser.add_argument("--payload", help="of the test job: JSON, - for stdin, or @FILE")
+        parser.add_argument("--payload", help="of the test job: JSON; - reads standard input, @FILE a file")
         parser.add_argument("--no-test", action="store_true", help="run no test job")
         parser.add_argument(
             "--timeout", type=positive_seconds, default=TEST_SECONDS, metavar="SECONDS",
-            help="for each test job (default: %(default)g)",
+            help="limit of each test job (default %(default)g)",
         )  # fmt: skip
         self.add_yes(parser)
 

@@ -36,9 +36,7 @@ def state(world: World) -> str:
     return circuit.state.value
 
 
-def test_what_failed_last_is_listed_as_the_api_lists_it(
-    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_list_is_the_apis(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
     assert terminal("circuits").said == "no circuit breaker has counted a failure\n"
     break_server(world)
@@ -53,7 +51,7 @@ def test_what_failed_last_is_listed_as_the_api_lists_it(
     assert terminal("circuits", "--json").json == told
 
 
-def test_one_that_is_mended_is_closed_and_who_waits_is_told(world: World, terminal: Terminal) -> None:
+def test_a_reset_closes_the_circuit_and_wakes_waiting_jobs(world: World, terminal: Terminal) -> None:
     world.server()
     break_server(world)
     assert state(world) == "open"
@@ -83,7 +81,7 @@ def test_one_that_is_mended_is_closed_and_who_waits_is_told(world: World, termin
         (["reset", "server", "gpu-9"], "No server 'gpu-9' is registered."),
     ],
 )
-def test_what_is_asked_wrongly_is_said_in_one_line(
+def test_a_wrong_command_line_is_one_line(
     world: World, terminal: Terminal, arguments: list[str], said: str
 ) -> None:
     run = terminal("circuits", *arguments)

@@ -32,7 +32,7 @@ def states() -> list[str]:
     return list(Job.objects.order_by("id").values_list("state", flat=True))
 
 
-def test_the_last_ones_and_their_groups(world: World, terminal: Terminal) -> None:
+def test_the_latest_dead_letters_and_their_groups_are_listed(world: World, terminal: Terminal) -> None:
     first, second = fail(world, "exit code 1"), fail(world, "exit code 2", model="other")
     odd = fail(world, "out of memory")
     assert [line.split()[0] for line in terminal("dlq").said.splitlines()[1:]] == [
@@ -48,7 +48,7 @@ def test_the_last_ones_and_their_groups(world: World, terminal: Terminal) -> Non
     assert [one["job_id"] for one in only] == [odd.id]
 
 
-def test_the_groups_are_told_as_the_api_tells_them(
+def test_groups_have_the_apis_document(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail(world, "exit code 1")
@@ -82,7 +82,7 @@ def test_a_group_is_retried_and_nothing_else(
     assert all(actor.startswith("cli:") for actor, _ in entries)
 
 
-def test_nothing_is_done_without_a_clear_word(world: World, terminal: Terminal) -> None:
+def test_an_unclear_or_unconfirmed_command_changes_nothing(world: World, terminal: Terminal) -> None:
     fail(world)
     assert "Confirm with --yes" in terminal("dlq", "retry", "--all").said, "nobody is there to answer"
     assert "give job ids, a filter" in terminal("dlq", "dismiss").said
@@ -92,7 +92,7 @@ def test_nothing_is_done_without_a_clear_word(world: World, terminal: Terminal) 
 
 
 @pytest.mark.parametrize(("answer", "state"), [("y\n", "queued"), ("\n", "failed"), ("", "failed")])
-def test_somebody_at_the_terminal_is_asked(
+def test_a_person_at_the_terminal_is_asked_to_confirm(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, answer: str, state: str
 ) -> None:
     class Keyboard(StringIO):
@@ -106,7 +106,7 @@ def test_somebody_at_the_terminal_is_asked(
     assert (run.said == "not confirmed: nothing was changed") == (state == "failed")
 
 
-def test_by_id_and_what_is_no_dead_letter_is_named(world: World, terminal: Terminal) -> None:
+def test_ids_that_are_not_dead_letters_are_reported(world: World, terminal: Terminal) -> None:
     letter, waiting = fail(world), world.job(push=False)
     run = terminal("dlq", "dismiss", letter.id.lower(), waiting.id)
     assert run.status == 1
@@ -115,7 +115,7 @@ def test_by_id_and_what_is_no_dead_letter_is_named(world: World, terminal: Termi
     assert AuditEntry.objects.get().target == f"job:{letter.id}"
 
 
-def test_what_fails_anew_meanwhile_is_not_taken_again(
+def test_a_job_that_fails_again_meanwhile_is_not_retried_twice(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a retry of jobs that fail at once would never end."""
@@ -137,7 +137,7 @@ def test_what_fails_anew_meanwhile_is_not_taken_again(
 
 
 @pytest.mark.parametrize("what", ["list", "groups", "retry"])
-def test_a_tenant_that_does_not_exist_is_said_to(terminal: Terminal, what: str) -> None:
+def test_an_unknown_tenant_is_an_error_that_lists_the_tenants(terminal: Terminal, what: str) -> None:
     told = terminal("dlq", what, "--tenant", "nobody")
     assert told.status == 2
     assert told.said.startswith("no tenant is named nobody; there are ")

@@ -50,7 +50,7 @@ def test_it_shows_layouts_and_processes(world: World, terminal: Terminal) -> Non
     assert {one["name"] for one in told["processes"]} == {"host-a:1", "host-b:1"}
 
 
-def test_a_switch_to_a_layout_that_nobody_knows_is_refused(world: World, terminal: Terminal) -> None:
+def test_a_switch_to_a_layout_without_processes_is_refused(world: World, terminal: Terminal) -> None:
     world.server()
     beat("host-b:1", GPU, OTHER)
     refused = terminal("index", "switch", "--to", str(OTHER))
@@ -59,7 +59,7 @@ def test_a_switch_to_a_layout_that_nobody_knows_is_refused(world: World, termina
     assert not FleetIndex.objects.exists()
 
 
-def test_a_switch_says_what_it_waits_for_and_goes_on(
+def test_a_switch_shows_what_it_waits_for_until_it_is_done(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
@@ -79,7 +79,7 @@ def test_a_switch_says_what_it_waits_for_and_goes_on(
     assert set(FleetIndex.objects.values_list("layout", flat=True)) == {OTHER}
 
 
-def test_one_that_takes_too_long_is_left_to_the_sweeps_or_taken_back(
+def test_a_slow_switch_is_left_to_the_sweeps_or_cancelled(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
@@ -99,7 +99,7 @@ def test_one_that_takes_too_long_is_left_to_the_sweeps_or_taken_back(
     assert (cancelled.action, cancelled.detail) == ("cancel_index_switch", {"to": OTHER})
 
 
-def test_doctor_and_top_name_those_that_know_another_layout(
+def test_doctor_and_top_name_processes_with_another_layout(
     patient: Patient, terminal: Terminal, world: World
 ) -> None:
     beat("host-a:1", GPU)

@@ -23,7 +23,7 @@ def ended(world: World, job: Any, attempt: str, ending: Ending) -> None:
     assert transitions.end_attempt(end).won
 
 
-def test_it_tells_the_whole_way(world: World, terminal: Terminal) -> None:
+def test_a_job_is_shown_with_attempts_timeline_and_events(world: World, terminal: Terminal) -> None:
     job = world.job()
     world.clock.advance(2)
     attempt = make_running(job, at=world.clock.now())
@@ -49,7 +49,7 @@ def test_it_tells_the_whole_way(world: World, terminal: Terminal) -> None:
     assert [attempt["state"] for attempt in told["attempts"]] == ["failed", "completed"]
 
 
-def test_a_job_that_waits_again_ran_only_while_it_ran(world: World, terminal: Terminal) -> None:
+def test_the_run_time_of_a_waiting_job_counts_its_runs_alone(world: World, terminal: Terminal) -> None:
     job = world.job()
     attempt = make_running(job, at=world.clock.now())
     world.clock.advance(5)
@@ -59,7 +59,7 @@ def test_a_job_that_waits_again_ran_only_while_it_ran(world: World, terminal: Te
     assert "waited 30 s, ran 5.0 s, 1 try used" in terminal("job", job.id).said
 
 
-def test_a_retried_dead_letter_tells_of_its_new_round(world: World, terminal: Terminal) -> None:
+def test_a_retried_dead_letter_shows_its_new_round(world: World, terminal: Terminal) -> None:
     job = world.job()
     attempt = make_running(job, at=world.clock.now())
     world.clock.advance(5)

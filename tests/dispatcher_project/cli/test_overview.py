@@ -96,14 +96,14 @@ def test_on_a_small_terminal_the_fleet_gives_way_to_the_queues(
     assert lines[-1].startswith("m ")
 
 
-def test_nothing_registered_is_said_so(terminal: Terminal) -> None:
+def test_an_empty_installation_is_shown_as_such(terminal: Terminal) -> None:
     said = terminal("top").said
     assert "no server is registered" in said
     assert "no model is registered" in said
     assert "beat never ticked" in said
 
 
-def test_live_it_waits_for_a_database_that_is_away(
+def test_live_it_shows_an_absent_database_and_recovers(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object) -> None:
@@ -120,7 +120,7 @@ def test_live_it_waits_for_a_database_that_is_away(
     assert "no server is registered" in shown(command._draw(80, 24)), "and goes on"
 
 
-def test_the_database_away_is_one_line(terminal: Terminal) -> None:
+def test_an_absent_database_is_one_line(terminal: Terminal) -> None:
     Server.objects.count()
 
     def away(*_: object) -> None:

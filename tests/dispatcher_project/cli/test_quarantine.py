@@ -12,7 +12,7 @@ from tests.jobs.sweeps.test_quarantine import let_go
 pytestmark = pytest.mark.django_db
 
 
-def test_a_suspect_slot_is_listed_and_freed(world: World, terminal: Terminal) -> None:
+def test_a_quarantined_slot_is_listed_and_freed(world: World, terminal: Terminal) -> None:
     world.server()
     assert terminal("quarantine").said == "no slot is in quarantine\n"
     job = world.job()
@@ -33,13 +33,13 @@ def test_a_suspect_slot_is_listed_and_freed(world: World, terminal: Terminal) ->
     assert (entry.actor, entry.detail["reason"]) == (cli_actor(), "seen")
 
 
-def test_what_is_not_in_quarantine_is_said_in_one_line(world: World, terminal: Terminal) -> None:
+def test_a_slot_that_is_not_in_quarantine_is_one_line(world: World, terminal: Terminal) -> None:
     world.server()
     assert terminal("free", "gpu-1/0", "--yes").said == "Slot gpu-1/0 is not in quarantine."
     assert "no slot 'gpu-9/0'" in terminal("free", "gpu-9/0", "--yes").said
 
 
-def test_the_slot_is_looked_at_before_the_question(world: World, terminal: Terminal) -> None:
+def test_every_slot_is_checked_before_the_question(world: World, terminal: Terminal) -> None:
     world.server()
     world.job()
     let_go(world, world.claim())

@@ -17,7 +17,7 @@ from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
 pytestmark = pytest.mark.django_db
 
 
-def test_a_job_is_stored_with_what_was_said_and_stands_in_line(world: World, terminal: Terminal) -> None:
+def test_a_job_is_stored_with_its_options_and_queued(world: World, terminal: Terminal) -> None:
     world.server()
     options = ("--priority", "2", "--tag", "night", "--tag", "x", "--json")
     first = terminal("submit", "m", '{"a": 1}', *options).json
@@ -64,7 +64,7 @@ def test_payloads_come_from_stdin_and_files_too(
         (["m", "{}", "--callback-url", "http://169.254.1.1/"], "callback"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_stored(
+def test_a_wrong_submit_is_one_line_and_stores_nothing(
     world: World, terminal: Terminal, arguments: list[str], says: str
 ) -> None:
     world.server()
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said_and_nothing_is_stored(
     assert not Job.objects.exists()
 
 
-def test_whose_job_it_is_must_be_clear(world: World, terminal: Terminal) -> None:
+def test_the_tenant_must_be_clear(world: World, terminal: Terminal) -> None:
     world.server()
     Tenant.objects.create(name="acme")
     assert "name a tenant with --tenant:" in terminal("submit", "m", "{}").said
@@ -83,7 +83,7 @@ def test_whose_job_it_is_must_be_clear(world: World, terminal: Terminal) -> None
 
 
 @pytest.mark.parametrize(("state", "status"), [("completed", 0), ("failed", 1)])
-def test_it_waits_for_the_end_and_says_how_it_went(
+def test_wait_prints_the_result_or_the_error(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch, state: str, status: int
 ) -> None:
     world.server()
@@ -100,7 +100,7 @@ def test_it_waits_for_the_end_and_says_how_it_went(
     assert ('"url": "s3://x"' if state == "completed" else "failed timeout too slow") in run.said
 
 
-def test_who_waits_too_long_is_told_so(
+def test_wait_that_runs_out_has_a_status_of_its_own(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     while_waiting(monkeypatch, submitting, lambda: None)
@@ -109,7 +109,7 @@ def test_who_waits_too_long_is_told_so(
     assert (run.status, run.json["status"]) == (3, "queued")
 
 
-def test_without_redis_the_job_is_durable_all_the_same(world: World, terminal: Terminal) -> None:
+def test_without_redis_the_job_is_durable(world: World, terminal: Terminal) -> None:
     world.server()
     world.redis_is_gone = True
     run = terminal("submit", "m", "{}")

@@ -13,7 +13,7 @@ from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
 pytestmark = pytest.mark.django_db
 
 
-def test_a_drained_server_gets_nothing_new_until_it_is_on_again(world: World, terminal: Terminal) -> None:
+def test_a_drained_server_gets_no_job_until_it_is_on_again(world: World, terminal: Terminal) -> None:
     world.server()
     assert terminal("drain", "gpu-1").said == "gpu-1 set to draining\n"
     world.job()
@@ -26,7 +26,7 @@ def test_a_drained_server_gets_nothing_new_until_it_is_on_again(world: World, te
     assert {entry.actor[:4] for entry in AuditEntry.objects.all()} == {"cli:"}
 
 
-def test_off_is_all_of_them_if_that_is_said(world: World, terminal: Terminal) -> None:
+def test_all_servers_are_switched_off_only_with_all_and_yes(world: World, terminal: Terminal) -> None:
     world.server("gpu-1")
     world.server("gpu-2")
     assert terminal("off").said == "give servers by name, --machine or --all: exactly one of these"
@@ -40,7 +40,7 @@ def test_off_is_all_of_them_if_that_is_said(world: World, terminal: Terminal) ->
     assert set(Server.objects.values_list("desired", flat=True)) == {"off"}
 
 
-def test_a_pattern_means_all_gpus_of_a_box_and_nobody_else(world: World, terminal: Terminal) -> None:
+def test_a_pattern_selects_the_gpus_of_a_box_alone(world: World, terminal: Terminal) -> None:
     for name in ("box-gpu0", "box-gpu1", "other-gpu0"):
         world.server(name)
     assert terminal("drain", "box-*").status == 0
@@ -49,7 +49,7 @@ def test_a_pattern_means_all_gpus_of_a_box_and_nobody_else(world: World, termina
     assert terminal("drain", "none-*").said.startswith("no server is named none-*;")
 
 
-def test_a_machine_is_switched_as_one_and_nobody_else(world: World, terminal: Terminal) -> None:
+def test_a_machine_is_switched_in_one_transaction(world: World, terminal: Terminal) -> None:
     for name, machine in (("box-gpu0", "box"), ("llm", "box"), ("box-gpu1", "other"), ("alone", None)):
         world.server(name)
         Server.objects.filter(name=name).update(machine=machine)
@@ -69,7 +69,7 @@ def test_a_machine_is_switched_as_one_and_nobody_else(world: World, terminal: Te
     assert terminal("drain", "llm", "--machine", "box").said.startswith("give servers by name")
 
 
-def test_waiting_shows_what_still_runs_until_nothing_does(
+def test_wait_shows_running_jobs_until_none_is_left(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
@@ -86,7 +86,9 @@ def test_waiting_shows_what_still_runs_until_nothing_does(
     assert lines[-1] == "idle: no job is running there"
 
 
-def test_waiting_has_an_end(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ends_after_its_timeout(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     while_waiting(monkeypatch, switching, lambda: None)
     world.server()
     world.job()
@@ -96,7 +98,7 @@ def test_waiting_has_an_end(world: World, terminal: Terminal, monkeypatch: pytes
     assert "1 job still running there; --wait waits for them" in terminal("drain", "gpu-1").said
 
 
-def test_without_redis_it_counts_once_redis_is_back(world: World, terminal: Terminal) -> None:
+def test_without_redis_the_change_takes_effect_later(world: World, terminal: Terminal) -> None:
     world.server()
     world.redis_is_gone = True
     run = terminal("drain", "gpu-1")
@@ -104,7 +106,7 @@ def test_without_redis_it_counts_once_redis_is_back(world: World, terminal: Term
     assert Server.objects.get().desired == "draining"
 
 
-def test_a_tenant_is_paused_by_name_and_goes_on(world: World, terminal: Terminal) -> None:
+def test_a_tenant_is_paused_and_resumed_by_name(world: World, terminal: Terminal) -> None:
     world.server()
     name = world.tenant.name
     assert terminal("pause", "tenant", name, "--reason", "owes us").said == f"tenant {name} paused\n"
@@ -118,7 +120,7 @@ def test_a_tenant_is_paused_by_name_and_goes_on(world: World, terminal: Terminal
     assert {entry.target for entry in AuditEntry.objects.all()} == {f"tenant:{name}"}
 
 
-def test_the_system_and_models(world: World, terminal: Terminal) -> None:
+def test_the_system_and_models_are_paused_and_resumed(world: World, terminal: Terminal) -> None:
     world.server()
     assert (
         terminal("pause", "system").said
@@ -141,7 +143,7 @@ def test_the_system_and_models(world: World, terminal: Terminal) -> None:
         (["tenant", "nope"], "no tenant is named nope"),
     ],
 )
-def test_what_can_not_be_paused_is_said(terminal: Terminal, arguments: list[str], says: str) -> None:
+def test_a_wrong_target_of_a_pause_is_one_line(terminal: Terminal, arguments: list[str], says: str) -> None:
     run = terminal("pause", *arguments)
     assert (run.status, says in run.said) == (2, True)
     assert not Pause.objects.exists()

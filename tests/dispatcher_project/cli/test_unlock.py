@@ -14,7 +14,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("address", ["blah", "", "10.0.0.0/8", "2001:db8::/48", "1.2.3", "127.0.0.1/32"])
-def test_what_is_no_address_is_refused(address: str) -> None:
+def test_a_text_that_is_not_an_address_is_refused(address: str) -> None:
     ran = run_command("unlock", address)
     assert ran.status == 2
     assert f"{address!r} is not an IP address" in ran.said
@@ -24,7 +24,7 @@ def test_what_is_no_address_is_refused(address: str) -> None:
     ("failed", "address"),
     [("203.0.113.7", "203.0.113.7"), ("2001:db8::/64", "2001:db8::1"), ("2001:db8::/64", "2001:db8::/64")],
 )
-def test_it_says_what_was_forgotten(failed: str, address: str) -> None:
+def test_it_prints_the_number_of_accounts(failed: str, address: str) -> None:
     SignInFailure.objects.create(address=failed, account="0" * 64, count=5, last_at=timezone.now())
     assert run_command("unlock", "203.0.113.8").said == "no failed sign-ins from 203.0.113.8\n"
     assert run_command("unlock", address).said == f"failed sign-ins of 1 account forgotten from {address}\n"

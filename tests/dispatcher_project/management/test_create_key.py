@@ -42,7 +42,7 @@ def test_a_known_tenant_gets_another_key_and_no_secret() -> None:
 
 
 @pytest.mark.parametrize("arguments", [("--tenant", "a b"), ("--tenant", "acme", "--weight", "0")])
-def test_a_bad_tenant_is_said_to_be_bad(arguments: tuple[str, ...]) -> None:
+def test_an_invalid_tenant_is_one_line(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):
         create(*arguments)
     assert not Tenant.objects.exists()

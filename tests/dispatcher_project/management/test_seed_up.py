@@ -22,20 +22,20 @@ from tests.support.fakes import make_ports
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
-def test_the_admin_is_made_once_with_the_folders_password() -> None:
+def test_the_admin_is_created_once_with_the_folders_password() -> None:
     assert _keep_admin("sesame")
     assert get_user_model().objects.get(username="admin").is_superuser
     assert _keep_admin("sesame"), "the next start"
 
 
-def test_an_admin_of_before_keeps_the_password() -> None:
+def test_an_existing_admin_keeps_the_password() -> None:
     get_user_model().objects.create_superuser("admin", "", "of before")
     assert not _keep_admin("sesame")
     assert get_user_model().objects.get(username="admin").check_password("of before")
 
 
 @pytest.mark.parametrize("token", ["of this start", ""])
-def test_the_demos_servers_are_registered_with_the_token_that_they_want(
+def test_the_demos_servers_are_registered_with_their_token(
     token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leases: Any = FakeLeases()
@@ -65,7 +65,7 @@ def test_a_model_with_a_schema_that_only_an_older_version_accepted_does_not_stop
     assert Server.objects.get(name="one").slots == 2
 
 
-def test_a_database_of_another_secret_key_is_refused_by_name(settings: LazySettings) -> None:
+def test_a_database_of_another_secret_key_is_refused(settings: LazySettings) -> None:
     create_tenant("acme")
     _require_secret_key()
     settings.DISPATCHER = replace(settings.DISPATCHER, secret_key="of another data folder")

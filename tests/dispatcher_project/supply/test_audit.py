@@ -42,7 +42,7 @@ def answers(monkeypatch: pytest.MonkeyPatch, folder: Path, packages: list[dict[s
     ],
     ids=["clean", "vulnerable", "a mirror without advisories", "unreachable"],
 )
-def test_the_answer_is_told_and_no_answer_is_never_a_clean_one(
+def test_no_answer_is_never_reported_as_no_vulnerability(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -37,7 +37,7 @@ PLANTED = {
 
 
 @pytest.mark.parametrize("rule", PLANTED)
-def test_a_planted_secret_is_found_where_it_stands_and_not_shown(
+def test_a_planted_secret_is_located_and_not_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], rule: str
 ) -> None:
     (tmp_path / "settings.py").write_text(f"first = 1\nvalue = '{PLANTED[rule]}'\nlast = 2\n")

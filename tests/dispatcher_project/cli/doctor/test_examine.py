@@ -34,7 +34,7 @@ __all__ = ["patient", "terminal", "world"]
 pytestmark = pytest.mark.django_db
 
 
-def test_the_well_are_well(patient: Patient) -> None:
+def test_a_healthy_system_has_no_findings_but_ok(patient: Patient) -> None:
     patient.world.job()
     patient.world.job()
     patient.world.claim()
@@ -214,7 +214,9 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (a_dead_letter, "dead letters", Level.WARNING),
     ],
 )
-def test_what_is_ill_is_found(patient: Patient, make: Make, check: str, level: Level) -> None:
+def test_each_fault_is_found_with_its_consequence_and_advice(
+    patient: Patient, make: Make, check: str, level: Level
+) -> None:
     if check == "clocks" and connection.vendor != "sqlite":
         pytest.skip("the test's clock is not PostgreSQL's")
     make(patient)
@@ -225,7 +227,7 @@ def test_what_is_ill_is_found(patient: Patient, make: Make, check: str, level: L
     assert found[check].advice, "it says what to do"
 
 
-def test_a_job_that_moves_while_it_is_looked_at_is_not_stuck(patient: Patient) -> None:
+def test_a_job_that_changes_during_the_check_is_not_stuck(patient: Patient) -> None:
     a_job_without_ticket(patient)
     real = patient.world.leases
 
@@ -249,7 +251,9 @@ def test_a_missing_migration_is_found(patient: Patient) -> None:
     assert "jobs.0001_initial" in patient.ill()["migrations"].summary
 
 
-def test_without_a_database_the_rest_is_looked_at(patient: Patient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_database_checks_that_need_none_still_run(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def away(*_: object) -> None:
         raise OperationalError("gone")
 
@@ -266,7 +270,7 @@ def test_without_a_database_the_rest_is_looked_at(patient: Patient, monkeypatch:
 
 
 @pytest.mark.parametrize(("token", "level"), [("", Level.WARNING), ("open", Level.OK), ("s3cret", Level.OK)])
-def test_metrics_that_answer_nobody_are_named(
+def test_metrics_without_a_token_are_a_warning(
     patient: Patient, settings: Any, token: str, level: Level
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token=token)
@@ -276,7 +280,7 @@ def test_metrics_that_answer_nobody_are_named(
     assert "s3cret" not in str(found)
 
 
-def test_a_check_that_breaks_stops_no_other(patient: Patient) -> None:
+def test_a_check_that_raises_stops_no_other(patient: Patient) -> None:
     def breaks(view: View) -> Any:
         raise RuntimeError("oh\nno")
         yield
@@ -306,7 +310,7 @@ def test_the_exit_status_is_the_worst_finding(
     assert run.said.endswith("1 error, 1 warning\n")
 
 
-def test_a_real_redis_is_asked(valkey: EmbeddedValkey, settings: Any) -> None:
+def test_the_facts_of_a_real_redis_are_read(valkey: EmbeddedValkey, settings: Any) -> None:
     settings.REDIS_URL = valkey.url
     facts = examine.redis_facts()
     assert facts["maxmemory_policy"] == "noeviction"
