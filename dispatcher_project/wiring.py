@@ -25,7 +25,7 @@ def production_ports() -> Ports:
         last_database_time,
         tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
     )
-    clock.keep_asking(after_seconds)
+    clock.keep_comparing(after_seconds)
     layouts = Layouts(read_index_states)
     hints = HintPublisher(lambda: import_string(settings.CELERY_APP))
     return Ports(

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpus.errors import LeasingUnavailable
 from gpus.health.pinned_servers import recent_telemetry
-from gpus.leasing.values import Beat, SlotView
+from gpus.leasing.values import Heartbeat, SlotView
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import CircuitState, DesiredState, slot_name, split_slot
 from gpus.registry.index_sync import LeasesOf, read_paused
@@ -174,12 +174,12 @@ def read_fleet(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fl
     for server in servers:
         by_fleet.setdefault(server.pool.fleet, []).append(server.name)
     pinned = {server.name for server in servers if server.host}
-    beats: dict[str, Beat] = {}
+    beats: dict[str, Heartbeat] = {}
     for fleet, names in sorted(by_fleet.items()):
         try:
             views |= {view.slot: view for view in leases(fleet).slots_of(names)}
             if here := pinned.intersection(names):
-                beats |= leases(fleet).beats(sorted(here))
+                beats |= leases(fleet).heartbeats(sorted(here))
         except LeasingUnavailable:
             away.append(fleet)
     longest = _longest_runs([server for server in servers if server.tells_health is False])
@@ -237,7 +237,7 @@ def _longest_runs(servers: Sequence[Server]) -> dict[str, float]:
     return found
 
 
-def _measured(row: ServerRow, beat: Beat | None) -> ServerRow:
+def _measured(row: ServerRow, beat: Heartbeat | None) -> ServerRow:
     """With what its worker said, while that is what is."""
     telemetry = recent_telemetry(beat) if beat is not None else None
     loaded = tuple((telemetry or {}).get("warm", ()))

@@ -100,7 +100,7 @@ class PinnedWatch:
         why = self._gpu.sick or _unread(telemetry)
         said = beat_of(self._host, jobs, why=why, telemetry=telemetry)
         history = None if self._measured_at == self._told_at else telemetry
-        self._ports.leases(self._fleet).beat(self._server, said, history)
+        self._ports.leases(self._fleet).record_heartbeat(self._server, said, history)
         self._told_at = self._measured_at
 
     def measure(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpus.errors import LeasingUnavailable
 from gpus.health.health import PARALLEL_PROBES, probe_all
-from gpus.leasing.values import Beat, Wakes
+from gpus.leasing.values import Heartbeat, Wakes
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import STARTED_HERE
 from gpus.registry.index_sync import LeasesOf, mirror
@@ -96,7 +96,7 @@ def sign_off(server: str, host: str, *, leases: LeasesOf) -> None:
     if row is None:
         return
     with suppress(LeasingUnavailable):  # its last beat would say for a while that it is there
-        leases(row.pool.fleet).beat(server, beat_of(host, [], why=STOPPED))
+        leases(row.pool.fleet).record_heartbeat(server, beat_of(host, [], why=STOPPED))
     if mine.update(healthy=False, last_error=STOPPED):
         mirror(leases, row.pool, row)
 
@@ -113,20 +113,20 @@ def beat_of(
     return {"boot_id": host, "jobs": [list(pair) for pair in jobs], "why": why, "telemetry": telemetry}
 
 
-def recent_telemetry(beat: Beat) -> Mapping[str, Any] | None:
+def recent_telemetry(beat: Heartbeat) -> Mapping[str, Any] | None:
     """None once it is too old to be shown as what is."""
-    found = beat.said.get("telemetry")
+    found = beat.report.get("telemetry")
     return found if beat.age_seconds <= GONE_SECONDS and isinstance(found, Mapping) else None
 
 
-def health_by(beat: Beat | None, server: Server, now: datetime) -> Health | None:
+def health_by(beat: Heartbeat | None, server: Server, now: datetime) -> Health | None:
     """None: nothing can be said yet, its first beat is due (it was registered just now, or Redis forgot)."""
-    if beat is None or beat.said.get("boot_id") != server.host:
+    if beat is None or beat.report.get("boot_id") != server.host:
         since = None if server.checked_at is None else (now - server.checked_at).total_seconds()
         if since is not None and since < GONE_SECONDS:
             return None
         return Health(False, error="Its worker is not there: no heartbeat.")
-    said = beat.said
+    said = beat.report
     if beat.age_seconds > GONE_SECONDS:
         return Health(False, error="Its worker is gone: no heartbeat for more than 15 s.")
     jobs = frozenset((str(job), str(attempt)) for job, attempt in said["jobs"])
@@ -171,16 +171,16 @@ def as_before(server: Server) -> Health:
     return Health(server.healthy is not False, boot_id=server.boot_id, error=server.last_error)
 
 
-def beats_of(servers: Sequence[Server], leases: LeasesOf) -> tuple[dict[str, Beat], set[str]]:
+def beats_of(servers: Sequence[Server], leases: LeasesOf) -> tuple[dict[str, Heartbeat], set[str]]:
     """By server, and the fleets whose Redis does not answer."""
     by_fleet: dict[str, list[str]] = {}
     for server in servers:
         by_fleet.setdefault(server.pool.fleet, []).append(server.name)
-    found: dict[str, Beat] = {}
+    found: dict[str, Heartbeat] = {}
     away: set[str] = set()
     for fleet, names in by_fleet.items():
         try:
-            found |= leases(fleet).beats(names)
+            found |= leases(fleet).heartbeats(names)
         except LeasingUnavailable:
             away.add(fleet)
     return found, away

@@ -1,7 +1,7 @@
-"""One wall clock for all hosts: what Redis', the database's and this host's clocks agree on.
+"""One wall clock for all hosts, from the clocks of Redis, the database and this host.
 
-A host whose clock is wrong would else end jobs by deadlines that have not passed, and write times that no
-other host agrees with. Spans are monotonic and need no correction. docs/adr/0033-one-time.md.
+Otherwise a host with a wrong clock would end jobs before their deadlines and write times that other hosts
+contradict. Durations are monotonic and need no correction. Decision: docs/adr/0033-one-time.md.
 """
 
 from __future__ import annotations
@@ -21,23 +21,26 @@ from gpus.protocol import Clock
 
 log = structlog.get_logger(__name__)
 
-ASK_SECONDS = 30.0
-UNSURE_SECONDS = 2.0
-"""The same while no other clock or process confirms this process' time."""
+COMPARE_SECONDS = 30.0
+UNCONFIRMED_SECONDS = 2.0
+"""Period of comparisons while no other clock or process confirms this process' time."""
 TOLERATED_SECONDS = 0.25
-"""Less is the noise of asking, and no clock that is kept by NTP is further off."""
+"""Smaller differences are measurement noise; clocks under NTP stay below this."""
 FRESH_SECONDS = 1.0
-"""A comparison this old is new enough for a verdict."""
+"""A comparison of this age still counts for `fresh_report`."""
 LEARN_SECONDS = 15.0
-"""Three times the period in which living sweepers write the time down."""
+"""How long a new process may learn the time from peers: three periods in which live sweepers write it."""
 REDIS, DATABASE, HOST = "Redis", "the database", "this host"
-Ask = Callable[[], float | None]
-"""A clock's time, seconds since the epoch; None where it has none of its own."""
+ReadClock = Callable[[], float | None]
+"""Returns a clock's time, seconds since the epoch, or None if it has no clock of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReport:
-    """off: clocks that are further from the others than is tolerated; seconds ahead, below zero behind."""
+    """Result of a comparison.
+
+    off: clocks that differ from the others by more than the tolerance; seconds ahead, negative behind.
+    """
 
     off: Mapping[str, float] = field(default_factory=dict)
 
@@ -55,23 +58,23 @@ class ClockReport:
 
 
 class ClockWatch(Protocol):
-    """Says whether the clocks that a verdict would be made by agree."""
+    """Reports whether the clocks agree, before a decision that cannot be undone. See `SharedClock`."""
 
     def report(self) -> ClockReport: ...
-    def compared(self) -> ClockReport: ...
-    def make_sure(self) -> bool: ...
+    def fresh_report(self) -> ClockReport: ...
+    def confirm_time(self) -> bool: ...
     def is_learning(self) -> bool: ...
 
 
 class AgreedClocks:
-    """Where there is one clock only."""
+    """A `ClockWatch` for a system with a single clock."""
 
     def report(self) -> ClockReport:
         return ClockReport()
 
-    compared = report
+    fresh_report = report
 
-    def make_sure(self) -> bool:
+    def confirm_time(self) -> bool:
         return True
 
     def is_learning(self) -> bool:
@@ -79,38 +82,37 @@ class AgreedClocks:
 
 
 class SharedClock:
-    """`gpus.protocol.Clock` and `ClockWatch`. Between two comparisons it goes on by the monotonic clock, so
-    that a host whose clock is set does not change it.
+    """Implements `gpus.protocol.Clock` and `ClockWatch`.
 
-    base: this host's clock.
-    redis_time, database_time, last_told_time: return a time; without an answer they may raise any exception.
-    last_told_time: the time that living processes wrote last, by the clock that they use.
-    tolerance_seconds: clocks that are further apart decide nothing final.
+    Between two comparisons it advances by the monotonic clock, so that setting the host's clock does not
+    change it. base: this host's clock. redis_time, database_time: read those clocks; may raise any exception.
+    peer_time: reads the time that live processes wrote last. tolerance_seconds: differences above this are
+    reported, and no final decision is made then.
     """
 
     def __init__(
         self,
         base: Clock,
-        redis_time: Ask,
-        database_time: Ask = lambda: None,
-        last_told_time: Ask = lambda: None,
+        redis_time: ReadClock,
+        database_time: ReadClock = lambda: None,
+        peer_time: ReadClock = lambda: None,
         *,
         tolerance_seconds: float = 5.0,
     ) -> None:
         self._base = base
         self.monotonic = base.monotonic
         self._sources = {REDIS: redis_time, DATABASE: database_time}
-        self._last_told_time = last_told_time
+        self._peer_time = peer_time
         self._tolerance = tolerance_seconds
         self._set: tuple[datetime, float] | None = None
-        """The time, and the monotonic time at which it was that."""
-        self._is_sure = False
-        """Whether two clocks agreed once, or living processes told the time."""
-        self._told: tuple[float | None, float] | None = None
-        """The answer to the last question for the told time, and when it came, monotonic."""
+        """The corrected time, and the monotonic time at which it was valid."""
+        self._is_confirmed = False
+        """Whether two clocks agreed once, or live peers confirmed the time."""
+        self._peer_read: tuple[float | None, float] | None = None
+        """The last peer time, and when it was read, monotonic."""
         self._report = ClockReport()
         self._began_at: float | None = None
-        """When this process first compared, monotonic."""
+        """Monotonic time of the first comparison."""
         self._compared_at: float | None = None
         self._lock = threading.Lock()
 
@@ -121,45 +123,49 @@ class SharedClock:
         return at + timedelta(seconds=self._base.monotonic() - monotonic)
 
     def report(self) -> ClockReport:
-        """What the last comparison found; at most half a minute old where `keep_asking` was called."""
+        """The last comparison's report; at most half a minute old after `keep_comparing`."""
         return self._report
 
-    def compared(self) -> ClockReport:
-        """Compares again, unless that was done a moment ago. For verdicts that cannot be taken back."""
+    def fresh_report(self) -> ClockReport:
+        """A report of at most FRESH_SECONDS, for decisions that cannot be undone. Compares again if
+        needed."""
         with self._lock:
             at = self._compared_at
             if at is None or not 0 <= self._base.monotonic() - at < FRESH_SECONDS:
-                self._ask()
+                self._compare()
             return self._report
 
-    def make_sure(self) -> bool:
-        """Compares again where this process knows the time from one clock alone, before work whose times
-        others go by: a clock that could not be asked at its start may answer by now. Whether two clocks, or
-        the processes that live, have told it the time."""
-        if not self._is_sure:
-            self.compared()
-        return self._is_sure
+    def confirm_time(self) -> bool:
+        """Return whether two clocks, or live peers, have confirmed this process' time; compare again if not.
+
+        Called before work that writes times: a clock that did not answer at the start may answer by now.
+        """
+        if not self._is_confirmed:
+            self.fresh_report()
+        return self._is_confirmed
 
     def is_learning(self) -> bool:
-        """Whether this process is new, knows only clocks that differ, and may still learn the time from those
-        that live. Compares again while it is new."""
+        """Whether this process is new, its clocks differ, and it may still learn the time from live peers.
+
+        Compares again while the process is new.
+        """
         began_at = self._began_at
         is_new = began_at is None or self._base.monotonic() - began_at < LEARN_SECONDS
-        return is_new and not self.make_sure() and not self._report.agree
+        return is_new and not self.confirm_time() and not self._report.agree
 
-    def ask(self) -> None:
-        """Never raises."""
+    def compare(self) -> None:
+        """Compare the clocks and correct the time. Never raises."""
         with self._lock:
-            self._ask()
+            self._compare()
 
-    def _ask(self) -> None:
+    def _compare(self) -> None:
         ahead, noise = {HOST: 0.0}, TOLERATED_SECONDS
         for name, source in self._sources.items():
             at, began = self._base.now().timestamp(), self._base.monotonic()
             try:
                 answer = source()
             except Exception as error:
-                # a clock that can't be asked stops nobody: the others go on
+                # a clock that does not answer is left out of the comparison
                 log.info("clock_not_compared", clock=name, error=str(error))
                 continue
             took = self._base.monotonic() - began
@@ -173,13 +179,13 @@ class SharedClock:
             self._correct(ahead, noise)
 
     def _correct(self, ahead: dict[str, float], noise: float) -> None:
-        self._tell(ahead)
+        self._update_report(ahead)
         best = self._best(ahead)
         if best is None:
-            return  # goes on by the monotonic clock from what was right last
+            return  # continues by the monotonic clock from the last right time
         here = self._base.now()
         now_ahead = (self.now() - here).total_seconds()
-        # what is told now is as good as a slow answer, which would take a right correction back
+        # within the noise the present correction stays: a slow answer must not undo it
         found = next((one for one in (now_ahead, 0.0) if abs(best - one) <= noise), best)
         monotonic, corrected = self._base.monotonic(), here + timedelta(seconds=found)
         if abs((corrected - self.now()).total_seconds()) > max(TOLERATED_SECONDS, noise):
@@ -187,40 +193,42 @@ class SharedClock:
         self._set = (corrected, monotonic)
 
     def _best(self, ahead: dict[str, float]) -> float | None:
-        """How far ahead of this host the right time is: two of the clocks say so, or the processes that live.
-        None: nobody knows, and this process has a time.
+        """Seconds by which the right time is ahead of this host, by two clocks that agree or by live peers.
 
-        A new process that can ask nobody goes by the clock that all writers of its database share: the
-        database's own, or with SQLite this host's."""
+        None: unknown, and this process has a confirmed time already. A new process without peers uses the
+        clock that all writers of its database share: the database's own, or this host's with SQLite.
+        """
         middle = median_low(ahead.values())
         if sum(abs(seconds - middle) <= self._tolerance for seconds in ahead.values()) > 1:
-            self._is_sure = True
+            self._is_confirmed = True
             return ahead.get(REDIS, middle) if len(ahead) == 2 else middle
-        if self._is_sure:
+        if self._is_confirmed:
             return None
-        told = self._told_by_the_living(ahead)
-        self._is_sure = told is not None
-        return ahead.get(DATABASE, ahead[HOST]) if told is None else told
+        peer = self._peer_offset(ahead)
+        self._is_confirmed = peer is not None
+        return ahead.get(DATABASE, ahead[HOST]) if peer is None else peer
 
-    def _told_by_the_living(self, ahead: dict[str, float]) -> float | None:
-        """How far ahead the time of those processes is that wrote one since this was last asked; None: none
-        did, as far as is known. What was written before may be of any age."""
-        asked_at, before = self._base.monotonic(), self._told
+    def _peer_offset(self, ahead: dict[str, float]) -> float | None:
+        """Seconds by which the time of live peers is ahead of this host, or None without live peers.
+
+        Live peers have written a time since the last read; an unchanged time may be of any age.
+        """
+        asked_at, before = self._base.monotonic(), self._peer_read
         try:
-            told = self._last_told_time()
+            peer = self._peer_time()
         except Exception as error:
             log.info("clock_not_compared", clock="other processes", error=str(error))
             return None
-        self._told = told, asked_at
-        if told is None or before is None or before[0] == told:
+        self._peer_read = peer, asked_at
+        if peer is None or before is None or before[0] == peer:
             return None
-        seconds = told - self._base.now().timestamp()
+        seconds = peer - self._base.now().timestamp()
         nearest = min(ahead.values(), key=lambda one: abs(one - seconds))
         is_theirs = abs(nearest - seconds) <= self._tolerance + asked_at - before[1]
         return nearest if is_theirs else seconds
 
-    def _tell(self, ahead: dict[str, float]) -> None:
-        """Of two clocks nobody can say which one is wrong: the other one is named."""
+    def _update_report(self, ahead: dict[str, float]) -> None:
+        """Compute the report. Of two clocks that differ, the other one is reported, not this host's."""
         middle = median_low(ahead.values()) if len(ahead) > 2 else 0.0
         off = {name: seconds - middle for name, seconds in ahead.items()}
         report = ClockReport({name: by for name, by in off.items() if abs(by) > self._tolerance})
@@ -231,24 +239,28 @@ class SharedClock:
                 log.warning("clocks_disagree", off={name: round(by, 1) for name, by in report.off.items()})
         self._report = report
 
-    def keep_asking(self, after: Callable[[float, Callable[[], None]], None]) -> None:
-        """after: calls once, so many seconds later, in the background."""
+    def keep_comparing(self, after: Callable[[float, Callable[[], None]], None]) -> None:
+        """Compare now and then periodically in the background. after: schedules one call after so many
+        seconds."""
 
-        def ask_and_go_on() -> None:
-            self.ask()
-            after(ASK_SECONDS if self._is_sure or self._report.agree else UNSURE_SECONDS, ask_and_go_on)
+        def compare_and_repeat() -> None:
+            self.compare()
+            after(
+                COMPARE_SECONDS if self._is_confirmed or self._report.agree else UNCONFIRMED_SECONDS,
+                compare_and_repeat,
+            )
 
-        after(0.0, ask_and_go_on)
+        after(0.0, compare_and_repeat)
 
 
 def time_of(url: str) -> Callable[[], float]:
-    """Asks the Redis at `url`, of a cluster any node."""
+    """A `ReadClock` for the Redis at `url`; for a cluster, of any node."""
 
     def redis_time() -> float:
         client: Any = connect(url)
         try:
             is_cluster = isinstance(client, redis.RedisCluster)
-            # of one node: by its name, or alone, as the version of redis-py has it
+            # some versions of redis-py return a dict by node, others the single answer
             answer = client.time(target_nodes=redis.RedisCluster.RANDOM) if is_cluster else client.time()
             if isinstance(answer, dict):
                 [answer] = answer.values()

@@ -1,7 +1,7 @@
-"""How the values of `gpus.protocol` become script arguments, and script answers become values.
+"""Converts values of `gpus.protocol` to script arguments, and script answers to values.
 
-The names of arguments and of their fields are those that the heads of `lua/*.lua` declare: from there come
-both what Python sends and what Lua reads (docs/adr/0044-script-arguments-have-names.md).
+Names of arguments and fields are declared in the heads of `lua/*.lua`, for Python's call and Lua's reading
+alike (docs/adr/0044-script-arguments-have-names.md).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpus.leasing.values import (
-    Beat,
     Circuit,
     ExpiredLease,
     Follower,
+    Heartbeat,
     Measured,
     PoolDepth,
     Pushed,
@@ -35,11 +35,11 @@ OUTCOMES = {
     4: PushOutcome.HELD,
 }
 Answer = Any
-"""None, an int, a text, or lists of these: what a script returns."""
-MOST_WARM = 8
-"""Of more models that are warm in one process the first ones are told: what a claim looks at is bounded."""
-ASK_AGAIN = "again"
-"""What `claim` answers where one call is not enough to find the next ticket."""
+"""A script's answer: None, an int, a text, or lists of these."""
+MAX_WARM = 8
+"""Warm models sent per claim; more are cut off, to bound the work of a claim."""
+CLAIM_AGAIN = "again"
+"""Answer of `lua/claim.lua` if one call is not enough to find the next ticket."""
 Value = str | int | float | None
 Row = Mapping[str, Value]
 Argument = Value | Sequence[str] | Row | Sequence[Row]
@@ -54,14 +54,14 @@ SCALARS = frozenset({"text", "number"})
 
 
 def check_names(*names: str) -> None:
-    """Names become parts of keys and lists. Raises ValueError."""
+    """Raise ValueError for a name that cannot be part of a key or a list."""
     for name in names:
         if not name or ":" in name or "," in name:
-            raise ValueError(f"a name must not be empty or hold a colon or comma, it is {name!r}")
+            raise ValueError(f"a name must not be empty or contain a colon or comma, it is {name!r}")
 
 
 def check_tickets(pool: str, tickets: Sequence[Ticket]) -> None:
-    """Raises ValueError."""
+    """Raise ValueError for a bad name or priority."""
     check_names(pool, *{ticket.model for ticket in tickets}, *{ticket.tenant for ticket in tickets})
     for ticket in tickets:
         if not 1 <= ticket.priority <= 9:
@@ -80,11 +80,11 @@ def tenant_args(tenant: TenantSpec) -> dict[str, Value]:
 
 
 def warm_arg(warm: Sequence[str] | None) -> str | None:
-    """`,a,b,`; None where nobody knows, which is not the same as nothing that is warm (`,`)."""
+    """The warm models as `,a,b,`; None (unknown) differs from no warm model (`,`)."""
     if warm is None:
         return None
     check_names(*warm)
-    return "".join((",", *(f"{model}," for model in warm[:MOST_WARM])))
+    return "".join((",", *(f"{model}," for model in warm[:MAX_WARM])))
 
 
 def ref_args(ref: LeaseRef) -> dict[str, Value]:
@@ -108,7 +108,7 @@ def lease_args(lease: Lease) -> dict[str, Value]:
 
 
 def ticket_args(ticket: Ticket) -> dict[str, Value]:
-    """What finds a ticket in its line."""
+    """The fields that identify a waiting ticket."""
     return {"job": ticket.job_id, "model": ticket.model, "tenant": ticket.tenant, "priority": ticket.priority}
 
 
@@ -234,37 +234,38 @@ def _chunks(flat: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
     return (flat[first : first + size] for first in range(0, len(flat), size))
 
 
-def read_beats(servers: Sequence[str], answer: list[str]) -> dict[str, Beat]:
-    """answer: µs and JSON for each server, in order; both empty for one that was never heard."""
+def read_heartbeats(servers: Sequence[str], answer: list[str]) -> dict[str, Heartbeat]:
+    """answer: µs and JSON per server, in order; both empty without a heartbeat."""
     pairs = zip(servers, answer[::2], answer[1::2], strict=True)
-    return {server: Beat(float(us) / 1_000_000, json.loads(said)) for server, us, said in pairs if us}
+    return {server: Heartbeat(float(us) / 1_000_000, json.loads(said)) for server, us, said in pairs if us}
 
 
 def read_telemetry(answer: list[str]) -> list[Measured]:
-    """answer: µs and JSON, by turns."""
+    """answer: µs and JSON, alternating."""
     pairs = zip(answer[::2], answer[1::2], strict=True)
     return [Measured(float(us) / 1_000_000, json.loads(measured)) for us, measured in pairs]
 
 
 class BadCall(TypeError):
-    """The arguments of a call are not those that the script's head names."""
+    """The arguments of a call differ from those in the script's head."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """kind: text, number, texts, record, records. record: the fields of the last two, else None."""
+    """One argument or field. kind: text, number, texts, record or records; record: the fields of the last
+    two."""
 
     kind: str
     is_optional: bool
     record: Record | None = None
 
-    def is_right(self, value: object) -> bool:
+    def accepts(self, value: object) -> bool:
         if value is None:
             return self.is_optional
         return isinstance(value, _TYPES[self.kind]) and not isinstance(value, bool)
 
     def lua(self, place: str) -> str:
-        """The expression that reads it in Lua."""
+        """The Lua expression that converts the argument at `place`."""
         if self.kind == "number":
             # `tonumber` would parse it twice
             return f"{place} ~= '' and {place} + 0 or nil" if self.is_optional else f"{place} + 0"
@@ -272,26 +273,26 @@ class Parameter:
 
 
 class Record:
-    """Named values: the arguments of a script, or one row of them. owner: for messages."""
+    """Named values: the arguments of a script, or the fields of one record. owner: for error messages."""
 
     def __init__(self, owner: str, parameters: Mapping[str, Parameter]) -> None:
         self.owner, self.parameters = owner, parameters
-        self._plain = [name for name, one in parameters.items() if one.kind in SCALARS]
+        self._scalars = [name for name, one in parameters.items() if one.kind in SCALARS]
         self._list = next((name for name, one in parameters.items() if one.kind not in SCALARS), None)
         self._known: dict[tuple[type, ...], bool] = {}
-        """By types of values that were found right: whether one is None."""
+        """Cache by types of checked values: whether one of them is None."""
 
     def values(self, given: Mapping[str, Any]) -> list[Any]:
-        """In the order in which Lua reads them: texts and numbers, empty for None. Raises BadCall."""
+        """The values in the order in which Lua reads them, "" for None. Raises BadCall."""
         if len(given) != len(self.parameters) or not all(map(given.__contains__, self.parameters)):
             missing = [f"{name} is missing" for name in self.parameters if name not in given]
             unknown = [f"no argument is named {name}" for name in given if name not in self.parameters]
             raise BadCall(f"{self.owner}: {', '.join(missing + unknown)}")
-        values = [given[name] for name in self._plain]
+        values = [given[name] for name in self._scalars]
         types = tuple(map(type, values))
         has_none = self._known.get(types)
         if has_none is None:
-            for name, value in zip(self._plain, values, strict=True):
+            for name, value in zip(self._scalars, values, strict=True):
                 self._check(name, value)
             has_none = self._known[types] = None in values
         if has_none:
@@ -305,24 +306,25 @@ class Record:
         record = self.parameters[name].record
         if record is None:
             if not all(isinstance(text, str) for text in rows):
-                raise BadCall(f"{self.owner}: {name} must hold texts only")
+                raise BadCall(f"{self.owner}: {name} must contain texts only")
             return list(rows)
         if isinstance(rows, dict):
             return record.values(rows)
         return [value for row in rows or () for value in record.values(row)]
 
     def _check(self, name: str, value: object) -> None:
-        if not self.parameters[name].is_right(value):
+        if not self.parameters[name].accepts(value):
             raise BadCall(f"{self.owner}: {name} must be {self.parameters[name].kind}, it is {value!r}")
 
     def lua(self, first: int) -> str:
-        """Reads the values from ``ARGV[first]`` on into locals, ``args_pool`` for ``args.pool``."""
+        """Lua code that reads the values from ``ARGV[first]`` on into locals, ``args_pool`` for
+        ``args.pool``."""
         lines = [
             f"local args_{name} = {self.parameters[name].lua(f'ARGV[{first + at}]')}\n"
-            for at, name in enumerate(self._plain)
+            for at, name in enumerate(self._scalars)
         ]
         if self._list is not None:
-            begin, record = first + len(self._plain), self.parameters[self._list].record
+            begin, record = first + len(self._scalars), self.parameters[self._list].record
             kind, size = self.parameters[self._list].kind, len(record.parameters) if record else 1
             row = "ARGV[i]" if record is None else record._lua_row()
             if kind == "record":

@@ -1,7 +1,7 @@
-"""A Redis client for leases, from a URL.
+"""Creates Redis clients for leases from a URL.
 
-It never sends anything twice: redis-py retries ten times by default, scripts too, and one claim with three
-lost replies leased four slots. Time-outs are short, because a worker that waits for Redis runs nothing.
+They never retry: redis-py retries ten times by default, scripts too, and one claim with three lost replies
+leased four slots. Timeouts are short, because a worker that waits for Redis runs no job.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from gpus.leasing.scripts import Client
 
 TIMEOUT_SECONDS = 2.0
 FRESH_SECONDS = 0.2
-"""So soon after a call its connection is used again as it is."""
+"""A connection that was used within this time is reused without a check."""
 MASTER_SECONDS = 3.0
-"""How long the master's address is believed before the Sentinels are asked again."""
+"""How long the master's address is cached before the Sentinels are queried again."""
 _DEFAULT_PORT, _DEFAULT_SENTINEL_PORT = 6379, 26379
 
 
 def connect(url: str, *, timeout_seconds: float | None = None) -> Client:
-    """Connects lazily, except to a cluster, which is asked for its layout (raises `scripts.FAILURES`).
+    """Create a client for a Redis URL; it connects lazily, except to a cluster, whose layout is read at once.
 
-    ``redis://``, ``rediss://``, ``unix://``, ``redis+sentinel://[:password@]host:port,host:port/master[/db]``,
-    ``redis+cluster://[user:password@]host:port,host:port``. Raises ValueError for any other.
-
-    timeout_seconds: of connecting and of each answer, for Sentinel and Cluster; None: `TIMEOUT_SECONDS`.
+    url: ``redis://``, ``rediss://``, ``unix://``,
+    ``redis+sentinel://[:password@]host:port,host:port/master[/db]``, or
+    ``redis+cluster://[user:password@]host:port,host:port``. timeout_seconds: of connecting and of each reply,
+    for Sentinel and Cluster; None: `TIMEOUT_SECONDS`. Raises ValueError for another scheme, and
+    `scripts.FAILURES` if the cluster does not answer.
     """
     parts = urlsplit(url)
     if parts.scheme == "redis+sentinel":
@@ -46,23 +47,23 @@ def connect(url: str, *, timeout_seconds: float | None = None) -> Client:
     if parts.scheme == "redis+cluster":
         return _cluster(parts, timeout_seconds)
     if parts.scheme in ("redis", "rediss", "unix"):
-        pool: Any = _Pool.from_url(url, retry=_never(), **_options(keepalive=parts.scheme != "unix"))
+        pool: Any = _Pool.from_url(url, retry=_no_retry(), **_options(keepalive=parts.scheme != "unix"))
         pool.connection_class = _BLOCKING.get(pool.connection_class, pool.connection_class)
         return redis.Redis.from_pool(pool)
     raise ValueError(
-        f"{parts.scheme!r} is no scheme for Redis: use redis, rediss, unix, redis+sentinel or redis+cluster"
+        f"{parts.scheme!r} is no Redis scheme: use redis, rediss, unix, redis+sentinel or redis+cluster"
     )
 
 
 class _Blocking:
-    """A redis-py connection that waits in the system (see `foundation.network`). TLS has to wait in
+    """A redis-py connection with blocking system calls (see `foundation.network`); TLS has to wait in
     Python."""
 
     released_at = -FRESH_SECONDS
 
     @property
     def is_fresh(self) -> bool:
-        """It is connected, and was in use a moment ago."""
+        """Whether it is connected and was used within FRESH_SECONDS."""
         return self._sock is not None and time.monotonic() - self.released_at < FRESH_SECONDS  # type: ignore[attr-defined]
 
     def _connect(self) -> socket.socket:
@@ -74,12 +75,14 @@ class _Blocking:
 
 
 class _Pool(redis.ConnectionPool):
-    """redis-py asks each connection that it hands out whether something is to be read there, and gives the
-    interpreter away for that, in the middle of a slot's way to its next job. Of one that was in use a moment
-    ago it need not: if its server is gone since, the call finds out."""
+    """A pool that reuses fresh connections without redis-py's check for unread data.
+
+    The check releases the GIL in the middle of a claim. If the server of a fresh connection has gone, the
+    call itself fails.
+    """
 
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
-        if self.pid == os.getpid():  # else it is a parent's, as is the lock
+        if self.pid == os.getpid():  # else pool and lock belong to the parent process
             with self._lock:
                 free: Any = self._available_connections
                 if free and getattr(free[-1], "is_fresh", False):
@@ -93,9 +96,11 @@ class _Pool(redis.ConnectionPool):
 
 
 class _SentinelPool(SentinelConnectionPool):
-    """redis-py asks who the master is when it connects, and never again: an idle process would go on with a
-    former master that comes back, and all with one that only the Sentinels don't reach any more. Connections
-    to a former master are closed, those in use as soon as they are given back."""
+    """A Sentinel pool that queries the master's address every MASTER_SECONDS, not only when it connects.
+
+    Otherwise an idle process would keep using a former master that comes back, and every process one that
+    only the Sentinels cannot reach. Connections to a former master are closed, those in use on release.
+    """
 
     def reset(self) -> None:
         super().reset()  # type: ignore[no-untyped-call]
@@ -104,7 +109,7 @@ class _SentinelPool(SentinelConnectionPool):
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:
         if time.monotonic() - self._asked_at > MASTER_SECONDS and self._asking.acquire(blocking=False):
             try:
-                with suppress(RedisError):  # while no Sentinel answers the master stays who it was
+                with suppress(RedisError):  # without an answer the known master stays
                     self.get_master_address()  # type: ignore[no-untyped-call]
                 self._asked_at = time.monotonic()
             finally:
@@ -126,7 +131,7 @@ _BLOCKING: dict[type, type] = {
 }
 
 
-def _never() -> Retry:
+def _no_retry() -> Retry:
     return Retry(NoBackoff(), 0)
 
 
@@ -144,16 +149,16 @@ def _options(*, keepalive: bool, timeout_seconds: float | None = None) -> dict[s
 def _by_sentinel(parts: SplitResult, timeout_seconds: float | None) -> redis.Redis:
     master, _, database = parts.path.strip("/").partition("/")
     if not master:
-        raise ValueError("a sentinel URL names its master: redis+sentinel://host:port,host:port/master/0")
+        raise ValueError("a sentinel URL must name its master: redis+sentinel://host:port,host:port/master/0")
     options = _options(keepalive=True, timeout_seconds=timeout_seconds)
     sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
-        addresses(parts, _DEFAULT_SENTINEL_PORT), sentinel_kwargs={**options, "retry": _never()}, **options
+        addresses(parts, _DEFAULT_SENTINEL_PORT), sentinel_kwargs={**options, "retry": _no_retry()}, **options
     )
     client: redis.Redis = sentinel.master_for(
         master,
         connection_pool_class=_SentinelPool,
         db=int(database or 0),
-        retry=_never(),
+        retry=_no_retry(),
         **credentials(parts),
     )
     return client
@@ -164,14 +169,14 @@ def _cluster(parts: SplitResult, timeout_seconds: float | None) -> redis.RedisCl
     nodes = [node(host, port) for host, port in addresses(parts, _DEFAULT_PORT)]
     return redis.RedisCluster(
         startup_nodes=nodes,
-        retry=_never(),
+        retry=_no_retry(),
         **_options(keepalive=True, timeout_seconds=timeout_seconds),
         **credentials(parts),
     )
 
 
 def addresses(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
-    """Every host and port that the URL names."""
+    """All (host, port) pairs of the URL."""
     found = []
     for address in parts.netloc.rpartition("@")[2].split(","):
         host, colon, port = address.rpartition(":")
@@ -180,7 +185,7 @@ def addresses(parts: SplitResult, default_port: int) -> list[tuple[str, int]]:
 
 
 def credentials(parts: SplitResult) -> dict[str, Any]:
-    """The URL's user and password, as far as it has them, as a client's options."""
+    """The URL's user and password as client options, without missing ones."""
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     named = {"username": unquote(user), "password": unquote(password)}
     return {name: value for name, value in named.items() if value}

@@ -1,12 +1,17 @@
-"""What the lease layer offers to those above: one fleet's line of tickets and table of leases.
+"""The interface of the lease layer: one fleet's waiting tickets and its leases on slots.
 
-`store.RedisLeases` is the implementation: each method calls the script of its name in `lua/`, where its
-rule is decided (`release` also `hand_over.lua` and `give_back.lua`). Who goes next is in
-`lua/includes/pick.lua`, shares of bands and tenants in `lua/includes/shares.lua`, `max_running` in
-`lua/includes/parked.lua`. Services take this contract, so that the simulator can put a store with faults in
-its place. Every method is one atomic script, raises `gpus.errors.LeasingUnavailable` when Redis does not
-answer or its index is not whole, and may be sent twice without harm: it is idempotent on (job, attempt,
-epoch).
+`store.RedisLeases` implements it: each method calls the script of its name in `lua/`, where its rule is
+decided (`release` also `hand_over.lua` and `give_back.lua`; `record_heartbeat` `beat.lua`, `heartbeats`
+`beats.lua`, `next_jobs` `ahead.lua`, `estimate_seconds` `estimate.lua`). The next ticket is picked in
+`lua/includes/pick.lua`, shares of bands and tenants are computed in `lua/includes/shares.lua`, and
+`max_running` is enforced in `lua/includes/parked.lua`. Services depend on this protocol, so that the
+simulator can replace the store by one with faults. Every method is one atomic script, idempotent on (job,
+attempt, epoch), and raises `gpus.errors.LeasingUnavailable` when Redis does not answer or its index is not
+whole.
+
+Terms: *settling*: an attempt has ended, and its end waits for its commit in the database (an uncommitted
+end). *Follower*: the prefetched next job of a busy slot. *Adoptable*: a lease that lost its worker while its
+job still runs on the server.
 """
 
 from __future__ import annotations
@@ -16,9 +21,9 @@ from typing import Any, Protocol
 
 from gpus.errors import Verdict
 from gpus.leasing.values import (
-    Beat,
     Circuits,
     ExpiredLease,
+    Heartbeat,
     Measured,
     Outlook,
     ParkedFor,
@@ -43,61 +48,67 @@ from gpus.protocol import (
 
 
 class Leases(Protocol):
-    # -- the registry, mirrored from the database; idempotent, live ---------------------------------
+    # -- the registry, mirrored from the database; changes apply at once ----------------------------
     def configure_pool(self, pool: PoolSpec) -> None: ...
     def configure_server(self, server: ServerSpec) -> tuple[Wakes, ...]:
-        """Slots appear, move above the count, or change their models at once; running leases go on."""
+        """Add, close or change the server's slots at once; running leases continue. Returns wakes."""
         ...
 
     def forget_server(self, server: str) -> None:
-        """Removes the server's slots. Leases that still run there go on until they end."""
+        """Remove the server's slots. Its running leases continue until they end."""
         ...
 
     def servers(self) -> list[str]:
-        """All that the index knows, also forgotten ones while something holds one of their slots."""
+        """Names of all servers in the index, including removed ones while a lease holds a slot of theirs."""
         ...
 
     def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
-        """What the operator decided about them, live: tickets that wait stand by it at once. Tenants that
-        are not named keep what they have, unknown ones have a new one's. Returns wakes for the tickets of
-        those that may run more now. The index forgets it when it is lost: tell it before the tickets.
+        """Set operator rules of tenants (weight, highest band, running limit), for waiting tickets too.
+
+        Tenants that are not named keep theirs; unknown tenants have defaults. Returns wakes for tickets that
+        may run now. A rebuilt index has lost the rules: set them before pushing tickets.
         """
         ...
 
     def set_paused_tenants(
         self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE
     ) -> tuple[Wakes, ...]:
-        """All tenants of the pool that get no new lease for this reason; who is not named any more goes on,
-        unless there is another reason.
+        """Set the complete list of the pool's tenants that get no new lease for this reason.
 
-        Their tickets are parked: they keep their places and are reachable, but nobody is given one, and they
-        hold nobody up. What runs, runs on; what is pushed, or pushed again, is parked too. Who goes on takes
-        turns as one that comes back from idle: the time in between is no credit. Returns wakes for the
-        tickets that came back. The index forgets it when it is lost: tell it before the tickets.
+        A tenant that is no longer listed is released, unless another reason remains. Tickets of parked
+        tenants keep their places, are not dispatched, and block no other ticket; running jobs continue, and
+        new tickets are parked too. A released tenant competes like one that was idle: parked time earns no
+        credit. Returns wakes for the released tickets. A rebuilt index has lost the list: set it before
+        pushing tickets.
         """
         ...
 
-    # -- the line ------------------------------------------------------------------------------------
-    def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed: ...
+    # -- tickets -------------------------------------------------------------------------------------
+    def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
+        """Enqueue tickets of waiting jobs. Returns one result per ticket, in order, and wakes."""
+        ...
+
     def remove(self, pool: str, ticket: Ticket) -> bool:
-        """True if the ticket stood in line and is gone now; False: it is leased, settling or unknown."""
+        """Remove a waiting ticket. Returns False if the job is leased, settling or unknown."""
         ...
 
     def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
-        """Whether each one is reachable: in line, leased or settling (the reconciler asks)."""
+        """For each ticket, whether its job waits, is leased or settling. For the reconciler."""
         ...
 
-    # -- the front door ------------------------------------------------------------------------------
+    # -- for the submit API --------------------------------------------------------------------------
     def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
-        """From the tenant's bucket, which fills by `per_second` up to `burst`: all or none. Needs no
-        generation."""
+        """Take all tokens or none from the tenant's bucket, which fills by `per_second` up to `burst`.
+
+        Needs no generation.
+        """
         ...
 
     def spare_slots(self, pool: str, tenant: str, models: Sequence[str]) -> SpareSlots:
-        """What a job that came now would find."""
+        """Free slots that a job of the tenant, submitted now, would find, by model."""
         ...
 
-    # -- the leases ----------------------------------------------------------------------------------
+    # -- leases --------------------------------------------------------------------------------------
     def claim(
         self,
         pool: str,
@@ -107,18 +118,18 @@ class Leases(Protocol):
         host: str | None = None,
         warm: Sequence[str] | None = None,
     ) -> Lease | None:
-        """A slot *and* the next ticket, or neither. Adoptable leases first (`Lease.adopted`).
+        """Lease a free slot together with the next ticket, or return None. Adoptable leases come first.
 
-        attempt_id is minted by the caller; asked again with the same one, it returns the same lease.
-        warm: models whose jobs are preferred within the pool's patience, told by a worker that holds them
-        itself, the likeliest first; None: the model that was leased on the slot last.
-        An adopted lease keeps its own attempt id and its old epoch: the caller raises the epoch in the
+        attempt_id: created by the caller; a second call with the same id returns the same lease. host: of a
+        pinned worker, else None. warm: models that are loaded in the worker's own process, the likeliest
+        first, whose jobs are preferred within the pool's patience; None: the slot's last model. An adopted
+        lease (`Lease.adopted`) keeps its own attempt id and its old epoch: the caller raises the epoch in the
         database, then calls `take_over`.
         """
         ...
 
     def take_over(self, ref: LeaseRef, *, worker: str, new_epoch: int) -> bool:
-        """The adopted lease now belongs to `worker` under `new_epoch`. False: somebody else was first."""
+        """Assign the adopted lease to `worker` under `new_epoch`. Returns False if another one was first."""
         ...
 
     def release(
@@ -134,26 +145,29 @@ class Leases(Protocol):
         warm: Sequence[str] | None = None,
         begun: Lease | None = None,
     ) -> Lease | None:
-        """Ends a lease, corrects its tenant's charge, and with `next_attempt_id` (SETTLE only) claims the
-        next ticket for the same slot in the same step. gpu_seconds: the real charge; None: the time held;
-        0: refused. rest_seconds: the server gets no lease for that long (it said it was busy).
-        verdict: what this end says of the server and the model, for their circuits. warm: as for `claim`.
-        begun: its follower, which runs already (SETTLE only): the slot is that one's, and what is claimed is
-        its follower. A `next_attempt_id` that is the follower's begins it, if the slot may go on; else it is
-        dropped: its job waits, and must be pushed.
-        A lease that is not held under this ref any more is left alone, and nothing is claimed.
+        """End a lease, correct its tenant's charge, and optionally claim the slot's next job, in one step.
+
+        gpu_seconds: the real charge; None: the time held; 0: the server refused the job. next_attempt_id
+        (SETTLE only): claims the next ticket for the slot; if it is the follower's id, begins the follower,
+        or drops it if the slot may not continue: then its job waits, and must be pushed. begun (SETTLE only):
+        the follower, if it runs already; it gets the slot, and the next ticket becomes its follower.
+        rest_seconds: how long the server gets no lease, after a busy answer. verdict: evidence about server
+        and model, for their circuit breakers. warm: as for `claim`. Returns the next lease. A lease that is
+        no longer held under this ref is not changed, and no ticket is claimed.
         """
         ...
 
     def reserve(
         self, ref: LeaseRef, *, worker: str, next_attempt_id: str, warm: Sequence[str] | None = None
     ) -> Lease | None:
-        """Claims what the slot runs after the lease that it is held under: its follower, which goes with that
-        lease unless it begins. None where fewer jobs wait than slots run, or something failed there last."""
+        """Prefetch: claim the follower of a held lease; it ends with that lease unless it begins.
+
+        Returns None if fewer jobs wait than slots run, or if the server or a model of the pool failed last.
+        """
         ...
 
     def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
-        """Their ends are committed: forgets them; a slot that was only waiting for that is free again."""
+        """Forget ends that are committed in the database; slots that waited only for that become free."""
         ...
 
     def renew(
@@ -163,134 +177,176 @@ class Leases(Protocol):
         settling: Sequence[Lease],
         followers: Sequence[Lease] = (),
     ) -> list[LeaseRef]:
-        """Extends leases and unconfirmed ends of this worker; returns those it no longer holds. Followers
-        live as long as the leases that they follow.
+        """Extend leases and uncommitted ends of this worker. Returns those that it no longer holds.
 
-        While the index is being rebuilt, it re-announces them as well: an unknown lease gets its slot
-        back, unless that holds another attempt that was leased as late or later; an unknown end settles; an
-        unknown follower is lost: its job is pushed like all that wait.
+        Followers live as long as the leases that they follow. During a rebuild the call also restores: an
+        unknown lease gets its slot back, unless another attempt on it was leased later or at the same time;
+        an unknown end is settling again; an unknown follower is lost, and its job is pushed like a waiting
+        one.
         """
         ...
 
-    def is_held(self, ref: LeaseRef) -> bool: ...
+    def is_held(self, ref: LeaseRef) -> bool:
+        """Whether the attempt has a lease, an uncommitted end, or is a follower, under exactly this ref."""
+        ...
 
     def granted(self, attempt_id: str, *, worker: str) -> Lease | None:
-        """What a claim under this attempt gave this worker and still holds; asking claims nothing."""
+        """The lease that an earlier claim with this attempt gave to this worker, if it still holds it."""
         ...
 
     # -- repair --------------------------------------------------------------------------------------
     def expired(self, limit: int = 100) -> list[ExpiredLease]:
-        """Leases past their time, oldest first. After a gap between two calls of more than 3 × sweep_seconds
-        (Redis paused, beat down) nothing is past its time before a full lease time from now, so that live
-        keepers can renew."""
+        """Expired leases and uncommitted ends, oldest first.
+
+        After a gap of more than 3 × sweep_seconds between two calls (Redis paused, Celery beat down) no lease
+        expires before a full lease time from now, so that live keepers can renew.
+        """
         ...
 
     def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
-        """Only if it is still expired under this ref. ADOPTABLE keeps the ticket out of the line (refused for
-        an end whose slot was handed on); FREE and QUARANTINED forget the lease (the caller has ended the
-        attempt in the database); FOLLOWED too, and its follower, expired as well, has the slot. Otherwise the
-        follower is dropped: its job waits, and must be pushed."""
+        """Carry out the sweep's decision on a lease or end that is still expired under this ref.
+
+        ADOPTABLE: the next claim adopts it (refused for an end whose slot was leased on). FREE, QUARANTINED:
+        forget the lease; the caller has ended the attempt in the database. FOLLOWED: forget the lease, and
+        give the slot to its follower, which is expired as well. Except for FOLLOWED the follower is dropped:
+        its job waits, and must be pushed. Returns whether the decision was carried out.
+        """
         ...
 
     def keep(self, ref: LeaseRef) -> bool:
-        """Its worker lives and holds it, though it can't renew: one lease time more. False: not held under
-        this ref."""
+        """Extend a lease by one lease time for a live worker that cannot reach Redis.
+
+        Returns False if it is not held under this ref.
+        """
         ...
 
     def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> bool:
-        """A slot that holds no lease of another attempt stays shut until `free_slot`. pool: of its
-        server, where that is configured only after this. False: it was shut before, or another attempt holds
-        it."""
+        """Close a slot until `free_slot`, unless another attempt holds it.
+
+        pool: of its server, if the server is not configured yet. Returns False if the slot was closed before,
+        or another attempt holds it.
+        """
         ...
 
     def free_slot(self, slot: str) -> tuple[Wakes, ...]:
-        """A quarantined slot is proven free."""
+        """Free a quarantined slot whose GPU was proven idle."""
         ...
 
     def last_lease_change_seconds(self, server: str) -> float:
-        """Seconds since any lease of this server began or ended (lock sync trusts counts only if old)."""
+        """Seconds since a lease of this server last began or ended.
+
+        Lock sync compares the server's own count of free slots only after a quiet time.
+        """
         ...
 
-    def rest_server(self, server: str, seconds: float) -> None: ...
+    def rest_server(self, server: str, seconds: float) -> None:
+        """Give the server no lease for so many seconds, because it answered that it is busy."""
+        ...
 
     def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
-        """Of the pool's models and of these servers. An index made anew has closed circuits only."""
+        """Circuit breakers of the pool's models and of these servers; all closed after a rebuild."""
         ...
 
     def reset_circuit(self, kind: CircuitKind, name: str, pool: str) -> tuple[bool, tuple[Wakes, ...]]:
-        """Closes it; whether there was something to close, and the wakes for what may run again."""
+        """Close a circuit. Returns whether it was open or had failures, and wakes for jobs that may run."""
         ...
 
     def fill(self) -> tuple[Wakes, ...]:
-        """The two-second fill: forgets pending wakes and counts what is missing, per pool and host."""
+        """Reset pending wakes and compute the missing ones per pool and host; called every two seconds."""
         ...
 
     # -- pinned workers; these need no index ---------------------------------------------------------
-    def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
-        """The server's worker lives. telemetry: kept as history, the latest `TELEMETRY_KEPT`."""
+    def record_heartbeat(
+        self, server: str, report: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None
+    ) -> None:
+        """Store the heartbeat of the server's pinned worker.
+
+        report: JSON values. telemetry: one reading, added to the history of `TELEMETRY_KEPT` readings.
+        """
         ...
 
-    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
-        """Those that were ever heard."""
+    def heartbeats(self, servers: Sequence[str]) -> dict[str, Heartbeat]:
+        """The latest heartbeat by server; servers without one are left out."""
         ...
 
     def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
-        """What it told in the last so many seconds, the newest first."""
+        """The server's readings of the last `within_seconds`, the newest first."""
         ...
 
     # -- the generation ------------------------------------------------------------------------------
     def generation(self) -> str | None:
-        """The generation's id if the index is whole on the Redis we are connected to; None otherwise."""
+        """Id of the index's generation, or None if the index is not whole on the connected Redis."""
         ...
 
-    def generation_age_seconds(self) -> float | None: ...
+    def generation_age_seconds(self) -> float | None:
+        """Seconds since the index was opened, or None if it is not whole."""
+        ...
 
     def unsure_age_seconds(self) -> float | None:
-        """As `generation_age_seconds`; infinite where no lease could exist when the index was made."""
+        """As `generation_age_seconds`, but infinite if no lease could exist when the rebuild began."""
         ...
 
     def fleet_time_us(self) -> int | None:
-        """The time that leases and fences go by, µs since the epoch; None while the index is not whole."""
+        """The time of leases and fences, µs since the epoch; None while the index is not whole."""
 
     def begin_rebuild(self, owner: str, *, latest_start_us: int = 0) -> str:
-        """For the one that may rebuild now, the name of its rebuild: another one than before says that Redis
-        lost everything in between. Empty: it may not (another may after 6 s without a sign of life: this call
-        by the same owner, or `wipe`). latest_start_us: of a lease that the database knows of, microseconds
-        since the epoch; the fleet's time goes on after it, so that fences grow. The index is wiped step by
-        step; until then other calls are refused, afterwards all work but claims, until `open_generation`."""
+        """Take or keep the rebuild lock. Returns the rebuild's name, or "" if another owner holds the lock.
+
+        A name other than before means that Redis lost everything in between. The lock is lost 6 s after the
+        owner's last heartbeat (this call, or `wipe`). latest_start_us: latest start of a lease in the
+        database, µs since the epoch; the fleet's time continues after it, so that fences grow. Until the old
+        index is wiped all other calls are refused; then all but claims work, until `open_generation`.
+        """
         ...
 
     def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
-        """One step of wiping; True when the old index is gone."""
+        """Delete about `max_keys` keys of the old index. Returns True when it is gone."""
         ...
 
     def restore_lease(self, lease: Lease, *, held_seconds: float | None = None) -> bool:
-        """A live attempt of the database gets its slot back, with a full lease time and no worker.
-        held_seconds: since it was leased, for rows do not know Redis' time; None: as the lease says."""
+        """Give a live attempt of the database its slot back, with a full lease time and no worker.
+
+        held_seconds: since it was leased, because rows have no Redis time; None: `leased_at_ms` counts.
+        Returns False if a later attempt holds the slot.
+        """
         ...
 
     def restore_shares(self, pool: str, got: Sequence[tuple[int, str, float]]) -> None:
-        """What tenants got before the index was lost: (a priority of the band, tenant, GPU-seconds more than
-        the one that got least). Counts once per tenant and index."""
+        """Restore the fair order after a rebuild; counts once per tenant and index.
+
+        got: (a priority of the band, tenant, GPU-seconds above the tenant with the least).
+        """
         ...
 
     def open_generation(self, owner: str, *, none_held: bool = False) -> str:
-        """none_held: no lease could exist when the rebuild began, also none that nobody told of."""
+        """Open the rebuilt index for claims. Returns the generation's id.
+
+        none_held: no lease could exist when the rebuild began, not even one without a database row.
+        """
         ...
 
-    # -- looking -------------------------------------------------------------------------------------
-    def slots(self, server: str) -> list[SlotView]: ...
+    # -- read-only views -----------------------------------------------------------------------------
+    def slots(self, server: str) -> list[SlotView]:
+        """The server's slots; empty if it is unknown."""
+        ...
+
     def slots_of(self, servers: Sequence[str]) -> list[SlotView]:
-        """Of many servers, server by server; what is unknown is left out."""
+        """The slots of many servers, server by server; unknown servers are left out."""
         ...
 
-    def depth(self, pool: str) -> PoolDepth: ...
+    def depth(self, pool: str) -> PoolDepth:
+        """Counts of the pool's tickets by model and of its slots by state."""
+        ...
+
     def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
-        """Why this ticket waits, or would wait if it came now. Does not raise while the index is rebuilt."""
+        """Why this ticket waits, or would wait if it were pushed now. Does not raise during a rebuild.
+
+        is_waiting: False for a ticket that was not pushed.
+        """
         ...
 
     def next_jobs(self, pool: str, most: int) -> list[str]:
-        """Jobs that will probably be given out next, in that order: a guess at which rows to read ahead."""
+        """Ids of at most `most` jobs that are probably leased next, in order, to prefetch their rows."""
         ...
 
     def estimate_seconds(self, model: str, tenant: str) -> float:

@@ -1,9 +1,10 @@
-"""Keeps the leases of one process alive: one thread, one renewal per fleet every few seconds.
+"""Renews the leases of one process: one thread, one renewal per fleet every few seconds (`lua/renew.lua`).
 
-The keeper knows what is held and since when it is sure of it; it decides nothing about jobs. Whoever runs
-an attempt adds its lease, turns it into a settling end *before* releasing it, and forgets it once the end
-is confirmed; a follower (what a slot runs next) is added as one, and begins when it is sent. `step` is the
-whole of it, so that the simulator can call it under its own clock; the thread only waits between steps.
+The keeper records which leases are held and when each was last confirmed; it decides nothing about jobs. The
+code that runs an attempt adds its lease, marks it as settling *before* the release, and forgets it once the
+end is committed; a follower (the slot's prefetched next job) is added with `follows`, and begins when it is
+sent. `step` is the whole work, so that the simulator can call it under its own clock; the thread only waits
+between steps.
 """
 
 from __future__ import annotations
@@ -23,34 +24,43 @@ from gpus.protocol import Clock, Lease, LeaseRef
 log = structlog.get_logger(__name__)
 
 RETRY_SECONDS = 1.0
-"""How soon a failed renewal is tried again; the thread also looks this often for what is due."""
+"""Delay before a failed renewal is repeated, and period of the thread."""
 _SLACK_SECONDS = 0.9
 
 
 def announced_seconds(fleets: int) -> float:
-    """So long after an index began to be filled every living keeper has announced its leases to it: it looks
-    at all fleets once a second, and a call on a connection that died with the old index may have to time out
-    first, for each fleet."""
+    """Seconds after the start of a rebuild until every live keeper has announced its leases to the new index.
+
+    A keeper checks all fleets once a second, and for each fleet a call on a dead connection may time out
+    first.
+    """
     return RETRY_SECONDS + fleets * TIMEOUT_SECONDS + _SLACK_SECONDS
 
 
 @dataclass(slots=True)
 class _Held:
-    """sure_at: monotonic time at which the last successful renewal (or the claim) was sent. follows: it did
-    not begin yet. named_until: when the last renewal that names it was over; infinite while one is under
-    way."""
+    """One lease of this process.
+
+    confirmed_at: monotonic time at which the last successful renewal (or the claim) was sent. follows: a
+    follower that has not begun. in_renewal_until: when the last renewal that contains it ended; infinite
+    while one is under way.
+    """
 
     lease: Lease
     fleet: str
-    sure_at: float
+    confirmed_at: float
     settling: bool = False
     follows: bool = False
-    named_until: float = -math.inf
+    in_renewal_until: float = -math.inf
 
 
 class LeaseKeeper:
-    """`on_lost` is called from the keeper's thread, once per lease that belongs to somebody else now;
-    it should only set a flag. A settling end that is gone is not reported: its commit decides."""
+    """Renews the leases of one process in a thread of its own.
+
+    leases: by fleet. worker: name of this process in the leases. renew_seconds: period of renewals. on_lost:
+    called from the keeper's thread once per lease that another holder has now, so it should only set a flag;
+    a lost settling end is not reported, because its commit decides.
+    """
 
     def __init__(
         self,
@@ -75,15 +85,17 @@ class LeaseKeeper:
     def add(
         self, lease: Lease, *, fleet: str = "main", asked_at: float | None = None, follows: bool = False
     ) -> None:
-        """asked_at: monotonic time at which the claim was *sent* (default: now); the lease's age counts
-        from there, because its answer may have been long under way. follows: it is the follower of another
-        one."""
+        """Add a lease to be renewed.
+
+        asked_at: monotonic time at which the claim was *sent* (default: now); the lease's age counts from
+        there, because the reply may have taken long. follows: the lease is a follower that has not begun.
+        """
         since = self._clock.monotonic() if asked_at is None else asked_at
         with self._lock:
             self._held[lease.ref] = _Held(lease, fleet, since, follows=follows)
 
     def begin(self, ref: LeaseRef) -> bool:
-        """The follower holds the slot from now on, also before Redis has heard of it. False: it was lost."""
+        """Mark a follower as begun, possibly before Redis knows. Returns False if it was lost."""
         with self._lock:
             held = self._held.get(ref)
             if held is not None:
@@ -91,71 +103,80 @@ class LeaseKeeper:
             return held is not None
 
     def settle(self, ref: LeaseRef) -> None:
-        """The run is over; its end goes on being renewed until `forget`. Unknown refs are ignored."""
+        """Mark a lease as settling: its end is renewed until `forget`. Unknown refs are ignored."""
         with self._lock:
             if held := self._held.get(ref):
                 held.settling = True
 
     def forget(self, ref: LeaseRef) -> None:
+        """Stop renewing a lease or end. Unknown refs are ignored."""
         with self._lock:
             self._held.pop(ref, None)
 
     def forget_end(self, ref: LeaseRef, asked_at: float) -> bool:
-        """Of an end that was settled by a call sent at `asked_at`, monotonic. False: it is kept, because a
-        renewal that names it was under way since then, and brings it back into an index that is made anew."""
+        """Stop renewing an end whose `settled` call was sent at `asked_at` (monotonic).
+
+        Returns False, and keeps it, if a renewal that contains it was under way since then: that renewal may
+        have restored it in an index that is being rebuilt.
+        """
         with self._lock:
             held = self._held.get(ref)
-            if held is not None and held.named_until > asked_at:
+            if held is not None and held.in_renewal_until > asked_at:
                 return False
             self._held.pop(ref, None)
             return True
 
     def age_seconds(self, lease: Lease) -> float:
-        """How old our knowledge of this lease is; infinite if it is not ours (any more). A sender looks
-        here just before it sends: past the lease's time the slot may already be somebody else's."""
+        """Seconds since this lease was last confirmed; infinite if this process does not hold it.
+
+        Checked just before a request is sent: an expired lease's slot may already have another holder.
+        """
         with self._lock:
             held = self._held.get(lease.ref)
-            return math.inf if held is None else self._clock.monotonic() - held.sure_at
+            return math.inf if held is None else self._clock.monotonic() - held.confirmed_at
 
-    def unsure(self, seconds: float) -> list[str]:
-        """Attempts whose last renewal that succeeded (or claim) is longer ago."""
+    def unconfirmed(self, seconds: float) -> list[str]:
+        """Ids of attempts that were not confirmed for so many seconds."""
         with self._lock:
             before = self._clock.monotonic() - seconds
-            return [ref.attempt_id for ref, held in self._held.items() if held.sure_at < before]
+            return [ref.attempt_id for ref, held in self._held.items() if held.confirmed_at < before]
 
     def held(self) -> int:
-        """Leases and settling ends."""
+        """Number of leases, settling ends and followers."""
         with self._lock:
             return len(self._held)
 
     def refs(self, fleet: str) -> list[LeaseRef]:
-        """All that is renewed there: leases, settling ends and followers."""
+        """Refs of all leases, settling ends and followers of the fleet."""
         with self._lock:
             return [ref for ref, held in self._held.items() if held.fleet == fleet]
 
     def step(self, now: float) -> list[LeaseRef]:
-        """Renews every fleet that is due at `now` (monotonic seconds), or whose index is being made anew and
-        waits for what only we know; returns the leases that were lost."""
+        """Renew each fleet that is due at `now` (monotonic seconds) or whose index is being rebuilt.
+
+        A rebuilt index needs the leases that only their holders know. Returns the leases that were lost.
+        """
         lost: list[LeaseRef] = []
         with self._lock:
             fleets = {held.fleet for held in self._held.values()}
         for fleet in sorted(fleets):
-            if self._due_at.get(fleet, now) <= now or self._is_made_anew(fleet, now):
+            if self._due_at.get(fleet, now) <= now or self._is_rebuilding(fleet, now):
                 lost += self._renew(fleet, now)
         for ref in lost:
             log.warning(
                 "lease_lost", job_id=ref.job_id, attempt=ref.attempt_id, epoch=ref.epoch, slot=ref.slot
             )
-            self._tell(ref)
+            self._notify_lost(ref)
         return lost
 
     def start(self) -> None:
+        """Start the thread. Safe to call twice."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep, name="lease-keeper", daemon=True)
             self._thread.start()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """What is still held is left to run out. Safe to call twice."""
+        """Stop the thread; leases that are still held expire. Safe to call twice."""
         self._stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_seconds)
@@ -165,15 +186,15 @@ class LeaseKeeper:
             try:
                 self.step(self._clock.monotonic())
             except Exception:
-                # a keeper that dies silently would cost every lease of this process
+                # without the thread every lease of this process would expire
                 log.exception("lease_keeper_failed")
             self._stopping.wait(min(RETRY_SECONDS, self._renew_seconds))
 
-    def _is_made_anew(self, fleet: str, now: float) -> bool:
+    def _is_rebuilding(self, fleet: str, now: float) -> bool:
         try:
             return self._leases(fleet).generation() is None
         except LeasingUnavailable:
-            self._due_at[fleet] = now  # the next step renews, whatever it is by then
+            self._due_at[fleet] = now  # the next step renews in any case
             return False
 
     def _renew(self, fleet: str, now: float) -> list[LeaseRef]:
@@ -183,7 +204,7 @@ class LeaseKeeper:
             following = [held.lease for held in ours if held.follows and not held.settling]
             running = [held.lease for held in ours if not (held.settling or held.follows)]
             for held in ours:
-                held.named_until = math.inf
+                held.in_renewal_until = math.inf
         try:
             gone = set(self._leases(fleet).renew(self._worker, running, settling, following))
         except LeasingUnavailable as error:
@@ -193,7 +214,7 @@ class LeaseKeeper:
         finally:
             with self._lock:
                 for held in ours:
-                    held.named_until = self._clock.monotonic()
+                    held.in_renewal_until = self._clock.monotonic()
         self._due_at[fleet] = now + self._renew_seconds
         return self._confirm(fleet, [*running, *settling], following, gone, now)
 
@@ -208,17 +229,17 @@ class LeaseKeeper:
                 if held is None:
                     continue
                 if lease.ref not in gone:
-                    held.sure_at = max(held.sure_at, now)
+                    held.confirmed_at = max(held.confirmed_at, now)
                 elif lease.ref in followed and not held.follows:
-                    self._due_at[fleet] = now  # it began meanwhile: told as a lease, or lost, next
-                elif not held.settling:  # also not if it began to settle while the renewal was under way
+                    self._due_at[fleet] = now  # it began meanwhile: the next step renews it as a lease
+                elif not held.settling:  # it may have begun to settle during the renewal
                     del self._held[lease.ref]
                     lost.append(lease.ref)
         return lost
 
-    def _tell(self, ref: LeaseRef) -> None:
+    def _notify_lost(self, ref: LeaseRef) -> None:
         try:
             self._on_lost(ref)
         except Exception:
-            # one listener's error must not keep the others from hearing of their loss
+            # one error must not prevent the calls for other lost leases
             log.exception("lease_lost_listener_failed", job_id=ref.job_id, attempt=ref.attempt_id)

@@ -1,4 +1,4 @@
-"""Key names of one fleet, one function per kind; the scripts have the same in `lua/includes/keys.lua`.
+"""Key names of one fleet, one function per kind; `lua/includes/keys.lua` has the same for the scripts.
 
 docs/explanation/leasing.md ("Keys") lists what each key holds. All carry the fleet's hash tag, so that one
 node of a cluster holds them (docs/adr/0044-script-arguments-have-names.md).
@@ -7,22 +7,22 @@ node of a cluster holds them (docs/adr/0044-script-arguments-have-names.md).
 from __future__ import annotations
 
 LAYOUT = 6
-"""Of the keys that this code reads and writes; raised when they change their meaning. Each layout has an
-index of its own, one of which is in use (docs/explanation/leasing.md, "One layout in use")."""
+"""Version of the keys that this code reads and writes; raised when their meaning changes. Each layout has an
+index of its own, one of which is in use (docs/leasing.md, "One layout in use")."""
 
 
 def prefix(fleet: str, layout: int = 0) -> str:
-    """``gpuq:{main}:v6:``; layout: 0 for this code's own. Raises ValueError."""
+    """Key prefix of a fleet, such as ``gpuq:{main}:v6:``. layout: 0: this code's own. Raises ValueError."""
     if not fleet or any(mark in fleet for mark in "{}:"):
-        raise ValueError(f"a fleet's name must not be empty or hold braces or colons, it is {fleet!r}")
+        raise ValueError(f"a fleet's name must not be empty or contain braces or colons, it is {fleet!r}")
     return f"gpuq:{{{fleet}}}:v{layout or LAYOUT}:"
 
 
 class Keys:
     """The keys of one fleet's index. Raises ValueError for a fleet's name that no key can hold.
 
-    queue: ``pool:band``, the band (0 to 2) in which tenants stand. asked: the band that a ticket asks for.
-    host: empty for servers of no host. model: None for the order over all models.
+    queue: ``pool:band``, the band (0 to 2) in which tenants wait. asked: the band that a ticket asks for.
+    host: empty for servers without a host. model: None for the order over all models.
     """
 
     def __init__(self, fleet: str, layout: int = 0) -> None:

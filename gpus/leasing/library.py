@@ -1,8 +1,8 @@
-"""The Lua scripts: read from files, and put together into one library of functions.
+"""Reads the Lua files, checks them, and builds one Redis library of functions from them.
 
 Each script's head is its contract, and a file without one is refused. A line ``-- include: slots`` names a
-file of ``lua/includes``: it returns a table of functions, which stands in the library once, as ``Slots``,
-before all that use it. A file that uses another table than it lists, or a name that is not in it, is refused.
+file of ``lua/includes`` that returns a table of functions. The library contains the table once, as ``Slots``,
+before the files that use it. A file that uses a table it does not list, or a missing name, is refused.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gpus.leasing.codec import SCALARS, Parameter, Record
 
 FOLDER = Path(__file__).parent / "lua"
 LIBRARIES = "gpuq_"
-"""How the names of our libraries begin."""
+"""Prefix of the names of our libraries."""
 GROWING = frozenset({"push"})
-"""What a server at its maxmemory refuses: it adds to the line without bound. All others must go on there, or
-the line could not be worked off; what they add is bounded by slots, servers and tenants."""
+"""Scripts that a server at its maxmemory refuses, because they add data without bound. All others must run
+there, or waiting jobs could not be processed; slots, servers and tenants bound what they add."""
 CONTRACT = ("Why", "Keys", "Returns")
-"""What the head of each script must say, beside its arguments."""
+"""Entries that each script's head must have, besides its arguments."""
 OWN_ARGUMENTS = 2
-"""Before those of a script stand two for the time (call.lua): since_us and clock_us."""
+"""Arguments before those of a script, for the time (call.lua): since_us and clock_us."""
 _INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"^ *--.*\n", re.MULTILINE)
 _TABLE = re.compile(r"^return \{\n(.*)^\}$", re.MULTILINE | re.DOTALL)
@@ -78,17 +78,18 @@ _ALIAS = re.compile(r"(?:for \w+, (\w+) in ipairs\(args\.(\w+)\)|^local (\w+) = 
 
 
 class BadScript(Exception):
-    """A Lua file does not keep to the rules."""
+    """A Lua file breaks a rule of this module."""
 
 
 @cache
 def script_names() -> tuple[str, ...]:
+    """Names of all scripts: the files of `lua/` without their suffix."""
     return tuple(sorted(path.stem for path in FOLDER.glob("*.lua")))
 
 
 @cache
 def library_code() -> str:
-    """All includes and all scripts, without comments and without the library's name. Raises BadScript."""
+    """The code of all includes and scripts, without comments and library name. Raises BadScript."""
     includes: dict[str, str] = {}
     add_includes("-- include: call", FOLDER / "includes", includes)
     scripts = {name: read_script(name, includes) for name in script_names()}
@@ -103,24 +104,26 @@ def library_code() -> str:
 
 
 def code_of(text: str) -> str:
+    """The Lua text without its comment lines."""
     return _COMMENT.sub("", text)
 
 
 def module_name(include: str) -> str:
-    """Under which others use the table that the include returns: no local of theirs is written like that."""
+    """The name of the include's table in other files; capitalized, unlike their locals."""
     return include.capitalize()
 
 
 def exported_names(text: str) -> frozenset[str]:
-    """What the table of an include holds."""
+    """The names in the table that an include returns."""
     table = _TABLE.search(text)
     return frozenset(_FIELD.findall(table[1]) if table else _MEMBER.findall(code_of(text)))
 
 
 def check_modules(name: str, text: str, exports: Mapping[str, frozenset[str]], own: str = "") -> None:
-    """Raises BadScript: the file uses other includes than it lists, or a name that one of them lacks.
+    """Raise BadScript if a file uses other includes than it lists, or a name that an include does not export.
 
-    own: the module that it is itself."""
+    exports: names by module. own: the file's own module, if it is an include.
+    """
     used = {use for use in _USE.findall(_TEXT.sub("''", re.sub("--.*", "", text))) if use[0] in exports}
     listed = set(map(module_name, _INCLUDE.findall(text)))
     if differing := listed ^ ({module for module, _ in used} - {own}):
@@ -131,13 +134,15 @@ def check_modules(name: str, text: str, exports: Mapping[str, frozenset[str]], o
 
 
 def read_script(name: str, includes: dict[str, str]) -> str:
-    """The script's text; what it includes is added to `includes`, each after those that it includes itself.
-    Raises BadScript: no contract in its head, or an include that is not there."""
+    """Read a script, and add the texts of its includes to `includes`, dependencies first.
+
+    Raises BadScript if its head has no contract, or an include is missing.
+    """
     text = read_text(FOLDER / f"{name}.lua")
     head = text.split("\n\n")[0]
     for part in CONTRACT:
         if f"-- {part}: " not in head:
-            raise BadScript(f"{name}.lua: its head does not say '{part}:'")
+            raise BadScript(f"{name}.lua: its head has no '{part}:'")
     read_parameters(name, text)
     add_includes(text, FOLDER / "includes", includes)
     return text
@@ -156,20 +161,22 @@ def function_of(name: str, text: str) -> str:
 
 @cache
 def parameters_of(name: str) -> Record:
-    """What the script is called with. Raises BadScript."""
+    """The script's arguments, of its head. Raises BadScript."""
     return read_parameters(name, read_text(FOLDER / f"{name}.lua"))
 
 
 def read_text(path: Path) -> str:
+    """Read a Lua file. Raises BadScript if it is missing, or does not begin with a comment."""
     if not path.exists():
-        raise BadScript(f"there is no {path.name}")
+        raise BadScript(f"{path.name} is missing")
     text = path.read_text()
     if not text.startswith("-- "):
-        raise BadScript(f"{path.name}: must begin with a comment that says what it is for")
+        raise BadScript(f"{path.name}: must begin with a comment that states its purpose")
     return text
 
 
 def add_includes(text: str, folder: Path, includes: dict[str, str]) -> None:
+    """Add the includes of a Lua text to `includes`, by name, dependencies first."""
     for name in _INCLUDE.findall(text):
         if name not in includes:
             include = read_text(folder / f"{name}.lua")
@@ -178,23 +185,26 @@ def add_includes(text: str, folder: Path, includes: dict[str, str]) -> None:
 
 
 def library_name(code: str, database: int = 0) -> str:
-    """Of one text: workers of two versions each call their own. And of one of the server's numbered
-    databases: what a library remembers of a fleet's clock is of the fleet of that name there."""
+    """The library's name, from a hash of its code, so that workers of two versions each call their own.
+
+    database: number of the Redis database: the fleet's clock in a library's memory belongs to one database.
+    """
     name = f"{LIBRARIES}{hashlib.sha1(code.encode(), usedforsecurity=False).hexdigest()[:12]}"
     return f"{name}_{database}" if database else name
 
 
 def library_text(name: str, code: str) -> str:
-    """What the server loads."""
+    """The text for FUNCTION LOAD."""
     return f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{with_local_names(code)}"
 
 
 def with_local_names(code: str) -> str:
-    """Make locals of the names that the library looks up in tables: `Slots_read_slot` of `Slots.read_slot`,
-    `redis_call` of `redis.call`. Looked up at every use they took 4 % of a release-and-claim's instructions.
+    """Replace table lookups by locals, such as `Slots.read_slot` by `Slots_read_slot`.
 
-    code: includes and scripts as `MODULE` and `FUNCTION` write them. Redis shows globals to a library only
-    once it is loaded: each function of the library calls `bind_globals` first."""
+    The lookups took 4 % of a release-and-claim's instructions. Redis gives a library its globals only after
+    loading, so each function of the library calls `bind_globals` first. code: includes and scripts in the
+    form of `MODULE` and `FUNCTION`.
+    """
     names = sorted(set(_GLOBAL.findall(code)))
     head = _HEAD.format(globals=", ".join(names), locals=", ".join(map(_local, names)))
     return head + _GLOBAL.sub(lambda use: _local(use[0]), _CHUNK.sub(_with_imports, code))
@@ -205,8 +215,10 @@ def _local(name: str) -> str:
 
 
 def _with_imports(chunk: re.Match[str]) -> str:
-    """An include or a script, with a local for each function that it uses of an include. `Call` holds values
-    that change, and stays a table."""
+    """An include or a script, with a local for each function of an include that it uses.
+
+    `Call` stays a table, because its values change.
+    """
     own = ("Call", chunk["module"])
     used = sorted({use[0] for use in _USE.finditer(chunk["body"]) if use[1] not in own})
     if not used:
@@ -219,11 +231,13 @@ def _with_imports(chunk: re.Match[str]) -> str:
 
 
 def read_parameters(script: str, text: str) -> Record:
-    """The arguments that the head of the script names. text: of its file. Raises BadScript: its head is not
-    understood, or it names others than the code uses."""
+    """The arguments in the head of a script.
+
+    text: of its file. Raises BadScript if the head cannot be parsed, or differs from the code's arguments.
+    """
     found = _ARGS.search(text.split("\n\n", maxsplit=1)[0])
     if found is None:
-        raise BadScript(f"{script}.lua: its head does not say 'Args:' before 'Returns:'")
+        raise BadScript(f"{script}.lua: its head has no 'Args:' before 'Returns:'")
     lines = found[1].strip().splitlines()
     parameters = _parameters(f"{script}.lua", [] if lines == ["none"] else lines, _OF_SCRIPT)
     _check_code(script, _REMARK.sub("", text), parameters)
@@ -231,7 +245,8 @@ def read_parameters(script: str, text: str) -> Record:
 
 
 def _parameters(owner: str, lines: Sequence[str], indent: str) -> dict[str, Parameter]:
-    """Lines that are indented further belong to the record above them. Raises BadScript."""
+    """Parse argument lines; lines that are indented further are fields of the record above. Raises
+    BadScript."""
     parameters: dict[str, Parameter] = {}
     record: Record | None = None
     for at, line in enumerate(lines):
@@ -256,13 +271,13 @@ def _parameters(owner: str, lines: Sequence[str], indent: str) -> dict[str, Para
 
 
 def with_locals(code: str) -> str:
-    """The code of a script that reads its arguments from the locals that `Record.lua` makes."""
+    """The code of a script with the locals of `Record.lua` in place of `args.name`."""
     return _USED.sub(r"args_\1", code)
 
 
 def _check_code(script: str, code: str, parameters: Mapping[str, Parameter]) -> None:
     if numbered := re.search(r"\b(ARGV|KEYS)\b", code):
-        raise BadScript(f"{script}.lua: {numbered[1]} is not used: arguments and keys have names")
+        raise BadScript(f"{script}.lua: {numbered[1]} must not be used: arguments and keys have names")
     used = set(_USED.findall(code))
     if used != parameters.keys():
         differing = ", ".join(sorted(used ^ parameters.keys()))

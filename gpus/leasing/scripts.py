@@ -1,14 +1,13 @@
-"""Calls the Lua scripts by name, as functions of a library (`gpus.leasing.library`).
+"""Calls the Lua scripts by name, as functions of a Redis library (`gpus.leasing.library`).
 
-A library is compiled once, when it is loaded: a script of the `EVAL` kind makes all its functions anew on
-every call, which cost as much as what they did. But the server keeps libraries, in its file and on its
-replicas, so that a library says nothing about the run of the server that it is in. Therefore every process of
-the server must be *greeted* first: told its own run id and its replication's name (another one after it was
-a replica in between), over the very connection that asked for them. The library keeps these in Lua variables,
-which no file and no replica ever gets. Until then it refuses every call, before it does anything, and the
-client asks again who it is talking to. So no script ever trusts an index that another run has left behind,
-and no connection needs a check of its own. Beside that the library remembers one thing from call to call: the
-fleet's clock as it last read it (lua/includes/call.lua).
+A library is compiled once, when it is loaded; an `EVAL` script creates all its functions on every call, which
+cost as much as their work. But Redis persists and replicates libraries, so a library does not prove which run
+of the server it is in. Therefore a client first *greets* each server process: it reads the server's run id
+and replication id (which changes when a replica becomes a master) and sends both to the library over the same
+connection. The library keeps them in Lua variables, which are neither persisted nor replicated, and refuses
+every call before it has them; the client then greets and sends the call again. So no script trusts an index
+of another run, and no connection needs a check of its own. The only other state of the library is the
+fleet's clock (lua/includes/call.lua). Decision: docs/adr/0018-the-scripts-are-a-library.md.
 """
 
 from __future__ import annotations
@@ -37,36 +36,36 @@ from gpus.leasing.codec import Argument
 from gpus.leasing.library import LIBRARIES, library_code, library_name, library_text, parameters_of
 
 LOAD_SECONDS = 1.0
-"""How long a thread waits for another that loads: before a Redis that hangs, threads must not queue up. With
-the time-out of a load of its own after that (connect.py) a submit still ends in 3.5 s."""
+"""How long a thread waits for another thread's load, so that threads do not queue up at a hanging Redis. With
+its own load's timeout after that (connect.py) a submit still ends within 3.5 s."""
 Client = redis.Redis | redis.RedisCluster
 FAILURES = (RedisError, RedisClusterException)
-"""What redis-py raises when no answer came; the cluster's is not a RedisError."""
+"""Exceptions of redis-py for a missing reply; the cluster's is not a RedisError."""
 _RUN_ID = re.compile(r"run_id:(\w*)")
 _REPLICATION = re.compile(r"master_replid:(\w*)")
 UNGREETED = "UNGREETED"
-_NOT_THERE = ("Function not found", UNGREETED)
-"""How errors begin that say that a call did nothing: the library, or its process, is new."""
+_NOT_LOADED = ("Function not found", UNGREETED)
+"""Prefixes of errors that prove that the call did not run: the library, or the server process, is new."""
 _EXISTS = "already exists"
 _IDLE_SECONDS = 3600.0
-"""A library of another version that nobody called for so long is deleted by who loads one."""
+"""Another version's library that was not called for this long is deleted with the next load."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The library as it is on one run of a server."""
+    """The library on one run of a server."""
 
     run_id: str
     library: str
     replication: str = ""
-    """A name that a server gets anew when it becomes a master: it may have been a replica in between."""
+    """The server's replication id; it changes when a replica becomes a master."""
 
 
 class Scripts:
-    """Runs scripts under one key prefix. Every failure is LeasingUnavailable; nothing is ever sent twice.
+    """Runs scripts under one key prefix. Every failure is LeasingUnavailable; no call runs twice.
 
-    now_ms: a simulator's clock (milliseconds since the epoch) in place of Redis' own. monotonic: of this
-    process, seconds; without one as much has passed as Redis' clock says.
+    now_ms: a simulator's clock (milliseconds since the epoch) in place of Redis' own. monotonic: clock of
+    this process, seconds; None: Redis' clock alone measures elapsed time.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class Scripts:
         monotonic: Callable[[], float] | None = None,
     ) -> None:
         self._client: Any = client
-        # asked once: redis-py's classes are protocols, of which Python asks slowly
+        # checked once: redis-py's classes are protocols, and isinstance is slow for these
         self._cluster = client if isinstance(client, redis.RedisCluster) else None
         self._prefix = prefix
         self._loaded: Loaded | None = None
@@ -86,11 +85,13 @@ class Scripts:
         self._now_ms = now_ms
         self._monotonic = monotonic or (time.monotonic if now_ms is None else None)
         self._sent_at: float | None = None
-        """Of the latest call that was answered, monotonic."""
+        """Monotonic time of the latest answered call."""
 
     def run(self, script: str, /, **args: Argument) -> Any:
-        """The script's answer: None, an int, a text, or lists of these. args: as its head names them; all of
-        them, None for what it reads as nil. Raises BadCall, LeasingUnavailable."""
+        """Run a script and return its answer: None, an int, a text, or lists of these.
+
+        args: all arguments that the script's head names, None for nil. Raises BadCall, LeasingUnavailable.
+        """
         values = parameters_of(script).values(args)
         if self._monotonic is None:
             return self._call(script, "", values)
@@ -101,13 +102,13 @@ class Scripts:
         return answer
 
     def _call(self, name: str, since_us: int | str, values: Sequence[Any]) -> Any:
-        """since_us: since the last call that was answered, empty before the first one."""
+        """since_us: time since the latest answered call, empty before the first one."""
         try:
             loaded = self._loaded or self._load_once(None)
             try:
                 answer = self._send(loaded, name, since_us, values)
             except ResponseError as error:
-                if not str(error).startswith(_NOT_THERE):
+                if not str(error).startswith(_NOT_LOADED):
                     raise
                 answer = self._send(self._load_once(loaded), name, since_us, values)  # it did not run
         except AskError as error:
@@ -121,8 +122,10 @@ class Scripts:
         return as_text(answer)
 
     def load(self) -> Loaded:
-        """Asks the server for its run id and its replication's name and greets its library with these. Raises
-        what is in FAILURES."""
+        """Load the library if it is missing, and send it the server's run id and replication id.
+
+        Raises one of FAILURES.
+        """
         pool = self._node().connection_pool
         connection: Any = pool.get_connection()
 
@@ -134,8 +137,8 @@ class Scripts:
             facts = as_text(ask("INFO", "server", "replication"))
             found, replication = _RUN_ID.search(facts), _REPLICATION.search(facts)
             if not found or not found[1]:
-                # one name for all runs would make an index of a run before be believed
-                raise RedisError("the server does not tell its run id (INFO server)")
+                # without a run id an index of an earlier run would be trusted
+                raise RedisError("INFO server returns no run_id")
             name = library_name(library_code(), pool.connection_kwargs.get("db") or 0)
             loaded = Loaded(found[1], name, replication[1] if replication else "")
             greeting = ("FCALL", f"{name}_greet", 0, loaded.run_id, loaded.replication)
@@ -145,7 +148,7 @@ class Scripts:
                 load_library(ask, name)
                 ask(*greeting)
         except BaseException:
-            connection.disconnect()  # an answer may still be under way
+            connection.disconnect()  # a late reply would be read as the next command's
             raise
         finally:
             pool.release(connection)
@@ -153,7 +156,7 @@ class Scripts:
         return loaded
 
     def _load_once(self, known: Loaded | None) -> Loaded:
-        """A worker's threads start together, and one of them loads for all. known: what does not work."""
+        """Load in one thread while the others wait. known: the loaded library that was refused, or None."""
         if not self._loading.acquire(timeout=LOAD_SECONDS):
             raise LeasingUnavailable("Redis does not answer: the scripts are still being loaded")
         try:
@@ -168,17 +171,20 @@ class Scripts:
             return _ask(self._client, command)
         try:
             return self._ask_holder(self._cluster, command)
-        except MovedError as error:  # it did nothing there
+        except MovedError as error:  # the call did not run
             self._cluster.nodes_manager.move_slot(error)
         return self._ask_holder(self._cluster, command)
 
     def _ask_holder(self, cluster: redis.RedisCluster, command: tuple[Any, ...]) -> Any:
-        """The client's own way follows an ASK: while the fleet's hash slot moves, each call would be sent to
-        the node that it moves to, and make keys there which those that still come would meet."""
+        """Send to the node that holds the fleet's slot, without following ASK as the cluster client does.
+
+        While the slot migrates, a call sent to the target node would create keys there before the migrated
+        ones arrive.
+        """
         node = cluster.get_node_from_key(self._prefix)  # type: ignore[no-untyped-call]
         try:
             return _ask(cluster.get_redis_connection(node), command)
-        except (redis.ConnectionError, redis.TimeoutError):  # another may hold the slot by now
+        except (redis.ConnectionError, redis.TimeoutError):  # another node may hold the slot by now
             nodes: Any = cluster.nodes_manager
             nodes.move_node_to_end_of_cached_nodes(node.name)
             nodes.initialize(last_failed_node_name=node.name)
@@ -195,8 +201,7 @@ class Scripts:
 
 
 def _ask(client: redis.Redis, command: tuple[Any, ...]) -> Any:
-    """As `execute_command`, without what it does for others (callbacks, measurements, retries: a sixth of the
-    call)."""
+    """`execute_command` without redis-py's callbacks, metrics and retries, which cost a sixth of the call."""
     pool = client.connection_pool
     connection: Any = pool.get_connection()
     try:
@@ -204,7 +209,7 @@ def _ask(client: redis.Redis, command: tuple[Any, ...]) -> Any:
         return connection.read_response()
     except BaseException as error:
         if not isinstance(error, ResponseError) or isinstance(error, ReadOnlyError):
-            # its answer may still come, and would be the next command's; or it leads to a former master
+            # a late reply would be read as the next command's; a read-only server is a former master
             connection.disconnect()
         raise
     finally:
@@ -212,21 +217,26 @@ def _ask(client: redis.Redis, command: tuple[Any, ...]) -> Any:
 
 
 def load_library(ask: Callable[..., Any], name: str) -> None:
-    """ask: sends one command. Deletes what other versions have left: who still calls it loads it again."""
+    """Load the library, and delete libraries of other versions that were idle; a version in use loads its own
+    again.
+
+    ask: sends one command and returns the reply.
+    """
     try:
         ask("FUNCTION", "LOAD", library_text(name, library_code()))
     except ResponseError as error:
-        if _EXISTS not in str(error):  # somebody else was first
+        if _EXISTS not in str(error):  # another process was first
             raise
         return
     for found in ask("FUNCTION", "LIST", "LIBRARYNAME", f"{LIBRARIES}*"):
         other = as_text(next(iter(found.values())) if isinstance(found, dict) else found[1])  # RESP 3, RESP 2
-        with suppress(ResponseError):  # somebody else was first here, too
+        with suppress(ResponseError):  # another process deleted it first
             if other != name and ask("FCALL", f"{other}_idle", 0) > _IDLE_SECONDS:
                 ask("FUNCTION", "DELETE", other)
 
 
 def as_text(answer: Any) -> Any:
+    """Decode bytes in a reply, recursively."""
     if isinstance(answer, bytes):
         return answer.decode()
     if isinstance(answer, list):

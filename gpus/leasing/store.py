@@ -1,4 +1,5 @@
-"""One fleet's line and leases in Redis or Valkey: `gpus.leasing.contract.Leases` by Lua scripts."""
+"""One fleet's waiting tickets and leases in Redis or Valkey: `gpus.leasing.contract.Leases` by Lua
+scripts."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ from gpus.leasing.connect import connect
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.leasing.values import (
     DEFAULT_RULES,
-    MOST_SERVERS,
-    Beat,
+    MAX_SERVERS,
     CircuitRules,
     Circuits,
     ExpiredLease,
+    Heartbeat,
     Measured,
     Outlook,
     ParkedFor,
@@ -47,17 +48,17 @@ from gpus.protocol import (
     Ticket,
 )
 
-# the numbers per call are small: Redis serves no other client while it answers
+# batches are small, because Redis serves no other client while a script runs
 _LEASES_PER_CALL = 100
 TELEMETRY_KEPT = 720
-"""An hour of what pinned workers say every five seconds."""
-_BEATS_PER_CALL = 100
+"""Readings kept per server: one hour at one reading every five seconds."""
+_HEARTBEATS_PER_CALL = 100
 _SERVERS_PER_CALL = 5
 REBUILD_SILENCE_SECONDS = 6
-"""Without a sign of life for so long, a rebuild may be taken over."""
+"""Without a heartbeat of its owner for this long, another process may take over a rebuild."""
 _SHARES_PER_CALL = 500
 MISSED_SWEEPS = 3
-"""So many periods without a look at the expired leases are a gap."""
+"""Sweep periods without a listing of expired leases that count as a gap (see lua/expired.lua)."""
 _ADOPTION_REST_CAP_US = 30_000_000
 _TICKETS_PER_CALL = 500
 _POOLS_PER_CALL = 50
@@ -65,19 +66,22 @@ _ANY_LAYOUT = frozenset(
     ("renew", "release", "give_back", "hand_over", "take_over", "settled", "granted", "is_held", "quarantine",
      "beat", "telemetry", "take_tokens")
 )  # fmt: skip
-"""Scripts that are called in an index that is not in use too: a lease's holder ends it as usual, and the rest
-needs no index."""
+"""Scripts allowed in an index that is not in use: a holder ends its lease as usual; the others need no
+index."""
 
 
-def _never() -> str:
+def _no_refusal() -> str:
     return ""
 
 
 class RedisLeases:
-    """Safe to share between threads. now_ms, monotonic: as for `Scripts`.
-    head_start_seconds: what a priority level inside a band is worth. refusal: why this index may not be used
-    now by others than holders, else empty; asked before each call, so it must not wait. layout: of its keys;
-    0 for this code's own."""
+    """The leases of one fleet. Safe to share between threads.
+
+    lease_seconds: lifetime of a lease without renewal. sweep_seconds: period of the sweep of expired leases.
+    head_start_seconds: advantage of one priority level inside a band. now_ms, monotonic: as for `Scripts`.
+    refusal: returns why only lease holders may use this index now, or an empty text; called before each
+    script, so it must not block. layout: of its keys; 0: this code's own.
+    """
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class RedisLeases:
         head_start_seconds: float = 60.0,
         circuit_rules: CircuitRules = DEFAULT_RULES,
         now_ms: Callable[[], int] | None = None,
-        refusal: Callable[[], str] = _never,
+        refusal: Callable[[], str] = _no_refusal,
         layout: int = 0,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
@@ -106,14 +110,14 @@ class RedisLeases:
         }
 
     def check(self) -> bool:
-        """Asks the server anew which run it is; whether its index is whole. Raises LeasingUnavailable."""
+        """Reload the library and return whether the index is whole. Raises LeasingUnavailable."""
         try:
             self._scripts.load()
         except FAILURES as error:
             raise LeasingUnavailable(f"Redis does not answer: {error}") from error
         return self.generation() is not None
 
-    # -- the registry --------------------------------------------------------------------------------
+    # -- registry ------------------------------------------------------------------------------------
 
     def configure_pool(self, pool: PoolSpec) -> None:
         codec.check_names(pool.name)
@@ -163,7 +167,7 @@ class RedisLeases:
             self._run("set_paused_tenants", pool=pool, reason=reason.value, tenants=list(tenants))
         )
 
-    # -- the line ------------------------------------------------------------------------------------
+    # -- tickets -------------------------------------------------------------------------------------
 
     def push(self, pool: str, tickets: Sequence[Ticket]) -> Pushed:
         results: list[PushResult] = []
@@ -188,7 +192,7 @@ class RedisLeases:
             found += [bool(flag) for flag in self._run("has_tickets", pool=pool, tickets=rows)]
         return found
 
-    # -- the leases ----------------------------------------------------------------------------------
+    # -- leases --------------------------------------------------------------------------------------
 
     def claim(
         self,
@@ -199,9 +203,9 @@ class RedisLeases:
         host: str | None = None,
         warm: Sequence[str] | None = None,
     ) -> Lease | None:
-        told = codec.warm_arg(warm)
-        answer: codec.Answer = codec.ASK_AGAIN
-        while answer == codec.ASK_AGAIN:
+        warm_models = codec.warm_arg(warm)
+        answer: codec.Answer = codec.CLAIM_AGAIN
+        while answer == codec.CLAIM_AGAIN:
             answer = self._run(
                 "claim",
                 pool=pool,
@@ -209,7 +213,7 @@ class RedisLeases:
                 attempt=attempt_id,
                 host=host or "",
                 lease_us=self._lease_us,
-                warm=told,
+                warm=warm_models,
             )
         return codec.read_lease(answer)
 
@@ -238,7 +242,9 @@ class RedisLeases:
         begun: Lease | None = None,
     ) -> Lease | None:
         if (next_attempt_id or begun) and mode is not ReleaseMode.SETTLE:
-            raise ValueError("only a clean end (SETTLE) hands the slot on")
+            raise ValueError(
+                "next_attempt_id and begun require ReleaseMode.SETTLE: only a clean end keeps the slot"
+            )
         held = {**codec.ref_args(ref), "worker": worker}
         rest_us = None if rest_seconds is None else _us(rest_seconds)
         if mode is ReleaseMode.ADOPT:
@@ -301,7 +307,7 @@ class RedisLeases:
         return codec.read_wakes(self._run("free_slot", slot=slot))
 
     def last_lease_change_seconds(self, server: str) -> float:
-        """Infinite if none ever began there."""
+        """Infinite if the server never had a lease."""
         seconds = self._run("last_change", server=server)
         return math.inf if seconds is None else float(seconds)
 
@@ -323,7 +329,8 @@ class RedisLeases:
             wakes += codec.read_wakes(self._run("fill", pools=pools[first : first + _POOLS_PER_CALL]))
         return tuple(wakes)
 
-    # -- for a worker: the leases that it holds --------------------------------------------------------------
+    # -- for a worker: leases that it holds
+    # -------------------------------------------------------------------
 
     def renew(
         self,
@@ -354,7 +361,7 @@ class RedisLeases:
     def granted(self, attempt_id: str, *, worker: str) -> Lease | None:
         return codec.read_lease(self._run("granted", worker=worker, attempt=attempt_id))
 
-    # -- for submits -----------------------------------------------------------------------------------------
+    # -- for the submit API ----------------------------------------------------------------------------------
 
     def take_tokens(self, tenant: str, tokens: int, *, per_second: float, burst: int) -> Tokens:
         codec.check_names(tenant)
@@ -373,25 +380,27 @@ class RedisLeases:
         codec.check_names(pool, tenant, *models)
         return codec.read_spare(self._run("spare_slots", pool=pool, tenant=tenant, models=list(models)))
 
-    # -- what pinned workers say of themselves: beside the index, outlives a rebuild -------------------------
+    # -- heartbeats of pinned workers: outside the index, so they survive a rebuild --------------------------
 
-    def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
+    def record_heartbeat(
+        self, server: str, report: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None
+    ) -> None:
         codec.check_names(server)
         history = None if telemetry is None else json.dumps(telemetry, separators=(",", ":"))
-        text = json.dumps(said, separators=(",", ":"))
+        text = json.dumps(report, separators=(",", ":"))
         self._run("beat", server=server, said=text, telemetry=history, kept=TELEMETRY_KEPT)
 
-    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
-        found: dict[str, Beat] = {}
-        for first in range(0, len(servers), _BEATS_PER_CALL):
-            some = servers[first : first + _BEATS_PER_CALL]
-            found |= codec.read_beats(some, self._run("beats", servers=list(some)))
+    def heartbeats(self, servers: Sequence[str]) -> dict[str, Heartbeat]:
+        found: dict[str, Heartbeat] = {}
+        for first in range(0, len(servers), _HEARTBEATS_PER_CALL):
+            some = servers[first : first + _HEARTBEATS_PER_CALL]
+            found |= codec.read_heartbeats(some, self._run("beats", servers=list(some)))
         return found
 
     def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
         return codec.read_telemetry(self._run("telemetry", server=server, within_us=_us(within_seconds)))
 
-    # -- what there is; nothing changes by looking -----------------------------------------------------------
+    # -- read-only views -------------------------------------------------------------------------------------
 
     def slots(self, server: str) -> list[SlotView]:
         return self.slots_of([server])
@@ -410,7 +419,7 @@ class RedisLeases:
         codec.check_tickets(pool, [ticket])
         known = {**codec.ticket_args(ticket), "job": ticket.job_id if is_waiting else ""}
         return read_outlook(
-            self._run("outlook", pool=pool, **known, place_us=ticket.place_us, most_servers=MOST_SERVERS)
+            self._run("outlook", pool=pool, **known, place_us=ticket.place_us, most_servers=MAX_SERVERS)
         )
 
     def next_jobs(self, pool: str, most: int) -> list[str]:
@@ -419,7 +428,7 @@ class RedisLeases:
     def estimate_seconds(self, model: str, tenant: str) -> float:
         return float(self._run("estimate", model=model, tenant=tenant))
 
-    # -- the index: made anew, and which one it is -----------------------------------------------------------
+    # -- the index and its rebuild ---------------------------------------------------------------------------
 
     def generation(self) -> str | None:
         found = self._run("generation")
@@ -477,10 +486,10 @@ class RedisLeases:
 
 
 class RedisFleets:
-    """The leases of each fleet on the Redis at `url`, with the times of the settings: made when they are
-    first asked for, one per fleet (a forked child makes its own).
+    """Creates `RedisLeases` per fleet on first use, with the durations of the settings.
 
-    refusal: as for `RedisLeases`, by fleet.
+    A forked child process creates its own. url: of Redis, read on each call. refusal: as for `RedisLeases`,
+    by fleet.
     """
 
     def __init__(self, url: Callable[[], str], refusal: Callable[[str], str] | None = None) -> None:
@@ -489,7 +498,7 @@ class RedisFleets:
         self._stores: dict[tuple[int, str, str], RedisLeases] = {}
 
     def __call__(self, fleet: str) -> RedisLeases:
-        """Raises LeasingUnavailable where a cluster does not answer."""
+        """Return the fleet's leases. Raises LeasingUnavailable if a cluster does not answer."""
         which = (os.getpid(), self._url(), fleet)
         with self._lock:
             if which not in self._stores:
@@ -512,7 +521,7 @@ class RedisFleets:
             circuit_rules=CircuitRules(
                 knobs.circuit_failures, knobs.circuit_rest_seconds, knobs.circuit_rest_cap_seconds
             ),
-            refusal=_never if self._refusal is None else partial(self._refusal, fleet),
+            refusal=_no_refusal if self._refusal is None else partial(self._refusal, fleet),
         )
 
 

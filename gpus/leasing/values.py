@@ -1,4 +1,4 @@
-"""What the lease layer answers, as values. Pure."""
+"""Values that the lease layer returns. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from gpus.protocol import CircuitState, LeaseRef, PushOutcome
 
 @dataclass(frozen=True, slots=True)
 class Wakes:
-    """How many wakes a pool needs now. host: for a pinned driver's queue, else None."""
+    """How many wakes (messages that tell a worker to claim) a pool needs now.
+
+    host: of pinned workers, which have a queue of their own, else None.
+    """
 
     pool: str
     host: str | None
@@ -21,17 +24,20 @@ class Wakes:
 
 
 class ParkedFor(StrEnum):
-    """Why a tenant's tickets are held back: a letter each, and it goes on when the last one is gone."""
+    """Why a tenant's tickets are parked (`lua/includes/parked.lua`); several reasons may apply at once."""
 
     PAUSE = "p"
     QUOTA = "q"
-    """Its GPU-seconds of the day are used up."""
+    """The tenant's GPU-seconds of the day are used up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """taken: all that were wanted, else none. left: whole ones, after this. wait_seconds: until as many as
-    wanted are there. full_seconds: until the bucket is full."""
+    """Answer of a tenant's token bucket (`lua/take_tokens.lua`).
+
+    taken: whether all wanted tokens were taken, else none were. left: whole tokens afterwards. wait_seconds:
+    until the wanted tokens are available. full_seconds: until the bucket is full.
+    """
 
     taken: bool
     left: int
@@ -41,8 +47,11 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class StartsIn:
-    """When a waiting job starts: half of such jobs within `p50_seconds` from now, nine in ten within
-    `p90_seconds`. seen: real starts that this was learnt from."""
+    """Forecast of a waiting job's start (`lua/includes/forecast.lua`).
+
+    p50_seconds, p90_seconds: half, and nine in ten, of such jobs start within them. seen: number of real
+    starts that the forecast was learnt from.
+    """
 
     p50_seconds: float
     p90_seconds: float
@@ -51,8 +60,11 @@ class StartsIn:
 
 @dataclass(frozen=True, slots=True)
 class PushResult:
-    """position: estimated tickets ahead plus one, from 1. starts: None where it starts now, or nobody can
-    know."""
+    """Result of pushing one ticket.
+
+    position: estimated tickets ahead plus one. starts: None if the job starts now, or the start cannot be
+    forecast.
+    """
 
     outcome: PushOutcome
     position: int
@@ -61,8 +73,10 @@ class PushResult:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """One result per ticket, in order, and the wakes that became useful by them. failing: models of theirs
-    that no server can run now, because circuits are open."""
+    """Result of a push: one result per ticket, in order, and the wakes that the tickets need.
+
+    failing: models of the tickets that no server can run now, because circuits are open.
+    """
 
     results: tuple[PushResult, ...]
     wakes: tuple[Wakes, ...]
@@ -71,7 +85,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """What the slot would have run next; whether it began, its worker knew."""
+    """The prefetched next job of an expired lease's slot; only its worker knew whether it began."""
 
     job_id: str
     attempt_id: str
@@ -80,7 +94,7 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredLease:
-    """A lease (or an unconfirmed end, `settling`) that nobody renewed in time."""
+    """A lease, or an uncommitted end (`settling`), that was not renewed in time."""
 
     pool: str
     ref: LeaseRef
@@ -94,12 +108,13 @@ class ExpiredLease:
 
 @dataclass(frozen=True, slots=True)
 class SlotView:
-    """One slot as the lease table sees it. state: free, leased, adoptable, settling, quarantined, off.
+    """One slot in the lease table.
 
-    off: above the server's slot count, or its server is draining or off, and nothing runs there.
-    warm_model: what was leased there last; a worker that holds models itself may have unloaded it since.
-    expires_in_seconds: of a lease, else None. circuit: of its server. follower_id: the attempt that runs
-    there next, if one is claimed.
+    state: free, leased, adoptable, settling, quarantined, or off (above the server's slot count, or its
+    server is draining or off, and no job runs there). resting: its server gets no lease for a while.
+    warm_model: last model leased there; a worker that loads models itself may have unloaded it since.
+    held_seconds: age of the lease. expires_in_seconds: of a lease, else None. circuit: of its server.
+    follower_id: attempt of the prefetched next job, or None.
     """
 
     slot: str
@@ -119,9 +134,12 @@ class SlotView:
 
 @dataclass(frozen=True, slots=True)
 class SpareSlots:
-    """by_model: free slots that no waiting ticket could take, in the order that was asked for. most: how many
-    more jobs of whatever model the tenant may run now; None: no limit. failing: models that no server can run
-    now, because circuits are open."""
+    """Free slots for a job submitted now (`lua/spare_slots.lua`).
+
+    by_model: free slots that no waiting ticket could take, in the order of the requested models. most: how
+    many more jobs of any model the tenant may run now; None: no limit. failing: models that no server can run
+    now, because circuits are open.
+    """
 
     by_model: Sequence[int]
     most: int | None = None
@@ -130,8 +148,11 @@ class SpareSlots:
 
 @dataclass(frozen=True, slots=True)
 class Circuit:
-    """Of a server or a model. strikes: failures in a row while it is closed; opens: how often it opened in a
-    row; left_seconds: until it is half open."""
+    """Circuit breaker of a server or a model (`lua/includes/circuit.lua`).
+
+    strikes: failures in a row while closed. opens: how often it opened in a row. left_seconds: until it is
+    half open.
+    """
 
     state: CircuitState
     strikes: int
@@ -141,7 +162,7 @@ class Circuit:
 
 @dataclass(frozen=True, slots=True)
 class Circuits:
-    """By name; who is not named is closed and did not fail last."""
+    """Circuit breakers by name. A name that is missing is closed and without failures."""
 
     models: Mapping[str, Circuit] = field(default_factory=dict)
     servers: Mapping[str, Circuit] = field(default_factory=dict)
@@ -149,8 +170,11 @@ class Circuits:
 
 @dataclass(frozen=True, slots=True)
 class CircuitRules:
-    """failures: in a row, that open a circuit; 0: none ever opens. It rests so long, twice as long each time
-    it opens again, up to the cap."""
+    """When circuit breakers open, and for how long.
+
+    failures: in a row, that open a circuit; 0: no circuit ever opens. rest_seconds: how long it stays open,
+    doubled each time it opens again, up to cap_seconds.
+    """
 
     failures: int = 5
     rest_seconds: float = 10.0
@@ -162,9 +186,12 @@ DEFAULT_RULES = CircuitRules()
 
 @dataclass(frozen=True, slots=True)
 class PoolDepth:
-    """waiting: tickets that a slot may take, by model; parked: those of tenants that are paused, over their
-    quota, or run as many jobs as they may. wakes_pending: wakes sent and not yet used. slots: count by state.
-    circuits: of models whose circuit is not closed."""
+    """Counts of a pool's tickets and slots.
+
+    waiting: dispatchable tickets by model. parked: tickets by model of tenants that are paused, over their
+    quota, or at their limit of running jobs. wakes_pending: wakes sent and not yet used. slots: count by
+    state. circuits: of models whose circuit is not closed.
+    """
 
     pool: str
     waiting: Mapping[str, int]
@@ -176,42 +203,49 @@ class PoolDepth:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a pinned worker said last, and how long ago. said: JSON values by name."""
+    """The latest heartbeat of a pinned worker. report: JSON values by name, see
+    `gpus.health.pinned_servers`."""
 
     age_seconds: float
-    said: Mapping[str, Any]
+    report: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a pinned worker measured, and how long ago it told. reading: JSON values, as
-    `gpu_host.local.telemetry.measure` makes them."""
+    """One telemetry reading of a pinned worker, and its age.
+
+    reading: JSON values of `gpu_host.local.telemetry.measure`.
+    """
 
     age_seconds: float
     reading: Mapping[str, Any]
 
 
-MOST_SERVERS = 32
-"""Servers whose slots are looked at one by one; of more, so many by chance."""
+MAX_SERVERS = 32
+"""Servers whose slots an explanation examines; of more servers, a random sample of this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """What the line knows of one job that waits or might: the answer of `lua/outlook.lua`.
+    """Why one job waits, or would wait: the answer of `lua/outlook.lua`.
 
-    rebuilding: the index is not whole, and nothing else is known.
+    rebuilding: the index is not whole, and the other fields are unknown.
 
-    held: the attempt that has a slot for the job. parked: letters for why its tenant gets none. position:
-    estimated tickets ahead plus one; own_ahead: of its own tenant and band, for models that share its
-    servers; higher_bands: tickets there; tenants: who take turns in its band. running, most_running: jobs
-    of its tenant now, and at most (None: no limit; then they are not counted). lead_seconds: GPU-seconds
-    by which its tenant is ahead of the one whose turn it is. estimate_seconds: of a run of this tenant
-    and model; mean_seconds: of the pool's waiting jobs. working_slots: of the pool. servers: that are on
-    and run the model; looked_at: so many of them. slots: theirs, by what keeps each from the job: free,
-    busy, resting, circuit, quarantined, off. free_seconds: since one of them is; asked_seconds: since a
-    worker asked for work that could use a free one; None: none ever did. guess_seconds, p50_log, p90_log,
-    seen: see `forecast.lua`. passed_over, most_passed_over: how often others went in its place, for a model
-    that is loaded or on the server that it avoids; patience_seconds: how long the former may still happen.
+    held: the attempt that holds a slot for the job. in_line: its ticket waits. parked: reasons (letters of
+    `ParkedFor`) why its tenant gets no lease. position: estimated tickets ahead plus one. own_ahead: tickets
+    ahead of its own tenant and band, for models that share its servers. higher_bands: tickets of higher
+    bands. tenants: number that wait in its band. running, most_running: its tenant's running jobs and their
+    limit (None: no limit; then they are not counted). lead_seconds: GPU-seconds by which its tenant is ahead
+    of the next tenant. estimate_seconds: of a run of this tenant and model. mean_seconds: of the pool's
+    waiting jobs. working_slots: of the pool. servers: number that are on and run the model. looked_at: how
+    many of them were examined. slots: their slots, by what keeps each from the job: free, busy, resting,
+    circuit, quarantined, off. rest_seconds, circuit_seconds: until the first resting server, or open server
+    circuit, ends. model_circuit, model_circuit_seconds: state of the model's circuit, and time until it is
+    half open. free_seconds: since one of the slots is free. asked_seconds: since the last claim by a worker
+    that could use a free slot; None: never. guess_seconds, p50_log, p90_log, seen: see
+    `lua/includes/forecast.lua`. passed_over, most_passed_over: how often the ticket was skipped, and how
+    often it may be, for a warm model or on the server that it avoids. patience_seconds: how long warm models
+    may still go first.
     """
 
     rebuilding: bool = False
@@ -248,6 +282,7 @@ class Outlook:
 
 
 def read_outlook(answer: str) -> Outlook:
+    """Parse the JSON answer of `lua/outlook.lua`; fields of a newer script are ignored."""
     found = json.loads(answer)
     known = {one.name for one in fields(Outlook)}
     values = {name: value for name, value in found.items() if name in known}

@@ -51,7 +51,7 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
     host: of a pinned worker, which claims slots of this host only; None: of the servers that are reached over
     the network. Returns None if there is neither, or no claim is possible now."""
     leases = worker.ports.leases(fleet_name)
-    worker.ports.clocks.make_sure()
+    worker.ports.clocks.confirm_time()
     while worker.may_claim():
         asked_at = worker.ports.clock.monotonic()
         attempt_id = new_id()

@@ -100,7 +100,7 @@ class WorkerHeartbeats:
         """Return ids of attempts whose lease was not renewed lately, early enough to write them before the
         leases expire."""
         renew = settings.DISPATCHER.renew_seconds
-        held = self._worker.completion.keeper.unsure(renew + _alive_seconds() / 4)
+        held = self._worker.completion.keeper.unconfirmed(renew + _alive_seconds() / 4)
         asked = self._worker.uncertain_claims.by_fleet().values()
         return sorted({*held, *(attempt for attempts in asked for attempt in attempts)})
 

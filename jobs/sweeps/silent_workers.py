@@ -46,7 +46,7 @@ def sweep(ports: Ports) -> SweepCount:
             return SweepCount()
         pinned = Server.objects.filter(host__isnull=False, pool__fleet=fleet)
         servers = list(pinned.select_related("pool").order_by("name"))
-        beats = leases.beats([server.name for server in servers])
+        beats = leases.heartbeats([server.name for server in servers])
 
         def judge(server: Server) -> bool:
             now = ports.clock.now()

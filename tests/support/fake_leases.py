@@ -7,8 +7,8 @@ from typing import Any
 
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import (
-    Beat,
     Circuits,
+    Heartbeat,
     Measured,
     Outlook,
     ParkedFor,
@@ -41,7 +41,7 @@ class FakeLeases:
         self.tokens: dict[str, int] = {}
         self.tenants: dict[str, TenantSpec] = {}
         self.views: dict[str, list[str]] = {}
-        self.heard: dict[str, Beat] = {}
+        self.heard: dict[str, Heartbeat] = {}
         self.measured: dict[str, list[Measured]] = {}
         self.broken = Circuits()
         self.resets: list[tuple[str, str, str]] = []
@@ -85,11 +85,11 @@ class FakeLeases:
 
     def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
         self._answer()
-        self.heard[server] = Beat(0.0, said)
+        self.heard[server] = Heartbeat(0.0, said)
         if telemetry is not None:
             self.measured.setdefault(server, []).insert(0, Measured(0.0, telemetry))
 
-    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
+    def heartbeats(self, servers: Sequence[str]) -> dict[str, Heartbeat]:
         self._answer()
         return {name: beat for name, beat in self.heard.items() if name in servers}
 

@@ -44,9 +44,9 @@ class WrongClocks:
     def report(self) -> ClockReport:
         return ClockReport({REDIS: self.ahead} if self.ahead else {})
 
-    compared = report
+    fresh_report = report
 
-    def make_sure(self) -> bool:
+    def confirm_time(self) -> bool:
         return False
 
     def is_learning(self) -> bool:

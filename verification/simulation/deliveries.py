@@ -12,7 +12,7 @@ from itertools import pairwise
 from django.conf import settings
 
 from foundation.database import statements
-from gpus.leasing.clock import ASK_SECONDS
+from gpus.leasing.clock import COMPARE_SECONDS
 from jobs.callbacks.deliver import JITTER
 from jobs.models import Callback, ReceiverCircuit
 from verification.simulation.callback_faults import DATABASE_AWAY
@@ -80,7 +80,7 @@ class Deliveries:
         since = max(role.began_at, world.database_back_at)
         if world.is_a_clock_wrong or role.process.skew_seconds:
             # a process that has just begun knows the time once Redis answers
-            since = max(since, world.disturbed_until + ASK_SECONDS)
+            since = max(since, world.disturbed_until + COMPARE_SECONDS)
         return since
 
     def _free_since(self, tenant: int) -> float:

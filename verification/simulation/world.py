@@ -186,7 +186,7 @@ class World:
             tolerance_seconds=settings.DISPATCHER.clock_tolerance_seconds,
         )
         clock._lock = nullcontext()  # type: ignore[assignment]  # a fiber in it would stop the one thread
-        clock.keep_asking(partial(self._after, process))
+        clock.keep_comparing(partial(self._after, process))
         return self._ports(process, clock, clock, *self.versions.of_new_process(clock))
 
     def true_ports(self) -> Ports:

@@ -254,7 +254,7 @@ def clocks(view: View) -> Iterator[Finding]:
         database_time,
         tolerance_seconds=min(SKEW_SECONDS, tolerated),
     )
-    report = watch.compared()
+    report = watch.fresh_report()
     for name, seconds in report.off.items():
         has_stopped = abs(seconds) > tolerated
         yield Finding(

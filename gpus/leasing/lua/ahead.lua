@@ -1,12 +1,11 @@
--- Why: a worker prefetches the rows of the jobs that it will probably be given next. The script changes nothing and
---   promises nothing.
+-- Why: predicts which jobs are leased next, so that a worker can prefetch their database rows. Read-only; the next
+--   claim may return another job. Caller: jobs/execution/row_prefetch.py.
 -- Keys: estimates, generation, heads, line, models, pool, rebuild, tenants, turn
 -- Args:
 --   pool: text
---   most: number, job ids at most
--- Returns: that many job ids at most, as slots that run all models would be given them; nothing is changed, and nothing
---   promised. Of a tenant with several lines the first one stands for all, and nobody is given more than twice an equal
---   part.
+--   most: number, maximum count of job ids
+-- Returns: up to `most` job ids, in the order in which slots that run all models would get them. Approximations: only a
+--   tenant's first line counts, and a tenant contributes at most twice an equal share of the ids.
 -- include: keys
 -- include: index
 -- include: pools
@@ -17,7 +16,7 @@ local pool_name, most = args.pool, args.most
 if not Index.is_whole() then return Index.refuse() end
 local pool, found = Pools.load_pool(pool_name), {}
 
--- The first line of a tenant that waits in the queue: so many of its tickets, and when the first of them goes.
+-- The tenant's first line in the queue: its first `count` tickets, and the rank (fifo score or start tag) of the first.
 local function first_line(queue, tenant, rank, count)
   local name = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, 0)[1]
   local tickets = redis.call('ZRANGE', Line.named_line(pool, name, tenant), 0, count - 1, 'WITHSCORES')
@@ -35,7 +34,7 @@ end
 
 for _, queue in ipairs(Shares.queues_in_order(pool)) do
   local order = redis.call('ZRANGE', (pool.fifo and Keys.heads or Keys.turn)(queue.at), 0, most - 1, 'WITHSCORES')
-  local lines, count = {}, math.ceil(2 * most / #order) * 2  -- of each tenant twice its equal part
+  local lines, count = {}, math.ceil(2 * most / #order) * 2  -- per tenant: twice an equal share
   for i = 1, #order, 2 do lines[#lines + 1] = first_line(queue, order[i], order[i + 1], count) end
   local line = earliest(lines)
   while line and #found < most do

@@ -1,10 +1,10 @@
--- Why: heartbeat of a pinned worker: what it runs, and how its GPU does. It needs no index.
+-- Why: stores the heartbeat of a pinned worker: its state and its GPU's telemetry. Needs no index.
 -- Keys: beats, telemetry
 -- Args:
 --   server: text
---   said: text, JSON: what the worker says of itself
---   telemetry: text or nil, JSON: what it measured
---   kept: number, of these the latest so many are kept
+--   said: text, JSON: the worker's report on itself
+--   telemetry: text or nil, JSON: one telemetry reading
+--   kept: number, how many readings the history keeps
 -- Returns: 1
 -- include: keys
 -- include: call

@@ -1,9 +1,9 @@
--- Why: the heartbeats of pinned workers. Their age is measured by the fleet's time, so that clocks of hosts do not
+-- Why: reads the latest heartbeats of pinned workers. Ages are differences of the fleet's time, so host clocks do not
 --   matter.
 -- Keys: beats
 -- Args:
 --   servers: texts
--- Returns: flat, per server: µs since its last beat and what it said, or '' twice
+-- Returns: flat, per server: µs since its last heartbeat, and its report as JSON; '' and '' without a heartbeat
 -- include: keys
 -- include: call
 local found = {}

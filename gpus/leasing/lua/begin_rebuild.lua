@@ -1,18 +1,18 @@
--- Why: one process at a time rebuilds the index; nothing is leased meanwhile. A second call by the same owner is a sign
---   of life. An owner without one loses its right, as does an owner of another run of the server. Caller:
+-- Why: takes the lock to rebuild the index; no job is leased while it is held. The owner's next call is its heartbeat.
+--   The lock is lost without a heartbeat for `silence_us`, and when the Redis server restarts. Caller:
 --   jobs/index_rebuild/rebuild.py.
 -- Keys: generation, rebuild, ticking
 -- Args:
 --   owner: text
---   silence_us: number, without a sign of life for so long, another may take over
---   name: text, of a new rebuild
---   latest_start_us: number, the latest start that the database knows of, 0: none
--- Returns: the name of its rebuild for the one that may rebuild now, else ''
+--   silence_us: number, without a heartbeat for this long the lock is free
+--   name: text, of the rebuild if a new one begins
+--   latest_start_us: number, latest start of a lease in the database, 0: none
+-- Returns: the name of the owner's rebuild, or '' if another owner holds the lock
 -- include: keys
 -- include: call
 -- include: index
 local owner, silence_us, name = args.owner, args.silence_us, args.name
-Call.go_on_after(args.latest_start_us)
+Call.advance_past(args.latest_start_us)
 
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'at_us', 'name')
 if Index.is_of_this_run(rebuild) then

@@ -1,10 +1,10 @@
--- Why: circuit breakers of a pool's models and of some servers, for operators.
+-- Why: shows the circuit breakers of a pool's models and of the named servers to operators.
 -- Keys: circuits, generation, kept, pool, rebuild, server
 -- Args:
 --   pool: text
 --   servers: texts, each costs one read
 -- Returns: {{model, state, failures in a row, times opened in a row, seconds left, …}, {server, the same, …}}; states:
---   closed (with failures), open, half_open. What is closed and without failures is left out.
+--   closed (with failures), open, half_open. Closed circuits without failures are left out.
 -- include: keys
 -- include: call
 -- include: index

@@ -1,6 +1,6 @@
--- Why: leases a free slot to a worker, with the next ticket for it; or neither, so that waiting for capacity never
---   costs a retry. Leases that wait to be adopted come first, because their GPU works already; one whose adoption
---   failed rests. A second call with the same attempt returns the same lease. Caller: jobs/execution/claiming.py.
+-- Why: leases a free slot together with the next ticket for it, or does nothing, so that waiting for capacity never
+--   costs a retry. Adoptable leases come first, because their GPU already works; after a failed adoption a lease is
+--   skipped for a while. A second call with the same attempt returns the same lease. Caller: jobs/execution/claiming.py.
 -- Keys: asked, broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation,
 --   heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, rebuild,
 --   resting, running, server, servers, serving, since, slot, states, tenants, turn, waits, warm
@@ -8,9 +8,9 @@
 --   pool, worker, attempt: text
 --   host: text, '' unless the worker is pinned
 --   lease_us: number
---   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot remembers the last one
--- Returns: the lease as an array (lease_reply), or nil; or 'again': this call did what one call may, and the next
---   one goes on from there
+--   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot's last model
+-- Returns: the lease as an array (lease_reply), or nil; or 'again': the work limit of one call was reached, and a second
+--   call continues from there
 -- include: keys
 -- include: call
 -- include: index
@@ -25,18 +25,18 @@
 local pool_name, worker, attempt, host = args.pool, args.worker, args.attempt, args.host
 local lease_us, warm = args.lease_us, args.warm
 
-local LOOK = 8           -- free slots looked at for one on another server than the ticket avoids
+local LOOK = 8           -- free slots examined for one on another server than the avoided one
 local RESTS_AT_ONCE = 8
-local ASK_AGAIN = 'again'
+local CLAIM_AGAIN = 'again'
 
 if not Index.is_whole() then return Index.refuse() end
 local known = Leases.find_lease(attempt)
 if known then
   local is_ours = known.state == 'leased' and known.worker == worker
-  return is_ours and Leases.lease_reply(known, known.asked == attempt) or nil
+  return is_ours and Leases.lease_reply(known, known.adopter == attempt) or nil
 end
 
-Wakes.use_wake(pool_name, host)  -- before looking: a ticket pushed from now on sends its own
+Wakes.use_wake(pool_name, host)  -- first: a ticket that is pushed from now on sends its own wake
 Availability.end_rests(RESTS_AT_ONCE)
 
 local waiting = redis.call('ZRANGEBYSCORE', Keys.free(pool_name, 'adoptable', host), '-inf', Call.now, 'LIMIT', 0, 1)[1]
@@ -50,9 +50,9 @@ end
 
 local pool = Pools.load_pool(pool_name)
 
--- The lease, or nil; and whether to look again, as `give` says.
+-- The lease, or nil; and true if the search must be repeated (`lease_ticket`).
 local function claim_free()
-  -- The classes with a free slot for this host, and the best ticket any of them could take.
+  -- The classes with a free slot for this host, and the best ticket for any of them.
   local open, best, best_place = {}, nil, nil
   for _, class in ipairs(Classes.read_classes(pool_name)) do
     if redis.call('EXISTS', Keys.free(pool_name, class[1], host)) == 1 then
@@ -73,8 +73,8 @@ local function claim_free()
     return nil
   end
 
-  -- A slot that is warm for the ticket, else the one that is free the longest, of the most specialised class. Where the
-  -- worker tells what is warm, all its slots are.
+  -- A slot that is warm for the ticket, else the longest free slot of the most specialised class. A worker that reports
+  -- its warm models has them warm for all its slots.
   local fitting = {}
   for _, class in ipairs(open) do
     if Classes.serves(class[2], best.model) then
@@ -82,7 +82,7 @@ local function claim_free()
       local name = not warm and first_elsewhere(Keys.warm(pool_name, class[1], best.model, host))
       if name then
         local slot, server = Slots.read_with_server(name)
-        return Assign.give(slot, server, pool, best, attempt, worker, lease_us)
+        return Assign.lease_ticket(slot, server, pool, best, attempt, worker, lease_us)
       end
     end
   end
@@ -91,19 +91,19 @@ local function claim_free()
     if name then
       local slot, server = Slots.read_with_server(name)
       local ticket = Pick.prefer_warm(pool, best, warm or Pick.last_model(slot), class, server.name)
-      return Assign.give(slot, server, pool, ticket, attempt, worker, lease_us)
+      return Assign.lease_ticket(slot, server, pool, ticket, attempt, worker, lease_us)
     end
   end
 
-  -- Only the server it avoids is free: that slot goes to the next one.
+  -- Only the avoided server is free: its slot goes to the next ticket.
   local name = redis.call('ZRANGE', Keys.free(pool_name, fitting[1][1], host), 0, 0)[1]
   local slot, server = Slots.read_with_server(name)
   local ticket = Pick.best_ticket(pool, fitting[1], server.name)
-  if ticket then return Assign.give(slot, server, pool, ticket, attempt, worker, lease_us) end
+  if ticket then return Assign.lease_ticket(slot, server, pool, ticket, attempt, worker, lease_us) end
   Pools.save_pool(pool)
   return nil
 end
 
 local lease, again
 repeat lease, again = claim_free() until not again
-return not lease and Pick.is_unsure() and ASK_AGAIN or lease
+return not lease and Pick.is_unsure() and CLAIM_AGAIN or lease

@@ -1,9 +1,8 @@
--- Why: closes an index that another layout takes over: nothing is leased from it any more, not even to processes that
---   know nothing of layouts. It looks as if it were being rebuilt by an owner that is never silent. Holders of
---   leases go on in it.
--- Keys: generation, rebuild; of any layout, for they mean the same in all
+-- Why: closes an index that another key layout replaces. Nothing is leased from it any more, even by versions that
+--   know no layouts: they see a rebuild whose owner never goes silent. Running leases continue in it.
+-- Keys: generation, rebuild; of any layout, as their meaning never changes
 -- Args:
---   owner: text, who closes it
+--   owner: text, name of the process that closes it
 -- Returns: 1
 -- include: keys
 -- include: call

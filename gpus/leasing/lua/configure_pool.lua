@@ -1,9 +1,10 @@
--- Why: the pool's rules, live. Both orders (fair and fifo) are kept at all times, so that a switch moves no ticket.
+-- Why: changes the pool's rules at once. Both orders (fair and fifo) are maintained at all times, so switching between
+--   them moves no ticket.
 -- Keys: generation, pool, pools, rebuild
 -- Args:
 --   pool: text
 --   algorithm: text, fair or fifo
---   patience_us: number, warm affinity passes a ticket over for so long at most
+--   patience_us: number, how long warm affinity may pass a ticket over
 --   head_start_us: number, per priority level
 -- Returns: 1
 -- include: keys

@@ -1,4 +1,4 @@
--- Why: adds a server's slots, takes them out of the lists, or changes their models at once; leases that run go on.
+-- Why: adds a server's slots, delists them, or changes their models, at once. Running leases continue.
 -- Keys: broad, class_servers, class_turn, classes, depth, free, generation, kept, leases, open, pending, pool, pools,
 --   rebuild, resting, server, servers, serving, slot, states, turn, warm
 -- Args:
@@ -23,8 +23,8 @@ local old = Slots.read_server(name)
 if old and not old.gone and old.pool == pool and old.host == host and old.slots == count
   and old.desired == desired and old.models == models then return {} end
 
--- A server that is registered again is a new one: what its old life failed at, and that it was busy, says nothing of
--- it, and what still runs there from before tries nothing.
+-- A server that is registered again starts fresh: failures and rest of the old registration do not count, and a job
+-- that still runs there is no trial of its circuit.
 local past = old and not old.gone and old or {}
 local were_free = 0
 if old then
@@ -40,13 +40,13 @@ end
 local server = {
   name = name, pool = pool, host = host, models = models, class = Enlist.class_of(models), slots = count,
   top = math.max(count, old and old.top or 0), desired = desired, rests_until = past.rests_until or 0,
-  gone = false, strikes = past.strikes or 0, struck = past.struck or '', opens = past.opens or 0, probe = past.probe, tenants = past.tenants,
+  gone = false, strikes = past.strikes or 0, failed_job = past.failed_job or '', opens = past.opens or 0, probe = past.probe, tenants = past.tenants,
 }
 redis.call('SADD', Keys.pools(), pool)
 Slots.save_server(server)
 Enlist.enlist_server(server)
 if old and not old.gone then Enlist.leave_class(old.pool, old.class) end
-if server.opens > 0 then  -- whatever became of its entry: without one nobody would look for who tries
+if server.opens > 0 then  -- without this entry `end_rests` would never choose the slot for the trial
   redis.call('ZADD', Keys.resting(), math.max(server.rests_until, Call.now), server.name)
 end
 
@@ -56,7 +56,7 @@ for index = 0, server.top - 1 do
     if index < count then Slots.set_state(Slots.new_slot(name .. '/' .. index, pool), 'off') end
   else
     if slot.home ~= pool then
-      redis.call('HINCRBY', Keys.states(slot.home), slot.state, -1)  -- counted there until now
+      redis.call('HINCRBY', Keys.states(slot.home), slot.state, -1)
       redis.call('HINCRBY', Keys.states(pool), slot.state, 1)
       slot.home = pool
       Slots.save_slot(slot)

@@ -1,4 +1,4 @@
--- Why: how many tickets wait, by model, and the states of the pool's slots.
+-- Why: counts waiting tickets by model, and the pool's slots by state.
 -- Keys: depth, generation, kept, leases, parked_depth, pending, pool, rebuild, states
 -- Args:
 --   pool: text

@@ -1,5 +1,5 @@
--- Why: an index that was not in use for a while may be wrong: it is marked so that it is wiped and rebuilt.
--- Keys: generation, rebuild; of any layout, for they mean the same in all
+-- Why: marks an index for wiping and rebuilding, because it was not in use for a while and may be stale.
+-- Keys: generation, rebuild; of any layout, as their meaning never changes
 -- Args: none
 -- Returns: 1
 -- include: keys

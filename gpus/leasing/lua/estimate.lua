@@ -1,4 +1,4 @@
--- Why: the GPU-seconds that the next job of this tenant and model would be charged at dispatch.
+-- Why: estimates the GPU-seconds that the next job of this tenant and model is charged at dispatch.
 -- Keys: estimates, generation, rebuild
 -- Args:
 --   model, tenant: text

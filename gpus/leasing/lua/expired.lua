@@ -1,13 +1,13 @@
--- Why: lists leases that were not renewed in time, for the sweep to judge; nothing is freed here. After a long silence
---   (Redis paused) no lease runs out before a full lease time from now, except those that were not renewed since
---   such a time was granted last. Caller: jobs/sweeps/expired_leases.py.
+-- Why: lists leases that were not renewed in time, for the sweep to decide; frees nothing. After a long silence (Redis
+--   was paused) every lease gets one full lease time from now, except leases that did not renew within the previous
+--   such grant. Caller: jobs/sweeps/expired_leases.py.
 -- Keys: expiry, generation, leases, rebuild, settling, slot, ticking
 -- Args:
---   limit: number, rows at most
---   gap_us: number, a silence that is too long
+--   limit: number, maximum count of rows
+--   gap_us: number, a longer silence grants a lease time
 --   lease_us: number
--- Returns: per lease or unconfirmed end: {pool, slot, job, attempt, epoch, model, tenant, settling 0|1, worker,
---   held seconds, and of its follower: attempt, job, model; '' where it has none}
+-- Returns: per lease or uncommitted end: {pool, slot, job, attempt, epoch, model, tenant, settling 0|1, worker, seconds
+--   held, then of its follower: attempt, job, model; '' without a follower}
 -- include: keys
 -- include: call
 -- include: index
@@ -16,7 +16,7 @@ local limit, gap_us, lease_us = args.limit, args.gap_us, args.lease_us
 
 if not Index.is_whole() then return Index.refuse() end
 local silent_us = Index.longest_silence()
-Index.note_look()
+Index.record_sweep()
 Index.grant_time(silent_us > gap_us, lease_us)
 
 local floor_us, had_time_us = Index.read_floor()
@@ -37,7 +37,7 @@ local function add(attempt)
   end
 end
 
--- While a floor is in force, or clocks differ, not all of these have run out.
+-- While a floor is in force, or clocks differ, some of these have not expired yet.
 local skipped = 0
 repeat
   local found = redis.call('ZRANGEBYSCORE', Keys.expiry(), '-inf', latest_us, 'WITHSCORES', 'LIMIT', #rows + skipped, limit)

@@ -1,5 +1,6 @@
--- Why: the two-second fill: forgets wakes under way and counts missing ones, so that a lost wake costs one period. Each
---   pinned host is counted by itself, so that a host without a worker does not use up the wakes of others.
+-- Why: every two seconds: resets the counts of pending wakes and computes the missing ones, so that a lost wake delays
+--   a job by one period. Each pinned host is counted separately, so that a host without a worker does not use up the
+--   wakes of others. Caller: jobs/sweeps/fill.py.
 -- Keys: classes, depth, free, generation, kept, leases, open, pending, pool, rebuild, resting, server, servers, slot,
 --   warm
 -- Args:

@@ -1,4 +1,4 @@
--- Why: the server is not registered any more. Leases that run there go on until they end; no new one begins.
+-- Why: removes a server that is no longer registered. Its running leases continue until they end; no new one begins.
 -- Keys: beats, class_servers, class_turn, classes, free, generation, open, pool, rebuild, resting, server, servers,
 --   serving, slot, states, telemetry, warm
 -- Args:
@@ -24,5 +24,5 @@ Enlist.withdraw_server(server)
 Enlist.leave_class(server.pool, server.class)
 server.gone, server.desired, server.slots = true, 'off', 0
 Slots.save_server(server)
-Availability.bury_server(server)
+Availability.delete_gone_server(server)
 return 1

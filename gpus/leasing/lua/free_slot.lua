@@ -1,4 +1,4 @@
--- Why: a quarantined slot was proven free.
+-- Why: frees a quarantined slot, after its GPU was proven idle. Caller: jobs/sweeps/quarantine.py.
 -- Keys: classes, depth, free, generation, kept, leases, open, pending, pool, rebuild, resting, server, servers, slot,
 --   states, warm
 -- Args:

@@ -1,5 +1,5 @@
--- Why: ends a lease under which nothing ran (its ticket was stale): the slot is free at once, without a commit. For a
---   follower: its slot stays with the holder.
+-- Why: ends a lease under which no job ran (its ticket was stale): the slot is free at once, without waiting for a
+--   commit. Given a follower's ref it drops the follower, and the holder keeps the slot.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, resting, running, server, servers, since, slot,
 --   states, tenants, turn, waits, warm
@@ -8,8 +8,8 @@
 --   epoch: number
 --   worker: text
 --   seconds: number, real GPU-seconds
---   rest_us: number or nil, the server rests so long
--- Returns: 1 if it was the worker's, else 0
+--   rest_us: number or nil, how long the server rests (gets no lease)
+-- Returns: 1 if the worker held it, else 0
 -- include: call
 -- include: index
 -- include: slots

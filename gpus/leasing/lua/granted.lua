@@ -1,4 +1,4 @@
--- Why: the lease that a claim was granted whose answer was lost. The script grants nothing itself.
+-- Why: finds the lease of a claim whose reply was lost. Read-only.
 -- Keys: generation, leases, rebuild, slot
 -- Args:
 --   worker, attempt: text
@@ -10,4 +10,4 @@ local worker, attempt = args.worker, args.attempt
 if not Index.is_open() then return Index.refuse() end
 local slot = Leases.find_lease(attempt)
 if not slot or slot.state ~= 'leased' or slot.worker ~= worker then return nil end
-return Leases.lease_reply(slot, slot.asked == attempt)
+return Leases.lease_reply(slot, slot.adopter == attempt)

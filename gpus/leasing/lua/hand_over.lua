@@ -1,5 +1,5 @@
--- Why: a worker that stops leaves a run that goes on on its server: the lease is adoptable at once. After a failed
---   adoption the lease rests first, so that claims go on to tickets that can run.
+-- Why: makes a lease adoptable when its worker stops while the run continues on the server. After a failed adoption the
+--   lease rests first, so that claims reach tickets that can run.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, running, server, since, slot, states, tenants,
 --   turn, waits, warm
@@ -9,7 +9,7 @@
 --   worker: text
 --   first_rest_us: number or nil, nil: adoptable at once
 --   longest_rest_us: number
--- Returns: 1 if it was the worker's, else 0
+-- Returns: 1 if the worker held it, else 0
 -- include: index
 -- include: availability
 -- include: leases

@@ -1,11 +1,12 @@
--- Why: the reconciler asks which waiting jobs of the database have no ticket, lease or pending end, and pushes those.
+-- Why: lets the reconciler find waiting jobs of the database that have no ticket, lease or uncommitted end, and push
+--   them.
 -- Keys: generation, held, line, pool, rebuild
 -- Args:
 --   pool: text
 --   tickets: records
 --     job, model, tenant: text
 --     priority: number
--- Returns: 1 or 0 per ticket: in line, leased, or its end is being committed
+-- Returns: per ticket 1 if it waits, is leased, or its end is being committed; else 0
 -- include: keys
 -- include: index
 -- include: pools

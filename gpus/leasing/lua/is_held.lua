@@ -1,5 +1,5 @@
--- Why: whether an attempt still has its lease, or an end that waits for its commit. A follower counts too: it may have
---   begun before Redis was told.
+-- Why: checks whether an attempt still has a lease or an uncommitted end. A follower counts, because its worker may
+--   have started it before Redis knows.
 -- Keys: generation, rebuild, settling, slot
 -- Args:
 --   slot, job, attempt: text

@@ -1,10 +1,11 @@
--- Why: renews a lease whose worker the database knows to be alive although Redis gets no renewals from it.
+-- Why: renews a lease for a worker that is alive according to the database but cannot reach Redis. Caller:
+--   jobs/sweeps/expired_leases.py.
 -- Keys: expiry, generation, rebuild, settling, slot
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number
 --   lease_us: number
--- Returns: 1 if it is held or settling, else 0
+-- Returns: 1 if the lease is held or its end waits for its commit, else 0
 -- include: index
 -- include: leases
 local name, job, attempt, epoch = args.slot, args.job, args.attempt, args.epoch

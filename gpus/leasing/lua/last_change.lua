@@ -1,8 +1,8 @@
--- Why: a server's own counts prove something only if none of its leases changed around the question.
+-- Why: tells how long a server's leases have not changed: only then its own count of free slots can be compared.
 -- Keys: generation, rebuild, server, slot
 -- Args:
 --   server: text
--- Returns: seconds since a lease of it last began or ended, or nil
+-- Returns: seconds since one of its leases last began or ended, or nil
 -- include: call
 -- include: index
 -- include: slots

@@ -1,4 +1,4 @@
--- Why: opens the index: the marker names the run of the server that holds it, and leasing begins.
+-- Why: opens the rebuilt index and starts leasing. The marker names the run of the Redis server that holds the index.
 -- Keys: generation, rebuild, ticking
 -- Args:
 --   owner: text
@@ -14,11 +14,11 @@ local marker = redis.call('HMGET', Keys.generation(), 'run_id', 'replication', '
 if Index.is_of_this_run(marker) and marker[3] == owner then return marker[4] end
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'phase')
 if not Index.is_of_this_run(rebuild) or rebuild[3] ~= owner then
-  return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
+  return redis.error_reply('UNAVAILABLE another process rebuilds the index')
 end
 if rebuild[4] ~= 'filling' then return redis.error_reply('UNAVAILABLE the old index is not wiped yet') end
 redis.call('HSET', Keys.generation(), 'id', id, 'run_id', Call.run_id, 'replication', Call.replication, 'owner', owner,
   'opened_us', Call.now, 'none_held', none_held)
-Index.note_look()  -- a silence before the first look counts too
+Index.record_sweep()  -- a silence before the first sweep counts too
 redis.call('DEL', Keys.rebuild())
 return id

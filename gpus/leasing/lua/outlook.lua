@@ -1,15 +1,15 @@
--- Why: explains why a job waits, or would wait: everything that the line knows of it, in one call. Caller:
---   gpus/leasing/values.py.
+-- Why: collects everything that explains why a job waits, or would wait, in one call. The fields of the answer are
+--   documented in gpus/leasing/values.py (`Outlook`).
 -- Keys: asked, circuits, classes, depth, estimates, forecast, generation, heads, held, kept, leases, line, marks,
 --   models, paid, parked, pool, running, server, serving, slot, states, tenants, turn
 -- Args:
 --   pool: text
---   job: text, '' for one that is not in line
+--   job: text, '' for a job that was not pushed
 --   model, tenant: text
 --   priority: number
 --   place_us: number
---   most_servers: number, to look at
--- Returns: a JSON object, see gpus/leasing/values.py; {"rebuilding": true} while the index is not whole
+--   most_servers: number, servers examined at most
+-- Returns: a JSON object, see `Outlook`; {"rebuilding": true} while the index is not whole
 -- include: keys
 -- include: call
 -- include: index
@@ -22,14 +22,14 @@
 -- include: forecast
 local pool_name, job, model, tenant = args.pool, args.job, args.model, args.tenant
 local priority, place, most = args.priority, args.place_us, args.most_servers
-local MOST = { tenants = 32, lines = 16 }  -- to look at for its position
+local MAX = { tenants = 32, lines = 16 }  -- examined for its position
 
 if not Index.is_whole() then return cjson.encode({ rebuilding = true }) end
 local pool = Pools.load_pool(pool_name)
 local asked, member = Pools.asked_band(priority), Line.member_of(job, priority)
 local queue, line = Pools.queue_of(pool, tenant, asked), Line.line_of(pool, asked, model, tenant)
 
--- Its slots, by what keeps each from the job.
+-- The slots of servers that run the model, by what keeps each from the job.
 local slots = { free = 0, resting = 0, circuit = 0, busy = 0, quarantined = 0, off = 0 }
 local KIND = { leased = 'busy', adoptable = 'busy', settling = 'busy', quarantined = 'quarantined', off = 'off' }
 local rest_us, circuit_us, free_us, hosts = math.huge, math.huge, Call.now, {}
@@ -53,25 +53,25 @@ for _, name in ipairs(names) do
   end)
 end
 
--- When a worker that could take one of the free slots asked last.
+-- The last claim by a worker that could take one of the free slots.
 local asked_us = 0
 for host in pairs(hosts) do
   asked_us = math.max(asked_us, tonumber(redis.call('HGET', Keys.asked(pool_name), host) or 0))
 end
 
 local reasons = redis.call('HGET', Keys.parked(pool_name), tenant) or ''
--- one that is only thought of would be parked when it came
+-- a job that was not pushed yet would be parked on arrival
 if job == '' and not reasons:find(Line.FULL, 1, true) and Pools.is_full(tenant) then reasons = reasons .. Line.FULL end
 local rank = job ~= '' and redis.call('ZRANK', line, member) or nil
 local score = rank and tonumber(redis.call('ZSCORE', line, member)) or place + Line.level_of(member) * pool.head_start
 local at, own = Forecast.position(pool, queue, Classes.read_classes(pool_name), {
   name = asked .. model, model = model, tenant = tenant, score = score, rank = rank, parked = reasons ~= '',
   comes_last = not rank,
-}, MOST)
+}, MAX)
 local higher = 0
 for band = 1, queue.band do higher = higher + pool.queues[band].waiting end
 
--- Its tenant's turn: how far its start tag is ahead of who goes next, in GPU-seconds.
+-- How far the tenant's start tag is ahead of the next tenant's, in GPU-seconds.
 local first = redis.call('ZRANGE', Keys.turn(queue.at), 0, 0, 'WITHSCORES')
 local lead = first[1] and math.max(0, Forecast.start_tag(queue, tenant) - tonumber(first[2])) or 0
 
@@ -80,7 +80,7 @@ local circuit = Classes.read_circuit(pool, model)
 local kept_us = circuit and tonumber(redis.call('HGET', Keys.kept(pool_name), model)) or 0
 local attempt = job ~= '' and redis.call('HGET', Keys.held(), job) or false
 
--- How often others went in its place, for what is warm or on the server that it avoids.
+-- How often the ticket was passed over, for a warm model or on the server that it avoids.
 local skips, since_us = 0, 0
 if job ~= '' then skips, since_us = Line.read_mark(pool, member) end
 local patience_us = since_us > 0 and math.max(0, since_us + pool.patience - Call.now) or pool.patience

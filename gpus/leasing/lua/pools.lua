@@ -1,4 +1,4 @@
--- Why: the names of all pools, for the fill, which takes a few of them per call.
+-- Why: lists all pools, for the fill, which handles a few of them per call.
 -- Keys: generation, pools, rebuild
 -- Args: none
 -- Returns: the names of the pools

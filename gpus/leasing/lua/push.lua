@@ -1,4 +1,4 @@
--- Why: adds waiting jobs to the line, and returns how many wakes became useful. A job that is leased, or whose end
+-- Why: enqueues tickets of waiting jobs, and returns how many wakes they need. A job that is leased, or whose end
 --   waits for its commit, gets no ticket. Caller: jobs/submission/submit.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, generation, heads, held, kept,
 --   leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, pools, rebuild, running, server,
@@ -9,9 +9,9 @@
 --     job, model, tenant: text
 --     priority, place_us: number
 --     avoid: text or nil, a server
--- Returns: {{outcome, position, p50 µs, p90 µs, starts seen, …}, {pool, host, count, …}, {model that nothing can run
---   because circuits are open, …}}; outcomes: 1 leased (a forecast), 2 queued, 3 duplicate, 4 held; the seconds until
---   it starts are -1 where it starts now, or nobody can know
+-- Returns: {{outcome, position, p50 µs, p90 µs, starts seen, …}, wakes {pool, host, count, …}, {model that no server can
+--   run because circuits are open, …}}; outcomes: 1 leased (a forecast), 2 queued, 3 duplicate, 4 held; p50 and p90
+--   until the start, -1 if it starts now or the time cannot be known
 -- include: keys
 -- include: call
 -- include: index
@@ -23,8 +23,8 @@
 local pool_name = args.pool
 local LEASED, QUEUED, DUPLICATE, HELD = 1, 2, 3, 4
 local NOT_KNOWN = -1
-local MOST = { tenants = 8, lines = 4 }  -- to look at for a ticket's position
-local NEW_US = 10000000  -- in a fifo line who came so lately stands behind all others, about
+local MAX = { tenants = 8, lines = 4 }  -- examined for a ticket's position
+local NEW_US = 10000000  -- a ticket this young is last in a fifo queue, approximately
 
 local whole = Index.is_whole()
 if not whole and not Index.is_filling() then return Index.refuse() end
@@ -54,7 +54,7 @@ end
 
 local function add_start(reply, model, at, waits, parked)
   local p50, p90, seen = NOT_KNOWN, NOT_KNOWN, 0
-  if waits and able(model) == Classes.SOMEBODY and not parked and Forecast.pace(pool_name).slots > 0 then
+  if waits and able(model) == Classes.ABLE and not parked and Forecast.pace(pool_name).slots > 0 then
     local guess, factors = Forecast.guess_start(pool_name, at)
     p50 = guess * 1000000 * math.exp(factors[2])
     p90, seen = math.max(p50, guess * 1000000 * math.exp(factors[3])), factors[1]
@@ -72,24 +72,24 @@ for _, ticket in ipairs(args.tickets) do
   if redis.call('HEXISTS', Keys.held(), job) == 0 then
     local score = place + (priority - 1) % 3 * pool.head_start
     outcome = DUPLICATE
-    local stands = Line.add_ticket(pool, model, tenant, priority, member, score)
+    local is_added = Line.add_ticket(pool, model, tenant, priority, member, score)
     parked = Line.is_parked(pool, tenant)
-    if stands then
+    if is_added then
       outcome = QUEUED
       if ticket.avoid then Line.set_mark(pool, member, 0, 0, ticket.avoid) end
       if not parked then added[model] = (added[model] or 0) + 1 end
     end
     local queue = Pools.queue_of(pool, tenant, asked)
-    at = math.max(1, queue.waiting)  -- while the index is filled nobody asks
-    if whole or Forecast.is_foretold(job) then
+    at = math.max(1, queue.waiting)  -- during a rebuild no caller needs the position
+    if whole or Forecast.is_sampled(job) then
       at = Forecast.position(pool, queue, classes, {
         name = asked .. model, model = model, tenant = tenant, score = score, parked = parked,
         rank = redis.call('ZRANK', Line.line_of(pool, asked, model, tenant), member),
-        comes_last = stands and (not whole or place > Call.now - NEW_US),
-      }, MOST)
+        comes_last = is_added and (not whole or place > Call.now - NEW_US),
+      }, MAX)
     end
     local is_next = not parked and at <= free_slots(model)
-    if outcome == QUEUED and Forecast.is_foretold(job) and not parked then Forecast.foretell(pool, job, is_next and 0 or at) end
+    if outcome == QUEUED and Forecast.is_sampled(job) and not parked then Forecast.store_guess(pool, job, is_next and 0 or at) end
     if outcome == QUEUED and is_next then outcome = LEASED end
   end
   results[#results + 1] = outcome

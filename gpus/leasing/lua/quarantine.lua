@@ -1,13 +1,12 @@
--- Why: the GPU of this slot may still be busy with an attempt that is out of control: the slot is not given out until
---   it is proven free. A lease or end of another attempt stays, because it was given after a proof. Caller:
---   jobs/sweeps/quarantine.py.
+-- Why: closes a slot whose GPU may still be busy with an attempt out of control, until its GPU is proven idle. A lease
+--   or end of another attempt stays, because it was granted after such a proof. Caller: jobs/sweeps/quarantine.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, running, server, servers, since, slot, states,
 --   tenants, turn, waits, warm
 -- Args:
 --   slot, attempt: text
---   pool: text, its server's, '' for a server that is configured
--- Returns: 1 if this call shut the slot; 0 if it was shut before, or another attempt holds it
+--   pool: text, the server's, '' if the server is configured
+-- Returns: 1 if this call closed the slot; 0 if it was closed before, or another attempt holds it
 -- include: index
 -- include: slots
 -- include: availability
@@ -15,7 +14,7 @@
 local name, attempt = args.slot, args.attempt
 
 if not Index.is_open() then return Index.refuse() end
-local slot, server = Slots.note_slot(name, args.pool)
+local slot, server = Slots.ensure_slot(name, args.pool)
 if slot.state == 'quarantined' then return 0 end
 local is_held = slot.state == 'leased' or slot.state == 'adoptable' or slot.state == 'settling'
 if is_held and slot.attempt ~= attempt then return 0 end

@@ -1,23 +1,23 @@
--- Why: ends a lease, corrects its tenant's charge and, if asked, leases the slot to the next ticket in the same step,
---   so that no slot is idle for a round trip. Where the follower has begun already, the slot is the follower's, and
---   the next ticket follows that one. A second call returns the same.
+-- Why: ends a lease, corrects its tenant's charge and, with `next_attempt`, leases the slot to the next ticket in the
+--   same step, so that no slot is idle for a round trip. If the follower (prefetched job) has begun already, it gets the
+--   slot, and the next ticket becomes its follower. A second call returns the same. Caller: jobs/execution/completion.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation, heads,
 --   held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pool, pools, rebuild, resting,
 --   running, server, servers, serving, settling, since, slot, states, tenants, turn, waits, warm
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number
---   mode: text, settle, or suspect: the GPU may still be busy
+--   mode: text, settle (clean end), or suspect: the GPU may still be busy
 --   worker: text
 --   seconds: number or nil, real GPU-seconds, nil: the time held
---   next_attempt: text or nil, claims the next job for the slot; begins the follower where it is the follower's attempt
---   rest_us: number or nil, the server rests so long
+--   next_attempt: text or nil, claims the next job for the slot; if it is the follower's attempt, begins the follower
+--   rest_us: number or nil, how long the server rests (gets no lease)
 --   lease_us: number
---   verdict: text, what the end says of server and model, see circuit.lua
+--   verdict: text, evidence of this end about server and model, see circuit.lua
 --   failures: number, in a row that open a circuit
---   first_rest_us, longest_rest_us: number, of an open circuit
---   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot remembers the last one
---   begun: record or nil, the follower, where it has begun already
+--   first_rest_us, longest_rest_us: number, how long an open circuit rests
+--   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot's last model
+--   begun: record or nil, the follower, if its worker has begun it already
 --     pool, slot, job, attempt: text
 --     epoch: number
 --     model, tenant: text
@@ -62,7 +62,7 @@ Parked.run_ends(slot.tenant, slot.attempt)
 slot.worker = worker
 Leases.settle(slot)
 if rest_us then Availability.rest_server(server, Call.now + rest_us) end
-Circuit.judge(server, slot, pool, slot.model, attempt, job, args.verdict, rules)
+Circuit.apply_verdict(server, slot, pool, slot.model, attempt, job, args.verdict, rules)
 if mode == 'suspect' then
   Assign.drop_follower(slot)
   Leases.extend_lease(attempt, lease_us)
@@ -77,7 +77,7 @@ if begun then
   if follower and follower.attempt == begun.attempt then
     Assign.begin_follower(slot, worker, server.host, Call.now, lease_us, attempt)
     Pools.save_pool(pool)
-  else  -- the index was made anew since, and its worker began it before it could know
+  else  -- the index was rebuilt, and the worker began the follower before it could know
     Assign.drop_follower(slot)
     Leases.extend_lease(attempt, lease_us)
     Pools.save_pool(pool)
@@ -86,10 +86,10 @@ if begun then
     Restore.restore_lease(begun, lease_us)
     slot = Slots.read_slot(name)
   end
-  return whole and next_attempt and Assign.follow(slot, server, index, pool, next_attempt, warm) or nil
+  return whole and next_attempt and Assign.claim_follower(slot, server, index, pool, next_attempt, warm) or nil
 end
 
-if next_attempt and whole and Availability.may_go_on(slot, server, index) then
+if next_attempt and whole and Availability.may_continue(slot, server, index) then
   if follower and follower.attempt == next_attempt and not Assign.is_follower_held_back(pool, follower) then
     Assign.begin_follower(slot, worker, server.host, Call.now, lease_us, attempt)
     Pools.save_pool(pool)
@@ -97,7 +97,7 @@ if next_attempt and whole and Availability.may_go_on(slot, server, index) then
   end
   Assign.drop_follower(slot)
   local lease = Assign.take_next(slot, server, pool, next_attempt, warm)
-  if lease then return Assign.hold(slot, server, lease, worker, lease_us, attempt) end
+  if lease then return Assign.occupy(slot, server, lease, worker, lease_us, attempt) end
 end
 Assign.drop_follower(slot)
 Leases.extend_lease(attempt, lease_us)

@@ -1,11 +1,10 @@
--- Why: takes a waiting job out of the line before its row says that it is cancelled or late. A job without a ticket
---   runs.
+-- Why: removes a waiting job's ticket before its row is marked cancelled or overdue. A job without a ticket is running.
 -- Keys: broad, class_turn, classes, depth, estimates, foretold, generation, heads, kept, leases, line, marks, models,
 --   paid, parked, parked_depth, pool, rebuild, since, tenants, turn, waits
 -- Args:
 --   pool, job, model, tenant: text
 --   priority: number
--- Returns: 1 if the ticket stood in line and is gone now, else 0
+-- Returns: 1 if the ticket was waiting and is removed now, else 0
 -- include: index
 -- include: pools
 -- include: line

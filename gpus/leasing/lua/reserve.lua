@@ -1,5 +1,5 @@
--- Why: prefetch: claims the next job of a slot while its short job still runs. A second call with the same attempt
---   returns the same. Caller: jobs/execution/prefetch.py.
+-- Why: prefetch: claims a slot's next job (the follower) while its short job still runs. A second call with the same
+--   attempt returns the same. Caller: jobs/execution/prefetch.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, forecast, foretold, generation, heads, held, kept,
 --   leases, line, marks, models, paid, parked, parked_depth, pool, rebuild, running, server, serving, since, slot,
 --   states, tenants, turn, waits
@@ -7,7 +7,7 @@
 --   slot, job, attempt: text
 --   epoch: number
 --   worker, next_attempt: text
---   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot remembers the last one
+--   warm: text or nil, models that are warm in the worker's own process (',a,b,'); nil: the slot's last model
 -- Returns: the follower as an array (lease_reply), or nil
 -- include: index
 -- include: pools
@@ -22,4 +22,4 @@ local slot, server, index = Slots.read_with_server(name)
 if not Leases.is_under(slot, job, attempt, epoch) or slot.state ~= 'leased' or not Leases.is_holder(slot, worker) then return nil end
 local known = Leases.read_follower(slot)
 if known then return known.attempt == next_attempt and Leases.lease_reply(known, false) or nil end
-return Assign.follow(slot, server, index, Pools.load_pool(slot.pool), next_attempt, warm)
+return Assign.claim_follower(slot, server, index, Pools.load_pool(slot.pool), next_attempt, warm)

@@ -1,10 +1,10 @@
--- Why: an operator closes a circuit, because the server or the model is repaired.
+-- Why: closes a circuit for an operator who has repaired the server or the model.
 -- Keys: broad, circuits, class_turn, classes, depth, free, generation, kept, leases, open, pending, pool, rebuild,
 --   resting, server, servers, slot, turn, warm
 -- Args:
 --   kind: text, server or model
 --   name, pool: text
--- Returns: {1 if it was not closed and without failures, else 0; wakes, flat: pool, host, count, …}
+-- Returns: {1 if it was open or had failures, else 0; wakes, flat: pool, host, count, …}
 -- include: keys
 -- include: index
 -- include: pools

@@ -1,13 +1,13 @@
--- Why: carries out the sweep's verdict on an expired lease or end, if it is still what the sweep saw. Caller:
---   jobs/sweeps/expired_leases.py.
+-- Why: carries out the sweep's decision on an expired lease or end, unless it has changed since the sweep read it.
+--   Caller: jobs/sweeps/expired_leases.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pool, rebuild, resting, running, server, servers, settling,
 --   since, slot, states, tenants, ticking, turn, waits, warm
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number
---   verdict: text, adoptable, quarantined, free, or followed: its follower has begun, and its lease is looked at next
--- Returns: 1 if the verdict was carried out, else 0
+--   verdict: text, adoptable, quarantined, free, or followed: the follower has begun, and its lease is examined next
+-- Returns: 1 if the decision was carried out, else 0
 -- include: keys
 -- include: call
 -- include: index
@@ -48,7 +48,7 @@ end
 local found = verdict ~= 'followed' and Leases.end_under(name, job, attempt, epoch)
 if not found then return 0 end
 if verdict == 'adoptable' then
-  -- the process died with the result: the run is asked again, if its slot was not handed on meanwhile
+  -- the process died with the result: the run is polled again, unless its slot was leased on meanwhile
   slot = Slots.read_slot(name)
   if not slot or slot.state ~= 'settling' or slot.attempt ~= attempt then return 0 end
   redis.call('HDEL', Keys.settling(), attempt)

@@ -1,4 +1,4 @@
--- Why: a server that said it is busy gets no lease for a while.
+-- Why: lets a server rest (gives it no lease) for a while, because it answered that it is busy.
 -- Keys: free, generation, open, rebuild, resting, server, servers, slot, warm
 -- Args:
 --   server: text

@@ -1,10 +1,10 @@
--- Why: during a rebuild a live attempt of the database gets its slot back; its holder, if there is one, renews it.
+-- Why: during a rebuild, gives a live attempt of the database its slot back; a live holder renews it afterwards.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, foretold, free, generation, heads, held, kept,
 --   leases, line, marks, models, open, paid, parked, parked_depth, pool, pools, rebuild, running, server, servers,
 --   settling, since, slot, states, tenants, turn, waits, warm
 -- Args:
 --   lease_us: number
---   held_us: number or nil, since it was leased; nil: as leased_us says
+--   held_us: number or nil, µs since it was leased; nil: leased_us counts
 --   lease: record
 --     pool, slot, job, attempt: text
 --     epoch: number
@@ -12,7 +12,7 @@
 --     priority, fence: number
 --     leased_us: number, since the epoch, in the fleet's time
 --     estimate: number, GPU-seconds
--- Returns: 1 if the attempt holds the slot now or its end is on its way; 0 if a later attempt holds it
+-- Returns: 1 if the attempt holds the slot now or has an uncommitted end; 0 if a later attempt holds the slot
 -- include: call
 -- include: index
 -- include: restore

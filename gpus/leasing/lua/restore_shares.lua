@@ -1,12 +1,12 @@
--- Why: after a rebuild tenants take turns as before: a tenant that got more lately comes later. Only for tenants that
---   have paid nothing in this index yet, so that a rebuild that goes on charges no tenant twice.
+-- Why: after a rebuild, restores the fair order: a tenant with more recent GPU-seconds comes later. Only tenants that
+--   were not charged in this index yet are changed, so that a resumed rebuild charges no tenant twice.
 -- Keys: class_turn, classes, generation, kept, leases, models, paid, pool, rebuild, since, tenants, turn
 -- Args:
 --   pool: text
 --   shares: records
 --     priority: number, of the band
 --     tenant: text
---     seconds: number, GPU-seconds that it got lately
+--     seconds: number, GPU-seconds that it received recently
 -- Returns: 1
 -- include: keys
 -- include: call

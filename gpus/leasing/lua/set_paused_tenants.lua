@@ -1,11 +1,12 @@
--- Why: tenants that are held back for a reason start nothing new; tenants that are not named any more go on, unless
---   there is another reason. The whole set each time, so that a call may be repeated. Caller: jobs/sweeps/quotas.py.
+-- Why: parks the named tenants for a reason, so that they get no new lease, and releases tenants that are no longer
+--   named, unless another reason remains. Each call sends the whole set, so it may be repeated. Caller:
+--   jobs/sweeps/quotas.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, generation, heads, kept, leases, line, models, open,
 --   paid, parked, parked_depth, pending, pool, pools, rebuild, since, turn
 -- Args:
 --   pool: text
 --   reason: text, a letter: p paused, q quota
---   tenants: texts, all that are held back for it
+--   tenants: texts, all that are parked for it
 -- Returns: wakes for tickets that came back, flat: pool, host, count, …
 -- include: keys
 -- include: index
@@ -20,7 +21,7 @@ if not whole and not Index.is_filling() then return Index.refuse() end
 redis.call('SADD', Keys.pools(), pool_name)
 local pool, held_back, back = Pools.load_pool(pool_name), {}, {}
 for _, tenant in ipairs(args.tenants) do held_back[tenant] = true end
-for _, tenant in ipairs(redis.call('HKEYS', Keys.parked(pool_name))) do  -- first, so that no band is empty in between
+for _, tenant in ipairs(redis.call('HKEYS', Keys.parked(pool_name))) do  -- unpark first, so that no band is empty in between
   if not held_back[tenant] then Parked.unpark(pool, tenant, reason, back) end
 end
 for _, tenant in ipairs(args.tenants) do Parked.park(pool, tenant, reason) end

@@ -1,5 +1,5 @@
--- Why: the operator's rules of tenants, live: weight, highest band, most running jobs. Tenants that are not named keep
---   theirs. Waiting tickets stand by the new rules at once, and none of them is touched for that.
+-- Why: changes operator rules of tenants at once: weight, highest band, limit of running jobs. Tenants that are not
+--   named keep theirs. The rules apply to waiting tickets too, without touching them one by one.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, generation, heads, kept, leases, line, models, open,
 --   paid, parked, parked_depth, pending, pool, rebuild, running, since, slot, tenants, turn, waits
 -- Args:
@@ -19,13 +19,13 @@
 local whole = Index.is_whole()
 if not whole and not Index.is_filling() then return Index.refuse() end
 local back, limited = {}, {}
-for _, told in ipairs(args.tenants) do
-  if told.most_running and not Pools.rules_of(told.name).cap then limited[told.name] = true end
+for _, row in ipairs(args.tenants) do
+  if row.most_running and not Pools.rules_of(row.name).cap then limited[row.name] = true end
 end
 Parked.find_running(limited)
-for _, told in ipairs(args.tenants) do
-  local tenant, before = told.name, Pools.rules_of(told.name)
-  local after = { weight = told.weight, band = told.band, cap = told.most_running }
+for _, row in ipairs(args.tenants) do
+  local tenant, before = row.name, Pools.rules_of(row.name)
+  local after = { weight = row.weight, band = row.band, cap = row.most_running }
   Pools.save_rules(tenant, after)
   if after.band ~= before.band then
     for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
@@ -36,7 +36,7 @@ for _, told in ipairs(args.tenants) do
   end
   if after.cap ~= before.cap then
     if not after.cap then redis.call('DEL', Keys.running(tenant)) end
-    Parked.heed_cap(tenant, back)
+    Parked.apply_cap(tenant, back)
   end
 end
 local reply = {}

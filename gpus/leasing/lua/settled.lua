@@ -1,5 +1,6 @@
--- Why: ends that are committed are forgotten; a slot that waited only for that is free again. An index that is made anew
---   may hold an end as a lease: a renewal of its worker was under way when the lease was released.
+-- Why: forgets ends that are committed in the database, and frees slots that waited only for that. A rebuilt index may
+--   hold such an end as a lease, restored by a renewal that was under way during the release. Caller:
+--   jobs/execution/completion.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pending, pool, rebuild, resting, running, server, servers,
 --   settling, since, slot, states, tenants, turn, waits, warm
@@ -25,10 +26,10 @@ for _, ref in ipairs(args.ends) do
   local found = Leases.end_under(ref.slot, ref.job, ref.attempt, ref.epoch)
   local slot = found and Leases.forget_end(ref.attempt, found)
   if not found then
-    -- A renewal under way brought its lease back. A lease that waits to be adopted, or is being adopted, is another
-    -- worker's to end: the end of the one before may have been refused.
+    -- Restored by a renewal. An adoptable lease, or one that is being adopted, belongs to another worker: the previous
+    -- worker's end may have been refused.
     found = Leases.held_under(ref.slot, ref.job, ref.attempt, ref.epoch)
-    if found and (found.state ~= 'leased' or found.asked) then found = nil end
+    if found and (found.state ~= 'leased' or found.adopter) then found = nil end
     if found then
       Assign.drop_lease(found)
       slot = found
@@ -42,7 +43,7 @@ for _, ref in ipairs(args.ends) do
 end
 if not whole then return {} end
 
--- A tenant that ran as many jobs as it may can start one now, maybe in another pool: the slot there was free already.
+-- A tenant that was at its limit may start a job now, perhaps in another pool where a slot was free already.
 local reply = Wakes.wakes_for(freed)
 for tenant, home in pairs(tenants) do
   if Pools.rules_of(tenant).cap and not Pools.is_full(tenant) then

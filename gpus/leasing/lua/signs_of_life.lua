@@ -1,10 +1,10 @@
--- Why: whether an index is closed, and whether processes still work in it, also those that write nothing into the
---   database.
--- Keys: expiry, rebuild, ticking; of any layout, for they mean the same in all
+-- Why: shows whether an index is closed and whether processes still use it, including versions that write no heartbeat
+--   into the database. Caller: gpus/registry/processes.py.
+-- Keys: expiry, rebuild, ticking; of any layout, as their meaning never changes
 -- Args:
---   limit: number, attempts at most
--- Returns: {who closed it, or '', µs since a sweep last looked for expired leases, or '', attempt, …}: the attempts
---   whose lease, or whose end that is not committed, somebody renewed lately
+--   limit: number, maximum count of attempts
+-- Returns: {owner that closed it, or '', µs since a sweep last listed expired leases, or '', attempt, …}: the attempts
+--   whose lease or uncommitted end was renewed recently
 -- include: keys
 -- include: call
 local limit = args.limit

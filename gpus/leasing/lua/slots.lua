@@ -1,9 +1,9 @@
--- Why: the slots of some servers, for operators and for the sync of locks.
+-- Why: shows the slots of the named servers, for operators and for the sync of locks.
 -- Keys: expiry, generation, rebuild, server, slot, ticking
 -- Args:
---   servers: texts, few: each costs a read per slot
--- Returns: per slot, server by server: {slot, pool, state, resting 0|1, warm model, job, attempt, epoch, model, held
---   s, expires in s, circuit, attempt of the follower}; '' where there is none; circuit: of the server, '' while it is
+--   servers: texts, a few: each costs a read per slot
+-- Returns: per slot, server by server: {slot, pool, state, resting 0|1, warm model, job, attempt, epoch, model, seconds
+--   held, seconds until expiry, the server's circuit, attempt of the follower}; '' for a missing value; circuit: '' while
 --   closed, else open or half_open
 -- include: keys
 -- include: call

@@ -1,12 +1,13 @@
--- Why: whether a job that came now would find a slot, for clients that would rather be refused than wait.
+-- Why: predicts whether a job submitted now would start at once, for clients that prefer a refusal to waiting. Caller:
+--   jobs/submission/capacity.py.
 -- Keys: circuits, classes, depth, generation, kept, leases, open, parked, pool, rebuild, running, server, serving,
 --   tenants
 -- Args:
 --   pool, tenant: text
 --   models: texts
--- Returns: {{per model, how many free slots no waiting ticket could take, 0 for a tenant that is parked or runs as many
---   jobs as it may}, how many more jobs of any model it may run, -1: no limit, {model that nothing can run because
---   circuits are open, …}}
+-- Returns: {{per model: free slots that no waiting ticket could take; 0 if the tenant is parked or at its limit}, how
+--   many more jobs of any model the tenant may run, -1: no limit, {model that no server can run because circuits are
+--   open, …}}
 -- include: keys
 -- include: index
 -- include: pools
@@ -17,9 +18,9 @@ local pool_name, tenant = args.pool, args.tenant
 
 if not Index.is_whole() then return Index.refuse() end
 local pool, spare, failing = Pools.load_pool(pool_name), {}, {}
--- a tenant that waits for nothing here is parked only once a job of it comes: who asks must not be told otherwise
+-- a tenant at its limit without waiting jobs here is marked as parked only with its next push
 local parked = Line.is_parked(pool, tenant) or Pools.is_full(tenant)
-for _, model in ipairs(parked and {} or args.models) do Classes.offer_try(pool, model, tenant) end
+for _, model in ipairs(parked and {} or args.models) do Classes.offer_trial(pool, model, tenant) end
 local classes = Classes.read_classes(pool_name)
 
 local function free_of(class)

@@ -1,4 +1,5 @@
--- Why: the database gave an adopted attempt a new epoch; from here on the lease answers to that epoch only.
+-- Why: completes an adoption: the database raised the attempt's epoch, and the lease is valid under that epoch only.
+--   Caller: jobs/execution/claiming.py.
 -- Keys: expiry, free, generation, leases, open, rebuild, server, slot, states, warm
 -- Args:
 --   slot, job, attempt: text
@@ -6,7 +7,7 @@
 --   worker: text
 --   new_epoch: number
 --   lease_us: number
--- Returns: 1 if the lease is the worker's under the new epoch, 0 if somebody else was first
+-- Returns: 1 if the worker holds the lease under the new epoch, 0 if another worker was first
 -- include: index
 -- include: slots
 -- include: availability
@@ -20,7 +21,7 @@ if taken and taken.state == 'leased' and taken.worker == worker then return 1 en
 local slot = Leases.held_under(name, job, attempt, epoch)
 if not slot or (slot.state == 'leased' and not Leases.is_holder(slot, worker)) then return 0 end
 Leases.pass_lease(slot, worker, new_epoch)
-Availability.forget_rest(slot)
+Availability.reset_rest(slot)
 if slot.state == 'adoptable' then Availability.unmake_adoptable(slot) else Slots.save_slot(slot) end
 Leases.extend_lease(attempt, lease_us)
 return 1

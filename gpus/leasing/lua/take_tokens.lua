@@ -1,15 +1,14 @@
--- Why: token bucket of a tenant: so many submits per second in the long run, and a burst at once. It is no part of the
---   index and needs no generation. A bucket that is not there is full, so its key may expire once it is full again,
---   and nothing else has to remove it. Caller: jobs/limits/submit_limits.py.
+-- Why: token bucket of a tenant: a rate of submits per second, and a burst at once. It is not part of the index and
+--   needs no generation. A missing key is a full bucket, so the key expires once the bucket is full again. Caller:
+--   jobs/limits/submit_limits.py.
 -- Keys: rate
 -- Args:
 --   tenant: text
---   tokens: number, wanted; 0 only looks and changes nothing
---   per_second: number, tokens that come back
---   burst: number, tokens of a full bucket
---   request: text, its id
--- Returns: {1 taken or 0 not, whole tokens left, µs until as many as wanted are there, µs until it is full}; a bucket
---   that is asked twice by the same request answers what it answered
+--   tokens: number, wanted; 0 only reads
+--   per_second: number, refill rate
+--   burst: number, size of the bucket
+--   request: text, id of the call; a repeated call returns the first answer
+-- Returns: {1 taken or 0 not, whole tokens left, µs until the wanted tokens are available, µs until the bucket is full}
 -- include: keys
 -- include: call
 local tenant, wanted, per_second, burst, request =

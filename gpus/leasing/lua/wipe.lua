@@ -1,12 +1,12 @@
 -- Why: one bounded step of wiping the old index by its own registries (no SCAN). A registry is deleted after the keys
---   that it names, so that a wipe that broke off can go on.
+--   that it names, so that an interrupted wipe can continue.
 -- Keys: asked, broad, circuits, class_servers, class_turn, classes, depth, estimates, expiry, forecast, foretold,
 --   free, heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, pools,
 --   rebuild, resting, running, server, servers, serving, settling, since, slot, states, tenants, ticking, turn,
 --   waits, warm
 -- Args:
 --   owner: text
---   max_keys: number, roughly, to delete in this call
+--   max_keys: number, approximate limit of deleted keys per call
 -- Returns: 1 when the old index is gone, else 0
 -- include: keys
 -- include: call
@@ -18,7 +18,7 @@ local owner, budget = args.owner, args.max_keys
 
 local rebuild = redis.call('HMGET', Keys.rebuild(), 'run_id', 'replication', 'owner', 'phase')
 if not Index.is_of_this_run(rebuild) or rebuild[3] ~= owner then
-  return redis.error_reply('UNAVAILABLE somebody else rebuilds the index')
+  return redis.error_reply('UNAVAILABLE another process rebuilds the index')
 end
 redis.call('HSET', Keys.rebuild(), 'at_us', Call.now)
 if rebuild[4] == 'filling' then return 1 end
@@ -33,7 +33,7 @@ local function drop_tenant(queue, tenant)
   drop(Keys.waits(tenant))
 end
 
--- Each of these goes on until the budget is spent, and says whether it came to its end.
+-- Each of these runs until the budget is spent, and returns true when it has finished.
 local function drop_lines(queue)
   while budget > 0 do
     local tenants = redis.call('ZRANGE', Keys.turn(queue), 0, 99)
@@ -103,7 +103,7 @@ local function drop_servers()
         if follower then drop(Keys.running(follower.tenant)) end
         drop(Keys.slot(name .. '/' .. index))
       end
-      drop(Keys.states(server.pool))  -- of a server that was never configured: no pool names it
+      drop(Keys.states(server.pool))  -- a server that was never configured is in no pool's registry
     end
     redis.call('SREM', Keys.servers(), name)
     drop(Keys.server(name))

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from gpus.health.pinned_servers import beat_of, health_by, register_pinned, sign_off
-from gpus.leasing.values import Beat
+from gpus.leasing.values import Heartbeat
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import DesiredState
 from gpus.registry.index_sync import index_spec, read_paused
@@ -93,7 +93,7 @@ def test_a_server_without_its_worker_is_told_as_no_capacity(leases):
     assert leases.servers["box-gpu0"].desired is DesiredState.ON
     sign_off("box-gpu0", "box-gpu0.1", leases=lambda fleet: leases)
     assert leases.servers["box-gpu0"].desired is DesiredState.DRAINING
-    assert leases.heard["box-gpu0"].said["why"], "its last beat must not say that it is there"
+    assert leases.heard["box-gpu0"].report["why"], "its last beat must not say that it is there"
     row = Server.objects.get()
     assert (row.desired, row.healthy) == ("on", False)
     row.host = None
@@ -106,17 +106,17 @@ def test_a_worker_is_judged_by_what_it_said_and_when(leases):
     server = register(leases, "a").server
     now, later = timezone.now(), timezone.now() + timedelta(seconds=16)
     said = beat_of("box-gpu0.1", [("job", "attempt")])
-    well = health_by(Beat(4.0, said), server, later)
+    well = health_by(Heartbeat(4.0, said), server, later)
     assert well is not None
     assert (well.ok, well.boot_id, well.age_seconds) == (True, "box-gpu0.1", 4.0)
     assert well.runs("attempt")
-    gone = health_by(Beat(15.1, said), server, later)
+    gone = health_by(Heartbeat(15.1, said), server, later)
     assert gone is not None
     assert not gone.ok
-    blind = health_by(Beat(1.0, beat_of("box-gpu0.1", [], why="Xid 79")), server, later)
+    blind = health_by(Heartbeat(1.0, beat_of("box-gpu0.1", [], why="Xid 79")), server, later)
     assert blind is not None
     assert (blind.ok, blind.error) == (False, "Xid 79")
-    for other in (None, Beat(1.0, beat_of("older", []))):
+    for other in (None, Heartbeat(1.0, beat_of("older", []))):
         assert health_by(other, server, now) is None, "its own first beat is due"
         silent = health_by(other, server, later)
         assert silent is not None

@@ -24,12 +24,12 @@ class PlainFollowers(PlainServers):
         return sum(lease.tenant == tenant and lease.attempt not in self.settling for lease in leases)
 
     def begins_to_wait(self, tenant: str) -> None:
-        self.heed_cap(tenant, self.running(tenant))
+        self.apply_cap(tenant, self.running(tenant))
 
     def _heed_cap(self, tenant: str) -> None:
         """A limit is looked at where somebody waits."""
         if any(waiting.tenant == tenant for waiting in self.line.values()):
-            self.heed_cap(tenant, self.running(tenant))
+            self.apply_cap(tenant, self.running(tenant))
 
     # -- tickets become leases ---------------------------------------------------------------------------
 

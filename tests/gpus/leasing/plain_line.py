@@ -74,7 +74,7 @@ class PlainLine:
         for tenant in sorted(tenants - self.paused):
             self._change_parked(tenant, lambda one=tenant: self.paused.add(one))
 
-    def heed_cap(self, tenant: str, running: int) -> None:
+    def apply_cap(self, tenant: str, running: int) -> None:
         most = self.rules[tenant].most
         if most is not None and running >= most:
             self._change_parked(tenant, lambda: self.full.add(tenant))

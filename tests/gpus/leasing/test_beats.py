@@ -6,34 +6,34 @@ from gpus.leasing.store import TELEMETRY_KEPT
 
 
 def test_the_last_beat_of_a_server_is_known_with_its_age(rig):
-    assert rig.leases.beats(["box"]) == {}
-    rig.leases.beat("box", {"boot_id": "one", "jobs": [["j", "a"]]})
-    rig.leases.beat("box", {"boot_id": "two"})
-    found = rig.leases.beats(["other", "box"])
+    assert rig.leases.heartbeats(["box"]) == {}
+    rig.leases.record_heartbeat("box", {"boot_id": "one", "jobs": [["j", "a"]]})
+    rig.leases.record_heartbeat("box", {"boot_id": "two"})
+    found = rig.leases.heartbeats(["other", "box"])
     assert list(found) == ["box"]
-    assert found["box"].said == {"boot_id": "two"}
+    assert found["box"].report == {"boot_id": "two"}
     assert 0 <= found["box"].age_seconds < 60
 
 
 def test_telemetry_is_kept_and_bounded(rig):
     for number in range(3):
-        rig.leases.beat("box", {}, {"n": number})
+        rig.leases.record_heartbeat("box", {}, {"n": number})
     assert [one.reading["n"] for one in rig.leases.telemetry("box", 60)] == [2, 1, 0]
     for number in range(TELEMETRY_KEPT):
-        rig.leases.beat("box", {}, {"n": number})
+        rig.leases.record_heartbeat("box", {}, {"n": number})
     assert len(rig.leases.telemetry("box", 3600)) == TELEMETRY_KEPT
 
 
 def test_a_forgotten_server_leaves_nothing(rig):
-    rig.leases.beat("box", {}, {"n": 1})
+    rig.leases.record_heartbeat("box", {}, {"n": 1})
     rig.leases.forget_server("box")
-    assert rig.leases.beats(["box"]) == {}
+    assert rig.leases.heartbeats(["box"]) == {}
     assert rig.leases.telemetry("box", 10) == []
 
 
 def test_telemetry_is_told_as_far_back_as_is_asked_for_by_the_servers_clock(rig):
     for number in range(3):
-        rig.leases.beat("box", {}, {"n": number, "at": 1e9 * number})
+        rig.leases.record_heartbeat("box", {}, {"n": number, "at": 1e9 * number})
         rig.wait(5.0)
     assert [(one.age_seconds, one.reading["n"]) for one in rig.leases.telemetry("box", 10.0)] == [
         (5.0, 2),
@@ -43,6 +43,6 @@ def test_telemetry_is_told_as_far_back_as_is_asked_for_by_the_servers_clock(rig)
 
 
 def test_telemetry_of_the_version_before_is_left_out(rig):
-    rig.leases.beat("box", {}, {"n": 1})
+    rig.leases.record_heartbeat("box", {}, {"n": 1})
     rig.client.lpush(f"{rig.prefix}telemetry:box", '{"n":2}')
     assert [one.reading["n"] for one in rig.leases.telemetry("box", 60)] == [1]

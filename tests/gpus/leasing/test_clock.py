@@ -11,13 +11,13 @@ import redis
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.clock import (
-    ASK_SECONDS,
+    COMPARE_SECONDS,
     DATABASE,
     FRESH_SECONDS,
     HOST,
     LEARN_SECONDS,
     REDIS,
-    UNSURE_SECONDS,
+    UNCONFIRMED_SECONDS,
     SharedClock,
     time_of,
 )
@@ -41,17 +41,17 @@ def clock_at(*answers: float | Exception) -> SharedClock:
 
 def test_while_redis_is_away_the_last_correction_counts() -> None:
     clock = clock_at(4.0, redis.exceptions.ConnectionError("gone"))
-    clock.ask()
-    clock.ask()
+    clock.compare()
+    clock.compare()
     assert (clock.now() - NOW).total_seconds() == 4.0
 
 
 def test_it_goes_on_asking_in_the_background_and_sooner_while_it_is_unsure() -> None:
     clock = clock_at(600.0, 3.0, 2.0, 600.0)
     later: list[tuple[float, Callable[[], None]]] = []
-    clock.keep_asking(lambda seconds, work: later.append((seconds, work)))
+    clock.keep_comparing(lambda seconds, work: later.append((seconds, work)))
     assert clock.now() == NOW
-    sure, unsure = ASK_SECONDS, UNSURE_SECONDS
+    sure, unsure = COMPARE_SECONDS, UNCONFIRMED_SECONDS
     for expected, soon in ((0.0, unsure), (3.0, sure), (2.0, sure), (2.0, sure)):
         later.pop()[1]()
         assert (clock.now() - NOW).total_seconds() == expected
@@ -82,7 +82,7 @@ class Clocks:
         self.shared = SharedClock(
             self.host, lambda: self._time(self.redis), lambda: self._time(self.database), lambda: self.written
         )
-        self.shared.ask()
+        self.shared.compare()
 
     def _time(self, ahead: float | None) -> float | None:
         self.asked += 1
@@ -119,7 +119,7 @@ def test_one_clock_of_three_that_is_wrong_misleads_nobody_and_is_named(which: st
         clocks.database = by
     assert clocks.error == 0.0  # before anybody was asked
     clocks.wait(30.0)
-    report = clocks.shared.compared()
+    report = clocks.shared.fresh_report()
     assert clocks.error == 0.0
     assert {name: pytest.approx(seconds) for name, seconds in report.off.items()} == {which: by}
     assert not report.agree
@@ -140,13 +140,13 @@ def test_a_new_process_goes_by_the_time_of_the_living(which: str, by: float) -> 
     else:
         clocks.set_host(by)
     clocks.start()
-    clocks.wait(UNSURE_SECONDS)
-    clocks.shared.ask()
+    clocks.wait(UNCONFIRMED_SECONDS)
+    clocks.shared.compare()
     assert clocks.error == 0.0
     clocks.living = None
     for _ in range(3):
         clocks.wait(30.0)
-        assert not clocks.shared.compared().agree
+        assert not clocks.shared.fresh_report().agree
         assert clocks.error == 0.0
 
 
@@ -159,8 +159,8 @@ def test_what_was_written_before_it_started_tells_it_nothing() -> None:
     clocks.redis = -3600.0
     clocks.start()
     for _ in range(3):
-        clocks.wait(UNSURE_SECONDS)
-        clocks.shared.ask()
+        clocks.wait(UNCONFIRMED_SECONDS)
+        clocks.shared.compare()
         assert clocks.error == 0.0
 
 
@@ -168,8 +168,8 @@ def test_the_living_may_go_by_a_time_that_no_clock_has_any_more() -> None:
     clocks = Clocks(database=None, living=-600.0)
     clocks.redis = 600.0
     clocks.start()
-    clocks.wait(UNSURE_SECONDS)
-    clocks.shared.ask()
+    clocks.wait(UNCONFIRMED_SECONDS)
+    clocks.shared.compare()
     assert clocks.error == -600.0
 
 
@@ -177,8 +177,8 @@ def test_the_living_may_go_by_a_time_that_no_clock_has_any_more() -> None:
 def test_where_nobody_lives_it_goes_by_its_host_and_by_no_clock_alone(by: float) -> None:
     clocks = Clocks(redis=by, database=None)
     assert clocks.error == 0.0
-    clocks.wait(UNSURE_SECONDS)
-    clocks.shared.ask()
+    clocks.wait(UNCONFIRMED_SECONDS)
+    clocks.shared.compare()
     assert clocks.error == 0.0
     assert clocks.shared.report().off == {REDIS: by}
 
@@ -194,9 +194,9 @@ def test_other_processes_whose_time_cannot_be_read_are_no_witness() -> None:
     def break_off() -> float:
         raise OSError("gone")
 
-    clock = SharedClock(ManualClock(NOW), lambda: NOW.timestamp() + 600, last_told_time=break_off)
-    clock.ask()
-    clock.ask()
+    clock = SharedClock(ManualClock(NOW), lambda: NOW.timestamp() + 600, peer_time=break_off)
+    clock.compare()
+    clock.compare()
     assert clock.now() == NOW
 
 
@@ -205,12 +205,12 @@ def test_clocks_of_which_no_two_agree_change_nothing(others: float | None) -> No
     clocks = Clocks(database=None if others is None else 0.0)
     clocks.redis, clocks.database = 3600.0, others
     clocks.wait(60.0)
-    assert not clocks.shared.compared().agree
+    assert not clocks.shared.fresh_report().agree
     assert clocks.error == 0.0
     clocks.redis = 0.2
     clocks.wait(60.0)
     clocks.database = 0.0
-    assert clocks.shared.compared().agree
+    assert clocks.shared.fresh_report().agree
 
 
 def test_one_who_is_unsure_asks_again_before_its_work() -> None:
@@ -224,14 +224,14 @@ def test_one_who_is_unsure_asks_again_before_its_work() -> None:
         return answer
 
     clock = SharedClock(host, redis_time, lambda: host.now().timestamp() + 300.0)
-    assert not clock.make_sure()
+    assert not clock.confirm_time()
     assert clock.is_learning()
     assert clock.now() == NOW + timedelta(seconds=300)
     host.move(FRESH_SECONDS)
     assert not clock.is_learning()
-    assert clock.make_sure()
+    assert clock.confirm_time()
     assert abs(clock.now() - host.now()) < timedelta(seconds=2)
-    assert clock.make_sure(), "and is not asked again"
+    assert clock.confirm_time(), "and is not asked again"
 
 
 def test_a_new_process_learns_no_longer_than_living_ones_need_to_tell_the_time() -> None:
@@ -258,25 +258,25 @@ def test_a_process_whose_one_clock_is_all_that_answers_has_nothing_to_learn() ->
         raise redis.exceptions.ConnectionError("gone")
 
     clock = SharedClock(ManualClock(NOW), redis_time)
-    assert not clock.make_sure()
+    assert not clock.confirm_time()
     assert not clock.is_learning()
 
 
 def test_clocks_that_differ_by_seconds_are_as_good_as_one() -> None:
     clocks = Clocks(redis=4.0)
-    assert clocks.shared.compared().agree
+    assert clocks.shared.fresh_report().agree
     assert clocks.error == 0.0
 
 
 def test_a_verdict_compares_anew_and_not_twice_in_a_moment() -> None:
     clocks = Clocks()
     asked = clocks.asked
-    clocks.shared.compared()
+    clocks.shared.fresh_report()
     assert clocks.asked == asked
     clocks.wait(FRESH_SECONDS)
     clocks.redis = 60.0
     assert clocks.shared.report().agree
-    assert not clocks.shared.compared().agree
+    assert not clocks.shared.fresh_report().agree
     assert clocks.shared.report().off == {REDIS: 60.0}
 
 
@@ -297,6 +297,6 @@ def test_a_slow_answer_takes_no_right_correction_back() -> None:
 
     clock = SharedClock(host, redis_time)
     for _ in range(3):
-        clock.ask()
+        clock.compare()
         assert (clock.now() - host.now()).total_seconds() == pytest.approx(1.5)
         host.move(30.0)

@@ -99,12 +99,12 @@ def test_rests_tokens_and_ages_take_the_time_that_they_take(wall: Wall, step: fl
     wall.push("j")
     assert take()
     wall.leases.rest_server("s1", 20.0)
-    wall.leases.beat("s1", {})
+    wall.leases.record_heartbeat("s1", {})
     wall.set_clock(step)
     wall.wait(8.0)
     assert not take()
     assert wall.claim() is None
-    assert wall.leases.beats(["s1"])["s1"].age_seconds == pytest.approx(8.0, abs=3.0)
+    assert wall.leases.heartbeats(["s1"])["s1"].age_seconds == pytest.approx(8.0, abs=3.0)
     wall.wait(6.0)
     assert take()
     wall.wait(13.0)
@@ -265,7 +265,7 @@ def asked_for(wall: Wall, calls: int) -> int:
     """How often so many calls read the clock's key."""
     with wall.client.monitor() as watcher:
         for _ in range(calls):
-            wall.leases.beats(["s1"])
+            wall.leases.heartbeats(["s1"])
         wall.client.echo("over")
         found = 0
         for said in watcher.listen():
@@ -284,9 +284,9 @@ def test_many_calls_read_the_clocks_key_once(wall: Wall) -> None:
 
 def test_time_never_falls_by_what_was_not_saved_yet(wall: Wall) -> None:
     wall.sleep(1.0)
-    wall.leases.beat("s1", {})  # saved
+    wall.leases.record_heartbeat("s1", {})  # saved
     wall.sleep(0.009)
-    wall.leases.beat("s1", {})  # remembered only
+    wall.leases.record_heartbeat("s1", {})  # remembered only
     wall.set_clock(-0.005)
     wall.server()
     wall.push("j")

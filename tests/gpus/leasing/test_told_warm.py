@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpus.errors import Verdict
-from gpus.leasing.codec import MOST_WARM
+from gpus.leasing.codec import MAX_WARM
 
 from .crowd import commands, crowd
 from .rig import POOL, Rig
@@ -133,13 +133,13 @@ def test_however_many_are_loaded_a_claim_looks_at_few_of_them(rig: Rig) -> None:
     rig.server("box", 8, [*loaded, *others], host="box.1")
     crowd(rig, 0, 40, others)
     found = []
-    for warm in ([], [], loaded[:MOST_WARM], loaded):
+    for warm in ([], [], loaded[:MAX_WARM], loaded):
         rig.client.config_resetstat()
         lease = rig.must_claim(host="box.1", warm=warm)
         found.append(commands(rig))
         rig.release(lease, "free")
         rig.leases.push(POOL, [rig.tickets[lease.job_id]])
-    assert found[2] == found[3] <= found[1] + MOST_WARM + TURNS + 1, "the first one: nothing ran there"
+    assert found[2] == found[3] <= found[1] + MAX_WARM + TURNS + 1, "the first one: nothing ran there"
 
 
 @pytest.mark.parametrize("name", ["a:b", "a,b", ""])

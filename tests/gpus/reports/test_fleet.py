@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.values import Beat, SlotView
+from gpus.leasing.values import Heartbeat, SlotView
 from gpus.models import Pause, Pool, QuarantinedSlot, Server
 from gpus.protocol import split_slot
 from gpus.reports import CellState, Fleet, cell_of, read_fleet
@@ -161,9 +161,9 @@ class Said(Seen):
         super().__init__(*views)
         self._beats = beats
 
-    def beats(self, servers: Sequence[str]) -> dict[str, Beat]:
+    def beats(self, servers: Sequence[str]) -> dict[str, Heartbeat]:
         found = {name: self._beats[name] for name in servers if name in self._beats}
-        return {name: Beat(age, {"telemetry": {"warm": warm}}) for name, (age, warm) in found.items()}
+        return {name: Heartbeat(age, {"telemetry": {"warm": warm}}) for name, (age, warm) in found.items()}
 
 
 @pytest.mark.django_db

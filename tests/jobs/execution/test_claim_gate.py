@@ -102,7 +102,7 @@ def test_a_worker_compares_clocks_before_it_claims(shop):
     hands, asked = by_hand(shop), []
 
     class Clocks(AgreedClocks):
-        def make_sure(self) -> bool:
+        def confirm_time(self) -> bool:
             asked.append(len(hands.leases.named("claim")))
             return True
 

@@ -1,12 +1,11 @@
--- Which slots claims may be given: the lists of free and adoptable slots, and what takes a slot out of them.
+-- Which slots a claim may get: the lists of free and adoptable slots, and every change that adds or removes a slot.
 -- include: keys
 -- include: call
 -- include: slots
 
 -- A slot is listed exactly while it is adoptable, or free on a server that does not rest. Of a server whose circuit is
--- half open only the slot that tries is listed. Each list is of one class and host; adoptable slots have a class of
--- that name. `open` counts each list by host. The score of an adoptable slot is the time from which claims may take
--- it.
+-- half open only the trial slot is listed. There is one list per class and host; adoptable slots are in a class named
+-- 'adoptable'. `open` counts each list by host. The score of an adoptable slot is the time from which claims may get it.
 
 local function list_slot(pool, class, host, slot, from_us)
   redis.call('ZADD', Keys.free(pool, class, host), from_us, slot.name)
@@ -23,7 +22,7 @@ local function unlist_slot(pool, class, host, slot)
   end
 end
 
--- Puts a free or adoptable slot where claims find it; true if they do.
+-- Lists a slot if claims may get it. Returns whether it is listed.
 local function show_slot(slot, server)
   if slot.state == 'adoptable' then
     list_slot(server.pool, 'adoptable', server.host, slot, math.max(slot.since_us, slot.rests_until or 0))
@@ -49,15 +48,15 @@ local function hide_slot(slot, server)
   end
 end
 
--- How many slots of a server may be given out. Its count is a number of slots, not of places: what still runs above a
--- count that was lowered takes the place of as many below, and a slot up there vanishes when it ends.
+-- How many slots of a server may be leased. A lowered count limits running jobs, not slot numbers: a job that still runs
+-- on a higher slot number closes one lower slot meanwhile, and its slot is deleted when it ends.
 
 local function is_idle(slot) return slot.state == 'free' or slot.state == 'off' end
 
--- Whether a held slot may go straight on to another job.
+-- Whether a held slot may get another job directly.
 local function has_room(server, index)
   if server.gone or server.desired ~= 'on' or index >= server.slots or server.opens > 0 then return false end
-  if server.top <= server.slots then return true end  -- nothing is above the count
+  if server.top <= server.slots then return true end  -- no slot is above the count
   local others = 0
   Slots.each_slot(server, function(slot, at)
     if at ~= index and not is_idle(slot) then others = others + 1 end
@@ -65,12 +64,12 @@ local function has_room(server, index)
   return others < server.slots
 end
 
--- Whether its slot may, to one of the same pool and driver, without being free in between.
-local function may_go_on(slot, server, index)
+-- Whether the slot may get another job of the same pool and host, without being free in between.
+local function may_continue(slot, server, index)
   return has_room(server, index) and server.pool == slot.pool and server.host == slot.host and server.rests_until <= Call.now
 end
 
--- Decides which idle slots may be given out, lowest first. Returns how many can be claimed that could not before.
+-- Opens as many idle slots as the count allows, lowest first. Returns how many slots became claimable.
 local function arrange_slots(server)
   if server.gone then return 0 end
   local room, opened, top = server.desired == 'on' and server.slots or 0, 0, server.slots
@@ -100,10 +99,10 @@ local function arrange_slots(server)
   return opened
 end
 
--- Servers that said they are busy, or whose circuit opened, rest for a while: their free slots leave the lists
--- meanwhile.
+-- Rest: a server that answered that it is busy, or whose circuit opened, gets no lease for a while. Its free slots are
+-- unlisted meanwhile.
 
-local LOOK_AGAIN_US = 2000000
+local TRIAL_CHECK_US = 2000000
 
 local function rest_server(server, until_us)
   Slots.each_slot(server, function(slot)
@@ -122,10 +121,10 @@ local function show_free_slots(server)
   return shown
 end
 
--- Half open: one slot tries. It is looked at again and again, because the slot may be taken away meanwhile, or none is
--- free yet.
-local function try_one_slot(server)
-  redis.call('ZADD', Keys.resting(), Call.now + LOOK_AGAIN_US, server.name)
+-- Half open: lists one slot for the trial. Repeated every TRIAL_CHECK_US, because the slot may be removed meanwhile, or
+-- none is free yet.
+local function begin_server_trial(server)
+  redis.call('ZADD', Keys.resting(), Call.now + TRIAL_CHECK_US, server.name)
   local probe = server.probe and Slots.read_slot(server.probe)
   if probe and probe.state ~= 'off' and probe.state ~= 'quarantined' then
     show_slot(probe, server)
@@ -140,12 +139,12 @@ local function try_one_slot(server)
   Slots.save_server(server)
 end
 
--- Lists the free slots of servers whose rest is over; a few servers each time keep a claim short.
+-- Lists the free slots of servers whose rest is over. limit: servers per call, so that a claim stays short.
 local function end_rests(limit)
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', Keys.resting(), '-inf', Call.now, 'LIMIT', 0, limit)) do
     local server = Slots.read_server(name)
     if server.opens > 0 and not server.gone then
-      try_one_slot(server)
+      begin_server_trial(server)
     else
       redis.call('ZREM', Keys.resting(), name)
       if not server.gone then show_free_slots(server) end
@@ -153,10 +152,10 @@ local function end_rests(limit)
   end
 end
 
--- A slot that is not held any more becomes free, off, or is deleted; so is a gone server after its last slot.
+-- A slot that is no longer held becomes free or off, or is deleted; a removed server is deleted with its last slot.
 
--- Forgets a gone server once nothing holds any of its slots.
-local function bury_server(server)
+-- Deletes a removed server once it has no slot left.
+local function delete_gone_server(server)
   for index = 0, server.top - 1 do
     if redis.call('EXISTS', Keys.slot(server.name .. '/' .. index)) == 1 then return end
   end
@@ -165,16 +164,16 @@ local function bury_server(server)
   redis.call('ZREM', Keys.resting(), server.name)
 end
 
--- The slot is free, off, or gone with its server. True if a slot can be claimed now because of that; also its server.
+-- Makes the slot free or off, or deletes it with its server. Returns whether a slot became claimable, and the server.
 local function idle_slot(slot, since_us)
   local server = Slots.read_server((Slots.split_slot(slot.name)))
   if server.gone then
     Slots.delete_slot(slot)
-    bury_server(server)
+    delete_gone_server(server)
     return false, server
   end
   slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant = nil, nil, nil, nil, nil, nil
-  slot.priority, slot.estimate, slot.leased_us, slot.worker, slot.asked, slot.host = nil, nil, nil, nil, nil, nil
+  slot.priority, slot.estimate, slot.leased_us, slot.worker, slot.adopter, slot.host = nil, nil, nil, nil, nil, nil
   slot.band, slot.dues = nil, nil
   if server.top > server.slots then
     Slots.set_state(slot, 'off', since_us)
@@ -184,33 +183,33 @@ local function idle_slot(slot, since_us)
   return show_slot(slot, server), server
 end
 
--- An adoptable lease: its holder is gone, its run goes on, and the next claim takes it over.
+-- An adoptable lease has lost its worker while its job still runs on the server; the next claim takes it over.
 
--- The slot must not be listed yet.
+-- The slot must be unlisted.
 local function make_adoptable(slot)
   redis.call('ZREM', Keys.expiry(), slot.attempt)
   Slots.set_state(slot, 'adoptable')
   show_slot(slot, Slots.read_server((Slots.split_slot(slot.name))))
 end
 
--- It has a holder again; the caller extends the lease.
+-- The lease has a holder again; the caller extends it.
 local function unmake_adoptable(slot)
   hide_slot(slot, Slots.read_server((Slots.split_slot(slot.name))))
   Slots.set_state(slot, 'leased')
 end
 
--- After a failed adoption the lease rests, each time twice as long, so that claims go on to other work.
+-- After a failed adoption claims skip the lease for a while, each time twice as long, and reach other work.
 local function rest_lease(slot, first_us, most_us)
   slot.rest_us = math.min(slot.rest_us and 2 * slot.rest_us or first_us, most_us)
   slot.rests_until = Call.now + slot.rest_us
 end
 
--- It is driven again: the next failure rests it as the first one did.
-local function forget_rest(slot) slot.rest_us, slot.rests_until = nil, nil end
+-- After an adoption that worked, the next failure rests the lease for the first duration again.
+local function reset_rest(slot) slot.rest_us, slot.rests_until = nil, nil end
 
 return {
-  arrange_slots = arrange_slots, bury_server = bury_server, end_rests = end_rests, forget_rest = forget_rest,
-  hide_slot = hide_slot, idle_slot = idle_slot, make_adoptable = make_adoptable, may_go_on = may_go_on,
+  arrange_slots = arrange_slots, delete_gone_server = delete_gone_server, end_rests = end_rests, reset_rest = reset_rest,
+  hide_slot = hide_slot, idle_slot = idle_slot, make_adoptable = make_adoptable, may_continue = may_continue,
   rest_lease = rest_lease, rest_server = rest_server, show_free_slots = show_free_slots, show_slot = show_slot,
   unmake_adoptable = unmake_adoptable,
 }

@@ -1,12 +1,14 @@
--- Circuit breakers: a server, or a model, that fails again and again by its own fault rests, twice as long each time,
--- up to a cap; then it is half open and exactly one job tries: if that ends well the circuit closes. A verdict is what
--- an attempt's end says: 'well', 'server', 'model', 'either', 'answered' (bad input), or '' (nothing: busy, cancelled,
--- interrupted). A server that is tried needs no success: 'answered' and 'model' say that it is there and works.
--- 'either' counts for the model first, and for the server only while the model's circuit is closed. One tenant's
--- failures open nothing while another waits for the model, and where they opened it, nobody having waited, the first
--- job of another tenant tries at once (`offer_try`). rules: {failures, rest µs, cap µs}; failures 0: no circuit ever
--- opens. Ends of attempts that began before a circuit opened say nothing about it. An open server rests
--- (availability.lua); an open model is kept back (classes.lua).
+-- Circuit breakers of servers and models. After several failures in a row by its own fault a circuit opens for a rest,
+-- which doubles each time up to a cap. Then it is half open: exactly one job is the trial, and a good end closes it.
+-- verdict: evidence of an attempt's end (`gpus.errors.Verdict`): 'well', 'server', 'model', 'either', 'answered' (bad
+-- input), or '' (none: busy, cancelled, interrupted).
+-- - A server's trial needs no success: 'answered' and 'model' also prove that the server works.
+-- - 'either' counts for the model first, and for the server only while the model's circuit is closed.
+-- - One tenant's failures open no circuit while another tenant waits for the model. If they did open it, the first job
+--   of another tenant is a trial at once (`offer_trial`).
+-- - Ends of attempts that began before the circuit opened do not count.
+-- rules: {failures, rest µs, cap µs}; failures 0: no circuit ever opens. An open server rests (availability.lua); an open
+-- model is blocked (classes.lua).
 -- include: keys
 -- include: call
 -- include: slots
@@ -14,13 +16,13 @@
 -- include: classes
 -- include: turns
 
-local MOST_STRUCK = 8  -- tenants that a circuit remembers
+local MAX_TENANTS = 8  -- whose failures a circuit counts
 
 local function rest_us(rules, opens) return math.min(rules.rest * 2 ^ (opens - 1), rules.cap) end
 
 local function close_server(server)
   local was_open = server.opens > 0
-  server.strikes, server.struck, server.opens, server.probe, server.tenants = 0, '', 0, nil, nil
+  server.strikes, server.failed_job, server.opens, server.probe, server.tenants = 0, '', 0, nil, nil
   if was_open then
     server.rests_until = 0
     redis.call('ZREM', Keys.resting(), server.name)
@@ -30,7 +32,7 @@ local function close_server(server)
 end
 
 local function open_server(server, rules)
-  server.strikes, server.struck, server.opens, server.probe = 0, '', server.opens + 1, nil
+  server.strikes, server.failed_job, server.opens, server.probe = 0, '', server.opens + 1, nil
   Availability.rest_server(server, Call.now + rest_us(rules, server.opens))
 end
 
@@ -41,13 +43,13 @@ local function add_strike(tenants, tenant)
   end
   local count = 0
   for _ in pairs(tenants) do count = count + 1 end
-  if count < MOST_STRUCK then tenants[tenant] = 1 end
+  if count < MAX_TENANTS then tenants[tenant] = 1 end
 end
 
--- Whether so many failures in a row say more than that one tenant's input is bad: of each tenant's half of what opens a
--- circuit counts at most. tenants: failures by tenant; sure: that no input can cause. Where not: the tenant alone that
--- struck most.
-local function is_of_many(tenants, sure, failures)
+-- Whether the failures cannot be explained by the bad input of one tenant: a tenant's failures count for half of
+-- `failures` at most. tenants: failures by tenant; sure: failures that no input can cause. Also returns the tenant with
+-- the most failures.
+local function is_of_several_tenants(tenants, sure, failures)
   local counted, worst = sure, nil
   for tenant, strikes in pairs(tenants) do
     counted = counted + math.min(strikes, math.ceil(failures / 2))
@@ -56,19 +58,19 @@ local function is_of_many(tenants, sure, failures)
   return counted >= failures, worst
 end
 
--- Whether the failures are those of one tenant alone, while another one waits for the model.
-local function is_ones_own(pool, model, tenants, sure, failures)
-  local of_many, worst = is_of_many(tenants, sure, failures)
-  return not of_many and Turns.another_tenant(pool, model, { [worst] = true }) ~= nil
+-- Whether one tenant alone caused the failures, while another one waits for the model.
+local function is_of_one_tenant(pool, model, tenants, sure, failures)
+  local of_several, worst = is_of_several_tenants(tenants, sure, failures)
+  return not of_several and Turns.another_tenant(pool, model, { [worst] = true }) ~= nil
 end
 
 local function strike_server(server, pool, slot, job, verdict, rules)
-  server.strikes, server.struck, server.tenants = server.strikes + 1, job, server.tenants or {}
+  server.strikes, server.failed_job, server.tenants = server.strikes + 1, job, server.tenants or {}
   if verdict == 'either' then add_strike(server.tenants, slot.tenant) end
   local of_tenants = 0
   for _, strikes in pairs(server.tenants) do of_tenants = of_tenants + strikes end
   if server.strikes < rules.failures
-    or is_ones_own(pool, slot.model, server.tenants, server.strikes - of_tenants, rules.failures) then
+    or is_of_one_tenant(pool, slot.model, server.tenants, server.strikes - of_tenants, rules.failures) then
     Slots.save_server(server)
   else
     open_server(server, rules)
@@ -77,7 +79,7 @@ end
 
 local CLOSES = { well = true, answered = true, model = true }  -- a server that is half open
 
--- slot: in which the attempt ended.
+-- slot: where the attempt ended.
 local function judge_server(server, pool, slot, job, verdict, rules)
   if server.gone then return end
   local is_blamed = verdict == 'server' or verdict == 'either'
@@ -90,14 +92,14 @@ local function judge_server(server, pool, slot, job, verdict, rules)
     open_server(server, rules)
   elseif verdict == 'well' then
     if server.strikes > 0 then close_server(server) end
-  elseif verdict == 'server' or (is_blamed and server.struck ~= job) then  -- one job's input may break any server
+  elseif verdict == 'server' or (is_blamed and server.failed_job ~= job) then  -- one job's bad input counts once
     strike_server(server, pool, slot, job, verdict, rules)
   end
 end
 
 local function save_circuit(pool, model, circuit)
   pool.failing = pool.failing + redis.call('HSET', Keys.circuits(pool.name), model,
-    cmsgpack.pack(circuit.strikes, circuit.struck, circuit.servers, circuit.opens, circuit.tenants, circuit.alone))
+    cmsgpack.pack(circuit.strikes, circuit.failed_job, circuit.servers, circuit.opens, circuit.tenants, circuit.alone))
 end
 
 local function close_model(pool, model)
@@ -113,18 +115,18 @@ local function keep_until(pool, model, until_us)
 end
 
 local function open_model(pool, model, circuit, rules)
-  circuit.strikes, circuit.struck, circuit.opens = 0, '', circuit.opens + 1
+  circuit.strikes, circuit.failed_job, circuit.opens = 0, '', circuit.opens + 1
   save_circuit(pool, model, circuit)
   keep_until(pool, model, Call.now + rest_us(rules, circuit.opens))
 end
 
--- Its circuit is open, and an attempt ended.
+-- An attempt of a model with an open circuit ended.
 local function judge_open(pool, model, circuit, attempt, tenant, verdict, rules)
-  local is_try = redis.call('HGET', Keys.kept(pool.name), model) == Classes.BY .. attempt
+  local is_trial = redis.call('HGET', Keys.kept(pool.name), model) == Classes.BY .. attempt
   local is_others = circuit.alone ~= '' and circuit.alone ~= tenant
   if verdict == 'well' then
-    if is_try or is_others then close_model(pool, model) end
-  elseif is_try and (verdict == 'model' or verdict == 'either') then
+    if is_trial or is_others then close_model(pool, model) end
+  elseif is_trial and (verdict == 'model' or verdict == 'either') then
     add_strike(circuit.tenants, tenant)
     if is_others then circuit.alone = '' end
     if circuit.alone ~= '' and Turns.another_tenant(pool, model, { [tenant] = true }) then
@@ -136,22 +138,22 @@ local function judge_open(pool, model, circuit, attempt, tenant, verdict, rules)
   end
 end
 
--- It was the model: the failures of the servers that ran it are forgotten, also if they opened one of them (its own
--- tries failed if it opened twice). server: the one that the caller holds.
-local function forgive(server, names)
+-- The model was at fault: resets the failures of the servers that ran it, and closes their circuits unless they opened
+-- twice (then their own trial failed). server: the one that the caller has read.
+local function clear_failures_of(server, names)
   for name in names:gmatch('[^,]+') do
     local other = name == server.name and server or Slots.read_server(name)
     if other and other.opens <= 1 and other.strikes + other.opens > 0 then close_server(other) end
   end
 end
 
--- As many servers as it takes to say that it is not the server.
+-- Whether the model failed on enough servers to rule out a server as the cause.
 local function is_on_several(pool, model, servers)
   local _, commas = servers:gsub(',', '')
   return commas - 1 >= math.min(2, redis.call('SCARD', Keys.serving(pool.name, model)))
 end
 
--- True if its circuit is open: the server is not to blame.
+-- Returns true if the model's circuit is open, so that the server is not at fault.
 local function judge_model(pool, model, server, attempt, job, tenant, verdict, rules)
   local circuit = Classes.read_circuit(pool, model)
   local is_blamed = verdict == 'model' or verdict == 'either'
@@ -161,31 +163,32 @@ local function judge_model(pool, model, server, attempt, job, tenant, verdict, r
   end
   if verdict == 'well' and circuit then close_model(pool, model) end
   if not is_blamed then return false end
-  circuit = circuit or { strikes = 0, struck = '', servers = ',', opens = 0, tenants = {}, alone = '' }
-  if circuit.struck == job then return false end
-  circuit.strikes, circuit.struck = circuit.strikes + 1, job
+  circuit = circuit or { strikes = 0, failed_job = '', servers = ',', opens = 0, tenants = {}, alone = '' }
+  if circuit.failed_job == job then return false end
+  circuit.strikes, circuit.failed_job = circuit.strikes + 1, job
   add_strike(circuit.tenants, tenant)
   if #circuit.servers < 512 and not circuit.servers:find(',' .. server.name .. ',', 1, true) then
     circuit.servers = circuit.servers .. server.name .. ','
   end
   if circuit.strikes < rules.failures or not is_on_several(pool, model, circuit.servers)
-    or is_ones_own(pool, model, circuit.tenants, 0, rules.failures) then
+    or is_of_one_tenant(pool, model, circuit.tenants, 0, rules.failures) then
     save_circuit(pool, model, circuit)
     return false
   end
-  local of_many, worst = is_of_many(circuit.tenants, 0, rules.failures)
-  circuit.alone = of_many and '' or worst
-  forgive(server, circuit.servers)
+  local of_several, worst = is_of_several_tenants(circuit.tenants, 0, rules.failures)
+  circuit.alone = of_several and '' or worst
+  clear_failures_of(server, circuit.servers)
   open_model(pool, model, circuit, rules)
   return true
 end
 
-local function judge(server, slot, pool, model, attempt, job, verdict, rules)
+-- Applies the verdict of one attempt's end to the circuits of its model and its server.
+local function apply_verdict(server, slot, pool, model, attempt, job, verdict, rules)
   if verdict == '' or rules.failures == 0 then return end
   local is_model = judge_model(pool, model, server, attempt, job, slot.tenant, verdict, rules)
   if not is_model or verdict == 'model' then judge_server(server, pool, slot, job, verdict, rules) end
 end
 
 return {
-  close_model = close_model, close_server = close_server, judge = judge,
+  close_model = close_model, close_server = close_server, apply_verdict = apply_verdict,
 }

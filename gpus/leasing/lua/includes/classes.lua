@@ -1,30 +1,30 @@
--- Which models may run where: models with an open circuit, classes of servers, and whether any server could run a
--- model.
+-- Which models run where: models blocked by an open circuit, classes of servers, and whether any server can run a model.
 -- include: keys
 -- include: call
 -- include: pools
 -- include: slots
 
--- Models that are kept back because their circuit is open: no ticket of them is found, and none wakes anybody. `kept`
--- holds, by model, until when (µs), then the attempt that tries; once that attempt has no lease any more and said
--- nothing, another may try. A model that is kept back has a record in `circuits`: in a pool without any this costs
--- nothing.
+-- Blocked models: no claim finds their tickets and no push sends wakes for them, because their circuit is open. `kept`
+-- holds, by model, when the block ends (µs), then the attempt that is the trial. If that attempt has lost its lease
+-- without a verdict, another one may be the trial. A blocked model has a record in `circuits`, so that a pool without
+-- records needs no read.
 
-local BY = 'by:'  -- before an attempt's id
+local BY = 'by:'  -- prefix of the trial's attempt id
 
 local function forget_kept(pool) Call.kept[pool] = nil end
 
--- The caller saves the pool: it counts the records. nil, or {strikes, struck, servers ',a,b,' that it failed on,
--- opens, tenants: failures by tenant, alone: the tenant that alone struck until it opened, or ''}.
+-- The model's circuit, or nil: {strikes: failures in a row; failed_job: of the last one; servers: ',a,b,' where it
+-- failed; opens: how often it opened in a row; tenants: failures by tenant; alone: the tenant that alone caused the
+-- opening, or ''}. The caller saves the pool, which counts the records.
 local function read_circuit(pool, model)
   local packed = pool.failing > 0 and redis.call('HGET', Keys.circuits(pool.name), model)
   if not packed then return nil end
-  local strikes, struck, servers, opens, tenants, alone = cmsgpack.unpack(packed)
-  return { strikes = strikes, struck = struck, servers = servers, opens = opens, tenants = tenants or {}, alone = alone or '' }
+  local strikes, failed_job, servers, opens, tenants, alone = cmsgpack.unpack(packed)
+  return { strikes = strikes, failed_job = failed_job, servers = servers, opens = opens, tenants = tenants or {}, alone = alone or '' }
 end
 
--- The tenant has a job for the model: if its circuit is open by one other tenant alone, it is half open from now on.
-local function offer_try(pool, model, tenant)
+-- The tenant has a job for the model: if one other tenant alone opened its circuit, it is half open from now on.
+local function offer_trial(pool, model, tenant)
   if pool.failing == 0 then return end
   local until_us = tonumber(redis.call('HGET', Keys.kept(pool.name), model))
   if not until_us or until_us <= Call.now then return end
@@ -40,7 +40,7 @@ local function state_of_kept(value)
   return redis.call('HEXISTS', Keys.leases(), value:sub(#BY + 1)) == 1 and 'kept' or 'half_open'
 end
 
--- {any: whether one is kept, models: {model = 'kept' or 'half_open'}}
+-- {any: whether a model is blocked, models: {model = 'kept' (blocked) or 'half_open'}}
 local function read_kept(pool)
   if Call.kept[pool] then return Call.kept[pool] end
   local found = { any = false, models = {} }
@@ -53,7 +53,7 @@ local function read_kept(pool)
   return found
 end
 
--- models, and the answer: ',a,b,'.
+-- These models (',a,b,') without the blocked ones.
 local function without_kept(pool, models)
   if Pools.load_pool(pool).failing == 0 then return models end
   local found = read_kept(pool)
@@ -65,19 +65,18 @@ local function without_kept(pool, models)
   return left
 end
 
--- The attempt takes a ticket of this model: if its circuit is half open, it is the one that tries.
-local function keep_others_back(pool, model, attempt)
+-- The attempt takes a ticket of this model: if the circuit is half open, the attempt is its trial.
+local function begin_trial(pool, model, attempt)
   if Pools.load_pool(pool).failing == 0 or not read_kept(pool).models[model] then return end
   redis.call('HSET', Keys.kept(pool), model, BY .. attempt)
   forget_kept(pool)
 end
 
--- Servers of a pool that run the same models form a class: the next ticket is looked for once per class, not per
--- server.
+-- Servers of a pool that run the same models form a class: a claim searches once per class, not once per server.
 
 local function serves(models, model) return models:find(',' .. model .. ',', 1, true) ~= nil end
 
--- Those of the first that are among the second.
+-- The models in both lists (',a,b,').
 local function shared_models(some, models)
   local both = ','
   for model in some:gmatch('[^,]+') do
@@ -86,7 +85,7 @@ local function shared_models(some, models)
   return both
 end
 
--- The pool's classes, most specialised first: {{class, models}, ...}; also models that nobody may run now.
+-- The pool's classes, most specialised first: {{class, models}, ...}, including blocked models.
 local function all_classes(pool)
   if Call.class_lists[pool] then return Call.class_lists[pool] end
   local flat, classes = redis.call('HGETALL', Keys.classes(pool)), {}
@@ -96,38 +95,38 @@ local function all_classes(pool)
   return classes
 end
 
--- The same, without models that are kept back.
+-- The same, without blocked models.
 local function read_classes(pool)
   local classes = {}
   for i, class in ipairs(all_classes(pool)) do classes[i] = { class[1], without_kept(pool, class[2]) } end
   return classes
 end
 
--- Whether a server could run a model at all, now or once a slot of it is free. Servers that are off or drain are not in
--- `serving`, nor is one of a model that is paused.
+-- Whether any server can run a model, now or once a slot is free. Servers that are off or draining are not in `serving`,
+-- nor is any server for a paused model.
 
-local NOBODY = 0
-local FAILING, SOMEBODY = 1, 2
-local MOST_ASKED = 32
+local NO_SERVER = 0
+local FAILING, ABLE = 1, 2
+local MAX_SAMPLED = 32
 
 local function has_open_circuit(server) return server.opens > 0 and server.rests_until > Call.now end
 
--- FAILING: its circuit is open, or that of every server that has it (of very many: of some by chance).
+-- FAILING: the model's circuit is open, or the circuit of every server that runs it (of many servers: a random sample).
 local function able_to_run(pool_name, model)
   if read_kept(pool_name).models[model] == 'kept' then return FAILING end
   local serving = Keys.serving(pool_name, model)
   local one = redis.call('SRANDMEMBER', serving)
-  if not one then return NOBODY end
-  if not has_open_circuit(Slots.read_server(one)) then return SOMEBODY end
-  for _, name in ipairs(redis.call('SRANDMEMBER', serving, MOST_ASKED)) do
-    if not has_open_circuit(Slots.read_server(name)) then return SOMEBODY end
+  if not one then return NO_SERVER end
+  if not has_open_circuit(Slots.read_server(one)) then return ABLE end
+  for _, name in ipairs(redis.call('SRANDMEMBER', serving, MAX_SAMPLED)) do
+    if not has_open_circuit(Slots.read_server(name)) then return ABLE end
   end
   return FAILING
 end
 
 return {
   able_to_run = able_to_run, all_classes = all_classes, forget_kept = forget_kept,
-  keep_others_back = keep_others_back, offer_try = offer_try, read_circuit = read_circuit,
+  begin_trial = begin_trial, offer_trial = offer_trial, read_circuit = read_circuit,
   read_classes = read_classes, read_kept = read_kept, serves = serves, shared_models = shared_models,
-  without_kept = without_kept, BY = BY, FAILING = FAILING, SOMEBODY = SOMEBODY,
+  without_kept = without_kept, BY = BY, FAILING = FAILING, ABLE = ABLE,
 }

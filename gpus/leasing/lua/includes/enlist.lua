@@ -1,4 +1,4 @@
--- Servers come into their classes and leave them. A class comes with its first server and goes with its last one.
+-- Adds servers to their classes and removes them. A class exists while it has a server.
 -- include: keys
 -- include: call
 -- include: pools
@@ -10,7 +10,7 @@ local function class_of(models)
   return string.format('%03d-%s', commas - 1, redis.sha1hex(models):sub(1, 12))
 end
 
--- Puts the server into its class, and among those that serve its models if it is on.
+-- Adds the server to its class and, if it is on, to the servers of its models.
 local function enlist_server(server)
   redis.call('SADD', Keys.class_servers(server.pool, server.class), server.name)
   if redis.call('HSET', Keys.classes(server.pool), server.class, server.models) == 1 then
@@ -31,7 +31,7 @@ local function withdraw_server(server)
   redis.call('SREM', Keys.class_servers(server.pool, server.class), server.name)
 end
 
--- Once it is known where a server that was withdrawn went: its class may have lost its last one.
+-- Deletes the class if it has no server left. Called after a withdrawn server was added to its next class.
 local function leave_class(pool, class)
   if redis.call('EXISTS', Keys.class_servers(pool, class)) == 1 then return end
   redis.call('HDEL', Keys.classes(pool), class)

@@ -1,4 +1,4 @@
--- Where a ticket stands in the line, and when it will start.
+-- Estimates a ticket's position in the line, and when it will start.
 -- include: keys
 -- include: call
 -- include: pools
@@ -6,28 +6,28 @@
 -- include: shares
 -- include: line
 
--- When a ticket will start: first guess (its position × what a ticket takes the pool), and by which factor guesses
--- were wrong. Of one job in four the guess at its push is kept in `foretold` until it starts; then the error moves the
--- factors in `forecast` that as many real waits lie below as they should: the median and the 90 % quantile, each by
--- stochastic approximation (Robbins, Monro 1951), in logarithms, per decade of the guess. So the factors hold what no
--- guess knows: arrivals that overtake, run times that vary, slots that come and go.
+-- The start: a guess (position × the pool's seconds per ticket), times learnt factors. For one job in four the guess at
+-- its push is kept in `foretold` until the job starts. The error then moves the factors in `forecast`, the median and
+-- the 90 % quantile of real wait ÷ guess, each by stochastic approximation (Robbins, Monro 1951), in logarithms, per
+-- decade of the guess. So the factors cover what the guess cannot: tickets that overtake, run times that vary, slots
+-- that come and go.
 
-local SHORTEST = 0.1  -- seconds; shorter waits are not told apart
+local SHORTEST = 0.1  -- seconds; shorter waits are not distinguished
 local NEWEST_MOVES = 0.08
 local FIRST_P50, FIRST_P90 = 0, 1.3862943611198906  -- the logarithm of 4; there is no `math` while a library is loaded
-local ABOVE_P90 = 0.94  -- waits that go wrong are learnt from last: aimed a little higher than it shall hit
-local MOST_FIELDS = 1000  -- of one command; Lua's stack holds some thousands
+local ABOVE_P90 = 0.94  -- above 0.9, because the longest waits are learnt last
+local MAX_FIELDS = 1000  -- per command; Lua's stack holds a few thousand
 local WORKING = { 'free', 'leased', 'adoptable', 'settling' }
 
--- What `read` answers, asked once in a call. of: a pool or a queue.
-local function once(of, what, read)
+-- The result of `read`, cached for this call. of: a pool or a queue; what: the cache key there.
+local function cached(of, what, read)
   local name = of .. ':' .. what
   if Call.paces[name] == nil then Call.paces[name] = read() end
   return Call.paces[name]
 end
 
--- {what a ticket takes the pool, in seconds: mean GPU-seconds ÷ slots that work; that mean; those slots; tickets by
--- model; factors, as far as they were asked for}
+-- {per_ticket: the pool's seconds per ticket (mean GPU-seconds ÷ working slots); mean; slots; depth: tickets by model;
+-- factors: those read so far}
 local function read_pace(pool_name)
   local flat, models, depth, total = redis.call('HGETALL', Keys.depth(pool_name)), {}, {}, 0
   for i = 1, #flat, 2 do
@@ -35,8 +35,8 @@ local function read_pace(pool_name)
     if count > 0 then models[#models + 1], depth[flat[i]], total = flat[i], count, total + count end
   end
   local seconds = 0
-  for from = 1, #models, MOST_FIELDS do
-    local to = math.min(#models, from + MOST_FIELDS - 1)
+  for from = 1, #models, MAX_FIELDS do
+    local to = math.min(#models, from + MAX_FIELDS - 1)
     for i, known in ipairs(redis.call('HMGET', Keys.estimates(), unpack(models, from, to))) do
       seconds = seconds + depth[models[from + i - 1]] * (tonumber(known) or 1)
     end
@@ -55,7 +55,7 @@ end
 
 local function decade(guess) return math.max(-1, math.min(4, math.floor(math.log10(guess)))) end
 
--- {n, p50, p90}: waits seen, and the factors' logarithms.
+-- {n, p50, p90}: number of waits learnt from, and the logarithms of the factors.
 local function read_factors(pool_name, at)
   local packed = redis.call('HGET', Keys.forecast(pool_name), at)
   if not packed then return { 0, FIRST_P50, FIRST_P90 } end
@@ -71,22 +71,22 @@ local function guess_start(pool_name, position)
   return guess, known.factors[at]
 end
 
-local function is_foretold(job) return job:byte(-1) % 4 == 0 end
+local function is_sampled(job) return job:byte(-1) % 4 == 0 end
 
-local function foretell(pool, job, position)
+local function store_guess(pool, job, position)
   local guess = guess_start(pool.name, position)
   redis.call('HSET', Keys.foretold(pool.name), job, cmsgpack.pack(guess, Call.now))
 end
 
 local function moved(factor, share, real, step) return factor + step * (share - (real <= factor and 1 or 0)) end
 
--- The job starts: its guess was right or wrong.
+-- The job starts: learns from the error of its guess.
 local function learn_forecast(pool_name, job)
-  local packed = is_foretold(job) and redis.call('HGET', Keys.foretold(pool_name), job)
+  local packed = is_sampled(job) and redis.call('HGET', Keys.foretold(pool_name), job)
   if not packed then return end
   redis.call('HDEL', Keys.foretold(pool_name), job)
-  local guess, told_us = cmsgpack.unpack(packed)
-  local real = math.log(math.max(SHORTEST, (Call.now - told_us) / 1000000) / guess)
+  local guess, guessed_us = cmsgpack.unpack(packed)
+  local real = math.log(math.max(SHORTEST, (Call.now - guessed_us) / 1000000) / guess)
   local at = decade(guess)
   local factors = read_factors(pool_name, at)
   local step = math.max(NEWEST_MOVES, 1 / (factors[1] + 2))
@@ -95,23 +95,23 @@ local function learn_forecast(pool_name, job)
 end
 
 local function forget_forecast(pool_name, job)
-  if is_foretold(job) then redis.call('HDEL', Keys.foretold(pool_name), job) end
+  if is_sampled(job) then redis.call('HDEL', Keys.foretold(pool_name), job) end
 end
 
--- Where a ticket stands in the line: an estimate, from 1, of the jobs that go before it and run on its servers.
--- However many wait, so many tenants are looked at and so many lines of each, and stand for the others; what is asked
--- of them is asked once in a call. A ticket here is {name, model, tenant, score, rank, parked, comes_last}; name: its
--- line, as in `models`; rank: there, nil if it is only thought of; comes_last: nobody of a fifo line stands behind it.
--- most: {tenants, lines}: of other tenants, and of its own, to look at.
+-- The position: an estimate, from 1, of the jobs that go before a ticket and run on its servers. The cost is bounded: a
+-- sample of tenants and of their lines represents the rest, and is read once per call. A ticket here is {name, model,
+-- tenant, score, rank, parked, comes_last}; name: its line, as in `models`; rank: its index there, nil for a ticket that
+-- was not pushed; comes_last: in a fifo queue no ticket is behind it. most: {tenants, lines}: other tenants, and lines of
+-- its own tenant, to examine.
 
 local OTHERS_LINES = 4
-local COARSE = 1.25  -- a sample among so many more, or fewer, is as good
+local COARSE = 1.25  -- a sample is reused for counts within this factor
 
-local function up_to(score) return string.format('(%.0f', score) end
+local function below(score) return string.format('(%.0f', score) end
 
--- The models of all classes that have this one; it alone while none has: ',a,b,'.
+-- The models of all classes that run this model, or this model alone: ',a,b,'.
 local function on_same_servers(pool, classes, model)
-  return once(pool.name, 'with ' .. model, function()
+  return cached(pool.name, 'with ' .. model, function()
     local models = ''
     for _, class in ipairs(classes) do
       if Classes.serves(class[2], model) then models = models .. class[2] end
@@ -121,7 +121,7 @@ local function on_same_servers(pool, classes, model)
 end
 
 -- The sum of count(name) over a tenant's lines in the queue for these models, whose first ticket comes before `score`
--- in the tenant's own order. most: lines to look at.
+-- in the tenant's own order. most: lines to examine.
 local function sum_over_lines(queue, tenant, models, score, most, count)
   local lines, sum = Keys.models(queue.at, tenant), 0
   local names = redis.call('ZRANGE', lines, '-inf', score, 'BYSCORE', 'LIMIT', 0, most + 1)
@@ -132,21 +132,21 @@ local function sum_over_lines(queue, tenant, models, score, most, count)
   return sum * redis.call('ZCOUNT', lines, '-inf', score) / most
 end
 
--- Its place among its tenant's tickets for these models in the queue.
+-- The ticket's position among its tenant's tickets for these models in the queue.
 local function own_place(pool, queue, ticket, models, most)
   local own = Line.own_score(pool, queue, ticket.name, ticket.score)
-  local before = ticket.rank or redis.call('ZCOUNT', Line.named_line(pool, ticket.name, ticket.tenant), '-inf', up_to(ticket.score))
+  local before = ticket.rank or redis.call('ZCOUNT', Line.named_line(pool, ticket.name, ticket.tenant), '-inf', below(ticket.score))
   local function count(name)
     if name == ticket.name then return 0 end
-    return redis.call('ZCOUNT', Line.named_line(pool, name, ticket.tenant), '-inf', up_to(Line.line_score(pool, queue, name, own)))
+    return redis.call('ZCOUNT', Line.named_line(pool, name, ticket.tenant), '-inf', below(Line.line_score(pool, queue, name, own)))
   end
-  return 1 + before + math.floor(sum_over_lines(queue, ticket.tenant, models, up_to(own), most.lines, count))
+  return 1 + before + math.floor(sum_over_lines(queue, ticket.tenant, models, below(own), most.lines, count))
 end
 
--- Tenants of an order with a score below this one, and perhaps some others: {name, score, stands_for, tickets: as
--- counted, by models}. Those at the head one by one, of the rest every so manieth.
+-- A sample of the tenants of an order whose score is below this one (and perhaps some others): {name, score, represents:
+-- how many tenants, tickets: counts by models}. All tenants at the head, then evenly spaced ones.
 local function sample(pool, order, score, most)
-  local samples = once(pool.name, order, function() return { all = redis.call('ZCARD', order) } end)
+  local samples = cached(pool.name, order, function() return { all = redis.call('ZCARD', order) } end)
   local among, size = samples.all, 0
   if among > most then
     among = redis.call('ZCOUNT', order, '-inf', score)
@@ -155,10 +155,10 @@ local function sample(pool, order, score, most)
   if samples[size] then return samples[size] end
   local found, half = {}, math.floor(most / 2)
   samples[size] = found
-  local function add(from, to, stands_for)
+  local function add(from, to, represents)
     local flat = redis.call('ZRANGE', order, from, to, 'WITHSCORES')
     for i = 1, #flat, 2 do
-      found[#found + 1] = { name = flat[i], score = tonumber(flat[i + 1]), stands_for = stands_for, tickets = {} }
+      found[#found + 1] = { name = flat[i], score = tonumber(flat[i + 1]), represents = represents, tickets = {} }
     end
   end
   if size == 0 then
@@ -174,33 +174,33 @@ local function sample(pool, order, score, most)
   return found
 end
 
--- Tickets of other tenants that a fifo queue serves before this one: those with a lower score.
+-- The number of other tenants' tickets that a fifo queue serves before this one: those with a lower score.
 local function before_in_fifo(pool, queue, ticket, models, most)
-  local score, sum = up_to(ticket.score), 0
+  local score, sum = below(ticket.score), 0
   for _, other in ipairs(sample(pool, Keys.heads(queue.at), score, most.tenants)) do
     local function count(name) return redis.call('ZCOUNT', Line.named_line(pool, name, other.name), '-inf', score) end
     if other.name ~= ticket.tenant and other.score < ticket.score then
-      sum = sum + other.stands_for * sum_over_lines(queue, other.name, models, score, OTHERS_LINES, count)
+      sum = sum + other.represents * sum_over_lines(queue, other.name, models, score, OTHERS_LINES, count)
     end
   end
   return sum
 end
 
 local function start_tag(queue, tenant)
-  return once(queue.at, 'tag ' .. tenant, function()
+  return cached(queue.at, 'tag ' .. tenant, function()
     return tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
       or math.max(queue.virtual, tonumber(redis.call('HGET', Keys.paid(queue.at), tenant)) or 0)
   end)
 end
 
--- What a run adds to the tag.
+-- How much one job adds to the tenant's tag.
 local function step_of_tag(queue, model, tenant)
-  return once(queue.at, 'step ' .. model .. ':' .. tenant, function()
+  return cached(queue.at, 'step ' .. model .. ':' .. tenant, function()
     return Shares.estimated_seconds(model, tenant) / Pools.rules_of(tenant).weight
   end)
 end
 
--- Its tickets for these models in the queue.
+-- The number of a sampled tenant's tickets for these models in the queue.
 local function tickets_of(pool, queue, tenant, models)
   if not tenant.tickets[models] then
     tenant.tickets[models] = sum_over_lines(queue, tenant.name, models, '+inf', OTHERS_LINES, function(line)
@@ -210,8 +210,8 @@ local function tickets_of(pool, queue, tenant, models)
   return tenant.tickets[models]
 end
 
--- Those that a fair queue serves before its tenant's `own`th: of each other tenant so many as have start tags below the
--- one that its own will have by then, each worth what a waiting job is in the mean.
+-- The number of other tenants' tickets that a fair queue serves before this tenant's ticket number `own`: those whose
+-- start tags are below that ticket's, if each job costs the pool's mean.
 local function before_in_fair(pool, queue, ticket, models, own, most)
   local start, sum = start_tag(queue, ticket.tenant), 0
   if own > 1 then start = start + (own - 1) * step_of_tag(queue, ticket.model, ticket.tenant) end
@@ -223,15 +223,15 @@ local function before_in_fair(pool, queue, ticket, models, own, most)
       local jobs = math.ceil(turns)
       if jobs == turns and other.name < ticket.tenant then jobs = jobs + 1 end  -- equal tags go by name
       if jobs > 1 or queue.mixed then jobs = math.min(jobs, tickets_of(pool, queue, other, models)) end
-      sum = sum + other.stands_for * jobs
+      sum = sum + other.represents * jobs
     end
   end
   return sum
 end
 
--- Tickets of the pool for models that run elsewhere.
+-- The number of tickets of the pool for models other than these.
 local function for_others(pool_name, models)
-  return once(pool_name, 'but ' .. models, function()
+  return cached(pool_name, 'but ' .. models, function()
     local sum = 0
     for model, count in pairs(pace(pool_name).depth) do
       if not Classes.serves(models, model) then sum = sum + count end
@@ -240,7 +240,7 @@ local function for_others(pool_name, models)
   end)
 end
 
--- Also its place among its tenant's. Of a parked tenant: the place it would have if it went on now.
+-- The position, and the position among its tenant's tickets. For a parked tenant: as if it were released now.
 local function position(pool, queue, classes, ticket, most)
   local models = queue.mixed and on_same_servers(pool, classes, ticket.model) or ',' .. ticket.model .. ','
   local own, higher, all = own_place(pool, queue, ticket, models, most), 0, 0
@@ -262,6 +262,6 @@ local function position(pool, queue, classes, ticket, most)
 end
 
 return {
-  foretell = foretell, forget_forecast = forget_forecast, guess_start = guess_start, is_foretold = is_foretold,
+  store_guess = store_guess, forget_forecast = forget_forecast, guess_start = guess_start, is_sampled = is_sampled,
   learn_forecast = learn_forecast, pace = pace, position = position, start_tag = start_tag,
 }

@@ -1,4 +1,4 @@
--- What a change of the granted band moves: the tenant's lines, as a whole, from queue to queue. No ticket is touched.
+-- Applies a change of a tenant's highest band: moves its lines as a whole from queue to queue, and no single ticket.
 -- include: keys
 -- include: pools
 -- include: line
@@ -21,8 +21,8 @@ local function move_lines(pool, tenant, from, to, asked, parked)
   end
 end
 
--- Out of the orders of all queues, over, and in again where it stands now: as one that comes back from idle. before:
--- the band that was granted until now; the rules have the new one.
+-- Removes the tenant from the orders of the affected queues, moves its lines, and adds it again like a tenant that was
+-- idle. before: the band that was granted until now; the rules have the new one.
 local function regrant(pool, tenant, before)
   local parked, after = Line.is_parked(pool, tenant), Pools.rules_of(tenant).band
   local function is_moved(asked) return math.max(asked, before) ~= math.max(asked, after) end

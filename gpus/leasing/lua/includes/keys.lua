@@ -2,15 +2,15 @@
 -- two. docs/explanation/leasing.md ("Keys") lists what each key holds. The prefix carries the fleet's hash tag, so that one node of
 -- a cluster holds all keys (docs/adr/0044-script-arguments-have-names.md).
 -- Names of pools, classes, models and tenants hold no colon; a host may, so it comes last. queue: 'pool:band', the band
--- from 0 to 2 in which tenants stand.
+-- from 0 to 2 in which tenants wait.
 
 local Keys = {}
 local prefix  -- of the fleet and layout
 
--- When a call begins.
+-- Called when a call begins.
 function Keys.set_prefix(its_prefix) prefix = its_prefix end
 
--- The fleet.
+-- Of the fleet.
 function Keys.generation() return prefix .. 'generation' end
 function Keys.rebuild() return prefix .. 'rebuild' end
 function Keys.ticking() return prefix .. 'ticking' end
@@ -24,10 +24,10 @@ function Keys.tenants() return prefix .. 'tenants' end
 function Keys.estimates() return prefix .. 'estimates' end
 function Keys.resting() return prefix .. 'resting' end
 function Keys.beats() return prefix .. 'beats' end
--- Beside the index, so that a rebuild goes on with the same time.
+-- Outside the index, so that time continues through a rebuild.
 function Keys.clock() return (prefix:gsub('[^:]*:$', 'clock')) end
 
--- A pool, a server, a slot or a tenant.
+-- Of a pool, a server, a slot or a tenant.
 function Keys.pool(pool) return prefix .. 'pool:' .. pool end
 function Keys.server(server) return prefix .. 'server:' .. server end
 function Keys.slot(slot) return prefix .. 'slot:' .. slot end
@@ -48,7 +48,7 @@ function Keys.pending(pool) return prefix .. 'pending:' .. pool end
 function Keys.circuits(pool) return prefix .. 'circuits:' .. pool end
 function Keys.kept(pool) return prefix .. 'kept:' .. pool end
 
--- A class of servers, and the slots that it offers.
+-- Of a class of servers, and of its free slots.
 function Keys.serving(pool, model) return prefix .. 'serving:' .. pool .. ':' .. model end
 function Keys.class_servers(pool, class) return prefix .. 'class_servers:' .. pool .. ':' .. class end
 function Keys.open(pool, class) return prefix .. 'open:' .. pool .. ':' .. class end

@@ -1,11 +1,11 @@
--- Leases, and ends that wait for their commit.
+-- Leases, and uncommitted ends: ends of attempts that wait for their commit in the database.
 -- include: keys
 -- include: call
 -- include: index
 -- include: slots
 
--- Leases. A lease is kept in its slot; `leases` finds the slot by attempt, `held` the attempt by job, and `expiry`
--- says when it runs out.
+-- A lease is stored in its slot; `leases` maps attempts to slots, `held` jobs to attempts, and `expiry` holds the times
+-- at which leases expire.
 
 -- The slot that holds this attempt, or nil.
 local function find_lease(attempt)
@@ -27,7 +27,7 @@ end
 
 local FIRST_EPOCH = 1
 
--- What the slot's holder runs next (assign.lua), as a lease with its slot's name; nil if there is none.
+-- The slot's follower (prefetched job, assign.lua) as a lease with its slot's name, or nil.
 local function read_follower(slot)
   if not slot.follower then return nil end
   local pool, job, attempt, model, tenant, priority, band, dues, estimate, leased_us, fence = cmsgpack.unpack(slot.follower)
@@ -43,19 +43,19 @@ local function is_followed_under(slot, job, attempt, epoch)
   return follower and follower.attempt == attempt and follower.job == job and follower.epoch == epoch
 end
 
--- Whether the worker may speak for the lease: it holds it, or nobody does since it was restored from the database.
--- One that was handed over is nobody's until it is claimed.
+-- Whether the worker may change the lease: it holds it, or the lease was restored from the database without a worker.
+-- A lease that was handed over has no holder until it is claimed.
 local function is_holder(slot, worker)
   return slot.worker == worker or (slot.worker == '' and slot.state == 'leased')
 end
 
--- As an array, for the store: the fields of `Lease` in their order, leased_at in microseconds.
+-- The lease as an array, for `read_lease` in gpus/leasing/codec.py; its start in microseconds.
 local function lease_reply(slot, is_adopted)
   return { slot.pool, slot.name, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant, slot.priority,
     slot.fence, slot.leased_us, tostring(slot.estimate), is_adopted and 1 or 0 }
 end
 
--- also: another attempt, or nil.
+-- also: a second attempt to extend, or nil.
 local function extend_lease(attempt, lease_us, also)
   local at = Index.expires_at(Call.now + lease_us)
   if also then redis.call('ZADD', Keys.expiry(), at, attempt, at, also) else redis.call('ZADD', Keys.expiry(), at, attempt) end
@@ -67,9 +67,9 @@ local function extend_leases(attempts, lease_us)
   if flat[1] then redis.call('ZADD', Keys.expiry(), unpack(flat)) end
 end
 
--- Stores the lease whose fields the slot has got and whose job is `held`. The fence grows with every lease, also when
--- the index was lost in between: at_least is the clock, or what a lease that is restored had. ended: the slot's last
--- attempt, if its end waits for its commit, else nil.
+-- Stores the lease whose fields are in the slot and whose job is in `held`. The fence grows with every lease, even after
+-- a loss of the index: at_least is the clock, or a restored lease's fence. ended: the slot's previous attempt if its end
+-- waits for its commit, else nil.
 local function begin_lease(slot, at_least, lease_us, ended)
   slot.fence, slot.warm = math.max(slot.fence + 1, at_least), slot.model
   slot.rest_us, slot.rests_until = nil, nil
@@ -78,35 +78,31 @@ local function begin_lease(slot, at_least, lease_us, ended)
   extend_lease(slot.attempt, lease_us, ended)
 end
 
--- Changes who is on the other end of a lease; the caller saves the slot.
-local function pass_lease(slot, worker, epoch, asked)
-  if slot.asked then redis.call('HDEL', Keys.leases(), slot.asked) end
-  if asked then redis.call('HSET', Keys.leases(), asked, slot.name) end
-  slot.worker, slot.epoch, slot.asked = worker, epoch, asked
+-- Passes the lease to another worker; the caller saves the slot. adopter: attempt id of the claim that adopts it, or nil.
+local function pass_lease(slot, worker, epoch, adopter)
+  if slot.adopter then redis.call('HDEL', Keys.leases(), slot.adopter) end
+  if adopter then redis.call('HSET', Keys.leases(), adopter,  slot.name) end
+  slot.worker, slot.epoch, slot.adopter = worker, epoch, adopter
 end
 
--- Nobody can find the lease by its attempt any more.
+-- Removes the lease from the map of attempts.
 local function forget_lease(slot)
   redis.call('HDEL', Keys.leases(), slot.attempt)
-  if slot.asked then redis.call('HDEL', Keys.leases(), slot.asked) end
-  slot.asked = nil
+  if slot.adopter then redis.call('HDEL', Keys.leases(), slot.adopter) end
+  slot.adopter = nil
 end
 
 local function forget_job(job, attempt)
   if redis.call('HGET', Keys.held(), job) == attempt then redis.call('HDEL', Keys.held(), job) end
 end
 
--- The attempt's end waits for its commit: packed in `settling`, with an expiry like a lease's, which the caller
--- extends.
-
+-- Stores the attempt's uncommitted end in `settling`. It expires like a lease; the caller extends it.
 local function settle(slot)
   redis.call('HSET', Keys.settling(), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
     slot.model, slot.tenant, slot.worker, slot.estimate))
 end
 
--- Ends that wait for their commit.
-
--- nil, or {slot, job, epoch, pool, model, tenant, worker, seconds}; seconds: its real charge.
+-- The uncommitted end of the attempt: nil, or {slot, job, epoch, pool, model, tenant, worker, seconds: the real charge}.
 local function read_end(attempt)
   local packed = redis.call('HGET', Keys.settling(), attempt)
   if not packed then return nil end
@@ -117,14 +113,14 @@ local function read_end(attempt)
   }
 end
 
--- The end under exactly this ref, or nil.
+-- The uncommitted end under exactly this ref, or nil.
 local function end_under(slot, job, attempt, epoch)
   local found = read_end(attempt)
   if found and found.slot == slot and found.job == job and found.epoch == epoch then return found end
   return nil
 end
 
--- The end is committed, or given up: forgets it. Returns the slot if it was only waiting for that.
+-- Removes an end that is committed or given up. Returns the slot if it waited only for that.
 local function forget_end(attempt, found)
   redis.call('HDEL', Keys.settling(), attempt)
   redis.call('ZREM', Keys.expiry(), attempt)

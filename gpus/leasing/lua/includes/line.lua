@@ -1,17 +1,17 @@
--- The waiting tickets. A ticket stands in one zset, a *line*, per (pool, band it asks for, model, tenant), scored by
--- its place plus its priority's head start; its member is the level inside the band, then the job's id. So where a
--- ticket stands does not depend on what its tenant was granted: `models`, by the queue in which the tenant's jobs
--- stand, names its lines there (band asked for, then model) in the tenant's own order, and a grant moves those.
--- Here, and only here, tickets come and go, so that the counts and the two orders (turns and heads) over the lines
--- are always true. A parked tenant has its lines, and its models, and stands in neither order (parked.lua).
+-- The waiting tickets. A *line* is a zset of tickets per (pool, band asked for, model, tenant). Score: the ticket's place
+-- plus its priority's head start; member: the level inside the band, then the job id. A line's key does not depend on
+-- the tenant's granted band: `models`, per queue and tenant, lists the tenant's lines there (band asked for, then model)
+-- in the tenant's own order, and a grant moves those entries. Only this file adds and removes tickets, so that the
+-- counts and the two orders (turns and heads) over the lines are always right. A parked tenant keeps its lines and its
+-- `models`, and is in neither order (parked.lua).
 -- include: keys
 -- include: pools
 -- include: classes
 -- include: turns
 -- include: shares
 
--- Marks: what must be remembered of few tickets only: how often a ticket was skipped, since when, and the server that
--- it avoids. What this call has read or written of them is kept with the pool: pool.marks[member], false: none.
+-- Marks: facts about the few tickets that need them: how often a ticket was passed over, since when, and the server that
+-- it avoids. pool.marks[member] caches them for this call; false: no mark.
 
 local function set_mark(pool, member, skips, since_us, avoid)
   local mark = string.format('%d:%d:%s', skips, since_us, avoid)
@@ -19,7 +19,7 @@ local function set_mark(pool, member, skips, since_us, avoid)
   pool.marks[member] = mark
 end
 
--- Skips, µs of the first one for which its patience counts, server: 0, 0 and '' without a mark.
+-- Number of skips; time (µs) of the first skip that counts for its patience; avoided server. 0, 0, '' without a mark.
 local function read_mark(pool, member)
   if pool.marked == 0 then return 0, 0, '' end
   local mark = pool.marks[member]
@@ -38,7 +38,7 @@ local function drop_mark(pool, member)
   pool.marks[member] = false
 end
 
-local FULL = 'm'  -- the reason to park a tenant that runs as many jobs as it may
+local FULL = 'm'  -- reason to park: the tenant is at its limit of running jobs
 
 local function member_of(job, priority) return (priority - 1) % 3 .. job end
 local function job_of(member) return member:sub(2) end
@@ -46,14 +46,14 @@ local function level_of(member) return member:byte() - 48 end
 
 local function line_of(pool, asked, model, tenant) return Keys.line(pool.name, asked, model, tenant) end
 
-local function asked_of(name) return name:byte() - 48 end  -- a digit stands first
+local function asked_of(name) return name:byte() - 48 end  -- its first character
 
 -- The key of one of a tenant's lines, as `models` names it.
 local function named_line(pool, name, tenant) return line_of(pool, name:sub(1, 1), name:sub(2), tenant) end
 
--- In a tenant's own order a job that asks for more than was granted has the head start of its priority all the same.
--- Among tenants (fifo) it stands like a job of the same level of the band it stands in: that is its line's score.
--- What Redis answered stays as it is where nothing is added: its digits are the dearest of it.
+-- A job may ask for a higher band than granted. In its tenant's own order it keeps its priority's full head start (own
+-- score); among tenants (fifo) it counts like the same level of its actual band (line score). Redis' text is returned
+-- unchanged if nothing is added, because formatting a number is expensive.
 local function own_score(pool, queue, name, score)
   local bands = queue.band - asked_of(name)
   return bands == 0 and score or score - bands * 3 * pool.head_start
@@ -67,7 +67,7 @@ local function is_parked(pool, tenant)
   return pool.parked > 0 and redis.call('HEXISTS', Keys.parked(pool.name), tenant) == 1
 end
 
--- True if it is the first one.
+-- Returns true if it is the first reason.
 local function add_reason(pool, tenant, reason)
   local reasons = redis.call('HGET', Keys.parked(pool.name), tenant) or ''
   if reasons:find(reason, 1, true) then return false end
@@ -76,7 +76,7 @@ local function add_reason(pool, tenant, reason)
   return reasons == ''
 end
 
--- True if it was the last one.
+-- Returns true if it was the last reason.
 local function drop_reason(pool, tenant, reason)
   local reasons = redis.call('HGET', Keys.parked(pool.name), tenant) or ''
   local others = reasons:gsub(reason, '')
@@ -90,7 +90,7 @@ local function drop_reason(pool, tenant, reason)
   return true
 end
 
--- So many tickets came, or left. Those of parked tenants are counted apart: they are nothing to wake anybody for.
+-- Counts tickets added, or removed if negative. Tickets of parked tenants are counted apart, because they need no wakes.
 local function count_tickets(pool, queue, model, tenant, count, parked)
   if parked then
     redis.call('HINCRBY', Keys.parked_depth(pool.name), model, count)
@@ -100,12 +100,12 @@ local function count_tickets(pool, queue, model, tenant, count, parked)
   Shares.count_waiting(queue, count, model, tenant)
 end
 
--- The tenant begins to wait in the pool: `waits` names the pools where a change of its rules or of what it runs counts.
+-- The tenant begins to wait in the pool: `waits` lists the pools that a change of its rules or running jobs affects.
 local function enter_pool(pool, tenant)
   if redis.call('SADD', Keys.waits(tenant), pool.name) == 1 and Pools.is_full(tenant) then add_reason(pool, tenant, FULL) end
 end
 
--- It waits for nothing in this queue; if in none of the pool, it is not there for anybody who looks for it.
+-- Removes the pool from `waits` if the tenant has no line left in any of its queues.
 local function leave_pool(pool, tenant)
   for _, queue in ipairs(pool.queues) do
     if redis.call('EXISTS', Keys.models(queue.at, tenant)) == 1 then return end
@@ -114,8 +114,7 @@ local function leave_pool(pool, tenant)
   if pool.parked > 0 then drop_reason(pool, tenant, FULL) end
 end
 
--- Of the tenant's lines of these few models (',a,b,') in the queue the one whose first ticket comes first: its name,
--- and its score in `models`; or nil.
+-- The tenant's first line in the queue for these few models (',a,b,'): its name and its score in `models`; or nil.
 local function first_line(queue, tenant, models)
   local names = {}
   for asked = 0, queue.band do
@@ -129,18 +128,18 @@ local function first_line(queue, tenant, models)
   return first, own
 end
 
--- The same for one model. lines: all of the tenant's, as in `models`; or the first of them, more than MOST_ORDERED.
+-- The same for one model. lines: the tenant's lines as in `models`: all, or the first MAX_ORDERED + 1.
 local function first_of_model(queue, tenant, model, lines)
   for i = 1, #lines, 2 do
     if lines[i]:sub(2) == model then return lines[i], lines[i + 1] end
   end
-  if #lines > 2 * Turns.MOST_ORDERED then return first_line(queue, tenant, ',' .. model .. ',') end
+  if #lines > 2 * Turns.MAX_ORDERED then return first_line(queue, tenant, ',' .. model .. ',') end
   return nil
 end
 
--- The fifo order, after the first of the tenant's lines of a model has changed. lines: as above. is_behind: the
--- tenant's first line is another one, and was.
-local function seat(pool, queue, tenant, model, lines, is_behind)
+-- Updates the fifo order after the tenant's first line of a model has changed. lines: as above. is_behind: another line
+-- was, and is, the tenant's first.
+local function update_heads(pool, queue, tenant, model, lines, is_behind)
   if queue.mixed then
     local name, own = first_of_model(queue, tenant, model, lines)
     if name then
@@ -163,12 +162,12 @@ local function names_of(lines)
   return names
 end
 
--- False if it stands in line already.
+-- Returns false if the ticket is waiting already.
 local function add_ticket(pool, model, tenant, priority, member, score)
   local asked = Pools.asked_band(priority)
   local line = line_of(pool, asked, model, tenant)
   if redis.call('ZADD', line, 'NX', score, member) == 0 then return false end
-  Pools.meet_model(pool, model)
+  Pools.register_model(pool, model)
   local queue, name = Pools.queue_of(pool, tenant, asked), asked .. model
   local models = Keys.models(queue.at, tenant)
   local is_first = redis.call('ZADD', models, 'LT', 'CH', own_score(pool, queue, name, score), name) == 1
@@ -177,20 +176,19 @@ local function add_ticket(pool, model, tenant, priority, member, score)
   local parked = is_parked(pool, tenant)
   count_tickets(pool, queue, model, tenant, 1, parked)
   if parked then return true end
-  Classes.offer_try(pool, model, tenant)
+  Classes.offer_trial(pool, model, tenant)
   if is_new then Turns.add_to_turn(queue, tenant, Shares.enter_turn(queue, tenant), name) end
   if is_first then
-    local lines = redis.call('ZRANGE', models, 0, Turns.MOST_ORDERED, 'WITHSCORES')
-    seat(pool, queue, tenant, model, lines, lines[1] ~= name)
+    local lines = redis.call('ZRANGE', models, 0, Turns.MAX_ORDERED, 'WITHSCORES')
+    update_heads(pool, queue, tenant, model, lines, lines[1] ~= name)
   end
   return true
 end
 
--- The lines in which its tenant still waits in this queue (as ZRANGE WITHSCORES gives them, one more than MOST_ORDERED
--- at most), or nil if the ticket did not stand there. The caller says what the tenant pays: nothing
--- (`withdraw_ticket`), or `pay_turn`. known: what the caller read of it: {line: its line's key; score: its own;
--- first_two: of its line, where it is the first of them, as ZRANGE WITHSCORES gives them; is_only: whether its line is its
--- tenant's only one}.
+-- Removes a ticket. Returns the tenant's remaining lines in this queue (ZRANGE WITHSCORES, at most MAX_ORDERED + 1), or
+-- nil if the ticket was not waiting. The caller charges the tenant (`pay_turn`) or not (`withdraw_ticket`). known: values
+-- that the caller has read already: {line: the line's key; score: the ticket's own; first_two: the line's first two
+-- tickets (ZRANGE WITHSCORES) if this is the first; is_only: whether the line is the tenant's only one}.
 local function remove_ticket(pool, queue, name, tenant, member, parked, known)
   local line, models, model = known.line or named_line(pool, name, tenant), Keys.models(queue.at, tenant), name:sub(2)
   if redis.call('ZREM', line, member) == 0 then return nil end
@@ -204,18 +202,18 @@ local function remove_ticket(pool, queue, name, tenant, member, parked, known)
   if known.is_only then
     left = own and { name, own } or {}
   else
-    left = redis.call('ZRANGE', models, 0, Turns.MOST_ORDERED, 'WITHSCORES')
+    left = redis.call('ZRANGE', models, 0, Turns.MAX_ORDERED, 'WITHSCORES')
   end
   if not parked then
     if not own then Turns.drop_from_turn(queue, tenant, name, names_of(left)) end
     local is_behind = known.score and left[1] and left[1] ~= name and tonumber(left[2]) < known.score
-    seat(pool, queue, tenant, model, left, is_behind)
+    update_heads(pool, queue, tenant, model, left, is_behind)
   end
   if not left[1] then leave_pool(pool, tenant) end
   return left
 end
 
--- Takes back a ticket that nobody was given. False if it did not stand there.
+-- Removes a ticket without dispatching it. Returns false if it was not waiting.
 local function withdraw_ticket(pool, model, tenant, priority, job)
   local asked = Pools.asked_band(priority)
   local queue = Pools.queue_of(pool, tenant, asked)
@@ -229,6 +227,6 @@ return {
   add_reason = add_reason, add_ticket = add_ticket, count_tickets = count_tickets, drop_reason = drop_reason,
   first_line = first_line, is_parked = is_parked, job_of = job_of, level_of = level_of, line_of = line_of,
   line_score = line_score, member_of = member_of, named_line = named_line, names_of = names_of, own_score = own_score,
-  read_mark = read_mark, remove_ticket = remove_ticket, seat = seat, set_mark = set_mark,
+  read_mark = read_mark, remove_ticket = remove_ticket, update_heads = update_heads, set_mark = set_mark,
   withdraw_ticket = withdraw_ticket, FULL = FULL,
 }

@@ -1,6 +1,6 @@
--- Parked tenants get no new lease. `parked` holds, by tenant, the reasons, one letter each; a tenant goes on when its
--- last reason is gone. Its tickets stay in their lines, but no order names the tenant, so that no claim walks over
--- them.
+-- Parked tenants get no new lease. `parked` holds, by tenant, the reasons, one letter each; the tenant is released when
+-- the last reason is gone. Its tickets stay in their lines, but the tenant is in no order, so that claims do not scan
+-- them. Python: `ParkedFor` in gpus/leasing/values.py.
 -- include: keys
 -- include: pools
 -- include: slots
@@ -17,24 +17,24 @@ local function each_queue(pool, tenant, act)
   end
 end
 
--- Takes the tenant out of the queue's orders, or puts it in. models: its lines there.
+-- Removes the tenant from the queue's orders. models: its lines there, with scores.
 local function leave_orders(pool, queue, tenant, models)
   for i = 1, queue.mixed and #models or 0, 2 do
     redis.call('ZREM', Keys.turn(queue.at, models[i]:sub(2)), tenant)
     redis.call('ZREM', Keys.heads(queue.at, models[i]:sub(2)), tenant)
   end
   redis.call('ZREM', Keys.heads(queue.at), tenant)
-  Turns.unname_broad(queue, tenant)
+  Turns.unlist_broad(queue, tenant)
   Shares.withdraw_turn(queue, tenant)
 end
 
--- Like one that comes back from idle: not before the virtual time.
+-- Adds the tenant to the queue's orders like one that was idle: its start tag is at least the virtual time.
 local function enter_orders(pool, queue, tenant, models)
-  for i = 1, #models, 2 do Line.seat(pool, queue, tenant, models[i]:sub(2), models) end
-  Turns.come_back(queue, tenant, Shares.enter_turn(queue, tenant), Line.names_of(models))
+  for i = 1, #models, 2 do Line.update_heads(pool, queue, tenant, models[i]:sub(2), models) end
+  Turns.reenter(queue, tenant, Shares.enter_turn(queue, tenant), Line.names_of(models))
 end
 
--- Counts the tenant's tickets of a line on the other side. Returns how many they are.
+-- Moves the line's tickets between the counts of parked and waiting tickets. Returns how many they are.
 local function recount(pool, queue, name, tenant, parked)
   local tickets = redis.call('ZCARD', Line.named_line(pool, name, tenant))
   Line.count_tickets(pool, queue, name:sub(2), tenant, -tickets, not parked)
@@ -50,26 +50,26 @@ local function park(pool, tenant, reason)
   end)
 end
 
--- back: tickets by model, what came back is added.
+-- back: tickets by model; the tickets that wait again are added.
 local function unpark(pool, tenant, reason, back)
   if not Line.drop_reason(pool, tenant, reason) then return end
   each_queue(pool, tenant, function(queue, models)
     for i = 1, #models, 2 do
       local model = models[i]:sub(2)
       back[model] = (back[model] or 0) + recount(pool, queue, models[i], tenant, false)
-      Classes.offer_try(pool, model, tenant)
+      Classes.offer_trial(pool, model, tenant)
     end
     enter_orders(pool, queue, tenant, models)
   end)
 end
 
--- Tenant.max_running, over all pools of the fleet. `running` names the leases of tenants that have a limit. At the
--- limit the script that grants the last lease parks the tenant wherever it waits; the script that ends a lease takes
--- that back. Jobs that run above a limit that was lowered run on. jobs/limits/submit_limits.py has the limits at
--- submit.
+-- Tenant.max_running, over all pools of the fleet. `running` lists the leases of tenants that have a limit. At the limit
+-- the script that grants the last lease parks the tenant in every pool where it waits; the script that ends a lease
+-- releases it. Jobs above a lowered limit keep running. Limits at submit are in jobs/limits/submit_limits.py.
 
--- After a lease of the tenant began or ended, or its limit changed. back: tickets by pool and model that came back.
-local function heed_cap(tenant, back)
+-- Parks or releases the tenant, after one of its leases began or ended, or its limit changed. back: tickets that wait
+-- again, by pool and model.
+local function apply_cap(tenant, back)
   local full = Pools.is_full(tenant)
   for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
     local pool = Pools.load_pool(name)
@@ -86,16 +86,16 @@ end
 local function run_begins(tenant, attempt)
   if not Pools.rules_of(tenant).cap then return end
   redis.call('SADD', Keys.running(tenant), attempt)
-  heed_cap(tenant, {})
+  apply_cap(tenant, {})
 end
 
 local function run_ends(tenant, attempt)
   if not Pools.rules_of(tenant).cap then return end
   redis.call('SREM', Keys.running(tenant), attempt)
-  heed_cap(tenant, {})
+  apply_cap(tenant, {})
 end
 
--- These tenants (a set) have a limit from now on, and had none: what they run already is looked for among all leases.
+-- These tenants (a set) get their first limit: fills `running` with their leases, found among all leases.
 local function find_running(tenants)
   local flat = next(tenants) and redis.call('HGETALL', Keys.leases()) or {}
   for i = 1, #flat, 2 do
@@ -110,6 +110,6 @@ local function find_running(tenants)
 end
 
 return {
-  each_queue = each_queue, enter_orders = enter_orders, find_running = find_running, heed_cap = heed_cap,
+  each_queue = each_queue, enter_orders = enter_orders, find_running = find_running, apply_cap = apply_cap,
   leave_orders = leave_orders, park = park, run_begins = run_begins, run_ends = run_ends, unpark = unpark,
 }

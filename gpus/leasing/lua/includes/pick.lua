@@ -1,5 +1,5 @@
--- Which ticket goes next to a slot. The band first; in it the tenant whose turn it is (fair) or who has the oldest
--- ticket (fifo), both read from the same lines, so that switching moves nothing. A set of models is written ',a,b,'. A
+-- Picks the next ticket for a slot: first the band; in it the tenant with the lowest start tag (fair) or the oldest
+-- ticket (fifo). Both orders are over the same lines, so that switching moves no ticket. A set of models is ',a,b,'. A
 -- ticket here is {queue, name, line, model, tenant, rank, tag, member, score, first_two, is_only}; name: its line, as in
 -- `models`; line: its key; rank: the tenant's tag (fair), or the score (fifo); tag: the tenant's, nil: not read; the
 -- last two: see `remove_ticket`. A class: {id, models}.
@@ -11,10 +11,10 @@
 -- include: shares
 -- include: line
 
-local MAX_SKIPS = 8    -- how often a ticket is passed over, for a warm model or for the server it avoids
-local WALK = 8         -- how far behind the head to look for a ticket that does not avoid the server
-local MOST_ASIDE = 16  -- tenants set aside in one call
-local WARM_TURNS = 16  -- turns of the class's broad tenants among which a ticket for a warm model is looked for
+local MAX_SKIPS = 8    -- how often a ticket is passed over, for a warm model or because of its avoided server
+local WALK = 8         -- tickets, lines and tenants examined for a ticket that does not avoid the server
+local MAX_ASIDE = 16   -- tenants set aside per call
+local WARM_TURNS = 16  -- broad tenants of the class examined for a ticket with a warm model
 
 -- Whether a goes before b, in one queue. Ties go by tenant, and in a tenant by line, as in the zsets.
 local function precedes(a, b)
@@ -24,8 +24,7 @@ local function precedes(a, b)
   return a.name < b.name
 end
 
--- The server that this ticket should not go to, as long as it may still be passed over and another one could
--- take it.
+-- The server that this ticket avoids, or nil once it was passed over too often or no other server runs its model.
 local function avoided_server(pool, ticket)
   local skips, _, avoid = Line.read_mark(pool, ticket.member)
   if avoid ~= '' and skips < MAX_SKIPS and redis.call('SCARD', Keys.serving(pool.name, ticket.model)) > 1 then
@@ -34,7 +33,7 @@ local function avoided_server(pool, ticket)
   return nil
 end
 
--- too_early: it was not its tenant's turn either, so that its patience does not begin.
+-- Counts one skip of the ticket. too_early: its tenant was not next, so that its patience does not begin.
 local function skip(pool, ticket, too_early)
   local skips, since_us, avoid = Line.read_mark(pool, ticket.member)
   if since_us == 0 and not too_early then since_us = Call.now end
@@ -45,7 +44,7 @@ local function key_order_of(pool, queue, model)
   return (pool.fifo and Keys.heads or Keys.turn)(queue.at, pool.only ~= model and model or nil)
 end
 
--- The ticket at `place` (0: the first) of one of the tenant's lines, or nil. tag: the tenant's in a fair pool.
+-- The ticket at index `place` of one of the tenant's lines, or nil. tag: the tenant's start tag in a fair pool.
 local function ticket_at(pool, queue, name, tenant, tag, place, is_only)
   local line = Line.named_line(pool, name, tenant)
   local found = redis.call('ZRANGE', line, place, place + 1, 'WITHSCORES')
@@ -58,7 +57,7 @@ local function ticket_at(pool, queue, name, tenant, tag, place, is_only)
   }
 end
 
--- The first one of these lines that is for one of the models.
+-- The first of these lines whose model is one of these, or nil.
 local function first_served(lines, models)
   for _, name in ipairs(lines) do
     if Classes.serves(models, name:sub(2)) then return name end
@@ -66,8 +65,8 @@ local function first_served(lines, models)
   return nil
 end
 
--- Of the broad tenants that the class's order names the first one that waits for its models, with its tag and its line;
--- nil if there is none before the tenant `found`, whose tag is `best`, or if the call has set aside as many as it may.
+-- The first broad tenant in the class's order that waits for its models, with its tag and its line. nil if none is before
+-- the tenant `found`, whose tag is `best`, or if this call reached MAX_ASIDE.
 local function first_broad(queue, class, found, best)
   while true do
     local first = redis.call('ZRANGE', Turns.class_order(queue, class[1]), 0, 0, 'WITHSCORES')
@@ -77,16 +76,16 @@ local function first_broad(queue, class, found, best)
     local name = first_served(lines, class[2])
     if name then return tenant, tag, name end
     Call.set_asides = Call.set_asides + 1
-    if Call.set_asides > MOST_ASIDE then return nil end
+    if Call.set_asides > MAX_ASIDE then return nil end
     Turns.set_aside(queue, class[1], tenant, tag, lines)
   end
 end
 
--- Too many stand in the way to say in this call who is next. The next call goes on behind those that this one set
--- aside.
-local function is_unsure() return Call.set_asides > MOST_ASIDE end
+-- Whether this call reached its limit before it found the next ticket. The next call continues behind the tenants that
+-- this one set aside.
+local function is_unsure() return Call.set_asides > MAX_ASIDE end
 
--- The first tenant that the order of one of these models names, and its rank there; or nil.
+-- The first tenant in the orders of these models, and its rank; or nil.
 local function first_named(pool, queue, models)
   local found, best
   for model in models:gmatch('[^,]+') do
@@ -97,7 +96,7 @@ local function first_named(pool, queue, models)
   return found, best
 end
 
--- The first ticket for the class's models, of the first tenant that waits for one of them, or nil.
+-- The first ticket for the class's models, of the first tenant that has one; or nil.
 local function search(pool, queue, class)
   local name
   local found, best = first_named(pool, queue, class[2])
@@ -110,7 +109,7 @@ local function search(pool, queue, class)
   return ticket_at(pool, queue, name, found, best, 0)
 end
 
--- The first ticket for models that a slot of the class would like; not looked for in all turns of broad tenants.
+-- The first ticket for warm models of a slot of the class. Examines at most WARM_TURNS broad tenants.
 local function search_warm(pool, queue, class, models)
   local found, best = first_named(pool, queue, models)
   local broad = {}
@@ -126,7 +125,7 @@ local function search_warm(pool, queue, class, models)
   return found and ticket_at(pool, queue, Line.first_line(queue, found, models), found, best, 0)
 end
 
--- The queue's head among tickets of the class's models, or nil. No tenant's own order is ever passed over for that.
+-- The queue's first ticket for the class's models, or nil. Each tenant's own order is kept.
 local function head_of(pool, queue, class)
   local order = pool.fifo and Keys.heads(queue.at) or Keys.turn(queue.at)
   local first = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')
@@ -137,7 +136,7 @@ local function head_of(pool, queue, class)
   return ticket_at(pool, queue, lines[1], tenant, first[2] + 0, 0, not lines[2])
 end
 
--- The first ticket of one of the tenant's lines that does not avoid the server, not too far behind.
+-- The first of the line's first WALK tickets that does not avoid the server, or nil.
 local function first_of_line(pool, queue, name, tenant, tag, server)
   for place = 0, WALK - 1 do
     local one = ticket_at(pool, queue, name, tenant, tag, place)
@@ -146,7 +145,7 @@ local function first_of_line(pool, queue, name, tenant, tag, server)
   return nil
 end
 
--- The next ticket behind a head that avoids this server.
+-- The next ticket after a first one that avoids this server, or nil.
 local function first_behind(pool, queue, class, server)
   local found
   local function look(name, tenant, tag)
@@ -171,7 +170,7 @@ local function first_behind(pool, queue, class, server)
   return found
 end
 
--- Whether the ticket's queue, which is due, goes before a higher one that has a ticket for the class's models.
+-- Whether the ticket's queue is due and goes before a higher one that has a ticket for the class's models.
 local function overtakes(pool, ticket, class)
   if not Shares.is_due(ticket.queue) then return false end
   for _, queue in ipairs(pool.queues) do
@@ -180,7 +179,8 @@ local function overtakes(pool, ticket, class)
   return false
 end
 
--- The ticket, or where it would try a model whose circuit is half open, and its tenant struck, one of another tenant.
+-- The ticket; or, if it would be the trial of a half-open circuit to which its tenant's failures contributed, a ticket
+-- of another tenant.
 local function of_another_tenant(pool, ticket)
   if not Classes.read_kept(pool.name).models[ticket.model] then return ticket end
   local circuit = Classes.read_circuit(pool, ticket.model)
@@ -191,8 +191,8 @@ local function of_another_tenant(pool, ticket)
   return ticket_at(pool, queue, line, tenant, score, 0)
 end
 
--- The next ticket for a slot of the class; on a given server, one that does not avoid it. Also the place of its
--- queue in the order. nil also if that `is_unsure`.
+-- The next ticket for a slot of the class (with `server`: one that does not avoid it), and the index of its queue in the
+-- serving order. nil if there is none, or if `is_unsure`.
 local function best_ticket(pool, class, server)
   local models = Classes.without_kept(pool.name, class[2])
   if models ~= class[2] then class = { class[1], models } end
@@ -211,7 +211,7 @@ local function best_ticket(pool, class, server)
   return nil
 end
 
--- What is warm on a slot whose worker does not tell: the model that was leased there last.
+-- The warm model (',a,') of a slot whose worker reports none: the model that was leased there last.
 local function last_model(slot) return slot.warm and ',' .. slot.warm .. ',' or ',' end
 
 -- Whether the ticket may be passed over once more for a warm model.
@@ -220,7 +220,7 @@ local function may_wait(pool, ticket)
   return skips < MAX_SKIPS and (since_us == 0 or Call.now - since_us < pool.patience)
 end
 
--- The first ticket for these models in the own order of the ticket's tenant, unless it is this one.
+-- The first ticket for these models in the own order of the ticket's tenant, unless it is the same one.
 local function first_of_tenant(pool, ticket, models)
   local queue, tenant = ticket.queue, ticket.tenant
   local name = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, 0)[1]
@@ -228,16 +228,16 @@ local function first_of_tenant(pool, ticket, models)
   return name ~= ticket.name and ticket_at(pool, queue, name, tenant, ticket.tag, 0) or nil
 end
 
--- Whether `other` goes before whose turn it is although its tenant is further ahead than its last job and the pool's
--- patience. Who always waits for what is warm would else get eight jobs for each one of who never does.
+-- Whether the tenant of `other` is ahead of the ticket's tenant by more than one job and the pool's patience. Without
+-- this bound a tenant of always warm models would get eight jobs for each one of a tenant of cold models.
 local function leads_too_far(pool, other, ticket)
   local lead = other.rank - ticket.rank - pool.patience / 1000000
   if pool.fifo or lead <= 0 then return false end
   return lead > Shares.estimated_seconds(other.model, other.tenant) / Pools.rules_of(other.tenant).weight
 end
 
--- The ticket, or one of the same queue for a model that is warm on the slot (',a,b,'): loading a model costs more than
--- a turn, but what could go now is delayed by that only so long, and only so often.
+-- The ticket, or one of the same queue for a model that is warm on the slot (',a,b,'), because loading a model costs more
+-- than a changed order. The pool's patience and MAX_SKIPS bound how long and how often a ticket is delayed.
 local function prefer_warm(pool, ticket, warm, class, server)
   if pool.patience <= 0 or Classes.serves(warm, ticket.model) then return ticket end
   local models = Classes.shared_models(warm, Classes.without_kept(pool.name, class[2]))
@@ -257,8 +257,8 @@ end
 
 local function priority_of(ticket) return (ticket.name:byte() - 48) * 3 + Line.level_of(ticket.member) + 1 end
 
--- Takes the ticket out of the line and charges its tenant and its band; returns the charge in GPU-seconds, and the
--- lease's dues.
+-- Removes the ticket from its line and charges its tenant and its band. Returns the charge in GPU-seconds, and the
+-- lease's dues (shares.lua).
 local function take_ticket(pool, ticket)
   local queue, tenant = ticket.queue, ticket.tenant
   local tag = ticket.tag or tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))

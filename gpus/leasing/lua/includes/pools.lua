@@ -2,29 +2,29 @@
 -- include: keys
 -- include: call
 
--- What the operator decided about a tenant: its weight, the highest band it may use, how many of its jobs may run at
--- once. A tenant without rules has the defaults of a new one.
+-- Operator rules of a tenant: its weight, its highest band, how many of its jobs may run at once. A tenant without rules
+-- has the defaults.
 
 local DEFAULT_BAND = 1  -- normal
 
--- {weight, band (0 to 2), cap (nil: none)}
-local function keep_rules(tenant, packed)
+-- Unpacks and caches the rules: {weight, band (0 to 2), cap (limit of running jobs, nil: none)}.
+local function cache_rules(tenant, packed)
   local found = { weight = 1, band = DEFAULT_BAND }
   if packed then found.weight, found.band, found.cap = cmsgpack.unpack(packed) end
   Call.rules[tenant] = found
   return found
 end
 
-local function rules_of(tenant) return Call.rules[tenant] or keep_rules(tenant, redis.call('HGET', Keys.tenants(), tenant)) end
+local function rules_of(tenant) return Call.rules[tenant] or cache_rules(tenant, redis.call('HGET', Keys.tenants(), tenant)) end
 
--- Reads those of several at once, for whoever asks next. tenants: {{name}, …}.
+-- Reads the rules of several tenants at once into the cache. tenants: {{name}, …}.
 local function read_rules(tenants)
   local names = {}
   for _, one in ipairs(tenants) do
     if not Call.rules[one.name] then names[#names + 1] = one.name end
   end
   if not names[1] then return end
-  for i, packed in ipairs(redis.call('HMGET', Keys.tenants(), unpack(names))) do keep_rules(names[i], packed) end
+  for i, packed in ipairs(redis.call('HMGET', Keys.tenants(), unpack(names))) do cache_rules(names[i], packed) end
 end
 
 local function save_rules(tenant, found)
@@ -32,23 +32,23 @@ local function save_rules(tenant, found)
   redis.call('HSET', Keys.tenants(), tenant, cmsgpack.pack(found.weight, found.band, found.cap))
 end
 
--- Whether as many of its leases exist, in all pools of the fleet, as there may be.
+-- Whether the tenant is at its limit of running jobs, over all pools of the fleet.
 local function is_full(tenant)
   local cap = rules_of(tenant).cap
   return cap ~= nil and redis.call('SCARD', Keys.running(tenant)) >= cap
 end
 
--- A pool's rules and its three queues, one per band. They are one packed value, read once and written once per
--- script: whoever loads a pool and changes anything in it saves it.
+-- A pool's rules and its three queues, one per band, in one packed value that a script reads and writes once: a function
+-- that changes a loaded pool says whether it or its caller saves it.
 
 local PATIENCE_US, HEAD_START_US = 30000000, 60000000
-local SEVERAL = ','  -- no model's name
+local SEVERAL = ','  -- cannot be a model's name
 
--- name, fifo, patience and head start per priority level (µs), marked (tickets with a mark), parked (tenants), failing
--- (models with a record in `circuits`), only (the one model that ever stood in line, '', or SEVERAL), marks
--- (line.lua), and queues[1..3] of {band, pool, at, mixed, waiting, owes, virtual}: mixed: whether its orders are kept
--- by model too; tickets in it without those of parked tenants, GPU-seconds of higher bands that it lets pass before it
--- may overtake one (shares.lua), and the virtual time of its fair order.
+-- name; fifo; patience and head_start per priority level (µs); marked: number of tickets with a mark; parked: number of
+-- parked tenants; failing: number of models with a record in `circuits`; only: the only model ever pushed, '', or
+-- SEVERAL; marks: see line.lua; queues[1..3] of {band, pool, at: its part of key names, mixed: whether orders by model
+-- are kept too, waiting: tickets without those of parked tenants, owes: GPU-seconds of higher bands before this one is
+-- due (shares.lua), virtual: the virtual time of its fair order}.
 local function load_pool(name)
   if Call.pools[name] then return Call.pools[name] end
   local packed = redis.call('GET', Keys.pool(name))
@@ -75,14 +75,15 @@ local function save_pool(pool)
     pool.parked, pool.failing, pool.only, a.waiting, a.virtual, b.waiting, b.owes, b.virtual, c.waiting, c.owes, c.virtual))
 end
 
--- Priorities 1..9 ask for three bands of three levels.
+-- The band (0 to 2) of a priority 1..9: three bands of three levels.
 local function asked_band(priority) return math.floor((priority - 1) / 3) end
 
--- Where the tenant's jobs stand that ask for this band: no higher than it was granted.
+-- The queue of the tenant's jobs that ask for this band: the band is lowered to the granted one.
 local function queue_of(pool, tenant, asked) return pool.queues[math.max(asked, rules_of(tenant).band) + 1] end
 
--- A ticket of this model comes into the line. As long as there was but one model its order is the queue's.
-local function meet_model(pool, model)
+-- Called for a ticket's model. While a pool has one model only, the queue's order serves as the model's; the second model
+-- copies it into an order of its own.
+local function register_model(pool, model)
   if pool.only == model or pool.only == SEVERAL then return end
   if pool.only == '' then
     pool.only = model
@@ -98,6 +99,6 @@ local function meet_model(pool, model)
 end
 
 return {
-  asked_band = asked_band, is_full = is_full, load_pool = load_pool, meet_model = meet_model, queue_of = queue_of,
+  asked_band = asked_band, is_full = is_full, load_pool = load_pool, register_model = register_model, queue_of = queue_of,
   read_rules = read_rules, rules_of = rules_of, save_pool = save_pool, save_rules = save_rules,
 }

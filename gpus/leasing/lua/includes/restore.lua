@@ -1,5 +1,5 @@
--- Puts leases back into an index that is being rebuilt, from the database or from their living holders. Of two
--- attempts on one slot the one that was leased later is right: the other one's end is on its way.
+-- Restores leases in an index that is being rebuilt, from the database or from their live holders. Of two attempts on one
+-- slot the later lease wins, because the other attempt is about to end.
 -- include: keys
 -- include: pools
 -- include: slots
@@ -10,16 +10,16 @@
 -- include: parked
 -- include: forecast
 
--- claim: a lease as the store describes it (`lease` of restore_lease.lua), and its worker, '' for nobody.
+-- claim: `lease` of restore_lease.lua, and its worker, '' for none.
 local function put_claim(slot, claim, server)
   slot.pool, slot.job, slot.attempt, slot.epoch = claim.pool, claim.job, claim.attempt, claim.epoch
   slot.model, slot.tenant, slot.priority = claim.model, claim.tenant, claim.priority
   slot.estimate, slot.leased_us, slot.worker = claim.estimate, claim.leased_us, claim.worker
-  slot.asked, slot.host, slot.dues = nil, server.host, 0
+  slot.adopter, slot.host, slot.dues = nil, server.host, 0
   slot.band = math.max(Pools.asked_band(claim.priority), Pools.rules_of(claim.tenant).band)
 end
 
--- The same attempt is known already: the higher epoch is right; a worker is better than none.
+-- The same attempt is known already: the higher epoch wins; then a lease with a worker wins.
 local function reconcile(slot, claim, lease_us)
   if claim.epoch < slot.epoch then return false end
   if claim.epoch == slot.epoch and slot.worker ~= '' then
@@ -31,10 +31,10 @@ local function reconcile(slot, claim, lease_us)
   return true
 end
 
--- True if the attempt holds its slot now, or its end is known to be on its way.
+-- Returns true if the attempt holds its slot now, or has an uncommitted end.
 local function restore_lease(claim, lease_us)
   if redis.call('HEXISTS', Keys.settling(), claim.attempt) == 1 then return true end
-  local slot, server = Slots.note_slot(claim.slot, claim.pool)
+  local slot, server = Slots.ensure_slot(claim.slot, claim.pool)
   if slot.state == 'leased' or slot.state == 'adoptable' then
     if slot.attempt == claim.attempt then return reconcile(slot, claim, lease_us) end
     if slot.leased_us >= claim.leased_us then return false end
@@ -47,9 +47,9 @@ local function restore_lease(claim, lease_us)
   redis.call('SADD', Keys.pools(), claim.pool)
   local pool = Pools.load_pool(claim.pool)
   Line.withdraw_ticket(pool, claim.model, claim.tenant, claim.priority, claim.job)
-  Forecast.forget_forecast(pool.name, claim.job)  -- it did not start now: nothing is learnt from that
+  Forecast.forget_forecast(pool.name, claim.job)  -- it started earlier: its wait is no sample
   put_claim(slot, claim, server)
-  Shares.correct_turn(pool.queues[slot.band + 1], claim.tenant, claim.estimate, claim.leased_us)  -- nobody charged it here
+  Shares.correct_turn(pool.queues[slot.band + 1], claim.tenant, claim.estimate, claim.leased_us)  -- not charged in this index yet
   Pools.save_pool(pool)
   redis.call('HSET', Keys.held(), slot.job, slot.attempt)
   Leases.begin_lease(slot, claim.fence, lease_us)
@@ -58,9 +58,9 @@ local function restore_lease(claim, lease_us)
   return true
 end
 
--- An end that waits for its commit in its process. Its slot stays shut if nothing else is known of it.
+-- Restores an uncommitted end. Its slot stays closed (settling) if it is otherwise idle.
 local function restore_end(claim, lease_us)
-  local slot, server = Slots.note_slot(claim.slot, claim.pool)
+  local slot, server = Slots.ensure_slot(claim.slot, claim.pool)
   if slot.attempt == claim.attempt and (slot.state == 'leased' or slot.state == 'adoptable') then
     return reconcile(slot, claim, lease_us)
   end

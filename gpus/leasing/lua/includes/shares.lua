@@ -1,16 +1,16 @@
--- How tenants and priority bands share GPU-seconds: estimates, guaranteed shares of bands, fair queueing, corrected
--- charges. docs/explanation/leasing.md ("Who goes next") explains the rules.
+-- Shares GPU-seconds between tenants and priority bands: estimates, guaranteed shares of bands, fair queueing, corrected
+-- charges. docs/leasing.md ("Who goes next") explains the rules.
 -- include: keys
 -- include: call
 -- include: pools
 -- include: slots
 -- include: turns
 
--- What a job is expected to cost, in GPU-seconds: running means per model and tenant, and per model. Where one of the
--- tenant's runs goes on for longer than the mean, what it took so far stands there, negative, until the next end: the
--- long ones are the last to be heard of, and what follows them must not be given away too cheaply meanwhile.
+-- The expected cost of a job in GPU-seconds: running means per model and tenant, and per model. While a job runs longer
+-- than the mean, its time so far replaces the tenant's mean, stored as a negative number, until the next end: long jobs
+-- end last, and the jobs after them must not be charged too little meanwhile.
 
-local NEWEST_COUNTS = 0.05  -- more lets a few short jobs make the next long ones cheap: shares swing
+local NEWEST_COUNTS = 0.05  -- with more, a few short jobs would make the next long ones too cheap
 
 local function estimated_seconds(model, tenant)
   local learnt = Call.learnt
@@ -19,7 +19,7 @@ local function estimated_seconds(model, tenant)
   return math.abs(means[1] or means[2] or 1)
 end
 
--- A run of so many seconds goes on.
+-- A job has run for so many seconds, and still runs.
 local function learn_longer(model, tenant, seconds)
   local of_tenant = model .. ':' .. tenant
   local mean = tonumber(redis.call('HGET', Keys.estimates(), of_tenant))
@@ -39,11 +39,11 @@ end
 
 -- Guaranteed share of a lower band: while it waits, it gets 1 of 16 GPU-seconds, whatever higher bands ask for.
 -- `owes`: GPU-seconds that higher bands may still use before the band is due: fifteen times the estimate of the first
--- job with which it began to wait, and of each job with which it overtook. Each dispatch of a higher band pays it off.
--- A band that is due and has no job for the slot saves nothing up.
+-- job with which it began to wait, and of each job with which it overtook. Each dispatch of a higher band reduces it.
+-- A band that is due and has no job for the slot earns no credit.
 
 local LOWER_LETS_PASS = 15
-local OVERTOOK = 1  -- in a lease's dues, beside the bands that it paid off: 2 for normal, 4 for bulk
+local OVERTOOK = 1  -- bit of a lease's dues; other bits: lower bands whose `owes` it reduced, 2 normal, 4 bulk
 
 local function is_due(queue) return queue.band > 0 and queue.owes <= 0 end
 
@@ -61,7 +61,7 @@ local function queues_in_order(pool)
   return order
 end
 
--- So many tickets came (or left) that a slot may take.
+-- Counts waiting tickets added, or removed if negative.
 local function count_waiting(queue, count, model, tenant)
   queue.waiting = queue.waiting + count
   if queue.waiting == 0 then
@@ -71,7 +71,7 @@ local function count_waiting(queue, count, model, tenant)
   end
 end
 
--- A job of the queue was dispatched. Returns its dues: what must be corrected when its real seconds are known.
+-- A job of the queue was dispatched. Returns its dues: which `owes` to correct once its real seconds are known.
 local function pay_bands(pool, queue, seconds, overtook)
   local dues = 0
   for _, lower in ipairs(pool.queues) do
@@ -91,7 +91,7 @@ local function pay_bands(pool, queue, seconds, overtook)
   return dues
 end
 
--- What was charged at dispatch was wrong by this much.
+-- Corrects `owes` of the bands by the error of the charge at dispatch.
 local function correct_bands(pool, band, dues, seconds)
   if dues == 0 or seconds == 0 then return end
   if dues % 2 == OVERTOOK then
@@ -107,11 +107,11 @@ local function correct_bands(pool, band, dues, seconds)
   end
 end
 
--- Start-time fair queueing in GPU-seconds (Goyal, Vin, Cheng 1996): a backlogged tenant's start tag stands in
--- `turn` (turns.lua), the finish tag of one that is not in `paid`, and the virtual time is the start tag that was
--- served last. `since` says when a tenant's backlog began. Tags change only here.
+-- Start-time fair queueing in GPU-seconds (Goyal, Vin, Cheng 1996): `turn` holds the start tags of backlogged tenants
+-- (turns.lua), `paid` the finish tags of the others, and the virtual time is the start tag that was served last.
+-- `since` holds when a tenant's backlog began. Only this file changes tags.
 
-local LAG_SECONDS, LAG_JOBS = 600, 8  -- so far a tenant may fall behind the virtual time; what is more is forgotten
+local LAG_SECONDS, LAG_JOBS = 600, 8  -- how far a tenant's tag may fall behind the virtual time
 
 local function leave_turn(queue, tenant, tag)
   redis.call('ZREM', Keys.turn(queue.at), tenant)
@@ -119,7 +119,7 @@ local function leave_turn(queue, tenant, tag)
   redis.call('HSET', Keys.paid(queue.at), tenant, tag)
 end
 
--- The start tag of a tenant whose ticket is about to stand in line.
+-- The start tag of a tenant that begins to wait, or waits already.
 local function enter_turn(queue, tenant)
   local tag = redis.call('ZSCORE', Keys.turn(queue.at), tenant)
   if tag then return tag end
@@ -130,15 +130,15 @@ local function enter_turn(queue, tenant)
   return tag
 end
 
--- The tenant's last ticket was taken back, or it is parked: it pays nothing.
+-- The tenant's last ticket was removed without dispatch, or the tenant is parked: its tag stays as it is.
 local function withdraw_turn(queue, tenant)
   local tag = redis.call('ZSCORE', Keys.turn(queue.at), tenant)
   if tag then leave_turn(queue, tenant, tag) end
 end
 
--- One of the tenant's tickets was dispatched. start: its tag; lines: in which it still waits, as above. Where all
--- slots run all models nobody falls far behind. Who waits for what few slots run does, without end; were all of that
--- kept, whoever comes later for the same, and begins at the virtual time, would wait until it was made up for.
+-- Charges a dispatched ticket. start: the tenant's tag; lines: its remaining lines. The lag is bounded: a tenant of a
+-- rarely served model falls behind without end, and a newcomer for the same model, which begins at the virtual time,
+-- would wait until all of that lag was made up.
 local function pay_turn(queue, tenant, start, seconds, lines)
   local weight = Pools.rules_of(tenant).weight
   queue.virtual = math.max(queue.virtual, start)
@@ -151,9 +151,8 @@ local function pay_turn(queue, tenant, start, seconds, lines)
   end
 end
 
--- What was charged at dispatch was wrong by this much. Who was backlogged ever since (charged_us: the dispatch) gets
--- all of a refund: it waited for what it did not use. For anybody else a refund never reaches before the virtual
--- time: nobody saves up turns.
+-- Corrects the tenant's tag by the error of the charge at dispatch (charged_us). A tenant that waited ever since gets the
+-- whole refund. For others the tag never falls below the virtual time by a refund, so that idle tenants earn no credit.
 local function correct_turn(queue, tenant, seconds, charged_us)
   if seconds == 0 then return end
   local turn = redis.call('ZSCORE', Keys.turn(queue.at), tenant)
@@ -170,10 +169,8 @@ local function correct_turn(queue, tenant, seconds, charged_us)
   end
 end
 
--- The charge of a lease is corrected here, whenever one is removed: the estimate was charged at dispatch.
-
--- seconds: the real GPU-seconds, nil: the time held. Kept in the slot, so that an end that is taken back is not
--- charged twice. Returns them. The caller saves the lease's pool and the slot.
+-- Corrects the charge of a lease, which was its estimate at dispatch. seconds: the real GPU-seconds, nil: the time held;
+-- returned, and kept in the slot, so that a repeated end is not charged twice. The caller saves the pool and the slot.
 local function correct_charge(pool, slot, seconds)
   seconds = seconds or (Call.now - slot.leased_us) / 1000000
   correct_turn(pool.queues[slot.band + 1], slot.tenant, seconds - slot.estimate, slot.leased_us)
@@ -182,8 +179,8 @@ local function correct_charge(pool, slot, seconds)
   return seconds
 end
 
--- A run that takes longer than it was charged for is charged for twice what it took so far. Its tenant would else
--- take the slots of others meanwhile, and owe for all of it in one moment, when it ends. Saves what it changes.
+-- Charges a job that runs longer than its charge for twice its time so far. Otherwise its tenant would take the slots of
+-- others meanwhile, and be charged for all of it at its end. Saves the pool and the slot.
 local function charge_on(slot)
   local held = (Call.now - slot.leased_us) / 1000000
   if held <= slot.estimate then return end

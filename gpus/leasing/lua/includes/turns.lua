@@ -1,19 +1,19 @@
--- The orders in which tenants stand by their start tags. `turn` of a queue names all that wait there. Once a pool has
--- several models a server may run some of them only, and a slot must find whose turn it is among those that wait for
--- what it runs without a walk over the others. So who waits in few lines is also named by each of their models; who
--- waits in more is *broad*, and named by each class of servers that runs any of them, so that a turn costs the same
--- however many models somebody waits for. While the circuit of a model is open most of the time no slot may take its
--- tickets. Whoever begins to wait for it then is *aside*: named by the model, also if it is broad. Who did before may
--- still stand by class, as may tenants that wait for nothing of a class that is new. Whoever meets one there sets it
--- aside, so that each is met once and nothing is walked over twice.
+-- The orders of tenants by start tag. `turn` of a queue lists all tenants that wait there. In a pool of several models a
+-- slot must find the next tenant for its own models without scanning the others:
+-- - A tenant with few lines (at most MAX_ORDERED) is also listed per model.
+-- - A tenant with more is *broad*, and listed per class of servers that runs any of its models, so that a dispatch costs
+--   the same however many models it waits for.
+-- - While a model's circuit is open, a broad tenant that begins to wait for it is *aside*: listed per model.
+-- - A class order may list tenants without a usable ticket: they began to wait before the circuit opened, or the class is
+--   new. The first search that meets one sets it aside, so that each is met only once.
 -- include: keys
 -- include: classes
 
-local OTHERS = 8  -- tenants that `another_tenant` may be asked not to name
-local MOST_ORDERED = 4  -- lines of a tenant that is named by each of their models
+local OTHERS = 8  -- how many tenants `another_tenant` can exclude
+local MAX_ORDERED = 4  -- lines of a tenant that is listed per model
 
--- The tenant's lines in the queue, their first tickets' order; of one that has more than MOST_ORDERED, one more.
-local function some_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, MOST_ORDERED) end
+-- The tenant's lines in the queue, ordered by their first tickets; the first MAX_ORDERED + 1, or all.
+local function some_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, MAX_ORDERED) end
 local function all_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, -1) end
 
 local function class_order(queue, class) return Keys.class_turn(queue.at, class) end
@@ -32,8 +32,8 @@ local function classes_for(queue, lines)
   return found
 end
 
--- lines: those that came, or all of them.
-local function name_broad(queue, tenant, tag, lines)
+-- Lists a broad tenant in the orders of its classes and of models with an open circuit. lines: the new ones, or all.
+local function list_broad(queue, tenant, tag, lines)
   local with_circuit, others = Classes.read_kept(queue.pool).models, {}
   for _, name in ipairs(lines) do
     local model = name:sub(2)
@@ -42,16 +42,16 @@ local function name_broad(queue, tenant, tag, lines)
   for class in pairs(classes_for(queue, others)) do redis.call('ZADD', class_order(queue, class), tag, tenant) end
 end
 
-local function unname_broad(queue, tenant)
+local function unlist_broad(queue, tenant)
   if redis.call('SREM', Keys.broad(queue.at), tenant) == 0 then return end
   for _, class in ipairs(Classes.all_classes(queue.pool)) do redis.call('ZREM', class_order(queue, class[1]), tenant) end
 end
 
--- The tenant has another tag; it stands where it stood. lines: as above, or all.
+-- Updates the tenant's tag in all orders that list it. lines: of `some_lines`, or all.
 local function move_turn(queue, tenant, tag, lines)
   redis.call('ZADD', Keys.turn(queue.at), tag, tenant)
   if not queue.mixed then return end
-  if #lines <= MOST_ORDERED then
+  if #lines <= MAX_ORDERED then
     for _, name in ipairs(lines) do redis.call('ZADD', Keys.turn(queue.at, name:sub(2)), tag, tenant) end
     return
   end
@@ -63,25 +63,25 @@ local function move_turn(queue, tenant, tag, lines)
   end
 end
 
--- The tenant stands in no smaller order, and comes back. lines: all of them.
-local function come_back(queue, tenant, tag, lines)
-  if #lines <= MOST_ORDERED or not queue.mixed then return move_turn(queue, tenant, tag, lines) end
+-- Lists a tenant that was idle or parked. lines: all of them.
+local function reenter(queue, tenant, tag, lines)
+  if #lines <= MAX_ORDERED or not queue.mixed then return move_turn(queue, tenant, tag, lines) end
   redis.call('ZADD', Keys.turn(queue.at), tag, tenant)
   redis.call('SADD', Keys.broad(queue.at), tenant)
-  name_broad(queue, tenant, tag, lines)
+  list_broad(queue, tenant, tag, lines)
 end
 
--- The tenant, whose tag this is, waits in one line more.
+-- The tenant, with this tag, waits in one more line.
 local function add_to_turn(queue, tenant, tag, line)
   if not queue.mixed then return end
   local lines = some_lines(queue, tenant)
-  if #lines <= MOST_ORDERED then
+  if #lines <= MAX_ORDERED then
     redis.call('ZADD', Keys.turn(queue.at, line:sub(2)), tag, tenant)
   elseif redis.call('SADD', Keys.broad(queue.at), tenant) == 0 then
-    name_broad(queue, tenant, tag, { line })
+    list_broad(queue, tenant, tag, { line })
   else
     for _, name in ipairs(lines) do redis.call('ZREM', Keys.turn(queue.at, name:sub(2)), tenant) end
-    name_broad(queue, tenant, tag, lines)
+    list_broad(queue, tenant, tag, lines)
   end
 end
 
@@ -92,7 +92,7 @@ local function has_line_of(queue, tenant, model)
   return false
 end
 
--- A broad tenant waits in one line less, and stays broad. lines: some that are left.
+-- A broad tenant waits in one line less, and stays broad. lines: some of the remaining ones.
 local function drop_broad(queue, tenant, line, lines)
   local others, all = classes_for(queue, lines), nil
   for class in pairs(classes_for(queue, { line })) do
@@ -107,20 +107,20 @@ local function drop_broad(queue, tenant, line, lines)
   end
 end
 
--- The tenant waits in one line less. lines: what is left, as above.
+-- The tenant waits in one line less. lines: the remaining ones, of `some_lines`.
 local function drop_from_turn(queue, tenant, line, lines)
   if not queue.mixed then return end
-  if #lines > MOST_ORDERED then return drop_broad(queue, tenant, line, lines) end
+  if #lines > MAX_ORDERED then return drop_broad(queue, tenant, line, lines) end
   local waits_on = false
   for _, name in ipairs(lines) do waits_on = waits_on or name:sub(2) == line:sub(2) end
   if not waits_on then redis.call('ZREM', Keys.turn(queue.at, line:sub(2)), tenant) end
-  if #lines < MOST_ORDERED then return end
-  unname_broad(queue, tenant)
+  if #lines < MAX_ORDERED then return end
+  unlist_broad(queue, tenant)
   move_turn(queue, tenant, redis.call('ZSCORE', Keys.turn(queue.at), tenant), lines)
 end
 
--- A tenant that waits for the model and is none of these (a set), with its queue and its score in the order that goes;
--- of many broad tenants some are looked at, by chance. nil if there is none.
+-- A tenant other than these (a set) that waits for the model, with its queue and its score in the pool's order; or nil.
+-- Broad tenants are examined by a random sample.
 local function another_tenant(pool, model, tenants)
   for _, queue in ipairs(pool.queues) do
     if queue.waiting > 0 then
@@ -138,7 +138,7 @@ local function another_tenant(pool, model, tenants)
   return nil
 end
 
--- No slot of the class may take a ticket of the broad tenant now. lines: all of them.
+-- Removes a broad tenant without a usable ticket from the class's order. lines: all of its lines.
 local function set_aside(queue, class, tenant, tag, lines)
   redis.call('ZREM', class_order(queue, class), tenant)
   for _, name in ipairs(lines) do
@@ -146,19 +146,19 @@ local function set_aside(queue, class, tenant, tag, lines)
   end
 end
 
--- The model's circuit has closed: who was set aside for it stands where it stood before.
+-- The model's circuit has closed: tenants that were set aside for it are listed per class again.
 local function end_aside(pool, model)
   for _, queue in ipairs(pool.queues) do
     local order = Keys.turn(queue.at, model)
     local aside = queue.mixed and redis.call('ZINTER', 2, order, Keys.broad(queue.at), 'WEIGHTS', 1, 0, 'WITHSCORES') or {}
     for i = 1, #aside, 2 do
-      name_broad(queue, aside[i], aside[i + 1], { '0' .. model })
+      list_broad(queue, aside[i], aside[i + 1], { '0' .. model })
       redis.call('ZREM', order, aside[i])
     end
   end
 end
 
--- The class has its first server: its order names all broad tenants, until they are met.
+-- The class has its first server: its order lists all broad tenants; searches then remove those without a usable ticket.
 local function begin_class(pool, class)
   for _, queue in ipairs(pool.queues) do
     if queue.mixed then
@@ -173,7 +173,7 @@ end
 
 return {
   add_to_turn = add_to_turn, all_lines = all_lines, another_tenant = another_tenant, begin_class = begin_class,
-  class_order = class_order, come_back = come_back, drop_from_turn = drop_from_turn, end_aside = end_aside,
+  class_order = class_order, reenter = reenter, drop_from_turn = drop_from_turn, end_aside = end_aside,
   end_class = end_class, move_turn = move_turn, set_aside = set_aside, some_lines = some_lines,
-  unname_broad = unname_broad, MOST_ORDERED = MOST_ORDERED,
+  unlist_broad = unlist_broad, MAX_ORDERED = MAX_ORDERED,
 }

@@ -1,12 +1,13 @@
--- How many wakes make sense after tickets came or slots became free.
+-- Computes how many wakes (Celery messages that tell a worker to claim) are useful after tickets were pushed or slots
+-- became free.
 -- include: keys
 -- include: call
 -- include: classes
 
--- `pending` counts, per host, wakes that were sent and not used yet; the fill forgets it, so that a lost wake costs one
--- period.
+-- `pending` counts, per host, wakes that were sent and not used yet; fill.lua resets it, so that a lost wake delays a job
+-- by one period.
 
-local WAKE_HOSTS = 64  -- more hosts than this are woken by the fill, not by the push
+local WAKE_HOSTS = 64  -- a push wakes at most so many hosts; the fill wakes the rest
 
 local function pending_wakes(pool, host) return tonumber(redis.call('HGET', Keys.pending(pool), host)) or 0 end
 
@@ -19,7 +20,7 @@ end
 
 local function listed(pool, class, host) return tonumber(redis.call('ZSCORE', Keys.open(pool, class), host)) or 0 end
 
--- Tickets of these models (',a,b,'), over all bands.
+-- The number of waiting tickets of these models (',a,b,'), over all bands.
 local function waiting_for(pool_name, models)
   local total = 0
   for model in models:gmatch('[^,]+') do
@@ -28,7 +29,7 @@ local function waiting_for(pool_name, models)
   return total
 end
 
--- Slots of this host that a claim could fill now, and all that it could be given.
+-- Slots of this host that have a ticket now, and all claimable slots of it.
 local function claimable(pool, host)
   local adoptable = listed(pool, 'adoptable', host)
   local useful, free = adoptable, adoptable
@@ -49,7 +50,7 @@ local function add_wakes(reply, pool, host, count)
   reply[#reply + 1] = count
 end
 
--- For slots that just became free. changes: {{pool, host, count}, ...}; returns a flat array of the same kind.
+-- The wakes for slots that just became free. changes: {{pool, host, count}, ...}. Returns them flat.
 local function wakes_for(changes)
   local totals, reply = {}, {}
   for _, change in ipairs(changes) do
@@ -67,9 +68,7 @@ local function wakes_for(changes)
   return reply
 end
 
--- Tickets that came into the line: the free slots they could take, and the wakes for that.
-
--- Hosts with free slots of a class, looked up once: {{host, count}, …}.
+-- Hosts with free slots of a class, cached for this call: {{host, count}, …}.
 local function open_hosts(pool_name, class)
   local list = Keys.open(pool_name, class)
   if Call.open[list] then return Call.open[list] end
@@ -79,8 +78,8 @@ local function open_hosts(pool_name, class)
   return hosts
 end
 
--- added: tickets by model. Per host: min(its free slots - wakes under way, tickets that came). Flat: pool, host,
--- count, …
+-- The wakes for new tickets. added: tickets by model. Per host: min(its free slots - pending wakes, new tickets).
+-- Returns them flat: pool, host, count, …
 local function wakes_for_tickets(pool_name, classes, added)
   local spare = {}
   local function spare_slots(host)
