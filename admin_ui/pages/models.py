@@ -19,7 +19,7 @@ from admin_ui.parts.live import LiveAdmin
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
 from gpus.protocol import CircuitKind, slot_name
-from gpus.registry.audit import fields_before, models_before, note_change, note_changes
+from gpus.registry.audit import read_pool_models, read_stored_fields, record_version, record_versions
 from gpus.registry.model_fields import MODEL_FIELDS, RegistryRefused
 from gpus.registry.quarantine import free_slot
 from jobs import ports
@@ -65,9 +65,9 @@ class ModelConfigPages(LiveAdmin):
     )
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        before = fields_before(obj.name) if change else None
+        before = read_stored_fields(obj.name) if change else None
         super().save_model(request, obj, form, change)
-        note_change(obj, obj.pool, before=before, by=actor(request))
+        record_version(obj, obj.pool, before=before, by=actor(request))
 
     @operation("Close the circuit (problem fixed)", permissions=["change"])
     def close_circuit(self, request: HttpRequest, queryset: QuerySet[ModelConfig]) -> None:
@@ -97,9 +97,9 @@ class PoolPages(LiveAdmin):
     fields = (("name", "fleet"), ("algorithm", "affinity_patience_seconds"))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        models = models_before(Pool.objects.select_for_update().get(pk=obj.pk)) if change else []
+        models = read_pool_models(Pool.objects.select_for_update().get(pk=obj.pk)) if change else []
         super().save_model(request, obj, form, change)
-        note_changes(models, obj, by=actor(request))
+        record_versions(models, obj, by=actor(request))
 
     @column("models")
     def model_count(self, pool: Any) -> int:

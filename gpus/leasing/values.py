@@ -202,7 +202,7 @@ class PoolDepth:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """The latest heartbeat of a pinned worker. report: JSON values by name, see
     `gpus.health.pinned_servers`."""
 

@@ -1,6 +1,6 @@
-"""The record of what operators did, and of what the fields of a model were.
+"""Writes the audit log of operators' actions, and the version history of models' fields.
 
-Written inside the transaction of the deed: neither stands alone.
+Both are written inside the transaction of the change.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from gpus.registry.model_fields import read_fields
 
 
 def record(actor: str | None, action: str, target: str, **detail: Any) -> None:
-    """actor: None for a sweep, whose deeds are not recorded. action: verb_noun, as the service is called.
-    target: ``kind:name``, as in ``server:flux-1``."""
+    """Write an audit entry.
+
+    actor: None for a sweep, whose actions are not recorded. action: name of the service function, verb_noun.
+    target: ``kind:name``, such as ``server:flux-1``. detail: stored as JSON.
+    """
     if actor is None:
         return
     AuditEntry.objects.create(
@@ -27,28 +30,31 @@ def record(actor: str | None, action: str, target: str, **detail: Any) -> None:
 
 
 def cli_actor() -> str:
-    """Who sits at the command line: ``cli:<name>``."""
+    """The audit actor of a command-line user: ``cli:<name>``."""
     try:
         return f"cli:{getpass.getuser()}"
-    except (KeyError, OSError):  # a container may know no name for its user
+    except (KeyError, OSError):  # in a container the user may have no name
         return f"cli:{os.getuid()}"
 
 
 BEFORE_HISTORY = "unknown"
-"""The actor of a first version that stands for a model nobody kept a history of."""
+"""Actor of the first version of a model that existed before versions were recorded."""
 
 
-def fields_before(name: str) -> dict[str, Any] | None:
-    """The fields as they are stored now; None: there is no such model."""
+def read_stored_fields(name: str) -> dict[str, Any] | None:
+    """The model's stored fields, or None if there is no such model."""
     config = ModelConfig.objects.select_related("pool").filter(name=name).first()
     return read_fields(config, config.pool) if config else None
 
 
-def note_change(
+def record_version(
     config: ModelConfig, pool: Pool, *, before: Mapping[str, Any] | None, by: str
 ) -> tuple[str, ...]:
-    """The names of the fields that changed; if any did, the next version is written. In the transaction of
-    the change, after the rows are saved. before: None for a model that is new."""
+    """Write the next version of a model if fields changed. Returns the names of the changed fields.
+
+    Called in the transaction of the change, after the rows are saved. before: the fields before; None for a
+    new model. by: actor.
+    """
     after = read_fields(config, pool)
     changed = tuple(name for name in after if before is None or before.get(name) != after[name])
     if not changed:
@@ -60,15 +66,16 @@ def note_change(
     return changed
 
 
-def models_before(pool: Pool) -> list[tuple[ModelConfig, dict[str, Any]]]:
-    """All models of a pool with their fields, before the pool is changed."""
+def read_pool_models(pool: Pool) -> list[tuple[ModelConfig, dict[str, Any]]]:
+    """All models of a pool with their fields; read before the pool is changed."""
     return [(row, read_fields(row, pool)) for row in ModelConfig.objects.filter(pool=pool)]
 
 
-def note_changes(models: list[tuple[ModelConfig, dict[str, Any]]], pool: Pool, *, by: str) -> None:
-    """`note_change` for each of `models_before`: a pool's fields are its models' fields too."""
+def record_versions(models: list[tuple[ModelConfig, dict[str, Any]]], pool: Pool, *, by: str) -> None:
+    """`record_version` for each of `read_pool_models`, because a pool's fields are also its models'
+    fields."""
     for row, before in models:
-        note_change(row, pool, before=before, by=by)
+        record_version(row, pool, before=before, by=by)
 
 
 def _write(config: ModelConfig, number: int, fields: Mapping[str, Any], by: str) -> int:

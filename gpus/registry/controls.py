@@ -1,10 +1,11 @@
-"""What operators switch: servers, slots, whole machines, pauses, a model's configuration back to what it was.
+"""Operator controls: switch servers and machines, set slots, pause and resume, revert a model's
+configuration.
 
-Each is one transaction with its audit entry; then the lease layer is told, and the caller sends the wakes.
-What is so already changes nothing and leaves no entry.
+Each is one transaction with its audit entry; then the lease layer (the index in Redis) is updated, and the
+caller sends the returned wakes. A control without effect writes no entry.
 
-A machine is what its servers say they are part of: pinned workers write its host name when they register, for
-others an operator says it. There are no rows of machines.
+A machine is the group of servers with the same `machine` field: pinned workers set it to their host name when
+they register, for other servers an operator sets it. There are no rows of machines.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from gpus.registry.registry import Configured, Registered, check_slots, configur
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """changed: it was not so before. wakes: for the caller to send. mirrored: the lease layer knows; if not,
-    it is told once Redis is back."""
+    """Result of a control.
+
+    changed: whether it had an effect. wakes: for the caller to send. mirrored: whether the lease layer is up
+    to date; if not, a sweep updates it once Redis is back.
+    """
 
     changed: bool
     wakes: tuple[Wakes, ...]
@@ -34,49 +38,55 @@ class Changed:
 
 
 def switch_server(name: str, desired: DesiredState, *, by: str, leases: LeasesOf) -> Registered | None:
-    """on; draining: what runs ends, nothing starts; off: what runs is interrupted within about a second and
-    goes back to its place in the line at no cost. None: there is no such server."""
+    """Switch a server on, to draining, or off. Returns None if there is no such server.
+
+    draining: running jobs finish, and no job starts. off: running jobs are interrupted within about a second
+    and requeued at their place, without a charge.
+    """
     return change_server(name, by=by, leases=leases, desired=desired)
 
 
 def set_slots(name: str, slots: int, *, by: str, leases: LeasesOf) -> Registered | None:
-    """0 to 1024. Of more than these what runs goes on. None: no such server. Raises RegistryRefused."""
+    """Set a server's number of slots, 0 to 1024; running jobs above it finish.
+
+    Returns None if there is no such server. Raises RegistryRefused.
+    """
     return change_server(name, by=by, leases=leases, slots=slots)
 
 
 def change_server(
     name: str, *, by: str, leases: LeasesOf, slots: int | None = None, desired: DesiredState | None = None
 ) -> Registered | None:
-    """Both at once, as far as they are given; see `switch_server` and `set_slots`."""
+    """`switch_server` and `set_slots` in one transaction; None leaves a value unchanged."""
     if slots is not None:
         check_slots(slots)
     with transaction.atomic():
-        machine = Server.objects.select_for_update().filter(name=name).first()
-        if machine is None:
+        row = Server.objects.select_for_update().filter(name=name).first()
+        if row is None:
             return None
-        before = {"slots": machine.slots, "desired": machine.desired}
+        before = {"slots": row.slots, "desired": row.desired}
         if slots is not None:
-            machine.slots = slots
+            row.slots = slots
         if desired is not None:
-            machine.desired = desired.value
+            row.desired = desired.value
         for field, action in (("slots", "set_slots"), ("desired", "switch_server")):
-            value = getattr(machine, field)
+            value = getattr(row, field)
             if value != before[field]:
                 record(by, action, f"server:{name}", before=before[field], after=value)
-        machine.save(update_fields=["slots", "desired", "updated_at"])
-    wakes, mirrored = mirror(leases, machine.pool, machine)
-    placement = machine.placements.select_related("model").first()
-    config = placement.model if placement else ModelConfig(name="", pool=machine.pool)
-    return Registered(machine, config, machine.pool, False, wakes, mirrored)
+        row.save(update_fields=["slots", "desired", "updated_at"])
+    wakes, mirrored = mirror(leases, row.pool, row)
+    placement = row.placements.select_related("model").first()
+    config = placement.model if placement else ModelConfig(name="", pool=row.pool)
+    return Registered(row, config, row.pool, False, wakes, mirrored)
 
 
 def pause(
     kind: Pause.Kind, name: str = "", *, by: str, reason: str = "", leases: LeasesOf, target: str = ""
 ) -> Changed:
-    """Nothing of it is started any more; what runs goes on, what is submitted waits.
+    """Pause a model, a tenant or the system: running jobs finish, and submitted jobs wait.
 
-    name: the model's; the tenant's id as the lease layer knows it; empty for the system. target: of the audit
-    entry, where that is not ``kind:name``. Raises RegistryRefused (404) for a model that is not registered.
+    name: of the model; the tenant's id as in the lease layer; empty for the system. target: of the audit
+    entry, if it is not ``kind:name``. Raises RegistryRefused (404) for a model that is not registered.
     """
     if kind is Pause.Kind.MODEL and not ModelConfig.objects.filter(name=name).exists():
         raise unknown_model(name)
@@ -91,7 +101,7 @@ def pause(
 
 
 def resume(kind: Pause.Kind, name: str = "", *, by: str, leases: LeasesOf, target: str = "") -> Changed:
-    """The end of a pause, at once; names as in `pause`. Without one nothing changes."""
+    """End a pause; arguments as for `pause`. Without a pause it has no effect."""
     with transaction.atomic():
         ended = Pause.objects.select_for_update().filter(kind=kind, name=name).first()
         if ended is not None:
@@ -102,8 +112,11 @@ def resume(kind: Pause.Kind, name: str = "", *, by: str, leases: LeasesOf, targe
 
 
 def revert_model(name: str, number: int, *, by: str, leases: LeasesOf) -> Configured:
-    """A model's fields as version `number` has them; a new version says so. Fields that version does not know
-    get their defaults. Raises RegistryRefused (404 for an unknown model or version)."""
+    """Set a model's fields to those of version `number`, as a new version.
+
+    Fields that the version lacks get their defaults. Raises RegistryRefused (404 for an unknown model or
+    version).
+    """
     if not ModelConfig.objects.filter(name=name).exists():
         raise unknown_model(name)
     version = ConfigVersion.objects.filter(model=name, number=number).first()
@@ -129,8 +142,11 @@ def _target(kind: Pause.Kind, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SwitchedMachine:
-    """servers: all of its, by name, and which of them changed. wakes: for the caller to send. mirrored: the
-    lease layer knows of all of them; if not, it is told the rest once Redis is back."""
+    """Result of `switch_machine`.
+
+    servers: names of all servers of the machine. changed: those whose state changed. wakes: for the caller to
+    send. mirrored: whether the lease layer has all of them; if not, a sweep updates it once Redis is back.
+    """
 
     servers: tuple[str, ...]
     changed: tuple[str, ...]
@@ -139,8 +155,10 @@ class SwitchedMachine:
 
 
 def switch_machine(machine: str, desired: DesiredState, *, by: str, leases: LeasesOf) -> SwitchedMachine:
-    """As `switch_server`, for every server of the machine: all of them or none. An entry for the
-    machine and one for each server that changed. Raises RegistryRefused (404)."""
+    """`switch_server` for every server of the machine, in one transaction.
+
+    Writes one audit entry for the machine and one per changed server. Raises RegistryRefused (404).
+    """
     with transaction.atomic():
         rows = list(Server.objects.select_for_update().filter(machine=machine).order_by("name"))
         if not rows:
@@ -167,6 +185,7 @@ def switch_machine(machine: str, desired: DesiredState, *, by: str, leases: Leas
 
 
 def unknown_machine(machine: str) -> RegistryRefused:
+    """The error for a machine without servers."""
     return RegistryRefused(
         "unknown_machine", f"No server is part of a machine {machine!r}.", pointer="/machine", status=404
     )

@@ -1,10 +1,10 @@
-"""Writes the registry to the lease layer (the index in Redis), less what is paused.
+"""Writes the registry to the lease layer (the index in Redis), without paused parts.
 
-A paused model is on no server, a paused system has only draining ones: what runs goes on, nothing starts. So
-has a pinned server whose worker is gone, or says that its GPU can't run: nobody else can drive it. A model
-that is too large for a server is not on it, as long as the same process drives that server. A model whose
-runner is not installed is on pinned servers only, which need none. All of it
-is written again from the rows whenever an index is made anew, so a pause outlives Redis.
+The index lists a paused model on no server. Servers are draining (running jobs finish, no job starts) while
+the system is paused; a pinned server also if its worker is gone or reports that its GPU cannot run. A model
+that is too large for a server is not listed there while the same process drives it. A model whose runner is
+not installed is listed on pinned servers only, which need no runner. Every rebuild of the index writes all of
+it again from the rows, so that a pause survives a loss of Redis.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LeasesOf = Callable[[str], Leases]
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """system: everything. models: names. tenants: as the lease layer names them."""
+    """What is paused. system: everything. models: names. tenants: their ids in the lease layer."""
 
     system: bool
     models: frozenset[str]
@@ -42,6 +42,7 @@ class Paused:
 
 
 def read_paused() -> Paused:
+    """Read all pauses."""
     names: dict[str, list[str]] = {kind.value: [] for kind in Pause.Kind}
     for one in queries.pauses():
         names[one.kind].append(one.name)
@@ -51,19 +52,22 @@ def read_paused() -> Paused:
 
 
 def index_spec(server: Server, paused: Paused, models: Iterable[str] | None = None) -> ServerSpec:
-    """models: those it has, where the caller knows; else its placements are read."""
+    """The server as the index lists it, with pauses and health applied.
+
+    models: placed on the server; None: its placements are read.
+    """
     spec = server.spec(models)
-    is_blind = server.host is not None and server.healthy is False
-    stands_still = (paused.system or is_blind) and spec.desired is DesiredState.ON
+    is_undrivable = server.host is not None and server.healthy is False
+    is_stopped = (paused.system or is_undrivable) and spec.desired is DesiredState.ON
     return replace(
         spec,
         models=tuple(model for model in spec.models if model not in paused.models),
-        desired=DesiredState.DRAINING if stands_still else spec.desired,
+        desired=DesiredState.DRAINING if is_stopped else spec.desired,
     )
 
 
 def mirror_registry(leases: Leases, *, fleet: str = "main") -> tuple[Wakes, ...]:
-    """Tells the lease layer all pools, servers and pauses of its fleet. Raises LeasingUnavailable."""
+    """Write all pools, servers and pauses of a fleet. Returns wakes. Raises LeasingUnavailable."""
     pools = partial(_pools_of, fleet=fleet)
     _write_pools(leases, pools)
     wakes = _write_tenants(leases, pools)
@@ -71,8 +75,10 @@ def mirror_registry(leases: Leases, *, fleet: str = "main") -> tuple[Wakes, ...]
 
 
 def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[tuple[Wakes, ...], bool]:
-    """One pool and, if given, one server of it; the wakes for the caller to send, and whether Redis took it.
-    What it did not take the sweep tells it."""
+    """Write one pool and, if given, one server of it.
+
+    Returns wakes for the caller to send, and whether Redis is up to date; if not, a sweep updates it later.
+    """
     try:
         store = leases(pool.fleet)
         rows = partial(_pool_named, name=pool.name)
@@ -87,8 +93,11 @@ def mirror(leases: LeasesOf, pool: Pool, server: Server | None = None) -> tuple[
 def mirror_pause(
     kind: Pause.Kind, name: str, leases: LeasesOf, *, is_over: bool
 ) -> tuple[tuple[Wakes, ...], bool]:
-    """What a pause or its end changes; answers as `mirror`. At its end the fill counts the wakes: a slot that
-    was free all the time does not become free by it."""
+    """Write the effect of a pause or of its end; returns as `mirror`.
+
+    At the end of a pause `Leases.fill` computes the wakes, because slots that were free all the time need
+    them too.
+    """
     mirrored = True
     wakes: list[Wakes] = []
     for fleet in _fleets_with(kind, name):
@@ -107,7 +116,7 @@ def mirror_pause(
 
 
 def mirror_machine(machine: str, leases: LeasesOf) -> tuple[tuple[Wakes, ...], bool]:
-    """All servers of a machine; answers as `mirror`."""
+    """Write all servers of a machine; returns as `mirror`."""
     mirrored = True
     wakes: list[Wakes] = []
     rows = Server.objects.filter(machine=machine).order_by()
@@ -145,7 +154,7 @@ _servers_of_named = statements.ReadAmong(
 _servers_named = statements.ReadAmong(
     (Server, "name"), rows=lambda names: Server.objects.filter(name__in=names)
 )
-_still_there = statements.ReadAmong(
+_existing_names = statements.ReadAmong(
     (Server, "name"), rows=lambda names: Server.objects.filter(name__in=names).values_list("name", flat=True)
 )
 _placed_on = statements.ReadAmong(
@@ -181,7 +190,7 @@ def _write_tenants(leases: Leases, pools: Callable[[], list[Pool]]) -> tuple[Wak
 
 @dataclass(frozen=True, slots=True)
 class _IndexedServer:
-    """suspects: its slots in quarantine, each with an attempt that may still be there."""
+    """A server for the index. suspects: (slot, attempt that may still run there) in quarantine."""
 
     spec: ServerSpec
     suspects: tuple[tuple[str, str], ...]
@@ -207,20 +216,22 @@ def _write_servers(leases: Leases, servers: Callable[[], list[Server]]) -> tuple
 
     def write(one: _IndexedServer) -> tuple[Wakes, ...]:
         written.add(one.spec.name)
-        # first: where Redis does not know the server, the slots would be free
-        shut = shut_slots(leases, one.suspects, pool=one.spec.pool)
+        # quarantine first: on a server that is new to Redis the slots would be free
+        shut = quarantine_slots(leases, one.suspects, pool=one.spec.pool)
         return (*leases.configure_server(one.spec), *shut)
 
     wakes = _write_until_current(read, write)
-    # one that was removed meanwhile must not stay behind as written
-    if gone := written - set(_still_there(sorted(written))):
+    # a server that was removed meanwhile must not remain in the index
+    if gone := written - set(_existing_names(sorted(written))):
         wakes += _forget_servers(leases, gone, servers)
     return wakes
 
 
 def forget_servers(leases: Leases, names: AbstractSet[str], *, fleet: str) -> tuple[Wakes, ...]:
-    """Tell the lease layer of servers that were removed. Returns the wakes of those that were registered
-    again meanwhile. Raises LeasingUnavailable."""
+    """Remove servers from the lease layer. Raises LeasingUnavailable.
+
+    Returns wakes of servers that were registered again meanwhile.
+    """
     return _forget_servers(leases, names, partial(_servers_of_named, sorted(names), fleet=fleet))
 
 
@@ -230,15 +241,17 @@ def _forget_servers(
     for name in names:
         leases.forget_server(name)
     again = [one.name for one in servers() if one.name in names]
-    # the lease layer may have been told of them before it was told to forget them
+    # they may have been written to the index just before they were removed from it
     return _write_servers(leases, partial(_servers_named, again)) if again else ()
 
 
-def shut_slots(leases: Leases, suspects: Iterable[tuple[str, str]], *, pool: str = "") -> tuple[Wakes, ...]:
-    """Tell the lease layer of open quarantines that were just read. A slot whose quarantine was closed before
-    it was told is free again. Returns the wakes for the caller to send.
+def quarantine_slots(
+    leases: Leases, suspects: Iterable[tuple[str, str]], *, pool: str = ""
+) -> tuple[Wakes, ...]:
+    """Quarantine slots in the lease layer; frees those whose row was closed meanwhile.
 
-    suspects: slot and attempt of each. pool: as for `Leases.quarantine`. Raises LeasingUnavailable.
+    suspects: (slot, attempt) of open quarantine rows that were just read. pool: as for `Leases.quarantine`.
+    Returns wakes for the caller to send. Raises LeasingUnavailable.
     """
     shut = [slot for slot, attempt_id in suspects if leases.quarantine(slot, attempt_id, pool=pool)]
     if not shut:
@@ -251,12 +264,15 @@ def shut_slots(leases: Leases, suspects: Iterable[tuple[str, str]], *, pool: str
 def _write_until_current(
     read: Callable[[], dict[str, Written]], write: Callable[[Written], tuple[Wakes, ...] | None]
 ) -> tuple[Wakes, ...]:
-    """Write and read again until the rows are what was written: another process may change and write them
-    between our read and our write, and the older state must not overwrite the newer one."""
+    """Write the rows and read them again until they equal what was written.
+
+    Another process may change and write them between our read and our write, and the older state must not
+    overwrite the newer one.
+    """
     written: dict[str, Written] = {}
     wakes: list[Wakes] = []
-    while news := {name: now for name, now in read().items() if written.get(name) != now}:
-        for one in news.values():
+    while changed := {name: now for name, now in read().items() if written.get(name) != now}:
+        for one in changed.values():
             wakes += write(one) or ()
-        written |= news
+        written |= changed
     return tuple(wakes)

@@ -1,4 +1,4 @@
-"""The options of a model as operators write them: the fields of `ModelConfig`, and those of its pool."""
+"""A model's options for operators: reads, checks and writes the fields of `ModelConfig` and of its pool."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from gpus.runners.base import OptionRefused
 from gpus.runners.registry import RUNNERS, find_runner
 
 POOL_FIELDS = {"queue_algorithm": "algorithm", "affinity_patience_seconds": "affinity_patience_seconds"}
-"""Fields that belong to the model's pool: written through to it, for all its models."""
+"""Options that are stored on the model's pool, by their column there; they apply to all its models."""
 _NO_OPTIONS = frozenset({"name", "pool", "created_at", "updated_at"})
 OPTIONS: Final[Mapping[str, models.Field[Any, Any]]] = {
     field.name: field for field in ModelConfig._meta.concrete_fields if field.name not in _NO_OPTIONS
 }
-"""By name; the field is the option's declaration."""
+"""The options of a model by name; the model field declares type, default, rules and help text."""
 MODEL_FIELDS = tuple(OPTIONS)
 FIELDS = (*MODEL_FIELDS, *POOL_FIELDS)
 
 
 class RegistryRefused(Exception):
-    """The registry can't take this. code: stable; status: HTTP; pointer: into the request's body."""
+    """A change of the registry is refused. code: stable; status: HTTP; pointer: JSON pointer into the request
+    body."""
 
     def __init__(self, code: str, message: str, *, pointer: str, status: int = 422) -> None:
         super().__init__(message)
@@ -36,12 +37,12 @@ class RegistryRefused(Exception):
 
 
 def defaults() -> dict[str, Any]:
-    """Every field's value for a model that nobody configured."""
+    """The default values of all options."""
     return read_fields(ModelConfig(), Pool())
 
 
 def read_fields(config: ModelConfig, pool: Pool) -> dict[str, Any]:
-    """Every field's value, by the name under which it is written."""
+    """The values of all options, by option name."""
     values = {name: getattr(config, name) for name in MODEL_FIELDS}
     return values | {name: getattr(pool, column) for name, column in POOL_FIELDS.items()}
 
@@ -55,7 +56,7 @@ def help_of(name: str) -> str:
 
 
 def all_options() -> Mapping[str, models.Field[Any, Any]]:
-    """With those of the pool, by the name under which each is written."""
+    """All options by name, including those of the pool."""
     return {**OPTIONS, **{name: _pool_field(name) for name in POOL_FIELDS}}
 
 
@@ -64,7 +65,7 @@ def _pool_field(name: str) -> Any:
 
 
 def write_fields(config: ModelConfig, pool: Pool, values: Mapping[str, Any]) -> None:
-    """Sets and checks them; saves nothing. Raises RegistryRefused."""
+    """Set and check options without saving. Raises RegistryRefused."""
     stored = stored_options(config)
     for name, value in values.items():
         if name in POOL_FIELDS:
@@ -76,14 +77,16 @@ def write_fields(config: ModelConfig, pool: Pool, values: Mapping[str, Any]) -> 
 
 
 def stored_options(config: ModelConfig) -> Mapping[str, Any]:
-    """A model's options before a change; empty where it is not saved."""
+    """A model's options before a change; empty for a new model."""
     return {} if config._state.adding else {name: getattr(config, name) for name in OPTIONS}
 
 
 def refusals(config: ModelConfig, stored: Mapping[str, Any]) -> Iterator[RegistryRefused]:
-    """What can't be stored, option by option. stored: before the change. A stored value may stay, whatever it
-    is: a payload_schema that only an older version accepted, or a model_type whose runner is not installed
-    any more, is no reason to refuse other changes."""
+    """Errors of the options, one by one. stored: values before the change.
+
+    An unchanged stored value is not checked: a payload_schema that only an older version accepted, or a
+    model_type whose runner is not installed any more, must not block other changes.
+    """
     for name, field in OPTIONS.items():
         value = getattr(config, name)
         if value is None or (name in stored and _is_same(value, stored[name])):
@@ -104,5 +107,5 @@ def refusals(config: ModelConfig, stored: Mapping[str, Any]) -> Iterator[Registr
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """As JSON: to Python, true and 1 are equal."""
+    """Compare as JSON, because true equals 1 in Python."""
     return canonical_json(one) == canonical_json(other)

@@ -1,10 +1,11 @@
-"""The dispatcher's processes, as they say themselves that they live, judged by the database's clock alone;
-and which key layout each fleet's index has: one is in use, and only processes that know it use that index.
+"""Heartbeats of the dispatcher's processes, and the key layout of each fleet's index.
 
-A process of another layout renews, releases and settles what it holds, and does nothing else with the index.
-It may learn of a switch a second late: the old index is closed in Redis before the new one opens. For that an
-`IndexGate` works on an index of any layout, and touches only keys whose meaning no layout may change:
-`generation`, `rebuild`, `ticking` and `expiry`.
+Heartbeats are compared with the database's clock only. One layout of a fleet's index is in use, and only
+processes of that layout use the index. A process of another layout renews, releases and settles its leases,
+and does nothing else. It may learn of a switch a second late, so the old index is closed in Redis before the
+new one opens. `IndexGate` does that for an index of any layout; it touches only keys whose meaning no layout
+may change: `generation`, `rebuild`, `ticking` and `expiry` (`lua/close_generation.lua`,
+`lua/discard_generation.lua`, `lua/signs_of_life.lua` in gpus/leasing).
 """
 
 from __future__ import annotations
@@ -32,16 +33,16 @@ from gpus.protocol import FIRST_LAYOUT
 
 log = structlog.get_logger(__name__)
 
-REMEMBER_SECONDS = 1.0
+CACHE_SECONDS = 1.0
 _all_rows = statements.Read(
     lambda: FleetIndex.objects.values_list("fleet", "layout", "next_layout", "switch").order_by()
 )
-MOST_ATTEMPTS = 100_000
+MAX_ATTEMPTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class IndexState:
-    """One fleet's. next_layout, switch: while its index is being switched, else None and empty."""
+    """Layout of one fleet's index. next_layout, switch (its id): during a switch, else None and empty."""
 
     layout: int = FIRST_LAYOUT
     next_layout: int | None = None
@@ -49,14 +50,15 @@ class IndexState:
 
 
 def read_index_states() -> dict[str, IndexState]:
-    """By fleet; one without a row has the first layout."""
+    """The index states by fleet; a fleet without a row has the first layout."""
     return {fleet: IndexState(*state) for fleet, *state in _all_rows()}
 
 
 class Layouts:
-    """What this process knows of the rows, a second old at most while the database answers.
+    """The index states, cached for a second.
 
-    read: the rows; None for a world that has one layout only. layout: of this process; 0 for its code's.
+    read: reads the rows; None: one layout only (tests). layout: of this process; 0: its code's. monotonic:
+    clock in seconds.
     """
 
     def __init__(
@@ -70,19 +72,19 @@ class Layouts:
         self._read = read
         self._monotonic = monotonic
         self.abandoned_since: dict[str, float] = {}
-        """Since when no process works in a fleet's index that is in use, monotonic seconds."""
+        """Monotonic time since which no process uses a fleet's index in use, by fleet."""
         self._states: Mapping[str, IndexState] = {}
         self._read_at: float | None = None
         self._is_watched = False
         self._lock = threading.Lock()
 
     def watch(self) -> None:
-        """From now on a thread of this process calls `refresh` every second: no other one has to wait for
-        the database."""
+        """Declare that a thread calls `refresh` every second, so that other threads never read the
+        database."""
         self._is_watched = True
 
     def refresh(self) -> None:
-        """Never raises: without a database what was known last counts."""
+        """Read the rows. Never raises: if the database does not answer, the last states remain."""
         if self._read is None:
             return
         self._read_at = self._monotonic()
@@ -92,33 +94,35 @@ class Layouts:
             log.warning("layouts_not_read", error=str(error).strip(), kind=type(error).__name__)
 
     def state(self, fleet: str) -> IndexState:
+        """The fleet's state, at most a second old while the database answers."""
         if self._read is None:
             return IndexState(self.layout)
         self._refresh_if_old()
         return self._states.get(fleet, IndexState())
 
     def refusal(self, fleet: str) -> str:
-        """Why this process may not use the fleet's index now, but as a holder of leases; empty if it may."""
+        """Why only lease holders of this process may use the fleet's index now, or "" if all may."""
         state = self.state(fleet)
         if state.layout == self.layout and state.next_layout is None:
             return ""
         if state.next_layout is not None:
             return f"the index of {fleet} is being switched from layout {state.layout} to {state.next_layout}"
         return (
-            f"the index of {fleet} has layout {state.layout}, this process knows layout {self.layout}: "
-            f"see `{command_line('index')}`"
+            f"the index of {fleet} has layout {state.layout}, this process has layout {self.layout}: "
+            "see `manage.py index`"
         )
 
-    def leads(self) -> bool:
-        """Whether this process' layout is the one in use, of one fleet at least."""
+    def is_layout_in_use(self) -> bool:
+        """Whether this process' layout is in use for at least one fleet."""
         if self._read is None:
             return True
         self._refresh_if_old()
         states = list(self._states.values()) or [IndexState()]
         return any(state.layout == self.layout for state in states)
 
-    def left(self) -> dict[str, str]:
-        """Fleets whose index is being switched from our layout to another one, each with its switch."""
+    def switches_away(self) -> dict[str, str]:
+        """Switch ids by fleet, for fleets whose index is being switched from this process' layout to
+        another."""
         return {
             fleet: state.switch
             for fleet, state in self._states.items()
@@ -127,7 +131,7 @@ class Layouts:
 
     def _refresh_if_old(self) -> None:
         at = self._read_at
-        if at is not None and (self._is_watched or self._monotonic() - at < REMEMBER_SECONDS):
+        if at is not None and (self._is_watched or self._monotonic() - at < CACHE_SECONDS):
             return
         if self._lock.acquire(blocking=at is None):
             try:
@@ -138,20 +142,23 @@ class Layouts:
 
 
 @dataclass(frozen=True, slots=True)
-class SignsOfLife:
-    """closed_by: empty while the index is open, or gone. looked_seconds: since a sweep last looked for
-    expired leases there; None: none ever did. renewed: attempts whose lease, or uncommitted end, was renewed
-    less than a lease time ago."""
+class IndexActivity:
+    """Recent use of an index.
+
+    closed_by: owner that closed it; empty if it is open or gone. swept_seconds: since a sweep last listed its
+    expired leases; None: never. renewed: attempts whose lease or uncommitted end was renewed less than a
+    lease time ago.
+    """
 
     closed_by: str
-    looked_seconds: float | None
+    swept_seconds: float | None
     renewed: tuple[str, ...]
 
 
 class IndexGate:
-    """One fleet's index of any layout, from outside.
+    """Closes, discards and inspects one fleet's index of any layout.
 
-    now_ms, monotonic: as for `Scripts`. Every method raises LeasingUnavailable and may be called again.
+    now_ms, monotonic: as for `Scripts`. Every method is idempotent and raises LeasingUnavailable.
     """
 
     def __init__(
@@ -166,22 +173,25 @@ class IndexGate:
         self._scripts = Scripts(client, keys.prefix(fleet, layout), now_ms=now_ms, monotonic=monotonic)
 
     def close(self, by: str) -> None:
-        """Nothing is claimed there any more, by processes of any version, until it is discarded. Leases are
-        still renewed, released and settled there. A Redis that restarts forgets it: close it again."""
+        """Stop all claims in the index, by processes of any version, until it is discarded.
+
+        Leases are still renewed, released and settled there. After a restart of Redis, close it again.
+        """
         self._scripts.run("close_generation", owner=by)
 
     def discard(self) -> None:
-        """It is not whole, and not closed: whoever may use it rebuilds it from the database."""
+        """Mark the index as neither whole nor closed, so that the processes of its layout rebuild it."""
         self._scripts.run("discard_generation")
 
-    def signs(self) -> SignsOfLife:
-        closed_by, looked_us, *renewed = self._scripts.run("signs_of_life", limit=MOST_ATTEMPTS)
+    def activity(self) -> IndexActivity:
+        """Read who closed the index, and its recent sweeps and renewals."""
+        closed_by, looked_us, *renewed = self._scripts.run("signs_of_life", limit=MAX_ATTEMPTS)
         looked = float(looked_us) / 1e6 if looked_us else None
-        return SignsOfLife(str(closed_by), looked, tuple(map(str, renewed)))
+        return IndexActivity(str(closed_by), looked, tuple(map(str, renewed)))
 
 
 class IndexGates:
-    """Those of one Redis, made when they are first asked for; a forked child makes its own."""
+    """Creates `IndexGate`s of one Redis on first use; a forked child process creates its own."""
 
     def __init__(self, url: Callable[[], str]) -> None:
         self._url = url
@@ -189,7 +199,7 @@ class IndexGates:
         self._gates: dict[tuple[int, str, int], IndexGate] = {}
 
     def __call__(self, fleet: str, layout: int) -> IndexGate:
-        """Raises LeasingUnavailable where a cluster does not answer."""
+        """Return the gate of a fleet's index. Raises LeasingUnavailable if a cluster does not answer."""
         which = (os.getpid(), fleet, layout)
         with self._lock:
             if which not in self._gates:
@@ -204,43 +214,51 @@ FORGET_AFTER = timedelta(days=1)
 
 
 def silent_after() -> timedelta:
+    """How long after its last heartbeat a process counts as dead."""
     return timedelta(seconds=settings.DISPATCHER.process_silent_seconds)
 
 
-def living() -> QuerySet[Process]:
+def live_processes() -> QuerySet[Process]:
+    """Processes with a recent heartbeat."""
     return Process.objects.filter(beat_at__gt=Now() - silent_after())
 
 
-def is_known_elsewhere(name: str, layout: int) -> bool:
-    """Whether a process of this name lived lately whose layout is another one."""
+def is_known_in_other_layout(name: str, layout: int) -> bool:
+    """Whether there is a row of a process of this name with another layout, live or silent."""
     return Process.objects.filter(name=name).exclude(layout=layout).exists()
 
 
-def lives_elsewhere(name: str, layout: int) -> bool:
-    """Whether a process of this name lives whose layout is another one."""
-    return living().filter(name=name).exclude(layout=layout).exists()
+def is_live_in_other_layout(name: str, layout: int) -> bool:
+    """Whether a live process of this name has another layout."""
+    return live_processes().filter(name=name).exclude(layout=layout).exists()
 
 
-def beat(name: str, kind: str, layout: int, ready: Mapping[str, str], queues: Iterable[str] = ()) -> None:
-    """ready: by fleet, the switch that this process has nothing against."""
-    said = {
+def record_heartbeat(
+    name: str, kind: str, layout: int, ready: Mapping[str, str], queues: Iterable[str] = ()
+) -> None:
+    """Write a process' heartbeat.
+
+    name: of the process. kind: `Process.Kind`. layout: its key layout. ready: by fleet, id of the index
+    switch that this process is ready for. queues: that it consumes.
+    """
+    values = {
         "kind": kind,
         "layout": layout,
         "ready": dict(ready),
         "queues": "\n".join(sorted(queues)),
         "beat_at": Now(),
     }
-    if not Process.objects.filter(name=name).update(**said):
-        Process.objects.create(name=name, started_at=Now(), **said)
-    # What is said to come was written before the database's clock was set back: who died before that would
-    # live for as long as the step. It counts as said now; who lives says it again soon.
+    if not Process.objects.filter(name=name).update(**values):
+        Process.objects.create(name=name, started_at=Now(), **values)
+    # after the database's clock was set back, heartbeats in its future would keep dead processes alive
     Process.objects.filter(beat_at__gt=Now()).update(beat_at=Now())
 
 
 def sign_off(name: str) -> None:
+    """Delete the row of a process that stops in order."""
     Process.objects.filter(name=name).delete()
 
 
 def forget_silent() -> None:
-    """Those that ended without signing off, long ago."""
+    """Delete processes that were silent for a day."""
     Process.objects.filter(beat_at__lt=Now() - FORGET_AFTER).delete()

@@ -1,4 +1,4 @@
-"""Slots in quarantine as operators see them, and an operator's word that one is free."""
+"""Quarantined slots: list, close by proof, and free by an operator's decision."""
 
 from __future__ import annotations
 
@@ -24,13 +24,16 @@ from gpus.registry.registry import MAX_SLOTS
 log = structlog.get_logger(__name__)
 
 slot_proven_free = Signal()
-"""Sent with row and evidence, inside the transaction that closes a quarantine's row."""
+"""Sent with `row` and `evidence`, inside the transaction that closes a quarantine row."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreedSlot:
-    """wakes: for the caller to send. mirrored: the lease layer knows; if not, a sweep tells it once Redis is
-    back."""
+    """Result of `free_slot`.
+
+    attempts: of the closed quarantine rows. wakes: for the caller to send. mirrored: whether the lease layer
+    is up to date; if not, a sweep updates it once Redis is back.
+    """
 
     slot: str
     attempts: tuple[str, ...]
@@ -39,7 +42,7 @@ class FreedSlot:
 
 
 def open_quarantines() -> list[QuarantinedSlot]:
-    """The oldest first, with their servers."""
+    """Open quarantine rows with their servers, the oldest first."""
     return list(
         QuarantinedSlot.objects.filter(freed_at=None)
         .select_related("server")
@@ -48,7 +51,7 @@ def open_quarantines() -> list[QuarantinedSlot]:
 
 
 def quarantine_json(row: QuarantinedSlot) -> dict[str, Any]:
-    """As the API and the terminal tell it."""
+    """A quarantine row as JSON, for the API and the command line."""
     return {
         "slot": slot_name(row.server_id, row.slot),
         "server": row.server_id,
@@ -64,7 +67,10 @@ def quarantine_json(row: QuarantinedSlot) -> dict[str, Any]:
 
 
 def close_quarantine(row: QuarantinedSlot, *, at: datetime, evidence: str) -> bool:
-    """Write what proved the slot free of the row's attempt. False: another process did already."""
+    """Close a quarantine row. Returns False if another process did already.
+
+    at: time of the proof. evidence: what proved that the row's attempt no longer runs there.
+    """
     evidence = evidence[:200]
     with transaction.atomic():
         if not QuarantinedSlot.objects.filter(pk=row.pk, freed_at=None).update(
@@ -76,9 +82,9 @@ def close_quarantine(row: QuarantinedSlot, *, at: datetime, evidence: str) -> bo
 
 
 def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str = "") -> FreedSlot:
-    """Give a slot out of quarantine on an operator's word that nothing runs there; it is in the audit.
+    """Free a quarantined slot because an operator knows that no job runs there; writes an audit entry.
 
-    Raises RegistryRefused: 404 for an unknown slot, 409 for one that is not in quarantine.
+    Raises RegistryRefused: 404 for an unknown slot, 409 for a slot that is not in quarantine.
     """
     server = _server_of(slot)
     with transaction.atomic():
@@ -87,7 +93,7 @@ def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str
             _require_held(slot, server, leases)
         for row in found:
             close_quarantine(row, at=at, evidence=f"freed by {by}")
-        told = [
+        quarantines = [
             {
                 "attempt": row.attempt_id,
                 "job": row.job_id,
@@ -96,7 +102,7 @@ def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str
             }
             for row in found
         ]
-        record(by, "free_slot", f"slot:{slot}", quarantines=told, reason=reason)
+        record(by, "free_slot", f"slot:{slot}", quarantines=quarantines, reason=reason)
     log.info("slot_freed_by_hand", slot=slot, by=by)
     attempts = tuple(row.attempt_id for row in found)
     try:
@@ -106,7 +112,7 @@ def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str
 
 
 def require_quarantined(slot: str, *, leases: LeasesOf) -> None:
-    """Raises RegistryRefused as `free_slot` does, and changes nothing."""
+    """Check that a slot is in quarantine. Raises RegistryRefused like `free_slot`."""
     server = _server_of(slot)
     if not _open_rows(slot, server).exists():
         _require_held(slot, server, leases)
@@ -126,15 +132,17 @@ def _server_of(slot: str) -> Server:
     return server
 
 
-def _unknown(slot: str, why: str = "one is called box-1/0") -> RegistryRefused:
+def _unknown(slot: str, why: str = "slots are named like box-1/0") -> RegistryRefused:
     return RegistryRefused(
         "unknown_slot", f"There is no slot {slot[:80]!r}; {why}.", pointer="/slot", status=404
     )
 
 
 def _require_held(slot: str, server: Server, leases: LeasesOf) -> None:
-    """Raises RegistryRefused unless the lease layer alone, without a row, holds the slot in quarantine. A
-    slot above the server's count exists as long as something keeps it."""
+    """Raise RegistryRefused unless the lease layer has the slot in quarantine, without a row.
+
+    A slot above the server's count exists while it is held.
+    """
     try:
         views = leases(server.pool.fleet).slots(server.name)
     except LeasingUnavailable:

@@ -1,6 +1,9 @@
-"""Reads of the registry's rows. What runs jobs reads them through a `RegistryCache`, which keeps them for a
-second: a change by this process that is saved, deleted, or told by `rows_changed` is seen at once, any other
-within two."""
+"""Reads the registry's rows.
+
+Code on a job's path reads them through `RegistryCache`, which keeps them for a second. A change by this
+process (`save`, `delete`, or a `rows_changed` signal) is seen at once, a change by another process within two
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +26,19 @@ from gpus.runners.registry import find_runner
 KEEP_SECONDS = 1.0
 
 rows_changed = Signal()
-"""Sent by what changes rows of the registry without their `save` or `delete`."""
+"""Sent by code that changes registry rows without `save` or `delete`."""
 
-_LIVES = Q(server__desired=DesiredState.ON.value, server__slots__gt=0) & (
+_USABLE = Q(server__desired=DesiredState.ON.value, server__slots__gt=0) & (
     Q(server__healthy=None) | Q(server__healthy=True)
 )
-FIT = _LIVES & ~TOO_LARGE
-"""Of a placement: its server is on, has slots and memory for the model, and did not fail its last look at
-its health."""
-TOO_SMALL = _LIVES & TOO_LARGE
-"""The same but for the memory."""
+FIT = _USABLE & ~TOO_LARGE
+"""Placements whose server is on, has slots and memory for the model, and passed its last health check."""
+TOO_SMALL = _USABLE & TOO_LARGE
+"""The same, but the server lacks memory for the model."""
 
 
 def model_spec(name: str) -> ModelSpec | None:
-    """Return how the model is run; None if it is not registered."""
+    """The model's specification, or None if it is not registered."""
     config = _config.first(name=name)
     return config.spec if config else None
 
@@ -47,33 +49,36 @@ def spec_or_defaults(name: str, pool: str) -> ModelSpec:
 
 
 def has_capacity(model: str) -> bool:
-    """Whether a server that is fit runs the model. A pinned server needs no runner of the model's type."""
+    """Whether a usable server (`FIT`) runs the model.
+
+    If the runner of the model's type is not installed, only pinned servers count.
+    """
     spec = model_spec(model)
     needs_pinned = spec is not None and find_runner(spec.model_type) is None
     return bool((_fit_pinned if needs_pinned else _fit)(model=model))
 
 
 def endpoint_for(server: str, model: str) -> Endpoint | None:
-    """Where the server runs the model, with its secret headers in the clear: never log them.
+    """The model's endpoint on the server, or None. Contains decrypted secret headers: never log it.
 
-    Raises `foundation.secrets.SecretUnreadable` if the key of the installation changed.
+    Raises `foundation.secrets.SecretUnreadable` if the installation's encryption key has changed.
     """
-    address, machine = _address.first(server=server, model=model), _server.first(name=server)
-    if address is None or machine is None:
+    address, row = _address.first(server=server, model=model), _server.first(name=server)
+    if address is None or row is None:
         return None
     return Endpoint(
-        server=machine.name,
+        server=row.name,
         url=address,
-        headers=read_headers(machine.headers_encrypted),
-        ca_pem=machine.ca_pem or None,
-        max_slots=machine.slots,
-        is_off=machine.desired == DesiredState.OFF,
-        tells_health=machine.tells_health,
+        headers=read_headers(row.headers_encrypted),
+        ca_pem=row.ca_pem or None,
+        max_slots=row.slots,
+        is_off=row.desired == DesiredState.OFF,
+        tells_health=row.tells_health,
     )
 
 
 def addresses_in_use() -> tuple[str, ...]:
-    """Every URL under which GPU servers are asked for anything, without paths that are relative."""
+    """All absolute URLs of GPU servers: endpoints, and poll and cancel templates."""
     templates = (text for row in _templates() for text in row if text and not text.startswith("/"))
     return tuple(sorted({*_endpoints(), *templates}))
 
@@ -84,22 +89,22 @@ def pools(*, fleet: str | None = None) -> list[PoolSpec]:
 
 
 def fleet_of(pool: str) -> str:
-    """The fleet (Redis hash tag) that the pool belongs to; `main` for a pool that is gone."""
+    """The fleet (Redis hash tag) of the pool; `main` for an unknown pool."""
     return _fleet.first(name=pool) or "main"
 
 
 def fleets() -> list[str]:
-    """The fleets in use; `main` always is one."""
+    """All fleets in use, always including `main`."""
     return sorted({"main", *_used_fleets()})
 
 
 def pauses() -> list[Pause]:
-    """What is paused now, by kind and name."""
+    """All pauses."""
     return _pauses()
 
 
 def read_placements(servers: Iterable[Server]) -> None:
-    """Into these rows, as `prefetch_related("placements__model")` would."""
+    """Prefetch the servers' placements with their models, like `prefetch_related("placements__model")`."""
     rows = list(servers)
     placed: dict[str, list[Placement]] = {server.name: [] for server in rows}
     for placement in _placed_on(list(placed)):
@@ -111,12 +116,12 @@ def read_placements(servers: Iterable[Server]) -> None:
 
 
 def read_headers(encrypted: str) -> Mapping[str, str]:
-    """A server's stored request headers in the clear."""
+    """Decrypt a server's stored request headers."""
     return json.loads(decrypt(encrypted)) if encrypted else {}
 
 
 class RegistryCache:
-    """The reads of this module of the same names, cached for a second. One per process, in
+    """Caches this module's functions of the same names for a second. One per process, in
     `jobs.ports.Ports`."""
 
     def __init__(self) -> None:

@@ -1,8 +1,7 @@
-"""The registry: which servers and models there are. The database first, then the lease layer, live.
+"""Registers, configures and removes servers and models: first in the database, then in the lease layer.
 
-If Redis is away the rows stand and `mirrored` is False: the index is brought up to date by
-`index_sync.mirror_registry`, which rebuilding and a sweep call. by: who did it; every change has its audit
-entry.
+If Redis does not answer, the rows remain and `mirrored` is False; a sweep or a rebuild updates the index
+later with `index_sync.mirror_registry`. Every change has an audit entry; `by` is its actor.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from foundation.secrets import encrypt
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
-from gpus.protocol import MAX_SLOTS, STARTED_HERE
-from gpus.registry.audit import models_before, note_change, note_changes, record
+from gpus.protocol import STARTED_HERE
+from gpus.registry.audit import read_pool_models, record, record_version, record_versions
 from gpus.registry.index_sync import LeasesOf, forget_servers, mirror
 from gpus.registry.model_fields import RegistryRefused, defaults, read_fields, write_fields
 from gpus.registry.queries import rows_changed
@@ -28,7 +27,11 @@ from gpus.registry.queries import rows_changed
 
 @dataclass(frozen=True, slots=True)
 class Registered:
-    """created: the server is new. wakes: for the caller to send. mirrored: the lease layer knows."""
+    """Result of registering or changing a server.
+
+    created: whether the server is new. wakes: for the caller to send. mirrored: whether the lease layer is up
+    to date.
+    """
 
     server: Server
     config: ModelConfig
@@ -40,7 +43,10 @@ class Registered:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """created: the model is new."""
+    """Result of configuring a model.
+
+    created: whether the model is new. mirrored: whether the lease layer is up to date.
+    """
 
     config: ModelConfig
     pool: Pool
@@ -64,10 +70,12 @@ def register_server(
     ca_pem: str | None = None,
     model_fields: Mapping[str, Any] | None = None,
 ) -> Registered:
-    """Puts a model on a server, making either where it is new. Raises RegistryRefused.
+    """Place a model on a server, and create either if it is new. Raises RegistryRefused.
 
-    pool: where a new model goes; its own one, named after it, if nothing is said. host, machine, headers,
-    ca_pem and model_fields change only what is given; `headers={}` forgets the headers.
+    endpoint: the model's URL there. slots: of the server, 0 to 1024. by: audit actor. pool: of a new model;
+    None: a pool named after the model. host: boot id of a pinned worker's host. fleet: of a new pool.
+    machine, headers (secret, stored encrypted), ca_pem, model_fields: None leaves the stored value;
+    `headers={}` deletes the headers.
     """
     _check_url(endpoint, pinned=host is not None)
     check_slots(slots)
@@ -91,7 +99,7 @@ def register_server(
             raise RegistryRefused(
                 "headers_needed",
                 f"Server {server} has secret headers, and this endpoint is at another origin: "
-                "give the headers that it is to get there, or an empty object.",
+                "give the headers to send there, or an empty object.",
                 pointer="/headers",
             )
         before = _registered_fields(row, placement)
@@ -116,7 +124,7 @@ def register_server(
 
 
 def would_move_secrets(server: Server, endpoint: str) -> bool:
-    """Whether what was given for one origin would be sent to another one."""
+    """Whether the server's secret headers would be sent to an origin that they were not given for."""
     if not server.headers_encrypted:
         return False
     known = {_origin(one.endpoint) for one in server.placements.all()}
@@ -140,11 +148,11 @@ def configure_model(
     action: str = "configure_model",
     detail: Mapping[str, Any] | None = None,
 ) -> Configured:
-    """Sets a model's fields; what changes them is its next version. Raises RegistryRefused (404 without
-    `replace` for an unknown model).
+    """Set a model's fields; a change writes its next version. Raises RegistryRefused (404 for an unknown
+    model).
 
-    replace: what is not named gets its default, and an unknown model is made, in `pool` or its own one.
-    action, detail: of the audit entry, for those who set fields for a reason of their own.
+    values: by field name. by: audit actor. replace: other fields get their defaults, and an unknown model is
+    created in `pool` (None: a pool named after it). fleet: of a new pool. action, detail: of the audit entry.
     """
     with transaction.atomic():
         if not replace and not ModelConfig.objects.filter(name=name).exists():
@@ -159,18 +167,21 @@ def configure_model(
 
 
 def reset_model(name: str, *, by: str, leases: LeasesOf) -> Configured:
-    """All fields back to their defaults; the model, its pool and its servers stay. Raises RegistryRefused."""
+    """Reset all fields of a model to their defaults. Raises RegistryRefused."""
     return configure_model(name, defaults(), by=by, leases=leases, replace=False, action="reset_model")
 
 
 def remove_server(name: str, *, by: str, leases: LeasesOf) -> bool:
-    """Forgets a server; leases that still run there go on until they end. False: there is none. Raises
-    RegistryRefused (409) while one of its slots is in quarantine: in a server made anew it would be free."""
+    """Remove a server; its running leases continue until they end. Returns False if there is none.
+
+    Raises RegistryRefused (409) while one of its slots is in quarantine: registered again, the server would
+    have that slot free.
+    """
     with transaction.atomic():
-        machine = Server.objects.select_for_update().filter(name=name).first()
-        if machine is None:
+        row = Server.objects.select_for_update().filter(name=name).first()
+        if row is None:
             return False
-        suspect = machine.quarantined.filter(freed_at=None).order_by("-until").first()
+        suspect = row.quarantined.filter(freed_at=None).order_by("-until").first()
         if suspect is not None:
             raise RegistryRefused(
                 "server_in_quarantine",
@@ -180,44 +191,46 @@ def remove_server(name: str, *, by: str, leases: LeasesOf) -> bool:
                 pointer="/server",
                 status=409,
             )
-        fleet = machine.pool.fleet
-        freed = machine.quarantined.order_by("-pk").values_list("attempt_id", flat=True)[:MAX_SLOTS]
-        # the rows go with their server; made anew it must not be held back for what was proven gone
+        fleet = row.pool.fleet
+        freed = row.quarantined.order_by("-pk").values_list("attempt_id", flat=True)[:MAX_SLOTS]
+        # kept in the audit: the rows are deleted, and a server registered again must not wait for these
+        # attempts
         proven = {"proven_gone": list(freed)} if freed else {}
-        record(by, "remove_server", f"server:{name}", pool=machine.pool_id, slots=machine.slots, **proven)
-        machine.delete()
+        record(by, "remove_server", f"server:{name}", pool=row.pool_id, slots=row.slots, **proven)
+        row.delete()
     try:
-        forget_servers(leases(fleet), {name}, fleet=fleet)  # the fill counts the wakes, if there are any
+        forget_servers(leases(fleet), {name}, fleet=fleet)  # the fill sends wakes, if any
     except LeasingUnavailable:
-        return True  # rebuilding starts from the rows
+        return True  # a sweep or a rebuild removes it from the index
     return True
 
 
 def check_slots(slots: int) -> None:
-    """Raises RegistryRefused."""
+    """Raise RegistryRefused unless the number of slots is allowed."""
     if not 0 <= slots <= MAX_SLOTS:
         raise RegistryRefused("invalid_slots", f"A server has 0 to {MAX_SLOTS} slots.", pointer="/slots")
 
 
 def unknown_model(name: str) -> RegistryRefused:
+    """The error for a model that is not registered."""
     return RegistryRefused("unknown_model", f"No model {name!r} is registered.", pointer="/model", status=404)
 
 
 def _save_fields(
     config: ModelConfig, home: Pool, values: Mapping[str, Any], *, is_new: bool, by: str
 ) -> tuple[str, ...]:
-    """The names of those that changed. Raises RegistryRefused."""
+    """Write and save a model's fields. Returns the names of those that changed. Raises RegistryRefused."""
     before = None if is_new else read_fields(config, home)
-    siblings = [(row, fields) for row, fields in models_before(home) if row.name != config.name]
+    siblings = [(row, fields) for row, fields in read_pool_models(home) if row.name != config.name]
     write_fields(config, home, values)
     home.save()
     config.save()
-    note_changes(siblings, home, by=by)
-    return note_change(config, home, before=before, by=by)
+    record_versions(siblings, home, by=by)
+    return record_version(config, home, before=before, by=by)
 
 
 def _registered_fields(row: Server, placement: Placement | None) -> tuple[object, ...]:
-    """What a registration may change of a server."""
+    """The server's fields that a registration can change."""
     endpoint = placement.endpoint if placement else None
     return row.slots, row.host, row.machine, row.headers_encrypted, row.ca_pem, endpoint
 
@@ -232,7 +245,7 @@ def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[M
             status=409,
         )
     home_name = config.pool_id if config else (pool or name)
-    # the pool is locked first: its fields are in the versions of all its models
+    # the pool is locked first, because its fields are in the versions of all its models
     home, _ = Pool.objects.select_for_update().get_or_create(
         name=home_name, defaults={"fleet": fleet or "main"}
     )
@@ -249,7 +262,7 @@ def _model_in_pool(name: str, *, pool: str | None, fleet: str | None) -> tuple[M
 
 
 def _check_url(endpoint: str, *, pinned: bool) -> None:
-    """pinned: its worker may hold the model itself, without HTTP."""
+    """Raise RegistryRefused for a bad URL. pinned: the worker may run the model itself, without HTTP."""
     try:
         parts = urlsplit(endpoint)
         valid = (
@@ -265,20 +278,20 @@ def _check_url(endpoint: str, *, pinned: bool) -> None:
         )
 
 
-_LONGEST_WHY = 500
+_MAX_REASON = 500
 
 
 def mark_too_large(server: str, model: str, why: str, *, leases: LeasesOf) -> tuple[Wakes, ...]:
-    """Take a model that needs more memory than the server's GPU has from that server: its jobs wait for a
-    larger one. It counts for the process that drives the server now; the next one of the server tries again.
+    """Mark a model as too large for a server's GPU; its jobs wait for another server.
 
-    why: the message, with both numbers. Returns the wakes for the caller to send.
+    The mark holds while the same process drives the server; its next process tries again. why: message with
+    both sizes. Returns wakes for the caller to send.
     """
     row = Server.objects.select_related("pool").filter(name=server).first()
     if row is None:
         return ()
     Placement.objects.filter(server=row, model=model).update(
-        too_large=why[:_LONGEST_WHY] or "too large", too_large_boot=row.boot_id
+        too_large=why[:_MAX_REASON] or "too large", too_large_boot=row.boot_id
     )
     rows_changed.send(None)
     wakes, _ = mirror(leases, row.pool, row)

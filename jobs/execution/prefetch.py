@@ -125,7 +125,7 @@ def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, 
         or end.outcome.ending.error is not None
         or run.remote_id is not None
         or prefetched.must_wait
-        or not prefetched.ready.run.runner.tells_meanwhile
+        or not prefetched.ready.run.runner.calls_on_sent
         or not worker.completion.keeper.begin(prefetched.lease.ref)
     ):
         return False
@@ -160,7 +160,7 @@ def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lea
 def return_overdue_prefetched(worker: WorkerState) -> None:
     """Give back prefetched jobs that waited too long, since another slot may be free sooner (the watcher
     calls it). While the index is being switched, give back all of them."""
-    now = math.inf if worker.ports.layouts.left() else worker.ports.clock.monotonic()
+    now = math.inf if worker.ports.layouts.switches_away() else worker.ports.clock.monotonic()
     for prefetched in worker.prefetched.overdue(now):
         _return_prefetched(worker, prefetched.leases, prefetched.lease)
 

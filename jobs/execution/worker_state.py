@@ -124,7 +124,7 @@ class WorkerState:
 
     def takes_wakes(self) -> bool:
         """Return False while another key layout is in use: a claim would be refused, and the wake lost."""
-        return self.ports.layouts.leads()
+        return self.ports.layouts.is_layout_in_use()
 
     def pause_claims(self, seconds: float = 1.0) -> None:
         """Claim nothing for so long."""
@@ -227,12 +227,14 @@ class SwitchReadiness:
         """Return, by fleet, the switches that may go on: the old index grants no lease any more, and all
         starts under its leases are committed. Raises DatabaseError."""
         return {
-            fleet: switch for fleet, switch in self._ports.layouts.left().items() if self._is_written(fleet)
+            fleet: switch
+            for fleet, switch in self._ports.layouts.switches_away().items()
+            if self._is_written(fleet)
         }
 
     def _is_written(self, fleet: str) -> bool:
         try:
-            signs = self._ports.index_gate(fleet, self._ports.layouts.layout).signs()
+            signs = self._ports.index_gate(fleet, self._ports.layouts.layout).activity()
         except LeasingUnavailable as error:
             log.info("switch_not_answered", fleet=fleet, error=str(error))
             return False

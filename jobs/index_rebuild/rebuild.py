@@ -26,7 +26,7 @@ from gpus.leasing.values import Wakes
 from gpus.models import Pool, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode, TenantSpec, slot_name
 from gpus.registry import queries
-from gpus.registry.index_sync import mirror_registry, shut_slots
+from gpus.registry.index_sync import mirror_registry, quarantine_slots
 from jobs.domain.states import JobState
 from jobs.execution.orphaned_runs import quarantine_unproven
 from jobs.index_rebuild import fleet_time
@@ -178,7 +178,7 @@ class Rebuild:
             (slot_name(server_name, slot), attempt_id)
             for server_name, slot, attempt_id in self._with_heartbeats(open_rows)
         )
-        shut_slots(self.leases, suspects)  # sends no wakes: the index is not open yet
+        quarantine_slots(self.leases, suspects)  # sends no wakes: the index is not open yet
         return len(open_rows)
 
     def _ask_servers(self, servers: Sequence[Server]) -> None:

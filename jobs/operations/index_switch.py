@@ -72,12 +72,12 @@ def continue_switch(fleet: str, ports: Ports) -> Progress:
         return Progress(done=True)
     old = ports.index_gate(fleet, state.layout)
     old.close(f"switched to layout {state.next_layout}")
-    workers = list(processes.living().filter(kind=Process.Kind.GPU, layout=state.layout))
+    workers = list(processes.live_processes().filter(kind=Process.Kind.GPU, layout=state.layout))
     ready = {worker.name for worker in workers if worker.is_ready(fleet, state.switch)}
     late = [worker.name for worker in workers if worker.name not in ready]
     waits = [f"{name}: its starts are not all committed yet" for name in late[:MAX_NAMED]]
     if not late:
-        waits = _unaccounted_leases(old.signs().renewed, ready)
+        waits = _unaccounted_leases(old.activity().renewed, ready)
     if waits:
         return Progress(done=False, waits_for=tuple(waits))
     ports.index_gate(fleet, state.next_layout).discard()
@@ -119,7 +119,7 @@ def reopen(fleet: str, ports: Ports) -> bool:
     if state is None or (state.layout, state.next_layout) != (ours, None):
         return False
     gate = ports.index_gate(fleet, ours)
-    if not gate.signs().closed_by:
+    if not gate.activity().closed_by:
         return False
     log.warning("closed_index_reopened", fleet=fleet, layout=ours)
     gate.discard()
@@ -136,7 +136,7 @@ def close_older(fleet: str, ports: Ports) -> bool:
     if state.next_layout is not None:
         return False  # the switch itself closes and discards indexes
     older = [ports.index_gate(fleet, layout) for layout in range(FIRST_LAYOUT, state.layout)]
-    opened = [gate for gate in older if not gate.signs().closed_by]
+    opened = [gate for gate in older if not gate.activity().closed_by]
     for gate in opened:
         gate.close(f"layout {state.layout} is in use")
     return bool(opened)
@@ -173,13 +173,13 @@ def abandoned_seconds(fleet: str, state: IndexState, ports: Ports) -> float:
     LeasingUnavailable.
     """
     since = ports.layouts.abandoned_since
-    alive = set(processes.living().values_list("kind", "layout"))
+    alive = set(processes.live_processes().values_list("kind", "layout"))
     runs, sweeps = ((kind, state.layout) in alive for kind in (Process.Kind.GPU, Process.Kind.SWEEPS))
     if (Process.Kind.GPU, ports.layouts.layout) not in alive or (runs and sweeps):
         since.pop(fleet, None)
         return 0.0
-    signs = ports.index_gate(fleet, state.layout).signs()
-    looked = math.inf if signs.looked_seconds is None else signs.looked_seconds
+    signs = ports.index_gate(fleet, state.layout).activity()
+    looked = math.inf if signs.swept_seconds is None else signs.swept_seconds
     is_swept = sweeps or looked < processes.silent_after().total_seconds()
     if is_swept and (runs or signs.renewed):
         since.pop(fleet, None)

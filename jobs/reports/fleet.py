@@ -188,4 +188,4 @@ def index_report() -> IndexReport:
     """Return the layouts of all fleets and the live processes; two queries."""
     rows = read_index_states()
     states = {fleet: rows.get(fleet, IndexState()) for fleet in sorted({*queries.fleets(), *rows})}
-    return IndexReport(states, list(processes.living().order_by("kind", "name")))
+    return IndexReport(states, list(processes.live_processes().order_by("kind", "name")))

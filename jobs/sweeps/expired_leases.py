@@ -108,11 +108,11 @@ def _is_renewed_elsewhere(attempt: Attempt, ports: Ports) -> bool:
     Also True while clocks disagree: to a database with a clock ahead, every living worker looks silent until
     its next heartbeat.
     """
-    if attempt.state not in LIVE_ATTEMPT_STATES or not processes.is_known_elsewhere(
+    if attempt.state not in LIVE_ATTEMPT_STATES or not processes.is_known_in_other_layout(
         attempt.worker, ports.layouts.layout
     ):
         return False
-    lives = processes.lives_elsewhere(attempt.worker, ports.layouts.layout)
+    lives = processes.is_live_in_other_layout(attempt.worker, ports.layouts.layout)
     return lives or clocks_disagree(ports) is not None
 
 

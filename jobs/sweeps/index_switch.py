@@ -53,4 +53,4 @@ def _continue_switch(fleet: str, ports: Ports) -> SweepCount:
 
 
 def _has_no_sweeper(layout: int) -> bool:
-    return not processes.living().filter(kind=Process.Kind.SWEEPS, layout=layout).exists()
+    return not processes.live_processes().filter(kind=Process.Kind.SWEEPS, layout=layout).exists()

@@ -27,7 +27,7 @@ from gpus.leasing.contract import Leases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
 from gpus.registry import queries
-from gpus.registry.index_sync import shut_slots
+from gpus.registry.index_sync import quarantine_slots
 from gpus.registry.quarantine import close_quarantine
 from gpus.runners.base import Health
 from jobs.models import Attempt
@@ -211,7 +211,7 @@ def _groups(rows: Sequence[QuarantinedSlot], ports: Ports) -> tuple[list[_Group]
         leases = ports.leases(fleet)
         try:
             suspect = slot_name(server.name, row.slot), row.attempt_id
-            if wakes := shut_slots(leases, [suspect]):
+            if wakes := quarantine_slots(leases, [suspect]):
                 ports.send_wakes(wakes)
         except LeasingUnavailable as error:
             away[fleet] = str(error)

@@ -68,7 +68,7 @@ class Runner:
         try:
             self._is_learning = self._ports.clocks.is_learning()
             done = {}
-            leads = self._ports.layouts.leads()
+            leads = self._ports.layouts.is_layout_in_use()
             for name, entry in self._sweeps().items():
                 if not (leads or entry.any_layout):
                     continue  # a process whose key layout is in use runs it

@@ -286,7 +286,7 @@ class World:
             and all(self.versions.is_whole(fleet) for fleet in self.fleets)
             and any(
                 role.process.is_well
-                and role.ports.layouts.leads()
+                and role.ports.layouts.is_layout_in_use()
                 and not self.active_faults.blocks_sweeps(role.process.name)
                 for role in self.sweepers
             )

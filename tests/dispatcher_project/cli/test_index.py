@@ -34,7 +34,7 @@ def gates(world: World, monkeypatch: pytest.MonkeyPatch, terminal: Terminal) -> 
 
 
 def beat(name: str, kind: str, layout: int = LAYOUT) -> None:
-    processes.beat(name, kind, layout, {})
+    processes.record_heartbeat(name, kind, layout, {})
 
 
 def test_it_shows_layouts_and_processes(world: World, terminal: Terminal) -> None:
@@ -69,7 +69,7 @@ def test_a_switch_shows_what_it_waits_for_until_it_is_done(
 
     def the_old_one_is_ready() -> None:
         switches = {row.fleet: row.switch for row in FleetIndex.objects.all()}
-        processes.beat("old", GPU, LAYOUT, switches)
+        processes.record_heartbeat("old", GPU, LAYOUT, switches)
 
     while_waiting(monkeypatch, index, the_old_one_is_ready)
     run = terminal("index", "switch", "--to", str(OTHER))

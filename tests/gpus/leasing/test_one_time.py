@@ -174,12 +174,12 @@ def test_time_goes_on_where_nobody_calls_but_who_watches_from_outside(wall: Wall
         now_ms=lambda: wall.now_ms,
         monotonic=lambda: wall.passed,
     )
-    gate.signs()
+    gate.activity()
     wall.set_clock(-60.0)
     for _ in range(10):
         wall.sleep(4.0)
-        looked_seconds = gate.signs().looked_seconds
-    assert looked_seconds == pytest.approx(36.0, abs=4.0), "a tenth less, because the clock was set back"
+        swept_seconds = gate.activity().swept_seconds
+    assert swept_seconds == pytest.approx(36.0, abs=4.0), "a tenth less, because the clock was set back"
 
 
 def test_a_rebuild_begins_after_the_latest_start_that_the_database_knows(wall: Wall) -> None:

@@ -21,8 +21,8 @@ LIST = "/api/v1/admin/workers"
 def test_operators_see_which_processes_live_and_what_they_drive(operator: Account, acme: Account) -> None:
     make_model("zimg")
     make_running(make_job(tenant=acme.tenant), slot="gpu-1/0", worker="host:1:abc")
-    processes.beat("host:1:abc", Process.Kind.GPU, 6, {}, ["gpu.zimg", "gpu.flux"])
-    processes.beat("host:2:def", Process.Kind.SWEEPS, 6, {}, ["sweeps"])
+    processes.record_heartbeat("host:1:abc", Process.Kind.GPU, 6, {}, ["gpu.zimg", "gpu.flux"])
+    processes.record_heartbeat("host:2:def", Process.Kind.SWEEPS, 6, {}, ["sweeps"])
     Process.objects.filter(name="host:2:def").update(beat_at=F("beat_at") - timedelta(hours=1))
 
     answer = operator.client.get(LIST)

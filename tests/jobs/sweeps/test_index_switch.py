@@ -46,7 +46,7 @@ class Version:
     leases: RedisLeases
 
     def beat(self, name: str, kind: str = GPU, ready: dict[str, str] | None = None) -> None:
-        processes.beat(name, kind, self.layout, ready or {})
+        processes.record_heartbeat(name, kind, self.layout, ready or {})
 
 
 @dataclass
@@ -130,15 +130,15 @@ def claim(leases: RedisLeases, worker: str = "w") -> Lease | None:
 
 
 def test_without_a_row_the_first_layout_is_in_use(upgrade: Upgrade) -> None:
-    assert upgrade.old.ports.layouts.leads()
+    assert upgrade.old.ports.layouts.is_layout_in_use()
     assert not upgrade.old.ports.layouts.refusal(upgrade.fleet)
-    assert not upgrade.new.ports.layouts.leads()
+    assert not upgrade.new.ports.layouts.is_layout_in_use()
 
 
 def test_a_process_of_another_layout_uses_no_index(upgrade: Upgrade) -> None:
     upgrade.world.server()
     job = upgrade.world.job()
-    with pytest.raises(LayoutNotInUse, match="has layout 6, this process knows layout 7"):
+    with pytest.raises(LayoutNotInUse, match="has layout 6, this process has layout 7"):
         claim(upgrade.new.leases)
     with pytest.raises(LayoutNotInUse):
         upgrade.new.leases.push("m", [job.ticket])
@@ -172,7 +172,7 @@ def test_a_closed_index_gives_nothing_to_those_that_did_not_read_the_row(upgrade
         assert late.begin_rebuild("another") == ""
         assert late.renew("old", [lease], []) == []
         assert late.release(lease.ref, ReleaseMode.SETTLE, worker="old", next_attempt_id=new_id()) is None
-    assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).signs().closed_by == "test"
+    assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).activity().closed_by == "test"
 
 
 def test_a_switch_waits_until_every_start_is_written_and_said_to_be(upgrade: Upgrade) -> None:
@@ -300,7 +300,7 @@ def test_what_the_new_layout_held_before_is_not_believed(upgrade: Upgrade) -> No
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
     assert upgrade.new.leases.generation() is None
     upgrade.rebuild()
-    assert gate.signs().closed_by == ""
+    assert gate.activity().closed_by == ""
 
 
 def test_back_and_forth(upgrade: Upgrade) -> None:
@@ -525,8 +525,8 @@ def test_presence_says_at_once_what_changed(upgrade: Upgrade) -> None:
     presence.step()
     row = Process.objects.get(name="w1")
     assert (row.layout, row.ready) == (OLD, {"main": "s1"})
-    assert processes.lives_elsewhere("w1", NEW)
-    assert not processes.lives_elsewhere("w1", OLD)
+    assert processes.is_live_in_other_layout("w1", NEW)
+    assert not processes.is_live_in_other_layout("w1", OLD)
 
 
 def test_who_died_while_the_databases_clock_was_ahead_lives_no_longer_than_others(upgrade: Upgrade) -> None:
@@ -534,11 +534,11 @@ def test_who_died_while_the_databases_clock_was_ahead_lives_no_longer_than_other
     upgrade.old.beat("alive")
     Process.objects.update(beat_at=Now() + timedelta(seconds=300))
     upgrade.old.beat("alive")
-    assert processes.lives_elsewhere("dead", NEW), "until it was silent for long enough"
+    assert processes.is_live_in_other_layout("dead", NEW), "until it was silent for long enough"
     Process.objects.update(beat_at=F("beat_at") - processes.silent_after())
-    assert not processes.lives_elsewhere("dead", NEW)
+    assert not processes.is_live_in_other_layout("dead", NEW)
     upgrade.old.beat("alive")
-    assert processes.lives_elsewhere("alive", NEW)
+    assert processes.is_live_in_other_layout("alive", NEW)
 
 
 def switched(upgrade: Upgrade, *workers: str) -> None:
@@ -554,7 +554,7 @@ def switched(upgrade: Upgrade, *workers: str) -> None:
 def go_on_until_closed(upgrade: Upgrade) -> None:
     upgrade.old.beat("w1")
     continue_switch(upgrade.fleet, upgrade.new.ports)
-    assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).signs().closed_by
+    assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).activity().closed_by
 
 
 def look(upgrade: Upgrade, *, seconds: int) -> None:

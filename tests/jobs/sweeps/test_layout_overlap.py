@@ -46,4 +46,4 @@ def test_it_runs_only_while_our_layout_is_in_use_and_another_one_lives(in_use: i
     clock.move(60)
     presence.step()
     assert len(called) == steps
-    assert processes.living().count() == 2
+    assert processes.live_processes().count() == 2

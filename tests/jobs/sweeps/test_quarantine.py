@@ -16,7 +16,7 @@ from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import Lease, ReleaseMode
-from gpus.registry.index_sync import shut_slots
+from gpus.registry.index_sync import quarantine_slots
 from gpus.registry.quarantine import free_slot
 from gpus.runners.base import Health
 from jobs import transitions
@@ -102,13 +102,13 @@ def test_a_slot_that_is_freed_before_a_rebuild_tells_its_quarantine_is_free(
 ) -> None:
     gpu.status = 500
     world.flush()
-    tell = rebuilding.shut_slots
+    tell = rebuilding.quarantine_slots
 
     def free_first(leases: Leases, suspects: Iterable[tuple[str, str]]) -> tuple[Wakes, ...]:
         freed_before_it_is_told(world, monkeypatch)
         return tell(leases, suspects)
 
-    monkeypatch.setattr(rebuilding, "shut_slots", free_first)
+    monkeypatch.setattr(rebuilding, "quarantine_slots", free_first)
     rebuild(world)
     assert world.slot() == "free"
 
@@ -118,7 +118,7 @@ def test_a_slot_that_another_run_left_shut_is_not_freed(world: World) -> None:
     world.server()
     world.job()
     world.release(world.claim(), ReleaseMode.SUSPECT)
-    assert shut_slots(world.leases, [("gpu-1/0", "an older attempt")]) == ()
+    assert quarantine_slots(world.leases, [("gpu-1/0", "an older attempt")]) == ()
     assert world.slot() == "quarantined"
 
 
