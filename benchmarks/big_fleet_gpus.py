@@ -34,7 +34,7 @@ class SimulatedGpus:
         max_bytes: int,
         ca_pem: str | None = None,
         abort: Abort | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> Response:
         server, model = urlsplit(url).netloc, urlsplit(url).path.strip("/")
         if method == "GET":
@@ -51,8 +51,8 @@ class SimulatedGpus:
         if abort is not None:
             abort.set_reader(ended.set)
         try:
-            if meanwhile is not None:
-                meanwhile()
+            if on_sent is not None:
+                on_sent()
             if ended.wait(swap + asked["seconds"]):
                 raise Interrupted("Stopped; nobody asked for that here.")
         finally:

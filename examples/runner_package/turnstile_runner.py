@@ -20,10 +20,10 @@ from gpus.runners.base import (
     PollFailed,
     RunRequest,
     StillRunning,
-    said_by,
+    excerpt,
 )
-from gpus.runners.http_runner import CANCEL_SECONDS, POLL_SECONDS, HttpRunner, identity
-from gpus.runners.refusals import error_of, failure_of, refusal
+from gpus.runners.http_runner import CANCEL_SECONDS, POLL_SECONDS, HttpRunner, identity_headers
+from gpus.runners.refusals import describe_status, error_of, failure_of
 from gpus.runners.transport import Unreadable, read_json
 
 _SMALL_BYTES = 64 * 1024
@@ -56,7 +56,9 @@ class TurnstileRunner(HttpRunner):
         answer = get(cls.health_url(model, endpoint))
         said = read_json(answer.body) if answer.status == 200 else None
         if not isinstance(said, dict):
-            return Health(False, error=f"/turnstile answered {refusal(answer.status)}: {said_by(answer)}")
+            return Health(
+                False, error=f"/turnstile answered {describe_status(answer.status)}: {excerpt(answer)}"
+            )
         if said.get("open") is not True:
             return Health(False, error="The turnstile is closed.")
         turning = said.get("turning")
@@ -68,7 +70,7 @@ class TurnstileRunner(HttpRunner):
             "POST",
             f"{run.endpoint.url.rstrip('/')}/tickets",
             run,
-            headers={**identity(run), "Content-Type": "application/json"},
+            headers={**identity_headers(run), "Content-Type": "application/json"},
             body=_body(run),
             deadline_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
             max_bytes=_SMALL_BYTES,
@@ -91,7 +93,7 @@ class TurnstileRunner(HttpRunner):
                 "GET",
                 _ticket_url(run, remote_id),
                 run,
-                headers=identity(run),
+                headers=identity_headers(run),
                 body=None,
                 deadline_seconds=POLL_SECONDS,
                 max_bytes=run.model.max_response_bytes,
@@ -111,7 +113,7 @@ class TurnstileRunner(HttpRunner):
             "DELETE",
             _ticket_url(run, remote_id),
             run,
-            headers=identity(run),
+            headers=identity_headers(run),
             body=None,
             deadline_seconds=CANCEL_SECONDS,
             max_bytes=_SMALL_BYTES,

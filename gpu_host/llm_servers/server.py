@@ -80,7 +80,7 @@ class LlmServer:
             payload=payload,
             slot=self._it.name,
             fence=0,
-            tell=words.add,
+            report=words.add,
         )
         try:
             self._restart_if_ended(ctx, abort)

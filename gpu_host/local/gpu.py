@@ -329,7 +329,7 @@ class LocalRunner:
     is_polled = False
     is_pushed = False
     is_pinned = True
-    tells_meanwhile = False
+    calls_on_sent = False
     answer_ends_run = False
 
     def __init__(self, gpu: LocalGpu) -> None:
@@ -344,7 +344,7 @@ class LocalRunner:
                 payload=run.payload,
                 limit_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
                 max_result_bytes=run.model.max_response_bytes,
-                tell=run.tell,
+                tell=run.report,
             ),
             abort,
         )

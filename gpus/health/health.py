@@ -28,7 +28,7 @@ from gpus.models import Placement, Server
 from gpus.protocol import Clock, Endpoint
 from gpus.registry.registry import Registered
 from gpus.runners.base import Health, Response, Transport
-from gpus.runners.registry import find_runner, no_such_runner
+from gpus.runners.registry import find_runner, missing_runner_message
 from gpus.runners.transport import HttpTransport
 
 log = structlog.get_logger(__name__)
@@ -60,7 +60,7 @@ def probe(
         return Health(False, error="no HTTP endpoint to ask")
     runner = find_runner(placement.model.model_type)
     if runner is None:
-        return Health(False, error=no_such_runner(placement.model.model_type)[:500])
+        return Health(False, error=missing_runner_message(placement.model.model_type)[:500])
     try:
         stored = server.headers_encrypted
         headers: Mapping[str, str] = json.loads(decrypt(stored)) if stored else {}
@@ -161,7 +161,7 @@ def record_health(server: Server, health: Health, at: datetime) -> bool:
     """
     found: dict[str, Any] = {"healthy": health.ok, "last_error": health.error[:500]}
     if health.ok:
-        found |= {"boot_id": health.boot_id, "tells_health": health.tells}
+        found |= {"boot_id": health.boot_id, "tells_health": health.has_endpoint}
     is_news = any(getattr(server, field) != value for field, value in found.items())
     is_old = server.checked_at is None or at - server.checked_at >= timedelta(seconds=RECORD_SECONDS)
     if not is_news and not (health.ok and is_old):
@@ -258,7 +258,7 @@ def look_at_registered(
         code = UNHEALTHY if health.reached else UNREACHABLE
         detail = f"{health.error}. Jobs that are sent there fail or wait until it is mended."
         return (Warning(code, detail),)
-    return () if health.tells else (Warning(NO_HEALTH, _what_is_lost(placement)),)
+    return () if health.has_endpoint else (Warning(NO_HEALTH, _what_is_lost(placement)),)
 
 
 def _what_is_lost(placement: Placement) -> str:

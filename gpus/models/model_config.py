@@ -19,7 +19,7 @@ from django.utils.deconstruct import deconstructible
 from foundation.foreign_schema import SchemaRefused, compiled
 from foundation.names import NameField
 from gpus.protocol import ModelSpec
-from gpus.runners.registry import find_runner, no_such_runner
+from gpus.runners.registry import find_runner, missing_runner_message
 
 MAX_SECONDS = 31_536_000
 """A year; longer is a mistake in the unit."""
@@ -57,7 +57,7 @@ class Matches(RegexValidator):
 def installed_runner(name: str) -> None:
     """Raises RuleBroken with the names of the installed runners."""
     if find_runner(name) is None:
-        raise RuleBroken("unknown_model_type", no_such_runner(name))
+        raise RuleBroken("unknown_model_type", missing_runner_message(name))
 
 
 def url_template(template: str) -> None:

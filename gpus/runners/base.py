@@ -23,8 +23,8 @@ class RunRequest:
     the job, where it has a lower limit than its model.
 
     tell: hears ("progress", 0..1) and ("partial", any JSON value) while it runs; never waits or raises.
-    meanwhile: called once, when the request is sent or while its connection is opened, so that its work takes
-    the server's time; never raises. Only runners that say so call it (`Runner.tells_meanwhile`)."""
+    on_sent: called once, when the request is sent or while its connection is opened, so that its work takes
+    the server's time; never raises. Only runners that say so call it (`Runner.calls_on_sent`)."""
 
     job_id: str
     attempt_id: str
@@ -36,8 +36,8 @@ class RunRequest:
     push_url: str = ""
     push_token: str = ""
     limit_seconds: float = math.inf
-    tell: Callable[[str, Any], None] = lambda kind, value: None
-    meanwhile: Callable[[], None] = lambda: None
+    report: Callable[[str, Any], None] = lambda kind, value: None
+    on_sent: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Transport(Protocol):
     sent, `ServerLost` if the connection broke after it, `RunTimedOut` past `deadline_seconds` in all,
     `RunFailed` if the answer is larger than `max_bytes`, `Interrupted` if `abort` fired.
 
-    meanwhile: called once, if nothing is wrong before: when the request is sent, or before a connection is
+    on_sent: called once, if nothing is wrong before: when the request is sent, or before a connection is
     waited for."""
 
     def request(
@@ -104,7 +104,7 @@ class Transport(Protocol):
         max_bytes: int,
         ca_pem: str | None = None,
         abort: Abort | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> Response: ...
 
 
@@ -128,7 +128,7 @@ class Runner(Protocol):
     is_pinned: bool
     """Whether only the worker beside the GPU makes it; its health is that worker's heartbeat
     (`gpus.health.pinned_servers`)."""
-    tells_meanwhile: bool
+    calls_on_sent: bool
     """Whether `start` calls the request's `meanwhile` while it waits for the server."""
     answer_ends_run: bool
     """Whether the answer to `start` proves that the run is over, and breaking the connection does not end it:
@@ -153,13 +153,13 @@ class Runner(Protocol):
 Get = Callable[[str], Response]
 """Sends a GET with the server's secret headers. Raises GpuError."""
 
-NO_SUCH_PAGE = frozenset({404, 405, 501})
+MISSING_PAGE = frozenset({404, 405, 501})
 """The statuses of a server without that page: it is reachable, and nothing speaks against it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """ok: it answered, and nothing it said speaks against it. tells: it has a health endpoint; False: it
+    """ok: it answered, and nothing it parsed speaks against it. tells: it has a health endpoint; False: it
     answers and tells nothing of itself. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of what
     it runs, None if it can't tell. error: why not ok. reached: it answered at all. refused: nothing listens
     at its address. timed_out: it did not answer in time. age_seconds: since it said so."""
@@ -171,7 +171,7 @@ class Health:
     jobs: frozenset[tuple[str, str]] | None = None
     error: str = ""
     age_seconds: float = 0.0
-    tells: bool = True
+    has_endpoint: bool = True
     reached: bool = True
     refused: bool = False
     timed_out: bool = False
@@ -189,6 +189,6 @@ def at_root(endpoint: str, path: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
-def said_by(answer: Response) -> str:
+def excerpt(answer: Response) -> str:
     """The first characters of an answer's body, for an operator to read."""
     return answer.body[:200].decode("utf-8", "replace").replace("\0", "").strip() or "no reason given"

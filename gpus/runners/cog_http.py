@@ -27,7 +27,7 @@ from gpus.runners.base import (
     Response,
     RunRequest,
     StillRunning,
-    said_by,
+    excerpt,
 )
 from gpus.runners.http_runner import (
     CANCEL_SECONDS,
@@ -35,13 +35,11 @@ from gpus.runners.http_runner import (
     POLL_SECONDS,
     RUNNING,
     HttpRunner,
-    identity,
-    numbers_of,
+    identity_headers,
+    numeric_fields,
 )
-from gpus.runners.openapi_document import OpenApiDocument
-from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, model_name, server_name
-from gpus.runners.refusals import error_of, failure_of, refusal
-from gpus.runners.transport import Unreadable, read_in_turn, read_json
+from gpus.runners.refusals import describe_status, error_of, failure_of
+from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time
 
 SILENCE_SECONDS = 15.0
 """Cog sends the webhook of an end at once, and a few times more if it is not taken: after so long beside an
@@ -70,13 +68,13 @@ class CogRunner(HttpRunner):
             "PUT",
             prediction_url(run),
             run,
-            headers={**identity(run), "Content-Type": "application/json", "Prefer": "respond-async"},
+            headers={**identity_headers(run), "Content-Type": "application/json", "Prefer": "respond-async"},
             body=_body(run),
             deadline_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
             max_bytes=run.model.max_response_bytes,
             abort=abort,
         )
-        outcome = read_in_turn(response.body, lambda: _read_start(response))
+        outcome = read_one_at_a_time(response.body, lambda: _read_start(response))
         return outcome if isinstance(outcome, Finished) else Accepted(run.attempt_id)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
@@ -88,7 +86,7 @@ class CogRunner(HttpRunner):
                 "GET",
                 self.health_url(run.model, run.endpoint),
                 run,
-                headers=identity(run),
+                headers=identity_headers(run),
                 body=None,
                 deadline_seconds=POLL_SECONDS,
                 max_bytes=_HEALTH_BYTES,
@@ -119,7 +117,7 @@ class CogRunner(HttpRunner):
                 "POST",
                 prediction_url(run) + "/cancel",
                 run,
-                headers={**identity(run), "Content-Type": "application/json"},
+                headers={**identity_headers(run), "Content-Type": "application/json"},
                 body=b"{}",
                 deadline_seconds=CANCEL_SECONDS,
                 max_bytes=_HEALTH_BYTES,
@@ -146,17 +144,19 @@ class CogRunner(HttpRunner):
         many slots it has, and who registered it may not know."""
         answer = get(cls.health_url(model, endpoint))
         try:
-            said = read_json(answer.body) if answer.status == 200 else None
+            parsed = read_json(answer.body) if answer.status == 200 else None
         except Unreadable:
-            said = None
-        if not isinstance(said, dict) or not isinstance(said.get("status"), str):
-            return Health(False, error=f"/health-check answered {refusal(answer.status)}: {said_by(answer)}")
-        state = said["status"].upper()
+            parsed = None
+        if not isinstance(parsed, dict) or not isinstance(parsed.get("status"), str):
+            return Health(
+                False, error=f"/health-check answered {describe_status(answer.status)}: {excerpt(answer)}"
+            )
+        state = parsed["status"].upper()
         if state not in _SERVES:
-            why = said.get("user_healthcheck_error") or "no more said"
+            why = parsed.get("user_healthcheck_error") or "no more said"
             return Health(False, error=f"Cog is {state}: {why}")
         running = endpoint.max_slots if state == "BUSY" else None
-        return Health(True, boot_id=_setup_of(said), active_jobs=running, max_concurrent=endpoint.max_slots)
+        return Health(True, boot_id=_setup_of(parsed), active_jobs=running, max_concurrent=endpoint.max_slots)
 
     @classmethod
     def recognise(cls, site: Site) -> list[Proposal]:
@@ -196,20 +196,20 @@ def _read_start(response: Response) -> Finished | StillRunning:
         raise
 
 
-def read_prediction(said: Any) -> Finished | StillRunning:
+def read_prediction(parsed: Any) -> Finished | StillRunning:
     """A prediction as Cog shows it. Raises Unreadable, or the failure that it tells."""
-    if not isinstance(said, Mapping) or not isinstance(said.get("status"), str):
+    if not isinstance(parsed, Mapping) or not isinstance(parsed.get("status"), str):
         raise Unreadable("The answer is no prediction: it has no status.")
-    status = said["status"].lower()
+    status = parsed["status"].lower()
     if status in RUNNING:
         return StillRunning()
     if status in DONE:
-        result = {"output": said.get("output")}
-        if isinstance(said.get("logs"), str) and said["logs"]:
-            result["logs"] = said["logs"][-_MAX_LOG_CHARS:]
-        return Finished(result, numbers_of(said.get("metrics")))
+        result = {"output": parsed.get("output")}
+        if isinstance(parsed.get("logs"), str) and parsed["logs"]:
+            result["logs"] = parsed["logs"][-_MAX_LOG_CHARS:]
+        return Finished(result, numeric_fields(parsed.get("metrics")))
     if status in ("failed", "canceled"):
-        raise failure_of({"status": status, "error": said.get("error")})
+        raise failure_of({"status": status, "error": parsed.get("error")})
     raise Unreadable(f"The prediction's status is {status[:50]!r}.")
 
 
@@ -217,15 +217,15 @@ def read_state(response: Response) -> str:
     """Raises RunFailed for what is no health check of Cog's."""
     if response.status != 200:
         raise RunFailed(f"/health-check answered {response.status}.")
-    said = read_json(response.body)
-    if not isinstance(said, dict) or not isinstance(said.get("status"), str):
+    parsed = read_json(response.body)
+    if not isinstance(parsed, dict) or not isinstance(parsed.get("status"), str):
         raise Unreadable("/health-check has no status.")
-    return str(said["status"]).upper()
+    return str(parsed["status"]).upper()
 
 
-def _setup_of(said: dict[str, object]) -> str:
+def _setup_of(parsed: dict[str, object]) -> str:
     """When it was set up, which is once in its life."""
-    setup = said.get("setup")
+    setup = parsed.get("setup")
     began = setup.get("started_at") if isinstance(setup, dict) else None
     try:
         return datetime.fromisoformat(str(began)).isoformat()

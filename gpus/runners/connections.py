@@ -91,7 +91,7 @@ class Connection:
     def send(self, data: memoryview) -> int:
         return self._in_time(network.limit_writes, lambda: self.sock.send(data))
 
-    def acknowledge_at_once(self) -> None:
+    def quick_ack(self) -> None:
         """A server that writes head and body apart (Python's `http.server`) sends the body only once its head
         is acknowledged, which the system else puts off for 40 ms. Sending takes this back."""
         if _TCP_QUICKACK is not None:
@@ -109,7 +109,7 @@ class Connection:
         self._read_bytes += len(piece)
         return piece
 
-    def unread(self, piece: bytes) -> None:
+    def push_back(self, piece: bytes) -> None:
         """It is read again by `read_into`, before anything else."""
         self._unread = piece
 
@@ -136,7 +136,7 @@ class Connection:
         """As the system knows it, and nothing came that was not read: what it counts costs no turn at the
         interpreter, as a poll does. Where it does not count, or TLS hides how much was read, it is polled."""
         if _TCP_INFO is None:
-            return self.is_quiet()
+            return self.has_no_data()
         try:
             info = self.sock.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_RECEIVED.stop)
         except OSError:
@@ -144,9 +144,9 @@ class Connection:
         if info[0] != _ESTABLISHED or self._unread:
             return False
         received = int.from_bytes(info[_BYTES_RECEIVED], sys.byteorder)
-        return (not self._is_tls and received == self._read_bytes) or self.is_quiet()
+        return (not self._is_tls and received == self._read_bytes) or self.has_no_data()
 
-    def is_quiet(self) -> bool:
+    def has_no_data(self) -> bool:
         """Nothing to read: an idle connection that is readable was closed, or says what nobody asked."""
         try:
             if self._unread or (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
@@ -200,7 +200,7 @@ class _Buffer(io.BufferedReader):
         super().close()
 
 
-class Cut:
+class SocketCloser:
     """Ends what blocks on a socket, from any thread, and only while it is ours: once let go, the socket may
     carry somebody else's run."""
 
@@ -216,12 +216,12 @@ class Cut:
                     # of the base class: a TLS socket's own would free its state under the reader
                     socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
-    def hold(self, sock: socket.socket) -> None:
+    def replace(self, sock: socket.socket) -> None:
         """The same connection, in another wrapping."""
         with self._lock:
             self.sock = sock
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         with self._lock:
             self._ours = False
 
@@ -270,20 +270,20 @@ def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connecti
     failure: Exception = OSError("the name has no address")
     was_refused = bool(addresses)
     for family, _, _, _, address in addresses:
-        cut = Cut(socket.socket(family, socket.SOCK_STREAM))
+        closer = SocketCloser(socket.socket(family, socket.SOCK_STREAM))
         if abort is not None:
-            abort.set_reader(cut)
+            abort.set_reader(closer)
         try:
-            return Connection(_open(cut, address, origin, deadline, abort))
+            return Connection(_open(closer, address, origin, deadline, abort))
         except (
             OSError,
             ValueError,
         ) as error:  # time-outs and TLS errors are OSErrors, a bad CA may be either
             failure = error
             was_refused = was_refused and isinstance(error, ConnectionRefusedError)
-            cut.sock.close()
+            closer.sock.close()
         finally:
-            cut.let_go()
+            closer.release()
             if abort is not None:
                 abort.set_reader(None)
         _check(abort)
@@ -298,8 +298,10 @@ def reason(error: Exception) -> str:
     return "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 
-def _open(cut: Cut, address: Any, origin: Origin, deadline: float, abort: Abort | None) -> socket.socket:
-    sock = cut.sock
+def _open(
+    closer: SocketCloser, address: Any, origin: Origin, deadline: float, abort: Abort | None
+) -> socket.socket:
+    sock = closer.sock
     _dial(sock, address, deadline, abort)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -308,7 +310,7 @@ def _open(cut: Cut, address: Any, origin: Origin, deadline: float, abort: Abort 
     secured = _tls(origin.ca_pem).wrap_socket(
         sock, server_hostname=origin.host, do_handshake_on_connect=False
     )
-    cut.hold(secured)
+    closer.replace(secured)
     if abort is not None and abort.fired:
         raise ConnectionAbortedError("interrupted")
     secured.settimeout(max(0.001, deadline - time.monotonic()))
@@ -351,9 +353,9 @@ class Pool:
     """Idle connections, the last used first. Safe for threads; a forked child leaves its parent's alone."""
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._idle: dict[Origin, list[tuple[float, Connection]]] = {}
@@ -361,20 +363,20 @@ class Pool:
 
     def take(self, origin: Origin) -> Connection | None:
         """One that is open and quiet as far as can be seen from here."""
-        self._leave_parents()
+        self._reset_after_fork()
         while True:
             with self._lock:
                 waiting = self._idle.get(origin)
                 if not waiting:
                     return None
                 since, connection = waiting.pop()
-            if _is_good(connection, time.monotonic() - since):
+            if _is_usable(connection, time.monotonic() - since):
                 connection.reused = True
                 return connection
             connection.close()
 
     def keep(self, origin: Origin, connection: Connection) -> None:
-        self._leave_parents()
+        self._reset_after_fork()
         now = time.monotonic()
         with self._lock:
             waiting = self._idle.setdefault(origin, [])
@@ -387,16 +389,16 @@ class Pool:
             old.close()
 
     def clear(self) -> None:
-        self._leave_parents()
+        self._reset_after_fork()
         with self._lock:
             idle, self._idle = self._idle, {}
         for waiting in idle.values():
             for _, connection in waiting:
                 connection.close()
 
-    def _leave_parents(self) -> None:
+    def _reset_after_fork(self) -> None:
         if self._pid != os.getpid():
-            self._forget()
+            self._reset()
 
     def _sweep(self, now: float) -> list[Connection]:
         old = []
@@ -408,7 +410,7 @@ class Pool:
         return old
 
 
-def _is_good(connection: Connection, idle_seconds: float) -> bool:
+def _is_usable(connection: Connection, idle_seconds: float) -> bool:
     if idle_seconds >= MAX_IDLE_SECONDS:
         return False
-    return connection.is_open() if idle_seconds < FRESH_SECONDS else connection.is_quiet()
+    return connection.is_open() if idle_seconds < FRESH_SECONDS else connection.has_no_data()

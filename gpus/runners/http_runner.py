@@ -19,7 +19,7 @@ from urllib.parse import quote, urljoin, urlsplit
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
 from gpus.protocol import MAX_SLOTS, NODE, Endpoint, ModelSpec
 from gpus.runners.base import (
-    NO_SUCH_PAGE,
+    MISSING_PAGE,
     Abort,
     Accepted,
     CancelUnsupported,
@@ -34,19 +34,8 @@ from gpus.runners.base import (
     Transport,
     at_root,
 )
-from gpus.runners.openapi_document import OpenApiDocument, Operation
-from gpus.runners.recognition import (
-    COMPATIBLE,
-    GENERIC,
-    MAX_PROPOSALS,
-    OWN_PROTOCOL,
-    Proposal,
-    Site,
-    model_name,
-    server_name,
-)
-from gpus.runners.refusals import error_of, failure_of, message_of, refusal
-from gpus.runners.transport import HttpTransport, ResponseTooLarge, Unreadable, read_in_turn, read_json
+from gpus.runners.refusals import describe_status, error_of, failure_of, message_of
+from gpus.runners.transport import HttpTransport, ResponseTooLarge, Unreadable, read_json, read_one_at_a_time
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 POLL_SECONDS = 10.0
@@ -69,7 +58,7 @@ _HEALTH_FIELDS = frozenset({"boot_id", "active_jobs", "max_concurrent", "direct_
 """Without one of these an answer says nothing of the server's runs."""
 _TEMPORARY = frozenset({408, 409, 425, 429})
 
-MOST_NAMES = 64
+MAX_NAMES = 64
 MAX_NAME = 64
 
 
@@ -88,7 +77,7 @@ class HttpRunner:
     is_polled = False
     is_pushed = True
     is_pinned = False
-    tells_meanwhile = False
+    calls_on_sent = False
     answer_ends_run = False
 
     def __init__(
@@ -112,9 +101,9 @@ class HttpRunner:
             deadline_seconds=self._read_seconds(run),
             max_bytes=run.model.max_response_bytes,
             abort=abort,
-            meanwhile=run.meanwhile,
+            on_sent=run.on_sent,
         )
-        return read_in_turn(
+        return read_one_at_a_time(
             response.body,
             lambda: read_start(response, run.model, now=datetime.now(UTC), bare_is_id=self.is_polled),
         )
@@ -134,7 +123,7 @@ class HttpRunner:
                 "GET",
                 _fill(template, run, remote_id),
                 run,
-                headers=identity(run),
+                headers=identity_headers(run),
                 body=None,
                 deadline_seconds=POLL_SECONDS,
                 max_bytes=run.model.max_response_bytes,
@@ -143,7 +132,7 @@ class HttpRunner:
         except (ConnectFailed, ServerLost, RunTimedOut) as error:
             raise PollFailed(f"{error.code}: {error.message}") from error
         try:
-            return read_in_turn(response.body, lambda: read_poll(response))
+            return read_one_at_a_time(response.body, lambda: read_poll(response))
         except Unreadable as error:
             error.suspect = True
             raise
@@ -160,7 +149,7 @@ class HttpRunner:
             "POST",
             _fill(template or DEFAULT_CANCEL, run, remote_id or run.job_id),
             run,
-            headers={**identity(run), "Content-Type": "application/json"},
+            headers={**identity_headers(run), "Content-Type": "application/json"},
             body=b"{}",
             deadline_seconds=CANCEL_SECONDS,
             max_bytes=_CANCEL_BYTES,
@@ -192,10 +181,10 @@ class HttpRunner:
         """A server may lack the page, unless its model names one."""
         url = cls.health_url(model, endpoint)
         answer = get(url)
-        if answer.status in NO_SUCH_PAGE and not model.health_path:
-            return Health(True, tells=False)
+        if answer.status in MISSING_PAGE and not model.health_path:
+            return Health(True, has_endpoint=False)
         if answer.status != 200:
-            return Health(False, error=f"GET {url} answered {refusal(answer.status)}")
+            return Health(False, error=f"GET {url} answered {describe_status(answer.status)}")
         return read_health(answer.body)
 
     def _request(
@@ -209,23 +198,23 @@ class HttpRunner:
         deadline_seconds: float,
         max_bytes: int,
         abort: Abort | None,
-        meanwhile: Callable[[], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> Response:
         return self._transport.request(
             method,
             url,
-            headers=merged(run.endpoint.headers, headers),
+            headers=merge_headers(run.endpoint.headers, headers),
             body=body,
             connect_timeout_seconds=self._connect_timeout,
             deadline_seconds=deadline_seconds,
             max_bytes=max_bytes,
             ca_pem=run.endpoint.ca_pem,
             abort=abort,
-            meanwhile=meanwhile,
+            on_sent=on_sent,
         )
 
 
-def identity(run: RunRequest) -> dict[str, str]:
+def identity_headers(run: RunRequest) -> dict[str, str]:
     return {
         "Accept": "application/json",
         "X-Source": "dispatcher",
@@ -236,7 +225,7 @@ def identity(run: RunRequest) -> dict[str, str]:
 
 def _run_headers(run: RunRequest, *, polled: bool) -> dict[str, str]:
     headers = {
-        **identity(run),
+        **identity_headers(run),
         "Content-Type": "application/json",
         "Idempotency-Key": run.attempt_id,
         "X-Slot": run.slot,
@@ -251,7 +240,7 @@ def _run_headers(run: RunRequest, *, polled: bool) -> dict[str, str]:
     return headers
 
 
-def merged(secret: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
+def merge_headers(secret: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
     """The server's own headers, and ours over them."""
     taken = {name.lower() for name in ours}
     kept = {name: value for name, value in secret.items() if name.lower() not in taken}
@@ -274,7 +263,7 @@ class SyncHttpRunner(HttpRunner):
 
     name = "sync"
     summary = "The answer to the POST is the result."
-    tells_meanwhile = True
+    calls_on_sent = True
     answer_ends_run = True
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
@@ -342,7 +331,7 @@ class AsyncHttpRunner(HttpRunner):
     name = "async"
     summary = "The answer to the POST names a run to poll; a server may push the result."
     is_polled = True
-    tells_meanwhile = True
+    calls_on_sent = True
     answer_ends_run = True
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
@@ -496,18 +485,18 @@ def read_health(body: bytes) -> Health:
     """The protocol's fields out of the body of a 200; any other body (``OK``, ``{"status": "ok"}``) is from a
     server that tells nothing."""
     try:
-        said = read_json(body)
+        parsed = read_json(body)
     except Unreadable:
-        said = None
-    if not isinstance(said, dict) or _HEALTH_FIELDS.isdisjoint(said):
-        return Health(True, tells=False)
-    boot_id = said.get("boot_id")
+        parsed = None
+    if not isinstance(parsed, dict) or _HEALTH_FIELDS.isdisjoint(parsed):
+        return Health(True, has_endpoint=False)
+    boot_id = parsed.get("boot_id")
     return Health(
         True,
         boot_id=str(boot_id)[:100] if isinstance(boot_id, (str, int)) else "",
-        active_jobs=_count(said.get("active_jobs")),
-        max_concurrent=_count(said.get("max_concurrent")),
-        jobs=_jobs(said.get("jobs")),
+        active_jobs=_count(parsed.get("active_jobs")),
+        max_concurrent=_count(parsed.get("max_concurrent")),
+        jobs=_jobs(parsed.get("jobs")),
     )
 
 
@@ -527,16 +516,16 @@ def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
     return frozenset(jobs)
 
 
-def numbers_of(said: Any) -> dict[str, Any] | None:
+def numeric_fields(parsed: Any) -> dict[str, Any] | None:
     """Its finite numbers, also those one level down (``prompt_tokens_details``); None: there are none. Texts
     are left out: tenants read this, and operators sum it."""
-    found = _numbers(said, deeper=True)
+    found = _numbers(parsed, deeper=True)
     return found or None
 
 
-def _numbers(said: Any, *, deeper: bool) -> dict[str, Any]:
+def _numbers(parsed: Any, *, deeper: bool) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for name, value in islice(said.items(), MOST_NAMES) if isinstance(said, Mapping) else ():
+    for name, value in islice(parsed.items(), MAX_NAMES) if isinstance(parsed, Mapping) else ():
         if not isinstance(name, str) or len(name) > MAX_NAME:
             continue
         if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):

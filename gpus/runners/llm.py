@@ -17,10 +17,10 @@ from urllib.parse import urlsplit, urlunsplit
 from gpus.errors import BadInput, GpuBusy, GpuError, GpuFault, ModelMissing, ServerFailed, ServerLost
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Abort, Finished, PollFailed, Response, RunRequest, StillRunning, Transport
-from gpus.runners.http_runner import HttpRunner, identity, merged
+from gpus.runners.http_runner import HttpRunner, identity_headers, merge_headers
 from gpus.runners.refusals import error_of, failure_of, message_of
-from gpus.runners.streaming import Hear, HttpStream, StreamTransport
-from gpus.runners.transport import Unreadable, read_in_turn, read_json, too_large
+from gpus.runners.streaming import HttpStream, OnPiece, StreamTransport
+from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time, too_large
 
 _CONTEXT = re.compile(
     r"context (length|size|window)|maximum context|exceeds? the (available )?context|prompt is too long",
@@ -93,7 +93,7 @@ class LlmRunner(HttpRunner, ABC):
         try:
             return self._stream(run, body, abort) if self.is_streamed(body) else self._ask(run, body, abort)
         except ServerLost as error:
-            without_doubt(error)
+            mark_ended(error)
             raise
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
@@ -119,12 +119,12 @@ class LlmRunner(HttpRunner, ABC):
             max_bytes=run.model.max_response_bytes,
             abort=abort,
         )
-        return read_in_turn(response.body, lambda: self._read(response))
+        return read_one_at_a_time(response.body, lambda: self._read(response))
 
     def _stream(self, run: RunRequest, body: Mapping[str, Any], abort: Abort) -> Finished:
         grown: list[Answer] = []
 
-        def listen(head: Response) -> Hear | None:
+        def on_head(head: Response) -> OnPiece | None:
             if head.status != 200 or not _is_stream(head):
                 return None
             grown.append(self.answer(run, head))
@@ -133,9 +133,11 @@ class LlmRunner(HttpRunner, ABC):
         response = self._stream_transport.stream(
             "POST",
             self.url(run),
-            headers=merged(run.endpoint.headers, _headers(run, "text/event-stream, application/x-ndjson")),
+            headers=merge_headers(
+                run.endpoint.headers, _headers(run, "text/event-stream, application/x-ndjson")
+            ),
             body=_encoded(body),
-            listen=listen,
+            on_head=on_head,
             connect_timeout_seconds=self._connect_timeout,
             deadline_seconds=_limit(run),
             max_bytes=run.model.max_response_bytes,
@@ -144,7 +146,7 @@ class LlmRunner(HttpRunner, ABC):
         )
         if grown:
             return grown[0].finished()
-        return read_in_turn(response.body, lambda: self._read(response))
+        return read_one_at_a_time(response.body, lambda: self._read(response))
 
     def _read(self, response: Response) -> Finished:
         if not 200 <= response.status < 300:
@@ -157,20 +159,20 @@ class LlmRunner(HttpRunner, ABC):
         return self.read_whole(body)
 
 
-class Kept:
+class SizeLimit:
     """How much of an answer is kept. Raises ResponseTooLarge once that is more than the model allows."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._size = max_bytes, 0
 
-    def count(self, value: Any) -> None:
+    def add(self, value: Any) -> None:
         self._size += len(value.encode()) if isinstance(value, str) else len(json.dumps(value))
         if self._size > self._max_bytes:
             raise too_large(self._max_bytes)
 
 
 def llm_error_of(response: Response, *, now: datetime) -> GpuError:
-    """The price of an LLM server's refusal."""
+    """The price of an LLM server's describe_status."""
     text = f"{response.status}: {message_of(response)}"
     if response.status == 404:
         return ModelMissing(text)
@@ -181,26 +183,26 @@ def llm_error_of(response: Response, *, now: datetime) -> GpuError:
     return error_of(response, now=now)
 
 
-def llm_failure_of(said: Mapping[str, Any]) -> GpuError:
+def llm_failure_of(parsed: Mapping[str, Any]) -> GpuError:
     """The price of ``{"error": …}`` inside an answer that began well: by a status in it, else by the name
     that the server has for it, else by its words."""
-    error = said["error"]
-    told = {**said, **error} if isinstance(error, Mapping) else said
+    error = parsed["error"]
+    flat = {**parsed, **error} if isinstance(error, Mapping) else parsed
     for name in ("code", "http_status_code", "status_code"):
-        status = told.get(name)
+        status = flat.get(name)
         if isinstance(status, int) and 400 <= status < 600:
-            return llm_error_of(Response(status, {}, json.dumps(said).encode()), now=datetime.now(UTC))
+            return llm_error_of(Response(status, {}, json.dumps(parsed).encode()), now=datetime.now(UTC))
     failure = failure_of({"status": "error", "error": error})
     if isinstance(failure, GpuFault):
         return failure
     if _CONTEXT.search(failure.message):
         return BadInput(failure.message)
-    names = (told.get("error_type"), told.get("type"))
+    names = (flat.get("error_type"), flat.get("type"))
     kind = next((_NAMED[name] for name in names if isinstance(name, str) and name in _NAMED), None)
     return failure if kind is None else kind(failure.message)
 
 
-def with_path(endpoint: str, payload: Mapping[str, Any], paths: Mapping[str, str], base: str) -> str:
+def payload_url(endpoint: str, payload: Mapping[str, Any], paths: Mapping[str, str], base: str) -> str:
     """The URL to ask. endpoint: one of `paths`, or what they stand under (nothing: `base`). paths: by the
     field of the payload that asks for it."""
     parts = urlsplit(endpoint)
@@ -213,7 +215,7 @@ def with_path(endpoint: str, payload: Mapping[str, Any], paths: Mapping[str, str
     return urlunsplit(parts._replace(path=(path or base) + asked))
 
 
-def named(run: RunRequest) -> dict[str, Any]:
+def with_model_name(run: RunRequest) -> dict[str, Any]:
     """The payload under the name that the server knows the model by. Who may use this model may not reach
     another one of that server by writing its name."""
     name = run.model.remote_model or run.model.name
@@ -223,21 +225,21 @@ def named(run: RunRequest) -> dict[str, Any]:
     return {**run.payload, "model": name}
 
 
-def object_in(data: bytes) -> dict[str, Any]:
+def parse_object(data: bytes) -> dict[str, Any]:
     """Raises Unreadable, or the failure that it tells."""
-    said = read_in_turn(data, lambda: read_json(data))
-    if not isinstance(said, dict):
+    parsed = read_one_at_a_time(data, lambda: read_json(data))
+    if not isinstance(parsed, dict):
         raise Unreadable("A piece of the answer is not a JSON object.")
-    if said.get("error"):
-        raise llm_failure_of(said)
-    return said
+    if parsed.get("error"):
+        raise llm_failure_of(parsed)
+    return parsed
 
 
-def cut_short() -> ServerLost:
-    return without_doubt(ServerLost("The answer ended before it was whole."))
+def incomplete_answer() -> ServerLost:
+    return mark_ended(ServerLost("The answer ended before it was whole."))
 
 
-def without_doubt(error: ServerLost) -> ServerLost:
+def mark_ended(error: ServerLost) -> ServerLost:
     """The slot is free, and yet the run had begun: a job that may run only once can't run again."""
     error.suspect, error.unfinished = False, True
     return error
@@ -246,7 +248,7 @@ def without_doubt(error: ServerLost) -> ServerLost:
 def _headers(run: RunRequest, accept: str) -> dict[str, str]:
     """No callback, slot or fence: nobody there knows what they are."""
     return {
-        **identity(run),
+        **identity_headers(run),
         "Accept": accept,
         "Content-Type": "application/json",
         "X-Request-Id": run.attempt_id,

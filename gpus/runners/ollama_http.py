@@ -11,10 +11,17 @@ from typing import Any
 
 from gpus.errors import BadInput
 from gpus.protocol import Endpoint, ModelSpec
-from gpus.runners.base import Finished, Get, Health, Response, RunRequest, at_root, said_by
-from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, named, object_in, with_path
-from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, listed, model_name
-from gpus.runners.refusals import refusal
+from gpus.runners.base import Finished, Get, Health, Response, RunRequest, at_root, excerpt
+from gpus.runners.llm import (
+    Answer,
+    LlmRunner,
+    SizeLimit,
+    incomplete_answer,
+    parse_object,
+    payload_url,
+    with_model_name,
+)
+from gpus.runners.refusals import describe_status
 from gpus.runners.streaming import Lines
 from gpus.runners.transport import Unreadable, read_json
 
@@ -29,10 +36,10 @@ class OllamaRunner(LlmRunner):
 
     def url(self, run: RunRequest) -> str:
         endpoint = run.endpoint.url.rstrip("/").removesuffix("/api")
-        return with_path(endpoint, run.payload, PATHS, "")
+        return payload_url(endpoint, run.payload, PATHS, "")
 
     def body(self, run: RunRequest) -> dict[str, Any]:
-        body = named(run)
+        body = with_model_name(run)
         if not isinstance(body.get("stream", True), bool):
             raise BadInput("stream is true or false.")
         if run.model.keep_alive_seconds is not None:  # how long a model holds memory is its operator's
@@ -43,7 +50,7 @@ class OllamaRunner(LlmRunner):
         return body.get("stream", True) is True and "input" not in body
 
     def answer(self, run: RunRequest, response: Response) -> Answer:
-        return Words(run)
+        return OllamaStream(run)
 
     def read_whole(self, body: Mapping[str, Any]) -> Finished:
         return Finished(dict(body), usage_of(body))
@@ -58,7 +65,9 @@ class OllamaRunner(LlmRunner):
         with: the model's jobs are told."""
         answer = get(cls.health_url(model, endpoint))
         if has_model(answer, model.remote_model or model.name) is None:
-            return Health(False, error=f"/api/tags answered {refusal(answer.status)}: {said_by(answer)}")
+            return Health(
+                False, error=f"/api/tags answered {describe_status(answer.status)}: {excerpt(answer)}"
+            )
         return Health(True)
 
     @classmethod
@@ -83,13 +92,13 @@ class OllamaRunner(LlmRunner):
         ]
 
 
-class Words:
+class OllamaStream:
     """A streamed answer: each line brings a few letters, the last one the counts."""
 
     def __init__(self, run: RunRequest) -> None:
-        self._tell = run.tell
+        self._report_to = run.report
         self._lines = Lines(run.model.max_response_bytes)
-        self._kept = Kept(run.model.max_response_bytes)
+        self._size = SizeLimit(run.model.max_response_bytes)
         self._message: dict[str, Any] = {}
         self._texts: dict[str, list[str]] = {}
         self._last: dict[str, Any] | None = None
@@ -103,12 +112,12 @@ class Words:
         if self._last is None:
             self._take(self._lines.end())
         if self._last is None:
-            raise cut_short()
+            raise incomplete_answer()
         result = dict(self._last)
         texts = {name: "".join(parts) for name, parts in self._texts.items()}
         if isinstance(result.get("message"), dict) or self._message:
-            said = {name: text for name, text in texts.items() if name != "response"}
-            result["message"] = {**self._message, **said}
+            parsed = {name: text for name, text in texts.items() if name != "response"}
+            result["message"] = {**self._message, **parsed}
         else:
             result |= texts
         return Finished(result, usage_of(self._last))
@@ -116,27 +125,29 @@ class Words:
     def _take(self, line: bytes) -> None:
         if not line.strip():
             return
-        said = object_in(line)
-        message = said.get("message")
-        source = message if isinstance(message, dict) else said
+        parsed = parse_object(line)
+        message = parsed.get("message")
+        source = message if isinstance(message, dict) else parsed
         for name in ("content", "response", "thinking"):
             if isinstance(source.get(name), str):
                 parts = self._texts.setdefault(name, [])
                 if source[name]:
-                    self._kept.count(source[name])
+                    self._size.add(source[name])
                     parts.append(source[name])
-                    self._tell("partial", {"reasoning": source[name]} if name == "thinking" else source[name])
+                    self._report_to(
+                        "partial", {"reasoning": source[name]} if name == "thinking" else source[name]
+                    )
         if isinstance(message, dict):
             self._keep(message)
-        if said.get("done") is True:
-            self._kept.count(said)
-            self._last = said
+        if parsed.get("done") is True:
+            self._size.add(parsed)
+            self._last = parsed
 
     def _keep(self, message: Mapping[str, Any]) -> None:
         """What is not text: the role, and tool calls, which come whole."""
         for name, value in message.items():
             if name == "tool_calls" and isinstance(value, list):
-                self._kept.count(value)
+                self._size.add(value)
                 self._message.setdefault("tool_calls", []).extend(value)
             elif name == "role" and isinstance(value, str):
                 self._message[name] = value
@@ -145,17 +156,17 @@ class Words:
 def has_model(answer: Response, model: str) -> bool | None:
     """Whether one of Ollama's lists of models has it. None: it is no such list."""
     try:
-        said = read_json(answer.body) if answer.status == 200 else None
+        parsed = read_json(answer.body) if answer.status == 200 else None
     except Unreadable:
-        said = None
-    models = said.get("models") if isinstance(said, dict) else None
+        parsed = None
+    models = parsed.get("models") if isinstance(parsed, dict) else None
     if not isinstance(models, list):
         return None
     names = {str(one.get("name")) for one in models if isinstance(one, dict)}
     return bool(names & {model, f"{model}:latest"})
 
 
-def usage_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
+def usage_of(parsed: Mapping[str, Any]) -> dict[str, Any] | None:
     """Under the names that OpenAI gave them; durations in nanoseconds stay in the result."""
-    found = {ours: said[name] for name, ours in _COUNTS.items() if isinstance(said.get(name), int)}
+    found = {ours: parsed[name] for name, ours in _COUNTS.items() if isinstance(parsed.get(name), int)}
     return {**found, "total_tokens": sum(found.values())} if found else None

@@ -12,12 +12,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpus.errors import BadInput, GpuError
-from gpus.protocol import MAX_SLOTS, Endpoint, ModelSpec
-from gpus.runners.base import NO_SUCH_PAGE, Finished, Get, Health, Response, RunRequest, at_root, said_by
-from gpus.runners.http_runner import numbers_of
-from gpus.runners.llm import Answer, Kept, LlmRunner, cut_short, llm_failure_of, named, object_in, with_path
-from gpus.runners.recognition import COMPATIBLE, Proposal, Site, listed, model_name
-from gpus.runners.refusals import refusal
+from gpus.protocol import Endpoint, ModelSpec
+from gpus.runners.base import MISSING_PAGE, Finished, Get, Health, Response, RunRequest, at_root, excerpt
+from gpus.runners.http_runner import numeric_fields
+from gpus.runners.llm import (
+    Answer,
+    LlmRunner,
+    SizeLimit,
+    incomplete_answer,
+    llm_failure_of,
+    parse_object,
+    payload_url,
+    with_model_name,
+)
+from gpus.runners.refusals import describe_status
 from gpus.runners.streaming import ServerEvent, ServerEvents
 
 PATHS = {"messages": "/chat/completions", "prompt": "/completions", "input": "/embeddings"}
@@ -44,10 +52,10 @@ class OpenAiRunner(LlmRunner):
     summary = "A server of OpenAI's protocol (vLLM, llama.cpp, TGI, SGLang); the endpoint is its address."
 
     def url(self, run: RunRequest) -> str:
-        return with_path(run.endpoint.url, run.payload, PATHS, BASE)
+        return payload_url(run.endpoint.url, run.payload, PATHS, BASE)
 
     def body(self, run: RunRequest) -> dict[str, Any]:
-        body = named(run)
+        body = with_model_name(run)
         if not isinstance(body.get("stream", False), bool):
             raise BadInput("stream is true or false.")
         if body.get("stream"):
@@ -61,7 +69,7 @@ class OpenAiRunner(LlmRunner):
         return body.get("stream") is True
 
     def answer(self, run: RunRequest, response: Response) -> Answer:
-        return Chunks(run)
+        return OpenAiStream(run)
 
     def read_whole(self, body: Mapping[str, Any]) -> Finished:
         return Finished(dict(body), usage_of(body))
@@ -74,14 +82,14 @@ class OpenAiRunner(LlmRunner):
     def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
         """``/health``, and where there is none the list of models; how many run is among the metrics."""
         answer = get(cls.health_url(model, endpoint))
-        if answer.status in NO_SUCH_PAGE:
+        if answer.status in MISSING_PAGE:
             base = re.sub(r"/(chat/completions|completions|embeddings)/?$", "", endpoint.url).rstrip("/")
             has_path = urlsplit(base).path
             answer = get(f"{base}/models" if has_path else f"{base}{BASE}/models")
-        if answer.status in NO_SUCH_PAGE:
-            return Health(True, tells=False)
+        if answer.status in MISSING_PAGE:
+            return Health(True, has_endpoint=False)
         if answer.status != 200:
-            return Health(False, error=f"it answered {refusal(answer.status)}: {said_by(answer)}")
+            return Health(False, error=f"it answered {describe_status(answer.status)}: {excerpt(answer)}")
         try:
             metrics = get(at_root(endpoint.url, "/metrics"))
         except GpuError:  # its health does not hang on them
@@ -126,13 +134,13 @@ def _listings(site: Site) -> list[str]:
     return list(dict.fromkeys([*found, f"{site.root}{BASE}/models"]))
 
 
-class Chunks:
+class OpenAiStream:
     """A streamed answer that becomes the object that the server would have answered without streaming."""
 
     def __init__(self, run: RunRequest) -> None:
-        self._tell = run.tell
+        self._report_to = run.report
         self._events = ServerEvents(run.model.max_response_bytes)
-        self._kept = Kept(run.model.max_response_bytes)
+        self._size = SizeLimit(run.model.max_response_bytes)
         self._head: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
         self._usage: dict[str, Any] | None = None
@@ -149,7 +157,7 @@ class Chunks:
                 self._take(event)
         ended = self._choices and all(choice["finish_reason"] for choice in self._choices.values())
         if not (self._done or ended):  # some servers leave the last word out
-            raise cut_short()
+            raise incomplete_answer()
         choices = [_in_order(_whole(self._choices[index])) for index in sorted(self._choices)]
         result = {**self._head, "choices": choices}
         if self._usage is not None:
@@ -160,45 +168,45 @@ class Chunks:
         if event.data.strip() == b"[DONE]":
             self._done = True
             return
-        chunk = object_in(event.data)
+        chunk = parse_object(event.data)
         if event.kind == "error":
             raise llm_failure_of({"error": chunk})
         if not self._head:
             kind = str(chunk.get("object", ""))
             self._head = {name: chunk[name] for name in ("id", "created", "model") if name in chunk}
             self._head["object"] = _OBJECTS.get(kind, kind)
-            self._kept.count(self._head)
+            self._size.add(self._head)
         self._usage = usage_of(chunk) or self._usage
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
                 self._grow(choice)
 
-    def _grow(self, said: Mapping[str, Any]) -> None:
-        index = said.get("index", 0)
+    def _grow(self, parsed: Mapping[str, Any]) -> None:
+        index = parsed.get("index", 0)
         if not isinstance(index, int) or not 0 <= index < _MAX_CHOICES:
             index = 0
         choice = self._choices.setdefault(index, {"index": index, "finish_reason": None})
-        if isinstance(said.get("delta"), dict):
+        if isinstance(parsed.get("delta"), dict):
             message = choice.setdefault("message", {"role": "assistant", "content": None})
-            for name, value in said["delta"].items():
+            for name, value in parsed["delta"].items():
                 self._add(message, name, value, index)
-        if isinstance(said.get("text"), str):
-            self._add(choice, "text", said["text"], index)
-        if isinstance(said.get("logprobs"), dict):
-            for name, value in said["logprobs"].items():
+        if isinstance(parsed.get("text"), str):
+            self._add(choice, "text", parsed["text"], index)
+        if isinstance(parsed.get("logprobs"), dict):
+            for name, value in parsed["logprobs"].items():
                 self._add(choice.setdefault("logprobs", {}), name, value, index)
-        if isinstance(said.get("finish_reason"), str):
-            self._kept.count(said["finish_reason"])
-            choice["finish_reason"] = said["finish_reason"]
+        if isinstance(parsed.get("finish_reason"), str):
+            self._size.add(parsed["finish_reason"])
+            choice["finish_reason"] = parsed["finish_reason"]
 
     def _add(self, to: dict[str, Any], name: str, value: Any, index: int) -> None:
         """A delta: text and lists grow, tool calls by their own index, anything else is said once."""
         if value is None:
             return
         if name not in to:
-            self._kept.count(name)
-        self._kept.count(value)
+            self._size.add(name)
+        self._size.add(value)
         if name == "tool_calls" and isinstance(value, list):
             _grow_calls(to.setdefault("tool_calls", []), value)
         elif name in ("role", "id", "type"):
@@ -218,9 +226,9 @@ class Chunks:
 
     def _report(self, name: str, text: str) -> None:
         if name in ("content", "text"):
-            self._tell("partial", text)
+            self._report_to("partial", text)
         elif name in ("reasoning", "reasoning_content"):
-            self._tell("partial", {"reasoning": text})
+            self._report_to("partial", {"reasoning": text})
 
 
 def _counted(metrics: Response) -> int | None:
@@ -233,8 +241,8 @@ def _counted(metrics: Response) -> int | None:
         return None
 
 
-def usage_of(said: Mapping[str, Any]) -> dict[str, Any] | None:
-    return numbers_of(said.get("usage"))
+def usage_of(parsed: Mapping[str, Any]) -> dict[str, Any] | None:
+    return numeric_fields(parsed.get("usage"))
 
 
 class Text(list[str]):
@@ -256,8 +264,8 @@ def _whole(value: Any) -> Any:
     return [_whole(one) for one in value] if isinstance(value, list) else value
 
 
-def _grow_calls(calls: list[dict[str, Any]], said: list[Any]) -> None:
-    for one in said:
+def _grow_calls(calls: list[dict[str, Any]], parsed: list[Any]) -> None:
+    for one in parsed:
         if not isinstance(one, dict):
             continue
         index = one.get("index", len(calls))

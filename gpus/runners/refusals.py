@@ -34,7 +34,7 @@ _LOST = frozenset({502, 504, *range(520, 525)})
 """520 to 524: a CDN lost the server behind it."""
 _CREDENTIALS = frozenset({401, 407})
 _FORBIDDEN = 403
-SET_ITS_HEADERS = (
+HEADERS_HINT = (
     "The server refuses the headers that it is registered with: set them (admin page of the server, or "
     'POST /api/v1/admin/register with "headers")'
 )
@@ -46,34 +46,38 @@ _NOT_THE_INPUT = frozenset({408, 425})
 
 def error_of(response: Response, *, now: datetime) -> GpuError:
     """The price of an answer to a POST that is not 2xx."""
-    status, text, said = response.status, f"{response.status}: {message_of(response)}", _said(response)
-    if status == 409 and _code(said) == "stale_fence":
+    status, text, parsed = (
+        response.status,
+        f"{response.status}: {message_of(response)}",
+        _json_object(response),
+    )
+    if status == 409 and _code(parsed) == "stale_fence":
         return StaleFence(f"The server knows a later lease of this slot. {text}")
     if status in _BUSY:
         return GpuBusy(text, retry_after_seconds=retry_after_seconds(response, now=now))
-    if _code(said) == "gpu_fault" or (status >= 500 and _is_gpu_fault(said, message_of(response))):
+    if _code(parsed) == "gpu_fault" or (status >= 500 and _is_gpu_fault(parsed, message_of(response))):
         return GpuFault(text)
     if status in _CREDENTIALS:
-        return CredentialsRefused(f"{text}. {SET_ITS_HEADERS}.")
+        return CredentialsRefused(f"{text}. {HEADERS_HINT}.")
     if status == _FORBIDDEN:
-        return AccessForbidden(f"{text}. {SET_ITS_HEADERS}.")
+        return AccessForbidden(f"{text}. {HEADERS_HINT}.")
     if status in _LOST:
         return ServerLost(text)
     if 400 <= status < 500 and status not in _NOT_THE_INPUT:
-        return _rejected(status, text, is_for_client=status in _FOR_THE_CLIENT and bool(_words(said)))
+        return _rejected(status, text, is_for_client=status in _FOR_THE_CLIENT and bool(_error_text(parsed)))
     return ServerFailed(text)
 
 
-def refusal(status: int) -> str:
+def describe_status(status: int) -> str:
     """The answer to a question to a server, for its operator: the status, and what is to be done about it."""
     mends = status in _CREDENTIALS or status == _FORBIDDEN
-    return f"{status}. {SET_ITS_HEADERS}" if mends else str(status)
+    return f"{status}. {HEADERS_HINT}" if mends else str(status)
 
 
 def failure_of(body: Mapping[str, Any]) -> GpuError:
     """The price of a run that the server says has failed. ``error_code``: ``gpu_fault`` or ``bad_input``.
     ``traceback``: kept with the attempt."""
-    text = _words(body) or f"The server says {body.get('status', 'error')} and no more."
+    text = _error_text(body) or f"The server says {body.get('status', 'error')} and no more."
     trace = body.get("traceback")
     detail = trace[-MAX_TRACEBACK:] if isinstance(trace, str) else ""
     if _code(body) == "gpu_fault" or _is_gpu_fault(body, text):
@@ -100,14 +104,14 @@ def retry_after_seconds(response: Response, *, now: datetime) -> float | None:
 
 def message_of(response: Response) -> str:
     """The server's own words, at most 500 characters."""
-    words = _words(_said(response))
-    if words:
-        return words
+    text = _error_text(_json_object(response))
+    if text:
+        return text
     text = response.body[: 4 * MAX_MESSAGE].decode("utf-8", "replace").replace("\0", "")
     return text.strip()[:MAX_MESSAGE] or "no reason given"
 
 
-def _words(body: Mapping[str, Any]) -> str:
+def _error_text(body: Mapping[str, Any]) -> str:
     for name in ("detail", "error", "message"):
         value = body.get(name)
         if isinstance(value, Mapping):
@@ -120,8 +124,8 @@ def _words(body: Mapping[str, Any]) -> str:
 def _is_gpu_fault(body: Mapping[str, Any], text: str) -> bool:
     """By the exception's name, if the answer has one, or by a text that is a GPU library's own."""
     error = body.get("error")
-    told = {**body, **error} if isinstance(error, Mapping) else body
-    names = (told.get("type"), told.get("error_type"))
+    flat = {**body, **error} if isinstance(error, Mapping) else body
+    names = (flat.get("type"), flat.get("error_type"))
     if any(isinstance(name, str) and name.rpartition(".")[2] in GPU_ERRORS for name in names):
         return True
     return tells_sticky_fault(text) or tells_out_of_memory(text)
@@ -131,7 +135,7 @@ def _code(body: Mapping[str, Any]) -> Any:
     return body.get("error_code") or body.get("code")
 
 
-def _said(response: Response) -> Mapping[str, Any]:
+def _json_object(response: Response) -> Mapping[str, Any]:
     try:
         body = read_json(response.body)
     except Unreadable:

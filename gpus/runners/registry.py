@@ -65,7 +65,7 @@ BUILT_IN: tuple[type[ServerRunner], ...] = (
     CogRunner,
 )
 _METHODS = ("start", "poll", "cancel", "read_pushed", "check_options", "health_url", "health")
-_FLAGS = ("is_polled", "is_pushed", "is_pinned", "tells_meanwhile", "answer_ends_run")
+_FLAGS = ("is_polled", "is_pushed", "is_pinned", "calls_on_sent", "answer_ends_run")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -124,18 +124,18 @@ class RunnerRegistry:
             try:
                 if entry.name in origins:
                     raise ValueError(f"the name is taken: {origins[entry.name]} has a runner of that name")
-                found[entry.name] = checked(entry.name, entry.load())
-                origins[entry.name] = shown(entry)
+                found[entry.name] = check_runner(entry.name, entry.load())
+                origins[entry.name] = describe_entry_point(entry)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # importing a package may do anything, such as panic in Rust
                 why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
-                unusable.append(Unusable(shown(entry), why))
-                log.error("runner_not_loaded", entry_point=shown(entry), error=why)
+                unusable.append(Unusable(describe_entry_point(entry), why))
+                log.error("runner_not_loaded", entry_point=describe_entry_point(entry), error=why)
         return found, tuple(unusable)
 
 
-def checked(name: str, runner: Any) -> type[ServerRunner]:
+def check_runner(name: str, runner: Any) -> type[ServerRunner]:
     """Raises ValueError with what the class lacks."""
     if not isinstance(runner, type):
         raise ValueError("it is no class")
@@ -157,7 +157,7 @@ def checked(name: str, runner: Any) -> type[ServerRunner]:
     return found
 
 
-def shown(entry: EntryPoint) -> str:
+def describe_entry_point(entry: EntryPoint) -> str:
     """``acme = acme_runner:AcmeRunner (acme-runner 1.0)``"""
     package = f" ({entry.dist.name} {entry.dist.version})" if entry.dist is not None else ""
     return f"{entry.name} = {entry.value}{package}"
@@ -180,7 +180,7 @@ def runner_for(model: ModelSpec, transport: Transport | None = None) -> Runner:
     """transport: None for real sockets. Raises RunnerMissing."""
     found = find_runner(model.model_type)
     if found is None:
-        raise RunnerMissing(no_such_runner(model.model_type))
+        raise RunnerMissing(missing_runner_message(model.model_type))
     return found(model, transport)
 
 
@@ -190,6 +190,6 @@ def is_polled(model: ModelSpec) -> bool:
     return found is not None and found.is_polled
 
 
-def no_such_runner(model_type: str) -> str:
+def missing_runner_message(model_type: str) -> str:
     """The sentence for people."""
     return f"No runner {model_type!r} is installed; there are: {', '.join(runner_names())}."

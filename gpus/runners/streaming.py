@@ -16,16 +16,16 @@ from typing import Protocol
 from foundation.network import Pace
 from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
-from gpus.runners.connections import Connection, Cut, connect, reason
-from gpus.runners.transport import AROUND_BYTES, ResponseTooLarge, check_whole, request_head, send, split_url
+from gpus.runners.connections import Connection, SocketCloser, connect, reason
+from gpus.runners.transport import OVERHEAD_BYTES, ResponseTooLarge, check_size, request_head, send, split_url
 
 _READ_BYTES = 64 * 1024
 BYTES_PER_SECOND = 32 * 1024 * 1024
 """Of one answer that is read as it grows; each piece counts for a KiB more."""
 
-Hear = Callable[[bytes], bool]
+OnPiece = Callable[[bytes], bool]
 """Gets the next piece of the body; True: it needs no more. What it raises ends the exchange."""
-Listen = Callable[[Response], Hear | None]
+OnHead = Callable[[Response], OnPiece | None]
 """Gets the answer's status and headers, without a body; None: the body is to be read whole."""
 
 
@@ -39,7 +39,7 @@ class StreamTransport(Protocol):
         *,
         headers: Mapping[str, str],
         body: bytes,
-        listen: Listen,
+        on_head: OnHead,
         connect_timeout_seconds: float,
         deadline_seconds: float,
         max_bytes: int,
@@ -58,7 +58,7 @@ class HttpStream:
         *,
         headers: Mapping[str, str],
         body: bytes,
-        listen: Listen,
+        on_head: OnHead,
         connect_timeout_seconds: float,
         deadline_seconds: float,
         max_bytes: int,
@@ -73,12 +73,12 @@ class HttpStream:
         deadline = began + deadline_seconds
         connection = connect(origin, deadline=min(began + connect_timeout_seconds, deadline), abort=abort)
         connection.begin(deadline)
-        cut = Cut(connection.sock)
+        closer = SocketCloser(connection.sock)
         sent, failure = 0, None
         try:
-            abort.set_reader(cut)
+            abort.set_reader(closer)
             sent, failure = send(connection, head + body)
-            response = _hear(connection, method, listen, max_bytes)
+            response = _read_answer(connection, method, on_head, max_bytes)
             if abort.fired:  # a cut connection looks like one that ended well, where the body has no length
                 raise Interrupted()
             return response
@@ -92,24 +92,24 @@ class HttpStream:
                 raise ConnectFailed(why) from error
             raise ServerLost(f"The connection broke before the answer was whole: {reason(error)}") from error
         finally:
-            cut.let_go()
+            closer.release()
             abort.set_reader(None)
             connection.close()
 
 
-def _hear(connection: Connection, method: str, listen: Listen, max_bytes: int) -> Response:
+def _read_answer(connection: Connection, method: str, on_head: OnHead, max_bytes: int) -> Response:
     answer = HTTPResponse(connection, method=method)  # type: ignore[arg-type]
-    connection.allow(AROUND_BYTES)
+    connection.allow(OVERHEAD_BYTES)
     answer.begin()
     if connection.ended:  # http.client takes the end of the stream for the end of the head
         raise ConnectionError("it ended inside the answer's head")
     head = Response(answer.status, {name.lower(): value for name, value in answer.getheaders()})
-    hear = listen(head)
-    connection.allow(math.inf if hear is not None else 2 * max_bytes + AROUND_BYTES)
-    if hear is None:
+    on_piece = on_head(head)
+    connection.allow(math.inf if on_piece is not None else 2 * max_bytes + OVERHEAD_BYTES)
+    if on_piece is None:
         return replace(head, body=_whole(answer, max_bytes))
     for piece in _pieces(answer):
-        if hear(piece):
+        if on_piece(piece):
             break
     return head
 
@@ -118,7 +118,7 @@ def _whole(answer: HTTPResponse, max_bytes: int) -> bytes:
     whole = bytearray()
     for pieces, piece in enumerate(_pieces(answer), start=1):
         whole += piece
-        check_whole(len(whole), pieces, max_bytes)
+        check_size(len(whole), pieces, max_bytes)
     return bytes(whole)
 
 

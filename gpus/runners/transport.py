@@ -31,7 +31,7 @@ from foundation import json_text
 from foundation.json_text import TURN, JsonText
 from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Finished, Response
-from gpus.runners.connections import BrokenAnswer, Connection, Cut, Origin, Pool, connect, reason
+from gpus.runners.connections import BrokenAnswer, Connection, Origin, Pool, SocketCloser, connect, reason
 
 _BEGINNING = re.compile(rb"HTTP/1\.1 ([2-9]\d\d)(?: [^\r\n]*)?\r\n")
 _LINE = re.compile(r"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([^\r\n\0]*)")
@@ -45,7 +45,7 @@ _FIRST_BYTES = 8 * 1024
 FREE_CHUNKS = 1024
 MIN_CHUNK_BYTES = 64
 """On average, of more chunks than those: each costs a worker as much as a KiB."""
-AROUND_BYTES = 1024 * 1024
+OVERHEAD_BYTES = 1024 * 1024
 """Heads, chunk sizes and trailers of an answer that is not ordinary, beside twice its body."""
 _BREAKS = re.compile(r"[\r\n\0]")
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
@@ -61,7 +61,7 @@ class Head:
     length: int
 
 
-def ordinary_head(piece: bytes) -> Head | None:
+def parse_simple_head(piece: bytes) -> Head | None:
     """Of an answer's first piece: HTTP/1.1, whole, with a length, on a connection that stays. None: it is
     something else, or not whole yet."""
     beginning = _BEGINNING.match(piece)
@@ -113,7 +113,7 @@ class HttpTransport:
         max_bytes: int,
         ca_pem: str | None = None,
         abort: Abort | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> Response:
         """Raises as `Transport` says; `deadline_seconds` covers connecting, sending and the whole answer."""
         began = time.monotonic()
@@ -121,13 +121,13 @@ class HttpTransport:
             raise Interrupted("Interrupted before anything was sent.")
         origin, target = split_url(url, ca_pem)
         head = request_head(method, target, origin, headers, body)
-        message = _Message(method, head, body or b"", max_bytes, meanwhile or _nothing)
+        message = _Message(method, head, body or b"", max_bytes, on_sent or _nothing)
         deadline = began + deadline_seconds
         kept = self._pool.take(origin)
         if kept is not None:
             with contextlib.suppress(_Stale):
                 return self._exchange(kept, origin, message, deadline=deadline, abort=abort)
-        message.call_meanwhile()
+        message.call_on_sent()
         patience = time.monotonic() + connect_timeout_seconds
         fresh = connect(origin, deadline=min(patience, deadline), abort=abort)
         return self._exchange(fresh, origin, message, deadline=deadline, abort=abort)
@@ -142,14 +142,14 @@ class HttpTransport:
         abort: Abort | None,
     ) -> Response:
         connection.begin(deadline)
-        cut = Cut(connection.sock)
+        closer = SocketCloser(connection.sock)
         keep = False
         try:
             if abort is not None:
-                abort.set_reader(cut)
-            response, keep = _converse(connection, message, abort)
+                abort.set_reader(closer)
+            response, keep = _send_and_receive(connection, message, abort)
         finally:
-            cut.let_go()
+            closer.release()
             if abort is not None:
                 abort.set_reader(None)
                 keep = keep and not abort.fired  # it may have been cut at its last byte
@@ -175,27 +175,29 @@ class _Message:
     head: bytes
     body: bytes
     max_bytes: int
-    meanwhile: Callable[[], None]
+    on_sent: Callable[[], None]
 
-    def call_meanwhile(self) -> None:
+    def call_on_sent(self) -> None:
         """Call `meanwhile`, once."""
-        meanwhile, self.meanwhile = self.meanwhile, _nothing
-        meanwhile()
+        on_sent, self.on_sent = self.on_sent, _nothing
+        on_sent()
 
 
-def _converse(connection: Connection, message: _Message, abort: Abort | None) -> tuple[Response, bool]:
+def _send_and_receive(
+    connection: Connection, message: _Message, abort: Abort | None
+) -> tuple[Response, bool]:
     """The response, and whether the connection is good for another request."""
     sent, failure = send(connection, message.head + message.body)
     if failure is None:
-        message.call_meanwhile()
+        message.call_on_sent()
     try:
         first = connection.read(_FIRST_BYTES)
-        head = ordinary_head(first)
+        head = parse_simple_head(first)
         if head is not None:
-            response, stays = _rest(connection, head, first[head.size :], message.max_bytes)
+            response, stays = _read_body(connection, head, first[head.size :], message.max_bytes)
         else:
-            connection.unread(first)
-            response, stays = _any_answer(connection, message)
+            connection.push_back(first)
+            response, stays = _read_with_http_client(connection, message)
     except (OSError, HTTPException) as error:
         if abort is not None and abort.fired:
             raise Interrupted() from error
@@ -220,11 +222,11 @@ def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
             sent += connection.send(view[sent:])
     except OSError as error:
         return sent, error
-    connection.acknowledge_at_once()
+    connection.quick_ack()
     return sent, None
 
 
-def _rest(connection: Connection, head: Head, body: bytes, max_bytes: int) -> tuple[Response, bool]:
+def _read_body(connection: Connection, head: Head, body: bytes, max_bytes: int) -> tuple[Response, bool]:
     """Of an answer whose head is read. body: what came with it."""
     if head.length > max_bytes:
         raise too_large(max_bytes)
@@ -239,10 +241,10 @@ def _rest(connection: Connection, head: Head, body: bytes, max_bytes: int) -> tu
     return Response(head.status, head.headers, b"".join(pieces)[: head.length]), missing == 0
 
 
-def _any_answer(connection: Connection, message: _Message) -> tuple[Response, bool]:
+def _read_with_http_client(connection: Connection, message: _Message) -> tuple[Response, bool]:
     """As `http.client` reads it."""
     answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
-    connection.allow(2 * message.max_bytes + AROUND_BYTES)
+    connection.allow(2 * message.max_bytes + OVERHEAD_BYTES)
     answer.begin()
     if connection.ended:  # http.client takes the end of the stream for the end of the head
         raise ConnectionError("it ended inside the answer's head")
@@ -255,7 +257,7 @@ def too_large(max_bytes: int) -> ResponseTooLarge:
     return ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
 
 
-def check_whole(size: int, pieces: int, max_bytes: int) -> None:
+def check_size(size: int, pieces: int, max_bytes: int) -> None:
     """Of an answer that is read whole, as far as it has come. Raises ResponseTooLarge, BrokenAnswer."""
     if size > max_bytes:
         raise too_large(max_bytes)
@@ -271,7 +273,7 @@ def _read(answer: HTTPResponse, max_bytes: int) -> bytes:
     while piece := read(_READ_BYTES):
         whole += piece
         pieces += 1
-        check_whole(len(whole), pieces, max_bytes)
+        check_size(len(whole), pieces, max_bytes)
     if answer.length:  # reading piece by piece, http.client does not tell a body that ended early
         raise ConnectionError(f"the answer ended {answer.length} bytes early")
     return bytes(whole)
@@ -362,7 +364,7 @@ def _check_texts(value: Any) -> None:
             _check_texts(item)
 
 
-def read_in_turn(body: bytes, read: Callable[[], T]) -> T:
+def read_one_at_a_time(body: bytes, read: Callable[[], T]) -> T:
     """What `read` makes of a body. Of a large one, a result is a `JsonText`, and an error keeps no values."""
     if not _is_large(body):
         return read()

@@ -309,7 +309,7 @@ class AttemptRun:
         if isinstance(outcome, Finished):
             return RunOutcome(_SUCCESS, outcome.result, usage=outcome.usage)
         if outcome.progress is not None:
-            self.request.tell("progress", outcome.progress)
+            self.request.report("progress", outcome.progress)
         return self._poll_after(self.request.model.poll_interval)
 
     def _poll_after(self, seconds: float) -> Step:

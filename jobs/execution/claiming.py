@@ -319,8 +319,8 @@ def make_run(
         push_url=f"{knobs.public_url.rstrip('/')}/api/v1/tasks/callback/{lease.job_id}",
         push_token=signed(lease.attempt_id, purpose=PUSH_TOKEN),
         limit_seconds=claimed.job["max_run_seconds"] or math.inf,
-        tell=progress_events.add,
-        meanwhile=prefetch,
+        report=progress_events.add,
+        on_sent=prefetch,
     )
     run = AttemptRun(
         request,

@@ -22,10 +22,10 @@ from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners import cog_http, http_runner, refusals, transport
 from gpus.runners.base import Accepted, CancelUnsupported, Finished, Health, PollFailed, Response, RunRequest
 from gpus.runners.llm import llm_error_of
-from gpus.runners.ollama_http import OllamaRunner, Words
-from gpus.runners.openai_http import Chunks, OpenAiRunner
+from gpus.runners.ollama_http import OllamaRunner, OllamaStream
+from gpus.runners.openai_http import OpenAiRunner, OpenAiStream
 from gpus.runners.registry import RUNNERS, runner_for
-from gpus.runners.transport import ordinary_head
+from gpus.runners.transport import parse_simple_head
 
 from .parser import JSON, Parser, objects
 
@@ -166,7 +166,7 @@ def storable(found: Any) -> None:
     json.dumps([found.result, found.usage], allow_nan=False).encode()
 
 
-def streamed(answer: type[Chunks] | type[Words], kind: str) -> Any:
+def streamed(answer: type[OpenAiStream] | type[OllamaStream], kind: str) -> Any:
     def read(body: bytes) -> None:
         grown = answer(run_of(kind))
         for start in range(0, len(body), 17):
@@ -289,9 +289,9 @@ PARSERS = [
     Parser("answer to a cancel", cancelled, texts_of(ANSWER)),
     Parser("refusal", refused, texts_of(ANSWER)),
     Parser("Retry-After of a GPU server", retry_after, HEADERS),
-    Parser("head of an answer", ordinary_head, HEAD),
-    Parser("SSE of an LLM server", streamed(Chunks, "openai"), EVENTS.map(b"".join), (GpuError,)),
-    Parser("NDJSON of Ollama", streamed(Words, "ollama"), LINES.map(b"".join), (GpuError,)),
+    Parser("head of an answer", parse_simple_head, HEAD),
+    Parser("SSE of an LLM server", streamed(OpenAiStream, "openai"), EVENTS.map(b"".join), (GpuError,)),
+    Parser("NDJSON of Ollama", streamed(OllamaStream, "ollama"), LINES.map(b"".join), (GpuError,)),
     Parser("whole answer of openai", whole(OpenAiRunner(model("openai"))), texts_of(CHUNK), (GpuError,)),
     Parser("whole answer of ollama", whole(OllamaRunner(model("ollama"))), texts_of(CHUNK), (GpuError,)),
     Parser(

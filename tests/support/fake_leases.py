@@ -83,9 +83,11 @@ class FakeLeases:
         self.tenants |= {tenant.name: tenant for tenant in tenants}
         return (Wakes("unparked", None, 1),) if tenants else ()
 
-    def beat(self, server: str, said: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None) -> None:
+    def record_heartbeat(
+        self, server: str, report: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None
+    ) -> None:
         self._answer()
-        self.heard[server] = Heartbeat(0.0, said)
+        self.heard[server] = Heartbeat(0.0, report)
         if telemetry is not None:
             self.measured.setdefault(server, []).insert(0, Measured(0.0, telemetry))
 

@@ -34,7 +34,7 @@ class GpuLink:
         max_bytes: int,
         ca_pem: str | None = None,
         abort: Abort | None = None,
-        meanwhile: Callable[[], None] | None = None,
+        on_sent: Callable[[], None] | None = None,
     ) -> Response:
         """Raises as `Transport` says."""
         if abort is not None and abort.fired:
@@ -60,7 +60,7 @@ class GpuLink:
             if not server.up:
                 raise ConnectRefused("Connection refused.")
             serve = partial(server.answer, method, path, headers, body)
-            return self._exchange(server, serve, meanwhile or _nothing, until=until, ended=ended, abort=abort)
+            return self._exchange(server, serve, on_sent or _nothing, until=until, ended=ended, abort=abort)
         finally:
             if abort is not None:
                 abort.set_reader(None)
@@ -76,7 +76,7 @@ class GpuLink:
         self,
         server: GpuServer,
         work: Callable[[], Answer],
-        meanwhile: Callable[[], None],
+        on_sent: Callable[[], None],
         *,
         until: float,
         ended: Event,
@@ -103,7 +103,7 @@ class GpuLink:
 
         self._scheduler.spawn(Process(f"connection to {server.name}"), serve)
         try:
-            meanwhile()
+            on_sent()
             ended.wait(max(0.0, until - self._scheduler.now))
         finally:
             waits.clear()

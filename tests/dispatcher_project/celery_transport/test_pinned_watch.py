@@ -21,8 +21,8 @@ class Leases:
     def __init__(self) -> None:
         self.beats: list[dict[str, Any]] = []
 
-    def beat(self, server: str, said: dict[str, Any], telemetry: Any = None) -> None:
-        self.beats.append(said)
+    def record_heartbeat(self, server: str, report: dict[str, Any], telemetry: Any = None) -> None:
+        self.beats.append(report)
 
 
 class Ports:

@@ -77,7 +77,7 @@ def test_what_is_no_count_is_as_if_unsaid(said: object) -> None:
 
 @pytest.mark.parametrize("said", [{}, {"status": "ok"}, {"version": 3}, [], "OK"])
 def test_an_answer_without_a_field_of_the_protocol_tells_nothing(said: object) -> None:
-    assert read(said) == Health(True, tells=False)
+    assert read(said) == Health(True, has_endpoint=False)
 
 
 @pytest.mark.parametrize("jobs", ["a", {}, [1], [{"job_id": "j"}], [{"attempt": "a"}, {"attempt": None}]])
@@ -87,7 +87,7 @@ def test_half_a_list_of_jobs_is_none(jobs: object) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"null", b"\xff\xfe"])
 def test_a_body_that_is_no_object_tells_nothing(body: bytes) -> None:
-    assert read_health(body) == Health(True, tells=False)
+    assert read_health(body) == Health(True, has_endpoint=False)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_a_body_that_is_no_object_tells_nothing(body: bytes) -> None:
 )
 def test_a_hostile_body_tells_nothing(body: bytes) -> None:
     """Its fields would end in the database and in the index of the whole fleet."""
-    assert read_health(body) == Health(True, tells=False)
+    assert read_health(body) == Health(True, has_endpoint=False)
 
 
 @pytest.mark.django_db

@@ -12,7 +12,7 @@ from gpus.health.health import probe, record_health
 from gpus.models import Server
 from gpus.registry import queries
 from gpus.runners.base import Health
-from gpus.runners.refusals import SET_ITS_HEADERS
+from gpus.runners.refusals import HEADERS_HINT
 from tests.support.factories import make_model, make_server
 from tests.support.ports import free_port
 from tests.support.servers.health_server import HealthServer
@@ -22,7 +22,7 @@ from tests.support.servers.plain_server import PlainServer
 pytestmark = pytest.mark.django_db
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-SILENT = Health(True, tells=False)
+SILENT = Health(True, has_endpoint=False)
 Registered = Callable[..., Server]
 
 
@@ -63,7 +63,7 @@ def test_a_server_that_refuses_its_headers_says_what_to_do(kind: str, status: in
         gpu.status = status
         health = probe(registered(gpu.url, model_type=kind))
     assert not health.ok
-    assert f"answered {status}. {SET_ITS_HEADERS}" in health.error
+    assert f"answered {status}. {HEADERS_HINT}" in health.error
 
 
 @pytest.mark.parametrize("kind", ["openai", "ollama"])
@@ -71,7 +71,7 @@ def test_so_does_an_llm_server(kind: str) -> None:
     with HealthServer() as gpu:
         gpu.status = 401
         health = probe(registered(gpu.url, model_type=kind))
-    assert f"answered 401. {SET_ITS_HEADERS}" in health.error
+    assert f"answered 401. {HEADERS_HINT}" in health.error
 
 
 def test_a_server_that_is_gone_is_refused_and_not_reached() -> None:

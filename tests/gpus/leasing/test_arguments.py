@@ -44,8 +44,8 @@ def test_a_head_is_read() -> None:
     [
         ("--   pool: text\n", "return 1", "differ in the arguments pool"),
         ("--   pool: text\n", "return args.pol", "differ in the arguments pol, pool"),
-        ("--   pool: text\n", "return args.pool .. ARGV[2]", "ARGV is not used"),
-        ("--   pool: text\n", "return args.pool .. KEYS[1]", "KEYS is not used"),
+        ("--   pool: text\n", "return args.pool .. ARGV[2]", "ARGV must not be used"),
+        ("--   pool: text\n", "return args.pool .. KEYS[1]", "KEYS must not be used"),
         ("--   pool: words\n", "return args.pool", "cannot read the argument"),
         ("--   pool: text\n--   pool: text\n", "return args.pool", "named twice"),
         (
@@ -109,7 +109,7 @@ def test_a_list_holds_texts_only() -> None:
     found = read("--   names: texts\n", "return args.names")
     assert found.values({"names": ("a", "b")}) == ["a", "b"]
     for names, why in (
-        ([1], "names must hold texts"),
+        ([1], "names must contain texts"),
         ("a", "names must be texts"),
         (None, "names must be texts"),
     ):

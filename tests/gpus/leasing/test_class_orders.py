@@ -23,7 +23,7 @@ FAILING = MODELS[:2]
 SERVERS = ("s1", "s2", "s3")
 CLASSES = (MODELS, MODELS[:2], MODELS[2:], MODELS[1:3], ("llm",), ("sdxl",))
 RULES = CircuitRules(failures=2, rest_seconds=5.0, cap_seconds=20.0)
-FEWER = {"MOST_ORDERED = 4": "MOST_ORDERED = 2", "MOST_ASIDE = 16": "MOST_ASIDE = 1"}
+FEWER = {"MAX_ORDERED = 4": "MAX_ORDERED = 2", "MAX_ASIDE = 16": "MAX_ASIDE = 1"}
 
 
 def test_a_slot_goes_to_whose_turn_it_is_among_those_that_wait_for_what_it_runs(

@@ -28,7 +28,7 @@ def test_the_scripts_answer_like_the_plain_model(client: Client) -> None:
 
 
 FEWER = {
-    "MOST_ORDERED = 4": "MOST_ORDERED = 3",
+    "MAX_ORDERED = 4": "MAX_ORDERED = 3",
     "LAG_SECONDS, LAG_JOBS = 600, 8": "LAG_SECONDS, LAG_JOBS = 2, 1",
 }
 

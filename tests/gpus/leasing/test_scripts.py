@@ -102,7 +102,7 @@ def test_an_include_returns_a_table_of_what_others_use(path: Path) -> None:
 
 
 def test_an_include_that_is_missing_or_says_nothing_of_itself_is_refused(folder: Path) -> None:
-    with pytest.raises(BadScript, match=r"there is no nothing\.lua"):
+    with pytest.raises(BadScript, match=r"nothing\.lua is missing"):
         add_includes("-- include: nothing", folder / "includes", {})
     (folder / "includes" / "mute.lua").write_text("local a = 1\n")
     with pytest.raises(BadScript, match="begin with a comment"):

@@ -161,7 +161,7 @@ class Said(Seen):
         super().__init__(*views)
         self._beats = beats
 
-    def beats(self, servers: Sequence[str]) -> dict[str, Heartbeat]:
+    def heartbeats(self, servers: Sequence[str]) -> dict[str, Heartbeat]:
         found = {name: self._beats[name] for name in servers if name in self._beats}
         return {name: Heartbeat(age, {"telemetry": {"warm": warm}}) for name, (age, warm) in found.items()}
 

@@ -205,8 +205,8 @@ class RunnerContract:
 
     def test_it_calls_meanwhile_once_if_it_says_that_it_does(self, stage: Stage) -> None:
         called: list[int] = []
-        drive(stage, stage.request(meanwhile=lambda: called.append(1)))
-        assert len(called) == int(stage.runner().tells_meanwhile)
+        drive(stage, stage.request(on_sent=lambda: called.append(1)))
+        assert len(called) == int(stage.runner().calls_on_sent)
 
     def test_a_run_that_its_model_fails_costs_a_try_and_no_server(self, stage: Stage) -> None:
         stage.prepare_failure()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpus.runners.transport import MAX_LINES, ordinary_head
+from gpus.runners.transport import MAX_LINES, parse_simple_head
 
 ORDINARY = [
     b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
@@ -56,7 +56,7 @@ class Wire:
 def test_it_reads_what_http_client_reads(piece: bytes) -> None:
     known = HTTPResponse(Wire(piece))  # type: ignore[arg-type]
     known.begin()
-    head = ordinary_head(piece)
+    head = parse_simple_head(piece)
     assert head is not None
     assert (head.status, head.length) == (known.status, known.length)
     assert head.headers == {name.lower(): value.strip() for name, value in known.getheaders()}
@@ -66,10 +66,10 @@ def test_it_reads_what_http_client_reads(piece: bytes) -> None:
 
 @pytest.mark.parametrize("piece", OTHERS.values(), ids=OTHERS)
 def test_what_is_not_ordinary_is_left_to_others(piece: bytes) -> None:
-    assert ordinary_head(piece) is None
+    assert parse_simple_head(piece) is None
 
 
 @pytest.mark.parametrize("piece", ORDINARY, ids=range(len(ORDINARY)))
 def test_a_head_that_is_not_whole_yet_is_left_to_others(piece: bytes) -> None:
     size = piece.index(b"\r\n\r\n") + 4
-    assert all(ordinary_head(piece[:end]) is None for end in range(size))
+    assert all(parse_simple_head(piece[:end]) is None for end in range(size))

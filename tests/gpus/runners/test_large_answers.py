@@ -13,9 +13,9 @@ from foundation.json_text import TURN, JsonText
 from gpus.errors import GpuError
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, Response, Runner, RunRequest
-from gpus.runners.llm import object_in
+from gpus.runners.llm import parse_object
 from gpus.runners.registry import runner_for, runner_names
-from gpus.runners.transport import SMALL_VALUES, read_in_turn
+from gpus.runners.transport import SMALL_VALUES, read_one_at_a_time
 from tests.gpus.runners.posting import LONG
 from tests.support.waiting import wait_for
 
@@ -31,12 +31,12 @@ def test_large_answers_are_read_one_at_a_time() -> None:
         return go.wait(LONG)
 
     with ThreadPoolExecutor(5) as pool:
-        reads = [pool.submit(read_in_turn, LARGE, read) for _ in range(5)]
+        reads = [pool.submit(read_one_at_a_time, LARGE, read) for _ in range(5)]
         try:
             assert entered.acquire(timeout=LONG)
             assert not entered.acquire(timeout=0.2), "a second one is read beside the first"
-            assert read_in_turn(b"[1]", lambda: "small") == "small"
-            assert read_in_turn(b'"' + b"x" * 10_000_000 + b'"', lambda: "a text") == "a text"
+            assert read_one_at_a_time(b"[1]", lambda: "small") == "small"
+            assert read_one_at_a_time(b'"' + b"x" * 10_000_000 + b'"', lambda: "a text") == "a text"
         finally:
             go.set()
         assert all(done.result(LONG) for done in reads)
@@ -56,7 +56,7 @@ def test_a_transaction_waits_for_one_large_answer_at_most() -> None:
             order.append("write")
 
     with ThreadPoolExecutor(9) as pool:
-        reads = [pool.submit(read_in_turn, LARGE, read) for _ in range(8)]
+        reads = [pool.submit(read_one_at_a_time, LARGE, read) for _ in range(8)]
         assert first.wait(LONG)
         wait_for(lambda: sum(done.running() for done in reads) == 8)
         written = pool.submit(write)
@@ -71,15 +71,15 @@ def test_a_transaction_waits_for_one_large_answer_at_most() -> None:
 
 def test_an_answer_that_fails_gives_its_turn_back() -> None:
     with pytest.raises(ZeroDivisionError):
-        read_in_turn(LARGE, lambda: 1 // 0)
+        read_one_at_a_time(LARGE, lambda: 1 // 0)
     assert not TURN._is_taken
-    assert read_in_turn(LARGE, lambda: "read") == "read"
+    assert read_one_at_a_time(LARGE, lambda: "read") == "read"
 
 
 def test_of_a_large_result_its_text_stays() -> None:
-    outcome = read_in_turn(LARGE, lambda: Finished([1, "é"], {"tokens": 2}))
+    outcome = read_one_at_a_time(LARGE, lambda: Finished([1, "é"], {"tokens": 2}))
     assert outcome == Finished(JsonText('[1,"\\u00e9"]'), {"tokens": 2})
-    assert read_in_turn(LARGE, lambda: Accepted("r1")) == Accepted("r1")
+    assert read_one_at_a_time(LARGE, lambda: Accepted("r1")) == Accepted("r1")
 
 
 def test_an_error_keeps_no_values() -> None:
@@ -100,7 +100,7 @@ def test_an_error_keeps_no_values() -> None:
             raise GpuError("no") from error
 
     with pytest.raises(GpuError) as caught:
-        read_in_turn(LARGE, read)
+        read_one_at_a_time(LARGE, read)
     assert caught.value.__cause__ is not None
     assert seen[0]() is None
 
@@ -145,7 +145,7 @@ def test_so_is_a_large_refusal(kind: str) -> None:
 
 
 def test_so_is_each_piece_of_a_stream() -> None:
-    assert waits_for_its_turn(lambda: object_in(LARGE))
+    assert waits_for_its_turn(lambda: parse_object(LARGE))
 
 
 def waits_for_its_turn(ask: Callable[[], Any]) -> bool:

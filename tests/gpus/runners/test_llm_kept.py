@@ -9,8 +9,8 @@ import pytest
 
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import RunRequest
-from gpus.runners.ollama_http import Words
-from gpus.runners.openai_http import Chunks
+from gpus.runners.ollama_http import OllamaStream
+from gpus.runners.openai_http import OpenAiStream
 from gpus.runners.streaming import ServerEvents
 from gpus.runners.transport import ResponseTooLarge
 
@@ -25,14 +25,14 @@ def event(**choice: Any) -> bytes:
 
 @pytest.mark.parametrize("where", ["delta", "logprobs"])
 def test_names_count_like_what_they_name(where: str) -> None:
-    chunks = Chunks(RUN)
+    chunks = OpenAiStream(RUN)
     many = b"".join(event(**{where: {f"name-of-a-field-{number}": ""}}) for number in range(100))
     with pytest.raises(ResponseTooLarge):
         chunks.feed(many)
 
 
 def test_pieces_without_a_letter_are_not_kept() -> None:
-    chunks, words = Chunks(RUN), Words(RUN)
+    chunks, words = OpenAiStream(RUN), OllamaStream(RUN)
     for _ in range(100):
         chunks.feed(event(delta={"content": ""}))
         words.feed(b'{"message": {"content": ""}}\n')
@@ -41,7 +41,7 @@ def test_pieces_without_a_letter_are_not_kept() -> None:
 
 
 def test_a_name_counts_once() -> None:
-    chunks = Chunks(RUN)
+    chunks = OpenAiStream(RUN)
     for _ in range(900):
         chunks.feed(event(delta={"content": "x"}))
     chunks.feed(event(finish_reason="stop"))
@@ -49,7 +49,7 @@ def test_a_name_counts_once() -> None:
 
 
 def test_only_words_are_a_reason_to_finish() -> None:
-    chunks = Chunks(RUN)
+    chunks = OpenAiStream(RUN)
     chunks.feed(event(delta={"content": "x"}, finish_reason={"a": "b"}))
     assert chunks._choices[0]["finish_reason"] is None
     with pytest.raises(ResponseTooLarge):

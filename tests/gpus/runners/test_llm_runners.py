@@ -13,7 +13,7 @@ from gpus.errors import (
 )
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import RunRequest
-from gpus.runners.openai_http import Chunks
+from gpus.runners.openai_http import OpenAiStream
 from tests.support.servers.llm_asking import CHAT, KINDS, TEXT, Ask, content, streamed
 from tests.support.servers.llm_server import USAGE, WORDS, LlmServer
 
@@ -117,9 +117,9 @@ def test_tool_calls_reasoning_and_several_choices_are_put_together() -> None:
     told: list[Any] = []
     request = RunRequest(
         "j", "a", ModelSpec("m", "m"), Endpoint("s", "http://s"), CHAT, "s/0", 1,
-        tell=lambda kind, value: told.append(value),
+        report=lambda kind, value: told.append(value),
     )  # fmt: skip
-    chunks = Chunks(request)
+    chunks = OpenAiStream(request)
     call = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": ""}}
     more = {"index": 0, "function": {"arguments": '{"at": 1}'}}
     said = [

@@ -20,7 +20,7 @@ from gpus.errors import (
     Verdict,
 )
 from gpus.runners.base import Response
-from gpus.runners.refusals import SET_ITS_HEADERS, error_of, failure_of, message_of, retry_after_seconds
+from gpus.runners.refusals import HEADERS_HINT, error_of, failure_of, message_of, retry_after_seconds
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -63,7 +63,7 @@ def test_refused_credentials_are_the_operators_matter(status: int, counts: bool,
     assert error.retryable
     assert error.elsewhere
     assert not error.suspect
-    assert error.message == f"{status}: no such token. {SET_ITS_HEADERS}."
+    assert error.message == f"{status}: no such token. {HEADERS_HINT}."
 
 
 def test_a_stale_fence_is_a_lost_lease_and_nothing_runs():

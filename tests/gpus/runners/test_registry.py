@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from gpus.protocol import ModelSpec
 from gpus.runners import registry
 from gpus.runners.http_runner import SyncHttpRunner
-from gpus.runners.registry import BUILT_IN, GROUP, RunnerMissing, RunnerRegistry, checked, runner_for
+from gpus.runners.registry import BUILT_IN, GROUP, RunnerMissing, RunnerRegistry, check_runner, runner_for
 
 
 class Acme(SyncHttpRunner):
@@ -108,7 +108,7 @@ def test_of_two_packages_with_one_name_the_second_is_refused() -> None:
 @pytest.mark.parametrize("name", ["", "-acme", "a b", "a" * 65])
 def test_a_name_is_one_that_can_stand_in_a_url(name: str) -> None:
     with pytest.raises(ValueError, match="64 letters"):
-        checked(name, type("Odd", (Acme,), {"name": name}))
+        check_runner(name, type("Odd", (Acme,), {"name": name}))
 
 
 def test_after_a_reload_new_packages_are_found() -> None:

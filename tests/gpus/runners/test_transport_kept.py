@@ -65,12 +65,12 @@ def test_a_kept_connection_that_takes_nothing_is_replaced_by_a_fresh_one(transpo
 
 
 @pytest.mark.parametrize(
-    ("fresh_seconds", "question"), [(60.0, "is_open"), (0.0, "is_quiet")], ids=["fresh", "idle"]
+    ("fresh_seconds", "question"), [(60.0, "is_open"), (0.0, "has_no_data")], ids=["fresh", "idle"]
 )
 def test_what_was_idle_for_a_while_is_polled(serve, transport, monkeypatch, fresh_seconds, question):
     """A poll gives the interpreter away in the middle of a slot's way to its next job."""
     asked = []
-    for name in ("is_open", "is_quiet"):
+    for name in ("is_open", "has_no_data"):
         monkeypatch.setattr(Connection, name, lambda self, name=name: bool(asked.append(name)) or True)
     monkeypatch.setattr(pool_module, "FRESH_SECONDS", fresh_seconds)
     server = serve(polite)
@@ -198,7 +198,7 @@ def test_a_clean_connection_of_any_answer_is_used_again_without_a_poll(
 ):
     """A poll gives the interpreter away in the middle of a slot's way to its next job."""
     polled = []
-    monkeypatch.setattr(Connection, "is_quiet", lambda self: bool(polled.append(1)) or True)
+    monkeypatch.setattr(Connection, "has_no_data", lambda self: bool(polled.append(1)) or True)
     monkeypatch.setattr(pool_module, "FRESH_SECONDS", 60.0)
     text = b'"%s"' % (b"x" * size)
     head = b"Transfer-Encoding: chunked" if in_chunks else b"Content-Length: %d" % len(text)

@@ -17,21 +17,21 @@ def test_on_a_kept_connection_the_request_is_there_first(transport, serve):
     post(transport, server.url)
     server.asked.clear()
     came = []
-    post(transport, server.url, meanwhile=lambda: came.append(server.asked.wait(30)))
+    post(transport, server.url, on_sent=lambda: came.append(server.asked.wait(30)))
     assert came == [True]
 
 
 def test_a_new_connection_is_not_waited_for(transport, serve):
     server = serve(polite)
     visits = []
-    post(transport, server.url, meanwhile=lambda: visits.append(server.visits))
+    post(transport, server.url, on_sent=lambda: visits.append(server.visits))
     assert visits == [0]
 
 
 def test_also_one_that_does_not_come(transport):
     called = []
     with pytest.raises(ConnectFailed):
-        post(transport, f"http://127.0.0.1:{free_port()}/", meanwhile=lambda: called.append(1))
+        post(transport, f"http://127.0.0.1:{free_port()}/", on_sent=lambda: called.append(1))
     assert called == [1]
 
 
@@ -44,7 +44,7 @@ def test_it_is_called_once_where_a_kept_connection_took_nothing(transport, pool,
     monkeypatch.setattr(type(kept), "is_open", lambda self: True)
     pool.keep(origin, kept)
     called = []
-    post(transport, server.url, meanwhile=lambda: called.append(1))
+    post(transport, server.url, on_sent=lambda: called.append(1))
     assert called == [1]
 
 
@@ -58,7 +58,7 @@ def test_it_is_called_once_where_the_answer_does_not_come(transport, serve):
     called = []
     post(transport, server.url)
     with pytest.raises(ServerLost):
-        post(transport, server.url, meanwhile=lambda: called.append(1))
+        post(transport, server.url, on_sent=lambda: called.append(1))
     assert called == [1]
 
 
@@ -66,5 +66,5 @@ def test_what_can_not_be_sent_has_no_meanwhile(transport, serve):
     server = serve(polite)
     called = []
     with pytest.raises(ConnectFailed):
-        post(transport, server.url, headers={"": "b"}, meanwhile=lambda: called.append(1))
+        post(transport, server.url, headers={"": "b"}, on_sent=lambda: called.append(1))
     assert called == []

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpus.runners.http_runner import MOST_NAMES, numbers_of
+from gpus.runners.http_runner import MAX_NAMES, numeric_fields
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from gpus.runners.http_runner import MOST_NAMES, numbers_of
     ],
 )
 def test_only_numbers_are_kept(said: Any, kept: Any) -> None:
-    assert numbers_of(said) == kept
+    assert numeric_fields(said) == kept
 
 
 def test_the_names_are_bounded() -> None:
-    assert len(numbers_of({str(number): number for number in range(1000)}) or {}) == MOST_NAMES
+    assert len(numeric_fields({str(number): number for number in range(1000)}) or {}) == MAX_NAMES

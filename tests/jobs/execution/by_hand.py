@@ -81,7 +81,7 @@ class Gpu:
     """Every request takes `seconds` of the test's clock and is answered by `answers`, the last one for ever;
     an exception among them is raised. sent: the jobs whose requests arrived; cancelled: those it stopped."""
 
-    tells_meanwhile = True
+    calls_on_sent = True
     answer_ends_run = False
 
     def __init__(self, clock: ManualClock, *answers: Any, seconds: float = 5.0) -> None:
@@ -94,8 +94,8 @@ class Gpu:
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         self.sent.append(run.job_id)
-        if self.tells_meanwhile:
-            run.meanwhile()
+        if self.calls_on_sent:
+            run.on_sent()
         self.clock.move(self.seconds)
         self.on_start(run)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]

@@ -85,7 +85,7 @@ def test_a_server_that_accepts_no_connection_does_not_delay_the_deferred_end(sho
     hands = with_followers(shop, Finished("done"), ConnectFailed("no"))
     first, second, *_ = (hands.submit() for _ in range(3))
     following = run_first(hands)
-    hands.gpu.tells_meanwhile = False
+    hands.gpu.calls_on_sent = False
     run_next(hands, following, OVER)
     assert state(first) == "completed"
     assert (state(second), hands.slot()) == ("retrying", "free")
@@ -213,7 +213,7 @@ def test_in_a_young_index_a_prefetched_job_waits_for_its_commit(shop: Shop) -> N
 def test_without_a_call_during_the_run_redis_begins_the_next_job(hands: Hands) -> None:
     """Else the run before would end only with the next one."""
     first, *_ = (hands.submit() for _ in range(3))
-    hands.gpu.on_start = lambda run: setattr(hands.gpu, "tells_meanwhile", False)
+    hands.gpu.on_start = lambda run: setattr(hands.gpu, "calls_on_sent", False)
     following = run_first(hands)
     assert following is not None
     assert deferred_end(following) is None

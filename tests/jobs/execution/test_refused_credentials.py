@@ -16,7 +16,7 @@ from gpus.leasing.store import RedisLeases
 from gpus.leasing.values import CircuitRules
 from gpus.models import Server
 from gpus.protocol import CircuitKind, CircuitState
-from gpus.runners.refusals import SET_ITS_HEADERS
+from gpus.runners.refusals import HEADERS_HINT
 from jobs.domain.access import shown_error
 from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
 from jobs.domain.states import AttemptState, JobState
@@ -69,7 +69,7 @@ def test_a_missing_token_costs_no_try_and_opens_the_servers_circuit(shop: Shop) 
     assert attempts.count() == FAILURES
     assert {one.state for one in attempts} == {AttemptState.REFUSED}
     assert {one.error_code for one in attempts} == {CredentialsRefused.code}
-    assert all(SET_ITS_HEADERS in one.error_message for one in attempts)
+    assert all(HEADERS_HINT in one.error_message for one in attempts)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -35,7 +35,7 @@ class Ask:
             fence=1,
             push_url="http://dispatcher/callback",
             push_token="secret-token",
-            tell=lambda kind, value: self.told.append((kind, value)),
+            report=lambda kind, value: self.told.append((kind, value)),
         )
 
     def run(self) -> Finished:
