@@ -1,8 +1,8 @@
-"""What every runner offers: start, poll and cancel a run on a GPU, each one step that returns; and what its
-health probe asks with and returns (judging of it: `gpus.health`).
+"""The interface of runners: start, poll and cancel a run on a GPU server, and probe its health.
 
-Between steps the caller waits (it owns the clock); a step that talks over the network ends early when its
-`Abort` fires. Errors are raised as `gpus.errors.GpuError`: they carry what they cost.
+Each step returns; the caller waits between steps. A network call ends early when its `Abort` fires. Errors
+are `gpus.errors.GpuError`s, which carry their cost to the job. `gpus.health` decides on the result of a
+probe.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from gpus.runners.connections import Abort as Abort  # noqa: PLC0414  runners im
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """One run. push_url, push_token: where and with what the server may push its result. limit_seconds: of
-    the job, where it has a lower limit than its model.
+    """One run of a job on a slot.
 
-    tell: hears ("progress", 0..1) and ("partial", any JSON value) while it runs; never waits or raises.
-    on_sent: called once, when the request is sent or while its connection is opened, so that its work takes
-    the server's time; never raises. Only runners that say so call it (`Runner.calls_on_sent`)."""
+    payload: any JSON value. fence: fencing token of the slot's lease. push_url, push_token: where the server
+    may push its result. limit_seconds: the job's own time limit, if lower than its model's. report: called
+    with ("progress", 0..1) or ("partial", any JSON value) during the run; never blocks or raises. on_sent:
+    called once, when the request is sent or while its connection is opened, to do work while the server
+    works; never raises. Only runners with `Runner.calls_on_sent` call it.
+    """
 
     job_id: str
     attempt_id: str
@@ -42,7 +44,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """result: any JSON value. usage: what the server counted for it (tokens), a JSON object."""
+    """The run has succeeded. result: any JSON value. usage: the server's counts (tokens), a JSON object."""
 
     result: Any
     usage: Mapping[str, Any] | None = None
@@ -50,21 +52,23 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The server works on it; poll with this id."""
+    """The server has accepted the run; poll with this id."""
 
     remote_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class StillRunning:
-    """progress: what the server said of it, if anything (0..1)."""
+    """The run is not finished. progress: as reported by the server (0..1), or None."""
 
     progress: float | None = None
 
 
 class PollFailed(Exception):
-    """A poll brought no news of the run: it may still go on, poll again. gone: the server answered that it
-    does not know the run (any more)."""
+    """A poll returned no state of the run, which may still be running: poll again.
+
+    gone: the server answered that it does not know the run (any more).
+    """
 
     def __init__(self, reason: str, *, gone: bool = False) -> None:
         super().__init__(reason)
@@ -72,12 +76,12 @@ class PollFailed(Exception):
 
 
 class CancelUnsupported(Exception):
-    """The server has no cancel endpoint that is known: the run is not to be asked to stop again."""
+    """The server has no known cancel endpoint; do not send a cancel again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP answer, read whole and within the size limit. headers: lower-case names."""
+    """A complete HTTP response within the size limit. headers: lower-case names."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -85,12 +89,13 @@ class Response:
 
 
 class Transport(Protocol):
-    """One HTTP exchange. Raises the network's `GpuError`s: `ConnectFailed` if nothing of the body was
-    sent, `ServerLost` if the connection broke after it, `RunTimedOut` past `deadline_seconds` in all,
-    `RunFailed` if the answer is larger than `max_bytes`, `Interrupted` if `abort` fired.
+    """Sends one HTTP request and returns the response.
 
-    on_sent: called once, if nothing is wrong before: when the request is sent, or before a connection is
-    waited for."""
+    Raises `GpuError`s: `ConnectFailed` if no byte of the body was sent, `ServerLost` if the connection broke
+    later, `RunTimedOut` after `deadline_seconds` in total, `RunFailed` if the response is larger than
+    `max_bytes`, `Interrupted` if `abort` fired. on_sent: called once, when the request is sent or before
+    waiting for a connection; not called after an earlier error.
+    """
 
     def request(
         self,
@@ -109,7 +114,7 @@ class Transport(Protocol):
 
 
 class OptionRefused(ValueError):
-    """A model's option that its runner can't take. option: its name; code: stable, as the API answers it."""
+    """A model's option is not allowed by its runner. option: its name; code: stable API error code."""
 
     def __init__(self, option: str, code: str, message: str) -> None:
         super().__init__(message)
@@ -118,35 +123,39 @@ class OptionRefused(ValueError):
 
 
 class Runner(Protocol):
-    """The steps of one attempt. A protocol of servers has a name, options and a health probe as well:
+    """The steps of one attempt. Runners of registered servers have more:
     `gpus.runners.registry.ServerRunner`."""
 
     is_polled: bool
-    """Whether its runs outlive the request that began them."""
+    """Whether runs continue after the request that started them."""
     is_pushed: bool
-    """Whether its servers may send a result to the callback URL; else `read_pushed` returns StillRunning."""
+    """Whether servers may send a result to the callback URL; else `read_pushed` returns StillRunning."""
     is_pinned: bool
-    """Whether only the worker beside the GPU makes it; its health is that worker's heartbeat
+    """Whether only a pinned worker (on the GPU's host) creates it; its health is that worker's heartbeat
     (`gpus.health.pinned_servers`)."""
     calls_on_sent: bool
-    """Whether `start` calls the request's `meanwhile` while it waits for the server."""
+    """Whether `start` calls the request's `on_sent` while it waits for the server."""
     answer_ends_run: bool
-    """Whether the answer to `start` proves that the run is over, and breaking the connection does not end it:
-    a cancel is then asked for beside the request, which goes on being read."""
+    """Whether only the answer to `start` proves that the run has ended; closing the connection does not end
+    it. A cancel is then sent on another connection, while the answer is still awaited."""
 
-    def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted: ...
+    def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
+        """Send the run to the server. Raises GpuError."""
+        ...
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
-        """A GpuError ends the run; PollFailed does not: the caller polls again until its time is up."""
+        """Read the run's state. A GpuError ends the run; after PollFailed the caller polls again."""
         ...
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Asks the server to stop the run. True: the server says that it does not run (any more). Raises
-        GpuError, CancelUnsupported."""
+        """Ask the server to stop the run. Returns True if the server confirms that it does not run.
+
+        remote_id: None if the server has not returned one. Raises GpuError, CancelUnsupported.
+        """
         ...
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, Any]) -> Finished | StillRunning:
-        """What a pushed body means; raises like `poll`."""
+        """Parse a pushed body; raises like `poll`."""
         ...
 
 
@@ -154,15 +163,19 @@ Get = Callable[[str], Response]
 """Sends a GET with the server's secret headers. Raises GpuError."""
 
 MISSING_PAGE = frozenset({404, 405, 501})
-"""The statuses of a server without that page: it is reachable, and nothing speaks against it."""
+"""Statuses of a server without that URL: it is reachable, which is no evidence against it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """ok: it answered, and nothing it parsed speaks against it. tells: it has a health endpoint; False: it
-    answers and tells nothing of itself. boot_id: empty if it doesn't say. jobs: (job id, attempt id) of what
-    it runs, None if it can't tell. error: why not ok. reached: it answered at all. refused: nothing listens
-    at its address. timed_out: it did not answer in time. age_seconds: since it said so."""
+    """Result of a health probe.
+
+    ok: the server answered without evidence of a fault. boot_id: of the server process, empty if unknown.
+    active_jobs, max_concurrent: as reported, or None. jobs: (job id, attempt id) of running jobs, None if
+    unknown. error: why not ok. age_seconds: age of the answer. has_endpoint: whether the server has a health
+    endpoint; without one only its answering is known. reached: it answered at all. refused: no process
+    listens at its address. timed_out: it did not answer in time.
+    """
 
     ok: bool
     boot_id: str = ""
@@ -177,7 +190,7 @@ class Health:
     timed_out: bool = False
 
     def runs(self, attempt_id: str) -> bool | None:
-        """None: it can't tell."""
+        """Whether the server runs the attempt; None: unknown."""
         if self.jobs is None:
             return None
         return any(attempt == attempt_id for _, attempt in self.jobs)
@@ -190,5 +203,5 @@ def at_root(endpoint: str, path: str) -> str:
 
 
 def excerpt(answer: Response) -> str:
-    """The first characters of an answer's body, for an operator to read."""
+    """The first characters of a response body, for operators."""
     return answer.body[:200].decode("utf-8", "replace").replace("\0", "").strip() or "no reason given"

@@ -1,8 +1,8 @@
-"""A stock Cog container: ``PUT /predictions/{id}``, told to answer at once; its webhook pushes the result.
+"""Runner for a stock Cog container: an asynchronous ``PUT /predictions/{id}``, with the result by webhook.
 
-Cog lets nobody ask for a prediction: a second PUT joins one that runs, and runs one that is over *again*.
-What may be asked is ``/health-check``, which says whether a slot is free, and never how many there are. So
-the webhook brings the result, and the polls find out, where they can, whether it can still come.
+Cog has no request to read a prediction: a second PUT joins a running one, and *repeats* a finished one. Only
+``/health-check`` can be polled; it shows whether a slot is free, but not how many slots there are. So the
+webhook delivers the result, and polls detect, if possible, that no webhook will come.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ from gpus.runners.refusals import describe_status, error_of, failure_of
 from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time
 
 SILENCE_SECONDS = 15.0
-"""Cog sends the webhook of an end at once, and a few times more if it is not taken: after so long beside an
-idle server it is not coming."""
+"""Cog sends the webhook at the end of a run, and retries it a few times: after this long on an idle server it
+will not come."""
 _HEALTH_BYTES = 256 * 1024
 _MAX_LOG_CHARS = 20_000
 _NOT_SERVING = frozenset({"STARTING", "SETUP_FAILED", "DEFUNCT", "UNKNOWN"})
@@ -52,13 +52,13 @@ _CANCEL_PAUSES = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
 class CogRunner(HttpRunner):
-    """One per attempt. The prediction's id is the attempt's."""
+    """Runs one attempt as a Cog prediction; the prediction id is the attempt id."""
 
     name = "cog"
     summary = "A stock Cog container; the endpoint is its address."
     options: Sequence[str] = ()
     is_polled = True
-    stopped_by = "the server does not know the prediction any more"
+    stopped_by = "the server no longer knows the prediction"
     _idle_polls = 0
     _was_full = False
     """Whether a poll of this run found the container without a free slot."""
@@ -78,9 +78,11 @@ class CogRunner(HttpRunner):
         return outcome if isinstance(outcome, Finished) else Accepted(run.attempt_id)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
-        """BUSY means that no slot is free. A container of one slot that was BUSY during this run and is READY
-        since is over with it. Otherwise READY says nothing, for it may have more slots than it was registered
-        with, and only its webhook tells."""
+        """Poll `/health-check`. BUSY means that no slot is free.
+
+        A container of one slot that was BUSY during this run and is READY now has finished it. Otherwise
+        READY proves nothing, because the container may have more slots than registered.
+        """
         try:
             response = self._request(
                 "GET",
@@ -96,13 +98,13 @@ class CogRunner(HttpRunner):
         except (ConnectFailed, ServerLost, RunTimedOut, RunFailed) as error:
             raise PollFailed(f"{error.code}: {error.message}") from error
         if state in _NOT_SERVING:
-            raise PollFailed(f"Cog is {state}: it lost what it ran.", gone=True)
+            raise PollFailed(f"Cog is {state}: it lost its runs.", gone=True)
         self._was_full |= state == "BUSY"
         if state == "READY" and self._was_full and run.endpoint.max_slots == 1:
             self._idle_polls += 1
             if self._idle_polls > math.ceil(SILENCE_SECONDS / run.model.poll_interval):
                 raise PollFailed(
-                    "Cog runs nothing, and its webhook told no end. Does it reach DISPATCHER_PUBLIC_URL?",
+                    "Cog is idle and has sent no webhook. Can it reach DISPATCHER_PUBLIC_URL?",
                     gone=True,
                 )
         else:
@@ -110,7 +112,10 @@ class CogRunner(HttpRunner):
         return StillRunning()
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Cog stops a run some time after it said yes; it is over once it does not know it any more."""
+        """Cancel, and wait briefly for the end: Cog confirms a cancel before it stops the run.
+
+        The run has ended when Cog no longer knows the prediction (404).
+        """
         known = remote_id is not None
         for pause in (*_CANCEL_PAUSES, None):
             response = self._request(
@@ -124,7 +129,7 @@ class CogRunner(HttpRunner):
                 abort=None,
             )
             if response.status == 404:
-                return known  # else the request may still be on its way
+                return known  # if unknown before, the PUT may still be under way
             if not 200 <= response.status < 300 or pause is None:
                 break
             known = True
@@ -140,8 +145,7 @@ class CogRunner(HttpRunner):
 
     @classmethod
     def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
-        """A busy one has no slot left. One that is ready may run something all the same: it does not say how
-        many slots it has, and who registered it may not know."""
+        """Probe `/health-check`. BUSY: all slots are used. READY: the number of running jobs is unknown."""
         answer = get(cls.health_url(model, endpoint))
         try:
             parsed = read_json(answer.body) if answer.status == 200 else None
@@ -153,7 +157,7 @@ class CogRunner(HttpRunner):
             )
         state = parsed["status"].upper()
         if state not in _SERVES:
-            why = parsed.get("user_healthcheck_error") or "no more said"
+            why = parsed.get("user_healthcheck_error") or "no reason given"
             return Health(False, error=f"Cog is {state}: {why}")
         running = endpoint.max_slots if state == "BUSY" else None
         return Health(True, boot_id=_setup_of(parsed), active_jobs=running, max_concurrent=endpoint.max_slots)
@@ -197,9 +201,9 @@ def _read_start(response: Response) -> Finished | StillRunning:
 
 
 def read_prediction(parsed: Any) -> Finished | StillRunning:
-    """A prediction as Cog shows it. Raises Unreadable, or the failure that it tells."""
+    """Parse a prediction object of Cog. Raises Unreadable, or the prediction's failure."""
     if not isinstance(parsed, Mapping) or not isinstance(parsed.get("status"), str):
-        raise Unreadable("The answer is no prediction: it has no status.")
+        raise Unreadable("The answer is not a prediction: it has no status.")
     status = parsed["status"].lower()
     if status in RUNNING:
         return StillRunning()
@@ -214,7 +218,7 @@ def read_prediction(parsed: Any) -> Finished | StillRunning:
 
 
 def read_state(response: Response) -> str:
-    """Raises RunFailed for what is no health check of Cog's."""
+    """The state of a `/health-check` response, upper case. Raises RunFailed if it is not one."""
     if response.status != 200:
         raise RunFailed(f"/health-check answered {response.status}.")
     parsed = read_json(response.body)
@@ -224,7 +228,7 @@ def read_state(response: Response) -> str:
 
 
 def _setup_of(parsed: dict[str, object]) -> str:
-    """When it was set up, which is once in its life."""
+    """The time of the container's set-up, which happens once, as its boot id; "" if missing."""
     setup = parsed.get("setup")
     began = setup.get("started_at") if isinstance(setup, dict) else None
     try:
@@ -234,20 +238,21 @@ def _setup_of(parsed: dict[str, object]) -> str:
 
 
 def prediction_url(run: RunRequest) -> str:
+    """The URL of the attempt's prediction."""
     return f"{_root(run.endpoint.url)}/predictions/{quote(run.attempt_id, safe='')}"
 
 
 def _root(endpoint: str) -> str:
-    """Of the container: what its paths stand under, with or without ``/predictions``."""
+    """The container's base URL, from an endpoint with or without ``/predictions``."""
     parts = urlsplit(endpoint)
     path = parts.path.rstrip("/").removesuffix("/predictions")
     return urlunsplit((parts.scheme, parts.netloc, path, "", ""))
 
 
 def _body(run: RunRequest) -> bytes:
-    """The payload is the input; it may also be the whole request, as Cog's clients write it."""
+    """The request body. The payload is the input, or Cog's whole request ``{"input": …}``."""
     if not isinstance(run.payload, dict):
-        raise BadInput("The payload of a Cog model is a JSON object: its input.")
+        raise BadInput("The payload of a Cog model must be a JSON object: its input.")
     wrapped = set(run.payload) == {"input"} and isinstance(run.payload["input"], dict)
     body: dict[str, Any] = {"input": run.payload["input"] if wrapped else run.payload}
     if run.push_url:

@@ -1,5 +1,5 @@
-"""Connections to GPU servers: opening one, holding it to a deadline, ending it from another thread, and
-keeping it for the next request."""
+"""Connections to GPU servers: opens them, enforces deadlines, aborts them from other threads, and pools
+them."""
 
 from __future__ import annotations
 
@@ -29,20 +29,21 @@ _TOO_LATE = "the deadline has passed"
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None) if sys.platform == "linux" else None
 _TCP_QUICKACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 _ESTABLISHED = 1
-"""The first byte of Linux' `tcp_info`, as long as neither side has closed its half."""
+"""State in the first byte of Linux' `tcp_info` while neither side has closed its half."""
 _BYTES_RECEIVED = slice(128, 136)
-"""Of `tcp_info`: how many bytes came in all, read or not. Empty or zero where the system does not count."""
+"""Bytes received in total, in `tcp_info`; empty or zero if the kernel does not count them."""
 MAX_IDLE_SECONDS = 4.0
-"""Servers close idle connections after 5 s (uvicorn, Node.js) or later: by then ours are gone, so that a
-request rarely meets a connection that is being closed."""
+"""Servers close idle connections after 5 s (uvicorn, Node.js) or later. Ours are closed before that, so that
+a request rarely meets a connection that is being closed."""
 FRESH_SECONDS = 0.1
-"""So soon after an answer the system's own count says enough: no poll gives the interpreter away."""
+"""This soon after an answer the kernel's byte count is checked instead of a poll, which would release the
+GIL."""
 MAX_IDLE_PER_ORIGIN = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a connection leads, and whom it trusts. ca_pem: that CA alone, instead of the system's."""
+    """The target of a connection. ca_pem: the only trusted CA; None: the system's CAs."""
 
     scheme: str
     host: str
@@ -57,11 +58,11 @@ class Origin:
 
 
 class BrokenAnswer(ServerLost):
-    """The answer is in more pieces, or has more around it, than any good server's."""
+    """The answer has more pieces, or more overhead, than any well-behaved server sends."""
 
 
 class Connection:
-    """A socket whose every operation ends at one deadline, however many pieces it comes in."""
+    """A socket with one deadline for all reads and writes of an exchange."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -73,50 +74,57 @@ class Connection:
         self.ended = False
         """Whether the other side has closed its half."""
         self.dropped = False
-        """Whether an answer's reader took more than the answer from the socket."""
+        """Whether a reader took bytes from the socket that are not part of the answer."""
         self._unread = b""
         self._allowed: float = math.inf
         self._read_bytes = 0
 
     def begin(self, deadline: float) -> None:
-        """deadline: by `time.monotonic`."""
+        """Begin an exchange. deadline: by `time.monotonic`."""
         self.deadline = deadline
         self._allowed = math.inf
 
     def allow(self, count: float) -> None:
-        """The most bytes that `read_into` gives from now on, roughly. http.client bounds neither how many 1xx
-        answers come before one nor what stands behind its body."""
+        """Limit the bytes that `read_into` returns from now on, approximately.
+
+        http.client limits neither the number of 1xx answers nor the bytes after a body.
+        """
         self._allowed = count
 
     def send(self, data: memoryview) -> int:
+        """Send some of the data. Returns the number of bytes sent."""
         return self._in_time(network.limit_writes, lambda: self.sock.send(data))
 
     def quick_ack(self) -> None:
-        """A server that writes head and body apart (Python's `http.server`) sends the body only once its head
-        is acknowledged, which the system else puts off for 40 ms. Sending takes this back."""
+        """Acknowledge received data at once, until the next send.
+
+        A server that writes head and body separately (Python's `http.server`) sends the body only after the
+        head's acknowledgement, which the kernel otherwise delays by 40 ms.
+        """
         if _TCP_QUICKACK is not None:
             with contextlib.suppress(OSError):
                 self.sock.setsockopt(socket.IPPROTO_TCP, _TCP_QUICKACK, 1)
 
     def makefile(self, mode: str) -> io.BufferedReader:
-        """What `http.client.HTTPResponse` reads from, and closes at the answer's end."""
+        """The file for `http.client.HTTPResponse`, which closes it at the end of the answer."""
         return _Buffer(_Reader(self), 16 * 1024)
 
     def read(self, size: int) -> bytes:
-        """What is there, at most `size`; nothing: it has ended."""
+        """Read at most `size` bytes; empty at the end of the stream."""
         piece = self._in_time(network.limit_reads, lambda: self.sock.recv(size))
         self.ended = self.ended or not piece
         self._read_bytes += len(piece)
         return piece
 
     def push_back(self, piece: bytes) -> None:
-        """It is read again by `read_into`, before anything else."""
+        """Let `read_into` return these bytes first."""
         self._unread = piece
 
     def read_into(self, buffer: Any) -> int:
-        """Raises BrokenAnswer past what is allowed."""
+        """Read into a buffer. Returns the number of bytes. Raises BrokenAnswer beyond the limit of
+        `allow`."""
         if self._allowed <= 0:
-            raise BrokenAnswer("The answer has too much around its body.")
+            raise BrokenAnswer("The answer has too many bytes besides its body.")
         count = self._read_into(buffer)
         self._allowed -= count
         return count
@@ -133,8 +141,11 @@ class Connection:
         return count
 
     def is_open(self) -> bool:
-        """As the system knows it, and nothing came that was not read: what it counts costs no turn at the
-        interpreter, as a poll does. Where it does not count, or TLS hides how much was read, it is polled."""
+        """Whether the connection is open without unread data, by the kernel's `tcp_info`.
+
+        Unlike a poll this does not release the GIL. If the kernel does not count bytes, or TLS hides how many
+        were read, the socket is polled.
+        """
         if _TCP_INFO is None:
             return self.has_no_data()
         try:
@@ -147,7 +158,8 @@ class Connection:
         return (not self._is_tls and received == self._read_bytes) or self.has_no_data()
 
     def has_no_data(self) -> bool:
-        """Nothing to read: an idle connection that is readable was closed, or says what nobody asked."""
+        """Whether the socket has no data: an idle connection with data was closed, or sent an unrequested
+        answer."""
         try:
             if self._unread or (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
                 return False
@@ -158,11 +170,12 @@ class Connection:
             return False
 
     def close(self) -> None:
+        """Close the socket. Never raises."""
         with contextlib.suppress(OSError):
             self.sock.close()
 
     def _in_time(self, limit: Callable[[socket.socket, float], None], call: Callable[[], T]) -> T:
-        """One read or write, in what is left."""
+        """One read or write, within the remaining time."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError(_TOO_LATE)
@@ -180,7 +193,7 @@ class _Reader(io.RawIOBase):
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.is_over = False
-        """Nothing more is read from the socket."""
+        """Whether reads return the end of the stream from now on."""
 
     def readable(self) -> bool:
         return True
@@ -190,7 +203,7 @@ class _Reader(io.RawIOBase):
 
 
 class _Buffer(io.BufferedReader):
-    """Notes at its end whether it holds what was not read of it."""
+    """Marks the connection as dropped if unread bytes remain in the buffer when it is closed."""
 
     def close(self) -> None:
         reader = self.raw
@@ -201,8 +214,7 @@ class _Buffer(io.BufferedReader):
 
 
 class SocketCloser:
-    """Ends what blocks on a socket, from any thread, and only while it is ours: once let go, the socket may
-    carry somebody else's run."""
+    """Shuts a socket down from any thread, until `release`: later the socket may carry another run."""
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
@@ -213,11 +225,12 @@ class SocketCloser:
         with self._lock:
             if self._ours:
                 with contextlib.suppress(OSError):
-                    # of the base class: a TLS socket's own would free its state under the reader
+                    # the base class's method, because a TLS socket's own would free state in use by the
+                    # reader
                     socket.socket.shutdown(self.sock, socket.SHUT_RDWR)
 
     def replace(self, sock: socket.socket) -> None:
-        """The same connection, in another wrapping."""
+        """Use another socket object of the same connection (TLS)."""
         with self._lock:
             self.sock = sock
 
@@ -227,10 +240,10 @@ class SocketCloser:
 
 
 class Abort:
-    """Ends a blocked network read from another thread, at once and for good.
+    """Ends a blocked network read from another thread, at once and permanently.
 
-    Register a way to end the current read with `set_reader`; `fire` calls it and every later registration
-    is called immediately.
+    `set_reader` registers a function that ends the current read; `fire` calls it. After `fire`, every
+    registered function is called immediately.
     """
 
     def __init__(self) -> None:
@@ -258,10 +271,10 @@ class Abort:
 
 
 def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connection:
-    """A new connection, tried at every address of the host. Raises ConnectFailed, Interrupted; ConnectRefused
-    if every address refuses, ConnectTimedOut.
+    """Open a connection; tries every address of the host.
 
-    deadline: by `time.monotonic`. Looking up the name is the system's own: nothing here ends it early.
+    deadline: by `time.monotonic`; name resolution cannot be ended early. Raises ConnectRefused if every
+    address refuses, ConnectTimedOut, ConnectFailed, Interrupted.
     """
     try:
         addresses = socket.getaddrinfo(origin.host, origin.port, type=socket.SOCK_STREAM)
@@ -278,7 +291,7 @@ def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connecti
         except (
             OSError,
             ValueError,
-        ) as error:  # time-outs and TLS errors are OSErrors, a bad CA may be either
+        ) as error:  # timeouts and TLS errors are OSErrors; a bad CA may be either
             failure = error
             was_refused = was_refused and isinstance(error, ConnectionRefusedError)
             closer.sock.close()
@@ -294,7 +307,7 @@ def connect(origin: Origin, *, deadline: float, abort: Abort | None) -> Connecti
 
 
 def reason(error: Exception) -> str:
-    """For people."""
+    """A short text for an error message."""
     return "timed out" if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 
@@ -319,7 +332,8 @@ def _open(
 
 
 def _dial(sock: socket.socket, address: Any, deadline: float, abort: Abort | None) -> None:
-    """In slices: a socket that is not connected yet can't be shut down from another thread for sure."""
+    """Connect in short slices, because a shutdown from another thread may not affect an unconnected
+    socket."""
     sock.setblocking(False)
     error = sock.connect_ex(address)
     if error == errno.EINPROGRESS:
@@ -337,20 +351,20 @@ def _dial(sock: socket.socket, address: Any, deadline: float, abort: Abort | Non
 
 def _check(abort: Abort | None) -> None:
     if abort is not None and abort.fired:
-        raise Interrupted("Interrupted before anything was sent.")
+        raise Interrupted("Interrupted before the request was sent.")
 
 
 @lru_cache(maxsize=256)
 def _tls(ca_pem: str | None) -> ssl.SSLContext:
     if ca_pem is not None and not ca_pem.isascii():
-        raise ValueError("the CA certificate is not PEM")
+        raise ValueError("the CA certificate is not in PEM format")
     context = ssl.create_default_context(cadata=ca_pem)
     context.set_alpn_protocols(["http/1.1"])
     return context
 
 
 class Pool:
-    """Idle connections, the last used first. Safe for threads; a forked child leaves its parent's alone."""
+    """A pool of idle connections, last used first. Thread-safe; a forked child starts with an empty pool."""
 
     def __init__(self) -> None:
         self._reset()
@@ -362,7 +376,7 @@ class Pool:
         self._swept_at = 0.0
 
     def take(self, origin: Origin) -> Connection | None:
-        """One that is open and quiet as far as can be seen from here."""
+        """An idle connection to the origin that seems usable, or None."""
         self._reset_after_fork()
         while True:
             with self._lock:
@@ -376,6 +390,7 @@ class Pool:
             connection.close()
 
     def keep(self, origin: Origin, connection: Connection) -> None:
+        """Put a connection into the pool; closes old ones and surplus ones."""
         self._reset_after_fork()
         now = time.monotonic()
         with self._lock:
@@ -389,6 +404,7 @@ class Pool:
             old.close()
 
     def clear(self) -> None:
+        """Close all idle connections."""
         self._reset_after_fork()
         with self._lock:
             idle, self._idle = self._idle, {}

@@ -1,9 +1,9 @@
-"""The dispatcher's own HTTP protocol: the base of all runners over HTTP, its sync and async pattern, and what
-the answers of a GPU server mean.
+"""The dispatcher's own HTTP protocol (docs/gpu_protocol.md): base class of HTTP runners, sync and async
+runners.
 
 Answers are JSON objects: ``{"status": "success", "result": …}``, ``{"status": "processing", "<id>": …}``,
-``{"status": "failed", "error": …}``. Without ``result`` the object's other fields are the result. Reading one
-is pure: a response in; an outcome, or the error with its price, out.
+``{"status": "failed", "error": …}``. Without ``result`` the object's other fields are the result. The
+`read_…` functions are pure: they return an outcome, or raise a `GpuError`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CANCEL_BYTES = 64 * 1024
 
 MAX_REMOTE_ID = 500
 ID_FIELDS = ("job_id", "id", "task_id", "request_id")
-"""Where the remote id is looked for if the model does not name a field."""
+"""Fields that may hold the remote id if the model names no field."""
 DONE = frozenset({"success", "succeeded", "completed", "complete", "done", "finished"})
 FAILED = frozenset({"failed", "failure", "error", "cancelled", "canceled"})
 RUNNING = frozenset({"processing", "pending", "queued", "running", "accepted", "starting", "started"}) | {
@@ -55,7 +55,7 @@ RUNNING = frozenset({"processing", "pending", "queued", "running", "accepted", "
 _STOPPED = DONE | FAILED | {"not_running", "stopped"}
 _GONE = frozenset({404, 410})
 _HEALTH_FIELDS = frozenset({"boot_id", "active_jobs", "max_concurrent", "direct_queue", "jobs"})
-"""Without one of these an answer says nothing of the server's runs."""
+"""A health answer without any of these fields does not describe the server's runs."""
 _TEMPORARY = frozenset({408, 409, 425, 429})
 
 MAX_NAMES = 64
@@ -63,8 +63,10 @@ MAX_NAME = 64
 
 
 class HttpRunner:
-    """The dispatcher's own protocol (docs/reference/gpu_protocol.md), and a base for others over HTTP;
-    `start` lasts the run limit at most."""
+    """Base class of runners over HTTP; implements the dispatcher's own protocol.
+
+    `start` takes at most the model's run limit. model: to run. transport: None: real sockets.
+    """
 
     name = ""
     summary = ""
@@ -109,15 +111,18 @@ class HttpRunner:
         )
 
     def _read_seconds(self, run: RunRequest) -> float:
-        """Seconds for the whole answer. Where it proves the run over, it is read on past the job's own limit,
-        and the run is asked to stop beside it."""
+        """Time limit of the whole answer, in seconds.
+
+        If only the answer proves the end of the run (`answer_ends_run`), it is awaited beyond the job's own
+        limit, while a cancel is sent on another connection.
+        """
         limit = run.model.run_limit_seconds
         return limit if self.answer_ends_run else min(limit, run.limit_seconds)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
         template = run.model.poll_endpoint_template
         if not template:
-            raise RunFailed("The model has no poll_endpoint_template to ask for its run.")
+            raise RunFailed("The model has no poll_endpoint_template.")
         try:
             response = self._request(
                 "GET",
@@ -138,12 +143,15 @@ class HttpRunner:
             raise
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Without a template of the model, the protocol's own path is tried; not on a server that is known to
-        have no health endpoint: one that ignores paths would take the cancel for a run."""
+        """Cancel at the model's template, else at the protocol's own path.
+
+        The latter is not tried on a server without a health endpoint: a server that ignores paths would treat
+        the cancel as a run.
+        """
         template = run.model.cancel_endpoint_template
         if not template and run.endpoint.tells_health is False:
             raise CancelUnsupported(
-                "The model names no cancel endpoint, and its server tells nothing of its runs."
+                "The model has no cancel endpoint, and its server has no health endpoint."
             )
         response = self._request(
             "POST",
@@ -162,7 +170,7 @@ class HttpRunner:
 
     @classmethod
     def check_options(cls, model: ModelSpec) -> None:
-        """A protocol that reads no `health_path` has a place of its own for it."""
+        """Raise OptionRefused for options that this protocol does not support."""
         if model.health_path is not None and "health_path" not in cls.options:
             raise OptionRefused(
                 "health_path",
@@ -178,7 +186,7 @@ class HttpRunner:
 
     @classmethod
     def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
-        """A server may lack the page, unless its model names one."""
+        """Probe the health endpoint, which is optional unless the model has a `health_path`."""
         url = cls.health_url(model, endpoint)
         answer = get(url)
         if answer.status in MISSING_PAGE and not model.health_path:
@@ -215,6 +223,7 @@ class HttpRunner:
 
 
 def identity_headers(run: RunRequest) -> dict[str, str]:
+    """Headers of every request that belongs to a run."""
     return {
         "Accept": "application/json",
         "X-Source": "dispatcher",
@@ -241,25 +250,28 @@ def _run_headers(run: RunRequest, *, polled: bool) -> dict[str, str]:
 
 
 def merge_headers(secret: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """The server's own headers, and ours over them."""
+    """The server's secret headers, overridden by ours (names are case-insensitive)."""
     taken = {name.lower() for name in ours}
     kept = {name: value for name, value in secret.items() if name.lower() not in taken}
     return {**kept, **ours}
 
 
 def _fill(template: str, run: RunRequest, remote_id: str) -> str:
-    """The URL of a template at the endpoint's own origin: the server's secret headers go nowhere else."""
+    """The URL of a template. Raises RunFailed for another origin than the endpoint's, to protect secret
+    headers."""
     path = template.replace("{id}", quote(remote_id, safe="")).replace("{job_id}", quote(run.job_id, safe=""))
     url = urljoin(run.endpoint.url, path)
     there, home = urlsplit(url), urlsplit(run.endpoint.url)
     if (there.scheme, there.netloc.lower()) != (home.scheme, home.netloc.lower()):
-        raise RunFailed(f"The template {template!r} leads away from the server's own address.")
+        raise RunFailed(f"The template {template!r} leads to another origin than the server's.")
     return url
 
 
 class SyncHttpRunner(HttpRunner):
-    """The answer to the POST is the result. (A server may still answer `processing`, if the model says where
-    to poll.)"""
+    """The answer to the POST is the result.
+
+    A server may answer `processing` instead, if the model has a poll template.
+    """
 
     name = "sync"
     summary = "The answer to the POST is the result."
@@ -269,7 +281,7 @@ class SyncHttpRunner(HttpRunner):
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         outcome = super().start(run, abort=abort)
         if isinstance(outcome, Accepted) and not run.model.poll_endpoint_template:
-            error = Unreadable("The server works on it, and the model has no poll_endpoint_template.")
+            error = Unreadable("The run continues, and the model has no poll_endpoint_template.")
             error.suspect = True
             raise error
         return outcome
@@ -325,8 +337,10 @@ def is_node(health: Any) -> bool:
 
 
 class AsyncHttpRunner(HttpRunner):
-    """The POST is answered with an id, the result is polled or pushed. (A server may still answer with the
-    result at once.)"""
+    """The answer to the POST is an id; the result is polled or pushed.
+
+    A server may answer with the result instead.
+    """
 
     name = "async"
     summary = "The answer to the POST names a run to poll; a server may push the result."
@@ -338,7 +352,7 @@ class AsyncHttpRunner(HttpRunner):
         try:
             return super().start(run, abort=abort)
         except (Unreadable, ResponseTooLarge) as error:
-            error.suspect = True  # it may have been accepted all the same, under an id that we don't know
+            error.suspect = True  # the server may have accepted the run under an unknown id
             raise
 
     @classmethod
@@ -347,7 +361,7 @@ class AsyncHttpRunner(HttpRunner):
             raise OptionRefused(
                 "poll_endpoint_template",
                 "poll_template_required",
-                "An async model needs a poll_endpoint_template, as in /status/{id}.",
+                "An async model needs a poll_endpoint_template, such as /status/{id}.",
             )
         super().check_options(model)
 
@@ -381,8 +395,11 @@ class AsyncHttpRunner(HttpRunner):
 def read_start(
     response: Response, model: ModelSpec, *, now: datetime, bare_is_id: bool
 ) -> Finished | Accepted:
-    """The answer to the POST. bare_is_id: one without a status is the run's id, not its result.
-    Raises the GpuError of the status, or of the failure that it tells."""
+    """Parse the answer to the POST.
+
+    bare_is_id: an answer without a status holds the run's id, not its result. Raises the GpuError of the HTTP
+    status or of the reported failure.
+    """
     if not _is_success(response):
         raise error_of(response, now=now)
     body = read_json(response.body)
@@ -397,14 +414,15 @@ def read_start(
 
 
 def read_poll(response: Response) -> Finished | StillRunning:
-    """Raises PollFailed where the answer tells nothing of the run, a GpuError where the run failed."""
+    """Parse the answer to a poll. Raises PollFailed without a state of the run, a GpuError if the run
+    failed."""
     if not _is_success(response):
         raise PollFailed(f"{response.status}: {message_of(response)}", gone=response.status in _GONE)
     return read_progress(read_json(response.body))
 
 
 def read_progress(body: Any) -> Finished | StillRunning:
-    """Read the state of a run that its server works on, from a polled or pushed body."""
+    """Parse the state of a run in a polled or pushed body. Raises the failure that it reports."""
     if not isinstance(body, Mapping):
         raise Unreadable("The answer is not a JSON object.")
     if "status" in body:
@@ -417,10 +435,12 @@ def read_progress(body: Any) -> Finished | StillRunning:
 
 
 def read_cancel(response: Response, *, known: bool, guessed: bool = False) -> bool:
-    """Whether the server says that the run does not run. known: it gave the run an id before; if not, a
-    bare 404 may only mean that the request is still on its way. guessed: nobody said that this is the path to
-    cancel at, so nothing but the protocol's own ``running`` is believed. Raises CancelUnsupported where the
-    answer shows that a guess was wrong: a 404, a result."""
+    """Whether the server confirms that the run does not run.
+
+    known: the server has returned an id for the run; if not, a bare 404 may mean that the request is still
+    under way. guessed: the cancel path is the protocol's default, so only its ``running`` field counts.
+    Raises CancelUnsupported if the answer shows that the guessed path is wrong: a 404, or a result.
+    """
     is_gone = response.status in _GONE
     if is_gone and known and not guessed:
         return True
@@ -430,14 +450,14 @@ def read_cancel(response: Response, *, known: bool, guessed: bool = False) -> bo
     if guessed:
         if _is_final(response):
             raise CancelUnsupported(
-                f"The answer at the protocol's cancel path is no cancel's ({response.status})."
+                f"The server does not support a cancel at the protocol's path ({response.status})."
             )
         return False
     return str(body.get("status", "")).lower() in _STOPPED
 
 
 def _object(response: Response) -> dict[str, Any]:
-    """The body, empty where it is no JSON object."""
+    """The body as a JSON object, or an empty one."""
     try:
         body = read_json(response.body)
     except Unreadable:
@@ -446,7 +466,7 @@ def _object(response: Response) -> dict[str, Any]:
 
 
 def _is_final(response: Response) -> bool:
-    """Whether the same request will be answered the same way later."""
+    """Whether the same request will get the same answer later."""
     return response.status == 501 or (response.status < 500 and response.status not in _TEMPORARY)
 
 
@@ -482,8 +502,11 @@ def _is_success(response: Response) -> bool:
 
 
 def read_health(body: bytes) -> Health:
-    """The protocol's fields out of the body of a 200; any other body (``OK``, ``{"status": "ok"}``) is from a
-    server that tells nothing."""
+    """Parse the body of a 200 health answer.
+
+    A body without the protocol's fields (``OK``, ``{"status": "ok"}``) counts as a server without a health
+    endpoint.
+    """
     try:
         parsed = read_json(body)
     except Unreadable:
@@ -505,7 +528,7 @@ def _count(value: Any) -> int | None:
 
 
 def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
-    """None unless every entry names its attempt: half a list proves nothing."""
+    """The running jobs; None if an entry lacks its attempt, because an incomplete list proves nothing."""
     if not isinstance(value, list):
         return None
     jobs = set()
@@ -517,8 +540,10 @@ def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
 
 
 def numeric_fields(parsed: Any) -> dict[str, Any] | None:
-    """Its finite numbers, also those one level down (``prompt_tokens_details``); None: there are none. Texts
-    are left out: tenants read this, and operators sum it."""
+    """The finite numbers of a JSON object and one level below (``prompt_tokens_details``), or None.
+
+    Texts are left out, because tenants read this and operators sum it.
+    """
     found = _numbers(parsed, deeper=True)
     return found or None
 

@@ -1,7 +1,7 @@
-"""What runners of LLM servers share: the run lives as long as its connection, the text is told as it comes.
+"""Base class of LLM runners: a run ends with its connection, and its text is reported while it is streamed.
 
-Such servers end a run whose client has hung up; nothing else stops one, and none can be taken up again. What
-one of them says is read with distrust, piece by piece, and bounded like any other answer.
+LLM servers stop a run when its client disconnects; there is no other cancel, and no way to resume. Answers
+are untrusted: they are parsed piece by piece, and limited in size like any other answer.
 """
 
 from __future__ import annotations
@@ -37,19 +37,21 @@ _NAMED: dict[str, type[GpuError]] = {
 
 
 class Answer(Protocol):
-    """An answer that grows: one per run."""
+    """Assembles the streamed answer of one run."""
 
     def feed(self, piece: bytes) -> bool:
-        """Takes the next bytes; True: that was its end. Raises the GpuError that the server tells."""
+        """Parse the next bytes. Returns True at the end of the answer. Raises the error that the server
+        reports."""
         ...
 
     def finished(self) -> Finished:
-        """What it became. Raises ServerLost if its end did not come."""
+        """The assembled result. Raises ServerLost if the answer is incomplete."""
         ...
 
 
 class LlmRunner(HttpRunner, ABC):
-    """A `Runner` whose runs end with their connection: one that broke leaves no doubt about the slot."""
+    """A `Runner` whose runs end with their connection, so that a lost connection never leaves the slot
+    suspect."""
 
     options: Sequence[str] = ("remote_model",)
     is_pushed = False
@@ -65,30 +67,33 @@ class LlmRunner(HttpRunner, ABC):
         super().__init__(model, transport)
         self._stream_transport = streams or HttpStream()
 
-    # -- what the protocols differ in -----------------------------------------------------------------
+    # -- for subclasses -------------------------------------------------------------------------------
 
     @abstractmethod
     def url(self, run: RunRequest) -> str:
-        """Raises BadInput for a payload that fits none of the server's paths."""
+        """The URL for the run's payload. Raises BadInput if it fits none of the server's paths."""
 
     @abstractmethod
-    def body(self, run: RunRequest) -> dict[str, Any]: ...
+    def body(self, run: RunRequest) -> dict[str, Any]:
+        """The request body. Raises BadInput."""
 
     @abstractmethod
     def is_streamed(self, body: Mapping[str, Any]) -> bool:
-        """Whether the server will write as it goes, asked like that."""
+        """Whether the server streams its answer to this request body."""
 
     @abstractmethod
-    def answer(self, run: RunRequest, response: Response) -> Answer: ...
+    def answer(self, run: RunRequest, response: Response) -> Answer:
+        """A new assembler of a streamed answer. response: its status and headers."""
 
     @abstractmethod
-    def read_whole(self, body: Mapping[str, Any]) -> Finished: ...
+    def read_whole(self, body: Mapping[str, Any]) -> Finished:
+        """Parse an answer that was not streamed."""
 
     # -- Runner ------------------------------------------------------------------------------------------
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished:
         if not isinstance(run.payload, dict):
-            raise BadInput("The payload of an LLM job is a JSON object, as its server takes it.")
+            raise BadInput("The payload of an LLM job must be a JSON object: the request body of its server.")
         body = self.body(run)
         try:
             return self._stream(run, body, abort) if self.is_streamed(body) else self._ask(run, body, abort)
@@ -97,12 +102,10 @@ class LlmRunner(HttpRunner, ABC):
             raise
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
-        raise PollFailed(
-            "An LLM server's run ends with its connection: there is nothing to ask for.", gone=True
-        )
+        raise PollFailed("An LLM server's run ends with its connection and cannot be polled.", gone=True)
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Its connection was closed before anybody may ask."""
+        """True: the run has ended, because its connection is closed before `cancel` is called."""
         return True
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> StillRunning:
@@ -160,19 +163,20 @@ class LlmRunner(HttpRunner, ABC):
 
 
 class SizeLimit:
-    """How much of an answer is kept. Raises ResponseTooLarge once that is more than the model allows."""
+    """Counts the stored size of an answer. Raises ResponseTooLarge beyond the model's limit."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes, self._size = max_bytes, 0
 
     def add(self, value: Any) -> None:
+        """Count a text's bytes, or a JSON value's length as text."""
         self._size += len(value.encode()) if isinstance(value, str) else len(json.dumps(value))
         if self._size > self._max_bytes:
             raise too_large(self._max_bytes)
 
 
 def llm_error_of(response: Response, *, now: datetime) -> GpuError:
-    """The price of an LLM server's describe_status."""
+    """The GpuError of an LLM server's answer that is not 2xx."""
     text = f"{response.status}: {message_of(response)}"
     if response.status == 404:
         return ModelMissing(text)
@@ -184,8 +188,8 @@ def llm_error_of(response: Response, *, now: datetime) -> GpuError:
 
 
 def llm_failure_of(parsed: Mapping[str, Any]) -> GpuError:
-    """The price of ``{"error": …}`` inside an answer that began well: by a status in it, else by the name
-    that the server has for it, else by its words."""
+    """The GpuError of ``{"error": …}`` in an answer with status 200: by a status in it, by its error type, or
+    by its text."""
     error = parsed["error"]
     flat = {**parsed, **error} if isinstance(error, Mapping) else parsed
     for name in ("code", "http_status_code", "status_code"):
@@ -203,30 +207,38 @@ def llm_failure_of(parsed: Mapping[str, Any]) -> GpuError:
 
 
 def payload_url(endpoint: str, payload: Mapping[str, Any], paths: Mapping[str, str], base: str) -> str:
-    """The URL to ask. endpoint: one of `paths`, or what they stand under (nothing: `base`). paths: by the
-    field of the payload that asks for it."""
+    """The URL for a payload.
+
+    endpoint: a URL that ends with one of `paths`, or their base URL. paths: by the payload field that selects
+    them. base: path of an endpoint without a path. Raises BadInput if the payload selects none.
+    """
     parts = urlsplit(endpoint)
     path = parts.path.rstrip("/")
     if path.endswith(tuple(paths.values())):
         return endpoint
     asked = next((paths[field] for field in paths if field in payload), None)
     if asked is None:
-        raise BadInput(f"The payload has none of the fields {', '.join(paths)}: nothing tells what is asked.")
+        raise BadInput(
+            f"The payload has none of the fields {', '.join(paths)}, which select the server's API."
+        )
     return urlunsplit(parts._replace(path=(path or base) + asked))
 
 
 def with_model_name(run: RunRequest) -> dict[str, Any]:
-    """The payload under the name that the server knows the model by. Who may use this model may not reach
-    another one of that server by writing its name."""
+    """The payload with the server's name of the model.
+
+    Raises BadInput if the payload names another model: a tenant of this model must not reach other models of
+    the server.
+    """
     name = run.model.remote_model or run.model.name
     asked = run.payload.get("model")
     if asked not in (None, name, run.model.name):
-        raise BadInput(f"The payload asks for model {str(asked)[:100]!r}; this job's is {name!r}.")
+        raise BadInput(f"The payload names model {str(asked)[:100]!r}; this job's model is {name!r}.")
     return {**run.payload, "model": name}
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Raises Unreadable, or the failure that it tells."""
+    """Parse a JSON object. Raises Unreadable, or the error that it reports."""
     parsed = read_one_at_a_time(data, lambda: read_json(data))
     if not isinstance(parsed, dict):
         raise Unreadable("A piece of the answer is not a JSON object.")
@@ -236,17 +248,19 @@ def parse_object(data: bytes) -> dict[str, Any]:
 
 
 def incomplete_answer() -> ServerLost:
-    return mark_ended(ServerLost("The answer ended before it was whole."))
+    """The error for a streamed answer without its end."""
+    return mark_ended(ServerLost("The answer ended before it was complete."))
 
 
 def mark_ended(error: ServerLost) -> ServerLost:
-    """The slot is free, and yet the run had begun: a job that may run only once can't run again."""
+    """Mark that the run has ended, so the slot is free, but had begun: a job that may run once cannot be
+    retried."""
     error.suspect, error.unfinished = False, True
     return error
 
 
 def _headers(run: RunRequest, accept: str) -> dict[str, str]:
-    """No callback, slot or fence: nobody there knows what they are."""
+    """Request headers, without callback, slot and fence, which LLM servers do not use."""
     return {
         **identity_headers(run),
         "Accept": accept,

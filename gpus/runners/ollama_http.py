@@ -1,7 +1,8 @@
-"""Ollama's own protocol: ``/api/chat``, ``/api/generate`` and ``/api/embed``, answered in lines of JSON.
+"""Runner for Ollama's own protocol: ``/api/chat``, ``/api/generate`` and ``/api/embed``, with answers in JSON
+lines.
 
-Like Ollama it streams unless the payload says ``stream: false``. The result is the last line's object with
-the whole text in it: what Ollama answers without streaming.
+As in Ollama, answers are streamed unless the payload has ``stream: false``. The result is Ollama's answer
+without streaming: the last line's object with the complete text.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ _COUNTS = {"prompt_eval_count": "prompt_tokens", "eval_count": "completion_token
 
 
 class OllamaRunner(LlmRunner):
+    """Runs jobs on an Ollama server."""
+
     name = "ollama"
     summary = "An Ollama server; the endpoint is its address."
     options: Sequence[str] = ("remote_model", "keep_alive_seconds")
@@ -41,8 +44,8 @@ class OllamaRunner(LlmRunner):
     def body(self, run: RunRequest) -> dict[str, Any]:
         body = with_model_name(run)
         if not isinstance(body.get("stream", True), bool):
-            raise BadInput("stream is true or false.")
-        if run.model.keep_alive_seconds is not None:  # how long a model holds memory is its operator's
+            raise BadInput("stream must be true or false.")
+        if run.model.keep_alive_seconds is not None:  # the operator's value overrides the tenant's
             body["keep_alive"] = run.model.keep_alive_seconds
         return body
 
@@ -61,8 +64,8 @@ class OllamaRunner(LlmRunner):
 
     @classmethod
     def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
-        """It never says what it runs. One that lacks this model may have the others that it is registered
-        with: the model's jobs are told."""
+        """Probe the list of models. A missing model is no fault of the server; its jobs fail with
+        ModelMissing."""
         answer = get(cls.health_url(model, endpoint))
         if has_model(answer, model.remote_model or model.name) is None:
             return Health(
@@ -93,7 +96,7 @@ class OllamaRunner(LlmRunner):
 
 
 class OllamaStream:
-    """A streamed answer: each line brings a few letters, the last one the counts."""
+    """Assembles a streamed answer: each line holds a piece of the text, the last one the token counts."""
 
     def __init__(self, run: RunRequest) -> None:
         self._report_to = run.report
@@ -144,7 +147,7 @@ class OllamaStream:
             self._last = parsed
 
     def _keep(self, message: Mapping[str, Any]) -> None:
-        """What is not text: the role, and tool calls, which come whole."""
+        """Store the role, and tool calls, which are not split over lines."""
         for name, value in message.items():
             if name == "tool_calls" and isinstance(value, list):
                 self._size.add(value)
@@ -154,7 +157,7 @@ class OllamaStream:
 
 
 def has_model(answer: Response, model: str) -> bool | None:
-    """Whether one of Ollama's lists of models has it. None: it is no such list."""
+    """Whether a list of Ollama (`/api/tags`, `/api/ps`) has the model; None if it is not such a list."""
     try:
         parsed = read_json(answer.body) if answer.status == 200 else None
     except Unreadable:
@@ -167,6 +170,6 @@ def has_model(answer: Response, model: str) -> bool | None:
 
 
 def usage_of(parsed: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Under the names that OpenAI gave them; durations in nanoseconds stay in the result."""
+    """Token counts under OpenAI's names, or None; durations stay in the result."""
     found = {ours: parsed[name] for name, ours in _COUNTS.items() if isinstance(parsed.get(name), int)}
     return {**found, "total_tokens": sum(found.values())} if found else None

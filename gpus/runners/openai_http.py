@@ -1,7 +1,7 @@
-"""Any server that speaks OpenAI's protocol: vLLM, llama.cpp, TGI, SGLang …
+"""Runner for servers with OpenAI's protocol: vLLM, llama.cpp, TGI, SGLang …
 
-The payload is the body of the request; ``stream: true`` in it lets the text be heard while it grows. The
-result has the same shape either way: the object of an answer that was not streamed.
+The payload is the request body; with ``stream: true`` the text is reported while it is generated. The result
+has the same shape either way: the object of an answer without streaming.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ _GAUGE = re.compile(rf"^({'|'.join(_RUNNING)})(?:\{{[^}}\n]*\}})?\s+([0-9.eE+]+)
 
 
 class OpenAiRunner(LlmRunner):
+    """Runs jobs on a server with OpenAI's protocol."""
+
     name = "openai"
     summary = "A server of OpenAI's protocol (vLLM, llama.cpp, TGI, SGLang); the endpoint is its address."
 
@@ -57,11 +59,11 @@ class OpenAiRunner(LlmRunner):
     def body(self, run: RunRequest) -> dict[str, Any]:
         body = with_model_name(run)
         if not isinstance(body.get("stream", False), bool):
-            raise BadInput("stream is true or false.")
+            raise BadInput("stream must be true or false.")
         if body.get("stream"):
             options = body.get("stream_options") or {}
             if not isinstance(options, dict):
-                raise BadInput("stream_options is an object.")
+                raise BadInput("stream_options must be an object.")
             body["stream_options"] = {**options, "include_usage": True}
         return body
 
@@ -80,7 +82,8 @@ class OpenAiRunner(LlmRunner):
 
     @classmethod
     def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
-        """``/health``, and where there is none the list of models; how many run is among the metrics."""
+        """Probe ``/health``, or without one the list of models; read the number of running jobs from
+        ``/metrics``."""
         answer = get(cls.health_url(model, endpoint))
         if answer.status in MISSING_PAGE:
             base = re.sub(r"/(chat/completions|completions|embeddings)/?$", "", endpoint.url).rstrip("/")
@@ -92,7 +95,7 @@ class OpenAiRunner(LlmRunner):
             return Health(False, error=f"it answered {describe_status(answer.status)}: {excerpt(answer)}")
         try:
             metrics = get(at_root(endpoint.url, "/metrics"))
-        except GpuError:  # its health does not hang on them
+        except GpuError:  # metrics are optional
             return Health(True)
         return Health(True, active_jobs=_counted(metrics))
 
@@ -135,7 +138,7 @@ def _listings(site: Site) -> list[str]:
 
 
 class OpenAiStream:
-    """A streamed answer that becomes the object that the server would have answered without streaming."""
+    """Assembles a streamed answer into the object of an answer without streaming."""
 
     def __init__(self, run: RunRequest) -> None:
         self._report_to = run.report
@@ -156,7 +159,7 @@ class OpenAiStream:
             for event in self._events.end():
                 self._take(event)
         ended = self._choices and all(choice["finish_reason"] for choice in self._choices.values())
-        if not (self._done or ended):  # some servers leave the last word out
+        if not (self._done or ended):  # some servers omit [DONE]
             raise incomplete_answer()
         choices = [_in_order(_whole(self._choices[index])) for index in sorted(self._choices)]
         result = {**self._head, "choices": choices}
@@ -201,7 +204,7 @@ class OpenAiStream:
             choice["finish_reason"] = parsed["finish_reason"]
 
     def _add(self, to: dict[str, Any], name: str, value: Any, index: int) -> None:
-        """A delta: text and lists grow, tool calls by their own index, anything else is said once."""
+        """Add a delta: texts and lists are appended, tool calls merged by index, other values set."""
         if value is None:
             return
         if name not in to:
@@ -242,11 +245,12 @@ def _counted(metrics: Response) -> int | None:
 
 
 def usage_of(parsed: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The token counts of an answer or chunk, or None."""
     return numeric_fields(parsed.get("usage"))
 
 
 class Text(list[str]):
-    """A text that grows: its parts are put together once, at the end."""
+    """Parts of a text, joined once at the end."""
 
 
 def _text_in(to: dict[str, Any], name: str) -> Text:
@@ -283,5 +287,5 @@ def _grow_calls(calls: list[dict[str, Any]], parsed: list[Any]) -> None:
 
 
 def _in_order(choice: dict[str, Any]) -> dict[str, Any]:
-    """As servers write it: the end's reason last."""
+    """The choice with `finish_reason` last, as servers write it."""
     return {name: choice[name] for name in sorted(choice, key=lambda name: name == "finish_reason")}

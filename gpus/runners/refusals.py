@@ -1,5 +1,5 @@
-"""What it costs that a GPU server said no, and why in its own words. Pure; the table is
-docs/reference/failures.md."""
+"""Maps error answers of GPU servers to `GpuError`s, which carry their cost. Pure; table in
+docs/failures.md."""
 
 from __future__ import annotations
 
@@ -31,28 +31,28 @@ from gpus.runners.transport import Unreadable, read_json
 MAX_MESSAGE = 500
 _BUSY = frozenset({409, 429, 503})
 _LOST = frozenset({502, 504, *range(520, 525)})
-"""520 to 524: a CDN lost the server behind it."""
+"""520 to 524: a CDN cannot reach the server behind it."""
 _CREDENTIALS = frozenset({401, 407})
 _FORBIDDEN = 403
 HEADERS_HINT = (
     "The server refuses the headers that it is registered with: set them (admin page of the server, or "
     'POST /api/v1/admin/register with "headers")'
 )
-"""What an operator does about a 401, 403 or 407."""
+"""Advice for an operator on a 401, 403 or 407."""
 _FOR_THE_CLIENT = frozenset({400, 413, 415, 422})
-"""With an error in JSON: a server's own words on the input. Other texts tell of paths and proxies."""
+"""Statuses whose JSON error describes the input. Other error texts may reveal paths and proxies."""
 _NOT_THE_INPUT = frozenset({408, 425})
 
 
 def error_of(response: Response, *, now: datetime) -> GpuError:
-    """The price of an answer to a POST that is not 2xx."""
+    """The GpuError of an answer to a POST that is not 2xx. now: for HTTP dates in `Retry-After`."""
     status, text, parsed = (
         response.status,
         f"{response.status}: {message_of(response)}",
         _json_object(response),
     )
     if status == 409 and _code(parsed) == "stale_fence":
-        return StaleFence(f"The server knows a later lease of this slot. {text}")
+        return StaleFence(f"The server has seen a later lease of this slot. {text}")
     if status in _BUSY:
         return GpuBusy(text, retry_after_seconds=retry_after_seconds(response, now=now))
     if _code(parsed) == "gpu_fault" or (status >= 500 and _is_gpu_fault(parsed, message_of(response))):
@@ -69,15 +69,18 @@ def error_of(response: Response, *, now: datetime) -> GpuError:
 
 
 def describe_status(status: int) -> str:
-    """The answer to a question to a server, for its operator: the status, and what is to be done about it."""
+    """An HTTP status as text for operators, with advice for 401, 403 and 407."""
     mends = status in _CREDENTIALS or status == _FORBIDDEN
     return f"{status}. {HEADERS_HINT}" if mends else str(status)
 
 
 def failure_of(body: Mapping[str, Any]) -> GpuError:
-    """The price of a run that the server says has failed. ``error_code``: ``gpu_fault`` or ``bad_input``.
-    ``traceback``: kept with the attempt."""
-    text = _error_text(body) or f"The server says {body.get('status', 'error')} and no more."
+    """The GpuError of a failed run that the server reports.
+
+    body: with ``error_code`` (``gpu_fault`` or ``bad_input``), a text, and ``traceback``, which is stored
+    with the attempt; all optional.
+    """
+    text = _error_text(body) or f"The server reports {body.get('status', 'error')} without a reason."
     trace = body.get("traceback")
     detail = trace[-MAX_TRACEBACK:] if isinstance(trace, str) else ""
     if _code(body) == "gpu_fault" or _is_gpu_fault(body, text):
@@ -86,15 +89,17 @@ def failure_of(body: Mapping[str, Any]) -> GpuError:
 
 
 def _rejected(status: int, text: str, *, is_for_client: bool) -> BadInput:
-    """A tenant reads the message of this error, its attempt keeps both."""
+    """BadInput whose message is safe for tenants; the detail is stored with the attempt."""
     if is_for_client:
         return BadInput(text)
     return BadInput(f"The GPU server rejected the request ({status}).", detail=text)
 
 
 def retry_after_seconds(response: Response, *, now: datetime) -> float | None:
-    """The header's seconds or HTTP date (RFC 9110, 10.2.3); a date counts from the server's own clock, if
-    it gives one. None: absent or unreadable."""
+    """Seconds of the `Retry-After` header (RFC 9110, 10.2.3), or None if it is absent or unreadable.
+
+    A date is compared with the answer's `Date` header if there is one, else with `now`.
+    """
     text = response.headers.get("retry-after", "").strip()
     if text.isascii() and text.replace(".", "", 1).isdigit():
         return float(text)
@@ -103,7 +108,7 @@ def retry_after_seconds(response: Response, *, now: datetime) -> float | None:
 
 
 def message_of(response: Response) -> str:
-    """The server's own words, at most 500 characters."""
+    """The error text of an answer, at most 500 characters."""
     text = _error_text(_json_object(response))
     if text:
         return text
@@ -122,7 +127,7 @@ def _error_text(body: Mapping[str, Any]) -> str:
 
 
 def _is_gpu_fault(body: Mapping[str, Any], text: str) -> bool:
-    """By the exception's name, if the answer has one, or by a text that is a GPU library's own."""
+    """Whether the answer reports a GPU fault, by exception name or by an error text of a GPU library."""
     error = body.get("error")
     flat = {**body, **error} if isinstance(error, Mapping) else body
     names = (flat.get("type"), flat.get("error_type"))
@@ -147,5 +152,5 @@ def _date(text: str) -> datetime | None:
     try:
         at = parsedate_to_datetime(text)
     except (TypeError, ValueError, OverflowError):
-        return None  # no date, or one of a year that no host knows
+        return None  # not a date, or out of range
     return at if at.tzinfo else at.replace(tzinfo=UTC)

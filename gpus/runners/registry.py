@@ -1,8 +1,8 @@
-"""Finds the runner of a `model_type`: the built-in ones, then those that installed packages bring.
+"""Finds the runner of a `model_type`: a built-in one, or one of an installed package.
 
-A package declares a runner as an entry point of the group `gpu_dispatcher.runners` whose name is the
-`model_type` (`examples/runner_package`). One that can't be used is logged once, and `manage.py doctor`
-names it.
+A package declares a runner as an entry point of the group `gpu_dispatcher.runners`, named after its
+`model_type` (`examples/runner_package`). An unusable entry point is logged once, and listed by `manage.py
+doctor`.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from gpus.runners.openai_http import OpenAiRunner
 
 
 class ServerRunner(Runner, Protocol):
-    """A `Runner` for servers that are registered with a URL; one object per attempt."""
+    """A `Runner` for servers that are registered with a URL; one instance per attempt."""
 
     name: str
-    """The `model_type` of its models: up to 64 letters, digits, ``.``, ``_`` and ``-``."""
+    """The `model_type`: up to 64 letters, digits, ``.``, ``_`` and ``-``."""
     summary: str
-    """Which servers speak it, in one sentence: for forms, the API's schema and
-    docs/reference/model_options.md."""
+    """One sentence on its servers, for forms, the API's schema and docs/model_options.md."""
     options: Sequence[str]
-    """The model's options that only some runners read, and this one does."""
+    """Runner-specific model options that this runner reads."""
 
     def __init__(self, model: ModelSpec, transport: Transport | None = None) -> None: ...
 
     @classmethod
     def check_options(cls, model: ModelSpec) -> None:
-        """Raises OptionRefused for what the protocol can't work with, before it is stored."""
+        """Raise OptionRefused for model options that the protocol does not support; called before they are
+        stored."""
         ...
 
     @classmethod
     def health_url(cls, model: ModelSpec, endpoint: Endpoint) -> str:
-        """Where the server is asked for its health first; its origin stands for the server."""
+        """The first URL of the health probe; its origin identifies the server."""
         ...
 
     @classmethod
     def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
-        """Asks the server how it is. Lets the GpuErrors of `get` through."""
+        """Probe the server's health. get: sends a GET; its GpuErrors are not caught."""
         ...
 
 
@@ -75,15 +75,17 @@ class RunnerMissing(LookupError):
 
 @dataclass(frozen=True, slots=True)
 class Unusable:
-    """An entry point that brings no runner. entry: as its package declares it; why: one line."""
+    """An entry point without a usable runner. entry: its declaration; why: one line."""
 
     entry: str
     why: str
 
 
 class RunnerRegistry:
-    """Runners by name, the built-in ones first. Entry points are loaded once, when a name is none of those or
-    all are asked for. Safe for threads."""
+    """Runners by name, built-in ones first. Thread-safe.
+
+    Entry points are loaded once, for the first name that is not built in or the first call of `all`.
+    """
 
     def __init__(
         self,
@@ -96,17 +98,19 @@ class RunnerRegistry:
         self._loaded: tuple[Mapping[str, type[ServerRunner]], tuple[Unusable, ...]] | None = None
 
     def find(self, name: str) -> type[ServerRunner] | None:
+        """The runner of this name, or None."""
         return self._built_in.get(name) or self._load()[0].get(name)
 
     def all(self) -> Mapping[str, type[ServerRunner]]:
-        """By name, in the order in which they are shown."""
+        """All runners by name, in display order."""
         return {**self._built_in, **self._load()[0]}
 
     def unusable(self) -> Sequence[Unusable]:
+        """The unusable entry points."""
         return self._load()[1]
 
     def reload(self) -> None:
-        """Looks for entry points anew when they are asked for next."""
+        """Load the entry points again at the next use."""
         with self._lock:
             self._loaded = None
 
@@ -128,7 +132,7 @@ class RunnerRegistry:
                 origins[entry.name] = describe_entry_point(entry)
             except KeyboardInterrupt:
                 raise
-            except BaseException as error:  # importing a package may do anything, such as panic in Rust
+            except BaseException as error:  # importing a package may raise anything, such as a Rust panic
                 why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
                 unusable.append(Unusable(describe_entry_point(entry), why))
                 log.error("runner_not_loaded", entry_point=describe_entry_point(entry), error=why)
@@ -136,9 +140,9 @@ class RunnerRegistry:
 
 
 def check_runner(name: str, runner: Any) -> type[ServerRunner]:
-    """Raises ValueError with what the class lacks."""
+    """Return the class if it is a usable runner of this name. Raises ValueError with the reason."""
     if not isinstance(runner, type):
-        raise ValueError("it is no class")
+        raise ValueError("it is not a class")
     lacking = [one for one in _METHODS if not callable(getattr(runner, one, None))]
     lacking += [one for one in _FLAGS if not isinstance(getattr(runner, one, None), bool)]
     lacking += [one for one in ("name", "summary") if not isinstance(getattr(runner, one, None), str)]
@@ -158,26 +162,27 @@ def check_runner(name: str, runner: Any) -> type[ServerRunner]:
 
 
 def describe_entry_point(entry: EntryPoint) -> str:
-    """``acme = acme_runner:AcmeRunner (acme-runner 1.0)``"""
+    """The entry point as text: ``acme = acme_runner:AcmeRunner (acme-runner 1.0)``."""
     package = f" ({entry.dist.name} {entry.dist.version})" if entry.dist is not None else ""
     return f"{entry.name} = {entry.value}{package}"
 
 
 RUNNERS = RunnerRegistry()
-"""Of this process."""
+"""The registry of this process."""
 
 
 def find_runner(model_type: str) -> type[ServerRunner] | None:
-    """None: no installed runner has the name."""
+    """The runner class of a model_type, or None if it is not installed."""
     return RUNNERS.find(model_type)
 
 
 def runner_names() -> list[str]:
+    """Names of all installed runners, in display order."""
     return list(RUNNERS.all())
 
 
 def runner_for(model: ModelSpec, transport: Transport | None = None) -> Runner:
-    """transport: None for real sockets. Raises RunnerMissing."""
+    """A new runner for a model. transport: None: real sockets. Raises RunnerMissing."""
     found = find_runner(model.model_type)
     if found is None:
         raise RunnerMissing(missing_runner_message(model.model_type))
@@ -185,11 +190,11 @@ def runner_for(model: ModelSpec, transport: Transport | None = None) -> Runner:
 
 
 def is_polled(model: ModelSpec) -> bool:
-    """Whether the model's runs outlive the request that began them."""
+    """Whether the model's runs continue after the request that started them."""
     found = find_runner(model.model_type)
     return found is not None and found.is_polled
 
 
 def missing_runner_message(model_type: str) -> str:
-    """The sentence for people."""
+    """The error message for a model_type without a runner."""
     return f"No runner {model_type!r} is installed; there are: {', '.join(runner_names())}."

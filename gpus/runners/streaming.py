@@ -1,7 +1,7 @@
-"""One HTTP/1.1 exchange whose answer is read while it comes, and its pieces as lines or server-sent events.
+"""HTTP/1.1 requests with a streamed answer, and parsers for lines and server-sent events.
 
-Always on a connection of its own, which is closed at the end: that is how such servers are told to stop, and
-a new connection costs nothing beside a run. All of it is under one deadline, whatever the other side does.
+Each request uses a connection of its own, closed at the end: a disconnect is how such servers stop a run. The
+whole exchange has one deadline.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from gpus.runners.transport import OVERHEAD_BYTES, ResponseTooLarge, check_size,
 
 _READ_BYTES = 64 * 1024
 BYTES_PER_SECOND = 32 * 1024 * 1024
-"""Of one answer that is read as it grows; each piece counts for a KiB more."""
+"""Maximum rate at which a streamed answer is read; each piece counts for an extra KiB."""
 
 OnPiece = Callable[[bytes], bool]
-"""Gets the next piece of the body; True: it needs no more. What it raises ends the exchange."""
+"""Receives the next piece of the body. Returns True to end the exchange; an exception ends it too."""
 OnHead = Callable[[Response], OnPiece | None]
-"""Gets the answer's status and headers, without a body; None: the body is to be read whole."""
+"""Receives the answer's status and headers. Returns the receiver of the body, or None to read it whole."""
 
 
 class StreamTransport(Protocol):
-    """Raises what `gpus.runners.base.Transport` raises; max_bytes: of an answer that is read whole."""
+    """Sends one HTTP request and streams the answer. Raises like `gpus.runners.base.Transport`.
+
+    on_head: called once. max_bytes: of an answer that is read whole.
+    """
 
     def stream(
         self,
@@ -67,7 +70,7 @@ class HttpStream:
     ) -> Response:
         began = time.monotonic()
         if abort.fired:
-            raise Interrupted("Interrupted before anything was sent.")
+            raise Interrupted("Interrupted before the request was sent.")
         origin, target = split_url(url, ca_pem)
         head = request_head(method, target, origin, headers, body)
         deadline = began + deadline_seconds
@@ -79,7 +82,7 @@ class HttpStream:
             abort.set_reader(closer)
             sent, failure = send(connection, head + body)
             response = _read_answer(connection, method, on_head, max_bytes)
-            if abort.fired:  # a cut connection looks like one that ended well, where the body has no length
+            if abort.fired:  # without a body length an aborted answer looks complete
                 raise Interrupted()
             return response
         except (OSError, HTTPException) as error:
@@ -90,7 +93,9 @@ class HttpStream:
             if failure is not None and sent <= len(head):
                 why = f"The connection broke before the body was sent: {reason(failure)}"
                 raise ConnectFailed(why) from error
-            raise ServerLost(f"The connection broke before the answer was whole: {reason(error)}") from error
+            raise ServerLost(
+                f"The connection broke before the answer was complete: {reason(error)}"
+            ) from error
         finally:
             closer.release()
             abort.set_reader(None)
@@ -101,7 +106,7 @@ def _read_answer(connection: Connection, method: str, on_head: OnHead, max_bytes
     answer = HTTPResponse(connection, method=method)  # type: ignore[arg-type]
     connection.allow(OVERHEAD_BYTES)
     answer.begin()
-    if connection.ended:  # http.client takes the end of the stream for the end of the head
+    if connection.ended:  # http.client accepts the end of the stream as the end of the head
         raise ConnectionError("it ended inside the answer's head")
     head = Response(answer.status, {name.lower(): value for name, value in answer.getheaders()})
     on_piece = on_head(head)
@@ -123,25 +128,26 @@ def _whole(answer: HTTPResponse, max_bytes: int) -> bytes:
 
 
 def _pieces(answer: HTTPResponse) -> Iterator[bytes]:
-    """As they arrive: `read` would wait until it is full. A server that sends events without end must not
-    take a whole core of its worker."""
+    """The body's pieces as they arrive, at a limited rate so that an endless stream cannot use a whole
+    core."""
     pace = Pace(BYTES_PER_SECOND, lambda: BYTES_PER_SECOND)
     while piece := answer.read1(_READ_BYTES):
         pace.take(len(piece))
         yield piece
-    if answer.length:  # http.client does not tell a body that ended early
+    if answer.length:  # http.client does not raise for a body that ended early
         raise ConnectionError(f"the answer ended {answer.length} bytes early")
 
 
 class Lines:
-    """max_bytes: of one line; a longer one raises ResponseTooLarge, also while it has no end yet."""
+    """Splits a stream into lines. max_bytes: of one line, complete or not; beyond it raises
+    ResponseTooLarge."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Whole lines, without their ends."""
+        """The lines that these bytes complete, without line ends."""
         *ended, rest = piece.split(b"\n")
         for line in ended:
             whole = bytes(self._rest) + line if self._rest else line
@@ -149,11 +155,11 @@ class Lines:
             self._rest.clear()
             yield whole.removesuffix(b"\r")
         if rest:
-            self._rest += rest  # no list: of pieces of two bytes it would be twenty times as large
+            self._rest += rest  # not a list: with pieces of two bytes it would be twenty times as large
             self._check(len(self._rest))
 
     def end(self) -> bytes:
-        """What came after the last line's end."""
+        """The bytes after the last line end."""
         return bytes(self._rest).removesuffix(b"\r")
 
     def _check(self, size: int) -> None:
@@ -170,7 +176,7 @@ class ServerEvent:
 
 
 class ServerEvents:
-    """max_bytes: of one event."""
+    """Parses a ``text/event-stream``. max_bytes: of one event."""
 
     def __init__(self, max_bytes: int) -> None:
         self._lines = Lines(max_bytes)
@@ -178,14 +184,14 @@ class ServerEvents:
         self._kind, self._data, self._size = "", list[bytes](), 0
 
     def feed(self, piece: bytes) -> Iterator[ServerEvent]:
-        """Comments, ids and events without data are left out."""
+        """The events that these bytes complete. Comments, ids and events without data are left out."""
         for line in self._lines.feed(piece):
             event = self._take(line)
             if event is not None:
                 yield event
 
     def end(self) -> Iterator[ServerEvent]:
-        """The last event, where its empty line is missing."""
+        """The last event, if its empty line is missing."""
         for line in (self._lines.end(), b""):
             event = self._take(line)
             if event is not None:
@@ -199,7 +205,7 @@ class ServerEvents:
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if name == b"data":
-            self._size += len(value) + 1  # also an empty line is kept, and its end
+            self._size += len(value) + 1  # with the line end
             if self._size > self._max_bytes:
                 raise ResponseTooLarge(f"An event of the answer is longer than {self._max_bytes} bytes.")
             self._data.append(value)

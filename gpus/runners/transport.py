@@ -1,16 +1,14 @@
-"""One HTTP/1.1 exchange with a GPU server, under one deadline, with an exact account of what went wrong; and
-the JSON of its answer, read with distrust: what no database can store is refused here.
+"""HTTP/1.1 requests to GPU servers under one deadline, with exact errors; and safe parsing of JSON answers.
 
-Nothing is sent twice: where it can't be known whether the server has the request, it is `ServerLost`.
-Redirects are answers like others. An ordinary answer is one piece that begins with a short head and says how
-long its body is: it is parsed here. Everything else is left to `http.client`, which takes the head for a mail
-and costs more than the rest of the exchange.
+No request is sent twice: if the server may have received it, the error is `ServerLost`. Redirects are not
+followed. An ordinary answer, whose short head has a content length, is parsed here; others are left to
+`http.client`, which parses the head as e-mail and costs more than the rest of the exchange. JSON that no
+database can store is refused.
 
-Large answers are read one at a time in a process, and never while a transaction is open. Two million values
-come in 4 to 10 MB and take up to 150 MB as objects, as long as anything refers to them; each of a worker's
-slots may have such an answer at the same time. What stays of a large one is text. Reading it holds the
-interpreter for as long as a second: a writer that waited for it inside a transaction would keep SQLite shut
-to all other processes.
+Large answers are parsed one at a time per process, and never while a transaction is open. Two million values
+come in 4 to 10 MB and take up to 150 MB as objects, and every slot of a worker may have such an answer; so a
+large result is kept as text. Parsing holds the GIL for up to a second: a writer that waited for it inside a
+transaction would lock SQLite for all processes.
 """
 
 from __future__ import annotations
@@ -41,19 +39,20 @@ MAX_LINES = 100
 MAX_DIGITS = 15
 _READ_BYTES = 64 * 1024
 _FIRST_BYTES = 8 * 1024
-"""The buffer is there for as long as the run is waited for, in each thread; most answers are shorter."""
+"""Size of the first read. Each waiting thread holds this buffer; most answers are shorter."""
 FREE_CHUNKS = 1024
 MIN_CHUNK_BYTES = 64
-"""On average, of more chunks than those: each costs a worker as much as a KiB."""
+"""Minimum average chunk size beyond FREE_CHUNKS, because each chunk costs a worker as much as a KiB."""
 OVERHEAD_BYTES = 1024 * 1024
-"""Heads, chunk sizes and trailers of an answer that is not ordinary, beside twice its body."""
+"""Allowed bytes for heads, chunk sizes and trailers, besides twice the body."""
 _BREAKS = re.compile(r"[\r\n\0]")
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """headers: lower-case names. size: of the head, in bytes; length: of the body."""
+    """Head of an ordinary answer. headers: lower-case names. size: of the head, in bytes; length: of the
+    body."""
 
     status: int
     headers: dict[str, str]
@@ -62,8 +61,10 @@ class Head:
 
 
 def parse_simple_head(piece: bytes) -> Head | None:
-    """Of an answer's first piece: HTTP/1.1, whole, with a length, on a connection that stays. None: it is
-    something else, or not whole yet."""
+    """Parse the head of an ordinary answer: HTTP/1.1, complete, with a content length and keep-alive.
+
+    piece: the first bytes read. Returns None for another kind of answer, or an incomplete head.
+    """
     beginning = _BEGINNING.match(piece)
     end = piece.find(_END)
     if beginning is None or end < 0:
@@ -95,8 +96,7 @@ class ResponseTooLarge(RunFailed):
 
 
 class HttpTransport:
-    """`gpus.runners.base.Transport` over sockets. Connections are kept alive in `pool`, by default one of
-    its own, per origin and CA."""
+    """`gpus.runners.base.Transport` over sockets, with keep-alive. pool: None: a pool of its own."""
 
     def __init__(self, pool: Pool | None = None) -> None:
         self._pool = pool or Pool()
@@ -115,10 +115,11 @@ class HttpTransport:
         abort: Abort | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> Response:
-        """Raises as `Transport` says; `deadline_seconds` covers connecting, sending and the whole answer."""
+        """Send a request; see `Transport`. `deadline_seconds` covers connecting, sending and the whole
+        answer."""
         began = time.monotonic()
         if abort is not None and abort.fired:
-            raise Interrupted("Interrupted before anything was sent.")
+            raise Interrupted("Interrupted before the request was sent.")
         origin, target = split_url(url, ca_pem)
         head = request_head(method, target, origin, headers, body)
         message = _Message(method, head, body or b"", max_bytes, on_sent or _nothing)
@@ -152,7 +153,7 @@ class HttpTransport:
             closer.release()
             if abort is not None:
                 abort.set_reader(None)
-                keep = keep and not abort.fired  # it may have been cut at its last byte
+                keep = keep and not abort.fired  # the abort may have shut the socket down
             if keep:
                 self._pool.keep(origin, connection)
             else:
@@ -161,7 +162,8 @@ class HttpTransport:
 
 
 class _Stale(Exception):
-    """A kept connection took nothing of the body: the server can't have acted, another one may be tried."""
+    """A pooled connection sent no byte of the body: the server cannot have acted, so a new connection may be
+    used."""
 
 
 def _nothing() -> None: ...
@@ -169,7 +171,7 @@ def _nothing() -> None: ...
 
 @dataclass(slots=True)
 class _Message:
-    """meanwhile: not called yet."""
+    """A request. on_sent: replaced by a no-op once called."""
 
     method: str
     head: bytes
@@ -178,7 +180,7 @@ class _Message:
     on_sent: Callable[[], None]
 
     def call_on_sent(self) -> None:
-        """Call `meanwhile`, once."""
+        """Call `on_sent` unless it was called before."""
         on_sent, self.on_sent = self.on_sent, _nothing
         on_sent()
 
@@ -186,7 +188,7 @@ class _Message:
 def _send_and_receive(
     connection: Connection, message: _Message, abort: Abort | None
 ) -> tuple[Response, bool]:
-    """The response, and whether the connection is good for another request."""
+    """Returns the response, and whether the connection can be reused."""
     sent, failure = send(connection, message.head + message.body)
     if failure is None:
         message.call_on_sent()
@@ -209,12 +211,15 @@ def _send_and_receive(
             raise ConnectFailed(
                 f"The connection broke before the body was sent: {reason(failure)}"
             ) from error
-        raise ServerLost(f"The connection broke before the answer was whole: {reason(error)}") from error
+        raise ServerLost(f"The connection broke before the answer was complete: {reason(error)}") from error
     return response, failure is None and stays
 
 
 def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
-    """How much the system took, and what stopped it: an answer may have come nevertheless (413, 401)."""
+    """Send the data. Returns the number of bytes sent, and the error that stopped it, or None.
+
+    After an error the server may still have answered (413, 401).
+    """
     sent = 0
     view = memoryview(data)
     try:
@@ -227,7 +232,7 @@ def send(connection: Connection, data: bytes) -> tuple[int, OSError | None]:
 
 
 def _read_body(connection: Connection, head: Head, body: bytes, max_bytes: int) -> tuple[Response, bool]:
-    """Of an answer whose head is read. body: what came with it."""
+    """Read the rest of an ordinary answer. body: its bytes that came with the head."""
     if head.length > max_bytes:
         raise too_large(max_bytes)
     pieces, missing = [body], head.length - len(body)
@@ -237,16 +242,16 @@ def _read_body(connection: Connection, head: Head, body: bytes, max_bytes: int) 
             raise ConnectionError(f"the answer ended {missing} bytes early")
         pieces.append(piece)
         missing -= len(piece)
-    # what comes behind it is no answer to anything: such a connection is not used again
+    # bytes after the body answer no request: such a connection is not reused
     return Response(head.status, head.headers, b"".join(pieces)[: head.length]), missing == 0
 
 
 def _read_with_http_client(connection: Connection, message: _Message) -> tuple[Response, bool]:
-    """As `http.client` reads it."""
+    """Read an answer with `http.client`."""
     answer = HTTPResponse(connection, method=message.method)  # type: ignore[arg-type]
     connection.allow(2 * message.max_bytes + OVERHEAD_BYTES)
     answer.begin()
-    if connection.ended:  # http.client takes the end of the stream for the end of the head
+    if connection.ended:  # http.client accepts the end of the stream as the end of the head
         raise ConnectionError("it ended inside the answer's head")
     headers = {name.lower(): value for name, value in answer.getheaders()}
     body = _read(answer, message.max_bytes)
@@ -254,11 +259,12 @@ def _read_with_http_client(connection: Connection, message: _Message) -> tuple[R
 
 
 def too_large(max_bytes: int) -> ResponseTooLarge:
+    """The error for an answer beyond its size limit."""
     return ResponseTooLarge(f"The answer is larger than {max_bytes} bytes.")
 
 
 def check_size(size: int, pieces: int, max_bytes: int) -> None:
-    """Of an answer that is read whole, as far as it has come. Raises ResponseTooLarge, BrokenAnswer."""
+    """Raise ResponseTooLarge or BrokenAnswer for an answer of this size and number of pieces so far."""
     if size > max_bytes:
         raise too_large(max_bytes)
     if pieces > FREE_CHUNKS + size // MIN_CHUNK_BYTES:
@@ -269,18 +275,19 @@ def _read(answer: HTTPResponse, max_bytes: int) -> bytes:
     if answer.length is not None and answer.length > max_bytes:
         raise too_large(max_bytes)
     whole, pieces = bytearray(), 0
-    read = answer.read1 if answer.chunked else answer.read  # a chunk at a time: each costs as much as a KiB
+    read = answer.read1 if answer.chunked else answer.read  # one chunk per read, to count the chunks
     while piece := read(_READ_BYTES):
         whole += piece
         pieces += 1
         check_size(len(whole), pieces, max_bytes)
-    if answer.length:  # reading piece by piece, http.client does not tell a body that ended early
+    if answer.length:  # read piece by piece, http.client does not raise for a body that ended early
         raise ConnectionError(f"the answer ended {answer.length} bytes early")
     return bytes(whole)
 
 
 @lru_cache(maxsize=1024)
 def split_url(url: str, ca_pem: str | None) -> tuple[Origin, str]:
+    """The origin and the request target of a URL. Raises ConnectFailed for a bad URL."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -301,34 +308,38 @@ def split_url(url: str, ca_pem: str | None) -> tuple[Origin, str]:
 def request_head(
     method: str, target: str, origin: Origin, headers: Mapping[str, str], body: bytes | None
 ) -> bytes:
+    """The head of a request. Raises ConnectFailed for headers that HTTP does not allow."""
     lines = [f"{method} {target} HTTP/1.1", f"Host: {origin.host_header}", "Accept-Encoding: identity"]
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")
     for name, value in headers.items():
         if not name or ":" in name or _BREAKS.search(name) or _BREAKS.search(value):
-            raise ConnectFailed(f"The request header {name!r} can't be sent.")
+            raise ConnectFailed(f"The request header {name!r} contains characters that HTTP does not allow.")
         lines.append(f"{name}: {value}")
     try:
         return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
     except UnicodeEncodeError as error:
-        raise ConnectFailed("A request header has characters that HTTP can't carry.") from error
+        raise ConnectFailed("A request header contains characters that HTTP does not allow.") from error
 
 
 T = TypeVar("T")
 SMALL_BYTES = 64 * 1024
 SMALL_VALUES = 10_000
-"""An answer with fewer JSON values is read at once: texts and images have few, however long they are."""
+"""An answer with fewer JSON values is parsed at once; long texts and images have few values."""
 _ANSWERS = threading.Lock()
-"""Large answers take this lock before they queue for `TURN`, so that a transaction waits for one at most."""
+"""Acquired for large answers before `TURN`, so that a transaction waits for at most one of them."""
 
 
 class Unreadable(RunFailed):
-    """The answer is not what the protocol says."""
+    """The answer does not follow the protocol."""
 
 
 def read_json(body: bytes) -> Any:
-    """Raises Unreadable: not JSON, NaN or infinite numbers, text that can't be stored, or too much
-    of something (`json_text.Bounds`)."""
+    """Parse JSON from outside.
+
+    Raises Unreadable for invalid JSON, NaN or infinite numbers, text that cannot be stored, or values beyond
+    `json_text.Bounds`.
+    """
     try:
         value = json_text.read(body)
         if json_text.may_be_unstorable(body):
@@ -341,7 +352,7 @@ def read_json(body: bytes) -> Any:
 
 
 def check_storable(value: Any) -> None:
-    """Of JSON that came another way. Raises Unreadable."""
+    """Raise Unreadable for a JSON value that cannot be stored."""
     try:
         _check_texts(value)
     except RecursionError:
@@ -354,7 +365,7 @@ def _check_texts(value: Any) -> None:
     if isinstance(value, str):
         value.encode()  # half a surrogate pair raises UnicodeEncodeError, a ValueError
         if "\0" in value:
-            raise ValueError("a text holds a NUL character")
+            raise ValueError("a text contains a NUL character")
     elif isinstance(value, list):
         for item in value:
             _check_texts(item)
@@ -365,7 +376,10 @@ def _check_texts(value: Any) -> None:
 
 
 def read_one_at_a_time(body: bytes, read: Callable[[], T]) -> T:
-    """What `read` makes of a body. Of a large one, a result is a `JsonText`, and an error keeps no values."""
+    """Call `read`; for a large body only one at a time per process.
+
+    For a large body a result becomes a `JsonText`, and an error releases the parsed values.
+    """
     if not _is_large(body):
         return read()
     with _ANSWERS, TURN:
@@ -380,12 +394,12 @@ def read_one_at_a_time(body: bytes, read: Callable[[], T]) -> T:
 
 
 def _is_large(body: bytes) -> bool:
-    """By its values, as `json_text` counts them at most."""
+    """Whether the body may have many JSON values, by the upper bound of `json_text`."""
     return len(body) >= SMALL_BYTES and sum(map(body.count, (b",", b"[", b"{"))) >= SMALL_VALUES
 
 
 def _clear(error: BaseException | None) -> None:
-    """Takes the values out of the frames that raised it: an error lives until the run's end is committed."""
+    """Clear the frames of an error, because it is kept until the run's end is committed."""
     while error is not None:
         traceback.clear_frames(error.__traceback__)
         error = error.__cause__ or error.__context__

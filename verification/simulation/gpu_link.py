@@ -38,7 +38,7 @@ class GpuLink:
     ) -> Response:
         """Raises as `Transport` says."""
         if abort is not None and abort.fired:
-            raise Interrupted("Interrupted before anything was sent.")
+            raise Interrupted("Interrupted before the request was sent.")
         name, path = server_of(url), urlsplit(url).path
         server, until = self._servers[name], self._scheduler.now + deadline_seconds
         asked_at = self._scheduler.now
@@ -55,7 +55,7 @@ class GpuLink:
         try:
             if name in self._faults.unreachable:
                 if ended.wait(min(connect_timeout_seconds, deadline_seconds)):
-                    raise Interrupted("Interrupted before anything was sent.")
+                    raise Interrupted("Interrupted before the request was sent.")
                 raise ConnectFailed("Connecting took too long.")
             if not server.up:
                 raise ConnectRefused("Connection refused.")

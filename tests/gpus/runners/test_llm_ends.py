@@ -125,7 +125,7 @@ def test_a_stream_that_breaks_lost_the_server_and_leaves_no_doubt(server: LlmSer
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_stream_that_ends_before_its_last_word_lost_the_server(server: LlmServer, kind: str) -> None:
     server.does.no_last_word = True
-    with pytest.raises(ServerLost, match="before it was whole") as raised:
+    with pytest.raises(ServerLost, match="before it was complete") as raised:
         streamed(server, kind).run()
     assert raised.value.unfinished
 

@@ -65,7 +65,7 @@ def test_a_built_in_one_is_found_without_importing_any_package() -> None:
         (entry("other"), "is named 'other', the class 'acme'"),
         (entry("half", "Half"), "poll, cancel, read_pushed, check_options, health_url, health, is_polled"),
         (entry("acme", "Pinned"), "pinned"),
-        (entry("acme", "entry"), "it is no class"),
+        (entry("acme", "entry"), "it is not a class"),
         (entry("sync"), "the name is taken: the dispatcher itself"),
     ],
 )
