@@ -345,10 +345,10 @@ def test_a_switch_that_breaks_off_anywhere_goes_on(upgrade: Upgrade, call: int) 
 
         return maybe
 
-    gates = IndexGate.close, IndexGate.signs, IndexGate.discard
+    gates = IndexGate.close, IndexGate.activity, IndexGate.discard
     with (
         patch.object(IndexGate, "close", breaks(gates[0])),
-        patch.object(IndexGate, "signs", breaks(gates[1])),
+        patch.object(IndexGate, "activity", breaks(gates[1])),
         patch.object(IndexGate, "discard", breaks(gates[2])),
         patch.object(index_switch, "Now", breaks(Now)),
     ):
