@@ -1,10 +1,9 @@
-"""What can go wrong on the way to a GPU, and what each kind costs; which exceptions and texts are a GPU's own
-failure.
+"""Errors of runs and leases with their cost, and recognition of GPU faults in exceptions and texts.
 
-An error knows its price, so that deciding (``jobs/domain/retry.py``) is a look at its attributes and never a
-look at a message. The table is in ``docs/reference/failures.md``. A text counts only where the GPU's
-libraries put it: at its beginning, behind at most the names of exceptions that they raise. A text that
-quotes such words (a prompt, a log line) says nothing of the GPU.
+An error class carries its cost as attributes, so that ``jobs/domain/retry.py`` decides by them and never by a
+message. The table is in ``docs/failures.md``. An error text of a GPU library counts only at the beginning of
+a message, after at most the names of exceptions; the same words quoted elsewhere (a prompt, a log line) do
+not.
 """
 
 from __future__ import annotations
@@ -14,21 +13,23 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 MAX_TRACEBACK = 3000
-"""Characters that are kept of a model's traceback."""
+"""Maximum length of a stored traceback, in characters."""
 
 
 class Verdict(StrEnum):
-    """What the end of an attempt says of the server and the model that ran it."""
+    """Evidence of an attempt's end about its server and model, for the circuit breakers
+    (`gpus/leasing/lua/includes/circuit.lua`)."""
 
     NOTHING = ""
-    """Busy, cancelled, interrupted, never sent."""
+    """No evidence: busy, cancelled, interrupted, never sent."""
     ANSWERED = "answered"
-    """Bad input: the server was there and judged it. Enough for one that is tried, no praise of others."""
+    """Bad input: the server works. Closes a half-open circuit of the server; does not reset other
+    failures."""
     WELL = "well"
     SERVER = "server"
     MODEL = "model"
     EITHER = "either"
-    """One of the two: the model if it happens on several servers, else the server."""
+    """A fault of the model if it happens on several servers, else of the server."""
 
 
 class GpuError(Exception):
@@ -36,27 +37,28 @@ class GpuError(Exception):
 
     code = "server_error"
     counts = True
-    """Whether the attempt uses up one try of the job's budget."""
+    """Whether the attempt counts as one of the job's tries."""
     retryable = True
-    """Whether another attempt may help at all."""
+    """Whether another attempt may succeed."""
     elsewhere = False
     """Whether the next attempt should go to another server."""
     suspect = False
     """Whether the GPU may still be busy with the attempt: its slot is quarantined until proven free."""
     blames = Verdict.NOTHING
-    """Whose failure this is, for the circuit breakers."""
+    """Which part failed, for the circuit breakers."""
     unfinished = False
-    """Whether the run had begun and no result of it counts, by no word of the model's own: it was cut off, or
-    its answer refused. A job that may run only once can't run again."""
+    """Whether the run had begun and was cut off, or its answer refused. A job that may run only once is not
+    retried."""
     process_died = False
-    """Whether the process that ran it is gone by its doing: counts towards poison."""
+    """Whether the run killed its process; counts towards detection of poison jobs."""
     repeats = False
-    """Whether the same failure several times in a row says that no further attempt helps."""
+    """Whether the same failure several times in a row proves that no further attempt helps."""
 
     def __init__(
         self, message: str = "", *, retry_after_seconds: float | None = None, detail: str = ""
     ) -> None:
-        """detail: for whoever looks at the attempt, a traceback; no part of what failures are grouped by."""
+        """message: "": the class docstring. detail: a traceback, stored with the attempt; not used for
+        grouping."""
         super().__init__(message or (type(self).__doc__ or "").strip())
         self.retry_after_seconds = retry_after_seconds
         self.detail = detail
@@ -74,7 +76,7 @@ class GpuBusy(GpuError):
 
 
 class Interrupted(GpuError):
-    """The worker had to let go of a healthy run (deploy, operator OFF, Redis or network gone)."""
+    """The worker abandoned a healthy run (deploy, server switched off, Redis or network lost)."""
 
     code = "interrupted"
     counts = False
@@ -91,15 +93,15 @@ class ConnectFailed(GpuError):
 
 
 class ConnectRefused(ConnectFailed):
-    """Nothing listens at the GPU server's address."""
+    """The GPU server's address refuses connections."""
 
 
 class ConnectTimedOut(ConnectFailed):
-    """The GPU server did not take the connection in time."""
+    """The GPU server did not accept the connection in time."""
 
 
 class CredentialsRefused(GpuError):
-    """The GPU server does not accept the headers that it is registered with; nothing ran."""
+    """The GPU server does not accept the headers that it is registered with; the job did not run."""
 
     code = "credentials_refused"
     counts = False
@@ -108,9 +110,9 @@ class CredentialsRefused(GpuError):
 
 
 class AccessForbidden(GpuError):
-    """The GPU server, or a proxy before it, forbids the request; nothing ran."""
+    """The GPU server, or a proxy before it, forbids the request; the job did not run."""
 
-    code = CredentialsRefused.code  # what to do is the same; but a filter may forbid one payload alone
+    code = CredentialsRefused.code  # the remedy is the same; unlike it, a filter may forbid a single payload
     elsewhere = True
     blames = Verdict.EITHER
 
@@ -125,7 +127,7 @@ class ServerLost(GpuError):
 
 
 class ProcessDied(ServerLost):
-    """The process that held the model died while it had the job; a new one takes its place."""
+    """The model's process died while it ran the job; a new one is started."""
 
     suspect = False
     process_died = True
@@ -139,7 +141,7 @@ class OutOfMemory(GpuError):
 
 
 class DoesNotFit(GpuError):
-    """The model needs more memory than this GPU has: no fault of the job, which waits for a larger one."""
+    """The model needs more memory than this GPU has; the job waits for a larger one."""
 
     code = "does_not_fit"
     counts = False
@@ -155,7 +157,7 @@ class ModelMissing(GpuError):
 
 
 class GpuFault(GpuError):
-    """The GPU itself is faulty (sticky CUDA error, Xid, out of memory)."""
+    """The GPU is faulty (sticky CUDA error, Xid; over HTTP also out of memory)."""
 
     code = "gpu_fault"
     blames = Verdict.EITHER
@@ -206,7 +208,7 @@ class RunCancelled(GpuError):
 
 
 class LeaseLost(GpuError):
-    """The lease went to somebody else; whatever this run ends in does not count."""
+    """Another worker holds the lease; the result of this run does not count."""
 
     code = "lease_lost"
     counts = False
@@ -214,7 +216,7 @@ class LeaseLost(GpuError):
 
 
 class StaleFence(LeaseLost):
-    """The server refused: it knows a later lease of this slot. Nothing of this attempt runs there."""
+    """The server has seen a later lease of this slot and refused the run; it does not run there."""
 
     suspect = False
 
@@ -242,23 +244,23 @@ ERRORS_BY_CODE: dict[str, type[GpuError]] = {
 
 
 REDIS_AWAY = "Redis does not answer"
-"""As answers, pages and explanations say it."""
+"""The text in answers, pages and explanations."""
 
 
 class LeasingUnavailable(Exception):
-    """Redis does not answer, or its index is being rebuilt; nothing is leased meanwhile."""
+    """Redis does not answer, or its index is being rebuilt; no lease is granted meanwhile."""
 
 
 class LeasingFull(LeasingUnavailable):
-    """Redis is at its maxmemory: it takes no more tickets; what it has is worked off."""
+    """Redis is at its maxmemory: it refuses new tickets; waiting jobs are still processed."""
 
 
 class LayoutNotInUse(LeasingUnavailable):
-    """The fleet's index is used by processes of another key layout, or is being handed to them."""
+    """The fleet's index is used by processes of another key layout, or is being switched to it."""
 
 
 GPU_ERRORS = frozenset({"AcceleratorError", "CUDARuntimeError", "CUDADriverError", "CudaAPIError"})
-"""Exceptions that are raised for nothing else: torch's, CuPy's, Numba's."""
+"""Exceptions for GPU faults only, of torch, CuPy and Numba."""
 _LIBRARIES = frozenset(
     {
         "torch",
@@ -282,46 +284,48 @@ _STICKY = re.compile(
     r"|CUDNN_STATUS|device-side assert|an illegal memory access|unspecified launch failure|NVRM: Xid|Xid\b)"
 )
 _OUT_OF_MEMORY = re.compile(rf"{_BEFORE}(?i:(?:(?:CUDA|HIP|MPS backend) )?out of memory)")
-_MOST_LINKS = 10
+_MAX_CAUSES = 10
 
 
-def tells_sticky_fault(text: str) -> bool:
-    """Whether it is the message of an error after which the CUDA context is lost."""
+def is_sticky_fault_text(text: str) -> bool:
+    """Whether an error message reports a lost CUDA context."""
     return _STICKY.match(text) is not None
 
 
-def tells_out_of_memory(text: str) -> bool:
-    """Whether it is the message of a GPU that has no memory left."""
+def is_out_of_memory_text(text: str) -> bool:
+    """Whether an error message reports that the GPU is out of memory."""
     return _OUT_OF_MEMORY.match(text) is not None
 
 
 def is_sticky_fault(error: BaseException) -> bool:
-    """Whether the exception, or one that it was raised upon, is a lost CUDA context: by its class, or by its
-    message where it is a bare RuntimeError (as torch raises) or of a GPU library."""
+    """Whether an exception, or one of its causes, reports a lost CUDA context.
+
+    By its class, or by its message if it is a plain RuntimeError (as raised by torch) or of a GPU library.
+    """
     return any(_is_one(link) for link in _links(error))
 
 
 def is_of_gpu_library(error: BaseException) -> bool:
-    """Whether its message may be a GPU's."""
+    """Whether the exception's message may come from a GPU library."""
     return type(error) is RuntimeError or type(error).__module__.partition(".")[0] in _LIBRARIES
 
 
 def _is_one(error: BaseException) -> bool:
     if GPU_ERRORS.intersection(kind.__name__ for kind in type(error).__mro__):
         return True
-    return is_of_gpu_library(error) and tells_sticky_fault(_said(error))
+    return is_of_gpu_library(error) and is_sticky_fault_text(_text_of(error))
 
 
 def _links(error: BaseException | None) -> Iterator[BaseException]:
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_CAUSES):
         if error is None:
             return
         yield error
         error = error.__cause__ or error.__context__
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     try:
         return str(error)
-    except BaseException:  # an author's `__str__` may raise too
+    except BaseException:  # `__str__` of model code may raise
         return ""

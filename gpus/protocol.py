@@ -1,4 +1,5 @@
-"""The values that cross the floors: tickets, leases, slots, what a model is. Pure."""
+"""Values shared by all packages: tickets, leases, slots, specifications of servers, pools, tenants, models.
+Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +12,11 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 BANDS = ("urgent", "normal", "bulk")
-"""The three bands of the line; priority 1–3, 4–6, 7–9."""
+"""Priority bands of the queue: priority 1–3, 4–6, 7–9."""
 STARTED_HERE = "local"
-"""Scheme of the endpoint of a model that the worker itself runs (`gpu_host.local`)."""
-MAX_SLOTS = 1024
-"""Of a server."""
-NODE = "gpu-dispatcher node"
-"""How the reference GPU server (`gpu_host.node`) names itself in its health."""
+"""URL scheme of the endpoint of a model that the worker runs itself (`gpu_host.local`)."""
 FIRST_LAYOUT = 6
-"""Of the keys of a fleet's index in Redis, where no row of `FleetIndex` says otherwise; never raised."""
+"""Key layout of a fleet's index without a `FleetIndex` row; never raised."""
 
 
 def band_of(priority: int) -> int:
@@ -28,31 +25,35 @@ def band_of(priority: int) -> int:
 
 
 def slot_name(server: str, index: int) -> str:
-    """``flux-server-1/0``"""
+    """The name of a slot, such as ``flux-server-1/0``."""
     return f"{server}/{index}"
 
 
 def split_slot(slot: str) -> tuple[str, int]:
+    """The server's name and the slot's index."""
     server, _, index = slot.rpartition("/")
     return server, int(index)
 
 
-def standing_band(priority: int, highest_band: str) -> int:
-    """Index into `BANDS` of where a job stands whose tenant was granted no higher band than that."""
+def effective_band(priority: int, highest_band: str) -> int:
+    """Index into `BANDS` of a job's actual band: its priority's, but no higher than the tenant's highest
+    band."""
     return max(band_of(priority), BANDS.index(highest_band))
 
 
 REGISTRY_CHANGED = "registry"
-"""Announced in the place of a job's id: servers or models were registered."""
+"""Announced in place of a job id when servers or models were registered."""
 
 
 class QueueAlgorithm(StrEnum):
+    """Order of a pool's tickets. FAIR: by tenants' GPU-seconds; FIFO: by place."""
+
     FAIR = "fair"
     FIFO = "fifo"
 
 
 class DesiredState(StrEnum):
-    """What the operator wants of a server."""
+    """State of a server that the operator has set."""
 
     ON = "on"
     DRAINING = "draining"
@@ -60,51 +61,51 @@ class DesiredState(StrEnum):
 
 
 class ReleaseMode(StrEnum):
-    """What becomes of a slot when its lease ends."""
+    """What happens to a slot when its lease ends."""
 
     SETTLE = "settle"
-    """Clean end; the slot stays in this process until the end is committed."""
+    """Clean end: the slot stays with this process until the end is committed."""
     FREE = "free"
-    """Nothing ran and nothing needs a commit (a stale ticket): free at once, charged nothing."""
+    """No job ran and no end needs a commit (a stale ticket): free at once, without a charge."""
     SUSPECT = "suspect"
     """The GPU may still be busy: quarantined until a probe proves the slot free."""
     ADOPT = "adopt"
-    """Hand-over: whoever claims next goes on with the same attempt (its remote id is committed)."""
+    """Hand-over: the next claim continues the same attempt (its remote id is committed)."""
 
 
 class ExpiryVerdict(StrEnum):
-    """What becomes of an expired lease."""
+    """The sweep's decision on an expired lease (`gpus/leasing/lua/resolve_expired.lua`)."""
 
     ADOPTABLE = "adoptable"
     QUARANTINED = "quarantined"
     FREE = "free"
     FOLLOWED = "followed"
-    """It ended, and its follower has begun: that one's lease is judged next."""
+    """The attempt ended and its follower has begun: the follower's lease is examined next."""
 
 
 class CircuitKind(StrEnum):
-    """What has a circuit breaker."""
+    """The kinds of circuit breakers."""
 
     SERVER = "server"
     MODEL = "model"
 
 
 class CircuitState(StrEnum):
-    """Of a circuit breaker."""
+    """State of a circuit breaker."""
 
     CLOSED = "closed"
     OPEN = "open"
-    """It failed again and again: it rests."""
+    """After several failures in a row it takes no jobs for a while."""
     HALF_OPEN = "half_open"
-    """Its rest is over: one job tries, and closes or opens it."""
+    """After that time one job is the trial, and closes or opens the circuit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """A waiting job's place in the line.
+    """A waiting job in the queue.
 
-    place_us: when the job first stood in line, microseconds since the epoch; a retry keeps it.
-    avoid_server: the server that just lost this job; another one is tried first.
+    place_us: time of the job's first push, µs since the epoch; a retry keeps it. avoid_server: server that
+    just lost this job; other servers are tried first.
     """
 
     job_id: str
@@ -120,17 +121,19 @@ class Ticket:
 
 
 class PushOutcome(StrEnum):
+    """Outcome of pushing a ticket (`gpus/leasing/lua/push.lua`)."""
+
     LEASED = "leased"
-    """A slot is free and nobody is ahead: a forecast."""
+    """A slot is free for it: a forecast."""
     QUEUED = "queued"
     DUPLICATE = "duplicate"
-    """The ticket stands in line already."""
+    """The ticket is waiting already."""
     HELD = "held"
-    """The job is leased or its end is being committed; it must not stand in line."""
+    """The job is leased or its end is being committed; no ticket was added."""
 
 
 class LeaseRef(NamedTuple):
-    """The identity under which everything that concerns a lease is idempotent."""
+    """The identity of a lease, by which all calls about it are idempotent."""
 
     slot: str
     job_id: str
@@ -140,12 +143,12 @@ class LeaseRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The time-bound right to one slot.
+    """A lease of one slot.
 
-    adopted: the attempt was running under another worker; go on with its remote id.
-    estimate_seconds: what the tenant was charged at dispatch, in GPU-seconds.
-    fence: grows with every lease of this slot, also across a flushed Redis (it is made from its clock).
-    leased_at_ms: Redis' clock, milliseconds since the epoch.
+    adopted: whether the attempt was running under another worker, and continues with its remote id.
+    estimate_seconds: charge at dispatch, in GPU-seconds. fence: fencing token; grows with every lease of this
+    slot, even across a flushed Redis, because it derives from the clock. leased_at_ms: by Redis' clock,
+    milliseconds since the epoch.
     """
 
     pool: str
@@ -176,7 +179,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """What the line needs to know of a server. host: None, or the pinned driver's host."""
+    """A server as the lease layer needs it. host: of the worker of a pinned server, else None."""
 
     name: str
     pool: str
@@ -188,6 +191,8 @@ class ServerSpec:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
+    """A pool as the lease layer needs it. affinity_patience_seconds: how long warm models may go first."""
+
     name: str
     algorithm: QueueAlgorithm = QueueAlgorithm.FAIR
     affinity_patience_seconds: float = 30.0
@@ -195,10 +200,10 @@ class PoolSpec:
 
 @dataclass(frozen=True, slots=True)
 class TenantSpec:
-    """What the line needs to know of a tenant, by the name it has in tickets; the defaults are a new one's.
+    """A tenant's rules for the lease layer. Raises ValueError.
 
-    weight: its share of GPU-seconds relative to others. highest_band: one of `BANDS`; its jobs stand no
-    higher. max_running: leases at once in all pools of the fleet; None: no limit. Raises ValueError.
+    name: as in tickets. weight: share of GPU-seconds relative to other tenants. highest_band: one of `BANDS`;
+    its jobs get no higher band. max_running: limit of leases in all pools of the fleet; None: no limit.
     """
 
     name: str
@@ -208,25 +213,24 @@ class TenantSpec:
 
     def __post_init__(self) -> None:
         if not 0 < self.weight < math.inf:
-            raise ValueError(f"a weight is a positive number, that of {self.name} is {self.weight}")
+            raise ValueError(f"a weight must be a positive number, that of {self.name} is {self.weight}")
         if self.highest_band not in BANDS:
-            raise ValueError(f"a band is one of {', '.join(BANDS)}, not {self.highest_band!r}")
+            raise ValueError(f"a band must be one of {', '.join(BANDS)}, not {self.highest_band!r}")
         if self.max_running is not None and self.max_running < 1:
             raise ValueError(
-                f"a limit of running jobs is 1 or more, that of {self.name} is {self.max_running}"
+                f"a limit of running jobs must be 1 or more, that of {self.name} is {self.max_running}"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """How a model is run: the founding document's fields, then our own.
+    """How a model is run. Each field is an option in `gpus.models.ModelConfig`.
 
-    poll_interval, max_poll_time, max_run_seconds: seconds. min_run_seconds: the shortest `max_run_seconds` of
-    a job; None: as the settings say. max_queued: jobs that may wait for it; None: any.
-    max_queued_seconds: how long one may wait for it in all; None: as the settings say.
-    remote_model: what its servers call it, where they serve several; None: its own name. keep_alive_seconds:
-    how long an Ollama server keeps it loaded after a run (-1: for ever); None: as payload or server say.
-    model_type: the name of the runner that speaks its servers' protocol.
+    model_type: name of the runner for its servers' protocol. poll_interval, max_poll_time, max_run_seconds:
+    seconds. min_run_seconds: the shortest `max_run_seconds` of a job; None: by the settings. max_queued:
+    limit of waiting jobs; None: no limit. max_queued_seconds: limit of a job's total waiting time; None: by
+    the settings. remote_model: the model's name on its servers; None: its own name. keep_alive_seconds: how
+    long an Ollama server keeps it loaded after a run (-1: for ever); None: by the payload or the server.
     """
 
     name: str
@@ -251,7 +255,7 @@ class ModelSpec:
 
     @property
     def run_limit_seconds(self) -> float:
-        """The longest an attempt may hold its slot, seconds."""
+        """How long an attempt may hold its slot, in seconds."""
         if self.max_run_seconds is not None:
             return self.max_run_seconds
         return self.max_poll_time
@@ -259,11 +263,11 @@ class ModelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a model is run on a server.
+    """The endpoint of a model on a server.
 
-    headers: the server's secret request headers, in the clear: never log them. is_off: an operator switched
-    the server off: nothing is begun there any more. tells_health: False: it has no health endpoint; None: not
-    known yet.
+    headers: the server's secret request headers, decrypted: never log them. ca_pem: the only trusted CA;
+    None: the system's CAs. is_off: whether an operator switched the server off, so that no run may begin.
+    tells_health: False: the server has no health endpoint; None: not known yet.
     """
 
     server: str
@@ -279,14 +283,14 @@ class Endpoint:
 
 
 class Clock(Protocol):
-    """Time, injected. now: for rows; monotonic: for spans, seconds."""
+    """An injected clock. now: wall time, for rows. monotonic: seconds, for durations."""
 
     def now(self) -> datetime: ...
     def monotonic(self) -> float: ...
 
 
 class SystemClock:
-    """The machine's own clocks."""
+    """The host's own clocks."""
 
     def now(self) -> datetime:
         return datetime.now(UTC)

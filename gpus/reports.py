@@ -1,5 +1,5 @@
-"""The fleet as operators see it: how each server really is, beside what is wanted of it, and its slots as
-cells, each with its state and the reason."""
+"""Reports on the fleet for operators: desired and actual state of each server, and a cell per slot with a
+reason."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ _RUNNING = ("leased", "adoptable", "settling")
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """state: on (gives out slots, or has none left), draining (starts nothing, something runs), off (nothing
-    runs), unknown (Redis does not answer). slots: count by state; resting: free ones of a server that said it
-    is busy; running: those with a job. circuit: its breaker."""
+    """The actual state of a server.
+
+    state: on (takes jobs, or has no free slot), draining (starts no job, some still run), off (no job runs),
+    unknown (Redis does not answer). slots: count by state. resting: free slots of a server that answered that
+    it is busy. running: slots with a job. circuit: state of its circuit breaker.
+    """
 
     state: str
     slots: Mapping[str, int]
@@ -34,7 +37,7 @@ class Observed:
 
 
 def observe(servers: Iterable[Server], leases: LeasesOf) -> dict[str, Observed]:
-    """By name. One question to each fleet's Redis, however many they are. Reads the pools: select them."""
+    """The actual state by server name, with one call per fleet. servers: with pools selected."""
     by_fleet: dict[str, list[Server]] = {}
     for server in servers:
         by_fleet.setdefault(server.pool.fleet, []).append(server)
@@ -52,7 +55,7 @@ def observe(servers: Iterable[Server], leases: LeasesOf) -> dict[str, Observed]:
 
 
 def observed(server: Server, views: Sequence[SlotView]) -> Observed:
-    """views: of all its slots."""
+    """The actual state of a server from the views of all its slots."""
     slots = Counter(view.state for view in views)
     running = sum(slots[state] for state in _RUNNING)
     resting = sum(view.resting for view in views if view.state == "free")
@@ -61,35 +64,39 @@ def observed(server: Server, views: Sequence[SlotView]) -> Observed:
 
 
 def _state(server: Server, slots: Counter[str], running: int) -> str:
-    """A slot is held back although the count has room for it: the server starts nothing, whatever is wanted
-    (the system is paused, or the switch is not there yet)."""
-    held_back = slots["off"] > 0 and slots.total() - slots["off"] < server.slots
-    if slots["free"] or (server.desired == DesiredState.ON and not held_back):
+    """A closed slot below the count means that the server starts no job, whatever its desired state: the
+    system is paused, or the lease layer is not up to date."""
+    is_closed = slots["off"] > 0 and slots.total() - slots["off"] < server.slots
+    if slots["free"] or (server.desired == DesiredState.ON and not is_closed):
         return "on"
     return "draining" if running else "off"
 
 
 class CellState(StrEnum):
+    """State of a slot in reports."""
+
     FREE = "free"
     BUSY = "busy"
     RESTING = "resting"
-    """Free, but its server said that it is busy, or failed again and again."""
+    """Free, but its server answered that it is busy, or its circuit is not closed."""
     DRAINING = "draining"
-    """Busy for the last time: its server drains, or has fewer slots by now."""
+    """Busy with its last job: its server is draining, or has fewer slots now."""
     QUARANTINED = "quarantined"
     OFF = "off"
     SICK = "sick"
     """Free, but its server does not answer."""
     UNKNOWN = "unknown"
-    """Redis does not answer, or has not heard of the slot yet."""
+    """Redis does not answer, or does not have the slot yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One slot. reason: a few words, empty where the state says it all. job_id, attempt_id, model: of what
-    runs there, or is suspected to. age_seconds: since it was leased, or since the quarantine began.
-    warm_models: what a job there finds loaded: what a worker says that holds models itself; of other
-    servers what ran there last."""
+    """One slot in a report.
+
+    reason: a few words, or empty. job_id, attempt_id, model: of the attempt that runs there, or may run
+    there. age_seconds: since it was leased, or since the quarantine began. warm_models: as reported by a
+    pinned worker; for other servers the last model that ran there.
+    """
 
     slot: str
     state: CellState
@@ -107,13 +114,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ServerRow:
-    """A server as it is wanted (desired, slots) and as it is found (observed, cells, healthy).
+    """A server in a report: desired state (desired, slots) and actual state (observed, cells, healthy).
 
-    observed: on, draining, off or unknown, see `Observed`. is_paused: with the whole system.
-    healthy: None before the first answer. tells_health: False if it answers without a health endpoint.
-    holds_lost_runs_seconds: how long a lost run may hold its slot there; 0 where the server tells.
-    last_error: of the last look at its health. telemetry: what its worker measured last
-    (`gpu_host.local.telemetry`); None for servers whose worker is not on their machine.
+    observed: on, draining, off or unknown, see `Observed`. is_paused: whether the system is paused. healthy:
+    None before the first answer. tells_health: False if it answers without a health endpoint.
+    holds_lost_runs_seconds: how long a lost run may hold its slot; 0 if the server reports its runs.
+    last_error: of the last health probe. telemetry: the worker's last reading (`gpu_host.local.telemetry`);
+    None unless the server is pinned.
     """
 
     name: str
@@ -135,10 +142,11 @@ class ServerRow:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it answers and tells nothing of itself: a lost run there holds its slot."""
+        """Whether it answers without a health endpoint, so that a lost run holds its slot."""
         return self.healthy is True and self.tells_health is False
 
     def count(self, *states: CellState) -> int:
+        """Number of cells in these states."""
         return sum(cell.state in states for cell in self.cells)
 
     @property
@@ -151,7 +159,7 @@ class ServerRow:
 
     @property
     def is_settled(self) -> bool:
-        """Whether it does what it was told; a pause of the whole system is no disobedience."""
+        """Whether the actual state matches the desired one; a paused system counts as a match for on."""
         if self.desired is DesiredState.ON:
             return self.observed == "on" or self.is_paused
         return self.observed == "off"
@@ -159,15 +167,18 @@ class ServerRow:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """away: fleets (hash tags) whose Redis does not answer or is being rebuilt."""
+    """A report on servers. away: fleets (hash tags) whose Redis does not answer or whose index is being
+    rebuilt."""
 
     rows: tuple[ServerRow, ...]
     away: tuple[str, ...] = ()
 
 
 def read_fleet(servers: Sequence[Server], leases: LeasesOf, now: datetime) -> Fleet:
-    """servers: with pool and placements fetched. A question to Redis for each few of them, two to the
-    database for all."""
+    """The report on these servers. Costs a call to Redis per few servers, and two queries.
+
+    servers: with pool and placements fetched.
+    """
     views: dict[str, SlotView] = {}
     away: list[str] = []
     by_fleet: dict[str, list[str]] = {}
@@ -228,7 +239,7 @@ def _row(server: Server, state: str, cells: Sequence[Cell], *, is_paused: bool) 
 
 
 def _longest_runs(servers: Sequence[Server]) -> dict[str, float]:
-    """Seconds that a run may last there, by server."""
+    """The longest run limit of each server's models, in seconds."""
     if not servers:
         return {}
     found: dict[str, float] = {}
@@ -238,7 +249,7 @@ def _longest_runs(servers: Sequence[Server]) -> dict[str, float]:
 
 
 def _measured(row: ServerRow, beat: Heartbeat | None) -> ServerRow:
-    """With what its worker said, while that is what is."""
+    """The row with its worker's telemetry, if recent."""
     telemetry = recent_telemetry(beat) if beat is not None else None
     loaded = tuple((telemetry or {}).get("warm", ()))
     cells = tuple(replace(cell, warm_models=loaded) for cell in row.cells)
@@ -254,8 +265,11 @@ def cell_of(
     *,
     is_paused: bool = False,
 ) -> Cell:
-    """view: None if Redis said nothing of this slot. suspect: its open quarantine, which is the database's:
-    it counts either way."""
+    """The cell of a slot.
+
+    view: None if Redis does not have the slot. suspect: its open quarantine row, which counts whatever Redis
+    has.
+    """
     warm = (view.warm_model,) if view and view.warm_model else ()
     if suspect is not None and (view is None or view.state not in ("leased", "settling")):
         return Cell(
@@ -269,7 +283,7 @@ def cell_of(
             warm,
         )
     if view is None:
-        return Cell(slot, CellState.UNKNOWN, "Redis says nothing of it")
+        return Cell(slot, CellState.UNKNOWN, "not in Redis")
     if view.state in ("leased", "adoptable", "settling"):
         state, reason = _running_state(view, server)
         return Cell(
@@ -280,33 +294,33 @@ def cell_of(
 
 
 def _running_state(view: SlotView, server: Server) -> tuple[CellState, str]:
-    waits = {"adoptable": "waits for a worker to go on with it", "settling": "its end is being written"}
+    waits = {"adoptable": "waits for a worker to continue it", "settling": "its end is being written"}
     if server.desired == DesiredState.OFF:
         return CellState.DRAINING, "is being interrupted"
     if server.desired == DesiredState.DRAINING:
-        return CellState.DRAINING, waits.get(view.state, "ends, then nothing starts")
+        return CellState.DRAINING, waits.get(view.state, "last job before the drain is complete")
     if split_slot(view.slot)[1] >= server.slots:
-        return CellState.DRAINING, "ends, then the slot goes"
+        return CellState.DRAINING, "last job before the slot is removed"
     return CellState.BUSY, waits.get(view.state, "")
 
 
 def _idle_state(view: SlotView, server: Server, *, is_paused: bool) -> tuple[CellState, str]:
     if view.state == "quarantined":
-        return CellState.QUARANTINED, "nobody vouches for it"
+        return CellState.QUARANTINED, "not proven free"
     if server.host and server.healthy is False and server.desired == DesiredState.ON:
         return CellState.SICK, server.last_error or "its worker is gone"
     if view.state == "off":
         if server.desired != DesiredState.ON:
             return CellState.OFF, "drained" if server.desired == DesiredState.DRAINING else "switched off"
-        return CellState.OFF, "the system is paused" if is_paused else "one above the count still runs"
+        return CellState.OFF, "the system is paused" if is_paused else "a job above the slot count still runs"
     if server.desired != DesiredState.ON:
         return CellState.FREE, f"not {server.desired} yet"
     if server.healthy is False:
         return CellState.SICK, server.last_error or "does not answer"
     if view.circuit is CircuitState.OPEN:
-        return CellState.RESTING, "its server failed again and again: the circuit is open"
+        return CellState.RESTING, "its server failed repeatedly: the circuit is open"
     if view.circuit is CircuitState.HALF_OPEN:
-        return CellState.RESTING, "its server failed again and again: one job tries it"
+        return CellState.RESTING, "its server failed repeatedly: one job is sent as a trial"
     if view.resting:
-        return CellState.RESTING, "its server said it is busy"
+        return CellState.RESTING, "its server answered that it is busy"
     return CellState.FREE, ""

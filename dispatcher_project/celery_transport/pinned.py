@@ -40,7 +40,7 @@ from gpu_host.local.output import folder_for_runs, make_own_folder
 from gpu_host.local.telemetry import MachineMeter, ProcessMeter, Reading, measure
 from gpu_host.local.watchdog import Watchdog
 from gpus.errors import GpuError
-from gpus.health.pinned_servers import BEAT_SECONDS, GONE_SECONDS, beat_of, register_pinned, sign_off
+from gpus.health.pinned_servers import BEAT_SECONDS, GONE_SECONDS, heartbeat_report, register_pinned, sign_off
 from gpus.models import Pool, Server
 from gpus.protocol import DesiredState
 from gpus.registry.model_fields import RegistryRefused
@@ -98,7 +98,7 @@ class PinnedWatch:
         jobs = [(order.job, order.attempt) for order in self._gpu.running()]
         telemetry = self._telemetry if time.monotonic() - self._measured_at <= GONE_SECONDS else None
         why = self._gpu.sick or _unread(telemetry)
-        said = beat_of(self._host, jobs, why=why, telemetry=telemetry)
+        said = heartbeat_report(self._host, jobs, why=why, telemetry=telemetry)
         history = None if self._measured_at == self._told_at else telemetry
         self._ports.leases(self._fleet).record_heartbeat(self._server, said, history)
         self._told_at = self._measured_at

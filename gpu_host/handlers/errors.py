@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
-from gpus.errors import MAX_TRACEBACK, is_of_gpu_library, is_sticky_fault, tells_out_of_memory
+from gpus.errors import MAX_TRACEBACK, is_of_gpu_library, is_out_of_memory_text, is_sticky_fault
 
 MAX_TEXT = 500
 
@@ -70,7 +70,7 @@ def failure_of(error: BaseException) -> Failure:
         return Failure("out_of_memory", text, trace)
     if isinstance(error, TransientGpuError):
         return Failure("gpu_fault", text, trace)
-    if is_of_gpu_library(error) and tells_out_of_memory(said):
+    if is_of_gpu_library(error) and is_out_of_memory_text(said):
         return Failure("out_of_memory", text, trace)
     if is_sticky_fault(error):
         return Failure("gpu_fault", text, trace, sticky=True)

@@ -1,4 +1,4 @@
-"""The answers about machines, models and controls, as they are on the wire."""
+"""Types of the API's answers about servers, models and operator controls."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from gpus.models import Pause as PauseRow
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.registry.recognise import CERTAINTIES
 
-Live = Annotated[bool, about("False: Redis is away; it follows when it is back.")]
-_Changed = Annotated[bool, about("False: it was so already.")]
+Live = Annotated[bool, about("False: Redis does not answer; the change is applied when it is back.")]
+_Changed = Annotated[bool, about("False: it had no effect.")]
 _PauseKind = Annotated[str, choices(PauseRow.Kind)]
 _Circuits = Annotated[str, choices(CircuitState)]
 _Next = Annotated[str | None, about("URL of the following page.")]
 
 
 def page_of(row: type[Any]) -> Any:
-    """One page of a list with a cursor."""
+    """The type of one page of a list with a cursor."""
     fields = {"next": _Next, "previous": str | None, "results": list[row]}  # type: ignore[valid-type]
     return TypedDict(f"{row.__name__.removesuffix('Entry').removesuffix('Summary')}Page", fields)  # type: ignore[operator]
 
 
 ModelConfig = TypedDict("ModelConfig", {"model": Name, "pool": Name, "fleet": Name, **options()})  # type: ignore[misc]
-ModelConfig.__doc__ = "A model as it is configured."
+ModelConfig.__doc__ = "The configuration of a model."
 
 
 class ModelConfigs(TypedDict):
@@ -36,7 +36,7 @@ class ModelConfigs(TypedDict):
 
 
 class Warning(TypedDict):
-    """What the operator should know before the first job."""
+    """A warning for the operator who registers a server."""
 
     code: Annotated[str, Choice(NO_HEALTH, UNREACHABLE, UNHEALTHY)]
     detail: str
@@ -76,7 +76,7 @@ class Inspected(TypedDict):
 
 
 class Observed(TypedDict):
-    """How a server is: by its slots; unknown while Redis is away."""
+    """The actual state of a server, by its slots; unknown while Redis does not answer."""
 
     state: Annotated[str, Choice("on", "draining", "off", "unknown")]
     slots: dict[str, int]
@@ -96,13 +96,13 @@ class Server(TypedDict):
     pool: Name
     fleet: Name
     slots: int
-    desired: Annotated[Desired, about("What the operator wants.")]
+    desired: Annotated[Desired, about("The state that the operator has set.")]
     observed: Observed
     host: str | None
-    machine: Annotated[str | None, about("What it is part of, to be switched with.")]
-    healthy: Annotated[bool | None, about("True: it answers and tells of no trouble. null: not asked yet.")]
+    machine: Annotated[str | None, about("Group of servers that are switched together.")]
+    healthy: Annotated[bool | None, about("True: it answers and reports no fault. null: not probed yet.")]
     tells_health: Annotated[
-        bool | None, about("False: it answers and has no health endpoint. null: not known yet.")
+        bool | None, about("False: it answers, but has no health endpoint. null: not known yet.")
     ]
     checked_at: Instant | None
     last_error: str
@@ -117,23 +117,23 @@ ServerPage = page_of(Server)
 class Machine(TypedDict):
     machine: Name
     servers: list[Server]
-    changed: Annotated[list[Name], about("Servers that were not so before.")]
+    changed: Annotated[list[Name], about("Servers whose state changed.")]
     live: Live
 
 
 class QuarantinedSlot(TypedDict):
-    slot: Annotated[str, about("As in box-3/0.")]
+    slot: Annotated[str, about("Such as box-3/0.")]
     server: Name
     reason: str
     model: str
     job_id: str | None
     attempt_id: str | None
     since: Instant
-    until: Annotated[Instant, about("Free at the latest: the model's run limit.")]
+    until: Annotated[Instant, about("Free at the latest, by the model's run limit.")]
     probed_at: Instant | None
     tells_health: Annotated[
         bool | None,
-        about("False: its server has no health endpoint, so only a restart proves it free."),
+        about("False: its server has no health endpoint, so only a restart proves the slot free."),
     ]
 
 
@@ -143,7 +143,7 @@ class Quarantine(TypedDict):
 
 class SlotFreed(TypedDict):
     slot: str
-    attempts: Annotated[list[str], about("That may have been busy there.")]
+    attempts: Annotated[list[str], about("Attempts that may have been running there.")]
     live: Live
 
 
@@ -172,9 +172,9 @@ class Circuit(TypedDict):
     name: Name
     pool: Name
     state: _Circuits
-    failures: Annotated[int, about("In a row, while it is closed.")]
-    opened: Annotated[int, about("Times in a row.")]
-    left_seconds: Annotated[float, about("Until one job tries.")]
+    failures: Annotated[int, about("Failures in a row, while closed.")]
+    opened: Annotated[int, about("How often it opened in a row.")]
+    left_seconds: Annotated[float, about("Until it is half open: one job is sent as a trial.")]
 
 
 class Circuits(TypedDict):
@@ -185,7 +185,7 @@ class Circuits(TypedDict):
 class CircuitReset(TypedDict):
     kind: Annotated[str, choices(CircuitKind)]
     name: Name
-    changed: Annotated[bool, about("False: it was closed already.")]
+    changed: Annotated[bool, about("False: it was closed, without failures.")]
 
 
 class ConfigVersion(TypedDict):
@@ -203,7 +203,7 @@ class AuditEntry(TypedDict):
     at: Instant
     actor: Annotated[str, about("key:<prefix>, user:<name> or cli:<name>")]
     action: str
-    target: Annotated[str, about("kind:name, as in server:flux-1")]
+    target: Annotated[str, about("kind:name, such as server:flux-1")]
     detail: dict[str, Any]
 
 
@@ -227,22 +227,22 @@ class Gpu(TypedDict):
     temperature_celsius: float | None
     power_watts: float | None
     ecc_errors: Annotated[int | None, about("Uncorrected, since the driver was loaded.")]
-    throttled: Annotated[list[str], about("Why, if it is.")]
-    xids: Annotated[list[DriverError], about("The driver's errors since the worker began.")]
-    processes: Annotated[list[GpuProcess], about("Who holds its memory.")]
+    throttled: Annotated[list[str], about("Reasons, if it is throttled.")]
+    xids: Annotated[list[DriverError], about("The driver's errors since the worker started.")]
+    processes: Annotated[list[GpuProcess], about("Processes that use its memory.")]
 
 
 class Sample(TypedDict):
-    age_seconds: Annotated[float, about("Since it was told, by Redis' clock.")]
+    age_seconds: Annotated[float, about("Age by Redis' clock.")]
     measured_at: Annotated[Instant | None, about("By the worker's clock.")]
-    warm_models: Annotated[list[str], about("Those loaded.")]
+    warm_models: Annotated[list[str], about("Loaded models.")]
     cpus: int | None
     cpu_percent: float | None
     ram_used_mb: float | None
     ram_total_mb: float | None
-    models_ram_mb: Annotated[float | None, about("Of the process that holds the models.")]
-    gpu: Annotated[Gpu | None, about("null: none, or it can't be read.")]
-    gpu_error: Annotated[str, about("Why it can't be read.")]
+    models_ram_mb: Annotated[float | None, about("Memory of the process that holds the models.")]
+    gpu: Annotated[Gpu | None, about("null: there is none, or it cannot be read.")]
+    gpu_error: Annotated[str, about("Why the GPU cannot be read.")]
 
 
 class Telemetry(TypedDict):

@@ -1,4 +1,4 @@
-"""What the views of the registry and the controls share."""
+"""Base class and helpers of the views of the registry and the operator controls."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SERVER = OpenApiParameter("server", str, OpenApiParameter.PATH, description="The
 
 
 class RegistryPorts(Protocol):
-    """What these views need of the world."""
+    """Dependencies of these views."""
 
     @property
     def leases(self) -> Callable[[str], Leases]: ...
@@ -44,8 +44,8 @@ class RegistryPorts(Protocol):
 
 
 class RegistryView(APIView):
-    """ports: given by the composition root, in `as_view(ports=…)`. needs: the Django permission that a staff
-    session must have, by method."""
+    """A view for operators. ports: dependencies, passed to `as_view`. needs: required Django permission by
+    method."""
 
     permission_classes = (IsOperator,)
     needs: Mapping[str, str] = {}
@@ -53,41 +53,43 @@ class RegistryView(APIView):
 
 
 def actor(request: Request) -> str:
-    """Who asks, as the audit entries say it."""
+    """The audit actor of a request."""
     return str(cast("Any", request.user).name)
 
 
 def read_optional_body(body: type[BodyType], data: Any) -> BodyType:
-    """Of a request that may have none. Raises Problem 422."""
+    """Parse a body that may be missing. Raises Problem 422."""
     return read_body(body, {} if data is None else data)
 
 
 def is_name(text: str) -> bool:
-    """Whether it can be the name of anything: what can't is not even looked for."""
+    """Whether a text can be a name; others need no query."""
     return re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def model_name(text: str) -> str:
-    """Raises Problem 404."""
+    """Check a model's name in the path. Raises Problem 404."""
     if not is_name(text):
         raise problem_of_refusal(unknown_model(text[:64]))
     return text
 
 
 def server_name(text: str) -> str:
-    """Raises Problem 404."""
+    """Check a server's name in the path. Raises Problem 404."""
     if not is_name(text):
         raise unknown_server()
     return text
 
 
 def unknown_server() -> Problem:
+    """The 404 for an unknown server."""
     error = FieldError("/server", "unknown_server", "There is no such server.", place="path")
     return Problem(404, "unknown_server", "There is no such server.", errors=[error])
 
 
-def refusing(service: Callable[[], Answer], *, place: str | None = None) -> Answer:
-    """What the service answers; its refusal as a Problem. place: as in `problem_of_refusal`."""
+def call_service(service: Callable[[], Answer], *, place: str | None = None) -> Answer:
+    """Call a service function, and raise its RegistryRefused as a Problem. place: as in
+    `problem_of_refusal`."""
     try:
         return service()
     except RegistryRefused as refused:
@@ -95,7 +97,8 @@ def refusing(service: Callable[[], Answer], *, place: str | None = None) -> Answ
 
 
 def problem_of_refusal(refused: RegistryRefused, place: str | None = None) -> Problem:
-    """place: of what was refused; without it the path if it is unknown, else the body."""
+    """The Problem for a RegistryRefused. place: of the refused value; None: the path for a 404, else the
+    body."""
     place = place or ("path" if refused.status == 404 else "body")
     error = FieldError(refused.pointer, refused.code, str(refused), place=place)
     return Problem(refused.status, refused.code, str(refused), errors=[error])

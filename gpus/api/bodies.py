@@ -1,6 +1,6 @@
-"""The bodies of requests about machines, models and controls.
+"""Request bodies about servers, models and operator controls.
 
-The options of a model are declared as the fields of `ModelConfig`, from which their part of a body is made.
+The options of a model are declared as fields of `ModelConfig`, from which the body types are generated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from gpus.runners.registry import runner_names
 
 
 class _JsonSchema:
-    """An object or a boolean; what else is wrong with it the option's own rule says."""
+    """An object or a boolean; the option's validator checks the rest."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         def check(value: Any) -> Any:
@@ -62,7 +62,7 @@ _TYPES: Mapping[type[models.Field[Any, Any]], Any] = {
     models.PositiveIntegerField: int,
     models.JSONField: Annotated[Any, _JsonSchema()],
 }
-"""By the field's class. A JSON field of an option holds a schema."""
+"""Types by class of the model field. JSON fields of options are JSON Schemas."""
 _LIMITS: Mapping[type[BaseValidator], str] = {
     MinValueValidator: "ge",
     MaxValueValidator: "le",
@@ -73,8 +73,10 @@ _LIMITS: Mapping[type[BaseValidator], str] = {
 
 
 def type_of(field: models.Field[Any, Any]) -> Any:
-    """The type of an option with its rules, but those that JSON Schema can't say, which are checked after it.
-    Raises KeyError for a class of fields that no option has yet."""
+    """The type of an option with the rules that JSON Schema can express; the other rules are checked later.
+
+    Raises KeyError for a field class without an entry in `_TYPES`.
+    """
     found = _TYPES[type(field)]
     limits: dict[str, Any] = {}
     for rule in field._validators:  # type: ignore[attr-defined]  # without the database's range
@@ -101,12 +103,12 @@ def schema_of(field: models.Field[Any, Any]) -> dict[str, Any]:
 
 
 def options() -> dict[str, Any]:
-    """Each option's type, by the name under which it is written."""
+    """The annotated types of all options by name."""
     return {name: Annotated[type_of(field), about(help_of(name))] for name, field in all_options().items()}
 
 
 class _Config(Body):
-    """PUT and PATCH. `model`, `pool` and `fleet` may be repeated as GET showed them."""
+    """Body of PUT and PATCH. `model`, `pool` and `fleet` may be repeated as returned by GET."""
 
     model: Name = LEFT_OUT
     pool: Name = LEFT_OUT
@@ -133,11 +135,11 @@ _HEADERS = WithJsonSchema(
         "additionalProperties": {"type": "string", "maxLength": 8000, "pattern": _HEADER_VALUE},
     }
 )
-"""Of the keys' type pydantic makes `patternProperties`, which let other names through."""
+"""Explicit, because pydantic generates `patternProperties` from the keys' type, which allow other names."""
 
 
 class _Register(Body):
-    """A server, and the model that it runs."""
+    """A server and a model to place on it."""
 
     model: Name
     server: Name
@@ -146,9 +148,9 @@ class _Register(Body):
     pool: Annotated[Name, about("Default: a pool of the model's own, named after it.")] = LEFT_OUT
     fleet: Annotated[Name, about("Default: main.")] = LEFT_OUT
     host: Annotated[
-        Annotated[str, Field(max_length=200)] | None, about("Only the worker on this host drives it.")
+        Annotated[str, Field(max_length=200)] | None, about("Pinned: only the worker on this host drives it.")
     ] = None
-    machine: Annotated[Name, about("What it is part of: its servers are switched in one go.")] = LEFT_OUT
+    machine: Annotated[Name, about("Group of servers that are switched together.")] = LEFT_OUT
     headers: Annotated[
         Annotated[dict[_HeaderName, _HeaderValue], Members(50), _HEADERS] | None,
         about("Secret request headers; stored encrypted, never shown."),
@@ -181,12 +183,12 @@ Desired = Annotated[str, choices(DesiredState)]
 
 
 class ServerChange(Body):
-    """At least one of them."""
+    """Changes of a server; at least one field."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     desired: Annotated[
-        Desired, about("draining: what runs ends. off: what runs is stopped and waits again.")
+        Desired, about("draining: running jobs finish. off: running jobs are stopped and requeued.")
     ] = LEFT_OUT
     slots: Annotated[int, Whole(0, MAX_SLOTS)] = LEFT_OUT
 
@@ -194,24 +196,24 @@ class ServerChange(Body):
 
 
 class MachineChange(Body):
-    """All servers of a machine."""
+    """The desired state of all servers of a machine."""
 
     desired: Desired
 
 
 class PauseBody(Body):
-    """Why."""
+    """The reason of a pause."""
 
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
 class FreeBody(Body):
-    """Why the operator knows."""
+    """How the operator knows that the slot is free."""
 
     reason: Annotated[str, Field(max_length=500)] = ""
 
 
 class RevertBody(Body):
-    """To which version."""
+    """The version to revert to."""
 
     number: Annotated[int, Whole(1, 2**31 - 1)]

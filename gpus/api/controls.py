@@ -1,6 +1,6 @@
-"""What operators do to work over HTTP: pause and resume it, close a circuit, free a slot in quarantine.
+"""API views of operator controls: pause and resume, reset a circuit breaker, free a quarantined slot.
 
-Tenants are paused above this floor, in the same words.
+Views that pause tenants are in `jobs/api`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from gpus.api.base import (
     SERVER,
     RegistryView,
     actor,
+    call_service,
     model_name,
     read_optional_body,
-    refusing,
     server_name,
 )
 from gpus.health.circuits import all_circuits, reset_circuit
@@ -29,9 +29,9 @@ from gpus.registry.controls import Changed, pause, resume
 from gpus.registry.quarantine import free_slot, open_quarantines, quarantine_json
 
 WAITING = (
-    "Nothing of it is started any more. What runs goes on, what is submitted waits, and keeps its place."
+    "No job of it starts until it is resumed. Running jobs finish; submitted jobs wait and keep their place."
 )
-_CLOSES = "It takes jobs at once, and its failures are forgotten. What is closed already stays so."
+_CLOSES = "It takes jobs at once, and its failures are reset. A closed circuit stays closed."
 _INDEX = OpenApiParameter(
     "index",
     {"type": "integer", "minimum": 0},
@@ -63,7 +63,7 @@ class PauseModel(_SwitchView):
     def post(self, request: Request, model: str) -> Response:
         reason, name = read_reason(request), model_name(model)
         by, leases = actor(request), self.ports().leases
-        done = refusing(lambda: pause(Pause.Kind.MODEL, name, by=by, reason=reason, leases=leases))
+        done = call_service(lambda: pause(Pause.Kind.MODEL, name, by=by, reason=reason, leases=leases))
         return self.switched(Pause.Kind.MODEL, name, done, paused=True)
 
 
@@ -119,11 +119,12 @@ class ResumeSystem(_SwitchView):
 
 
 def read_reason(request: Request) -> str:
-    """Of a body that may be left out. Raises Problem 422."""
+    """The reason in an optional body. Raises Problem 422."""
     return read_optional_body(bodies.PauseBody, request.data).reason
 
 
 def switched_json(kind: Pause.Kind, name: str, done: Changed, *, paused: bool) -> answers.Switched:
+    """The answer to a pause or its end."""
     return {
         "kind": kind.value,
         "name": name,
@@ -138,23 +139,23 @@ class CircuitList(RegistryView):
 
     @described(
         "list_circuits",
-        "Servers and models that failed last",
+        "Circuit breakers with failures",
         answers={200: answers.Circuits},
         refusals=(400, 403),
         tag="admin",
-        description="Who is not listed is closed and did not fail last. An index that was made anew begins "
-        "with closed circuits.",
+        description="Servers and models whose last attempt failed. All others are closed. After a rebuild of "
+        "the index all circuits are closed.",
     )
     def get(self, request: Request) -> Response:
         allow_only(request, ())
         found = all_circuits(self.ports().leases)
-        return Response({"results": [one.as_json() for one in found.struck], "away": list(found.away)})
+        return Response({"results": [one.as_json() for one in found.entries], "away": list(found.away)})
 
 
 class _ResetView(RegistryView):
     def reset(self, request: Request, kind: CircuitKind, name: str) -> Response:
         ports = self.ports()
-        done = refusing(lambda: reset_circuit(kind, name, by=actor(request), leases=ports.leases))
+        done = call_service(lambda: reset_circuit(kind, name, by=actor(request), leases=ports.leases))
         ports.send_wakes(done.wakes)
         return Response({"kind": kind.value, "name": name, "changed": done.changed})
 
@@ -196,11 +197,11 @@ class Quarantine(RegistryView):
 
     @described(
         "list_quarantine",
-        "Slots in quarantine, the oldest first",
+        "Quarantined slots, the oldest first",
         answers={200: answers.Quarantine},
         refusals=(400, 403),
         tag="admin",
-        description="Slots whose GPU may still be busy with a run that nobody controls.",
+        description="Slots whose GPU may still be busy with a run out of control.",
     )
     def get(self, request: Request) -> Response:
         allow_only(request, ())
@@ -212,19 +213,19 @@ class FreeSlot(RegistryView):
 
     @described(
         "free_slot",
-        "Say that a slot in quarantine is free",
+        "Free a quarantined slot",
         answers={200: answers.SlotFreed},
         refusals=(403, 404, 409),
         body=bodies.FreeBody,
         parameters=(SERVER, _INDEX),
         tag="admin",
-        description="For an operator who knows that nothing runs there any more: the next job starts on it "
-        "at once. Said of a GPU that is still busy, two runs share it. 409: it is not in quarantine.",
+        description="For an operator who knows that no job runs there any more: the next job starts on it at "
+        "once. If the GPU is still busy, two runs share it. 409: the slot is not in quarantine.",
     )
     def post(self, request: Request, server: str, index: str) -> Response:
         body = read_optional_body(bodies.FreeBody, request.data or None)
         ports = self.ports()
-        done = refusing(
+        done = call_service(
             lambda: free_slot(
                 f"{server_name(server)}/{index}",
                 by=actor(request),

@@ -1,5 +1,8 @@
-"""Who may touch the registry. Authentication is above this floor; only its answer is needed here: a user with
-`is_operator`, `name` (who an audit entry says it was) and `has_perm`."""
+"""Permissions of the registry's views.
+
+Authentication is in `jobs/api`; it provides a user with `is_operator`, `name` (the audit actor) and
+`has_perm`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ _READS = {"HEAD": "GET", "OPTIONS": "GET"}
 
 
 class IsOperator(BasePermission):
-    """An operator's key, or a staff session that has the permission which the view `needs` for the method."""
+    """Allows an operator's key, or a staff session with the permission that the view `needs` for the
+    method."""
 
     code = "operator_required"
     message = "This needs an operator's key or a staff session."
@@ -26,7 +30,10 @@ class IsOperator(BasePermission):
 
 
 def require_permission(request: Any, view: Any) -> None:
-    """view.needs: Django permissions by HTTP method; what is not named nobody has. Raises Problem 403."""
+    """Raise Problem 403 unless the user has the permission for the method.
+
+    view.needs: Django permissions by HTTP method; a missing method is always refused.
+    """
     needed = view.needs.get(_READS.get(request.method, request.method), "")
     if not request.user.has_perm(needed):
         raise Problem(403, "permission_required", f"This needs the permission {needed or 'to do so'}.")

@@ -1,5 +1,4 @@
-"""Servers over HTTP: what is wanted of them, how they are, what they measured, and switching them; also all
-servers of a machine in one request."""
+"""API views of servers (desired and actual state, telemetry, switching) and of all servers of a machine."""
 
 from __future__ import annotations
 
@@ -30,9 +29,9 @@ from gpus.api.base import (
     SERVER,
     RegistryView,
     actor,
+    call_service,
     is_name,
     problem_of_refusal,
-    refusing,
     server_name,
     unknown_server,
 )
@@ -59,7 +58,7 @@ class Servers(RegistryView):
 
     @described(
         "list_servers",
-        "GPU servers by name, as they are wanted and as they are",
+        "GPU servers by name, with desired and actual state",
         answers={200: answers.ServerPage},
         refusals=(400, 403),
         parameters=(
@@ -108,13 +107,13 @@ class ServerDetail(RegistryView):
         body=bodies.ServerChange,
         parameters=(SERVER,),
         tag="admin",
-        description="draining: what runs there ends, nothing starts. off: what runs is stopped within about "
-        "a second and waits again in its old place; it costs no try.",
+        description="draining: running jobs finish, and no job starts. off: running jobs are stopped within "
+        "about a second and requeued at their place; it costs no try.",
     )
     def patch(self, request: Request, server: str) -> Response:
         body = read_body(bodies.ServerChange, request.data)
         ports = self.ports()
-        found = refusing(
+        found = call_service(
             lambda: change_server(
                 server_name(server),
                 by=actor(request),
@@ -130,16 +129,17 @@ class ServerDetail(RegistryView):
 
     @described(
         "delete_server",
-        "Forget a server; what still runs there runs to its end",
+        "Remove a server; its running jobs finish",
         answers={204: None},
         refusals=(403, 404, 409),
         parameters=(SERVER,),
         tag="admin",
-        description="409 while one of its slots is in quarantine: made anew, the server would count it free.",
+        description="409 while one of its slots is in quarantine: registered again, the server would have "
+        "that slot free.",
     )
     def delete(self, request: Request, server: str) -> Response:
         name, by, leases = server_name(server), actor(request), self.ports().leases
-        if not refusing(lambda: remove_server(name, by=by, leases=leases), place="path"):
+        if not call_service(lambda: remove_server(name, by=by, leases=leases), place="path"):
             raise unknown_server()
         return Response(status=204)
 
@@ -153,7 +153,7 @@ class ServerDetail(RegistryView):
 
 
 def servers_json(rows: Sequence[Server], leases: LeasesOf) -> list[answers.Server]:
-    """rows: with pools and placements fetched."""
+    """The servers as answers. rows: with pools and placements fetched."""
     seen, paused = observe(rows, leases), read_paused().models
     return [_server(row, seen[row.name], paused) for row in rows]
 
@@ -200,7 +200,7 @@ class Telemetry(RegistryView):
 
     @described(
         "get_server_telemetry",
-        "What the worker of a server measured lately",
+        "Recent telemetry of a server's worker",
         answers={200: answers.Telemetry},
         refusals=(400, 403, 404),
         parameters=(
@@ -208,12 +208,12 @@ class Telemetry(RegistryView):
             OpenApiParameter(
                 "seconds",
                 {"type": "integer", "minimum": 1, "maximum": KEPT_SECONDS, "default": DEFAULT_SECONDS},
-                description="Only what it told in the last so many seconds.",
+                description="Only readings of the last so many seconds.",
             ),
         ),
         tag="admin",
-        description="The newest first, one about every five seconds; an hour of them is kept, in Redis. "
-        "Servers whose worker is not on their machine have none. 503 while Redis is away.",
+        description="The newest first, about one every five seconds; Redis keeps one hour. Only pinned "
+        "servers have telemetry. 503 while Redis does not answer.",
     )
     def get(self, request: Request, server: str) -> Response:
         allow_only(request, ("seconds",))
@@ -222,30 +222,30 @@ class Telemetry(RegistryView):
         if row is None:
             raise unknown_server()
         found = self.ports().leases(row.pool.fleet).telemetry(row.name, seconds)
-        told = {"server": row.name, "machine": row.machine, "seconds": seconds}
-        return Response({**told, "samples": [_sample(one) for one in found]})
+        fields = {"server": row.name, "machine": row.machine, "seconds": seconds}
+        return Response({**fields, "samples": [_sample(one) for one in found]})
 
 
 def _sample(one: Measured) -> dict[str, Any]:
-    """What was not measured is null."""
-    said, gpu = one.reading, one.reading.get("gpu")
-    at = said.get("at")
+    """A telemetry reading as an answer; missing values are null."""
+    reading, gpu = one.reading, one.reading.get("gpu")
+    at = reading.get("at")
     return {
         "age_seconds": round(one.age_seconds, 1),
         "measured_at": None if at is None else datetime.fromtimestamp(at, UTC),
-        "warm_models": list(said.get("warm", ())),
-        **{name: said.get(name) for name in _MACHINE},
+        "warm_models": list(reading.get("warm", ())),
+        **{name: reading.get(name) for name in _MACHINE},
         "gpu": None if gpu is None else _gpu(gpu),
-        "gpu_error": said.get("gpu_error", ""),
+        "gpu_error": reading.get("gpu_error", ""),
     }
 
 
-def _gpu(said: Mapping[str, Any]) -> dict[str, Any]:
-    holders = said.get("processes", {})
+def _gpu(reading: Mapping[str, Any]) -> dict[str, Any]:
+    holders = reading.get("processes", {})
     return {
-        **{name: said.get(source) for name, source in _GPU.items()},
-        "throttled": list(said.get("throttled", ())),
-        "xids": [{"xid": int(xid), "times": times} for xid, times in said.get("xids", {}).items()],
+        **{name: reading.get(source) for name, source in _GPU.items()},
+        "throttled": list(reading.get("throttled", ())),
+        "xids": [{"xid": int(xid), "times": times} for xid, times in reading.get("xids", {}).items()],
         "processes": [{"pid": int(pid), "memory_mb": held} for pid, held in holders.items()],
     }
 
@@ -272,12 +272,12 @@ class MachineDetail(RegistryView):
         body=bodies.MachineChange,
         parameters=(MACHINE,),
         tag="admin",
-        description="All of them or none, and no other server. What the states mean: PATCH of a server.",
+        description="In one transaction. The states are described at PATCH of a server.",
     )
     def patch(self, request: Request, machine: str) -> Response:
         wanted = DesiredState(read_body(bodies.MachineChange, request.data).desired)
         name, by, ports = _machine_name(machine), actor(request), self.ports()
-        done = refusing(lambda: switch_machine(name, wanted, by=by, leases=ports.leases))
+        done = call_service(lambda: switch_machine(name, wanted, by=by, leases=ports.leases))
         ports.send_wakes(done.wakes)
         return self._answer(name, changed=done.changed, live=done.mirrored)
 
@@ -286,12 +286,12 @@ class MachineDetail(RegistryView):
         servers = servers_json(list(rows.order_by("name")), self.ports().leases)
         if not servers:
             raise problem_of_refusal(unknown_machine(machine))
-        told: dict[str, Any] = {"machine": machine, "servers": servers, "changed": list(changed)}
-        return Response({**told, "live": live and all(one["live"] for one in servers)})
+        fields: dict[str, Any] = {"machine": machine, "servers": servers, "changed": list(changed)}
+        return Response({**fields, "live": live and all(one["live"] for one in servers)})
 
 
 def _machine_name(text: str) -> str:
-    """Raises Problem 404."""
+    """Check a machine's name in the path. Raises Problem 404."""
     if not is_name(text):
         raise problem_of_refusal(unknown_machine(text[:64]))
     return text

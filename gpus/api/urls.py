@@ -29,7 +29,8 @@ from gpus.api.views import (
 
 
 def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:
-    """The routes under ``/api/v1/admin`` that are about machines and models."""
+    """The routes under ``/api/v1/admin`` for servers, models and controls. ports: dependencies of the
+    views."""
     return [
         path("register", Register.as_view(ports=ports)),
         path("inspect", Inspect.as_view(ports=ports)),

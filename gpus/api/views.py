@@ -1,5 +1,5 @@
-"""The registry over HTTP: servers and models, live; a model's former configurations and the way back to one;
-the audit log."""
+"""API views of the registry: register servers, configure models, their versions and reverts, and the audit
+log."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from foundation.http_api.openapi import described
 from foundation.http_api.parameters import PARAMETERS, CursorPages, allow_only, text_parameter, text_schema
 from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api import answers, bodies
-from gpus.api.base import MODEL, RegistryView, actor, model_name, problem_of_refusal, refusing
-from gpus.health.health import look_at_registered
+from gpus.api.base import MODEL, RegistryView, actor, call_service, model_name, problem_of_refusal
+from gpus.health.health import check_registered_server
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pool
 from gpus.protocol import REGISTRY_CHANGED
 from gpus.registry.controls import revert_model
@@ -34,21 +34,21 @@ class Register(RegistryView):
 
     @described(
         "register_server",
-        "Put a model on a GPU server",
+        "Place a model on a GPU server",
         answers={201: answers.Registered, 200: answers.Registered},
         refusals=(403, 409),
         body=bodies.Register,
         tag="admin",
-        description="201: the server is new, 200: it was known. Live at once, without a restart. "
-        "An unknown model is made with the defaults and the fields given here. "
-        "Fields left out stay as they are. The server is asked once for its health: `warnings` say what is "
-        "lost where it has no health endpoint, or that it does not answer.",
+        description="201: the server is new, 200: it was known. Takes effect at once, without a restart. "
+        "An unknown model is created with the defaults and the fields given here. Fields left out stay as "
+        "they are. The server's health is probed once: `warnings` tell the effect of a missing health "
+        "endpoint, or that the server does not answer.",
     )
     def post(self, request: Request) -> Response:
         body = read_body(bodies.Register, request.data)
         given = body.given()
         ports = self.ports()
-        found = refusing(
+        found = call_service(
             lambda: register_server(
                 **{name: given[name] for name in _OWN if name in given},
                 model_fields={name: given[name] for name in FIELDS if name in given},
@@ -58,9 +58,9 @@ class Register(RegistryView):
         )
         ports.announce([REGISTRY_CHANGED])  # workers consume a new pool's queue before its first job comes
         ports.send_wakes(found.wakes)
-        warnings = look_at_registered(found, transport=ports.transport, now=ports.clock.now)
-        said = _registered(found, body.endpoint) | {"warnings": [asdict(one) for one in warnings]}
-        return Response(said, status=201 if found.created else 200)
+        warnings = check_registered_server(found, transport=ports.transport, now=ports.clock.now)
+        answer = _registered(found, body.endpoint) | {"warnings": [asdict(one) for one in warnings]}
+        return Response(answer, status=201 if found.created else 200)
 
 
 class Inspect(RegistryView):
@@ -121,7 +121,7 @@ class ModelConfigDetail(RegistryView):
 
     @described(
         "get_model_config",
-        "How a model is run",
+        "A model's configuration",
         answers={200: answers.ModelConfig},
         refusals=(403, 404),
         parameters=(MODEL,),
@@ -141,7 +141,7 @@ class ModelConfigDetail(RegistryView):
         body=bodies.ModelConfigBody,
         parameters=(MODEL,),
         tag="admin",
-        description="Fields left out get their defaults. An unknown model is made (201), in its own pool.",
+        description="Fields left out get their defaults. An unknown model is created (201), in its own pool.",
     )
     def put(self, request: Request, model: str) -> Response:
         return self._write(request, model, replace=True)
@@ -160,25 +160,25 @@ class ModelConfigDetail(RegistryView):
 
     @described(
         "delete_model_config",
-        "Revert a model's configuration to the defaults",
+        "Reset a model's configuration to the defaults",
         answers={204: None},
         refusals=(403, 404),
         parameters=(MODEL,),
         tag="admin",
     )
     def delete(self, request: Request, model: str) -> Response:
-        refusing(lambda: reset_model(model_name(model), by=actor(request), leases=self.ports().leases))
+        call_service(lambda: reset_model(model_name(model), by=actor(request), leases=self.ports().leases))
         return Response(status=204)
 
     def _write(self, request: Request, model: str, *, replace: bool) -> Response:
         body = read_body(bodies.ModelConfigBody, request.data).given()
         if body.get("model", model) != model:
             raise validation_problem(
-                [FieldError("/model", "mismatch", "The model's name is the one in the path.")]
+                [FieldError("/model", "mismatch", "The model's name differs from the one in the path.")]
             )
         values = {name: body[name] for name in FIELDS if name in body}
         name = model_name(model)
-        found = refusing(
+        found = call_service(
             lambda: configure_model(
                 name,
                 values,
@@ -208,6 +208,7 @@ def _registered(found: Registered, endpoint: str) -> dict[str, Any]:
 
 
 def config_json(row: ModelConfig, pool: Pool) -> dict[str, Any]:
+    """A model's configuration as an answer."""
     return {
         "model": row.name,
         "pool": pool.name,
@@ -230,7 +231,7 @@ class Audit(RegistryView):
 
     @described(
         "list_audit_entries",
-        "What operators did, the last first",
+        "Audit log, the newest entry first",
         answers={200: answers.AuditPage},
         refusals=(400, 403),
         parameters=(*(OpenApiParameter(name, text_schema(_MAX_LENGTH)) for name in _FILTERS), *PARAMETERS),
@@ -263,7 +264,7 @@ class ConfigVersions(RegistryView):
 
     @described(
         "list_model_config_versions",
-        "What a model's configuration was, the last change first",
+        "Versions of a model's configuration, the newest first",
         answers={200: answers.ConfigVersionPage},
         refusals=(400, 403, 404),
         parameters=(MODEL, *PARAMETERS),
@@ -286,16 +287,16 @@ class RevertConfig(RegistryView):
 
     @described(
         "revert_model_config",
-        "Bring a model's configuration back to one of its versions",
+        "Revert a model's configuration to one of its versions",
         answers={200: answers.ModelConfig},
         refusals=(403, 404),
         body=bodies.RevertBody,
         parameters=(MODEL,),
         tag="admin",
-        description="The revert is a new version itself: nothing of the history is lost.",
+        description="The revert is a new version; the history is kept.",
     )
     def post(self, request: Request, model: str) -> Response:
         number, name = read_body(bodies.RevertBody, request.data).number, model_name(model)
         by, leases = actor(request), self.ports().leases
-        found = refusing(lambda: revert_model(name, number, by=by, leases=leases))
+        found = call_service(lambda: revert_model(name, number, by=by, leases=leases))
         return Response(config_json(found.config, found.pool))

@@ -1,4 +1,4 @@
-"""Circuit breakers as operators see and close them; the lease layer opens them
+"""Lists and resets circuit breakers for operators; the lease layer opens them
 (`gpus/leasing/lua/includes/circuit.lua`).
 """
 
@@ -28,8 +28,8 @@ CLOSED = Circuit(CircuitState.CLOSED, 0, 0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
-    """A server or model that failed last; also one whose circuit is still closed."""
+class CircuitEntry:
+    """A server or model whose last attempt failed, with its circuit breaker (possibly still closed)."""
 
     kind: CircuitKind
     name: str
@@ -41,7 +41,7 @@ class Struck:
         return self.circuit.state is not CircuitState.CLOSED
 
     def as_json(self) -> dict[str, Any]:
-        """As the API and the terminal tell it."""
+        """The entry as JSON, for the API and the command line."""
         return {
             "kind": self.kind.value,
             "name": self.name,
@@ -55,22 +55,22 @@ class Struck:
 
 @dataclass(frozen=True, slots=True)
 class Circuits:
-    """By kind and name. away: pools whose Redis does not answer."""
+    """Entries ordered by kind and name. away: pools whose Redis does not answer."""
 
-    struck: tuple[Struck, ...]
+    entries: tuple[CircuitEntry, ...]
     away: tuple[str, ...] = ()
 
     @property
-    def open(self) -> tuple[Struck, ...]:
-        return tuple(one for one in self.struck if one.is_open)
+    def open(self) -> tuple[CircuitEntry, ...]:
+        return tuple(one for one in self.entries if one.is_open)
 
 
 def all_circuits(leases: LeasesOf) -> Circuits:
-    """Two queries, and a call to Redis per pool and 500 servers."""
+    """All circuit breakers with failures. Costs two queries, and a call to Redis per pool and 500 servers."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, pool in Server.objects.order_by("name").values_list("name", "pool_id"):
         names[pool].append(name)
-    found: list[Struck] = []
+    found: list[CircuitEntry] = []
     away: list[str] = []
     for pool, fleet in Pool.objects.order_by("name").values_list("name", "fleet"):
         try:
@@ -81,19 +81,22 @@ def all_circuits(leases: LeasesOf) -> Circuits:
 
 
 def circuit_of(kind: CircuitKind, name: str, pool: str, leases: LeasesOf) -> Circuit | None:
-    """None while Redis does not answer."""
+    """The circuit breaker of a server or model; None if Redis does not answer."""
     try:
-        return _struck(leases(queries.fleet_of(pool)), kind, name, pool) or CLOSED
+        return _find_circuit(leases(queries.fleet_of(pool)), kind, name, pool) or CLOSED
     except LeasingUnavailable:
         return None
 
 
 def reset_circuit(kind: CircuitKind, name: str, *, by: str, leases: LeasesOf) -> Changed:
-    """Closes it at once and forgets its failures: the server or model is mended. What is closed and did not
-    fail changes nothing and leaves no entry. Raises RegistryRefused (404), LeasingUnavailable."""
+    """Close a circuit breaker and reset its failures, for an operator who has repaired the server or model.
+
+    Without failures it has no effect and writes no audit entry. Raises RegistryRefused (404),
+    LeasingUnavailable.
+    """
     pool = _pool_of(kind, name)
     store = leases(queries.fleet_of(pool))
-    circuit = _struck(store, kind, name, pool)
+    circuit = _find_circuit(store, kind, name, pool)
     if circuit is None:
         return Changed(False, (), True)
     with transaction.atomic():
@@ -109,8 +112,8 @@ def reset_circuit(kind: CircuitKind, name: str, *, by: str, leases: LeasesOf) ->
     return Changed(True, wakes, True)
 
 
-def _struck(store: Leases, kind: CircuitKind, name: str, pool: str) -> Circuit | None:
-    """None: it did not fail last."""
+def _find_circuit(store: Leases, kind: CircuitKind, name: str, pool: str) -> Circuit | None:
+    """The circuit breaker, or None without failures."""
     if kind is CircuitKind.SERVER:
         return store.circuits(pool, [name]).servers.get(name)
     return store.circuits(pool, []).models.get(name)
@@ -128,9 +131,9 @@ def _pool_of(kind: CircuitKind, name: str) -> str:
     )
 
 
-def _of_pool(leases: LeasesOf, fleet: str, pool: str, servers: Sequence[str]) -> list[Struck]:
-    store, struck = leases(fleet), []
+def _of_pool(leases: LeasesOf, fleet: str, pool: str, servers: Sequence[str]) -> list[CircuitEntry]:
+    store, entries = leases(fleet), []
     for first in range(0, max(1, len(servers)), _SERVERS_PER_CALL):
         found = store.circuits(pool, servers[first : first + _SERVERS_PER_CALL])
-        struck += [Struck(CircuitKind.SERVER, name, pool, one) for name, one in found.servers.items()]
-    return struck + [Struck(CircuitKind.MODEL, name, pool, one) for name, one in found.models.items()]
+        entries += [CircuitEntry(CircuitKind.SERVER, name, pool, one) for name, one in found.servers.items()]
+    return entries + [CircuitEntry(CircuitKind.MODEL, name, pool, one) for name, one in found.models.items()]

@@ -1,7 +1,6 @@
-"""What a GPU server's answer proves about attempts that we let go of. Pure: facts in, proofs out.
+"""Proofs from a GPU server's health answer that an abandoned attempt no longer runs. Pure.
 
-One rule for whoever asks: a sender about its own attempt (`health.evidence_for`), the quarantine sweep about
-every slot that is out of use.
+Used for a sender's own attempt (`health.evidence_for`) and by the quarantine sweep for all quarantined slots.
 """
 
 from __future__ import annotations
@@ -13,23 +12,26 @@ from datetime import datetime
 from gpus.runners.base import Health
 
 QUIET_SECONDS = 5.0
-"""Counts are trusted only if no lease of the server changed from this long before the probe to its answer."""
+"""Counts prove something only if no lease of the server changed from this long before the probe to its
+answer."""
 STEADY_SECONDS = 20.0
-"""Only after so long without a change is a lease counted as a run: the run may have ended, its worker be dead
-(for a lease time, 15 s by default) or not have polled the end yet. Until then every running job may be a
-suspect's."""
+"""A lease counts as a run only after this long without a change: before, the run may have ended, while its
+worker is dead (for a lease time, 15 s by default) or has not polled yet."""
 SETTLE_SECONDS = 1.0
-"""A request may still stand in the server's accept queue just after its sender let go of it."""
+"""An abandoned request may remain in the server's accept queue for this long."""
 
 RESTARTED = "the server restarted"
-REFUSED_BEFORE = "nothing listened there, and now the server answers: it restarted"
+REFUSED_BEFORE = "the server refused connections, and answers now: it restarted"
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A quarantined slot. boot_id: the server's when the attempt was sent, empty if unknown. follower_id:
-    what may have begun behind the attempt, if anything. was_refused: nothing listened at the server's address
-    since."""
+    """An attempt that may still run on a quarantined slot.
+
+    key: of the quarantine row. boot_id: the server's when the attempt was sent, empty if unknown. since:
+    start of the quarantine. until: end of the model's run limit. follower_id: prefetched attempt that may
+    have begun after it. was_refused: whether the server's address refused a connection since.
+    """
 
     key: int
     attempt_id: str
@@ -41,17 +43,17 @@ class Suspect:
 
 
 def is_settled(seconds: float) -> bool:
-    """Whether an answer may prove something about a request whose sender let go of it so long ago."""
+    """Whether an answer can prove something about a request that was abandoned so many seconds before."""
     return seconds >= SETTLE_SECONDS
 
 
-def outlived(suspects: Sequence[Suspect], now: datetime) -> dict[int, str]:
-    """Those whose model can't run any longer, whatever their server says."""
+def past_run_limit(suspects: Sequence[Suspect], now: datetime) -> dict[int, str]:
+    """Proofs by key for suspects whose run limit has passed."""
     return {one.key: "the model's run limit has passed" for one in suspects if now >= one.until}
 
 
-def answered(suspects: Sequence[Suspect], health: Health, asked_at: datetime) -> dict[int, str]:
-    """By what the server says of these attempts, or of its own start."""
+def proven_by_health(suspects: Sequence[Suspect], health: Health, asked_at: datetime) -> dict[int, str]:
+    """Proofs by key from the server's list of jobs or its restart. asked_at: time of the probe."""
     if not health.ok:
         return {}
     settled = [
@@ -61,12 +63,12 @@ def answered(suspects: Sequence[Suspect], health: Health, asked_at: datetime) ->
     return {key: proof for key, proof in proofs.items() if proof}
 
 
-def absence(health: Health, attempt_id: str) -> str | None:
-    """Its list of jobs, if it has one, without the attempt."""
+def absence_proof(health: Health, attempt_id: str) -> str | None:
+    """A proof if the server's list of jobs lacks the attempt, else None."""
     return "the server does not run it" if health.runs(attempt_id) is False else None
 
 
-def counted(
+def proven_by_count(
     suspects: Sequence[Suspect],
     health: Health,
     *,
@@ -74,7 +76,10 @@ def counted(
     quiet_seconds: float,
     steady_seconds: float = STEADY_SECONDS,
 ) -> dict[int, str]:
-    """By the number of running jobs alone: as many of the suspects, the oldest first, as must be free."""
+    """Proofs by key from the server's number of running jobs: the oldest suspects that cannot be among them.
+
+    leases: held on the server. quiet_seconds: see `spare_by_count`. steady_seconds: after which leases count.
+    """
     steady = leases if quiet_seconds >= steady_seconds else 0
     spare = spare_by_count(health, suspects=len(suspects), leases=steady, quiet_seconds=quiet_seconds)
     oldest = sorted(suspects, key=lambda one: one.since)[:spare]
@@ -83,11 +88,11 @@ def counted(
 
 
 def spare_by_count(health: Health, *, suspects: int, leases: int, quiet_seconds: float) -> int:
-    """How many of the suspects can't be among the jobs that the server counts.
+    """How many of the suspects cannot be among the running jobs that the server counts.
 
-    leases: that surely run on the server, beside the suspects. quiet_seconds: since one of its leases
-    changed, less what the probe took. A list of jobs says more than a count: a count beside one says
-    nothing.
+    suspects: number of suspects. leases: number that certainly run on the server. quiet_seconds: since one of
+    its leases changed, minus the probe's duration. If the server lists its jobs, the list counts, and this
+    returns 0.
     """
     if not health.ok or health.jobs is not None or health.active_jobs is None:
         return 0
@@ -105,4 +110,4 @@ def _proof(suspect: Suspect, health: Health) -> str | None:
         return "the server runs nothing" if health.jobs == frozenset() else None
     if suspect.follower_id and health.runs(suspect.follower_id) is not False:
         return None
-    return absence(health, suspect.attempt_id)
+    return absence_proof(health, suspect.attempt_id)

@@ -1,8 +1,8 @@
-"""What a GPU server says of itself, and a sender's question about its own attempt.
+"""Probes the health of GPU servers, and checks whether an abandoned attempt still runs there.
 
-The runner of its protocol asks (`gpus.runners`), and reads the answer with distrust: whatever does not have
-the expected shape is as if unsaid. A server without a health endpoint is well, and proves nothing of its
-runs.
+The runner of the server's protocol (`gpus.runners`) sends the probe and parses the answer; fields of an
+unexpected shape are ignored. A server without a health endpoint counts as healthy, and gives no proof about
+its runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django.conf import settings
 from foundation.database import statements
 from foundation.secrets import SecretUnreadable, decrypt
 from gpus.errors import ConnectRefused, ConnectTimedOut, GpuError, LeasingUnavailable, RunTimedOut
-from gpus.health.evidence import absence, spare_by_count
+from gpus.health.evidence import absence_proof, spare_by_count
 from gpus.leasing.contract import Leases
 from gpus.models import Placement, Server
 from gpus.protocol import Clock, Endpoint
@@ -38,7 +38,7 @@ RECORD_SECONDS = 30.0
 """How often an unchanged state is written to the server's row."""
 PARALLEL_PROBES = 8
 REFUSED_SECONDS = 1.0
-"""A refusal comes at once; a server that stays silent is not waited for."""
+"""Timeout of the check for a refused connection; a refusal arrives at once."""
 _REFUSED_TRIES, _AGAIN_SECONDS = 5, 0.05
 
 
@@ -49,15 +49,15 @@ def probe(
     transport: Transport | None = None,
     timeout_seconds: float | None = None,
 ) -> Health:
-    """Asks once, within `health_timeout_seconds` or the time given; never raises, whatever the server says.
-    model: beside whose endpoint to ask; the first one by name if there is none of that name.
+    """Probe a server once. Never raises.
 
-    Reads the placements and their models: prefetch ``placements__model``, and it needs no database (so that
-    threads may call it).
+    model: whose endpoint's origin is probed; the first one by name if the server lacks it. timeout_seconds:
+    None: `health_timeout_seconds`. With prefetched ``placements__model`` it does not use the database, so
+    threads may call it.
     """
-    placement = _asked_beside(server, model)
+    placement = _probed_placement(server, model)
     if placement is None:
-        return Health(False, error="no HTTP endpoint to ask")
+        return Health(False, error="the server has no HTTP endpoint to probe")
     runner = find_runner(placement.model.model_type)
     if runner is None:
         return Health(False, error=missing_runner_message(placement.model.model_type)[:500])
@@ -93,7 +93,7 @@ def probe(
         )
     except Exception as error:  # a runner of another package may raise anything
         log.exception("health_probe_broke", server=server.name, model_type=placement.model.model_type)
-        return Health(False, error=f"its health probe broke: {type(error).__name__}: {error}"[:500])
+        return Health(False, error=f"the health probe failed: {type(error).__name__}: {error}"[:500])
 
 
 def probe_all(
@@ -102,7 +102,7 @@ def probe_all(
     transport: Transport | None = None,
     at_once: int = PARALLEL_PROBES,
 ) -> list[Health]:
-    """Probes (server, model) pairs in parallel, answers in order."""
+    """Probe (server, model) pairs in parallel. Returns the results in order. at_once: number of threads."""
     pairs = list(asked)
     if len(pairs) < 2 or at_once < 2:
         return [probe(server, model=model, transport=transport) for server, model in pairs]
@@ -111,14 +111,13 @@ def probe_all(
 
 
 def health_url(server: Server, model: str = "") -> str | None:
-    """Where the server is asked beside the model's endpoint: ``/health`` at its origin, or what its protocol
-    has; None without an HTTP endpoint."""
-    placement = _asked_beside(server, model)
+    """The URL of the server's health probe for a model, or None without an HTTP endpoint."""
+    placement = _probed_placement(server, model)
     return None if placement is None else url_of(placement)
 
 
 def health_urls(server: Server) -> dict[str, str]:
-    """By model, in the order of their names: a server's models may live at several origins."""
+    """The URLs of the server's health probes by model, ordered by name; a server may have several origins."""
     return {
         placement.model_id: url_of(placement)
         for placement in _over_http(server)
@@ -132,15 +131,15 @@ def _over_http(server: Server) -> list[Placement]:
     return [one for one, url in parts if url.scheme in ("http", "https") and url.netloc]
 
 
-def _asked_beside(server: Server, model: str) -> Placement | None:
-    """A model whose runner is not installed is asked beside only where there is no other one."""
+def _probed_placement(server: Server, model: str) -> Placement | None:
+    """The placement to probe; one whose runner is not installed only if there is no other."""
     there = _over_http(server)
     can_ask = [one for one in there if find_runner(one.model.model_type) is not None] or there
     return next((one for one in can_ask if one.model_id == model), can_ask[0] if can_ask else None)
 
 
 def url_of(placement: Placement) -> str:
-    """Where the placement's server is asked for its health; its endpoint, if nobody can ask there."""
+    """The URL of the placement's health probe; its endpoint if the runner is not installed."""
     model = placement.model
     runner = find_runner(model.model_type)
     if runner is None:
@@ -149,22 +148,23 @@ def url_of(placement: Placement) -> str:
 
 
 def is_restart(server: Server, health: Health) -> bool:
-    """Whether it answers under another boot than the one on its row."""
+    """Whether the server's boot id differs from the one on its row."""
     return bool(health.boot_id and server.boot_id and health.boot_id != server.boot_id)
 
 
 def record_health(server: Server, health: Health, at: datetime) -> bool:
-    """Writes what was found to the server's row if it is news, or its last answer is 30 s old. True: written.
+    """Write a probe's result to the server's row if it changed, or the last answer is 30 s old. Returns
+    whether.
 
-    `checked_at` is when the server last *answered*: that boot_id was running then, which is what a later one
-    is compared with. `updated_at` stays: the registry did not change.
+    `checked_at` is the time of the last *answer*, at which the stored boot_id was running. `updated_at`
+    stays, because the registry did not change.
     """
     found: dict[str, Any] = {"healthy": health.ok, "last_error": health.error[:500]}
     if health.ok:
         found |= {"boot_id": health.boot_id, "tells_health": health.has_endpoint}
-    is_news = any(getattr(server, field) != value for field, value in found.items())
+    is_changed = any(getattr(server, field) != value for field, value in found.items())
     is_old = server.checked_at is None or at - server.checked_at >= timedelta(seconds=RECORD_SECONDS)
-    if not is_news and not (health.ok and is_old):
+    if not is_changed and not (health.ok and is_old):
         return False
     if health.ok:
         found["checked_at"] = at
@@ -177,32 +177,34 @@ def record_health(server: Server, health: Health, at: datetime) -> bool:
 def evidence_for(
     server: str, attempt_id: str, *, transport: Transport, leases: Leases, clock: Clock
 ) -> str | None:
-    """Asks the server whether an attempt, whose sender has let go of it, still runs: the proof that it does
-    not, or None. Whether that was long enough ago (`evidence.is_settled`) only the sender knows.
+    """Probe the server for a proof that an abandoned attempt no longer runs; None without a proof.
 
-    leases: of the server's fleet.
+    The caller checks that the attempt was abandoned long enough before (`evidence.is_settled`). leases: of
+    the server's fleet.
     """
-    machine = Server.objects.prefetch_related("placements__model").filter(name=server).first()
-    if machine is None:
+    row = Server.objects.prefetch_related("placements__model").filter(name=server).first()
+    if row is None:
         return None
     proofs = []
-    for model in {url: model for model, url in health_urls(machine).items()}.values():
+    for model in {url: model for model, url in health_urls(row).items()}.values():
         asked_at = clock.monotonic()
-        health = probe(machine, model=model, transport=transport)
+        health = probe(row, model=model, transport=transport)
         took = clock.monotonic() - asked_at
-        proofs.append(absence(health, attempt_id) or _none_by_count(machine, health, leases, took))
+        proofs.append(absence_proof(health, attempt_id) or _none_by_count(row, health, leases, took))
     return proofs[0] if proofs and all(proofs) else None
 
 
 def refused_url(server: str, model: str, *, transport: Transport) -> str:
-    """Where nothing listens of the server that runs the model; else empty. A process that was killed just now
-    may take one more connection and break it: it is asked again, a few times."""
-    machine = Server.objects.prefetch_related("placements__model").filter(name=server, host=None).first()
-    url = health_urls(machine).get(model) if machine is not None else None
-    if machine is None or url is None:
+    """The health URL if the server of the model refuses connections, else "".
+
+    Retried a few times, because a process that was just killed may accept one more connection and break it.
+    """
+    row = Server.objects.prefetch_related("placements__model").filter(name=server, host=None).first()
+    url = health_urls(row).get(model) if row is not None else None
+    if row is None or url is None:
         return ""
     for _ in range(_REFUSED_TRIES):
-        health = probe(machine, model=model, transport=transport, timeout_seconds=REFUSED_SECONDS)
+        health = probe(row, model=model, transport=transport, timeout_seconds=REFUSED_SECONDS)
         if health.refused:
             return url
         if health.reached or health.timed_out:
@@ -212,7 +214,8 @@ def refused_url(server: str, model: str, *, transport: Transport) -> str:
 
 
 def _none_by_count(server: Server, health: Health, leases: Leases, took: float) -> str | None:
-    """Only a zero: what the server's other leases run may have ended before their workers know."""
+    """A proof if the server counts zero jobs; other counts prove nothing, as other runs may have just
+    ended."""
     if health.jobs is not None or health.active_jobs != 0:
         return None
     try:
@@ -228,17 +231,19 @@ NO_HEALTH, UNREACHABLE, UNHEALTHY = "no_health_endpoint", "server_unreachable", 
 
 @dataclass(frozen=True, slots=True)
 class Warning:
-    """code: stable. detail: what is lost, and what would change it."""
+    """A warning for the operator who registers a server. code: stable. detail: the effect, and a remedy."""
 
     code: str
     detail: str
 
 
-def look_at_registered(
+def check_registered_server(
     found: Registered, *, transport: Transport, now: Callable[[], datetime]
 ) -> tuple[Warning, ...]:
-    """Ask the server once for its health beside the registered model, within `register_probe_seconds`, and
-    write a good answer to its row. A pinned server is not asked: its worker tells."""
+    """Probe a newly registered server once, within `register_probe_seconds`. Returns warnings.
+
+    A good answer is written to its row. A pinned server is not probed, because its worker sends heartbeats.
+    """
     server = Server.objects.prefetch_related("placements__model").filter(name=found.server.name).first()
     if server is None or server.host is not None:
         return ()
@@ -251,12 +256,12 @@ def look_at_registered(
         transport=transport,
         timeout_seconds=settings.DISPATCHER.register_probe_seconds,
     )
-    # one that is registered before it is up is not sick; what a restart means for its runs is `lock_sync`'s
+    # a server may be registered before it is up; a restart is left to the sweep `lock_sync`
     if health.ok and not is_restart(server, health):
         record_health(server, health, now())
     if not health.ok:
         code = UNHEALTHY if health.reached else UNREACHABLE
-        detail = f"{health.error}. Jobs that are sent there fail or wait until it is mended."
+        detail = f"{health.error}. Jobs that are sent there fail or wait until this is fixed."
         return (Warning(code, detail),)
     return () if health.has_endpoint else (Warning(NO_HEALTH, _what_is_lost(placement)),)
 
@@ -265,7 +270,7 @@ def _what_is_lost(placement: Placement) -> str:
     model = placement.model
     limit = f"{model.spec.run_limit_seconds:.0f} s (the model's run limit)"
     lost = (
-        f"{url_of(placement)} tells nothing of what runs. After a lost connection or a lost worker a slot is "
+        f"{url_of(placement)} does not report running jobs. After a lost connection or worker a slot is "
         f"held for up to {limit}, unless the server restarts or an operator frees it."
     )
     runner = find_runner(model.model_type)
@@ -276,7 +281,4 @@ def _what_is_lost(placement: Placement) -> str:
             " A cancelled run keeps its slot until its request is answered, unless the model has a "
             "cancel_endpoint_template."
         )
-    return (
-        f"{lost} Name a health_path if it has another one; "
-        "docs/reference/gpu_protocol.md says what it may answer."
-    )
+    return f"{lost} Set health_path if the server has another one; docs/gpu_protocol.md describes its answer."

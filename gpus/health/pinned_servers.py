@@ -1,7 +1,8 @@
-"""Servers that a worker drives by itself, without HTTP: registered by the worker, judged by what it says.
+"""Pinned servers: driven by a worker on their own host without HTTP, registered by it, healthy by its
+heartbeats.
 
-A worker's identity (`host`, also its `boot_id`) is its process: a second one under the same name takes the
-server over, and the first one's claims find nothing from then on.
+A worker's identity (`host`, also its `boot_id`) is its process: a second process with the same server name
+takes the server over, and the first one's claims return no job from then on.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from gpus.runners.base import Health, Transport
 
 BEAT_SECONDS = 5.0
 GONE_SECONDS = 15.0
-"""Three beats missing."""
+"""After three missing heartbeats a worker counts as dead."""
 STOPPED = "Its worker was stopped."
 
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """wakes: for the caller to send. mirrored: the lease layer knows."""
+    """Result of `register_pinned`. wakes: for the caller to send. mirrored: whether the lease layer is up to
+    date."""
 
     server: Server
     wakes: tuple[Wakes, ...]
@@ -51,10 +53,11 @@ def register_pinned(
     fleet: str | None = None,
     machine: str | None = None,
 ) -> Pinned:
-    """This server is driven by this process now, with exactly these models. Raises RegistryRefused.
+    """Register a server that this worker process drives, with exactly these models. Raises RegistryRefused.
 
-    models: fields by name, for those that are new; what an operator configured stays. pool: for new models;
-    if some of them are in a pool, all are to be in that. machine: what the server is part of.
+    host: identity of the process. models: fields by model name, used for new models only, so that an
+    operator's configuration stays. pool: of new models; if some models are in a pool already, all must be in
+    that one. machine: group of servers that the server belongs to. by: audit actor.
     """
     _check_driver(server)
     known = dict(ModelConfig.objects.filter(name__in=list(models)).values_list("name", "pool"))
@@ -85,63 +88,70 @@ def register_pinned(
     Server.objects.filter(name=server).update(boot_id=host, healthy=True, last_error="", checked_at=at)
     rows_changed.send(None)
     row = Server.objects.select_related("pool").get(name=server)
-    told, mirrored = mirror(leases, row.pool, row)
-    return Pinned(row, (*wakes, *told), mirrored)
+    more, mirrored = mirror(leases, row.pool, row)
+    return Pinned(row, (*wakes, *more), mirrored)
 
 
 def sign_off(server: str, host: str, *, leases: LeasesOf) -> None:
-    """The worker ends: its server is no capacity any more. Nothing happens if another drives it by now."""
+    """Mark a pinned server as unhealthy because its worker stops; no effect if another process drives it
+    now."""
     mine = Server.objects.select_related("pool").filter(name=server, host=host)
     row = mine.first()
     if row is None:
         return
-    with suppress(LeasingUnavailable):  # its last beat would say for a while that it is there
-        leases(row.pool.fleet).record_heartbeat(server, beat_of(host, [], why=STOPPED))
+    with suppress(LeasingUnavailable):  # else its last heartbeat would count as alive for a while
+        leases(row.pool.fleet).record_heartbeat(server, heartbeat_report(host, [], why=STOPPED))
     if mine.update(healthy=False, last_error=STOPPED):
         mirror(leases, row.pool, row)
 
 
-def beat_of(
+def heartbeat_report(
     host: str,
     jobs: Iterable[tuple[str, str]],
     *,
     why: str = "",
     telemetry: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What a worker says. jobs: (job id, attempt id) of what runs in its process. why: it can't run
-    anything. telemetry: as `gpu_host.local.telemetry.measure` makes it."""
+    """The report of a worker's heartbeat.
+
+    jobs: (job id, attempt id) that run in its process. why: reason why it cannot run jobs, or "". telemetry:
+    of `gpu_host.local.telemetry.measure`.
+    """
     return {"boot_id": host, "jobs": [list(pair) for pair in jobs], "why": why, "telemetry": telemetry}
 
 
 def recent_telemetry(beat: Heartbeat) -> Mapping[str, Any] | None:
-    """None once it is too old to be shown as what is."""
+    """The telemetry of a heartbeat, or None if it is missing or too old."""
     found = beat.report.get("telemetry")
     return found if beat.age_seconds <= GONE_SECONDS and isinstance(found, Mapping) else None
 
 
-def health_by(beat: Heartbeat | None, server: Server, now: datetime) -> Health | None:
-    """None: nothing can be said yet, its first beat is due (it was registered just now, or Redis forgot)."""
+def health_from_heartbeat(beat: Heartbeat | None, server: Server, now: datetime) -> Health | None:
+    """The health of a pinned server by its heartbeat.
+
+    None: unknown, because its first heartbeat is not due yet (just registered, or Redis lost its data).
+    """
     if beat is None or beat.report.get("boot_id") != server.host:
         since = None if server.checked_at is None else (now - server.checked_at).total_seconds()
         if since is not None and since < GONE_SECONDS:
             return None
-        return Health(False, error="Its worker is not there: no heartbeat.")
-    said = beat.report
+        return Health(False, error="Its worker is not running: no heartbeat.")
+    report = beat.report
     if beat.age_seconds > GONE_SECONDS:
         return Health(False, error="Its worker is gone: no heartbeat for more than 15 s.")
-    jobs = frozenset((str(job), str(attempt)) for job, attempt in said["jobs"])
+    jobs = frozenset((str(job), str(attempt)) for job, attempt in report["jobs"])
     return Health(
-        ok=not said["why"],
-        boot_id=str(said["boot_id"]),
+        ok=not report["why"],
+        boot_id=str(report["boot_id"]),
         active_jobs=len(jobs),
         max_concurrent=server.slots,
         jobs=jobs,
-        error=str(said["why"]),
+        error=str(report["why"]),
         age_seconds=beat.age_seconds,
     )
 
 
-def ask_all(
+def probe_with_heartbeats(
     asked: Iterable[tuple[Server, str]],
     *,
     leases: LeasesOf,
@@ -149,10 +159,12 @@ def ask_all(
     transport: Transport | None = None,
     at_once: int = PARALLEL_PROBES,
 ) -> list[Health]:
-    """As `health.probe_all`, and what pinned servers' workers said; answers in order. Reads pools and
-    placements."""
+    """Health of (server, model) pairs in order: pinned servers by heartbeats, others by `health.probe_all`.
+
+    Reads the servers' pools and placements.
+    """
     pairs = list(asked)
-    beats, away = beats_of([server for server, _ in pairs if server.host], leases)
+    beats, away = read_heartbeats([server for server, _ in pairs if server.host], leases)
     probed = iter(
         probe_all([pair for pair in pairs if not pair[0].host], transport=transport, at_once=at_once)
     )
@@ -161,18 +173,20 @@ def ask_all(
         if not server.host:
             answers.append(next(probed))
             continue
-        found = None if server.pool.fleet in away else health_by(beats.get(server.name), server, now)
-        answers.append(found or as_before(server))
+        found = (
+            None if server.pool.fleet in away else health_from_heartbeat(beats.get(server.name), server, now)
+        )
+        answers.append(found or last_known_health(server))
     return answers
 
 
-def as_before(server: Server) -> Health:
-    """Nothing new is known of it."""
+def last_known_health(server: Server) -> Health:
+    """The health that is stored on the server's row."""
     return Health(server.healthy is not False, boot_id=server.boot_id, error=server.last_error)
 
 
-def beats_of(servers: Sequence[Server], leases: LeasesOf) -> tuple[dict[str, Heartbeat], set[str]]:
-    """By server, and the fleets whose Redis does not answer."""
+def read_heartbeats(servers: Sequence[Server], leases: LeasesOf) -> tuple[dict[str, Heartbeat], set[str]]:
+    """Heartbeats by server, and the fleets whose Redis does not answer."""
     by_fleet: dict[str, list[str]] = {}
     for server in servers:
         by_fleet.setdefault(server.pool.fleet, []).append(server.name)

@@ -1,4 +1,4 @@
-"""What operators did, and what they paused."""
+"""Models of the audit log and of pauses."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from django.db import models
 
 
 class AppendOnly(models.QuerySet["AuditEntry"]):
-    """Nothing that changes or removes rows, not even many at once. What gets past this, the database refuses
-    by triggers (`gpus.migrations._append_only`)."""
+    """A query set that refuses changes and deletions; database triggers refuse the rest
+    (`gpus.migrations._append_only`)."""
 
     def update(self, **_: Any) -> int:
         raise TypeError("an audit entry is never changed")
@@ -33,7 +33,7 @@ class AppendOnly(models.QuerySet["AuditEntry"]):
 
 
 class AuditEntry(models.Model):
-    """Who did what to what, when. Written in the transaction of the deed; never changed, never deleted by us.
+    """One entry of the audit log, written in the transaction of the change; never changed or deleted.
 
     actor: ``key:<prefix>``, ``user:<name>`` or ``cli:<name>``. action: verb_noun. target: ``kind:name``.
     """
@@ -62,7 +62,7 @@ class AuditEntry(models.Model):
     def save(self, *args: Any, **options: Any) -> None:
         if not self._state.adding:
             raise TypeError("an audit entry is never changed")
-        # with the key of another one Django would write over that
+        # without force_insert Django would overwrite an entry with the same key
         super().save(*args, **{**options, "force_insert": True})
 
     def delete(self, *args: Any, **options: Any) -> tuple[int, dict[str, int]]:
@@ -70,9 +70,9 @@ class AuditEntry(models.Model):
 
 
 class Pause(models.Model):
-    """What starts no new attempt until it is resumed. What runs, goes on; what is submitted, waits.
+    """A pause of a model, a tenant or the system: running jobs finish, submitted jobs wait.
 
-    name: the model's name, the tenant's id as the lease layer knows it, or empty for the whole system.
+    name: of the model; the tenant's id as in the lease layer; empty for the system.
     """
 
     class Kind(models.TextChoices):

@@ -1,7 +1,7 @@
-"""A model as it is configured, its versions, and the rules of its options' values.
+"""The configuration of models, its versions, and the validators of its options.
 
-A rule is checked where a value changes (`gpus.registry.model_fields`), in the API and in the admin form. The
-API publishes those that JSON Schema can say.
+`gpus.registry.model_fields` runs the validators when a value changes, for the API and the admin form. The API
+publishes those that JSON Schema can express.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ MAX_SECONDS = 31_536_000
 
 
 class RuleBroken(ValidationError):
-    """answered: the code, stable, as the API answers it. text: for people. pointer: into the value, a JSON
-    Pointer."""
+    """An option's value is invalid. api_code: stable API error code. text: message. pointer: JSON pointer
+    into the value."""
 
     def __init__(self, code: str, message: str, *, pointer: str = "") -> None:
         super().__init__(message, code=code)
-        self.answered, self.text, self.pointer = code, message, pointer
+        self.api_code, self.text, self.pointer = code, message, pointer
 
 
 @deconstructible
@@ -47,7 +47,7 @@ class MoreThan(BaseValidator):
 
 @deconstructible
 class Matches(RegexValidator):
-    """The whole text matches: Python's `$` would let a line end follow."""
+    """Validates that the whole text matches; Python's `$` would allow a trailing line end."""
 
     def __call__(self, value: Any) -> None:
         if not re.fullmatch(self.regex, str(value)):
@@ -55,42 +55,42 @@ class Matches(RegexValidator):
 
 
 def installed_runner(name: str) -> None:
-    """Raises RuleBroken with the names of the installed runners."""
+    """Raise RuleBroken, with the names of the installed runners, for another name."""
     if find_runner(name) is None:
         raise RuleBroken("unknown_model_type", missing_runner_message(name))
 
 
 def url_template(template: str) -> None:
-    """Raises RuleBroken."""
+    """Raise RuleBroken unless it is a path or an http(s) URL."""
     if not template.startswith(("/", "http://", "https://")):
-        raise RuleBroken("invalid_template", "A template begins with / or with http(s)://.")
+        raise RuleBroken("invalid_template", "A template must begin with / or with http(s)://.")
 
 
 def names_the_run(template: str) -> None:
-    """Raises RuleBroken."""
+    """Raise RuleBroken unless the template contains the run's id."""
     if "{id}" not in template:
         raise RuleBroken(
-            "invalid_template", "poll_endpoint_template names the run as {id}, as in /status/{id}."
+            "invalid_template", "poll_endpoint_template must contain {id}, such as /status/{id}."
         )
 
 
 def own_path(path: str) -> None:
-    """Raises RuleBroken."""
+    """Raise RuleBroken unless it is a path without an origin."""
     is_path = path.startswith("/") and not path.startswith("//")
     if not is_path or any(character.isspace() or not character.isprintable() for character in path):
         raise RuleBroken(
-            "invalid_health_path", "health_path is a path on the server's own address, as in /healthz."
+            "invalid_health_path", "health_path must be a path on the server's own address, such as /healthz."
         )
 
 
 def seconds_or_for_ever(seconds: float) -> None:
-    """Raises RuleBroken."""
+    """Raise RuleBroken unless it is 0 or more, or -1."""
     if seconds < 0 and seconds != -1:
-        raise RuleBroken("invalid_keep_alive", "keep_alive_seconds is 0 or more, or -1 for ever.")
+        raise RuleBroken("invalid_keep_alive", "keep_alive_seconds must be 0 or more, or -1 for ever.")
 
 
 def usable_schema(schema: Any) -> None:
-    """Raises RuleBroken."""
+    """Raise RuleBroken unless it is a JSON Schema that can be used."""
     try:
         compiled(schema)
     except SchemaRefused as refused:
@@ -106,11 +106,11 @@ _OF_SPEC = tuple(field.name for field in fields(ModelSpec) if field.name not in 
 
 
 class ModelConfig(models.Model):
-    """A named thing that can be run, and how.
+    """The configuration of a model that jobs can run.
 
-    Each option is one field here: its type, default, rules and help text are those of the API, the admin form
-    and docs/reference/model_options.md (`manage.py write_docs`). A runner reads it where `ModelSpec` has a
-    field of its name.
+    Each option is one field: its type, default, validators and help text are used by the API, the admin form
+    and docs/model_options.md (`manage.py write_docs`). Options with a field of the same name in `ModelSpec`
+    are passed to runners.
     """
 
     name = NameField(primary_key=True)
@@ -237,7 +237,7 @@ class ModelConfig(models.Model):
 
 
 class ConfigVersion(models.Model):
-    """A model's fields as they were after a change: history, and what a revert goes back to."""
+    """A model's fields after a change, as history and for reverts."""
 
     model = models.ForeignKey("gpus.ModelConfig", on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()

@@ -1,4 +1,4 @@
-"""The processes of the dispatcher, and the key layout of the index that they share."""
+"""Models of the dispatcher's processes (heartbeats) and of the key layout of each fleet's index."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from gpus.protocol import FIRST_LAYOUT
 
 
 class FleetIndex(models.Model):
-    """Which key layout a fleet's index in Redis has; without a row it is the first one.
+    """The key layout of a fleet's index in Redis; without a row it is the first one.
 
-    next_layout: the one it is being switched to, else None. switch: names that switch: what a process said of
-    an earlier one does not count. time_us, time_seen_at: the fleet's time when it was last seen ahead of the
-    time that rows go by, and when that was; None while it is not ahead.
+    next_layout: during a switch, else None. switch: id of that switch. time_us, time_seen_at: the fleet's
+    time when it was last ahead of the database's time, and when that was; None while it is not ahead.
     """
 
     fleet = NameField(primary_key=True)
@@ -33,11 +32,10 @@ class FleetIndex(models.Model):
 
 
 class Process(models.Model):
-    """A process of the dispatcher that says every few seconds that it lives, by the database's clock.
+    """A process of the dispatcher, with a heartbeat every few seconds by the database's clock.
 
-    name: of a GPU worker the one that its attempts have. layout: of the keys that its code knows. ready: by
-    fleet, the switch of its index that may go on as far as this process is concerned. queues: that it
-    consumes, one a line; of the web none.
+    name: for a GPU worker, as in its attempts. layout: key layout of its code. ready: by fleet, id of the
+    index switch that it is ready for. queues: that it consumes, one per line; empty for web processes.
     """
 
     class Kind(models.TextChoices):
@@ -61,6 +59,6 @@ class Process(models.Model):
         return self.name
 
     def is_ready(self, fleet: str, switch: str) -> bool:
-        """Whether this switch may go on as far as this process is concerned. What a version of another
-        shape wrote there agrees to nothing."""
+        """Whether the process is ready for this index switch; a value of another version's format counts as
+        no."""
         return isinstance(self.ready, dict) and self.ready.get(fleet) == switch

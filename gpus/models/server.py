@@ -1,4 +1,4 @@
-"""Pools, their servers, the models that run there, and slots whose GPU may still be busy."""
+"""Models of pools, servers, placements of models on servers, and quarantined slots."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpus.protocol import DesiredState, PoolSpec, QueueAlgorithm, ServerSpec
 
 
 class Pool(models.Model):
-    """Servers and models that belong together: the models share the servers' slots and one line."""
+    """A group of servers and models: the models share the servers' slots and one queue."""
 
     name = NameField(primary_key=True)
     fleet = NameField(default="main", help_text="Redis hash tag: the unit of sharding.")
@@ -43,10 +43,10 @@ class Pool(models.Model):
 
 
 class QuarantinedSlot(models.Model):
-    """A slot whose GPU may still be busy with an attempt that we no longer control.
+    """A slot whose GPU may still be busy with an attempt out of control.
 
-    It leaves by proof only: a probe (`boot_id` changed, the attempt is not in `jobs`, too few
-    `active_jobs`), or the model's run limit has passed. The row stays as evidence.
+    It is freed only by a proof: a probe (`boot_id` changed, the attempt is not in `jobs`, too few
+    `active_jobs`), the end of the model's run limit, or an operator. The row stays as a record.
     """
 
     server = models.ForeignKey("gpus.Server", on_delete=models.CASCADE, related_name="quarantined")
@@ -98,7 +98,7 @@ class QuarantinedSlot(models.Model):
 
 
 class Server(models.Model):
-    """A GPU machine with slots. It belongs to one pool; the pool's models share its slots."""
+    """A GPU server with slots. It belongs to one pool, whose models share its slots."""
 
     name = NameField(primary_key=True)
     pool = models.ForeignKey("gpus.Pool", on_delete=models.PROTECT, related_name="servers")
@@ -154,7 +154,8 @@ class Server(models.Model):
         return self.name
 
     def spec(self, models: Iterable[str] | None = None) -> ServerSpec:
-        """models: those it has, where the caller knows; else its placements are read (prefetch them)."""
+        """The server for the lease layer. models: placed there; None: reads the placements (prefetch
+        them)."""
         if models is None:
             models = (one.model_id for one in self.placements.all() if not one.is_too_large(self))
         return ServerSpec(
@@ -168,7 +169,7 @@ class Server(models.Model):
 
 
 class Placement(models.Model):
-    """A model that a server can run, and the URL to POST its payloads to."""
+    """A model on a server, with the URL for its payloads."""
 
     server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="placements")
     model = models.ForeignKey("gpus.ModelConfig", on_delete=models.CASCADE, related_name="placements")
@@ -182,7 +183,7 @@ class Placement(models.Model):
         help_text="Why the model can never run there: it needs more memory than the GPU has.",
     )
     too_large_boot = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
-    """The server's process that found it (`Server.boot_id`): the next one may have more memory."""
+    """Boot id of the server process that found it; the next one may have more memory."""
 
     class Meta:
         constraints = [
@@ -197,4 +198,4 @@ class Placement(models.Model):
 
 
 TOO_LARGE = ~models.Q(too_large="") & models.Q(too_large_boot=models.F("server__boot_id"))
-"""Of a placement: `is_too_large`, as a condition."""
+"""`Placement.is_too_large` as a query condition."""

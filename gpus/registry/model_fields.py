@@ -95,7 +95,7 @@ def refusals(config: ModelConfig, stored: Mapping[str, Any]) -> Iterator[Registr
             for check in field.validators:
                 check(value)
         except RuleBroken as broken:
-            yield RegistryRefused(broken.answered, broken.text, pointer=f"/{name}{broken.pointer}")
+            yield RegistryRefused(broken.api_code, broken.text, pointer=f"/{name}{broken.pointer}")
         except ValidationError as error:
             yield RegistryRefused("validation_failed", " ".join(error.messages), pointer=f"/{name}")
     runner = find_runner(config.model_type)

@@ -22,8 +22,8 @@ from gpus.errors import (
     ServerFailed,
     ServerLost,
     StaleFence,
-    tells_out_of_memory,
-    tells_sticky_fault,
+    is_out_of_memory_text,
+    is_sticky_fault_text,
 )
 from gpus.runners.base import Response
 from gpus.runners.transport import Unreadable, read_json
@@ -133,7 +133,7 @@ def _is_gpu_fault(body: Mapping[str, Any], text: str) -> bool:
     names = (flat.get("type"), flat.get("error_type"))
     if any(isinstance(name, str) and name.rpartition(".")[2] in GPU_ERRORS for name in names):
         return True
-    return tells_sticky_fault(text) or tells_out_of_memory(text)
+    return is_sticky_fault_text(text) or is_out_of_memory_text(text)
 
 
 def _code(body: Mapping[str, Any]) -> Any:

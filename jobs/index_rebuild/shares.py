@@ -13,7 +13,7 @@ from django.db.models import Max, Sum
 from foundation.database import statements
 from foundation.database.statements import value
 from foundation.ids import lowest_id
-from gpus.protocol import BANDS, standing_band
+from gpus.protocol import BANDS, effective_band
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Tenant
 
@@ -64,12 +64,12 @@ def recent_shares(pool: str, now: datetime) -> list[Share]:
     rules = {pk: (band, weight) for pk, band, weight in _rules()}  # read last: has the tenants of both
     granted = {pk: band for pk, (band, _) in rules.items()}
     for priority, tenant, seconds, most in served:
-        band = standing_band(priority, granted[tenant])
+        band = effective_band(priority, granted[tenant])
         got[band][tenant] += seconds
         longest[band] = max(longest[band], most)
     waiting: list[set[int]] = [set() for _ in BANDS]
     for priority, tenant in queued:
-        waiting[standing_band(priority, granted[tenant])].add(tenant)
+        waiting[effective_band(priority, granted[tenant])].add(tenant)
     weights = {tenant: rules[tenant][1] for band in got for tenant in band}
     return [
         Share(band * 3 + 1, str(tenant), seconds)

@@ -16,7 +16,7 @@ import structlog
 
 from foundation.database import statements
 from gpus.health.health import is_restart, record_health
-from gpus.health.pinned_servers import ask_all
+from gpus.health.pinned_servers import probe_with_heartbeats
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import SlotView
 from gpus.models import QuarantinedSlot, Server
@@ -132,7 +132,7 @@ def _keep_for_unknown_runs(
     """
     if server.host is not None or not health.ok or not _unknown(health, views):
         return 0
-    (again,) = ask_all(
+    (again,) = probe_with_heartbeats(
         [(server, "")], leases=ports.leases, now=ports.clock.now(), transport=ports.transport, at_once=1
     )
     both = replace(health, jobs=(health.jobs or frozenset()) & (again.jobs or frozenset()))
@@ -237,7 +237,7 @@ class LockSyncSweep:
             chunk = servers[at : at + CHUNK]
             busy = _plain_with_runs(chunk)
             asked_at = ports.clock.now()
-            healths = ask_all(
+            healths = probe_with_heartbeats(
                 ((server, "") for server in chunk),
                 leases=ports.leases,
                 now=asked_at,

@@ -20,9 +20,9 @@ from django.db.models import Count, F, Max, Min, Q
 from foundation.database import statements
 from foundation.database.statements import value
 from gpus.errors import LeasingUnavailable
-from gpus.health.evidence import Suspect, answered, counted, outlived
+from gpus.health.evidence import Suspect, past_run_limit, proven_by_count, proven_by_health
 from gpus.health.health import health_url, health_urls, is_restart, record_health
-from gpus.health.pinned_servers import ask_all
+from gpus.health.pinned_servers import probe_with_heartbeats
 from gpus.leasing.contract import Leases
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import slot_name
@@ -91,7 +91,7 @@ def sweep(ports: Ports) -> SweepCount:
     answering, silent = _due_servers(now)
     groups, count = _groups(_open_rows([*answering, *silent], now), ports)
     for group in groups:
-        count += _free(group, outlived(group.suspects(), now), ports)
+        count += _free(group, past_run_limit(group.suspects(), now), ports)
     began = ports.clock.monotonic()
     at_once = PARALLEL_PROBES if ports.parallel_probes > 1 else 1
     for lane in (answering, silent):
@@ -106,7 +106,7 @@ def sweep(ports: Ports) -> SweepCount:
 
 def _ask(groups: Sequence[_Group], at_once: int, ports: Ports) -> SweepCount:
     now, began = ports.clock.now(), ports.clock.monotonic()
-    answers = ask_all(
+    answers = probe_with_heartbeats(
         ((group.server, group.model) for group in groups),
         leases=ports.leases,
         now=now,
@@ -259,7 +259,7 @@ def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports
             "refused_url": row.refused_url,
         }
         statements.change(QuarantinedSlot, found, pk=suspect.key)
-    count = _free(group, answered(group.suspects(), health, asked_at), ports)
+    count = _free(group, proven_by_health(group.suspects(), health, asked_at), ports)
     if group.rows and health.ok and health.jobs is None:
         try:
             count += _free(group, _by_count(group, health, took), ports)
@@ -279,7 +279,7 @@ def _by_count(group: _Group, health: Health, took: float) -> dict[int, str]:
     held = sum(view.state in ("leased", "adoptable", "settling") for view in group.leases.slots(server))
     quiet = group.leases.last_lease_change_seconds(server) - took
     steady = settings.DISPATCHER.lease_seconds + 5.0
-    return counted(group.suspects(), health, leases=held, quiet_seconds=quiet, steady_seconds=steady)
+    return proven_by_count(group.suspects(), health, leases=held, quiet_seconds=quiet, steady_seconds=steady)
 
 
 _other_open_rows = statements.Read(

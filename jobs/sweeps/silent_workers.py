@@ -13,7 +13,7 @@ import structlog
 from foundation.database import statements
 from foundation.database.statements import value
 from gpus.health.health import record_health
-from gpus.health.pinned_servers import health_by
+from gpus.health.pinned_servers import health_from_heartbeat
 from gpus.leasing.contract import Leases
 from gpus.models import Pool, Server
 from gpus.protocol import STARTED_HERE, DesiredState
@@ -50,7 +50,7 @@ def sweep(ports: Ports) -> SweepCount:
 
         def judge(server: Server) -> bool:
             now = ports.clock.now()
-            health = health_by(beats.get(server.name), server, now)
+            health = health_from_heartbeat(beats.get(server.name), server, now)
             if health is None:
                 return False
             before = server.healthy

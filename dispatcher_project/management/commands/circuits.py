@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import age, line, table
-from gpus.health.circuits import Struck, all_circuits, reset_circuit
+from gpus.health.circuits import CircuitEntry, all_circuits, reset_circuit
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.registry.audit import cli_actor
 
@@ -42,10 +42,10 @@ class Command(TerminalCommand):
             raise CommandError("a kind and a name are for reset; `circuits` lists all")
         found = all_circuits(jobs.ports.production_ports().leases)
         if self.as_json:
-            self.print_json({"results": [one.as_json() for one in found.struck], "away": found.away})
+            self.print_json({"results": [one.as_json() for one in found.entries], "away": found.away})
             return None
-        if found.struck:
-            self.show(circuit_table(found.struck))
+        if found.entries:
+            self.show(circuit_table(found.entries))
         else:
             self.print("no circuit breaker has counted a failure")
         for pool in found.away:
@@ -66,7 +66,7 @@ class Command(TerminalCommand):
 _COLOURS = {CircuitState.OPEN: "red", CircuitState.HALF_OPEN: "yellow"}
 
 
-def circuit_table(struck: Sequence[Struck]) -> Table:
+def circuit_table(struck: Sequence[CircuitEntry]) -> Table:
     rows = [
         (
             one.kind.value,

@@ -14,7 +14,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from gpus.errors import LeasingUnavailable
 from gpus.health.circuits import all_circuits
-from gpus.health.pinned_servers import beats_of, recent_telemetry
+from gpus.health.pinned_servers import read_heartbeats, recent_telemetry
 from gpus.models import Pause, QuarantinedSlot, Server
 from gpus.registry import queries
 from jobs.models import Attempt
@@ -210,7 +210,7 @@ def collect_machines(servers: Sequence[Server], ports: Ports) -> list[Metric]:
         name: GaugeMetricFamily(name, text, labels=["server"])
         for name, text in (*_OF_GPU.values(), *_OF_MACHINE.values())
     }
-    beats, _ = beats_of(servers, ports.leases)
+    beats, _ = read_heartbeats(servers, ports.leases)
     for server, beat in sorted(beats.items()):
         age.add_metric([server], beat.age_seconds)
         found = recent_telemetry(beat)

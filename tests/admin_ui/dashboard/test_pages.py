@@ -138,7 +138,7 @@ def test_a_cell_shows_its_job_model_age_and_reason(viewer: Client, fake_ports: F
         "2 m",
         f"…{job.id[-6:]}",
         "resting",
-        "its server said it is busy",
+        "its server answered that it is busy",
         "warm: flux",
         "sick",
     ):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gpus.health.evidence import Suspect, answered, counted, outlived
+from gpus.health.evidence import Suspect, past_run_limit, proven_by_count, proven_by_health
 from gpus.runners.base import Health
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -19,41 +19,43 @@ def jobs(*attempts: str) -> frozenset[tuple[str, str]]:
 
 
 def test_another_boot_proves_it() -> None:
-    assert answered([ONE], Health(True, boot_id="boot-2"), NOW) == {1: "the server restarted"}
+    assert proven_by_health([ONE], Health(True, boot_id="boot-2"), NOW) == {1: "the server restarted"}
 
 
 def test_the_same_boot_proves_nothing() -> None:
-    assert answered([ONE], Health(True, boot_id="boot-1", active_jobs=1), NOW) == {}
+    assert proven_by_health([ONE], Health(True, boot_id="boot-1", active_jobs=1), NOW) == {}
 
 
 def test_an_unknown_boot_is_no_restart() -> None:
-    assert answered([replace(ONE, boot_id="")], Health(True, boot_id="boot-2"), NOW) == {}
-    assert answered([ONE], Health(True, boot_id=""), NOW) == {}
+    assert proven_by_health([replace(ONE, boot_id="")], Health(True, boot_id="boot-2"), NOW) == {}
+    assert proven_by_health([ONE], Health(True, boot_id=""), NOW) == {}
 
 
 def test_a_list_without_the_attempt_proves_it_and_one_with_it_does_not() -> None:
     health = Health(True, boot_id="boot-1", jobs=jobs("a2", "other"))
-    assert answered([ONE, TWO], health, NOW) == {1: "the server does not run it"}
+    assert proven_by_health([ONE, TWO], health, NOW) == {1: "the server does not run it"}
 
 
 def test_a_suspect_without_a_name_needs_an_empty_list() -> None:
     nameless = replace(ONE, attempt_id="")
-    assert answered([nameless], Health(True, jobs=jobs("x")), NOW) == {}
-    assert answered([nameless], Health(True, jobs=jobs()), NOW) == {1: "the server runs nothing"}
+    assert proven_by_health([nameless], Health(True, jobs=jobs("x")), NOW) == {}
+    assert proven_by_health([nameless], Health(True, jobs=jobs()), NOW) == {1: "the server runs nothing"}
 
 
 def test_a_server_that_fails_proves_nothing() -> None:
-    assert answered([ONE], Health(False, boot_id="boot-2", jobs=jobs(), error="502"), NOW) == {}
+    assert proven_by_health([ONE], Health(False, boot_id="boot-2", jobs=jobs(), error="502"), NOW) == {}
 
 
 def test_a_request_may_still_be_on_its_way_in_the_first_second() -> None:
     fresh = replace(ONE, since=NOW - timedelta(seconds=0.5))
-    assert answered([fresh], Health(True, jobs=jobs()), NOW) == {}
+    assert proven_by_health([fresh], Health(True, jobs=jobs()), NOW) == {}
 
 
 def test_counts_free_as_many_as_are_missing_the_oldest_first() -> None:
     def freed(active: int, leases: int = 2, quiet: float = 20.0) -> list[int]:
-        return list(counted([TWO, ONE], Health(True, active_jobs=active), leases=leases, quiet_seconds=quiet))
+        return list(
+            proven_by_count([TWO, ONE], Health(True, active_jobs=active), leases=leases, quiet_seconds=quiet)
+        )
 
     assert freed(active=4) == []
     assert freed(active=3) == [1]
@@ -64,26 +66,29 @@ def test_counts_free_as_many_as_are_missing_the_oldest_first() -> None:
 def test_a_lease_is_no_run_before_its_worker_can_be_known_to_live() -> None:
     """The run under it may be over: what the server counts may then be the suspect."""
     one_runs = Health(True, active_jobs=1)
-    assert counted([ONE], one_runs, leases=1, quiet_seconds=19.9) == {}
-    assert list(counted([ONE], one_runs, leases=1, quiet_seconds=20.0)) == [1]
-    assert list(counted([TWO, ONE], one_runs, leases=1, quiet_seconds=5.0)) == [1]
+    assert proven_by_count([ONE], one_runs, leases=1, quiet_seconds=19.9) == {}
+    assert list(proven_by_count([ONE], one_runs, leases=1, quiet_seconds=20.0)) == [1]
+    assert list(proven_by_count([TWO, ONE], one_runs, leases=1, quiet_seconds=5.0)) == [1]
 
 
 def test_counts_are_not_trusted_while_leases_change() -> None:
-    assert counted([ONE], Health(True, active_jobs=0), leases=0, quiet_seconds=4.9) == {}
+    assert proven_by_count([ONE], Health(True, active_jobs=0), leases=0, quiet_seconds=4.9) == {}
 
 
 def test_counts_do_not_overrule_a_list() -> None:
-    assert counted([ONE], Health(True, active_jobs=0, jobs=jobs("a1")), leases=0, quiet_seconds=9.0) == {}
+    assert (
+        proven_by_count([ONE], Health(True, active_jobs=0, jobs=jobs("a1")), leases=0, quiet_seconds=9.0)
+        == {}
+    )
 
 
 def test_after_the_run_limit_nothing_can_still_run() -> None:
-    assert outlived([ONE, replace(TWO, until=NOW)], NOW) == {2: "the model's run limit has passed"}
+    assert past_run_limit([ONE, replace(TWO, until=NOW)], NOW) == {2: "the model's run limit has passed"}
 
 
 def test_what_was_said_before_the_sender_let_go_proves_nothing() -> None:
     """A pinned worker's heartbeat may be seconds old: older than the run that it does not name."""
     let_go = replace(ONE, since=NOW - timedelta(seconds=3))
     for said in (Health(True, jobs=jobs()), Health(True, boot_id="boot-2", jobs=jobs())):
-        assert answered([let_go], replace(said, age_seconds=2.5), NOW) == {}
-        assert answered([let_go], replace(said, age_seconds=1.5), NOW) != {}
+        assert proven_by_health([let_go], replace(said, age_seconds=2.5), NOW) == {}
+        assert proven_by_health([let_go], replace(said, age_seconds=1.5), NOW) != {}

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from gpus.health.pinned_servers import beat_of, health_by, register_pinned, sign_off
+from gpus.health.pinned_servers import health_from_heartbeat, heartbeat_report, register_pinned, sign_off
 from gpus.leasing.values import Heartbeat
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import DesiredState
@@ -105,19 +105,21 @@ def test_a_server_without_its_worker_is_told_as_no_capacity(leases):
 def test_a_worker_is_judged_by_what_it_said_and_when(leases):
     server = register(leases, "a").server
     now, later = timezone.now(), timezone.now() + timedelta(seconds=16)
-    said = beat_of("box-gpu0.1", [("job", "attempt")])
-    well = health_by(Heartbeat(4.0, said), server, later)
+    said = heartbeat_report("box-gpu0.1", [("job", "attempt")])
+    well = health_from_heartbeat(Heartbeat(4.0, said), server, later)
     assert well is not None
     assert (well.ok, well.boot_id, well.age_seconds) == (True, "box-gpu0.1", 4.0)
     assert well.runs("attempt")
-    gone = health_by(Heartbeat(15.1, said), server, later)
+    gone = health_from_heartbeat(Heartbeat(15.1, said), server, later)
     assert gone is not None
     assert not gone.ok
-    blind = health_by(Heartbeat(1.0, beat_of("box-gpu0.1", [], why="Xid 79")), server, later)
+    blind = health_from_heartbeat(
+        Heartbeat(1.0, heartbeat_report("box-gpu0.1", [], why="Xid 79")), server, later
+    )
     assert blind is not None
     assert (blind.ok, blind.error) == (False, "Xid 79")
-    for other in (None, Heartbeat(1.0, beat_of("older", []))):
-        assert health_by(other, server, now) is None, "its own first beat is due"
-        silent = health_by(other, server, later)
+    for other in (None, Heartbeat(1.0, heartbeat_report("older", []))):
+        assert health_from_heartbeat(other, server, now) is None, "its own first beat is due"
+        silent = health_from_heartbeat(other, server, later)
         assert silent is not None
         assert not silent.ok

@@ -9,7 +9,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from admin_ui.dashboard.labels import measured
-from gpus.health.pinned_servers import beat_of, register_pinned
+from gpus.health.pinned_servers import heartbeat_report, register_pinned
 from gpus.leasing.values import Heartbeat
 from gpus.models import Server
 from gpus.reports import read_fleet
@@ -41,7 +41,9 @@ def box(world: World) -> Server:
 
 
 def beat(world: World, age: float, telemetry: dict[str, Any] | None = None) -> None:
-    world.leases.heard["box"] = Heartbeat(age, beat_of("box.1", [], telemetry=telemetry or TELEMETRY))
+    world.leases.heard["box"] = Heartbeat(
+        age, heartbeat_report("box.1", [], telemetry=telemetry or TELEMETRY)
+    )
 
 
 def test_a_scrape_tells_the_gpu_the_machine_and_the_warm_models(

@@ -319,7 +319,7 @@ def test_a_plain_server_that_was_killed_and_is_back_is_free(world: World, plain:
     plain.start()
     world.clock.advance(2)
     assert sweep(world).repaired == 1
-    assert row().evidence == "nothing listened there, and now the server answers: it restarted"
+    assert row().evidence == "the server refused connections, and answers now: it restarted"
     assert world.slot() == "free"
 
 
@@ -441,13 +441,13 @@ def test_silent_servers_are_asked_in_turn_as_long_as_there_is_time(
     asked: list[list[str]] = []
     running = frozenset({("j", lease.attempt_id)})
 
-    def ask_all(pairs: Iterable[tuple[Server, str]], **_: object) -> list[Health]:
+    def probe_with_heartbeats(pairs: Iterable[tuple[Server, str]], **_: object) -> list[Health]:
         names = [server.name for server, _ in pairs]
         asked.append(names)
         world.clock.advance(0.1 if "gpu-1" in names else 3.0)
         return [Health(name == "gpu-1", jobs=running) for name in names]
 
-    monkeypatch.setattr(quarantine, "ask_all", ask_all)
+    monkeypatch.setattr(quarantine, "probe_with_heartbeats", probe_with_heartbeats)
     monkeypatch.setattr(quarantine, "PARALLEL_PROBES", 4)
     world.clock.advance(60)
     began = world.clock.now()

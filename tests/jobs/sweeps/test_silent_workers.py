@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from gpus.errors import LeasingUnavailable
-from gpus.health.pinned_servers import beat_of, register_pinned
+from gpus.health.pinned_servers import heartbeat_report, register_pinned
 from gpus.leasing.values import Heartbeat
 from gpus.models import ModelConfig, QuarantinedSlot, Server
 from gpus.protocol import DesiredState
@@ -39,18 +39,18 @@ def look(leases: FakeLeases) -> tuple[int, DesiredState]:
 
 
 def test_a_silent_worker_is_no_capacity_until_it_is_heard_again(leases):
-    leases.heard["box"] = Heartbeat(1.0, beat_of(HOST, []))
+    leases.heard["box"] = Heartbeat(1.0, heartbeat_report(HOST, []))
     assert look(leases) == (0, DesiredState.ON)
-    leases.heard["box"] = Heartbeat(16.0, beat_of(HOST, []))
+    leases.heard["box"] = Heartbeat(16.0, heartbeat_report(HOST, []))
     assert look(leases) == (1, DesiredState.DRAINING)
     assert look(leases) == (0, DesiredState.DRAINING)
     assert "gone" in Server.objects.get().last_error
-    leases.heard["box"] = Heartbeat(0.1, beat_of(HOST, []))
+    leases.heard["box"] = Heartbeat(0.1, heartbeat_report(HOST, []))
     assert look(leases) == (1, DesiredState.ON)
 
 
 def test_a_blind_gpu_takes_nothing_and_says_why(leases):
-    leases.heard["box"] = Heartbeat(1.0, beat_of(HOST, [], why="ECC errors"))
+    leases.heard["box"] = Heartbeat(1.0, heartbeat_report(HOST, [], why="ECC errors"))
     assert look(leases) == (1, DesiredState.DRAINING)
     assert Server.objects.get().last_error == "ECC errors"
 
@@ -68,7 +68,7 @@ def week_of_silence(**changes: object) -> None:
 
 
 def test_a_worker_that_is_silent_for_a_week_is_forgotten_and_may_come_back(leases):
-    leases.heard["box"] = Heartbeat(8 * 86_400.0, beat_of(HOST, []))
+    leases.heard["box"] = Heartbeat(8 * 86_400.0, heartbeat_report(HOST, []))
     assert look(leases)[0] == 1
     assert Server.objects.count() == 1, "silent only since a minute, for all the row knows"
     week_of_silence()
@@ -78,7 +78,7 @@ def test_a_worker_that_is_silent_for_a_week_is_forgotten_and_may_come_back(lease
 
 
 def test_what_somebody_may_miss_stays(leases):
-    leases.heard["box"] = Heartbeat(8 * 86_400.0, beat_of(HOST, []))
+    leases.heard["box"] = Heartbeat(8 * 86_400.0, heartbeat_report(HOST, []))
     week_of_silence(desired="off")
     silent_workers.sweep(make_ports(leases))
     week_of_silence(desired="on")
@@ -99,7 +99,7 @@ def test_what_somebody_may_miss_stays(leases):
 
 
 def test_a_worker_that_is_heard_after_a_week_stays(leases):
-    leases.heard["box"] = Heartbeat(1.0, beat_of(HOST, []))
+    leases.heard["box"] = Heartbeat(1.0, heartbeat_report(HOST, []))
     week_of_silence()
     silent_workers.sweep(make_ports(leases))
     assert Server.objects.get().healthy

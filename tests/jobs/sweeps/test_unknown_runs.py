@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gpus.health.pinned_servers import ask_all
+from gpus.health.pinned_servers import probe_with_heartbeats
 from gpus.models import Pause, QuarantinedSlot, Server
 from gpus.protocol import Lease
 from gpus.registry import controls
@@ -172,9 +172,9 @@ def test_a_run_that_ends_between_two_reads_keeps_no_slot(
         looks.append("look")
         if len(looks) == 2:
             gpu.lists()
-        return ask_all(asked, **how)
+        return probe_with_heartbeats(asked, **how)
 
-    monkeypatch.setattr(lock_sync, "ask_all", ask)
+    monkeypatch.setattr(lock_sync, "probe_with_heartbeats", ask)
     assert run_sweep("lock_sync", world.ports).repaired == 0
     assert looks == ["look", "look"]
     assert not QuarantinedSlot.objects.exists()
