@@ -1,53 +1,8 @@
 """GPU servers, and the leases of their slots.
 
-The import names `gpus.handlers` and `gpus.node` of version 0.1 still work, for model code, node
-configurations and `python -m gpus.node`: they return the modules `gpu_host.handlers` and `gpu_host.node`.
+`gpus.handlers` and `gpus.node` are former names of modules of `gpu_host`: see `gpus.former_names`.
 """
 
 from gpus import former_names
 
-import importlib
-import importlib.util
-import sys
-from collections.abc import Sequence
-from importlib.abc import InspectLoader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import CodeType, ModuleType
-
-FORMER = ("gpus.handlers", "gpus.node")
-
-
-class _SameModule(InspectLoader):
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        module = importlib.import_module(self._name)
-        self._own_spec = module.__spec__
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._own_spec  # the module was executed under its own name
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        """For `python -m`."""
-        spec = importlib.util.find_spec(self._name)
-        assert spec is not None
-        assert isinstance(spec.loader, InspectLoader)
-        return spec.loader.get_code(self._name)
-
-    def get_source(self, fullname: str) -> None:
-        return None
-
-
-class _FormerNames(MetaPathFinder):
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in FORMER and fullname.rpartition(".")[0] not in FORMER:
-            return None
-        same = _SameModule(fullname.replace("gpus", "gpu_host", 1))
-        return ModuleSpec(fullname, same, is_package=fullname in FORMER)
-
-
-sys.meta_path.insert(0, _FormerNames())  # first: the path finder would load a submodule a second time
+former_names.install()

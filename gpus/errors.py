@@ -1,9 +1,9 @@
 """Errors of runs and leases with their cost, and recognition of GPU faults in exceptions and texts.
 
-An error class carries its cost as attributes, so that ``jobs/domain/retry.py`` decides by them and never by a
-message. The table is in ``docs/failures.md``. An error text of a GPU library counts only at the beginning of
-a message, after at most the names of exceptions; the same words quoted elsewhere (a prompt, a log line) do
-not.
+An error class has its cost as attributes, so that ``jobs/domain/retry.py`` decides by them and never by a
+message. The table is in ``docs/reference/failures.md``. An error text of a GPU library counts only at the
+beginning of a message, after at most the names of exceptions; the same words quoted elsewhere (a prompt, a
+log line) do not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Keeps `gpus.handlers` and `gpus.node` of version 0.1 as names of `gpu_host.handlers` and `gpu_host.node`.
+"""Import hook: `gpus.handlers` and `gpus.node` of version 0.1 are `gpu_host.handlers` and `gpu_host.node`.
 
-Operators' model code imports the former, their node configurations and `python -m gpus.node` name the latter
-(CHANGELOG, docs/adr/0042-rooms-by-subject.md). An import hook, because the error classes must be the same
-objects under both names, and `gpus` may not import `gpu_host`."""
+Model code imports the former; node configurations and `python -m gpus.node` use the latter
+(CHANGELOG, docs/adr/0042-rooms-by-subject.md). A hook, because error classes must be the same objects under
+both names, and `gpus` may not import `gpu_host`.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +44,8 @@ class _SameModule(InspectLoader):
 
 
 class _FormerNames(MetaPathFinder):
+    """Finds modules under their former names."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
@@ -53,5 +56,5 @@ class _FormerNames(MetaPathFinder):
 
 
 def install() -> None:
-    """Find the former names from now on: before the path, which would load a submodule a second time."""
+    """Install the hook; it comes first, because the path finder would load a submodule a second time."""
     sys.meta_path.insert(0, _FormerNames())

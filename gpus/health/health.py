@@ -281,4 +281,4 @@ def _what_is_lost(placement: Placement) -> str:
             " A cancelled run keeps its slot until its request is answered, unless the model has a "
             "cancel_endpoint_template."
         )
-    return f"{lost} Set health_path if the server has another one; docs/gpu_protocol.md describes its answer."
+    return f"{lost} Set health_path if the server has another one (docs/reference/gpu_protocol.md)."

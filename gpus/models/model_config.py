@@ -109,8 +109,8 @@ class ModelConfig(models.Model):
     """The configuration of a model that jobs can run.
 
     Each option is one field: its type, default, validators and help text are used by the API, the admin form
-    and docs/model_options.md (`manage.py write_docs`). Options with a field of the same name in `ModelSpec`
-    are passed to runners.
+    and docs/reference/model_options.md (`manage.py write_docs`). Options with a field of the same name in
+    `ModelSpec` are passed to runners.
     """
 
     name = NameField(primary_key=True)

@@ -23,7 +23,6 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from foundation.database import statements
-from foundation.program import command_line
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import keys
 from gpus.leasing.connect import connect

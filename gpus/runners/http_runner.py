@@ -1,5 +1,5 @@
-"""The dispatcher's own HTTP protocol (docs/gpu_protocol.md): base class of HTTP runners, sync and async
-runners.
+"""The dispatcher's own HTTP protocol (docs/reference/gpu_protocol.md): base class of HTTP runners, sync and
+async runners.
 
 Answers are JSON objects: ``{"status": "success", "result": …}``, ``{"status": "processing", "<id>": …}``,
 ``{"status": "failed", "error": …}``. Without ``result`` the object's other fields are the result. The

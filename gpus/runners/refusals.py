@@ -1,5 +1,5 @@
 """Maps error answers of GPU servers to `GpuError`s, which carry their cost. Pure; table in
-docs/failures.md."""
+docs/reference/failures.md."""
 
 from __future__ import annotations
 

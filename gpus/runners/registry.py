@@ -30,7 +30,7 @@ class ServerRunner(Runner, Protocol):
     name: str
     """The `model_type`: up to 64 letters, digits, ``.``, ``_`` and ``-``."""
     summary: str
-    """One sentence on its servers, for forms, the API's schema and docs/model_options.md."""
+    """One sentence on its servers, for forms, the API's schema and docs/reference/model_options.md."""
     options: Sequence[str]
     """Runner-specific model options that this runner reads."""
 

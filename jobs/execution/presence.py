@@ -80,13 +80,19 @@ class Presence:
         now, ready = self._ports.clock.monotonic(), self._ready()
         every = settings.DISPATCHER.process_silent_seconds / BEATS_IN_SILENCE
         if self._written_at is None or now - self._written_at >= every or ready != self._written:
-            processes.record_heartbeat(self.name, self._kind, self._ports.layouts.layout, ready, self._queues())
+            processes.record_heartbeat(
+                self.name, self._kind, self._ports.layouts.layout, ready, self._queues()
+            )
             self._written_at, self._written = now, ready
             self._has_overlap = (
                 self._on_layout_overlap is not None
                 and processes.live_processes().exclude(layout=self._ports.layouts.layout).exists()
             )
-        if self._has_overlap and self._on_layout_overlap is not None and self._ports.layouts.is_layout_in_use():
+        if (
+            self._has_overlap
+            and self._on_layout_overlap is not None
+            and self._ports.layouts.is_layout_in_use()
+        ):
             self._on_layout_overlap()
 
     def _keep(self) -> None:
