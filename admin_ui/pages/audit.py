@@ -161,7 +161,7 @@ class VersionPages(ReadOnlyAdmin):
 
     @column("changes")
     def changes(self, version: Any) -> SafeString | str:
-        return changes(version.read_stored_fields, version.fields)
+        return changes(version.fields_before, version.fields)
 
     @column("a revert would change")
     def revert_changes(self, version: ConfigVersion) -> SafeString | str:
@@ -193,7 +193,7 @@ def changes(before: dict[str, Any] | None, after: dict[str, Any]) -> SafeString 
 
 def _with_fields_before(rows: QuerySet[ConfigVersion]) -> QuerySet[ConfigVersion]:
     earlier = ConfigVersion.objects.filter(model=OuterRef("model"), number__lt=OuterRef("number"))
-    return rows.annotate(read_stored_fields=Subquery(earlier.order_by("-number").values("fields")[:1]))
+    return rows.annotate(fields_before=Subquery(earlier.order_by("-number").values("fields")[:1]))
 
 
 def _now(version: ConfigVersion) -> dict[str, Any]:

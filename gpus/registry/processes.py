@@ -23,6 +23,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from foundation.database import statements
+from foundation.program import command_line
 from gpus.errors import LeasingUnavailable
 from gpus.leasing import keys
 from gpus.leasing.connect import connect
@@ -108,7 +109,7 @@ class Layouts:
             return f"the index of {fleet} is being switched from layout {state.layout} to {state.next_layout}"
         return (
             f"the index of {fleet} has layout {state.layout}, this process has layout {self.layout}: "
-            "see `manage.py index`"
+            f"see `{command_line('index')}`"
         )
 
     def is_layout_in_use(self) -> bool:
