@@ -75,7 +75,7 @@ def test_what_stands_around_an_answer_has_an_end(transport, serve, start, again)
             for _ in range(1000):
                 visit.send(again * 1000)
 
-    with pytest.raises(BrokenAnswer, match="around its body"):
+    with pytest.raises(BrokenAnswer, match="besides its body"):
         post(transport, serve(script).url)
 
 
