@@ -15,6 +15,10 @@ BANDS = ("urgent", "normal", "bulk")
 """Priority bands of the queue: priority 1–3, 4–6, 7–9."""
 STARTED_HERE = "local"
 """URL scheme of the endpoint of a model that the worker runs itself (`gpu_host.local`)."""
+MAX_SLOTS = 1024
+"""Maximum number of slots of a server."""
+NODE = "gpu-dispatcher node"
+"""Name of the reference GPU server (`gpu_host.node`) in its health answer."""
 FIRST_LAYOUT = 6
 """Key layout of a fleet's index without a `FleetIndex` row; never raised."""
 

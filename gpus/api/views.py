@@ -79,7 +79,7 @@ class Inspect(RegistryView):
     )
     def post(self, request: Request) -> Response:
         body = read_body(bodies.Inspect, request.data)
-        found = refusing(
+        found = call_service(
             lambda: look_at(
                 body.url, headers=body.headers, ca_pem=body.ca_pem, transport=self.ports().transport
             )

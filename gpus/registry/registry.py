@@ -18,7 +18,7 @@ from foundation.secrets import encrypt
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import Wakes
 from gpus.models import ModelConfig, Placement, Pool, Server
-from gpus.protocol import STARTED_HERE
+from gpus.protocol import MAX_SLOTS, STARTED_HERE
 from gpus.registry.audit import read_pool_models, record, record_version, record_versions
 from gpus.registry.index_sync import LeasesOf, forget_servers, mirror
 from gpus.registry.model_fields import RegistryRefused, defaults, read_fields, write_fields

@@ -38,6 +38,8 @@ from gpus.runners.http_runner import (
     identity_headers,
     numeric_fields,
 )
+from gpus.runners.openapi_document import OpenApiDocument
+from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, model_name, server_name
 from gpus.runners.refusals import describe_status, error_of, failure_of
 from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time
 

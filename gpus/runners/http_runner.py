@@ -34,6 +34,17 @@ from gpus.runners.base import (
     Transport,
     at_root,
 )
+from gpus.runners.openapi_document import OpenApiDocument, Operation
+from gpus.runners.recognition import (
+    COMPATIBLE,
+    GENERIC,
+    MAX_PROPOSALS,
+    OWN_PROTOCOL,
+    Proposal,
+    Site,
+    model_name,
+    server_name,
+)
 from gpus.runners.refusals import describe_status, error_of, failure_of, message_of
 from gpus.runners.transport import HttpTransport, ResponseTooLarge, Unreadable, read_json, read_one_at_a_time
 

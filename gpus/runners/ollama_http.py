@@ -22,6 +22,7 @@ from gpus.runners.llm import (
     payload_url,
     with_model_name,
 )
+from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, listed, model_name
 from gpus.runners.refusals import describe_status
 from gpus.runners.streaming import Lines
 from gpus.runners.transport import Unreadable, read_json

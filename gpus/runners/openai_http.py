@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpus.errors import BadInput, GpuError
-from gpus.protocol import Endpoint, ModelSpec
+from gpus.protocol import MAX_SLOTS, Endpoint, ModelSpec
 from gpus.runners.base import MISSING_PAGE, Finished, Get, Health, Response, RunRequest, at_root, excerpt
 from gpus.runners.http_runner import numeric_fields
 from gpus.runners.llm import (
@@ -25,6 +25,7 @@ from gpus.runners.llm import (
     payload_url,
     with_model_name,
 )
+from gpus.runners.recognition import COMPATIBLE, Proposal, Site, listed, model_name
 from gpus.runners.refusals import describe_status
 from gpus.runners.streaming import ServerEvent, ServerEvents
 

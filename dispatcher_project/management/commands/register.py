@@ -17,7 +17,7 @@ from dispatcher_project.management.commands.submit import (
     submit,
     wait_for_end,
 )
-from gpus.health.health import Warning, look_at_registered
+from gpus.health.health import Warning, check_registered_server
 from gpus.models import Server
 from gpus.protocol import REGISTRY_CHANGED
 from gpus.registry.audit import cli_actor
@@ -115,7 +115,7 @@ class Command(TerminalCommand):
         found = register_server(**rest, **secrets, model_fields=fields, by=cli_actor(), leases=ports.leases)
         ports.announce([REGISTRY_CHANGED])
         ports.send_wakes(found.wakes)
-        warnings = look_at_registered(found, transport=ports.transport, now=ports.clock.now)
+        warnings = check_registered_server(found, transport=ports.transport, now=ports.clock.now)
         if not self.as_json:
             self._say_registered(found, warnings)
         return {
