@@ -22,7 +22,7 @@ def broken(db: None, world: World) -> World:
     return world
 
 
-def test_who_failed_last_is_listed(operator: Account, broken: World) -> None:
+def test_circuits_with_failures_are_listed(operator: Account, broken: World) -> None:
     told = operator.client.get(f"{ADMIN}/circuits").json()
     assert told["away"] == []
     assert told["results"] == [
@@ -56,7 +56,7 @@ def test_redis_away_is_said(operator: Account, broken: World) -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("server", "s1"), ("model", "flux")])
-def test_an_operator_closes_one_and_signs_for_it(
+def test_an_operator_closes_a_circuit_with_an_audit_entry(
     operator: Account, broken: World, kind: str, name: str
 ) -> None:
     url = f"{ADMIN}/{kind}s/{name}/circuit/reset"
@@ -69,7 +69,7 @@ def test_an_operator_closes_one_and_signs_for_it(
     assert AuditEntry.objects.count() == 1, "what is closed already leaves no entry"
 
 
-def test_what_is_not_registered_is_not_found(operator: Account, broken: World) -> None:
+def test_unregistered_names_are_not_found(operator: Account, broken: World) -> None:
     for path, code in (("servers/s9", "unknown_server"), ("models/m9", "unknown_model"), ("servers/-", "")):
         answer = operator.client.post(f"{ADMIN}/{path}/circuit/reset")
         assert answer.status_code == 404

@@ -26,7 +26,7 @@ def flux(operator: Account) -> Server:
 # -- servers ---------------------------------------------------------------------------------------------
 
 
-def test_a_server_shows_what_is_wanted_and_what_is(operator: Account, world: World, flux: Server) -> None:
+def test_a_server_shows_desired_and_actual_state(operator: Account, world: World, flux: Server) -> None:
     world.leases.views["s1"] = ["leased", "off"]
     told = operator.client.get(f"{ADMIN}/servers/s1").json()
     assert (told["server"], told["pool"], told["desired"], told["live"]) == ("s1", "big", "on", True)
@@ -163,7 +163,7 @@ def test_a_pause_that_makes_no_sense_is_refused(operator: Account, flux: Server)
 # -- versions --------------------------------------------------------------------------------------------
 
 
-def test_a_configuration_has_a_history_and_goes_back(operator: Account) -> None:
+def test_a_configuration_has_versions_and_can_be_reverted(operator: Account) -> None:
     url = f"{ADMIN}/model-configs/flux"
     operator.client.put(url, {"max_retries": 1}, format="json")
     shown = operator.client.get(url).json()
@@ -192,7 +192,7 @@ def test_a_version_that_is_not_there(operator: Account) -> None:
 # -- audit -----------------------------------------------------------------------------------------------
 
 
-def test_who_did_what_is_listed_and_filtered(operator: Account, flux: Server) -> None:
+def test_audit_entries_are_listed_and_filtered(operator: Account, flux: Server) -> None:
     operator.client.patch(f"{ADMIN}/servers/s1", {"desired": "off", "slots": 1}, format="json")
     operator.client.post(f"{ADMIN}/models/flux/pause")
     listed = operator.client.get(f"{ADMIN}/audit").json()["results"]

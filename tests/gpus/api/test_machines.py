@@ -24,7 +24,7 @@ def box(operator: Account) -> None:
     make_server("other-gpu0", model=flux, machine="other")
 
 
-def test_one_request_switches_all_its_servers_and_tells_of_each(operator: Account, world: World) -> None:
+def test_one_request_switches_all_servers_and_returns_each(operator: Account, world: World) -> None:
     world.leases.views["box-gpu0"] = ["leased", "free"]
     answer = operator.client.patch(BOX, {"desired": "off"}, format="json")
     assert answer.status_code == 200, answer.content
@@ -43,7 +43,7 @@ def test_one_request_switches_all_its_servers_and_tells_of_each(operator: Accoun
     assert sum(wake.count for wake in world.wakes) == 3
 
 
-def test_it_is_shown_without_being_changed(operator: Account) -> None:
+def test_a_machine_is_shown_without_a_change(operator: Account) -> None:
     told = operator.client.get(BOX).json()
     assert [(one["server"], one["desired"], one["machine"]) for one in told["servers"]] == [
         ("box-gpu0", "on", "box"),
@@ -52,7 +52,7 @@ def test_it_is_shown_without_being_changed(operator: Account) -> None:
     assert told["changed"] == []
 
 
-def test_without_redis_it_is_switched_all_the_same_and_redis_is_asked_once(
+def test_a_machine_is_switched_without_redis_which_is_called_once(
     operator: Account, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.leases.away = True
@@ -87,7 +87,7 @@ def test_a_switch_that_makes_no_sense_is_refused(operator: Account, body: Any, p
     assert Server.objects.get(name="box-gpu0").desired == "on"
 
 
-def test_a_server_says_what_it_is_part_of_when_it_is_registered(operator: Account) -> None:
+def test_registering_a_server_sets_its_machine(operator: Account) -> None:
     body = {
         "model": "zimg",
         "server": "box-http",

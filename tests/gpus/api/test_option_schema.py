@@ -38,7 +38,7 @@ from gpus.runners.registry import BUILT_IN
         (models.JSONField(null=True), {"type": ["object", "boolean", "null"]}),
     ],
 )
-def test_a_field_is_published_with_its_type_and_its_rules(field: Any, schema: dict[str, Any]) -> None:
+def test_a_field_is_published_with_type_and_rules(field: Any, schema: dict[str, Any]) -> None:
     assert schema_of(field) == schema
 
 
@@ -63,12 +63,12 @@ def test_every_option_is_in_the_api_and_on_the_admins_page() -> None:
         assert form.fields[name].help_text == help_of(name)
 
 
-def test_what_a_runner_may_read_is_declared() -> None:
+def test_options_read_by_runners_are_declared() -> None:
     spec = ModelConfig(name="m", pool_id="p", health_path="/healthz", max_queued=5).spec
     assert spec == ModelSpec("m", "p", health_path="/healthz", max_queued=5)
 
 
-def test_an_option_says_which_runners_read_it() -> None:
+def test_an_options_help_lists_the_runners_that_read_it() -> None:
     assert help_of("keep_alive_seconds").endswith("Read by ollama.")
     assert help_of("remote_model").endswith("Read by openai, ollama.")
     assert "Read by" not in help_of("max_retries")

@@ -71,7 +71,7 @@ def test_a_bad_registration_is_named(
     assert not ModelConfig.objects.exists()
 
 
-def test_who_is_in_another_pool_is_a_conflict(operator: Account) -> None:
+def test_a_server_or_model_of_another_pool_is_a_conflict(operator: Account) -> None:
     operator.client.post(REGISTER, SERVER, format="json")
     answer = operator.client.post(REGISTER, SERVER | {"model": "ltx2"}, format="json")
     problem(answer, 409, "server_in_other_pool", "/server")
@@ -127,7 +127,7 @@ def test_a_bad_configuration_is_named(operator: Account, body: Any, code: str, p
 
 
 @pytest.mark.parametrize("kind", ["openai", "ollama", "cog"])
-def test_a_server_of_another_protocol_is_registered_with_its_kind(operator: Account, kind: str) -> None:
+def test_a_server_of_another_protocol_is_registered_with_its_model_type(operator: Account, kind: str) -> None:
     body = {
         "model": "llama",
         "server": "box-1",

@@ -44,7 +44,7 @@ def box(operator: Account, world: World) -> None:
     ]
 
 
-def test_the_history_is_told_with_its_units(operator: Account) -> None:
+def test_the_history_is_returned_with_units(operator: Account) -> None:
     answer = operator.client.get(URL)
     assert answer.status_code == 200, answer.content
     told = answer.json()
@@ -75,7 +75,7 @@ def test_the_history_is_told_with_its_units(operator: Account) -> None:
     assert (before["gpu"], before["gpu_error"]) == (None, "GPU is lost")
 
 
-def test_it_goes_back_as_far_as_is_asked_for(operator: Account) -> None:
+def test_the_history_covers_the_requested_seconds(operator: Account) -> None:
     def ages(query: str) -> list[float]:
         return [one["age_seconds"] for one in operator.client.get(f"{URL}?{query}").json()["samples"]]
 
@@ -93,7 +93,7 @@ def test_a_parameter_that_does_not_exist_is_refused(operator: Account) -> None:
     problem(operator.client.get(f"{URL}?minutes=5"), 400, "unknown_parameter", "/minutes")
 
 
-def test_a_server_that_measures_nothing_has_an_empty_history(operator: Account) -> None:
+def test_a_server_without_telemetry_has_an_empty_history(operator: Account) -> None:
     make_server("http", model=make_model("zimg"))
     told = operator.client.get("/api/v1/admin/servers/http/telemetry").json()
     assert (told["samples"], told["machine"]) == ([], None)
@@ -105,7 +105,7 @@ def test_a_server_that_is_not_there(operator: Account, name: str) -> None:
     problem(answer, 404, "unknown_server", "/server")
 
 
-def test_without_redis_nobody_can_say(operator: Account, world: World) -> None:
+def test_without_redis_telemetry_is_unavailable(operator: Account, world: World) -> None:
     world.leases.away = True
     answer = operator.client.get(URL)
     problem(answer, 503, "leasing_unavailable")

@@ -18,11 +18,11 @@ def jobs(*attempts: str) -> frozenset[tuple[str, str]]:
     return frozenset((f"job-of-{attempt}", attempt) for attempt in attempts)
 
 
-def test_another_boot_proves_it() -> None:
+def test_another_boot_id_is_a_proof() -> None:
     assert proven_by_health([ONE], Health(True, boot_id="boot-2"), NOW) == {1: "the server restarted"}
 
 
-def test_the_same_boot_proves_nothing() -> None:
+def test_the_same_boot_id_is_no_proof() -> None:
     assert proven_by_health([ONE], Health(True, boot_id="boot-1", active_jobs=1), NOW) == {}
 
 
@@ -31,7 +31,7 @@ def test_an_unknown_boot_is_no_restart() -> None:
     assert proven_by_health([ONE], Health(True, boot_id=""), NOW) == {}
 
 
-def test_a_list_without_the_attempt_proves_it_and_one_with_it_does_not() -> None:
+def test_a_job_list_is_a_proof_only_without_the_attempt() -> None:
     health = Health(True, boot_id="boot-1", jobs=jobs("a2", "other"))
     assert proven_by_health([ONE, TWO], health, NOW) == {1: "the server does not run it"}
 
@@ -42,11 +42,11 @@ def test_a_suspect_without_a_name_needs_an_empty_list() -> None:
     assert proven_by_health([nameless], Health(True, jobs=jobs()), NOW) == {1: "the server runs nothing"}
 
 
-def test_a_server_that_fails_proves_nothing() -> None:
+def test_a_failing_server_is_no_proof() -> None:
     assert proven_by_health([ONE], Health(False, boot_id="boot-2", jobs=jobs(), error="502"), NOW) == {}
 
 
-def test_a_request_may_still_be_on_its_way_in_the_first_second() -> None:
+def test_no_proof_in_the_first_second_after_the_request() -> None:
     fresh = replace(ONE, since=NOW - timedelta(seconds=0.5))
     assert proven_by_health([fresh], Health(True, jobs=jobs()), NOW) == {}
 
@@ -63,7 +63,7 @@ def test_counts_free_as_many_as_are_missing_the_oldest_first() -> None:
     assert freed(active=0, leases=0) == [1, 2]
 
 
-def test_a_lease_is_no_run_before_its_worker_can_be_known_to_live() -> None:
+def test_a_lease_counts_as_a_run_only_after_the_steady_time() -> None:
     """The run under it may be over: what the server counts may then be the suspect."""
     one_runs = Health(True, active_jobs=1)
     assert proven_by_count([ONE], one_runs, leases=1, quiet_seconds=19.9) == {}
@@ -82,11 +82,11 @@ def test_counts_do_not_overrule_a_list() -> None:
     )
 
 
-def test_after_the_run_limit_nothing_can_still_run() -> None:
+def test_the_end_of_the_run_limit_is_a_proof() -> None:
     assert past_run_limit([ONE, replace(TWO, until=NOW)], NOW) == {2: "the model's run limit has passed"}
 
 
-def test_what_was_said_before_the_sender_let_go_proves_nothing() -> None:
+def test_an_answer_from_before_the_abandonment_is_no_proof() -> None:
     """A pinned worker's heartbeat may be seconds old: older than the run that it does not name."""
     let_go = replace(ONE, since=NOW - timedelta(seconds=3))
     for said in (Health(True, jobs=jobs()), Health(True, boot_id="boot-2", jobs=jobs())):

@@ -55,7 +55,7 @@ def read(said: object) -> Health:
     return read_health(json.dumps(said).encode())
 
 
-def test_everything_it_says_is_read() -> None:
+def test_all_health_fields_are_read() -> None:
     assert read(
         {
             "status": "ok",
@@ -71,12 +71,12 @@ def test_everything_it_says_is_read() -> None:
     "said",
     [{"active_jobs": "1"}, {"active_jobs": -1}, {"active_jobs": True}, {"active_jobs": None}],
 )
-def test_what_is_no_count_is_as_if_unsaid(said: object) -> None:
+def test_an_invalid_count_is_ignored(said: object) -> None:
     assert read(said) == Health(True)
 
 
 @pytest.mark.parametrize("said", [{}, {"status": "ok"}, {"version": 3}, [], "OK"])
-def test_an_answer_without_a_field_of_the_protocol_tells_nothing(said: object) -> None:
+def test_an_answer_without_protocol_fields_counts_as_no_health_endpoint(said: object) -> None:
     assert read(said) == Health(True, has_endpoint=False)
 
 
@@ -86,7 +86,7 @@ def test_half_a_list_of_jobs_is_none(jobs: object) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"null", b"\xff\xfe"])
-def test_a_body_that_is_no_object_tells_nothing(body: bytes) -> None:
+def test_a_body_that_is_no_object_counts_as_no_health_endpoint(body: bytes) -> None:
     assert read_health(body) == Health(True, has_endpoint=False)
 
 
@@ -101,13 +101,13 @@ def test_a_body_that_is_no_object_tells_nothing(body: bytes) -> None:
         b'{"jobs": [' + b"[]," * 300_000 + b"[]]}",
     ],
 )
-def test_a_hostile_body_tells_nothing(body: bytes) -> None:
+def test_a_hostile_body_counts_as_no_health_endpoint(body: bytes) -> None:
     """Its fields would end in the database and in the index of the whole fleet."""
     assert read_health(body) == Health(True, has_endpoint=False)
 
 
 @pytest.mark.django_db
-def test_it_is_asked_at_its_endpoints_origin_with_its_secret_headers(gpu: HealthServer) -> None:
+def test_a_probe_goes_to_the_endpoints_origin_with_secret_headers(gpu: HealthServer) -> None:
     server = register(m=f"{gpu.url}/deep/path?x=1")
     server.headers_encrypted = encrypt('{"X-Secret": "s3cret"}')
     assert probe(server).ok
@@ -133,14 +133,14 @@ def test_answers_come_in_the_order_of_the_questions(gpu: HealthServer) -> None:
 
 
 @pytest.mark.django_db
-def test_each_model_is_asked_for_at_its_own_origin() -> None:
+def test_each_model_is_probed_at_its_own_origin() -> None:
     server = register(b="http://two:2/b", a="http://one:1/a")
     assert health_url(server, "b") == "http://two:2/health"
     assert health_url(server) == health_url(server, "unknown") == "http://one:1/health"
 
 
 @pytest.mark.django_db
-def test_its_row_changes_with_news_and_every_half_minute() -> None:
+def test_the_row_is_written_on_changes_and_every_half_minute() -> None:
     server = register(m=CLOSED)
     updated_at = server.updated_at
     healthy = Health(True, boot_id="b1")

@@ -29,7 +29,9 @@ def view(state: str, *, resting: bool = False) -> SlotView:
         ("off", 2, "free free", "on"),  # the switch did not get there yet
     ],
 )
-def test_what_is_seen_stands_beside_what_is_wanted(desired: str, slots: int, states: str, seen: str) -> None:
+def test_actual_state_is_reported_beside_desired_state(
+    desired: str, slots: int, states: str, seen: str
+) -> None:
     server = Server(name="s1", pool=Pool(name="p"), slots=slots, desired=desired)
     assert observed(server, [view(state) for state in states.split()]).state == seen
 

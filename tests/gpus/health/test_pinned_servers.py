@@ -49,7 +49,7 @@ def test_a_worker_registers_its_server_with_all_its_models(leases):
     assert ModelConfig.objects.get(name="a").max_run_seconds == 30.0
 
 
-def test_registered_again_it_is_driven_by_the_new_process_and_keeps_what_operators_set(leases):
+def test_a_second_registration_changes_the_process_and_keeps_operator_settings(leases):
     register(leases, "a", "b")
     ModelConfig.objects.filter(name="a").update(max_run_seconds=7.0)
     Server.objects.update(desired="off", healthy=False, last_error="gone")
@@ -59,7 +59,7 @@ def test_registered_again_it_is_driven_by_the_new_process_and_keeps_what_operato
     assert list(Placement.objects.values_list("model_id", flat=True)) == ["a"]
 
 
-def test_models_go_to_the_pool_that_they_are_in(leases):
+def test_known_models_stay_in_their_pool(leases):
     register(leases, "a")
     assert register(leases, "a", "b", server="box-gpu1", pool="other").server.pool_id == "shared"
     register(leases, "c", server="box-gpu2", pool="third")
@@ -87,7 +87,7 @@ def test_only_a_pinned_server_has_an_endpoint_without_http(leases):
         )
 
 
-def test_a_server_without_its_worker_is_told_as_no_capacity(leases):
+def test_a_server_without_its_worker_is_not_capacity(leases):
     register(leases, "a")
     sign_off("box-gpu0", "another", leases=lambda fleet: leases)
     assert leases.servers["box-gpu0"].desired is DesiredState.ON
@@ -102,7 +102,7 @@ def test_a_server_without_its_worker_is_told_as_no_capacity(leases):
     )
 
 
-def test_a_worker_is_judged_by_what_it_said_and_when(leases):
+def test_a_workers_health_follows_its_heartbeat_and_its_age(leases):
     server = register(leases, "a").server
     now, later = timezone.now(), timezone.now() + timedelta(seconds=16)
     said = heartbeat_report("box-gpu0.1", [("job", "attempt")])

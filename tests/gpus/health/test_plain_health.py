@@ -58,7 +58,7 @@ def test_any_other_refusal_is_a_sick_server(status: int) -> None:
 
 @pytest.mark.parametrize("kind", ["sync", "async", "cog"])
 @pytest.mark.parametrize("status", [401, 403, 407])
-def test_a_server_that_refuses_its_headers_says_what_to_do(kind: str, status: int) -> None:
+def test_refused_headers_are_reported_with_a_remedy(kind: str, status: int) -> None:
     with HealthServer() as gpu:
         gpu.status = status
         health = probe(registered(gpu.url, model_type=kind))
@@ -67,7 +67,7 @@ def test_a_server_that_refuses_its_headers_says_what_to_do(kind: str, status: in
 
 
 @pytest.mark.parametrize("kind", ["openai", "ollama"])
-def test_so_does_an_llm_server(kind: str) -> None:
+def test_refused_headers_of_an_llm_server_are_reported_with_a_remedy(kind: str) -> None:
     with HealthServer() as gpu:
         gpu.status = 401
         health = probe(registered(gpu.url, model_type=kind))
@@ -79,14 +79,14 @@ def test_a_server_that_is_gone_is_refused_and_not_reached() -> None:
     assert (health.ok, health.reached, health.refused) == (False, False, True)
 
 
-def test_what_a_server_tells_later_is_written_down() -> None:
+def test_a_later_health_answer_updates_the_row() -> None:
     server = registered("http://127.0.0.1:9")
     record_health(server, SILENT, NOW)
     assert record_health(server, Health(True, boot_id="b"), NOW)
     assert Server.objects.get().tells_health is True
 
 
-def test_a_model_names_where_its_servers_tell_their_health() -> None:
+def test_a_models_health_path_is_probed() -> None:
     with HealthServer() as gpu:
         gpu.runs("a")
         assert probe(registered(gpu.url, health_path="/deep/healthz?full=1")).runs("a")

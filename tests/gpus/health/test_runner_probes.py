@@ -42,19 +42,19 @@ def test_metrics_of_lines_that_never_end_cost_no_more_than_their_length(llm: Llm
     assert time.process_time() - began < 5.0, "it was 27 s"
 
 
-def test_an_openai_server_needs_no_more_than_its_health(llm: LlmServer) -> None:
+def test_an_openai_server_is_ok_by_its_health_endpoint_alone(llm: LlmServer) -> None:
     assert asked("openai", f"{llm.url}/v1") == Health(True)
     assert [path for _, path, _, _ in llm.asked] == ["/health", "/metrics"]
 
 
 @pytest.mark.parametrize("path", ["", "/v1", "/v1/chat/completions"])
-def test_one_without_a_health_page_is_asked_for_its_models(llm: LlmServer, path: str) -> None:
+def test_without_a_health_endpoint_the_list_of_models_is_probed(llm: LlmServer, path: str) -> None:
     llm.does.health = 404
     assert asked("openai", llm.url + path).ok
     assert "/v1/models" in [path for _, path, _, _ in llm.asked]
 
 
-def test_one_that_loads_is_not_ok_and_says_why(llm: LlmServer) -> None:
+def test_a_loading_server_is_not_ok_with_a_reason(llm: LlmServer) -> None:
     llm.does.health = 503
     health = asked("openai", llm.url)
     assert not health.ok
@@ -74,7 +74,7 @@ def test_one_that_loads_is_not_ok_and_says_why(llm: LlmServer) -> None:
         ("vllm:num_requests_running 1e999\n", None),
     ],
 )
-def test_its_metrics_say_how_many_run(llm: LlmServer, metrics: str, running: int | None) -> None:
+def test_metrics_give_the_number_of_running_jobs(llm: LlmServer, metrics: str, running: int | None) -> None:
     llm.does.metrics = metrics
     assert asked("openai", llm.url).active_jobs == running
 
@@ -95,7 +95,7 @@ def getting(*, metrics_seconds: float = 5.0) -> Get:
 
 
 @pytest.mark.parametrize(("metrics", "seconds"), [("x 1\n", 0.0), ("x 1\n" * 1000, 5.0)])
-def test_metrics_that_come_too_late_or_are_too_large_leave_it_well(
+def test_late_or_large_metrics_do_not_make_a_server_unhealthy(
     llm: LlmServer, metrics: str, seconds: float
 ) -> None:
     llm.does.metrics = metrics
@@ -104,13 +104,13 @@ def test_metrics_that_come_too_late_or_are_too_large_leave_it_well(
 
 
 @pytest.mark.parametrize("remote", ["llama3:8b", "llama3:70b"])
-def test_ollama_is_ok_whether_it_has_this_model_or_not(llm: LlmServer, remote: str) -> None:
+def test_ollama_is_ok_with_or_without_the_model(llm: LlmServer, remote: str) -> None:
     llm.does.models = ("llama3:8b", "other")
     assert asked("ollama", f"{llm.url}/api/chat", remote_model=remote) == Health(True)
 
 
 @pytest.mark.parametrize("name", ["llama3:8b", "llama3:latest"])
-def test_a_list_of_ollamas_has_a_model_under_its_short_name_too(name: str) -> None:
+def test_ollamas_list_matches_the_short_model_name(name: str) -> None:
     said = Response(200, {}, b'{"models": [{"name": "%s"}]}' % name.encode())
     assert has_model(said, name.removesuffix(":latest")) is True
     assert has_model(said, "other") is False

@@ -29,12 +29,12 @@ def seconds_of_rest(rig: Rig) -> float:
     return (rig.now_ms - began) / 1000
 
 
-def test_one_that_was_handed_over_waits_for_nobody(rig: Rig) -> None:
+def test_a_handed_over_lease_is_adoptable_at_once(rig: Rig) -> None:
     handed_over(rig)
     assert rig.must_claim(worker="w2").adopted
 
 
-def test_the_next_claim_goes_on_to_a_free_slot(rig: Rig) -> None:
+def test_after_a_failed_adoption_the_next_claim_gets_a_free_slot(rig: Rig) -> None:
     handed_over(rig, slots=2)
     fail_to_adopt(rig)
     rig.push("b")
@@ -42,7 +42,7 @@ def test_the_next_claim_goes_on_to_a_free_slot(rig: Rig) -> None:
     assert (lease.job_id, lease.adopted) == ("b", False)
 
 
-def test_it_rests_two_seconds_and_twice_as_long_each_time_up_to_thirty(rig: Rig) -> None:
+def test_the_rest_doubles_from_two_to_thirty_seconds(rig: Rig) -> None:
     handed_over(rig)
     rests = []
     for _ in range(6):
@@ -51,7 +51,7 @@ def test_it_rests_two_seconds_and_twice_as_long_each_time_up_to_thirty(rig: Rig)
     assert rests == [2, 4, 8, 16, 30, 30]
 
 
-def test_once_it_is_driven_again_its_rests_are_forgotten(rig: Rig) -> None:
+def test_a_successful_adoption_resets_the_rest(rig: Rig) -> None:
     handed_over(rig)
     fail_to_adopt(rig)
     assert seconds_of_rest(rig) == 2
@@ -62,7 +62,7 @@ def test_once_it_is_driven_again_its_rests_are_forgotten(rig: Rig) -> None:
     assert seconds_of_rest(rig) == 2
 
 
-def test_its_old_holder_may_go_on_with_it_at_any_time(rig: Rig) -> None:
+def test_the_old_holder_may_renew_a_resting_lease(rig: Rig) -> None:
     rig.server()
     rig.push("a")
     lease = rig.must_claim()
@@ -72,7 +72,7 @@ def test_its_old_holder_may_go_on_with_it_at_any_time(rig: Rig) -> None:
     assert rig.states() == ["leased"]
 
 
-def test_a_rest_outlives_a_change_of_its_server(rig: Rig) -> None:
+def test_a_rest_survives_a_change_of_the_server(rig: Rig) -> None:
     handed_over(rig)
     fail_to_adopt(rig)
     rig.server(slots=2)
@@ -81,7 +81,7 @@ def test_a_rest_outlives_a_change_of_its_server(rig: Rig) -> None:
     assert rig.must_claim(worker="w2").adopted
 
 
-def test_the_fill_wakes_for_it(rig: Rig) -> None:
+def test_the_fill_counts_a_wake_for_a_lease_after_its_rest(rig: Rig) -> None:
     handed_over(rig)
     fail_to_adopt(rig)
     assert counts(rig.leases.fill()) == {("pool", None): 1}

@@ -20,7 +20,7 @@ HEAD_START = 60.0
 SLOW = settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 
 
-def test_affinity_saves_swaps_and_delays_nobody_beyond_its_bound(client: Client) -> None:
+def test_affinity_saves_swaps_within_its_delay_bound(client: Client) -> None:
     without = affinity.measure(client, 1000, patience=0.0)
     found = affinity.measure(client, 2500)
     assert found.violations == 0
@@ -36,9 +36,7 @@ def test_a_short_patience_is_kept_too(client: Client, patience: float) -> None:
 
 @SLOW
 @given(seed=st.integers(0, 2**32), algorithm=st.sampled_from(["fair", "fifo"]))
-def test_a_tenants_job_is_overtaken_only_by_what_came_within_its_head_start(
-    client: Client, seed: int, algorithm: str
-) -> None:
+def test_a_job_is_overtaken_only_within_the_head_start(client: Client, seed: int, algorithm: str) -> None:
     """Of one tenant's jobs in one band; in a FIFO pool of everybody's. One model, so that nothing else
     passes."""
     chance = random.Random(seed)
@@ -84,7 +82,7 @@ def test_a_tenants_job_is_overtaken_only_by_what_came_within_its_head_start(
 
 @SLOW
 @given(seed=st.integers(0, 2**32))
-def test_switching_everything_under_load_loses_and_doubles_nothing(client: Client, seed: int) -> None:
+def test_switching_under_load_neither_loses_nor_duplicates_jobs(client: Client, seed: int) -> None:
     """FIFO and fair, weights, bands, limits, pauses; and no tenant ever runs more than its limit lets
     start."""
     chance = random.Random(seed)

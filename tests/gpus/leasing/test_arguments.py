@@ -20,7 +20,7 @@ def read(args: str, code: str) -> Any:
 
 
 @pytest.mark.parametrize("name", script_names())
-def test_every_head_names_what_its_code_uses(name: str) -> None:
+def test_every_head_lists_the_arguments_of_its_code(name: str) -> None:
     parameters_of(name)
     assert "ARGV" not in (FOLDER / f"{name}.lua").read_text()
 

@@ -41,7 +41,7 @@ class Contest:
 
 
 @pytest.mark.parametrize(("urgent", "bulk"), [(1.0, 20.0), (20.0, 1.0), (10.0, 10.0)])
-def test_the_share_is_one_in_sixteen_gpu_seconds_whatever_the_lengths(
+def test_a_lower_band_gets_one_in_sixteen_gpu_seconds_for_any_job_length(
     client: Client, fleet: str, urgent: float, bulk: float
 ) -> None:
     """One job in sixteen would be 57 % of the slots for bulk jobs of 20 s, and 0.3 % for those of a
@@ -52,7 +52,7 @@ def test_the_share_is_one_in_sixteen_gpu_seconds_whatever_the_lengths(
     assert share == pytest.approx(1 / 16, abs=0.02)
 
 
-def test_of_three_bands_each_lower_one_has_its_part(client: Client, fleet: str) -> None:
+def test_each_lower_band_has_a_share(client: Client, fleet: str) -> None:
     contest = Contest(client, fleet, {"urgent": 5.0, "normal": 20.0, "bulk": 40.0})
     contest.fleet.run(4000.0)
     total = sum(contest.got.values())
@@ -96,7 +96,7 @@ def test_an_adversary_in_the_higher_bands_never_takes_more_than_fifteen_parts(
     assert worst <= 15 * 12 + 4 * (30 + 15 * 12)
 
 
-def test_who_was_due_and_could_not_be_served_saved_nothing_up(rig: Rig) -> None:
+def test_a_due_band_without_a_usable_ticket_earns_no_credit(rig: Rig) -> None:
     """No server runs bulk's model for a long time; then it gets its part again, not all that it missed."""
     rig.server(models=("flux",))
     rig.push("b00", tenant="b", priority=9, model="zimg")
@@ -114,7 +114,7 @@ def test_who_was_due_and_could_not_be_served_saved_nothing_up(rig: Rig) -> None:
     assert order.count("b") <= 4
 
 
-def test_jobs_that_were_refused_pay_for_nothing(rig: Rig) -> None:
+def test_refused_jobs_do_not_reduce_what_a_band_owes(rig: Rig) -> None:
     """A GPU that says it is busy takes no part of anybody's share."""
     rig.server()
     rig.push("b1", tenant="b", priority=9)
@@ -130,7 +130,7 @@ def test_jobs_that_were_refused_pay_for_nothing(rig: Rig) -> None:
     assert "b1" in order
 
 
-def test_a_run_that_takes_longer_than_its_estimate_pays_for_what_it_took(rig: Rig) -> None:
+def test_a_long_run_is_charged_to_the_bands_by_its_real_time(rig: Rig) -> None:
     rig.server()
     rig.push("b1", tenant="b", priority=9)
     rig.push(*(f"u{i:02}" for i in range(40)), priority=1)

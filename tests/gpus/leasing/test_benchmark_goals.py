@@ -43,7 +43,7 @@ def test_flat_is_dearest_by_cheapest_of_a_dimension_with_the_first_row() -> None
         (row("waiting", bytes=201.0), {4}),
     ],
 )
-def test_one_row_is_enough_to_miss_a_goal(missed: dict[str, Any], which: set[int]) -> None:
+def test_one_bad_row_misses_a_goal(missed: dict[str, Any], which: set[int]) -> None:
     found = reached(row(""), missed, row("models"))
     assert {place for place, one in enumerate(found) if not one} == which
 

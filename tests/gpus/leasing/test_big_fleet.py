@@ -22,7 +22,7 @@ def test_every_slot_model_and_tenant_is_there_once() -> None:
     assert {model for one in load.floods for model in one.models} == set(models), "every pool has a line"
 
 
-def test_who_does_not_flood_asks_for_a_quarter_of_the_slots() -> None:
+def test_modest_tenants_ask_for_a_quarter_of_the_slots() -> None:
     size = Size(slots=1000, tenants=100, mean_seconds=20.0)
     load = Load(size)
     assert load.arrivals * size.mean_seconds / size.slots == pytest.approx(0.25)

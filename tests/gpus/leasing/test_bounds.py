@@ -17,14 +17,14 @@ def test_a_slot_walks_over_no_tenant_that_waits_for_other_models_only(rig: Rig, 
     assert len(set(costs(rig, CROWDED))) == 1
 
 
-def test_a_slot_finds_at_once_who_waits_for_many_models_of_which_it_runs_the_last_one(rig: Rig) -> None:
+def test_finding_a_broad_tenant_costs_a_bounded_number_of_commands(rig: Rig) -> None:
     full_class(rig)
     rig.server("other", 30, ("z",))
     one_who_waits_for(rig, [*CROWDED, "z"])
     assert len(set(costs(rig, CROWDED))) == 1
 
 
-def test_a_turn_costs_the_same_however_many_models_its_tenant_waits_for(rig: Rig) -> None:
+def test_a_dispatch_costs_the_same_for_any_number_of_models(rig: Rig) -> None:
     models = [f"m{number:03}" for number in range(200)]
     rig.server("s1", 30, models)
     found = []

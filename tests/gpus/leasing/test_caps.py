@@ -18,7 +18,7 @@ def claim_all(rig: Rig) -> list[Lease]:
     return list(iter(rig.claim, None))
 
 
-def test_no_claim_gives_one_more_and_others_go_on(rig: Rig) -> None:
+def test_a_tenant_at_its_limit_gets_no_lease_and_others_do(rig: Rig) -> None:
     rig.server(slots=8)
     rig.tenant("a", most=2)
     rig.push(*(f"a{i}" for i in range(5)), tenant="a", place=0)
@@ -27,7 +27,7 @@ def test_no_claim_gives_one_more_and_others_go_on(rig: Rig) -> None:
     assert rig.leases.depth(POOL).parked == {MODEL: 3}
 
 
-def test_the_slot_that_a_job_leaves_may_take_the_tenants_next_one(rig: Rig) -> None:
+def test_a_released_slot_may_take_the_same_tenants_next_job(rig: Rig) -> None:
     rig.server(slots=4)
     rig.tenant("a", most=1)
     rig.push("a1", "a2", "a3", tenant="a")
@@ -38,7 +38,7 @@ def test_the_slot_that_a_job_leaves_may_take_the_tenants_next_one(rig: Rig) -> N
 
 
 @pytest.mark.parametrize("mode", ["settle", "free", "suspect"])
-def test_however_a_lease_ends_the_tenant_goes_on(rig: Rig, mode: str) -> None:
+def test_any_end_of_a_lease_frees_the_limit(rig: Rig, mode: str) -> None:
     rig.server(slots=4)
     rig.tenant("a", most=1)
     rig.push("a1", "a2", tenant="a")
@@ -62,7 +62,7 @@ def test_a_hand_over_keeps_counting_and_is_adopted_all_the_same(rig: Rig) -> Non
 @pytest.mark.parametrize(
     ("verdict", "goes_on"), [("free", True), ("quarantined", True), ("adoptable", False)]
 )
-def test_an_expired_lease_counts_until_its_verdict(rig: Rig, verdict: str, goes_on: bool) -> None:
+def test_an_expired_lease_counts_until_it_is_resolved(rig: Rig, verdict: str, goes_on: bool) -> None:
     rig.server(slots=4)
     rig.tenant("a", most=1)
     rig.push("a1", "a2", tenant="a")
@@ -77,7 +77,7 @@ def test_an_expired_lease_counts_until_its_verdict(rig: Rig, verdict: str, goes_
     assert running(rig, "a") == 1
 
 
-def test_an_end_that_goes_on_after_all_counts_again(rig: Rig) -> None:
+def test_an_end_that_becomes_adoptable_counts_again(rig: Rig) -> None:
     """Its process died with the result, and the run is asked for again."""
     rig.server(slots=4)
     rig.tenant("a", most=1)
@@ -120,7 +120,7 @@ def test_a_limit_is_live_in_both_directions(rig: Rig) -> None:
     assert rig.waiting() == 1
 
 
-def test_it_counts_over_all_pools(rig: Rig) -> None:
+def test_the_limit_counts_over_all_pools(rig: Rig) -> None:
     rig.leases.configure_pool(PoolSpec("other"))
     rig.server(slots=4)
     rig.server("s2", slots=4, models=("zimg",), pool="other")
@@ -137,7 +137,7 @@ def test_it_counts_over_all_pools(rig: Rig) -> None:
     assert rig.must_claim().job_id == "a2"
 
 
-def test_an_end_in_one_pool_wakes_for_the_other_once_it_is_settled(rig: Rig) -> None:
+def test_a_committed_end_in_one_pool_sends_wakes_for_another(rig: Rig) -> None:
     rig.leases.configure_pool(PoolSpec("other"))
     rig.server()
     rig.server("s2", slots=4, models=("zimg",), pool="other")
@@ -150,7 +150,7 @@ def test_an_end_in_one_pool_wakes_for_the_other_once_it_is_settled(rig: Rig) -> 
     assert counts(rig.leases.settled([lease.ref])) == {("other", None): 1}
 
 
-def test_a_push_beyond_the_limit_waits_and_wakes_nobody(rig: Rig) -> None:
+def test_a_push_beyond_the_limit_waits_without_wakes(rig: Rig) -> None:
     rig.server(slots=4)
     rig.tenant("a", most=1)
     rig.push("a1", tenant="a")
@@ -188,7 +188,7 @@ def test_a_pause_and_a_limit_hold_each_by_itself(rig: Rig) -> None:
     assert rig.next(second).job_id == "a3"
 
 
-def test_a_claim_asks_the_same_few_things_whoever_has_reached_its_limit(rig: Rig) -> None:
+def test_a_claim_costs_the_same_with_tenants_at_their_limit(rig: Rig) -> None:
     def commands() -> dict[str, int]:
         rig.client.config_resetstat()
         assert rig.must_claim().tenant == "b"
@@ -223,7 +223,7 @@ def test_sent_twice_a_limit_is_the_same(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("pushed_first", [True, False])
-def test_a_restored_lease_counts_whenever_it_is_told(rig: Rig, pushed_first: bool) -> None:
+def test_a_restored_lease_counts_in_either_order(rig: Rig, pushed_first: bool) -> None:
     begin(rig)
     rig.server(slots=4)
     lease = database_lease()
@@ -251,6 +251,6 @@ def test_a_wiped_index_knows_of_no_lease(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("most", [0, -1])
-def test_a_limit_of_nothing_is_refused(most: int) -> None:
+def test_a_limit_of_zero_is_refused(most: int) -> None:
     with pytest.raises(ValueError, match="1 or more"):
         TenantSpec("a", 1.0, "normal", most)

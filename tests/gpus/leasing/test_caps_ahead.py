@@ -86,7 +86,7 @@ def test_a_limit_is_reached_beside_a_tenant_that_has_none(rig: Rig) -> None:
     assert slots.tenant_ms["a"] / (rig.now_ms - slots.begun_ms) >= 1.9
 
 
-def test_a_tenant_that_waits_alone_runs_as_many_as_it_may(rig: Rig) -> None:
+def test_a_tenant_that_waits_alone_reaches_its_limit(rig: Rig) -> None:
     slots = Slots(rig, 8, {"a": 8})
     assert slots.run(20) >= 7.99
 

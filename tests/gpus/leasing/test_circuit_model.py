@@ -181,7 +181,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_circuits_are_what_the_plain_model_says(client: Client, fleet: str, seed: int) -> None:
+def test_circuits_match_the_plain_model(client: Client, fleet: str, seed: int) -> None:
     world = World(Rig(client, fleet, circuit_rules=RULES).open(), seed)
     for _ in range(400):
         world.step()

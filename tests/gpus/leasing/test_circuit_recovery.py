@@ -23,7 +23,7 @@ from .rig import POOL, Rig
 __all__ = ["rig"]
 
 
-def test_a_server_that_is_registered_again_begins_anew(rig: Rig) -> None:
+def test_a_server_registered_again_starts_with_a_closed_circuit(rig: Rig) -> None:
     """Its circuit opened, it was removed while a run of its old life went on, and it comes back."""
     rig.server(slots=3)
     rig.push(*jobs("j", 9))
@@ -49,7 +49,7 @@ def test_a_server_that_is_registered_again_does_not_rest_on(rig: Rig) -> None:
     assert rig.claim() is not None
 
 
-def test_who_tries_is_looked_for_also_if_nobody_remembered_to(rig: Rig) -> None:
+def test_a_trial_slot_is_chosen_without_its_resting_entry(rig: Rig) -> None:
     """As an index looks in which an earlier release took the entry away."""
     rig.server(slots=2)
     rig.push(*jobs("j", 9))
@@ -75,7 +75,7 @@ def test_a_server_that_is_tried_needs_no_success_but_an_answer(
     assert server(rig) is state
 
 
-def test_a_server_that_is_tried_with_a_model_that_rests_is_closed_by_its_answer(rig: Rig) -> None:
+def test_an_answer_of_a_blocked_model_closes_the_servers_circuit(rig: Rig) -> None:
     """The model's own try fails on it: the failure is the model's, and the server was there."""
     rig.server()
     rig.push(*jobs("j", 20))
@@ -92,7 +92,7 @@ def test_a_server_that_is_tried_with_a_model_that_rests_is_closed_by_its_answer(
     assert (server(rig), model(rig)) == (CircuitState.CLOSED, CircuitState.OPEN)
 
 
-def test_an_answer_praises_nobody_else(rig: Rig) -> None:
+def test_an_answered_verdict_resets_no_other_circuit(rig: Rig) -> None:
     """Neither a model that is tried nor a server that just failed."""
     rig.server()
     rig.push(*jobs("j", 20))

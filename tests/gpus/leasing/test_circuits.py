@@ -25,7 +25,7 @@ from .rig import POOL, WORKER, Rig
 __all__ = ["rig"]
 
 
-def test_a_server_that_fails_again_and_again_rests_and_then_one_job_tries(rig: Rig) -> None:
+def test_a_failing_server_rests_and_then_gets_one_trial(rig: Rig) -> None:
     rig.server(slots=3)
     rig.push(*jobs("j", 9))
     fail(rig, 2, SERVER)
@@ -43,7 +43,7 @@ def test_a_server_that_fails_again_and_again_rests_and_then_one_job_tries(rig: R
     assert [rig.claim() is not None for _ in range(4)] == [True, True, True, False]
 
 
-def test_each_time_it_fails_again_it_rests_twice_as_long_up_to_the_cap(rig: Rig) -> None:
+def test_the_rest_doubles_with_each_failed_trial_up_to_the_cap(rig: Rig) -> None:
     rig.server()
     rig.push(*jobs("j", 12))
     fail(rig, 3, SERVER)
@@ -55,7 +55,7 @@ def test_each_time_it_fails_again_it_rests_twice_as_long_up_to_the_cap(rig: Rig)
     assert rig.leases.circuits(POOL, ["s1"]).servers["s1"].opens == 5
 
 
-def test_a_success_in_between_begins_anew(rig: Rig) -> None:
+def test_a_success_resets_the_count_of_failures(rig: Rig) -> None:
     rig.server()
     rig.push(*jobs("j", 9))
     for verdict in (SERVER, SERVER, WELL, SERVER, SERVER):
@@ -63,7 +63,7 @@ def test_a_success_in_between_begins_anew(rig: Rig) -> None:
     assert server(rig) is CircuitState.CLOSED
 
 
-def test_one_job_alone_opens_nothing_by_what_may_be_its_input(rig: Rig) -> None:
+def test_one_jobs_possible_bad_input_opens_no_circuit(rig: Rig) -> None:
     rig.server()
     for _ in range(6):
         rig.push("j1")
@@ -71,7 +71,7 @@ def test_one_job_alone_opens_nothing_by_what_may_be_its_input(rig: Rig) -> None:
     assert (server(rig), model(rig)) == (CircuitState.CLOSED, CircuitState.CLOSED)
 
 
-def test_a_server_that_cannot_be_reached_needs_no_other_job_to_say_so(rig: Rig) -> None:
+def test_an_unreachable_server_opens_with_a_single_job(rig: Rig) -> None:
     rig.server()
     for _ in range(3):
         rig.push("j1")
@@ -79,7 +79,7 @@ def test_a_server_that_cannot_be_reached_needs_no_other_job_to_say_so(rig: Rig) 
     assert server(rig) is CircuitState.OPEN
 
 
-def test_a_model_that_fails_on_several_servers_keeps_its_backlog(rig: Rig) -> None:
+def test_a_blocked_models_tickets_keep_waiting(rig: Rig) -> None:
     for name in ("s1", "s2"):
         rig.server(name, 2, ("flux", "sdxl"))
     rig.push(*jobs("bad", 20))
@@ -122,7 +122,7 @@ def test_a_slot_that_ends_a_job_does_not_go_on_with_a_model_that_rests(rig: Rig)
     assert given[-1] == "sdxl", given
 
 
-def test_one_broken_server_of_two_opens_and_the_model_does_not(rig: Rig) -> None:
+def test_one_broken_server_of_two_opens_instead_of_the_model(rig: Rig) -> None:
     rig.server("s1", 1)
     rig.server("s2", 1)
     rig.push(*jobs("j", 30))
@@ -134,7 +134,7 @@ def test_one_broken_server_of_two_opens_and_the_model_does_not(rig: Rig) -> None
     assert model(rig) is CircuitState.CLOSED
 
 
-def test_a_job_that_began_before_the_circuit_opened_says_nothing_about_it(rig: Rig) -> None:
+def test_an_end_of_a_job_from_before_the_opening_does_not_count(rig: Rig) -> None:
     rig.server(slots=4)
     rig.push(*jobs("j", 9))
     old = [rig.must_claim(), rig.must_claim()]
@@ -145,7 +145,7 @@ def test_a_job_that_began_before_the_circuit_opened_says_nothing_about_it(rig: R
     assert (found.state, found.opens, round(found.left_seconds)) == (CircuitState.OPEN, 1, 10)
 
 
-def test_a_try_that_says_nothing_is_followed_by_another(rig: Rig) -> None:
+def test_a_trial_without_a_verdict_is_repeated(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push(*jobs("j", 9))
     fail(rig, 3, SERVER)
@@ -160,7 +160,7 @@ def test_a_try_that_says_nothing_is_followed_by_another(rig: Rig) -> None:
     assert rig.must_claim().slot != again.slot, "the slot that tried is in quarantine: the other one tries"
 
 
-def test_a_model_whose_try_vanished_is_tried_by_another(rig: Rig) -> None:
+def test_a_lost_trial_of_a_model_is_repeated_by_another_job(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push(*jobs("j", 9))
     fail(rig, 3, MODEL)
@@ -191,7 +191,7 @@ def test_an_operator_closes_a_circuit(rig: Rig) -> None:
     assert rig.leases.reset_circuit(CircuitKind.MODEL, "flux", POOL) == (False, ())
 
 
-def test_a_resting_model_wakes_nobody_and_a_push_of_it_is_told_to_wait(rig: Rig) -> None:
+def test_a_blocked_model_needs_no_wakes_and_its_push_is_queued(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push(*jobs("j", 5))
     fail(rig, 3, MODEL)
@@ -202,7 +202,7 @@ def test_a_resting_model_wakes_nobody_and_a_push_of_it_is_told_to_wait(rig: Rig)
     assert rig.leases.fill()
 
 
-def test_a_switch_off_and_on_leaves_the_circuit_as_it_is(rig: Rig) -> None:
+def test_switching_a_server_off_and_on_keeps_its_circuit(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push(*jobs("j", 9))
     fail(rig, 3, SERVER)
@@ -215,7 +215,7 @@ def test_a_switch_off_and_on_leaves_the_circuit_as_it_is(rig: Rig) -> None:
     assert rig.claim() is None
 
 
-def test_an_index_made_anew_has_closed_circuits(rig: Rig) -> None:
+def test_a_rebuilt_index_has_closed_circuits(rig: Rig) -> None:
     rig.server()
     rig.push(*jobs("j", 9))
     fail(rig, 3, MODEL)
@@ -232,7 +232,7 @@ def test_without_a_number_of_failures_no_circuit_opens(client: Client, fleet: st
     assert not rig.leases.circuits(POOL, ["s1"]).servers
 
 
-def test_the_same_end_sent_twice_is_one_strike(rig: Rig) -> None:
+def test_the_same_end_sent_twice_counts_as_one_failure(rig: Rig) -> None:
     rig.server()
     rig.push(*jobs("j", 9))
     lease = rig.must_claim()

@@ -60,7 +60,7 @@ def strike(rig: Rig, tenant: str, times: int, blame: Verdict) -> None:
 @pytest.mark.parametrize("algorithm", ["fair", "fifo"])
 @pytest.mark.parametrize("models", [("flux",), ("flux", "sdxl")])
 @pytest.mark.parametrize("servers", [1, 2])
-def test_a_tenants_failures_open_nothing_while_another_waits(
+def test_one_tenants_failures_open_no_circuit_while_another_waits(
     rig: Rig, blame: Verdict, algorithm: str, models: tuple[str, ...], servers: int
 ) -> None:
     rig.pool(algorithm)
@@ -76,7 +76,7 @@ def test_a_tenants_failures_open_nothing_while_another_waits(
     assert GOOD in run(rig, 3, blame)
 
 
-def test_both_tenants_failures_open_it(rig: Rig) -> None:
+def test_failures_of_two_tenants_open_the_circuit(rig: Rig) -> None:
     rig.server(slots=8)
     push(rig, BAD, 9)
     push(rig, GOOD, 9)
@@ -86,7 +86,7 @@ def test_both_tenants_failures_open_it(rig: Rig) -> None:
     assert model(rig) is CircuitState.OPEN
 
 
-def test_of_a_tenants_failures_half_of_what_opens_a_circuit_counts(rig: Rig) -> None:
+def test_one_tenants_failures_count_for_half_of_the_threshold(rig: Rig) -> None:
     """Else one failure of another tenant would open what one tenant's have prepared."""
     rig.server(slots=8)
     rig.leases._circuit_rules["failures"] = 5
@@ -99,7 +99,7 @@ def test_of_a_tenants_failures_half_of_what_opens_a_circuit_counts(rig: Rig) -> 
     assert model(rig) is CircuitState.OPEN
 
 
-def test_a_tenant_alone_still_opens_it(rig: Rig) -> None:
+def test_a_single_tenant_opens_the_circuit_if_no_other_waits(rig: Rig) -> None:
     rig.server(slots=2)
     push(rig, BAD, 9)
     run(rig, 3, EITHER)
@@ -108,9 +108,7 @@ def test_a_tenant_alone_still_opens_it(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("models", [("flux",), ("flux", "sdxl")])
-def test_where_one_tenant_alone_opened_it_the_next_tenants_job_tries_at_once(
-    rig: Rig, models: tuple[str, ...]
-) -> None:
+def test_another_tenants_job_is_a_trial_at_once(rig: Rig, models: tuple[str, ...]) -> None:
     rig.server(slots=2, models=models)
     if len(models) > 1:
         push(rig, THIRD, model="sdxl")
@@ -128,7 +126,7 @@ def test_where_one_tenant_alone_opened_it_the_next_tenants_job_tries_at_once(
     assert model(rig) is CircuitState.CLOSED
 
 
-def test_a_tenant_that_would_rather_be_refused_than_wait_may_try_it_too(rig: Rig) -> None:
+def test_reject_if_busy_does_not_count_another_tenants_open_circuit(rig: Rig) -> None:
     rig.server(slots=2)
     push(rig, BAD, 3)
     run(rig, 3, EITHER)
@@ -148,7 +146,7 @@ def test_a_tenant_that_comes_back_from_a_pause_tries_at_once_too(rig: Rig) -> No
     assert rig.must_claim().tenant == GOOD
 
 
-def test_a_run_of_another_tenant_that_ends_well_closes_what_one_tenant_opened(rig: Rig) -> None:
+def test_another_tenants_success_closes_the_circuit(rig: Rig) -> None:
     rig.server(slots=3)
     push(rig, GOOD)
     long = rig.must_claim()
@@ -186,7 +184,7 @@ def test_after_a_rest_a_tenant_tries_that_did_not_fail(rig: Rig) -> None:
     assert rig.leases.circuits(POOL, []).models["flux"].opens == 2
 
 
-def test_failures_that_say_nothing_of_the_model_change_nothing(rig: Rig) -> None:
+def test_failures_without_evidence_change_no_circuit(rig: Rig) -> None:
     rig.server(slots=2)
     push(rig, BAD, 9)
     run(rig, 9, NOTHING)
@@ -218,7 +216,7 @@ def test_many_tenants_that_fail_are_remembered_up_to_a_bound(rig: Rig) -> None:
     assert 100 < rig.client.hstrlen(f"{rig.prefix}circuits:{POOL}", "flux") < 300
 
 
-def test_what_the_version_before_wrote_is_read(rig: Rig) -> None:
+def test_circuits_of_the_previous_version_are_read(rig: Rig) -> None:
     """Four fields, without tenants; a server's thirteen."""
     rig.server(slots=2)
     push(rig, BAD, 3)

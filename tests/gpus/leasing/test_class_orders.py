@@ -26,7 +26,7 @@ RULES = CircuitRules(failures=2, rest_seconds=5.0, cap_seconds=20.0)
 FEWER = {"MAX_ORDERED = 4": "MAX_ORDERED = 2", "MAX_ASIDE = 16": "MAX_ASIDE = 1"}
 
 
-def test_a_slot_goes_to_whose_turn_it_is_among_those_that_wait_for_what_it_runs(
+def test_a_slot_goes_to_the_lowest_start_tag_among_tenants_of_its_models(
     client: Client, fleet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     code = library_code()

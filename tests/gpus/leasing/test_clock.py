@@ -46,7 +46,7 @@ def test_while_redis_is_away_the_last_correction_counts() -> None:
     assert (clock.now() - NOW).total_seconds() == 4.0
 
 
-def test_it_goes_on_asking_in_the_background_and_sooner_while_it_is_unsure() -> None:
+def test_clocks_are_compared_periodically_and_sooner_while_unconfirmed() -> None:
     clock = clock_at(600.0, 3.0, 2.0, 600.0)
     later: list[tuple[float, Callable[[], None]]] = []
     clock.keep_comparing(lambda seconds, work: later.append((seconds, work)))
@@ -109,7 +109,7 @@ class Clocks:
 
 @pytest.mark.parametrize("by", [3600.0, -3600.0])
 @pytest.mark.parametrize("which", [REDIS, DATABASE, HOST])
-def test_one_clock_of_three_that_is_wrong_misleads_nobody_and_is_named(which: str, by: float) -> None:
+def test_one_wrong_clock_of_three_is_reported_and_ignored(which: str, by: float) -> None:
     clocks = Clocks()
     if which == HOST:
         clocks.set_host(by)
@@ -132,7 +132,7 @@ def test_one_clock_of_three_that_is_wrong_misleads_nobody_and_is_named(which: st
 
 @pytest.mark.parametrize("by", [600.0, -600.0, 20.0])
 @pytest.mark.parametrize("which", [REDIS, HOST])
-def test_a_new_process_goes_by_the_time_of_the_living(which: str, by: float) -> None:
+def test_a_new_process_uses_the_time_of_live_peers(which: str, by: float) -> None:
     clocks = Clocks(database=None, living=0.0)
     clocks.wait(30.0)
     if which == REDIS:
@@ -150,7 +150,7 @@ def test_a_new_process_goes_by_the_time_of_the_living(which: str, by: float) -> 
         assert clocks.error == 0.0
 
 
-def test_what_was_written_before_it_started_tells_it_nothing() -> None:
+def test_a_time_written_before_the_start_is_ignored() -> None:
     """A Redis that slept as long as the system was down would be as old as the last rows."""
     clocks = Clocks(database=None, living=0.0)
     clocks.wait(30.0)
@@ -174,7 +174,7 @@ def test_the_living_may_go_by_a_time_that_no_clock_has_any_more() -> None:
 
 
 @pytest.mark.parametrize("by", [600.0, -600.0])
-def test_where_nobody_lives_it_goes_by_its_host_and_by_no_clock_alone(by: float) -> None:
+def test_without_peers_a_new_process_uses_its_hosts_clock(by: float) -> None:
     clocks = Clocks(redis=by, database=None)
     assert clocks.error == 0.0
     clocks.wait(UNCONFIRMED_SECONDS)
@@ -190,7 +190,7 @@ def test_or_by_the_database_which_all_processes_share(redis: float | None) -> No
     assert clocks.error == 0.0
 
 
-def test_other_processes_whose_time_cannot_be_read_are_no_witness() -> None:
+def test_unreadable_peer_times_are_ignored() -> None:
     def break_off() -> float:
         raise OSError("gone")
 
@@ -201,7 +201,7 @@ def test_other_processes_whose_time_cannot_be_read_are_no_witness() -> None:
 
 
 @pytest.mark.parametrize("others", [None, -7200.0])
-def test_clocks_of_which_no_two_agree_change_nothing(others: float | None) -> None:
+def test_clocks_that_all_differ_do_not_change_the_time(others: float | None) -> None:
     clocks = Clocks(database=None if others is None else 0.0)
     clocks.redis, clocks.database = 3600.0, others
     clocks.wait(60.0)
@@ -213,7 +213,7 @@ def test_clocks_of_which_no_two_agree_change_nothing(others: float | None) -> No
     assert clocks.shared.fresh_report().agree
 
 
-def test_one_who_is_unsure_asks_again_before_its_work() -> None:
+def test_an_unconfirmed_process_compares_again_before_its_work() -> None:
     """Redis was away when it began, and answers by now; the database's clock is five minutes ahead."""
     host, answers = ManualClock(NOW), iter([redis.exceptions.ConnectionError("gone"), NOW.timestamp() + 1.0])
 
@@ -234,7 +234,7 @@ def test_one_who_is_unsure_asks_again_before_its_work() -> None:
     assert clock.confirm_time(), "and is not asked again"
 
 
-def test_a_new_process_learns_no_longer_than_living_ones_need_to_tell_the_time() -> None:
+def test_learning_ends_after_the_peers_writing_period() -> None:
     host, calls = ManualClock(NOW), []
 
     def redis_time() -> float:
@@ -253,7 +253,7 @@ def test_a_new_process_learns_no_longer_than_living_ones_need_to_tell_the_time()
     assert len(calls) == asked, "a Redis that hangs costs each question its time-out"
 
 
-def test_a_process_whose_one_clock_is_all_that_answers_has_nothing_to_learn() -> None:
+def test_a_process_with_a_single_clock_is_not_learning() -> None:
     def redis_time() -> float:
         raise redis.exceptions.ConnectionError("gone")
 
@@ -262,13 +262,13 @@ def test_a_process_whose_one_clock_is_all_that_answers_has_nothing_to_learn() ->
     assert not clock.is_learning()
 
 
-def test_clocks_that_differ_by_seconds_are_as_good_as_one() -> None:
+def test_clocks_within_the_tolerance_agree() -> None:
     clocks = Clocks(redis=4.0)
     assert clocks.shared.fresh_report().agree
     assert clocks.error == 0.0
 
 
-def test_a_verdict_compares_anew_and_not_twice_in_a_moment() -> None:
+def test_a_fresh_report_compares_again_but_not_twice_in_a_second() -> None:
     clocks = Clocks()
     asked = clocks.asked
     clocks.shared.fresh_report()

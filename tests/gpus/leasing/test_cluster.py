@@ -34,7 +34,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         valkeys.stop()
 
 
-def test_its_clock_is_asked(cluster: str) -> None:
+def test_a_clusters_clock_is_read(cluster: str) -> None:
     assert abs(time_of(cluster)() - time.time()) < 60.0
 
 
@@ -69,7 +69,7 @@ def test_a_jobs_whole_way_on_every_node(cluster: str) -> None:
     client.close()
 
 
-def test_a_library_that_one_node_forgot_is_loaded_again(cluster: str) -> None:
+def test_a_library_missing_on_one_node_is_loaded_again(cluster: str) -> None:
     client: Any = connect(cluster)
     rig = Rig(client, "g").open()
     client.get_redis_connection(client.get_node_from_key(rig.prefix)).function_flush()

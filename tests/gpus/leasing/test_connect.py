@@ -49,7 +49,7 @@ def test_other_urls_are_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(("fresh_seconds", "asked"), [(60.0, 0), (0.0, 2)], ids=["fresh", "idle"])
-def test_a_connection_that_was_idle_for_a_while_is_asked_whether_it_is_there(
+def test_an_idle_connection_is_checked_before_reuse(
     valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch, fresh_seconds: float, asked: int
 ) -> None:
     """It gives the interpreter away, in the middle of a slot's way to its next job."""

@@ -26,7 +26,7 @@ def expired_lease(rig: Rig) -> Lease:
     return lease
 
 
-def test_an_expired_lease_is_reported_and_nothing_else_happens(rig: Rig) -> None:
+def test_an_expired_lease_is_only_reported(rig: Rig) -> None:
     lease = expired_lease(rig)
     (row,) = rig.leases.expired()
     assert (row.ref, row.pool, row.model, row.tenant) == (lease.ref, "pool", "flux", "t1")
@@ -56,7 +56,7 @@ def test_the_oldest_are_reported_first_and_no_more_than_asked_for(rig: Rig) -> N
     assert [row.ref for row in rig.leases.expired(limit=2)] == [leases[0].ref, leases[1].ref]
 
 
-def test_after_a_gap_nothing_runs_out_before_living_keepers_could_renew(rig: Rig) -> None:
+def test_after_a_gap_live_keepers_have_time_to_renew(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("j1", "j2")
     living, dead = rig.must_claim(), rig.must_claim(worker="dead")
@@ -72,7 +72,7 @@ def test_after_a_gap_nothing_runs_out_before_living_keepers_could_renew(rig: Rig
     assert [row.ref for row in rig.leases.expired()] == [dead.ref]
 
 
-def test_a_verdict_counts_only_while_the_lease_is_expired_under_its_ref(rig: Rig) -> None:
+def test_a_decision_applies_only_to_a_lease_still_expired_under_its_ref(rig: Rig) -> None:
     lease = expired_lease(rig)
     assert not rig.leases.resolve_expired(ref_of(lease, epoch=2), QUARANTINED)
     assert not rig.leases.resolve_expired(ref_of(lease, attempt_id="other"), QUARANTINED)
@@ -119,7 +119,7 @@ def test_a_holder_that_comes_back_in_time_keeps_its_lease(rig: Rig) -> None:
     assert claim is None
 
 
-def test_an_adopter_that_dies_before_its_take_over_leaves_it_adoptable_again(rig: Rig) -> None:
+def test_a_lease_is_adoptable_again_if_its_adopter_dies_before_take_over(rig: Rig) -> None:
     lease = expired_lease(rig)
     rig.leases.resolve_expired(lease.ref, ADOPTABLE)
     rig.must_claim("asked", worker="w2")
@@ -130,7 +130,7 @@ def test_an_adopter_that_dies_before_its_take_over_leaves_it_adoptable_again(rig
     assert rig.must_claim(worker="w3").attempt_id == lease.attempt_id
 
 
-def test_a_lost_lease_is_charged_the_time_it_was_held(rig: Rig) -> None:
+def test_a_lost_lease_is_charged_for_the_time_held(rig: Rig) -> None:
     rig.server()
     rig.push("a1", "a2", tenant="a")
     rig.push(*(f"b{i:02}" for i in range(20)), tenant="b")
@@ -141,7 +141,7 @@ def test_a_lost_lease_is_charged_the_time_it_was_held(rig: Rig) -> None:
     assert rig.run_all().index("a2") == 16
 
 
-def test_an_unconfirmed_end_that_is_asked_again_keeps_its_slot(rig: Rig) -> None:
+def test_an_expired_end_made_adoptable_keeps_its_slot(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     lease = rig.must_claim()
@@ -152,7 +152,7 @@ def test_an_unconfirmed_end_that_is_asked_again_keeps_its_slot(rig: Rig) -> None
     assert (adopted.attempt_id, adopted.adopted, adopted.estimate_seconds) == (lease.attempt_id, True, 30.0)
 
 
-def test_an_unconfirmed_end_whose_slot_was_handed_on_cannot_be_asked_again(rig: Rig) -> None:
+def test_an_expired_end_is_not_adoptable_after_its_slot_was_leased_on(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2")
     lease = rig.must_claim()
@@ -165,7 +165,7 @@ def test_an_unconfirmed_end_whose_slot_was_handed_on_cannot_be_asked_again(rig: 
 
 
 @pytest.mark.parametrize(("verdict", "state"), [(FREE, "free"), (QUARANTINED, "quarantined")])
-def test_an_unconfirmed_end_can_free_or_shut_its_slot(rig: Rig, verdict: ExpiryVerdict, state: str) -> None:
+def test_an_expired_end_can_free_or_quarantine_its_slot(rig: Rig, verdict: ExpiryVerdict, state: str) -> None:
     rig.server()
     rig.push("j1")
     lease = rig.must_claim()
@@ -189,7 +189,7 @@ def test_settling_an_expired_end_frees_its_slot(rig: Rig) -> None:
 # -- quarantine -------------------------------------------------------------------------------------------
 
 
-def test_a_quarantined_slot_is_given_to_nobody_until_it_is_proven_free(rig: Rig) -> None:
+def test_a_quarantined_slot_is_not_leased_until_proven_free(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     rig.leases.quarantine("s1/0", "old")
@@ -227,7 +227,7 @@ def test_a_slot_of_a_server_that_is_not_known_yet_can_be_quarantined(rig: Rig) -
     assert rig.states("later") == ["free", "quarantined", "free"]
 
 
-def test_free_slot_frees_nothing_but_a_quarantined_slot(rig: Rig) -> None:
+def test_free_slot_frees_only_quarantined_slots(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     lease = rig.must_claim()

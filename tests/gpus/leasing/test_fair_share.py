@@ -19,7 +19,7 @@ from .rig import WORKER, Rig, counts
 
 
 @pytest.mark.parametrize("weights", [(1.0,), (1.0, 3.0)])
-def test_a_full_fleet_is_shared_by_weight_whatever_one_tenant_floods_it_with(
+def test_a_full_fleet_is_shared_by_weight_despite_a_flooding_tenant(
     client: Client, monkeypatch: pytest.MonkeyPatch, weights: tuple[float, ...]
 ) -> None:
     monkeypatch.setattr(fairness, "LONGEST", 60.0)
@@ -39,9 +39,7 @@ KINDS = (
 
 @settings(max_examples=5, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 2**32), tenants=st.integers(2, 4))
-def test_what_backlogged_tenants_are_given_differs_by_one_job_of_each_at_most(
-    client: Client, seed: int, tenants: int
-) -> None:
+def test_backlogged_tenants_differ_by_at_most_one_job_each(client: Client, seed: int, tenants: int) -> None:
     """Goyal, Vin, Cheng 1996, theorem 1: |W1/w1 - W2/w2| <= l1/w1 + l2/w2 in every interval, where a job's
     cost is known when it is given; on any number of slots, because they are given one after the other."""
     chance = random.Random(seed)
@@ -73,7 +71,7 @@ def test_what_backlogged_tenants_are_given_differs_by_one_job_of_each_at_most(
         assert max(apart) - min(apart) <= bound + 1e-6
 
 
-def test_a_refund_reaches_who_stood_in_line_all_the_time_in_full(rig: Rig) -> None:
+def test_a_continuously_waiting_tenant_gets_a_full_refund(rig: Rig) -> None:
     """It waited for GPU-seconds that it did not use; that is no credit for being idle."""
     rig.server(slots=2)
     rig.push("a0", "b0", tenant="a")
@@ -84,7 +82,7 @@ def test_a_refund_reaches_who_stood_in_line_all_the_time_in_full(rig: Rig) -> No
     assert order[:20].count("a") >= 15
 
 
-def test_a_refund_is_no_credit_for_who_left_the_line(rig: Rig) -> None:
+def test_a_refund_is_no_credit_for_a_tenant_that_stopped_waiting(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("a0", "b0", tenant="a")
     for _ in range(2):
@@ -114,7 +112,7 @@ def shares_after(rig: Rig, *, leaves_the_line: bool) -> list[str]:
     return order
 
 
-def test_a_run_that_takes_longer_than_charged_is_charged_on_while_it_runs(rig: Rig) -> None:
+def test_a_long_run_is_charged_more_while_it_runs(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("a1", "a2", "a3", tenant="a")
     rig.push(*(f"b{i:02}" for i in range(60)), tenant="b")

@@ -15,7 +15,7 @@ from .test_expiry import expire
 # -- claimed ahead -----------------------------------------------------------------------------------------
 
 
-def test_the_next_ticket_leaves_the_line_and_the_slot_stays_its_holders(rig: Rig) -> None:
+def test_reserve_takes_the_next_ticket_and_leaves_the_slot_to_its_holder(rig: Rig) -> None:
     holder, follower = followed(rig)
     assert (follower.job_id, follower.slot, follower.attempt_id, follower.epoch) == ("j2", "s1/0", "next", 1)
     assert follower.fence > holder.fence
@@ -27,14 +27,14 @@ def test_the_next_ticket_leaves_the_line_and_the_slot_stays_its_holders(rig: Rig
     assert not rig.leases.remove(POOL, rig.tickets["j2"])
 
 
-def test_asked_again_it_is_the_same_and_there_is_one_at_a_time(rig: Rig) -> None:
+def test_reserve_is_idempotent_and_a_slot_has_one_follower(rig: Rig) -> None:
     holder, follower = followed(rig)
     assert reserve(rig, holder) == follower
     assert reserve(rig, holder, "another") is None
     assert rig.waiting() == 1
 
 
-def test_only_who_holds_the_slot_claims_ahead(rig: Rig) -> None:
+def test_only_the_holder_can_reserve(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2", "j3")
     holder = rig.must_claim()
@@ -44,7 +44,7 @@ def test_only_who_holds_the_slot_claims_ahead(rig: Rig) -> None:
     assert rig.waiting() == 2
 
 
-def test_nothing_is_claimed_ahead_where_less_waits_than_runs(rig: Rig) -> None:
+def test_no_prefetch_with_fewer_tickets_than_running_slots(rig: Rig) -> None:
     """Another slot is free for it as soon as this one."""
     rig.server(slots=2)
     rig.push("j1", "j2", "j3")
@@ -55,7 +55,7 @@ def test_nothing_is_claimed_ahead_where_less_waits_than_runs(rig: Rig) -> None:
     assert reserve(rig, other) is None
 
 
-def test_nothing_is_claimed_ahead_on_a_server_that_shall_begin_nothing(rig: Rig) -> None:
+def test_no_prefetch_on_a_server_that_takes_no_jobs(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2", "j3")
     holder = rig.must_claim()
@@ -68,7 +68,7 @@ def test_nothing_is_claimed_ahead_on_a_server_that_shall_begin_nothing(rig: Rig)
     assert reserve(rig, holder) is not None
 
 
-def test_nothing_is_claimed_ahead_of_a_model_that_failed_last(rig: Rig) -> None:
+def test_no_prefetch_after_a_failure_of_a_model(rig: Rig) -> None:
     """Whether it may begin is known when the run before it is over."""
     rig.server(slots=2)
     rig.push("j1", "j2", "j3", "j4", "j5")
@@ -77,7 +77,7 @@ def test_nothing_is_claimed_ahead_of_a_model_that_failed_last(rig: Rig) -> None:
     assert reserve(rig, holder) is None
 
 
-def test_a_tenants_limit_counts_what_follows(rig: Rig) -> None:
+def test_a_running_limit_counts_followers(rig: Rig) -> None:
     rig.tenant("t1", most=3)
     rig.server(slots=2)
     rig.push("j1", "j2", "j3", "j4", "j5")
@@ -103,7 +103,7 @@ def running(rig: Rig, tenant: str) -> int:
     return int(rig.client.scard(f"{rig.prefix}running:{tenant}"))
 
 
-def test_a_limit_that_is_new_counts_what_follows_already(rig: Rig) -> None:
+def test_a_new_running_limit_counts_existing_followers(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("j1", "j2", "j3", "j4")
     holder = rig.must_claim()
@@ -115,7 +115,7 @@ def test_a_limit_that_is_new_counts_what_follows_already(rig: Rig) -> None:
 # -- it begins ---------------------------------------------------------------------------------------------
 
 
-def test_what_has_begun_holds_the_slot_and_the_next_one_follows_it(rig: Rig) -> None:
+def test_a_begun_follower_holds_the_slot_and_gets_a_follower(rig: Rig) -> None:
     holder, follower = followed(rig)
     rig.push("j4", "j5")
     third = rig.release(holder, gpu_seconds=1.0, begun=follower, next_attempt_id="third")
@@ -130,7 +130,7 @@ def test_what_has_begun_holds_the_slot_and_the_next_one_follows_it(rig: Rig) -> 
     assert rig.push("j1")[0].outcome is not PushOutcome.HELD
 
 
-def test_the_end_of_the_one_before_waits_for_its_commit_as_ever(rig: Rig) -> None:
+def test_the_previous_end_still_waits_for_its_commit(rig: Rig) -> None:
     holder, follower = followed(rig)
     rig.release(holder, begun=follower)
     assert rig.leases.is_held(holder.ref)
@@ -139,7 +139,7 @@ def test_the_end_of_the_one_before_waits_for_its_commit_as_ever(rig: Rig) -> Non
     assert not rig.leases.is_held(holder.ref)
 
 
-def test_redis_may_hear_late_that_it_has_begun(rig: Rig) -> None:
+def test_a_follower_may_begin_before_redis_knows(rig: Rig) -> None:
     """Its start is committed by then: to whoever looks, its lease must be there."""
     holder, follower = followed(rig)
     assert rig.leases.is_held(follower.ref)
@@ -167,14 +167,14 @@ def test_not_where_the_slot_may_not_go_on(rig: Rig) -> None:
     assert not rig.in_line("j2")
 
 
-def test_not_where_its_tenant_is_held_back_meanwhile(rig: Rig) -> None:
+def test_a_release_drops_the_follower_of_a_parked_tenant(rig: Rig) -> None:
     holder, _ = followed(rig)
     rig.leases.set_paused_tenants(POOL, ["t1"], reason=ParkedFor.QUOTA)
     assert rig.release(holder, next_attempt_id="next") is None
     assert not rig.in_line("j2")
 
 
-def test_but_where_it_is_the_last_one_that_its_tenant_may_run(rig: Rig) -> None:
+def test_a_release_begins_the_follower_of_a_tenant_at_its_limit(rig: Rig) -> None:
     holder, follower = followed(rig)
     rig.tenant("t1", most=1)
     assert rig.release(holder, next_attempt_id="next") == follower
@@ -189,7 +189,7 @@ def test_a_worker_with_another_wish_gets_another_ticket(rig: Rig) -> None:
     assert not rig.in_line("j2")
 
 
-def test_the_time_that_it_waited_is_not_its_own(rig: Rig) -> None:
+def test_a_followers_waiting_time_is_not_charged(rig: Rig) -> None:
     """It would else be charged for it, and its model be taken for slow."""
     holder, follower = followed(rig)
     rig.wait(10)
@@ -201,7 +201,7 @@ def test_the_time_that_it_waited_is_not_its_own(rig: Rig) -> None:
     assert rig.leases.estimate_seconds(MODEL, "t1") < 10.0
 
 
-def test_whose_release_is_refused_is_told_nothing_of_it(rig: Rig) -> None:
+def test_a_refused_release_returns_no_follower(rig: Rig) -> None:
     holder, _ = followed(rig)
     assert rig.release(holder, worker="w2", next_attempt_id="next") is None
     assert state(rig) == ("leased", "first", "next")

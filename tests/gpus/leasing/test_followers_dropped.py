@@ -28,7 +28,7 @@ GOES_WITH: dict[str, Callable[[Rig, Lease, Lease], object]] = {
 
 
 @pytest.mark.parametrize("how", GOES_WITH)
-def test_who_did_not_begin_can_wait_again_and_nothing_was_charged(rig: Rig, how: str) -> None:
+def test_a_dropped_follower_can_wait_again_without_a_charge(rig: Rig, how: str) -> None:
     rig.tenant("t2", most=1)
     rig.server()
     rig.push("j1")
@@ -47,7 +47,7 @@ def test_who_did_not_begin_can_wait_again_and_nothing_was_charged(rig: Rig, how:
     assert "j2" in {rig.must_claim().job_id, rig.must_claim().job_id}  # its tenant's turn, and its one run
 
 
-def test_giving_it_back_leaves_the_holder(rig: Rig) -> None:
+def test_giving_back_a_follower_keeps_the_holder(rig: Rig) -> None:
     holder, follower = followed(rig)
     rig.release(follower, "free")
     assert state(rig) == ("leased", "first", None)
@@ -58,13 +58,13 @@ def test_giving_it_back_leaves_the_holder(rig: Rig) -> None:
     assert again.fence > follower.fence
 
 
-def test_only_its_worker_gives_it_back(rig: Rig) -> None:
+def test_only_the_slots_worker_can_give_back_a_follower(rig: Rig) -> None:
     _, follower = followed(rig)
     rig.release(follower, "free", worker="w2")
     assert state(rig) == ("leased", "first", "next")
 
 
-def test_it_expires_with_its_holder(rig: Rig) -> None:
+def test_a_follower_expires_with_its_holder(rig: Rig) -> None:
     holder, follower = followed(rig)
     expire(rig)
     (row,) = rig.leases.expired()
@@ -76,7 +76,7 @@ def test_it_expires_with_its_holder(rig: Rig) -> None:
     assert not rig.leases.is_held(follower.ref)
 
 
-def test_one_that_has_begun_is_judged_after_its_holder(rig: Rig) -> None:
+def test_a_begun_follower_is_resolved_after_its_holder(rig: Rig) -> None:
     holder, follower = followed(rig)
     expire(rig)
     assert rig.leases.resolve_expired(holder.ref, ExpiryVerdict.FOLLOWED)
@@ -88,7 +88,7 @@ def test_one_that_has_begun_is_judged_after_its_holder(rig: Rig) -> None:
     assert rig.leases.resolve_expired(follower.ref, ExpiryVerdict.QUARANTINED)
 
 
-def test_nobody_follows_where_nothing_was_claimed(rig: Rig) -> None:
+def test_followed_is_refused_without_a_follower(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     holder = rig.must_claim()
@@ -97,7 +97,7 @@ def test_nobody_follows_where_nothing_was_claimed(rig: Rig) -> None:
     assert rig.states() == ["leased"]
 
 
-def test_nobody_follows_an_end(rig: Rig) -> None:
+def test_followed_is_refused_for_an_end(rig: Rig) -> None:
     holder, _ = followed(rig)
     rig.release(holder)
     expire(rig)
@@ -105,7 +105,7 @@ def test_nobody_follows_an_end(rig: Rig) -> None:
     assert rig.states() == ["settling"]
 
 
-def test_a_server_that_can_not_run_it_rests(rig: Rig) -> None:
+def test_giving_back_a_follower_can_rest_the_server(rig: Rig) -> None:
     """Its worker knows before the index that it is off."""
     holder, follower = followed(rig)
     rig.release(follower, "free", rest_seconds=2)
@@ -117,7 +117,7 @@ def test_a_server_that_can_not_run_it_rests(rig: Rig) -> None:
 # -- an index that is made anew ----------------------------------------------------------------------------
 
 
-def test_a_rebuild_forgets_what_had_not_begun(rig: Rig) -> None:
+def test_a_rebuild_drops_followers_that_had_not_begun(rig: Rig) -> None:
     """Its job waits, so it is pushed like all that do; its worker must not send it."""
     holder, follower = followed(rig)
     lose_index(rig)
@@ -131,7 +131,7 @@ def test_a_rebuild_forgets_what_had_not_begun(rig: Rig) -> None:
     assert state(rig) == ("leased", "first", None)
 
 
-def test_a_rebuild_hears_of_what_had_begun(rig: Rig) -> None:
+def test_a_rebuild_restores_followers_that_had_begun(rig: Rig) -> None:
     holder, follower = followed(rig)
     lose_index(rig)
     begin(rig)
@@ -144,7 +144,7 @@ def test_a_rebuild_hears_of_what_had_begun(rig: Rig) -> None:
     assert state(rig) == ("leased", "next", None)
 
 
-def test_what_began_while_the_index_was_made_anew_keeps_its_slot(rig: Rig) -> None:
+def test_a_follower_begun_during_a_rebuild_keeps_its_slot(rig: Rig) -> None:
     """Its worker sent it before it could know that it was lost."""
     holder, follower = followed(rig)
     lose_index(rig)
@@ -162,7 +162,7 @@ def test_what_began_while_the_index_was_made_anew_keeps_its_slot(rig: Rig) -> No
     assert rig.waiting() == 0
 
 
-def test_nothing_is_claimed_ahead_on_an_index_that_is_not_whole(rig: Rig) -> None:
+def test_no_prefetch_without_a_whole_index(rig: Rig) -> None:
     holder, _ = followed(rig)
     lose_index(rig)
     begin(rig)

@@ -66,7 +66,7 @@ CALLS: dict[str, Callable[[Rig], Any]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_adds_no_ticket_goes_on(full: Rig, call: str) -> None:
+def test_scripts_other_than_push_work_at_maxmemory(full: Rig, call: str) -> None:
     CALLS[call](full)
 
 
@@ -93,7 +93,7 @@ def test_leases_run_out(full: Rig) -> None:
     assert full.states() == ["free"] * 3
 
 
-def test_an_index_is_made_anew_and_opens_with_what_fits(full: Rig) -> None:
+def test_a_rebuild_at_maxmemory_opens_with_the_tickets_that_fit(full: Rig) -> None:
     begin(full)
     full.server(slots=3)
     assert full.leases.restore_lease(database_lease())

@@ -10,7 +10,7 @@ from .rig import POOL, Rig
 from .test_rebuild import begin, database_lease
 
 
-def test_a_tenant_that_nobody_told_of_stands_in_the_normal_band(rig: Rig) -> None:
+def test_a_tenant_without_rules_is_in_the_normal_band(rig: Rig) -> None:
     rig.server()
     rig.tenant("a")
     rig.told.add("new")
@@ -29,7 +29,7 @@ def test_an_ungranted_priority_still_orders_the_tenants_own_jobs(rig: Rig, algor
     assert rig.run_all() == ["most", "urgent", "normal", "bulk"]
 
 
-def test_in_the_granted_band_a_priority_is_worth_its_head_start_and_no_more(rig: Rig) -> None:
+def test_in_the_granted_band_a_higher_priority_is_only_a_head_start(rig: Rig) -> None:
     rig.server()
     rig.tenant("a", band="normal")
     rig.push("four", tenant="a", priority=4, place=0)
@@ -39,7 +39,7 @@ def test_in_the_granted_band_a_priority_is_worth_its_head_start_and_no_more(rig:
 
 
 @pytest.mark.parametrize("algorithm", ["fair", "fifo"])
-def test_an_ungranted_priority_takes_nobody_elses_turn(rig: Rig, algorithm: str) -> None:
+def test_an_ungranted_priority_does_not_overtake_other_tenants(rig: Rig, algorithm: str) -> None:
     rig.pool(algorithm)
     rig.server()
     rig.tenant("pushy", band="normal")
@@ -83,7 +83,7 @@ def test_a_change_moves_the_tickets_that_wait_and_loses_none(rig: Rig, algorithm
     assert sorted([first.job_id, second.job_id, *rest]) == ["a1", "a2", "a5", "b0", "b1", "b2"]
 
 
-def test_a_ticket_is_found_whatever_was_granted_since_it_came(rig: Rig) -> None:
+def test_a_ticket_is_found_after_a_change_of_grants(rig: Rig) -> None:
     """Who pushes, asks for or removes a ticket need not know what its tenant was granted, then or now."""
     rig.tenant("a", band="normal")
     rig.push("a1", "a2", tenant="a", priority=1)
@@ -122,7 +122,7 @@ def test_a_paused_tenants_tickets_move_too(rig: Rig) -> None:
     assert rig.run_all()[0] == "a1"
 
 
-def test_what_ran_in_the_old_band_is_corrected_there(rig: Rig) -> None:
+def test_charges_of_the_old_band_are_corrected_there(rig: Rig) -> None:
     rig.server(slots=2)
     rig.tenant("a", band="urgent")
     rig.push("a1", tenant="a", priority=1)
@@ -140,7 +140,7 @@ def test_what_ran_in_the_old_band_is_corrected_there(rig: Rig) -> None:
 # -- while the index is made anew -----------------------------------------------------------------------
 
 
-def test_grants_are_told_before_the_tickets_and_hold_for_leases_too(rig: Rig) -> None:
+def test_grants_set_during_a_rebuild_apply_to_tickets_and_leases(rig: Rig) -> None:
     begin(rig)
     rig.server(slots=2)
     lease = database_lease()

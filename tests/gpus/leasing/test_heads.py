@@ -47,7 +47,7 @@ def test_python_and_lua_name_files_of_each_other_that_exist() -> None:
     assert {name for name in found if not (root / name).is_file()} == set()
 
 
-def test_what_is_touched_in_a_real_run_is_listed(rig: Rig) -> None:
+def test_keys_touched_in_a_real_run_are_listed(rig: Rig) -> None:
     """The lists are made by reading; here the server says what was touched."""
     rig.server(slots=2)
     rig.tenant("t1", most=2)

@@ -109,7 +109,7 @@ def test_a_renewed_fleet_rests_for_renew_seconds(bench: Bench) -> None:
     assert len(bench.main.calls) == 3
 
 
-def test_leases_are_announced_at_once_to_an_index_that_is_made_anew(bench: Bench) -> None:
+def test_leases_are_announced_at_once_to_an_index_in_rebuild(bench: Bench) -> None:
     bench.keeper.add(a_lease(1))
     bench.keeper.add(a_lease(2), fleet="other")
     bench.step(1)
@@ -172,7 +172,7 @@ def test_age_counts_from_the_moment_the_renewal_was_sent_not_answered(bench: Ben
     assert bench.keeper.age_seconds(a_lease(1)) == 1.5
 
 
-def test_a_lost_lease_is_told_once_and_has_no_age(bench: Bench) -> None:
+def test_a_lost_lease_is_reported_once_and_has_no_age(bench: Bench) -> None:
     bench.keeper.add(a_lease(1))
     bench.main.lost = [a_lease(1).ref]
     assert bench.step(1) == [a_lease(1).ref]
@@ -199,7 +199,7 @@ def test_a_run_that_ends_while_the_renewal_is_under_way_was_not_lost(bench: Benc
     assert bench.lost == []
 
 
-def test_an_end_that_was_settled_beside_its_renewal_is_kept(bench: Bench) -> None:
+def test_an_end_settled_during_its_renewal_is_kept(bench: Bench) -> None:
     """An index that is made anew may have heard of it after it was settled."""
     ref = a_lease(1).ref
     bench.keeper.add(a_lease(1))
@@ -235,7 +235,7 @@ def test_a_listener_that_fails_does_not_hide_the_other_losses(bench: Bench) -> N
     assert heard == ["job1", "job2"]
 
 
-def test_nothing_held_means_no_call(bench: Bench) -> None:
+def test_without_leases_the_keeper_makes_no_call(bench: Bench) -> None:
     bench.keeper.add(a_lease(1))
     bench.keeper.forget(a_lease(1).ref)
     bench.step(10)
@@ -264,7 +264,7 @@ def test_the_thread_survives_whatever_a_renewal_raises_and_stops_at_once(bench: 
     )
 
 
-def test_a_follower_is_renewed_as_one_until_it_begins(bench: Bench) -> None:
+def test_a_follower_is_renewed_as_a_follower_until_it_begins(bench: Bench) -> None:
     bench.keeper.add(a_lease(1))
     bench.keeper.add(a_lease(2), follows=True)
     bench.step(0)
@@ -286,7 +286,7 @@ def test_a_follower_that_was_lost_does_not_begin(bench: Bench) -> None:
     assert not bench.keeper.begin(a_lease(2).ref)
 
 
-def test_one_that_begins_while_it_is_lost_is_announced_at_once(bench: Bench) -> None:
+def test_a_follower_begun_while_lost_is_announced_at_once(bench: Bench) -> None:
     """An index that is made anew does not know the follower; of what holds the slot it must hear."""
     bench.keeper.add(a_lease(2), follows=True)
     bench.main.lost = [a_lease(2).ref]

@@ -43,7 +43,7 @@ def test_both_languages_make_the_same_key(client: Client, fleet: str, name: str)
         assert made.startswith(f"gpuq:{{{fleet}}}:"), "one hash tag: one node of a cluster holds all keys"
 
 
-def test_a_key_names_its_kind_and_its_parts_in_order() -> None:
+def test_a_key_consists_of_its_kind_and_its_parts_in_order() -> None:
     keys = Keys("main")
     assert keys.clock() == "gpuq:{main}:clock"
     assert keys.generation() == "gpuq:{main}:v6:generation"

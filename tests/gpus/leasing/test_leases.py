@@ -99,7 +99,7 @@ def test_free_forgets_job_and_slot_at_once(rig: Rig) -> None:
     assert not rig.leases.is_held(lease.ref)
 
 
-def test_free_is_charged_nothing(rig: Rig) -> None:
+def test_giving_back_a_lease_costs_nothing(rig: Rig) -> None:
     rig.server()
     rig.push("a1", "a2", tenant="a")
     rig.push("b1", tenant="b")
@@ -144,7 +144,7 @@ def test_adoptable_leases_are_claimed_before_tickets(rig: Rig) -> None:
     assert [rig.must_claim().adopted, rig.must_claim().adopted] == [True, False]
 
 
-def test_a_taken_over_lease_answers_to_its_new_epoch_only(rig: Rig) -> None:
+def test_a_taken_over_lease_is_valid_under_its_new_epoch_only(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     lease = rig.must_claim()
@@ -158,7 +158,7 @@ def test_a_taken_over_lease_answers_to_its_new_epoch_only(rig: Rig) -> None:
     assert rig.states() == ["settling"]
 
 
-def test_a_handed_over_lease_is_nobodys_to_end_until_it_is_claimed(rig: Rig) -> None:
+def test_a_handed_over_lease_cannot_be_ended_until_it_is_claimed(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     lease = rig.must_claim()
@@ -168,7 +168,7 @@ def test_a_handed_over_lease_is_nobodys_to_end_until_it_is_claimed(rig: Rig) -> 
     assert rig.states() == ["adoptable"]
 
 
-def test_only_one_takes_over(rig: Rig) -> None:
+def test_only_one_worker_takes_over(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     lease = rig.must_claim()
@@ -235,14 +235,14 @@ def test_renewing_keeps_leases_and_unconfirmed_ends_from_running_out(rig: Rig) -
         assert rig.leases.expired() == []
 
 
-def test_renewing_tells_what_somebody_else_has(rig: Rig) -> None:
+def test_renew_returns_leases_held_by_another_worker(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("j1", "j2")
     mine, theirs = rig.must_claim(), rig.must_claim(worker="w2")
     assert rig.leases.renew("w1", [mine, theirs], []) == [theirs.ref]
 
 
-def test_renewing_an_ended_lease_says_that_it_is_gone(rig: Rig) -> None:
+def test_renew_returns_ended_leases(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     lease = rig.must_claim()
@@ -276,7 +276,7 @@ def test_a_renewal_never_takes_a_handed_over_lease_back(rig: Rig) -> None:
     assert rig.states() == ["adoptable"]
 
 
-def test_what_was_granted_is_told_and_nothing_is_granted_by_asking(rig: Rig) -> None:
+def test_granted_returns_an_existing_lease_and_grants_none(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("j1", "j2")
     lease = rig.must_claim()

@@ -11,7 +11,7 @@ from gpus.protocol import PushOutcome
 from .rig import MODEL, POOL, Rig
 
 
-def test_one_tenants_tickets_go_in_the_order_of_their_places(rig: Rig) -> None:
+def test_a_tenants_tickets_go_in_order_of_place(rig: Rig) -> None:
     rig.server()
     rig.push("late", place=20)
     rig.push("early", place=10)
@@ -42,7 +42,7 @@ def test_a_lower_band_gets_every_sixteenth_dispatch_of_the_pool(rig: Rig) -> Non
     assert [place for place, job in enumerate(order) if job.startswith("b")] == [15, 31, 42]
 
 
-def test_a_band_that_ran_empty_waits_anew(rig: Rig) -> None:
+def test_a_band_that_ran_empty_starts_waiting_again(rig: Rig) -> None:
     rig.server()
     rig.push(*(f"u{i:02}" for i in range(30)), priority=1)
     rig.push("gone", priority=9)
@@ -58,7 +58,7 @@ def test_a_band_that_ran_empty_waits_anew(rig: Rig) -> None:
     assert order.index("bulk") == 16
 
 
-def test_tenants_take_turns_however_much_one_of_them_sent_first(rig: Rig) -> None:
+def test_tenants_alternate_despite_one_large_backlog(rig: Rig) -> None:
     rig.server()
     rig.push(*(f"big{i}" for i in range(10)), tenant="big")
     rig.push("small1", "small2", tenant="small")
@@ -100,7 +100,7 @@ def test_an_idle_tenant_saves_up_no_turns(rig: Rig) -> None:
     assert Counter(order) == {"new": 5, "busy": 5}
 
 
-def test_a_tenant_that_left_the_line_still_owes_what_it_used(rig: Rig) -> None:
+def test_an_idle_tenant_keeps_its_finish_tag(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("a1", tenant="a")
     rig.push("b1", tenant="b")
@@ -113,7 +113,7 @@ def test_a_tenant_that_left_the_line_still_owes_what_it_used(rig: Rig) -> None:
     assert rig.run_all() == ["b2", "b3", "a2"]
 
 
-def test_a_refused_job_is_charged_nothing(rig: Rig) -> None:
+def test_a_refused_job_costs_nothing(rig: Rig) -> None:
     rig.server()
     rig.push("a1", "a2", tenant="a")
     rig.push("b1", "b2", tenant="b")
@@ -122,7 +122,7 @@ def test_a_refused_job_is_charged_nothing(rig: Rig) -> None:
     assert rig.next(lease, 0.0).job_id == "a2"
 
 
-def test_a_lease_without_a_known_cost_is_charged_the_time_it_was_held(rig: Rig) -> None:
+def test_a_lease_without_a_known_cost_is_charged_for_the_time_held(rig: Rig) -> None:
     rig.server()
     rig.push("a1", "a2", tenant="a")
     rig.push(*(f"b{i}" for i in range(5)), tenant="b")
@@ -179,13 +179,13 @@ def test_a_retry_keeps_its_place(rig: Rig) -> None:
 # -- standing in line ----------------------------------------------------------------------------------
 
 
-def test_a_ticket_stands_in_line_once(rig: Rig) -> None:
+def test_a_ticket_waits_once(rig: Rig) -> None:
     rig.push("j1")
     assert rig.push("j1")[0].outcome is PushOutcome.DUPLICATE
     assert rig.waiting() == 1
 
 
-def test_a_job_that_is_leased_or_settling_must_not_stand_in_line(rig: Rig) -> None:
+def test_a_leased_or_settling_job_gets_no_ticket(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     lease = rig.must_claim()
@@ -196,7 +196,7 @@ def test_a_job_that_is_leased_or_settling_must_not_stand_in_line(rig: Rig) -> No
     assert rig.push("j1")[0].outcome is PushOutcome.LEASED
 
 
-def test_removing_a_ticket_says_whether_it_stood_there(rig: Rig) -> None:
+def test_remove_returns_whether_the_ticket_was_waiting(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2")
     assert rig.leases.remove(POOL, rig.tickets["j2"])

@@ -38,7 +38,7 @@ def test_functions_of_includes_and_globals_become_locals() -> None:
     assert "local math_max, next\n" in code
 
 
-def test_nothing_but_values_of_the_call_is_looked_up_in_a_table() -> None:
+def test_only_values_of_the_call_are_looked_up_in_tables() -> None:
     head, code = library_text("x", library_code()).split("= read_globals() end\n")
     assert not re.search(r"(?<!\w)(redis|math|cmsgpack|string|table)\.", code)
     kept = {use for use in re.findall(r"\b([A-Z][a-z]\w*)\.\w+(?=[(\[.])", code)}
@@ -48,7 +48,7 @@ def test_nothing_but_values_of_the_call_is_looked_up_in_a_table() -> None:
         assert f"'_{name}'" in code
 
 
-def test_a_library_that_nobody_greeted_says_so_and_knows_how_long_it_was_idle(client: Client) -> None:
+def test_an_ungreeted_library_refuses_calls_and_reports_its_idle_time(client: Client) -> None:
     server: Any = client
     name = f"{LIBRARIES}ungreeted"
     server.function_load(library_text(name, library_code()), replace=True)

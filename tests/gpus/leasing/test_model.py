@@ -33,7 +33,7 @@ FEWER = {
 }
 
 
-def test_so_they_do_where_tenants_wait_in_many_lines_and_fall_far_behind(
+def test_scripts_match_the_plain_model_with_small_limits(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many: more than three, as many as one model may have: the machine has few models. Far: a job and two

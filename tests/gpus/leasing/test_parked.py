@@ -12,7 +12,7 @@ from .rig import POOL, Rig, counts
 from .test_rebuild import begin, database_lease
 
 
-def test_a_paused_tenants_tickets_are_leased_to_nobody(rig: Rig) -> None:
+def test_a_paused_tenants_tickets_are_not_leased(rig: Rig) -> None:
     rig.server()
     rig.push("a1", tenant="a", place=0)
     rig.push("b1", tenant="b", place=1)
@@ -22,7 +22,7 @@ def test_a_paused_tenants_tickets_are_leased_to_nobody(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fair", "fifo"])
-def test_who_goes_on_has_its_old_places(rig: Rig, algorithm: str) -> None:
+def test_a_released_tenant_keeps_its_places(rig: Rig, algorithm: str) -> None:
     rig.pool(algorithm)
     rig.server()
     rig.push("late", tenant="a", place=20)
@@ -36,7 +36,7 @@ def test_who_goes_on_has_its_old_places(rig: Rig, algorithm: str) -> None:
     assert order[0] == "first" or algorithm == "fair"
 
 
-def test_a_whole_set_is_told_each_time(rig: Rig) -> None:
+def test_each_call_sets_the_whole_list_of_tenants(rig: Rig) -> None:
     rig.server()
     for tenant in "abc":
         rig.push(f"{tenant}1", tenant=tenant)
@@ -65,7 +65,7 @@ def test_a_pause_is_no_credit(rig: Rig) -> None:
     assert Counter(order) == {"z": 5, "b": 5}
 
 
-def test_a_pause_does_not_forgive_what_was_used(rig: Rig) -> None:
+def test_a_pause_keeps_charged_gpu_seconds(rig: Rig) -> None:
     """The charge of what ran on is corrected while its tenant is paused."""
     rig.server()
     rig.push("a1", "a2", tenant="a", place=0)
@@ -81,7 +81,7 @@ def test_a_pause_does_not_forgive_what_was_used(rig: Rig) -> None:
     assert order == ["b1", "b2", "b3", "a2"]
 
 
-def test_what_runs_runs_on_and_its_retry_is_parked(rig: Rig) -> None:
+def test_a_running_job_finishes_and_its_retry_is_parked(rig: Rig) -> None:
     rig.server()
     rig.push("a1", tenant="a")
     lease = rig.must_claim()
@@ -103,14 +103,14 @@ def test_no_push_of_a_paused_tenant_forecasts_a_lease_or_wakes_anybody(rig: Rig)
     assert counts(pushed.wakes) == {(POOL, None): 1}
 
 
-def test_the_fill_wakes_nobody_for_parked_tickets(rig: Rig) -> None:
+def test_the_fill_counts_no_wakes_for_parked_tickets(rig: Rig) -> None:
     rig.server(slots=3)
     rig.push("a1", "a2", tenant="a")
     rig.leases.set_paused_tenants(POOL, ["a"])
     assert rig.leases.fill() == ()
 
 
-def test_who_goes_on_wakes_as_many_as_its_tickets_need(rig: Rig) -> None:
+def test_a_released_tenants_tickets_get_wakes(rig: Rig) -> None:
     rig.server(slots=3)
     rig.leases.set_paused_tenants(POOL, ["a", "b"])
     rig.push("a1", "a2", tenant="a")
@@ -120,7 +120,7 @@ def test_who_goes_on_wakes_as_many_as_its_tickets_need(rig: Rig) -> None:
     assert rig.leases.set_paused_tenants(POOL, []) == ()
 
 
-def test_a_band_in_which_only_paused_tenants_wait_lets_nothing_pass(rig: Rig) -> None:
+def test_a_band_of_paused_tenants_only_is_not_due(rig: Rig) -> None:
     """Neither is it due at once when they go on, nor does it hold a higher band up meanwhile."""
     rig.server()
     rig.push("a1", tenant="a", priority=9)
@@ -163,7 +163,7 @@ def test_parked_tickets_are_counted_apart(rig: Rig) -> None:
     assert (depth.waiting, depth.parked) == ({"flux": 2, "zimg": 1}, {})
 
 
-def test_switching_the_order_keeps_the_parked_ones_parked(rig: Rig) -> None:
+def test_switching_the_order_keeps_tenants_parked(rig: Rig) -> None:
     rig.server()
     rig.push("a1", tenant="a", place=0)
     rig.push("b1", tenant="b", place=1)
@@ -183,7 +183,7 @@ def test_pools_are_paused_apart(rig: Rig) -> None:
     assert rig.must_claim().job_id == "a1"
 
 
-def test_a_claim_asks_redis_the_same_few_things_whoever_is_paused(rig: Rig) -> None:
+def test_a_claim_costs_the_same_with_paused_tenants(rig: Rig) -> None:
     rig.server(slots=20)
     rig.push(*(f"b{i}" for i in range(9)), tenant="b")
     rig.must_claim()
@@ -216,7 +216,7 @@ def test_a_second_ticket_of_a_job_that_runs_is_dropped(rig: Rig) -> None:
     assert rig.waiting() == 0
 
 
-def test_a_release_drops_it_too(rig: Rig) -> None:
+def test_a_release_drops_a_second_ticket_of_a_held_job(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("a0", "a1", priority=1)
     rig.push("a1", priority=5)
@@ -230,7 +230,7 @@ def test_a_release_drops_it_too(rig: Rig) -> None:
 # -- while the index is made anew -----------------------------------------------------------------------
 
 
-def test_paused_tenants_are_told_before_the_tickets(rig: Rig) -> None:
+def test_pauses_set_during_a_rebuild_apply_to_tickets(rig: Rig) -> None:
     begin(rig)
     rig.server(slots=2)
     assert rig.leases.set_paused_tenants(POOL, ["a"]) == ()

@@ -15,7 +15,7 @@ def test_a_slot_stays_with_its_warm_model_while_the_head_is_patient(rig: Rig) ->
     assert rig.run_all() == ["f1", "f2", "z1"]
 
 
-def test_patience_counts_from_when_it_could_have_gone_not_from_when_it_came(rig: Rig) -> None:
+def test_patience_counts_from_the_first_possible_dispatch(rig: Rig) -> None:
     """After a long line affinity must still save loads, or the line never gets shorter."""
     rig.server(models=("flux", "zimg"))
     rig.pool(patience=5.0)
@@ -32,7 +32,7 @@ def test_patience_counts_from_when_it_could_have_gone_not_from_when_it_came(rig:
     assert order == ["f2", "f3", "f4", "z1", "f5"]
 
 
-def test_without_patience_nobody_is_passed_over(rig: Rig) -> None:
+def test_without_patience_no_ticket_is_passed_over(rig: Rig) -> None:
     rig.server(models=("flux", "zimg"))
     rig.pool(patience=0)
     rig.push("f1", model="flux")
@@ -50,7 +50,7 @@ def test_a_head_is_skipped_eight_times_at_most(rig: Rig) -> None:
     assert order.index("z") == 9
 
 
-def test_who_was_skipped_leaves_nothing_behind(rig: Rig) -> None:
+def test_a_skipped_tickets_mark_is_deleted_with_it(rig: Rig) -> None:
     """A job that comes again under its id is as patient as a new one."""
     rig.server(models=("flux", "zimg"))
     for _ in range(2):
@@ -61,7 +61,7 @@ def test_who_was_skipped_leaves_nothing_behind(rig: Rig) -> None:
         assert f"marks:{POOL}" not in rig.all_keys()
 
 
-def test_who_was_skipped_and_goes_in_the_same_call_leaves_nothing_behind(rig: Rig) -> None:
+def test_a_ticket_skipped_and_leased_in_one_call_leaves_no_mark(rig: Rig) -> None:
     """It was skipped for the second ticket of a job that runs already, which is found out too late."""
     rig.server("s1", models=("flux", "zimg"))
     rig.push("stays", model="other", avoid="s1")
@@ -100,7 +100,7 @@ def test_a_claim_prefers_the_slot_that_is_warm_for_the_head(rig: Rig) -> None:
     assert rig.must_claim().server == leases[1].server
 
 
-def test_a_ticket_goes_to_another_server_than_the_one_it_avoids(rig: Rig) -> None:
+def test_a_ticket_goes_to_a_server_it_does_not_avoid(rig: Rig) -> None:
     rig.server("s1")
     rig.server("s2")
     rig.push("j1", avoid="s1")
@@ -142,7 +142,7 @@ def test_a_ticket_avoids_no_server_if_no_other_could_take_it(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fair", "fifo"])
-def test_a_slot_takes_only_tickets_of_models_its_server_runs(rig: Rig, algorithm: str) -> None:
+def test_a_slot_takes_only_tickets_of_its_servers_models(rig: Rig, algorithm: str) -> None:
     rig.pool(algorithm)
     rig.server("s1", models=("zimg",))
     rig.push("f1", model="flux")

@@ -33,7 +33,7 @@ def served(rig: Rig, models: Sequence[str] = ("flux",)) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("tenants", [1, 3, 16])
-def test_who_stands_in_a_fifo_line_is_told_how_many_came_before(rig: Rig, tenants: int) -> None:
+def test_a_fifo_position_counts_earlier_tickets(rig: Rig, tenants: int) -> None:
     rig.pool("fifo", patience=0)
     rig.server(slots=0, models=AB)
     rig.push("urgent", model="a", priority=1)
@@ -46,7 +46,7 @@ def test_who_stands_in_a_fifo_line_is_told_how_many_came_before(rig: Rig, tenant
     assert served(rig, AB) == expected
 
 
-def test_of_very_many_tenants_in_a_fifo_line_some_stand_for_all(rig: Rig) -> None:
+def test_a_sample_of_tenants_represents_a_long_fifo_queue(rig: Rig) -> None:
     chance = random.Random(1)
     rig.pool("fifo", patience=0)
     jobs = [f"j{number:04}" for number in range(2000)]
@@ -57,7 +57,7 @@ def test_of_very_many_tenants_in_a_fifo_line_some_stand_for_all(rig: Rig) -> Non
         assert outlook(rig, jobs[place]).position == pytest.approx(place + 1, rel=0.25)
 
 
-def test_a_repeated_push_is_told_the_place_and_not_the_end_of_a_fifo_line(rig: Rig) -> None:
+def test_a_repeated_push_returns_the_present_position(rig: Rig) -> None:
     rig.pool("fifo")
     fresh = rig.push(*(f"j{number}" for number in range(9)))
     assert [one.position for one in fresh] == list(range(1, 10))
@@ -68,7 +68,7 @@ def test_a_repeated_push_is_told_the_place_and_not_the_end_of_a_fifo_line(rig: R
     ]
 
 
-def test_a_retry_in_a_fifo_line_has_its_old_place(rig: Rig) -> None:
+def test_a_retry_in_a_fifo_queue_has_its_old_position(rig: Rig) -> None:
     rig.pool("fifo")
     rig.server()
     rig.push(*(f"j{number}" for number in range(9)))
@@ -79,7 +79,7 @@ def test_a_retry_in_a_fifo_line_has_its_old_place(rig: Rig) -> None:
     assert rig.leases.push(POOL, [rig.tickets["j0"]]).results[0].position == 1
 
 
-def test_a_paused_tenants_place_is_that_which_it_would_have(rig: Rig) -> None:
+def test_a_paused_tenants_position_is_as_if_released(rig: Rig) -> None:
     for algorithm in ("fair", "fifo"):
         rig.pool(algorithm)
         rig.push("u1", priority=1, tenant="b")
@@ -111,7 +111,7 @@ def test_a_tenants_jobs_for_other_models_on_the_same_servers_go_first(rig: Rig) 
     assert (thought_of.position, thought_of.own_ahead) == (102, 101)
 
 
-def test_jobs_for_servers_of_other_models_only_go_beside_it(rig: Rig) -> None:
+def test_jobs_for_other_servers_do_not_count_in_a_position(rig: Rig) -> None:
     for algorithm in ("fair", "fifo"):
         rig.pool(algorithm)
         rig.server("s1", models=("a",))
@@ -137,7 +137,7 @@ def test_a_weight_moves_the_place(rig: Rig) -> None:
     assert found["h9"] == order["h9"]
 
 
-def test_who_floods_the_line_is_told_no_more_than_others_have_in_it(rig: Rig) -> None:
+def test_a_position_counts_at_most_the_other_tenants_tickets(rig: Rig) -> None:
     for number in range(15):
         rig.push(f"small{number}", tenant=f"s{number}")
     flood = [f"f{number:03}" for number in range(200)]
@@ -149,7 +149,7 @@ def test_who_floods_the_line_is_told_no_more_than_others_have_in_it(rig: Rig) ->
     assert found[flood[99]] == 115
 
 
-def test_who_got_more_than_its_share_stands_behind_those_who_got_less(rig: Rig) -> None:
+def test_a_tenant_above_its_share_is_behind_the_others(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("short", tenant="a")
     rig.run_all()
@@ -182,7 +182,7 @@ def test_positions_are_the_order_that_follows(rig: Rig, seed: int) -> None:
     assert off[180] <= 2
 
 
-def test_it_looks_at_a_bounded_number_of_tenants_and_lines(rig: Rig) -> None:
+def test_a_position_examines_a_bounded_number_of_tenants_and_lines(rig: Rig) -> None:
     """As many commands for a thousand tenants in thirty models as Redis' own time would want."""
     rig.server(models=[f"m{number:02}" for number in range(30)])
     chance = random.Random(3)

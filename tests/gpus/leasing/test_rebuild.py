@@ -56,7 +56,7 @@ def test_while_the_old_index_is_wiped_everything_is_refused(rig: Rig, call: str)
         CALLS[call](rig, lease)
 
 
-def test_while_it_is_being_filled_nothing_is_leased(rig: Rig) -> None:
+def test_no_lease_while_the_index_is_filled(rig: Rig) -> None:
     begin(rig)
     assert rig.server(slots=2) == ()
     rig.leases.quarantine("s1/1", "old")
@@ -74,7 +74,7 @@ def test_while_it_is_being_filled_nothing_is_leased(rig: Rig) -> None:
     assert rig.must_claim().job_id == "j1"
 
 
-def test_a_release_during_a_rebuild_hands_nothing_on(rig: Rig) -> None:
+def test_a_release_during_a_rebuild_claims_nothing(rig: Rig) -> None:
     begin(rig)
     rig.server()
     rig.push("waiting")
@@ -84,7 +84,7 @@ def test_a_release_during_a_rebuild_hands_nothing_on(rig: Rig) -> None:
     assert rig.in_line("waiting")
 
 
-def test_wiping_leaves_nothing_and_stops_at_its_bound(rig: Rig) -> None:
+def test_wiping_deletes_all_keys_in_bounded_steps(rig: Rig) -> None:
     rig.server("s1", slots=3, models=("flux", "zimg"))
     rig.server("s2", slots=2, host="box-1", pool="other")
     rig.leases.quarantine("unknown/0", "old")
@@ -107,7 +107,7 @@ def test_wiping_leaves_nothing_and_stops_at_its_bound(rig: Rig) -> None:
     assert rig.all_keys() == {"rebuild"}
 
 
-def test_one_at_a_time_rebuilds_until_it_falls_silent(rig: Rig) -> None:
+def test_one_owner_rebuilds_until_its_heartbeat_stops(rig: Rig) -> None:
     assert rig.leases.begin_rebuild("one")
     assert rig.leases.begin_rebuild("one")
     assert not rig.leases.begin_rebuild("two")

@@ -44,7 +44,7 @@ def test_a_restored_lease_keeps_the_fence_growing(rig: Rig) -> None:
     assert following.fence == fence + 1
 
 
-def test_living_keepers_announce_what_the_database_does_not_know_yet(lost: tuple[Rig, Lease, Lease]) -> None:
+def test_live_keepers_restore_leases_unknown_to_the_database(lost: tuple[Rig, Lease, Lease]) -> None:
     rig, running, ending = lost
     begin(rig)
     rig.server(slots=2)
@@ -99,14 +99,14 @@ def test_announcing_before_the_servers_are_known_is_enough(lost: tuple[Rig, Leas
     assert rig.leases.depth(POOL).slots == {"leased": 1, "settling": 1}
 
 
-def test_nothing_is_announced_to_a_whole_index(lost: tuple[Rig, Lease, Lease]) -> None:
+def test_a_whole_index_restores_no_lease(lost: tuple[Rig, Lease, Lease]) -> None:
     rig, running, _ = lost
     rig.open()
     rig.server(slots=2)
     assert rig.leases.renew("w1", [running], []) == [running.ref]
 
 
-def test_of_two_attempts_on_one_slot_the_later_one_holds_it(rig: Rig) -> None:
+def test_the_later_of_two_attempts_holds_the_slot(rig: Rig) -> None:
     early, late = database_lease("early", job="e"), database_lease("late", job="l", at_s=9)
     begin(rig)
     rig.server(slots=1)
@@ -128,7 +128,7 @@ def test_an_announced_end_is_not_restored_as_a_lease(lost: tuple[Rig, Lease, Lea
     assert rig.states() == ["free", "settling"]
 
 
-def test_a_committed_end_is_settled_where_a_renewal_under_way_restored_its_lease(
+def test_a_committed_end_is_forgotten_after_a_renewal_restored_it(
     lost: tuple[Rig, Lease, Lease],
 ) -> None:
     """Its release came before the renewal, to an index that did not know the lease yet."""
@@ -155,7 +155,7 @@ def test_a_late_end_of_an_earlier_attempt_does_not_let_the_job_into_line(rig: Ri
     assert rig.push("job")[0].outcome is PushOutcome.HELD
 
 
-def test_of_two_epochs_of_one_attempt_the_higher_one_holds_it(rig: Rig) -> None:
+def test_the_higher_of_two_epochs_holds_the_slot(rig: Rig) -> None:
     zombie, adopted = database_lease(), replace(database_lease(), epoch=2)
     begin(rig)
     rig.server()
@@ -195,7 +195,7 @@ def test_shares_of_before_are_restored_once_per_tenant(rig: Rig) -> None:
     assert rig.run_all(seconds=1.0) == ["m1", "m2", "m3", "g1", "m4", "g2", "m5", "g3"]
 
 
-def test_what_was_foretold_of_a_job_that_turns_out_to_run_is_forgotten(rig: Rig) -> None:
+def test_a_restored_job_deletes_its_forecast(rig: Rig) -> None:
     rig.server()
     rig.push("job0")
     running = rig.must_claim()

@@ -47,7 +47,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("part", [*library.CONTRACT, "Args"])
-def test_a_script_whose_head_is_no_contract_is_refused(folder: Path, part: str) -> None:
+def test_a_script_without_a_contract_in_its_head_is_refused(folder: Path, part: str) -> None:
     head = "".join(f"{line}\n" for line in HEAD.splitlines() if part not in line)
     (folder / "bad.lua").write_text(head + "\nreturn 1\n")
     with pytest.raises(BadScript, match=f"bad.lua.*{part}"):
@@ -60,7 +60,7 @@ def test_a_contract_below_the_head_does_not_count(folder: Path) -> None:
         read_script("bad", {})
 
 
-def test_an_include_stands_in_the_library_once_before_all_that_use_it(folder: Path) -> None:
+def test_an_include_is_in_the_library_once_before_its_users(folder: Path) -> None:
     (folder / "includes" / "a.lua").write_text("-- a\nreturn {}\n")
     (folder / "includes" / "b.lua").write_text("-- b\n-- include: a\nreturn {}\n")
     (folder / "good.lua").write_text(HEAD + "-- include: b\n-- include: a\nreturn b\n")
@@ -91,7 +91,7 @@ def test_a_name_that_an_include_has_not_is_found_before_the_library_is_loaded(te
 @pytest.mark.parametrize(
     "path", sorted((library.FOLDER / "includes").glob("*.lua")), ids=lambda path: path.stem
 )
-def test_an_include_returns_a_table_of_what_others_use(path: Path) -> None:
+def test_an_include_returns_a_table_of_its_exports(path: Path) -> None:
     text = path.read_text()
     assert re.search(r"^return (\{\n(.*\n)+\}|Keys|Call)\n\Z", text, re.MULTILINE), "it ends with its table"
     others = [other.read_text() for other in library.FOLDER.rglob("*.lua") if other != path]
@@ -101,7 +101,7 @@ def test_an_include_returns_a_table_of_what_others_use(path: Path) -> None:
         assert used == exported_names(text), "nobody uses some of it"
 
 
-def test_an_include_that_is_missing_or_says_nothing_of_itself_is_refused(folder: Path) -> None:
+def test_an_include_that_is_missing_or_without_a_comment_is_refused(folder: Path) -> None:
     with pytest.raises(BadScript, match=r"nothing\.lua is missing"):
         add_includes("-- include: nothing", folder / "includes", {})
     (folder / "includes" / "mute.lua").write_text("local a = 1\n")
@@ -116,7 +116,7 @@ def test_the_library_keeps_the_rules() -> None:
     assert code.count("redis.call('TIME')") == 1
 
 
-def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call() -> None:
+def test_only_one_include_keeps_state_and_each_call_resets_it() -> None:
     """The functions live as long as the library: what one call read must not be there for the next one."""
     remembered, written = set[tuple[str, str]](), set[str]()
     for path in (library.FOLDER / "includes").glob("*.lua"):
@@ -130,7 +130,7 @@ def test_what_is_remembered_stands_in_one_include_and_is_forgotten_by_each_call(
     assert written == {"Call"}
 
 
-def test_what_one_call_read_is_not_there_for_the_next_one(client: Client, fleet: str) -> None:
+def test_a_call_does_not_see_reads_of_the_previous_call(client: Client, fleet: str) -> None:
     """Two fleets on one server have the same library, and their pools and tenants the same names."""
     limited, free = Rig(client, f"{fleet}-limited").open(), Rig(client, f"{fleet}-free").open()
     limited.tenant("t1", band="normal", most=1)
@@ -144,7 +144,7 @@ def test_what_one_call_read_is_not_there_for_the_next_one(client: Client, fleet:
     assert limited.leases.depth(POOL).parked == {"flux": 2}
 
 
-def test_the_key_space_is_named_in_one_python_file_only() -> None:
+def test_only_one_python_file_contains_key_names() -> None:
     root = Path(library.__file__).parents[2]
     for package in (
         "foundation", "gpus", "gpu_host", "jobs", "admin_ui", "dispatcher_project", "verification",

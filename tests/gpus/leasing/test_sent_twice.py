@@ -16,7 +16,7 @@ def test_a_claim_sent_twice_gives_the_same_lease(rig: Rig) -> None:
     assert rig.waiting() == 1
 
 
-def test_another_workers_claim_does_not_get_a_lease_that_is_known_by_its_attempt(rig: Rig) -> None:
+def test_a_claim_with_another_workers_attempt_gets_no_lease(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("j1")
     rig.claim("same")
@@ -46,7 +46,7 @@ def test_a_release_sent_twice_changes_nothing_more(rig: Rig, mode: ReleaseMode) 
     assert (rig.states(), rig.in_line("j1"), rig.leases.estimate_seconds("flux", "t1")) == before
 
 
-def test_settled_sent_twice_frees_nothing_that_was_given_on(rig: Rig) -> None:
+def test_settled_sent_twice_does_not_free_a_slot_leased_since(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2")
     lease = rig.must_claim()

@@ -53,16 +53,14 @@ def test_a_library_that_the_server_forgot_is_loaded_again(tmp_path: Path) -> Non
         assert rig.must_claim().job_id == "j1"
 
 
-def test_a_server_that_does_not_tell_its_run_id_is_not_used(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_without_a_run_id_is_not_used(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """With one name for all its runs, an index that an earlier one left behind would be believed."""
     monkeypatch.setattr(scripts, "_RUN_ID", re.compile(r"no_id:(\w*)"))
     with pytest.raises(LeasingUnavailable, match="run_id"):
         RedisLeases(rig.client, "another").generation()
 
 
-def test_a_library_that_came_back_with_the_file_or_on_a_replica_trusts_nothing(tmp_path: Path) -> None:
+def test_a_library_restored_from_a_file_or_a_replica_trusts_no_index(tmp_path: Path) -> None:
     """The server keeps libraries, and an index with them; only a process that was told its run id by somebody
     who had asked it believes what it holds."""
     port, at_once = free_port(), ("--repl-diskless-sync-delay", "0")
@@ -119,7 +117,7 @@ def follow(client: Any, server: EmbeddedValkey | int) -> None:
     wait_for(lambda: client.info("replication")["master_link_status"] == "up", what="the replica has all")
 
 
-def test_a_master_that_was_a_replica_in_between_trusts_nothing(pair: tuple[Any, Any]) -> None:
+def test_a_master_that_was_a_replica_in_between_trusts_no_index(pair: tuple[Any, Any]) -> None:
     """Within one process: what it had acknowledged and its replica lacked is gone."""
     first, second = pair
     rig = Rig(first, "main").open()
@@ -137,7 +135,7 @@ def test_a_master_that_was_a_replica_in_between_trusts_nothing(pair: tuple[Any, 
     assert lease.job_id == "j1"
 
 
-def test_a_rebuild_that_such_a_master_lost_a_part_of_begins_anew(pair: tuple[Any, Any]) -> None:
+def test_a_rebuild_interrupted_by_a_failover_starts_again(pair: tuple[Any, Any]) -> None:
     first, second = pair
     rig = Rig(first, "main")
     begun = rig.leases.begin_rebuild("one")
@@ -152,7 +150,7 @@ def test_a_rebuild_that_such_a_master_lost_a_part_of_begins_anew(pair: tuple[Any
     assert rig.leases.begin_rebuild("one") not in ("", begun)
 
 
-def test_an_index_that_the_version_before_opened_is_believed_and_told_its_replication(rig: Rig) -> None:
+def test_an_index_of_the_previous_version_is_trusted_and_gets_its_replication_id(rig: Rig) -> None:
     rig.client.hdel(rig.prefix + "generation", "replication")
     assert rig.claim() is None
     assert rig.leases.generation() is not None

@@ -9,7 +9,7 @@ from gpus.protocol import PoolSpec, Ticket
 from .rig import MODEL, POOL, Rig, counts
 
 
-def test_new_slots_wake_workers_for_what_waits(rig: Rig) -> None:
+def test_new_slots_return_wakes_for_waiting_tickets(rig: Rig) -> None:
     rig.push("j1", "j2")
     assert counts(rig.server(slots=3)) == {(POOL, None): 2}
     assert rig.server(slots=3) == ()
@@ -46,7 +46,7 @@ def test_a_run_on_a_draining_server_can_be_adopted(rig: Rig) -> None:
     assert rig.must_claim(worker="w2").attempt_id == lease.attempt_id
 
 
-def test_a_server_that_changes_its_models_takes_others_at_once(rig: Rig) -> None:
+def test_a_change_of_models_applies_at_once(rig: Rig) -> None:
     rig.server(models=("flux",))
     rig.push("z1", model="zimg")
     assert rig.claim() is None
@@ -55,7 +55,7 @@ def test_a_server_that_changes_its_models_takes_others_at_once(rig: Rig) -> None
     assert rig.must_claim().job_id == "z1"
 
 
-def test_a_server_that_moves_takes_its_slots_along(rig: Rig) -> None:
+def test_a_server_moves_to_another_pool_with_its_slots(rig: Rig) -> None:
     rig.leases.configure_pool(PoolSpec("other"))
     rig.server(slots=2)
     rig.push("j1", "j2")
@@ -70,7 +70,7 @@ def test_a_server_that_moves_takes_its_slots_along(rig: Rig) -> None:
     assert rig.must_claim(pool="other").job_id == "j9"
 
 
-def test_leases_on_a_forgotten_server_go_on_until_they_end(rig: Rig) -> None:
+def test_leases_on_a_removed_server_continue_until_they_end(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("j1", "j2")
     lease = rig.must_claim()
@@ -94,7 +94,7 @@ def test_a_forgotten_servers_quarantined_slots_are_forgotten_too(rig: Rig) -> No
     assert rig.states() == ["free"]
 
 
-def test_a_forgotten_server_can_come_back_while_it_still_runs_something(rig: Rig) -> None:
+def test_a_removed_server_can_return_while_a_lease_still_runs(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2")
     lease = rig.must_claim()
@@ -106,7 +106,7 @@ def test_a_forgotten_server_can_come_back_while_it_still_runs_something(rig: Rig
 # -- rest -------------------------------------------------------------------------------------------------
 
 
-def test_a_resting_server_gets_no_lease_until_its_rest_is_over(rig: Rig) -> None:
+def test_a_resting_server_gets_no_lease(rig: Rig) -> None:
     rig.server("s1")
     rig.server("s2")
     rig.push("j1", "j2")
@@ -142,7 +142,7 @@ def test_a_release_can_send_the_server_to_rest(rig: Rig, mode: str) -> None:
     assert rig.claim() is not None
 
 
-def test_a_slot_that_becomes_free_on_a_resting_server_wakes_nobody(rig: Rig) -> None:
+def test_a_slot_freed_on_a_resting_server_needs_no_wake(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2")
     lease = rig.must_claim()
@@ -183,7 +183,7 @@ def test_wakes_go_to_the_hosts_that_can_work(rig: Rig) -> None:
     assert counts(pushed.wakes) == {(POOL, "box-1"): 2, (POOL, "box-2"): 1}
 
 
-def test_the_fill_wakes_every_host_that_could_take_what_waits(rig: Rig) -> None:
+def test_the_fill_counts_wakes_for_every_host_with_usable_slots(rig: Rig) -> None:
     rig.server("s1", host="gone")
     rig.server("s2", host="here")
     rig.push("j1")
@@ -213,7 +213,7 @@ def test_a_wake_is_used_up_by_the_claim_that_follows_it(rig: Rig) -> None:
     assert counts(rig.leases.push(POOL, [rig.ticket("j2")]).wakes) == {(POOL, None): 1}
 
 
-def test_a_claim_that_finds_nothing_uses_up_its_wake(rig: Rig) -> None:
+def test_a_claim_without_a_result_uses_up_its_wake(rig: Rig) -> None:
     rig.server()
     rig.push("j1")
     rig.leases.remove(POOL, rig.tickets["j1"])

@@ -27,33 +27,33 @@ def siege(request: pytest.FixtureRequest, client: Client) -> Siege:
 
 
 @pytest.mark.parametrize("band", [1, 2])
-def test_a_lower_band_gets_its_part_of_the_gpu_seconds_at_all_times(siege: Siege, band: int) -> None:
+def test_a_lower_band_always_gets_its_share_of_gpu_seconds(siege: Siege, band: int) -> None:
     """But for what it waits for its first job, one job of the others for every slot, and what was mistaken in
     the estimates of those that run."""
     first, running = LETS_PASS * LONGEST, SLOTS * (LONGEST + LETS_PASS * LONGEST)
     assert siege.missing[band] <= first + running
 
 
-def test_whose_turn_it_is_was_passed_over_for_a_warm_model_only_so_often_and_so_long(siege: Siege) -> None:
+def test_warm_models_delay_the_next_tenant_within_bounds(siege: Siege) -> None:
     assert len(siege.skips) > 50
     assert all(skip.is_warm for skip in siege.skips)
     assert MAX_SKIPS // 2 < max(skip.count for skip in siege.skips) <= MAX_SKIPS
     assert max(skip.seconds for skip in siege.skips) < PATIENCE
 
 
-def test_nobody_passed_it_over_who_had_too_much_already(siege: Siege) -> None:
+def test_no_tenant_far_ahead_passes_another_over(siege: Siege) -> None:
     """Every weight is 1."""
     assert max(skip.lead for skip in siege.skips) <= PATIENCE + LONGEST
 
 
-def test_a_tenants_job_was_passed_by_later_ones_as_often_as_those_before_it_and_it_were(siege: Siege) -> None:
+def test_a_tenants_own_jobs_are_passed_over_within_bounds(siege: Siege) -> None:
     assert max(siege.passed.values()) > MAX_SKIPS // 2
     for job, times in siege.passed.items():
         assert times <= MAX_SKIPS * (1 + siege.ahead[job])
 
 
 @pytest.mark.parametrize(("slots", "seconds"), [(1, 1.0), (4, 1.0), (4, 20.0)])
-def test_who_always_waits_for_what_is_warm_gets_no_more_than_its_turn(
+def test_a_tenant_of_warm_models_gets_no_more_than_its_share(
     client: Client, fleet: str, slots: int, seconds: float
 ) -> None:
     """The others never do. Any two are apart by what start-time fair queueing allows, and by what affinity
@@ -88,9 +88,7 @@ def test_who_always_waits_for_what_is_warm_gets_no_more_than_its_turn(
     assert got["warm"] * seconds >= sum(got.values()) * seconds / 4
 
 
-def test_who_comes_for_what_few_slots_run_does_not_wait_for_the_whole_past(
-    client: Client, fleet: str
-) -> None:
+def test_a_newcomer_for_a_rare_model_does_not_wait_for_old_lags(client: Client, fleet: str) -> None:
     """Twenty slots run one model and one the other, all of them busy for long: the tenant that waited for
     the one slot is 1,900 GPU-seconds behind the other, which it never can make up for."""
     waits: list[float] = []

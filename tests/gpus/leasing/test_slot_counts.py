@@ -21,7 +21,7 @@ def test_fewer_slots_get_no_new_lease_above_the_number_and_running_jobs_finish(r
     assert rig.must_claim().slot == "s1/1"
 
 
-def test_what_still_runs_above_a_lowered_count_takes_the_place_of_as_many_below(rig: Rig) -> None:
+def test_runs_above_a_lowered_count_close_slots_below(rig: Rig) -> None:
     rig.server(slots=3)
     rig.push(*(f"j{number}" for number in range(9)))
     lowest, middle, upper = rig.must_claim(), rig.must_claim(), rig.must_claim()
@@ -43,7 +43,7 @@ def test_what_still_runs_above_a_lowered_count_takes_the_place_of_as_many_below(
     assert rig.must_claim().slot == "s1/0"
 
 
-def test_a_rebuild_keeps_to_the_count_with_runs_above_it(rig: Rig) -> None:
+def test_a_rebuild_respects_the_count_with_runs_above_it(rig: Rig) -> None:
     rig.server(slots=2)
     rig.push("j1", "j2", "j3")
     lowest, upper = rig.must_claim(), rig.must_claim()

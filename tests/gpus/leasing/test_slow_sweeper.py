@@ -25,9 +25,7 @@ def found(rig: Rig) -> set[str]:
 
 @pytest.mark.parametrize("every", [2.0, 5.0, 7.0, 14.0])
 @pytest.mark.parametrize("others_live", [False, True])
-def test_a_dead_workers_lease_is_found_however_seldom_somebody_looks(
-    rig: Rig, every: float, others_live: bool
-) -> None:
+def test_a_dead_workers_lease_is_found_by_rare_sweeps(rig: Rig, every: float, others_live: bool) -> None:
     _, living = held(rig, "dead", "living")
     renewed = looked = waited = 0.0
     while waited < 120.0:
@@ -45,7 +43,7 @@ def test_a_dead_workers_lease_is_found_however_seldom_somebody_looks(
     assert waited <= most + 2 * every
 
 
-def test_one_that_had_time_to_renew_gets_none_a_second_time(rig: Rig) -> None:
+def test_a_lease_gets_time_to_renew_only_once(rig: Rig) -> None:
     """The other one that is renewed now and then is a job that each time was short."""
     _, living = held(rig, "dead", "living")
     for _ in range(6):
@@ -120,7 +118,7 @@ def test_a_dead_workers_lease_is_found_beside_a_sweeper_of_an_older_version(rig:
     pytest.fail("the dead worker's lease never ran out")
 
 
-def test_what_a_sweeper_of_an_older_version_grants_is_kept_once(rig: Rig) -> None:
+def test_time_granted_by_an_older_sweeper_counts_once(rig: Rig) -> None:
     """Redis stood still, and the older sweeper was the first to look."""
     held(rig, "living")
     rig.wait(60.0)

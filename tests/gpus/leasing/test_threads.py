@@ -114,7 +114,7 @@ class Worker:
             self.leases.settled([self.lease.ref])
 
 
-def test_eight_threads_double_nothing_and_lose_nothing(client: Client, fleet: str) -> None:
+def test_eight_threads_neither_duplicate_nor_lose_jobs(client: Client, fleet: str) -> None:
     leases = RedisLeases(client, fleet)
     leases.begin_rebuild("test")
     leases.wipe("test")

@@ -49,7 +49,9 @@ def sql(text: str, *values: Any) -> None:
     lambda entry: models.QuerySet(AuditEntry)._raw_delete("default"),
     lambda entry: entry.delete(),
 ])  # fmt: skip
-def test_nothing_changes_or_removes_an_entry(kept_by_the_database: None, deed: Callable[[Any], Any]) -> None:
+def test_audit_entries_cannot_be_changed_or_deleted(
+    kept_by_the_database: None, deed: Callable[[Any], Any]
+) -> None:
     record("key:abc", "revoke_key", "key:def", tenant="acme")
     entry = AuditEntry.objects.get()
     entry.actor = "nobody"
@@ -58,7 +60,7 @@ def test_nothing_changes_or_removes_an_entry(kept_by_the_database: None, deed: C
     assert list(AuditEntry.objects.values_list("actor", "detail")) == [("key:abc", {"tenant": "acme"})]
 
 
-def test_an_entry_with_the_key_of_another_one_is_refused() -> None:
+def test_an_entry_with_an_existing_key_is_refused() -> None:
     record("key:abc", "revoke_key", "key:def")
     entry = AuditEntry.objects.get()
     with pytest.raises(IntegrityError, match=r"(?i)unique"), atomic():
@@ -66,7 +68,7 @@ def test_an_entry_with_the_key_of_another_one_is_refused() -> None:
     assert AuditEntry.objects.get().actor == "key:abc"
 
 
-def test_what_the_tests_let_go_of_is_only_the_deleting() -> None:
+def test_tests_disable_only_the_protection_against_deletion() -> None:
     """After all migrations: one that makes the table anew on SQLite would lose the triggers."""
     record("key:abc", "revoke_key", "key:def")
     with pytest.raises(IntegrityError, match="never changed"), atomic():

@@ -44,7 +44,7 @@ def refused(code: str) -> Any:
 # -- servers ---------------------------------------------------------------------------------------------
 
 
-def test_a_server_is_switched_and_its_wakes_are_the_callers(leases: FakeLeases, of: Any) -> None:
+def test_switching_a_server_returns_wakes(leases: FakeLeases, of: Any) -> None:
     found = controls.switch_server("s1", DesiredState.OFF, by=BY, leases=of)
     assert found is not None
     assert (found.server.desired, found.mirrored, found.wakes[0].count) == ("off", True, 4)
@@ -69,12 +69,12 @@ def test_both_at_once_are_two_entries(of: Any) -> None:
     assert [action for _, action, *_ in entries()] == ["set_slots", "switch_server"]
 
 
-def test_a_server_that_nobody_registered_is_none(of: Any) -> None:
+def test_an_unregistered_server_returns_none(of: Any) -> None:
     assert controls.switch_server("nope", DesiredState.ON, by=BY, leases=of) is None
     assert entries() == []
 
 
-def test_without_redis_the_switch_stands(leases: FakeLeases, of: Any) -> None:
+def test_without_redis_the_switch_is_stored(leases: FakeLeases, of: Any) -> None:
     leases.away = True
     found = controls.switch_server("s1", DesiredState.OFF, by=BY, leases=of)
     assert found is not None
@@ -102,7 +102,7 @@ def test_a_model_is_paused_once_and_resumed_once(leases: FakeLeases, of: Any) ->
     ]
 
 
-def test_a_paused_system_drains_what_is_on_and_leaves_off_what_is_off(leases: FakeLeases, of: Any) -> None:
+def test_a_paused_system_drains_servers_that_are_on(leases: FakeLeases, of: Any) -> None:
     make_server("s2", model=ModelConfig.objects.get(), desired=DesiredState.OFF)
     controls.pause(Pause.Kind.SYSTEM, by=BY, leases=of)
     told = {name: spec.desired for name, spec in leases.servers.items()}
@@ -117,7 +117,7 @@ def test_a_paused_system_drains_what_is_on_and_leaves_off_what_is_off(leases: Fa
     ]
 
 
-def test_every_pool_is_told_all_paused_tenants(leases: FakeLeases, of: Any) -> None:
+def test_every_pool_gets_all_paused_tenants(leases: FakeLeases, of: Any) -> None:
     make_model("zimg")
     controls.pause(Pause.Kind.TENANT, "7", by=BY, leases=of, target="tenant:acme")
     controls.pause(Pause.Kind.TENANT, "8", by=BY, leases=of)
@@ -127,7 +127,7 @@ def test_every_pool_is_told_all_paused_tenants(leases: FakeLeases, of: Any) -> N
     assert entries()[0][2] == "tenant:acme"
 
 
-def test_a_switch_while_a_pause_lasts_does_not_end_it(leases: FakeLeases, of: Any) -> None:
+def test_a_switch_during_a_pause_does_not_end_the_pause(leases: FakeLeases, of: Any) -> None:
     controls.pause(Pause.Kind.SYSTEM, by=BY, leases=of)
     controls.pause(Pause.Kind.MODEL, "flux", by=BY, leases=of)
     controls.set_slots("s1", 2, by=BY, leases=of)
@@ -135,7 +135,7 @@ def test_a_switch_while_a_pause_lasts_does_not_end_it(leases: FakeLeases, of: An
     assert (spec.slots, spec.models, spec.desired) == (2, (), DesiredState.DRAINING)
 
 
-def test_a_model_that_nobody_registered_is_not_paused(of: Any) -> None:
+def test_pausing_an_unregistered_model_is_refused(of: Any) -> None:
     with refused("unknown_model"):
         controls.pause(Pause.Kind.MODEL, "nope", by=BY, leases=of)
     assert (queries.pauses(), entries()) == ([], [])
@@ -147,7 +147,7 @@ def test_a_pause_of_a_model_that_is_gone_can_be_ended(of: Any) -> None:
     assert controls.resume(Pause.Kind.MODEL, "flux", by=BY, leases=of).changed
 
 
-def test_one_fleets_dead_redis_does_not_keep_the_others_from_being_told(leases: FakeLeases, of: Any) -> None:
+def test_a_pause_is_written_to_other_fleets_if_one_redis_is_down(leases: FakeLeases, of: Any) -> None:
     make_server("far", model=make_model("far", fleet="east"))
     make_server("west", model=make_model("west", fleet="west"))
 
@@ -182,7 +182,7 @@ def test_a_new_model_has_a_first_version_and_each_change_the_next(of: Any) -> No
     assert ConfigVersion.objects.filter(model="new").first().fields["queue_algorithm"] == "fifo"  # type: ignore[union-attr]
 
 
-def test_a_model_older_than_the_history_keeps_what_it_was(of: Any) -> None:
+def test_a_model_from_before_versions_gets_a_first_version(of: Any) -> None:
     configure(of, max_retries=9)
     assert versions() == [(1, "unknown", 50), (2, BY, 9)]
 
@@ -199,14 +199,14 @@ def test_a_revert_brings_everything_back_and_is_a_version_too(of: Any) -> None:
     assert len(versions()) == 3, "it is so already"
 
 
-def test_a_revert_to_a_version_of_another_release_takes_what_it_knows(of: Any) -> None:
+def test_a_revert_takes_the_known_fields_of_a_version(of: Any) -> None:
     configure(of, max_retries=9)
     ConfigVersion.objects.filter(number=1).update(fields={"max_retries": 3, "gone_since": True})
     controls.revert_model("flux", 1, by=BY, leases=of)
     assert ModelConfig.objects.get().max_retries == 3
 
 
-def test_what_can_not_be_reverted_to_is_told(of: Any) -> None:
+def test_a_revert_to_an_unknown_model_or_version_is_refused(of: Any) -> None:
     with refused("unknown_version"):
         controls.revert_model("flux", 1, by=BY, leases=of)
     with refused("unknown_model"):
@@ -234,7 +234,7 @@ class Meanwhile(FakeLeases):
         super()._answer()
 
 
-def test_who_read_before_a_switch_and_tells_after_it_does_not_undo_it() -> None:
+def test_an_older_read_does_not_overwrite_a_newer_switch() -> None:
     make_server("s1", model=make_model("flux"))
     leases: Any = Meanwhile()
     leases.act = lambda: controls.switch_server("s1", DesiredState.OFF, by=BY, leases=lambda f: leases)

@@ -38,7 +38,7 @@ def resume(rig: Rig, kind: Pause.Kind, name: str = "") -> Any:
     return controls.resume(kind, name, by="user:ada", leases=lambda fleet: rig.leases)
 
 
-def test_a_paused_model_waits_in_its_place_while_the_others_go_on(rig: Rig) -> None:
+def test_a_paused_models_jobs_wait_while_others_run(rig: Rig) -> None:
     rig.push("f1")
     running = rig.must_claim()
     pause(rig, Pause.Kind.MODEL, MODEL)
@@ -52,7 +52,7 @@ def test_a_paused_model_waits_in_its_place_while_the_others_go_on(rig: Rig) -> N
     assert rig.in_line("f2")
 
 
-def test_a_resumed_model_is_woken_and_finds_its_slot_warm(rig: Rig) -> None:
+def test_a_resumed_model_gets_wakes_and_a_warm_slot(rig: Rig) -> None:
     rig.push("f1")
     rig.release(rig.must_claim(), "free")
     pause(rig, Pause.Kind.MODEL, MODEL)
@@ -63,7 +63,7 @@ def test_a_resumed_model_is_woken_and_finds_its_slot_warm(rig: Rig) -> None:
     assert rig.client.scard(f"{rig.prefix}serving:{POOL}:{MODEL}") == 1
 
 
-def test_a_server_whose_only_model_is_paused_gives_nothing_and_comes_back(rig: Rig) -> None:
+def test_a_server_whose_only_model_is_paused_gets_no_jobs_until_resumed(rig: Rig) -> None:
     Server.objects.get().placements.filter(model="zimg").delete()
     pause(rig, Pause.Kind.MODEL, MODEL)
     rig.push("f1")
@@ -72,7 +72,7 @@ def test_a_server_whose_only_model_is_paused_gives_nothing_and_comes_back(rig: R
     assert rig.must_claim().job_id == "f1"
 
 
-def test_a_paused_system_starts_nothing_ends_what_runs_and_goes_on(rig: Rig) -> None:
+def test_a_paused_system_finishes_jobs_and_starts_none_until_resumed(rig: Rig) -> None:
     rig.push("f1", "f2", "f3")
     lease = rig.must_claim()
     pause(rig, Pause.Kind.SYSTEM)
@@ -119,14 +119,14 @@ def test_a_pause_outlives_the_index(rig: Rig, fleet: str, kind: Pause.Kind, name
     assert rig.must_claim().job_id == "f1"
 
 
-def test_only_the_models_own_fleet_is_told_of_its_pause(rig: Rig, fleet: str) -> None:
+def test_a_models_pause_is_written_to_its_fleet_only(rig: Rig, fleet: str) -> None:
     make_server("far", model=make_model("far", fleet="east"))
     told = {fleet: rig.leases}
     done = controls.pause(Pause.Kind.MODEL, MODEL, by="user:ada", leases=lambda name: told[name])
     assert done.mirrored
 
 
-def test_a_server_that_is_removed_while_it_is_told_does_not_stay_behind(
+def test_a_server_removed_during_its_write_is_not_left_in_the_index(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell = rig.leases.configure_server
@@ -154,9 +154,7 @@ def register_first(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rig.leases, "forget_server", late)
 
 
-def test_a_server_that_is_registered_while_its_removal_is_told_stays(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_registered_during_its_removal_stays(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     register_first(rig, monkeypatch)
     assert remove_server("s1", by="user:ada", leases=lambda fleet: rig.leases)
     assert len(rig.leases.slots("s1")) == 2
@@ -164,7 +162,7 @@ def test_a_server_that_is_registered_while_its_removal_is_told_stays(
     assert rig.must_claim().job_id == "f1"
 
 
-def test_a_server_that_is_registered_while_a_removed_one_is_forgotten_stays(
+def test_a_server_registered_while_a_removed_one_is_forgotten_stays(
     rig: Rig, fleet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tell = rig.leases.configure_server
@@ -180,7 +178,7 @@ def test_a_server_that_is_registered_while_a_removed_one_is_forgotten_stays(
     assert len(rig.leases.slots("s1")) == 2
 
 
-def test_a_tenant_that_is_paused_starts_nothing_in_a_pool_made_later(rig: Rig, fleet: str) -> None:
+def test_a_paused_tenant_starts_nothing_in_a_new_pool(rig: Rig, fleet: str) -> None:
     pause(rig, Pause.Kind.TENANT, "7")
     later = make_model("later", pool="later", fleet=fleet)
     server = make_server("s2", model=later)

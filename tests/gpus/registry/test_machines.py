@@ -45,7 +45,7 @@ def wanted() -> dict[str, str]:
     return dict(Server.objects.values_list("name", "desired"))
 
 
-def test_all_of_a_machine_are_switched_and_nobody_else(leases: FakeLeases, of: Any) -> None:
+def test_only_a_machines_servers_are_switched(leases: FakeLeases, of: Any) -> None:
     done = switch_machine("box", DesiredState.OFF, by=BY, leases=of)
     assert (done.servers, done.changed) == (("box-gpu0", "box-gpu1", "box-http"), ("box-gpu0", "box-gpu1"))
     assert wanted() == {
@@ -60,7 +60,7 @@ def test_all_of_a_machine_are_switched_and_nobody_else(leases: FakeLeases, of: A
     assert {wake.pool for wake in done.wakes} == {"flux", "far"}
 
 
-def test_it_is_in_the_audit_for_the_machine_and_for_each_server_that_changed(of: Any) -> None:
+def test_switching_a_machine_is_audited_for_it_and_each_changed_server(of: Any) -> None:
     switch_machine("box", DesiredState.OFF, by=BY, leases=of)
     entries = list(AuditEntry.objects.order_by("id").values_list("actor", "action", "target", "detail"))
     each = {"before": "on", "after": "off", "machine": "box"}
@@ -73,7 +73,7 @@ def test_it_is_in_the_audit_for_the_machine_and_for_each_server_that_changed(of:
     assert AuditEntry.objects.count() == 3, "what is so already leaves none"
 
 
-def test_it_is_all_of_them_or_none(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_is_switched_completely_or_not_at_all(of: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(actor: str, action: str, target: str, **detail: Any) -> None:
         if target == "server:box-gpu1":
             raise RuntimeError("the disk is full")
@@ -84,7 +84,7 @@ def test_it_is_all_of_them_or_none(of: Any, monkeypatch: pytest.MonkeyPatch) -> 
     assert wanted()["box-gpu0"] == "on"
 
 
-def test_a_machine_of_which_nothing_is_part_is_refused(of: Any) -> None:
+def test_a_machine_without_servers_is_refused(of: Any) -> None:
     with pytest.raises(RegistryRefused, match="machine 'nope'", check=lambda error: error.status == 404):
         switch_machine("nope", DesiredState.OFF, by=BY, leases=of)
     with pytest.raises(RegistryRefused):
@@ -92,7 +92,7 @@ def test_a_machine_of_which_nothing_is_part_is_refused(of: Any) -> None:
     assert not AuditEntry.objects.exists()
 
 
-def test_one_fleets_dead_redis_does_not_keep_the_other_from_being_told(leases: FakeLeases, of: Any) -> None:
+def test_a_machine_is_written_to_other_fleets_if_one_redis_is_down(leases: FakeLeases, of: Any) -> None:
     def leases_of(fleet: str) -> Any:
         if fleet == "east":
             raise LeasingUnavailable
@@ -103,7 +103,7 @@ def test_one_fleets_dead_redis_does_not_keep_the_other_from_being_told(leases: F
     assert set(leases.servers) == {"box-gpu0", "box-http"}
 
 
-def test_what_is_wanted_outlives_the_workers_and_their_machine_is_theirs_to_say(of: Any) -> None:
+def test_the_desired_state_survives_restarts_of_a_pinned_worker(of: Any) -> None:
     def start(process: str) -> Server:
         return register_pinned(
             server="new-gpu0", host=process, slots=1, models={"m": {}}, pool="m", by="worker:new-gpu0",
@@ -117,7 +117,7 @@ def test_what_is_wanted_outlives_the_workers_and_their_machine_is_theirs_to_say(
     assert start("new-gpu0.3").desired == "on"
 
 
-def test_a_registration_that_says_nothing_of_the_machine_leaves_it(of: Any) -> None:
+def test_a_registration_without_a_machine_keeps_it(of: Any) -> None:
     asked: dict[str, Any] = {"model": "flux", "server": "box-http", "slots": 1, "by": BY, "leases": of}
     url = "http://127.0.0.1:9/generate"
     assert register_server(**asked, endpoint=url).server.machine == "box"

@@ -29,7 +29,7 @@ def free(world: World, slot: str = "gpu-1/0", **how: str) -> list[str]:
     return list(done.attempts)
 
 
-def test_it_is_free_at_once_and_the_audit_says_who_said_so(world: World, lease: Lease) -> None:
+def test_a_freed_slot_is_free_at_once_and_audited(world: World, lease: Lease) -> None:
     assert [row.attempt_id for row in open_quarantines()] == [lease.attempt_id]
     world.job()
     world.wakes.clear()
@@ -68,7 +68,7 @@ def test_an_unknown_slot_is_refused(world: World, slot: str) -> None:
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_slot_above_the_count_is_freed_while_it_is_in_quarantine(world: World, written: bool) -> None:
+def test_a_quarantined_slot_above_the_count_can_be_freed(world: World, written: bool) -> None:
     world.server(slots=2)
     for _ in range(2):
         world.job()
@@ -103,7 +103,7 @@ def test_a_slot_that_only_redis_holds_back_is_freed_too(world: World) -> None:
     assert world.slot() == "free"
 
 
-def test_without_redis_the_row_is_free_and_a_sweep_tells_redis_later(world: World, lease: Lease) -> None:
+def test_without_redis_the_row_is_closed_and_a_sweep_updates_redis(world: World, lease: Lease) -> None:
     world.redis_is_gone = True
     done = free_slot("gpu-1/0", by="cli:ada", leases=world.ports.leases, at=world.clock.now())
     assert not done.mirrored

@@ -37,6 +37,6 @@ def test_placements_are_read_for_all_servers_at_once_as_django_reads_them(
     assert [len(one) for one in found] == [2, 1, 0]
 
 
-def test_nobody_is_asked_for_no_servers(django_assert_num_queries: pytest.FixtureRequest) -> None:
+def test_no_servers_cost_no_query(django_assert_num_queries: pytest.FixtureRequest) -> None:
     with django_assert_num_queries(0):  # type: ignore[operator]
         queries.read_placements([])

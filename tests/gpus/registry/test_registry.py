@@ -38,7 +38,7 @@ def refused(code: str) -> Any:
     return pytest.raises(RegistryRefused, check=lambda error: error.code == code)
 
 
-def test_a_new_server_brings_its_model_and_pool_and_is_live(leases: FakeLeases) -> None:
+def test_a_new_server_creates_its_model_and_pool_and_is_live(leases: FakeLeases) -> None:
     found = register(leases)
     assert (found.created, found.mirrored, found.pool.name, found.pool.fleet) == (True, True, "flux", "main")
     assert leases.pools["flux"].algorithm is QueueAlgorithm.FAIR
@@ -47,7 +47,7 @@ def test_a_new_server_brings_its_model_and_pool_and_is_live(leases: FakeLeases) 
     assert queries.model_spec("flux") == ModelConfig.objects.get().spec
 
 
-def test_registering_again_changes_what_is_said_and_keeps_the_rest(leases: FakeLeases) -> None:
+def test_registering_again_changes_only_given_fields(leases: FakeLeases) -> None:
     register(leases, headers={"X-Api-Key": "s3cret"}, host="box-1", ca_pem="PEM")
     queries.endpoint_for("s1", "flux")
     found = register(leases, slots=5, endpoint="http://10.0.0.1:9000/v2")
@@ -89,7 +89,7 @@ def test_models_share_a_server_in_a_named_pool(leases: FakeLeases) -> None:
     assert {spec.pool for name in ("flux", "ltx2") if (spec := queries.model_spec(name))} == {"big"}
 
 
-def test_who_is_in_another_pool_stays_there(leases: FakeLeases) -> None:
+def test_a_server_or_model_of_another_pool_stays_there(leases: FakeLeases) -> None:
     register(leases)
     with refused("server_in_other_pool"):
         register(leases, model="ltx2")
@@ -121,7 +121,7 @@ def test_an_endpoint_is_a_url_with_a_host(leases: FakeLeases, endpoint: str) -> 
     assert not Server.objects.exists()
 
 
-def test_without_redis_the_rows_stand_and_a_mirror_brings_the_index_up_to_date(leases: FakeLeases) -> None:
+def test_without_redis_the_rows_are_stored_and_mirrored_later(leases: FakeLeases) -> None:
     leases.away = True
     found = register(leases)
     assert (found.mirrored, found.wakes) == (False, ())
@@ -152,12 +152,12 @@ def test_a_server_with_a_slot_in_quarantine_is_not_removed(leases: FakeLeases) -
 
 
 @pytest.mark.parametrize("slots", [-1, 1025])
-def test_a_server_has_no_more_slots_than_it_may(leases: FakeLeases, slots: int) -> None:
+def test_the_number_of_slots_is_limited(leases: FakeLeases, slots: int) -> None:
     with refused("invalid_slots"):
         register(leases, slots=slots)
 
 
-def test_what_changes_a_pool_is_the_next_version_of_all_its_models(leases: FakeLeases) -> None:
+def test_a_change_of_a_pool_is_a_new_version_of_all_its_models(leases: FakeLeases) -> None:
     for name in ("flux", "ltx2"):
         register(leases, model=name, server=f"on-{name}", pool="big")
     register(leases, model="zimg", server="s9")
@@ -264,7 +264,7 @@ def test_an_unknown_model_is_not_made_by_accident(leases: FakeLeases) -> None:
         reset_model("flux", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
 
 
-def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_keeps_rows_for_a_second(leases: FakeLeases, monkeypatch: pytest.MonkeyPatch) -> None:
     now = ttl_cache.time.monotonic()
     monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
     register(leases)
@@ -281,7 +281,7 @@ def test_what_is_remembered_is_short(leases: FakeLeases, monkeypatch: pytest.Mon
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_row_that_is_read_while_its_change_commits_is_not_kept() -> None:
+def test_a_row_read_during_its_change_is_not_cached() -> None:
     pool = Pool.objects.create(name="flux")
     config = ModelConfig.objects.create(name="flux", pool=pool, max_retries=50)
     registry = queries.RegistryCache()
@@ -295,7 +295,7 @@ def test_a_row_that_is_read_while_its_change_commits_is_not_kept() -> None:
     assert spec.max_retries == 1
 
 
-def test_what_is_not_there_is_not_remembered() -> None:
+def test_a_missing_row_is_not_cached() -> None:
     registry = queries.RegistryCache()
     assert registry.model_spec("later") is None
     ModelConfig.objects.bulk_create([ModelConfig(name="later", pool=Pool.objects.create(name="later"))])
@@ -311,7 +311,7 @@ def entries() -> list[tuple[str, str, str]]:
     return list(AuditEntry.objects.order_by("id").values_list("actor", "action", "target"))
 
 
-def test_every_change_of_the_registry_has_its_entry(leases: FakeLeases) -> None:
+def test_every_change_of_the_registry_has_an_audit_entry(leases: FakeLeases) -> None:
     register(leases, headers={"X-Api-Key": "s3cret"})
     configure(leases, {"max_retries": 3}, replace=False)
     reset_model("flux", by="user:ada", leases=lambda f: leases)  # type: ignore[arg-type, return-value]
@@ -326,14 +326,14 @@ def test_every_change_of_the_registry_has_its_entry(leases: FakeLeases) -> None:
     assert "s3cret" not in str(list(AuditEntry.objects.values_list("detail", flat=True)))
 
 
-def test_what_changes_nothing_leaves_no_entry(leases: FakeLeases) -> None:
+def test_a_change_without_effect_leaves_no_audit_entry(leases: FakeLeases) -> None:
     register(leases)
     register(leases)
     configure(leases, {"max_retries": 50}, replace=False)
     assert entries() == [("user:ada", "register_server", "server:s1")]
 
 
-def test_what_is_refused_leaves_neither_rows_nor_an_entry(leases: FakeLeases) -> None:
+def test_a_refused_change_leaves_neither_rows_nor_an_audit_entry(leases: FakeLeases) -> None:
     with refused("poll_template_required"):
         register(leases, model_fields={"model_type": "async"})
     assert (entries(), Server.objects.count()) == ([], 0)

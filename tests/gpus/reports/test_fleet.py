@@ -82,7 +82,7 @@ def test_a_cell_has_a_state_and_a_reason(
     assert cell.warm_models == (("flux",) if seen else ())
 
 
-def test_in_a_paused_system_an_idle_slot_says_so() -> None:
+def test_an_idle_slot_of_a_paused_system_has_that_reason() -> None:
     assert (
         cell_of("s/0", view(state="off"), None, server(), NOW, is_paused=True).reason
         == "the system is paused"
@@ -123,7 +123,7 @@ def look(**fleets: Seen) -> Fleet:
 
 
 @pytest.mark.django_db
-def test_a_row_shows_what_is_wanted_beside_what_is() -> None:
+def test_a_row_shows_desired_and_actual_state() -> None:
     model = make_model("flux", fleet="main")
     make_server("a", model=model, slots=2)
     make_server("b", model=model, slots=1, desired="draining")
@@ -172,7 +172,7 @@ class Said(Seen):
 
 
 @pytest.mark.django_db
-def test_what_is_warm_is_what_a_worker_says_that_holds_models_itself() -> None:
+def test_warm_models_are_those_that_a_pinned_worker_reports() -> None:
     """Not what ran there last: that may have been unloaded, or its process may have died."""
     model, names = make_model("flux"), ("http", "holds", "empty", "gone", "unheard")
     for name in names:

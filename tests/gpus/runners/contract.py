@@ -199,16 +199,16 @@ def let_go(driven: Driven) -> bool:
 class RunnerContract:
     """Of every runner; the fixture `stage` gives it one that runs nothing."""
 
-    def test_a_run_brings_its_result(self, stage: Stage) -> None:
+    def test_a_run_returns_its_result(self, stage: Stage) -> None:
         assert stage.is_right(drive(stage, stage.request()))
         wait_for(lambda: stage.running() == 0)
 
-    def test_it_calls_meanwhile_once_if_it_says_that_it_does(self, stage: Stage) -> None:
+    def test_on_sent_is_called_once_if_the_runner_declares_it(self, stage: Stage) -> None:
         called: list[int] = []
         drive(stage, stage.request(on_sent=lambda: called.append(1)))
         assert len(called) == int(stage.runner().calls_on_sent)
 
-    def test_a_run_that_its_model_fails_costs_a_try_and_no_server(self, stage: Stage) -> None:
+    def test_a_run_failed_by_its_model_costs_a_try_and_blames_no_server(self, stage: Stage) -> None:
         stage.prepare_failure()
         with pytest.raises(RunFailed) as raised:
             drive(stage, stage.request(stage.failing_payload))
@@ -224,7 +224,7 @@ class RunnerContract:
                 driven.result()
         wait_for(lambda: stage.running() == 0)
 
-    def test_nothing_is_run_after_an_abort(self, stage: Stage) -> None:
+    def test_no_run_after_an_abort(self, stage: Stage) -> None:
         abort = Abort()
         abort.fire()
         with pytest.raises(Interrupted):
@@ -256,7 +256,7 @@ class RunnerContract:
             runner.start(request, abort=Abort())
         runner.cancel(request, None)
 
-    def test_what_is_pushed_is_read_where_servers_push(self, stage: Stage) -> None:
+    def test_pushed_results_are_read_if_servers_push(self, stage: Stage) -> None:
         runner, request = stage.runner(), stage.request()
         bodies: list[dict[str, Any]] = [{"status": "succeeded", "output": 1}, {"status": "failed"}, {"x": 1}]
         if not runner.is_pushed:
@@ -271,14 +271,14 @@ class RunnerContract:
 class ServerContract:
     """Of every runner that is found by a `model_type`."""
 
-    def test_it_declares_itself(self, server: ServerStage) -> None:
+    def test_the_runner_declares_its_name_and_flags(self, server: ServerStage) -> None:
         kind = server.kind()
         assert kind.name == server.model.model_type
         assert kind.summary.endswith(".")
         assert set(kind.options) <= {field.name for field in dataclasses.fields(ModelSpec)}
         assert not kind.is_pinned
 
-    def test_it_refuses_options_that_it_can_not_work_with(self, server: ServerStage) -> None:
+    def test_unsupported_options_are_refused(self, server: ServerStage) -> None:
         server.kind().check_options(server.model)
         for name, value in server.bad_options.items():
             with pytest.raises(OptionRefused) as raised:
@@ -290,7 +290,7 @@ class ServerContract:
         ("status", "error"),
         [(422, BadInput), (429, GpuBusy), (500, ServerFailed), (502, ServerLost), (503, GpuBusy)],
     )
-    def test_a_refusal_has_the_price_of_its_status(
+    def test_an_error_status_has_its_cost(
         self, server: ServerStage, status: int, error: type[GpuError]
     ) -> None:
         server.refuse(status)
@@ -340,7 +340,7 @@ class ServerContract:
         drive(server, request)
         assert server.senders() == [request.job_id]
 
-    def test_its_health_says_how_the_server_is(self, server: ServerStage) -> None:
+    def test_the_health_probe_reports_the_servers_state(self, server: ServerStage) -> None:
         kind, endpoint = server.kind(), server.endpoint()
         asked = urlsplit(kind.health_url(server.model, endpoint))
         assert asked[:2] == urlsplit(endpoint.url)[:2], "the server's secret headers go nowhere else"
@@ -351,7 +351,7 @@ class ServerContract:
         assert (busy.ok, busy.active_jobs in (None, 1)) == (True, True)
         let_go(driven)
 
-    def test_it_leaves_it_to_its_caller_that_a_server_is_not_there(self, server: ServerStage) -> None:
+    def test_an_unreachable_server_raises_in_the_health_probe(self, server: ServerStage) -> None:
         endpoint = server.endpoint()
         server.stop()
         with pytest.raises(ConnectFailed):

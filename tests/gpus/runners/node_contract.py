@@ -89,7 +89,7 @@ class NodeContract:
 
     # -- how runs end -----------------------------------------------------------------------------------
 
-    def test_a_run_brings_its_result(self, bench: Bench) -> None:
+    def test_a_run_returns_its_result(self, bench: Bench) -> None:
         assert bench.drive(bench.request({"seconds": 0.02, "echo": [1, "\u20ac"]}))["echo"] == [1, "\u20ac"]
         assert bench.outcomes() == ["success"]
 
@@ -101,7 +101,7 @@ class NodeContract:
             ({"seconds": "long"}, BadInput, "seconds is a number"),
         ],
     )
-    def test_a_failed_run_has_the_price_of_its_cause(
+    def test_a_failed_run_has_the_cost_of_its_cause(
         self, bench: Bench, payload: dict[str, Any], error: type[Exception], words: str
     ) -> None:
         with pytest.raises(error, match=words) as raised:
@@ -119,7 +119,7 @@ class NodeContract:
             (307, ServerFailed),
         ],
     )
-    def test_a_refused_run_has_the_price_of_its_status(
+    def test_a_refused_run_has_the_cost_of_its_status(
         self, bench: Bench, status: int, error: type[Exception]
     ) -> None:
         with pytest.raises(error) as raised:
@@ -156,7 +156,7 @@ class NodeContract:
             bench.drive(bench.request({"seconds": 0, "fault": "drop_reply"}))
         wait_for(lambda: bench.outcomes() == ["success"])
 
-    def test_a_server_that_restarts_under_a_run_lost_it(self, bench: Bench) -> None:
+    def test_a_restart_during_a_run_loses_it(self, bench: Bench) -> None:
         with ThreadPoolExecutor(1) as threads:
             end = threads.submit(bench.drive, bench.request({"fault": "hang"}))
             wait_for(lambda: bench.running() == 1)
@@ -170,7 +170,7 @@ class NodeContract:
 
     # -- what is sent -----------------------------------------------------------------------------------
 
-    def test_the_server_learns_who_asks(self, bench: Bench) -> None:
+    def test_requests_carry_job_and_attempt_ids(self, bench: Bench) -> None:
         request = bench.request()
         bench.drive(request)
         (entry,) = bench.node.runs()
@@ -191,7 +191,7 @@ class NodeContract:
         assert bench.drive(request) == bench.drive(request)
         assert len(bench.node.runs()) == 1
 
-    def test_a_late_sender_finds_its_lease_lost(self, bench: Bench) -> None:
+    def test_a_late_request_with_a_stale_fence_is_refused(self, bench: Bench) -> None:
         late, present = bench.request(slot="gpu-1/0"), bench.request(slot="gpu-1/0")
         bench.drive(present)
         with pytest.raises(LeaseLost):
@@ -223,7 +223,7 @@ class NodeContract:
             assert bench.runner.cancel(request, None) is True
             assert end.result()
 
-    def test_a_cancel_that_is_faster_than_its_run_keeps_it_from_running(self, bench: Bench) -> None:
+    def test_a_cancel_before_its_run_prevents_the_run(self, bench: Bench) -> None:
         request = bench.request()
         assert bench.runner.cancel(request, None) is True
         with pytest.raises(RunFailed, match="cancelled"):

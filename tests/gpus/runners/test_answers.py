@@ -31,7 +31,7 @@ def test_a_success_is_finished_in_both_patterns(model, word):
     assert start({"status": word, "result": [1]}, model) == Finished([1])
 
 
-def test_a_success_without_result_has_its_other_fields_as_result():
+def test_a_success_without_a_result_field_returns_the_other_fields():
     assert start({"status": "done", "url": "u"}) == Finished({"url": "u"})
     assert start({"status": "done", "result": None}) == Finished(None)
 
@@ -57,7 +57,7 @@ def test_a_run_in_progress_is_accepted_under_its_id(model, word):
         ({"job_id": None, "id": "b"}, "b"),
     ],
 )
-def test_the_id_is_looked_for_where_servers_put_it(body, remote_id):
+def test_common_id_fields_are_read(body, remote_id):
     assert start(body, ASYNC) == Accepted(remote_id)
 
 
@@ -69,13 +69,13 @@ def test_a_named_id_field_is_the_only_one():
 
 
 @pytest.mark.parametrize("value", ["", True, None, {}, "x" * 501])
-def test_what_is_no_id_is_not_accepted(value):
+def test_an_invalid_id_is_refused(value):
     with pytest.raises(Unreadable):
         start({"status": "processing", "job_id": value}, ASYNC)
 
 
 @pytest.mark.parametrize("body", [[1], "text", 1, None, {"status": "hmm"}, {"status": None}])
-def test_what_the_protocol_does_not_know_is_a_failed_run(body):
+def test_an_unknown_answer_is_a_failed_run(body):
     with pytest.raises(RunFailed):
         start(body)
 
@@ -99,7 +99,7 @@ def test_a_failed_run_says_why(word, read):
         ({}, RunFailed),
     ],
 )
-def test_a_failure_has_the_price_of_its_cause(body, error):
+def test_a_failure_has_the_cost_of_its_cause(body, error):
     with pytest.raises(error) as raised:
         read_progress({"status": "failed", **body})
     assert type(raised.value) is error
@@ -119,26 +119,26 @@ def test_a_failures_traceback_is_kept_apart_from_its_text(body):
     assert raised.value.detail == ""
 
 
-def test_a_poll_tells_the_progress():
+def test_a_poll_returns_the_progress():
     assert read_poll(answer({"status": "running", "progress": 0.25})) == StillRunning(0.25)
     assert read_poll(answer({"status": "running", "progress": 40})) == StillRunning(1.0)
     assert read_poll(answer({"status": "running", "progress": "half"})) == StillRunning(None)
 
 
-def test_a_poll_tells_the_result():
+def test_a_poll_returns_the_result():
     assert read_poll(answer({"status": "done", "result": 1})) == Finished(1)
     assert read_poll(answer({"result": 1})) == Finished(1)
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 408, 429, 500, 502, 503, 504])
-def test_a_poll_that_tells_nothing_may_be_repeated(status):
+def test_a_poll_without_a_state_may_be_repeated(status):
     with pytest.raises(PollFailed) as raised:
         read_poll(answer({"error": "CUDA error"}, status))
     assert not raised.value.gone
 
 
 @pytest.mark.parametrize("status", [404, 410])
-def test_a_server_that_forgot_the_run_says_so(status):
+def test_an_unknown_run_is_reported_as_gone(status):
     with pytest.raises(PollFailed) as raised:
         read_poll(answer({}, status))
     assert raised.value.gone
@@ -171,7 +171,7 @@ def test_a_pushed_error_is_a_failure():
         ([], 200, True, False),
     ],
 )
-def test_only_a_server_that_says_so_has_stopped(body, status, known, stopped):
+def test_only_a_confirmed_cancel_counts(body, status, known, stopped):
     assert read_cancel(answer(body, status), known=known) is stopped
 
 
@@ -192,7 +192,7 @@ def test_at_a_guessed_path_only_the_protocols_own_word_is_believed(body, status,
 
 @pytest.mark.parametrize("status", [200, 202, 302, 400, 404, 405, 410, 501])
 @pytest.mark.parametrize("body", [{"status": "success", "result": "a run of its own"}, {"detail": "no"}, [1]])
-def test_another_answer_at_a_guessed_path_is_of_a_server_that_has_no_such_endpoint(body, status):
+def test_another_answer_at_the_default_cancel_path_means_no_cancel_endpoint(body, status):
     with pytest.raises(CancelUnsupported):
         read_cancel(answer(body, status), known=True, guessed=True)
 

@@ -34,7 +34,7 @@ def start(request: RunRequest) -> Accepted | Finished:
     return runner_for(SPEC).start(request, abort=Abort())
 
 
-def test_it_is_put_once_under_the_attempts_id_with_its_webhook(cog: CogServer) -> None:
+def test_a_prediction_is_put_under_the_attempt_id_with_its_webhook(cog: CogServer) -> None:
     cog.hold, cog.webhooks = True, False
     request = request_to(cog, push_url="http://dispatcher/callback/j", push_token="a b")
     assert start(request) == start(request) == Accepted("01ATTEMPT")
@@ -69,7 +69,7 @@ def test_the_endpoint_is_the_container_or_its_predictions(cog: CogServer, path: 
         ((500, {"detail": "Internal Server Error"}), ServerFailed),
     ],
 )
-def test_a_refusal_has_its_price(cog: CogServer, answer: tuple[int, Any], error: type[GpuError]) -> None:
+def test_an_error_answer_has_its_cost(cog: CogServer, answer: tuple[int, Any], error: type[GpuError]) -> None:
     cog.refuse = answer
     with pytest.raises(error) as raised:
         start(request_to(cog))
@@ -86,7 +86,7 @@ def test_a_full_container_is_busy(cog: CogServer) -> None:
 # -- news ----------------------------------------------------------------------------------------------
 
 
-def test_what_its_webhook_says(cog: CogServer) -> None:
+def test_webhook_bodies_are_read(cog: CogServer) -> None:
     request, runner = request_to(cog), runner_for(SPEC)
     start(request)
     wait_for(lambda: cog.pushed)
@@ -99,7 +99,7 @@ def test_what_its_webhook_says(cog: CogServer) -> None:
             runner.read_pushed(request, {"status": status, "error": "boom"})
 
 
-def test_polling_asks_for_the_health_and_never_runs_it_again(cog: CogServer) -> None:
+def test_polling_reads_the_health_check_only(cog: CogServer) -> None:
     cog.hold = True
     request, runner = request_to(cog), runner_for(SPEC)
     start(request)
@@ -122,7 +122,7 @@ def test_a_container_that_was_full_and_idle_since_and_never_pushed_lost_the_run(
     assert raised.value.gone
 
 
-def test_a_ready_container_that_was_registered_with_fewer_slots_than_it_has_lost_nothing() -> None:
+def test_a_ready_container_with_more_slots_than_registered_proves_no_loss() -> None:
     with CogServer(slots=4) as cog:
         cog.hold = True
         request = request_to(cog, endpoint=Endpoint("gpu-1", cog.url, max_slots=1))
@@ -134,7 +134,7 @@ def test_a_ready_container_that_was_registered_with_fewer_slots_than_it_has_lost
         assert cog.running, "it ran all the time"
 
 
-def test_of_several_slots_an_idle_one_says_nothing() -> None:
+def test_a_ready_container_of_several_slots_proves_nothing() -> None:
     with CogServer(slots=2) as cog:
         request, runner = request_to(cog), runner_for(SPEC)
         for _ in range(10):
@@ -160,7 +160,7 @@ def test_a_container_that_does_not_answer_is_asked_again(cog: CogServer) -> None
 # -- cancel ----------------------------------------------------------------------------------------------
 
 
-def test_a_cancel_is_over_once_the_container_does_not_know_it_any_more(cog: CogServer) -> None:
+def test_a_cancel_succeeds_once_the_prediction_is_unknown(cog: CogServer) -> None:
     cog.hold = True
     request, runner = request_to(cog), runner_for(SPEC)
     start(request)
@@ -169,7 +169,7 @@ def test_a_cancel_is_over_once_the_container_does_not_know_it_any_more(cog: CogS
     assert len(cog.cancels) >= 2
 
 
-def test_a_run_that_does_not_heed_its_cancel_is_not_called_gone(
+def test_a_run_that_ignores_its_cancel_does_not_count_as_stopped(
     cog: CogServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpus.runners.cog_http._CANCEL_PAUSES", (0.01,) * 3)
@@ -180,7 +180,7 @@ def test_a_run_that_does_not_heed_its_cancel_is_not_called_gone(
     assert CogRunner(SPEC).cancel(request, "01ATTEMPT") is False
 
 
-def test_an_unknown_run_is_gone_only_if_it_was_known_before(cog: CogServer) -> None:
+def test_an_unknown_prediction_has_stopped_only_if_known_before(cog: CogServer) -> None:
     runner, request = runner_for(SPEC), request_to(cog)
     assert runner.cancel(request, "01ATTEMPT") is True
     assert runner.cancel(request, None) is False, "its request may still be on its way"

@@ -53,7 +53,7 @@ class Wire:
 
 
 @pytest.mark.parametrize("piece", ORDINARY, ids=range(len(ORDINARY)))
-def test_it_reads_what_http_client_reads(piece: bytes) -> None:
+def test_heads_are_read_as_by_http_client(piece: bytes) -> None:
     known = HTTPResponse(Wire(piece))  # type: ignore[arg-type]
     known.begin()
     head = parse_simple_head(piece)
@@ -65,7 +65,7 @@ def test_it_reads_what_http_client_reads(piece: bytes) -> None:
 
 
 @pytest.mark.parametrize("piece", OTHERS.values(), ids=OTHERS)
-def test_what_is_not_ordinary_is_left_to_others(piece: bytes) -> None:
+def test_unusual_heads_are_left_to_http_client(piece: bytes) -> None:
     assert parse_simple_head(piece) is None
 
 

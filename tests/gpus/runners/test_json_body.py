@@ -30,6 +30,6 @@ def test_json_is_read(value):
         b"1" * 5000,
     ],
 )
-def test_what_no_database_can_store_is_refused(body):
+def test_values_that_cannot_be_stored_are_refused(body):
     with pytest.raises(Unreadable):
         read_json(body)

@@ -69,14 +69,14 @@ def test_a_transaction_waits_for_one_large_answer_at_most() -> None:
     assert order.index("write") == 1
 
 
-def test_an_answer_that_fails_gives_its_turn_back() -> None:
+def test_a_failed_large_answer_releases_its_turn() -> None:
     with pytest.raises(ZeroDivisionError):
         read_one_at_a_time(LARGE, lambda: 1 // 0)
     assert not TURN._is_taken
     assert read_one_at_a_time(LARGE, lambda: "read") == "read"
 
 
-def test_of_a_large_result_its_text_stays() -> None:
+def test_a_large_result_is_kept_as_text() -> None:
     outcome = read_one_at_a_time(LARGE, lambda: Finished([1, "é"], {"tokens": 2}))
     assert outcome == Finished(JsonText('[1,"\\u00e9"]'), {"tokens": 2})
     assert read_one_at_a_time(LARGE, lambda: Accepted("r1")) == Accepted("r1")
@@ -128,13 +128,13 @@ def test_every_runner_reads_large_answers_in_turn(kind: str) -> None:
     assert isinstance(runner.start(run, abort=Abort()).result, JsonText)  # type: ignore[union-attr]
 
 
-def test_so_is_what_a_poll_brings() -> None:
+def test_a_large_poll_answer_is_read_one_at_a_time() -> None:
     runner, run = asked("async", 200)
     assert isinstance(runner.poll(run, "r1", abort=Abort()).result, JsonText)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", runner_names())
-def test_so_is_a_large_refusal(kind: str) -> None:
+def test_a_large_error_answer_is_read_one_at_a_time(kind: str) -> None:
     runner, run = asked(kind, 500)
 
     def start() -> None:
@@ -144,7 +144,7 @@ def test_so_is_a_large_refusal(kind: str) -> None:
     assert waits_for_its_turn(start)
 
 
-def test_so_is_each_piece_of_a_stream() -> None:
+def test_a_large_piece_of_a_stream_is_read_one_at_a_time() -> None:
     assert waits_for_its_turn(lambda: parse_object(LARGE))
 
 

@@ -53,7 +53,7 @@ REFUSALS = [
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_a_refusal_has_its_price(
+def test_an_error_answer_has_its_cost(
     server: LlmServer, kind: str, stream: bool, refusal: tuple[int, Any, type[GpuError]]
 ) -> None:
     status, body, error = refusal
@@ -69,7 +69,7 @@ def test_a_refusal_has_its_price(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_the_server_does_not_have_is_a_failure_of_its_own(server: LlmServer, kind: str) -> None:
+def test_a_missing_model_has_its_own_error(server: LlmServer, kind: str) -> None:
     with pytest.raises(ModelMissing, match="missing"):
         Ask(server, kind, CHAT, remote_model="missing").run()
 
@@ -90,7 +90,7 @@ def test_a_model_that_the_server_does_not_have_is_a_failure_of_its_own(server: L
         ({"message": "of no known kind", "type": ["odd"], "code": None}, RunFailed),
     ],
 )
-def test_an_error_in_the_middle_of_a_stream_has_its_price(
+def test_an_error_in_a_stream_has_its_cost(
     server: LlmServer, kind: str, said: Any, error: type[Exception]
 ) -> None:
     server.does.error = said
@@ -123,7 +123,7 @@ def test_a_stream_that_breaks_lost_the_server_and_leaves_no_doubt(server: LlmSer
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stream_that_ends_before_its_last_word_lost_the_server(server: LlmServer, kind: str) -> None:
+def test_an_incomplete_stream_is_a_lost_server(server: LlmServer, kind: str) -> None:
     server.does.no_last_word = True
     with pytest.raises(ServerLost, match="before it was complete") as raised:
         streamed(server, kind).run()
@@ -162,7 +162,7 @@ def test_a_line_that_never_ends_is_not_gathered_for_ever(server: LlmServer, kind
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("trouble", [{"slow_first": True}, {"hang_after": 2}, {"endless": True}])
-def test_no_stream_outlives_its_limit(server: LlmServer, kind: str, trouble: dict[str, Any]) -> None:
+def test_a_stream_ends_at_its_limit(server: LlmServer, kind: str, trouble: dict[str, Any]) -> None:
     server.does = Behaviour(**trouble, words=("x",))
     if "hang_after" in trouble:
         server.does.words = WORDS
@@ -172,7 +172,7 @@ def test_no_stream_outlives_its_limit(server: LlmServer, kind: str, trouble: dic
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_server_that_is_not_there_costs_nothing(kind: str) -> None:
+def test_an_unreachable_server_costs_no_try(kind: str) -> None:
     with LlmServer() as server:
         ask = streamed(server, kind)
     with pytest.raises(ConnectFailed):
@@ -184,9 +184,7 @@ def test_a_server_that_is_not_there_costs_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_cancel_closes_the_connection_and_the_server_hears_of_it(
-    server: LlmServer, kind: str, stream: bool
-) -> None:
+def test_a_cancel_closes_the_connection_to_the_server(server: LlmServer, kind: str, stream: bool) -> None:
     if stream:
         server.does.hang_after = 2
     else:

@@ -24,7 +24,7 @@ def event(**choice: Any) -> bytes:
 
 
 @pytest.mark.parametrize("where", ["delta", "logprobs"])
-def test_names_count_like_what_they_name(where: str) -> None:
+def test_field_names_count_like_values(where: str) -> None:
     chunks = OpenAiStream(RUN)
     many = b"".join(event(**{where: {f"name-of-a-field-{number}": ""}}) for number in range(100))
     with pytest.raises(ResponseTooLarge):

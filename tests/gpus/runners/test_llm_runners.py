@@ -29,7 +29,7 @@ def server() -> Iterator[LlmServer]:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("one_byte_at_a_time", [False, True])
-def test_a_streamed_chat_is_told_as_it_grows_and_ends_as_if_it_had_not_been(
+def test_a_streamed_chat_is_reported_and_has_the_result_of_an_unstreamed_one(
     server: LlmServer, kind: str, one_byte_at_a_time: bool
 ) -> None:
     server.does.one_byte_at_a_time = one_byte_at_a_time
@@ -42,7 +42,7 @@ def test_a_streamed_chat_is_told_as_it_grows_and_ends_as_if_it_had_not_been(
     assert grown.usage == whole.usage == USAGE
 
 
-def test_the_payload_says_which_path_it_is_for(server: LlmServer) -> None:
+def test_the_payload_selects_the_path(server: LlmServer) -> None:
     Ask(server, "openai", CHAT).run()
     Ask(server, "openai", {"prompt": "Tell me", "stream": True}, path="/v1").run()
     Ask(server, "openai", {"input": "text"}, path="/deep/v1/").run()
@@ -76,9 +76,7 @@ def test_a_streamed_completion_and_an_embedding_have_their_results_and_usage(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_server_knows_the_model_by_its_own_name_and_no_other_may_be_asked_for(
-    server: LlmServer, kind: str
-) -> None:
+def test_the_remote_model_name_is_sent_and_other_models_are_refused(server: LlmServer, kind: str) -> None:
     server.does.models = ("meta/llama:8b", "another")
     Ask(server, kind, CHAT, remote_model="meta/llama:8b").run()
     Ask(server, kind, {**CHAT, "model": "meta/llama:8b"}, remote_model="meta/llama:8b").run()
@@ -91,7 +89,7 @@ def test_the_server_knows_the_model_by_its_own_name_and_no_other_may_be_asked_fo
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("payload", [[], "text", {}, {"what": 1}, {**CHAT, "stream": "yes"}])
-def test_a_payload_that_fits_nothing_is_bad_input_before_anything_is_sent(
+def test_a_payload_without_a_path_is_bad_input_before_a_request(
     server: LlmServer, kind: str, payload: Any
 ) -> None:
     with pytest.raises(BadInput):
@@ -101,7 +99,7 @@ def test_a_payload_that_fits_nothing_is_bad_input_before_anything_is_sent(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stream", [True, False])
-def test_it_is_asked_with_the_servers_key_and_without_our_secrets(
+def test_requests_carry_the_servers_key_and_no_dispatcher_secrets(
     server: LlmServer, kind: str, stream: bool
 ) -> None:
     ask = Ask(server, kind, {**CHAT, "stream": stream})
@@ -147,7 +145,7 @@ def test_tool_calls_reasoning_and_several_choices_are_put_together() -> None:
     assert told == [{"reasoning": "hm"}, {"reasoning": ", yes"}]
 
 
-def test_how_long_ollama_keeps_a_model_is_its_operators(server: LlmServer) -> None:
+def test_keep_alive_is_set_by_the_operator(server: LlmServer) -> None:
     Ask(server, "ollama", {**CHAT, "keep_alive": "10m"}).run()
     Ask(server, "ollama", {**CHAT, "keep_alive": -1}, keep_alive_seconds=0.0).run()
     assert [body["keep_alive"] for body in server.bodies] == ["10m", 0.0]

@@ -37,7 +37,7 @@ def runner(gpu: Any) -> LocalRunner:
     return LocalRunner(gpu)
 
 
-def test_the_run_gets_the_models_limit_and_brings_its_result():
+def test_a_local_run_gets_the_models_limit_and_returns_its_result():
     gpu = Gpu()
     assert runner(gpu).start(REQUEST, abort=Abort()) == Finished({"ok": True})
     assert gpu.orders == [Order("a", "j", "flux", {"n": 1}, 7.0)]
@@ -71,7 +71,7 @@ def test_a_cancel_is_a_proof_unless_the_process_is_still_there(how):
     assert gpu.stopped == ["a"]
 
 
-def test_there_is_nothing_to_poll():
+def test_a_local_run_cannot_be_polled():
     with pytest.raises(PollFailed) as raised:
         runner(Gpu()).poll(REQUEST, "r", abort=Abort())
     assert raised.value.gone

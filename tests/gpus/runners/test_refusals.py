@@ -48,7 +48,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
         (524, ServerLost),
     ],
 )
-def test_each_status_has_its_price(status, error):
+def test_each_status_has_its_cost(status, error):
     assert type(error_of(Response(status), now=NOW)) is error
 
 
@@ -66,7 +66,7 @@ def test_refused_credentials_are_the_operators_matter(status: int, counts: bool,
     assert error.message == f"{status}: no such token. {HEADERS_HINT}."
 
 
-def test_a_stale_fence_is_a_lost_lease_and_nothing_runs():
+def test_a_stale_fence_is_a_lost_lease_without_a_suspect_slot():
     error = error_of(Response(409, {}, b'{"code": "stale_fence"}'), now=NOW)
     assert isinstance(error, StaleFence)
     assert not error.suspect
@@ -102,7 +102,7 @@ def test_a_text_that_is_a_gpu_librarys_own_is_believed(text):
         "CUDA errors are explained in the manual",
     ],
 )
-def test_a_text_that_only_quotes_such_words_is_no_gpu_fault(text):
+def test_a_text_that_quotes_gpu_errors_is_no_gpu_fault(text):
     body = json.dumps({"detail": text}).encode()
     assert type(error_of(Response(500, {}, body), now=NOW)) is ServerFailed
     assert type(failure_of({"status": "failed", "error": text})) is RunFailed
@@ -174,7 +174,7 @@ def test_words_that_are_not_json_are_kept_and_cut():
         (405, b'{"detail": "10.0.0.7 takes no POST"}', False),
     ],
 )
-def test_a_refusal_that_is_not_for_the_client_keeps_its_words_apart(
+def test_an_error_text_not_for_the_client_is_stored_as_detail(
     status: int, body: bytes, is_for_client: bool
 ) -> None:
     """A tenant reads the message of a `bad_input`."""

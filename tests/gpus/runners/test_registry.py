@@ -42,7 +42,7 @@ def installed(*entries: EntryPoint) -> RunnerRegistry:
     return RunnerRegistry(declared=lambda: entries)
 
 
-def test_the_built_in_ones_come_first_and_in_order() -> None:
+def test_built_in_runners_come_first_in_order() -> None:
     found = installed(entry("acme"))
     assert list(found.all()) == [*(runner.name for runner in BUILT_IN), "acme"]
     assert found.find("acme") is Acme
@@ -50,7 +50,7 @@ def test_the_built_in_ones_come_first_and_in_order() -> None:
     assert not found.unusable()
 
 
-def test_a_built_in_one_is_found_without_importing_any_package() -> None:
+def test_a_built_in_runner_is_found_without_loading_entry_points() -> None:
     def declared() -> list[EntryPoint]:
         raise AssertionError("the entry points were read")
 
@@ -69,9 +69,7 @@ def test_a_built_in_one_is_found_without_importing_any_package() -> None:
         (entry("sync"), "the name is taken: the dispatcher itself"),
     ],
 )
-def test_an_entry_point_that_brings_no_runner_is_named_once_and_stops_nothing(
-    declared: EntryPoint, why: str
-) -> None:
+def test_an_unusable_entry_point_is_reported_once(declared: EntryPoint, why: str) -> None:
     found = installed(declared)
     with capture_logs() as logs:
         assert list(found.all()) == list(found.all()) == [runner.name for runner in BUILT_IN]
@@ -89,7 +87,7 @@ def test_an_entry_point_that_brings_no_runner_is_named_once_and_stops_nothing(
         ("panics_at_import", "class Panic(BaseException): ...\nraise Panic('rust')", "Panic: rust"),
     ],
 )
-def test_a_package_that_ends_the_process_at_its_import_does_not(
+def test_a_package_that_exits_at_import_is_unusable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, code: str, why: str
 ) -> None:
     (tmp_path / f"{module}.py").write_text(code)
@@ -99,14 +97,14 @@ def test_a_package_that_ends_the_process_at_its_import_does_not(
     assert [one.why for one in found.unusable()] == [why]
 
 
-def test_of_two_packages_with_one_name_the_second_is_refused() -> None:
+def test_the_second_of_two_runners_with_one_name_is_refused() -> None:
     found = installed(entry("acme"), entry("acme", "Again"))
     assert found.find("acme") is Acme
     assert f"the name is taken: acme = {__name__}:Acme" in found.unusable()[0].why
 
 
 @pytest.mark.parametrize("name", ["", "-acme", "a b", "a" * 65])
-def test_a_name_is_one_that_can_stand_in_a_url(name: str) -> None:
+def test_a_runners_name_must_fit_into_a_url(name: str) -> None:
     with pytest.raises(ValueError, match="64 letters"):
         check_runner(name, type("Odd", (Acme,), {"name": name}))
 

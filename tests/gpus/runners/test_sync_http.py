@@ -58,20 +58,20 @@ class TestSyncHttpRunner(NodeContract):
 
 
 class TestSyncModelOnAServerThatAnswersLater:
-    def test_it_is_polled_if_the_model_says_where(self) -> None:
+    def test_a_processing_answer_is_polled_with_a_poll_template(self) -> None:
         with _bench("async") as bench:
             polled = dataclasses.replace(MODEL, poll_endpoint_template="/status/{id}")
             request = bench.request({"seconds": 0.05, "echo": 1}, model=polled)
             assert isinstance(runner_for(polled).start(request, abort=Abort()), Accepted)
             assert bench.drive(bench.request({"seconds": 0.05, "echo": 1}, model=polled))["echo"] == 1
 
-    def test_without_a_place_to_poll_it_fails_and_may_still_run(self) -> None:
+    def test_a_processing_answer_without_a_poll_template_leaves_the_slot_suspect(self) -> None:
         with _bench("async") as bench, pytest.raises(RunFailed, match="poll_endpoint_template") as raised:
             bench.drive(bench.request({"seconds": 60}))
         assert raised.value.suspect
 
 
-def test_what_is_on_the_wire(serve) -> None:
+def test_the_request_on_the_wire(serve) -> None:
     server = serve(lambda visit: (visit.read_request(), visit.answer()))
     secret = {"x-job-id": "another", "Authorization": "Bearer s3cret"}
     request = RunRequest(

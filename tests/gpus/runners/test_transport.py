@@ -67,7 +67,7 @@ def test_small_chunks_are_read(transport, serve):
     ],
     ids=["interim answers", "trailers"],
 )
-def test_what_stands_around_an_answer_has_an_end(transport, serve, start, again):
+def test_bytes_besides_an_answers_body_are_limited(transport, serve, start, again):
     def script(visit):
         visit.read_request()
         with contextlib.suppress(OSError):
@@ -96,7 +96,7 @@ def test_redirects_are_answers_and_not_followed(transport, serve):
     "url",
     ["http://127.0.0.1:{closed}/", "ftp://127.0.0.1/", "http://a..b/", "http://[::1/", "http:///path", ""],
 )
-def test_what_cannot_be_reached_is_a_connect_failure(transport, url):
+def test_an_unreachable_address_is_a_connect_failure(transport, url):
     with pytest.raises(ConnectFailed):
         post(transport, url.format(closed=free_port()))
 
@@ -128,7 +128,7 @@ def test_a_connection_that_breaks_after_the_body_lost_the_server(transport, serv
         post(transport, serve(script).url)
 
 
-def test_an_answer_given_before_the_body_was_read_is_heard(transport, serve):
+def test_an_answer_before_the_body_was_read_is_returned(transport, serve):
     def script(visit):
         visit.sock.recv(1000)
         visit.send(b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno")

@@ -55,7 +55,7 @@ def deaf_url():
         yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
 
 
-def test_an_abort_ends_a_connect_that_nobody_answers(transport, deaf_url):
+def test_an_abort_ends_a_pending_connect(transport, deaf_url):
     abort = Abort()
     registered = threading.Event()
     set_reader = abort.set_reader
@@ -65,7 +65,7 @@ def test_an_abort_ends_a_connect_that_nobody_answers(transport, deaf_url):
         post(transport, deaf_url, connect_timeout_seconds=LONG, abort=abort)
 
 
-def test_an_abort_just_before_the_connect_ends_it_too(transport, deaf_url):
+def test_an_abort_just_before_the_connect_ends_it(transport, deaf_url):
     """There is nothing to shut down at that moment."""
     abort = Abort()
     abort.set_reader = lambda end: abort.fire()  # type: ignore[method-assign]
@@ -73,7 +73,7 @@ def test_an_abort_just_before_the_connect_ends_it_too(transport, deaf_url):
         post(transport, deaf_url, connect_timeout_seconds=LONG, abort=abort)
 
 
-def test_a_connect_that_nobody_answers_is_given_up(transport, deaf_url):
+def test_a_pending_connect_times_out(transport, deaf_url):
     with pytest.raises(ConnectFailed, match="timed out"):
         post(transport, deaf_url, connect_timeout_seconds=0.1)
 

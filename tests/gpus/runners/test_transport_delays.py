@@ -43,7 +43,7 @@ def plain_url() -> Iterator[str]:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="the platform has no such option")
-def test_its_answer_does_not_wait_for_a_delayed_acknowledgement(transport, plain_url: str) -> None:
+def test_an_answer_does_not_wait_for_a_delayed_acknowledgement(transport, plain_url: str) -> None:
     taken = sorted(_seconds(transport, plain_url) for _ in range(REQUESTS))
     assert taken[REQUESTS // 2] < DELAYED_SECONDS, [round(one, 3) for one in taken]
 

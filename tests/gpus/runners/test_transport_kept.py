@@ -51,7 +51,7 @@ def test_a_kept_connection_that_breaks_under_a_request_is_not_tried_again(transp
     assert len(server.requests) == 2
 
 
-def test_a_kept_connection_that_takes_nothing_is_replaced_by_a_fresh_one(transport, pool, serve, monkeypatch):
+def test_a_stale_pooled_connection_is_replaced(transport, pool, serve, monkeypatch):
     server = serve(polite)
     post(transport, server.url)
     origin = Origin("http", "127.0.0.1", server.port)
@@ -67,7 +67,7 @@ def test_a_kept_connection_that_takes_nothing_is_replaced_by_a_fresh_one(transpo
 @pytest.mark.parametrize(
     ("fresh_seconds", "question"), [(60.0, "is_open"), (0.0, "has_no_data")], ids=["fresh", "idle"]
 )
-def test_what_was_idle_for_a_while_is_polled(serve, transport, monkeypatch, fresh_seconds, question):
+def test_an_idle_connection_is_polled(serve, transport, monkeypatch, fresh_seconds, question):
     """A poll gives the interpreter away in the middle of a slot's way to its next job."""
     asked = []
     for name in ("is_open", "has_no_data"):
@@ -79,7 +79,7 @@ def test_what_was_idle_for_a_while_is_polled(serve, transport, monkeypatch, fres
     assert (asked, server.visits) == ([question], 1)
 
 
-def test_where_the_system_does_not_tell_it_is_polled(monkeypatch):
+def test_without_tcp_info_a_connection_is_polled(monkeypatch):
     monkeypatch.setattr(connections, "_TCP_INFO", None)
     ours, theirs = socket.socketpair()
     connection = Connection(ours)
@@ -89,7 +89,7 @@ def test_where_the_system_does_not_tell_it_is_polled(monkeypatch):
     connection.close()
 
 
-def test_one_that_is_closed_here_is_not_open():
+def test_a_locally_closed_connection_is_not_open():
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as ours,
@@ -136,7 +136,7 @@ def test_a_server_that_wants_to_close_is_let_go(transport, serve):
     assert server.hung_up.wait(30)
 
 
-def test_what_comes_behind_an_answer_is_taken_for_no_other_one(transport, serve):
+def test_bytes_after_an_answer_are_not_read_as_the_next_answer(transport, serve):
     def script(visit):
         visit.read_request()
         body = b'{"status": "success", "result": 1}'
@@ -171,7 +171,7 @@ def with_bytes_behind(answer: bytes):
 
 @pytest.mark.parametrize("answer", [WITH_LENGTH, IN_CHUNKS, SHORT_CHUNKS], ids=["length", "chunks", "short"])
 @pytest.mark.parametrize("counts", [True, False], ids=["counted", "polled"])
-def test_what_stands_behind_a_longer_answer_is_no_answer_either(
+def test_bytes_after_a_longer_answer_are_not_read_as_the_next_answer(
     transport, serve, monkeypatch, answer, counts
 ):
     """It would be another job's result."""
@@ -183,7 +183,7 @@ def test_what_stands_behind_a_longer_answer_is_no_answer_either(
         assert server.visits == number
 
 
-def test_nor_is_it_over_tls(transport, serve, tmp_path):
+def test_bytes_after_an_answer_over_tls_are_not_read_as_the_next_answer(transport, serve, tmp_path):
     context, ca_pem = make_tls(tmp_path)
     server = serve(with_bytes_behind(WITH_LENGTH), tls=context)
     for number in range(1, 4):

@@ -26,7 +26,7 @@ def test_the_given_ca_is_trusted_and_the_connection_kept(transport, secured):
     assert server.visits == 1
 
 
-def test_a_server_of_an_unknown_ca_gets_nothing(transport, secured):
+def test_a_server_with_an_unknown_ca_gets_no_request(transport, secured):
     server, _ = secured(polite)
     with pytest.raises(ConnectFailed, match="certificate"):
         post(transport, server.url)

@@ -20,13 +20,13 @@ def pinned(rig: Rig) -> Rig:
     return rig
 
 
-def test_a_job_of_any_model_that_is_loaded_goes_before_one_that_must_be_loaded(pinned: Rig) -> None:
+def test_jobs_of_loaded_models_go_before_others(pinned: Rig) -> None:
     for job, model in (("z", "zimg"), ("l", "ltx2"), ("f", "flux")):
         pinned.push(job, model=model)
     assert pinned.must_claim(host="box.1", warm=["flux", "ltx2"]).job_id == "l", "of two the first in line"
 
 
-def test_so_it_does_where_a_slot_is_handed_on(pinned: Rig) -> None:
+def test_jobs_of_loaded_models_go_first_in_a_release(pinned: Rig) -> None:
     pinned.push("f", model="flux")
     lease = pinned.must_claim(host="box.1", warm=[])
     pinned.push("z", model="zimg")
@@ -43,7 +43,7 @@ def test_a_model_that_left_is_not_preferred_any_more(pinned: Rig) -> None:
     assert pinned.next(lease, warm=[]).job_id == "z"
 
 
-def test_nor_where_its_slot_waited_meanwhile(pinned: Rig) -> None:
+def test_an_empty_report_overrides_the_slots_last_model(pinned: Rig) -> None:
     pinned.push("f", model="flux")
     lease = pinned.must_claim(host="box.1", warm=[])
     pinned.release(lease)
@@ -53,7 +53,7 @@ def test_nor_where_its_slot_waited_meanwhile(pinned: Rig) -> None:
     assert pinned.must_claim(host="box.1", warm=[]).job_id == "z"
 
 
-def test_who_does_not_tell_is_taken_to_have_what_ran_last(pinned: Rig) -> None:
+def test_without_a_report_the_slots_last_model_is_warm(pinned: Rig) -> None:
     pinned.push("f", model="flux")
     lease = pinned.must_claim(host="box.1")
     pinned.push("z", model="zimg")
@@ -62,9 +62,7 @@ def test_who_does_not_tell_is_taken_to_have_what_ran_last(pinned: Rig) -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["fair", "fifo"])
-def test_the_head_is_passed_over_no_longer_than_its_patience_and_eight_times(
-    rig: Rig, algorithm: str
-) -> None:
+def test_a_head_is_passed_over_within_patience_and_eight_times(rig: Rig, algorithm: str) -> None:
     rig.pool(algorithm, patience=5.0)
     rig.server("box", 1, MODELS, host="box.1")
     rig.push("z", model="zimg")
@@ -84,9 +82,7 @@ def test_the_head_is_passed_over_no_longer_than_its_patience_and_eight_times(
 
 
 @pytest.mark.parametrize("others", [("x",), ("x", "z")])
-def test_a_tenants_own_jobs_pass_its_first_one_no_more_often_whoever_has_his_turn(
-    rig: Rig, others: tuple[str, ...]
-) -> None:
+def test_a_tenants_own_jobs_pass_its_first_one_at_most_eight_times(rig: Rig, others: tuple[str, ...]) -> None:
     """Those that go in place of whoever has his turn put off its own."""
     rig.pool(patience=1000.0)
     rig.server("box", 1, MODELS, host="box.1")
@@ -101,7 +97,7 @@ def test_a_tenants_own_jobs_pass_its_first_one_no_more_often_whoever_has_his_tur
     assert sum(job.startswith("f") for job in order) <= 8
 
 
-def test_affinity_never_prefers_a_lower_band_nor_what_its_server_does_not_run(pinned: Rig) -> None:
+def test_affinity_prefers_no_lower_band_and_no_foreign_model(pinned: Rig) -> None:
     pinned.push("z", model="zimg", priority=1)
     pinned.push("f", model="flux", priority=5)
     pinned.push("x", model="other", priority=1)
@@ -119,7 +115,7 @@ def test_a_model_whose_circuit_is_open_is_not_preferred(pinned: Rig) -> None:
     assert (lease.job_id, pinned.next(lease, warm=["flux"]).job_id) == ("z", "z2")
 
 
-def test_what_a_repeated_claim_tells_changes_nothing(pinned: Rig) -> None:
+def test_a_repeated_claims_warm_models_are_ignored(pinned: Rig) -> None:
     pinned.push("z", model="zimg")
     pinned.push("f", model="flux")
     first = pinned.must_claim("same", host="box.1", warm=["flux"])
@@ -148,7 +144,7 @@ def test_a_name_that_would_break_a_key_is_refused(pinned: Rig, name: str) -> Non
         pinned.claim(host="box.1", warm=[name])
 
 
-def test_a_model_that_left_draws_no_job_to_the_slot_where_it_ran(pinned: Rig) -> None:
+def test_an_unloaded_model_attracts_no_job_to_its_last_slot(pinned: Rig) -> None:
     """Of a process that holds it no more, the slot that is free the longest is as good as any."""
     pinned.push("f", model="flux")
     pinned.push("z", model="zimg")

@@ -76,7 +76,7 @@ STEPS = pytest.mark.parametrize("step", [-HOUR, -60.0, 60.0, HOUR, 30 * 24 * HOU
 
 
 @STEPS
-def test_a_dead_workers_lease_runs_out_in_its_time_and_a_living_ones_never(wall: Wall, step: float) -> None:
+def test_a_dead_workers_lease_expires_in_time_and_a_live_ones_never(wall: Wall, step: float) -> None:
     two_leases(wall)
     wall.wait(4.0)
     wall.set_clock(step)
@@ -91,7 +91,7 @@ def test_a_dead_workers_lease_runs_out_in_its_time_and_a_living_ones_never(wall:
 
 
 @STEPS
-def test_rests_tokens_and_ages_take_the_time_that_they_take(wall: Wall, step: float) -> None:
+def test_rests_tokens_and_ages_use_the_fleets_time(wall: Wall, step: float) -> None:
     def take() -> bool:
         return wall.leases.take_tokens("t", 1, per_second=0.1, burst=1).taken
 
@@ -129,7 +129,7 @@ def test_time_never_falls_and_fences_grow_whatever_the_clock_does(wall: Wall) ->
         before = lease
 
 
-def test_it_comes_nearer_to_the_clock_by_a_tenth_of_what_passes(wall: Wall) -> None:
+def test_the_fleets_time_approaches_the_clock_by_a_tenth(wall: Wall) -> None:
     wall.server()
 
     def ahead() -> float:
@@ -148,7 +148,7 @@ def test_it_comes_nearer_to_the_clock_by_a_tenth_of_what_passes(wall: Wall) -> N
         assert ahead() == 0.0
 
 
-def test_a_long_time_in_which_nobody_called_has_passed(wall: Wall) -> None:
+def test_a_long_time_without_calls_counts(wall: Wall) -> None:
     wall.server()
     wall.push("j")
     wall.leases.rest_server("s1", 600.0)
@@ -165,7 +165,7 @@ def test_a_caller_that_is_new_takes_the_clocks_word(wall: Wall) -> None:
     assert new.claim(POOL, worker="w", attempt_id="a") is not None
 
 
-def test_time_goes_on_where_nobody_calls_but_who_watches_from_outside(wall: Wall) -> None:
+def test_an_index_gates_calls_advance_the_fleets_time(wall: Wall) -> None:
     """A sweeper of another layout that waits until the index is abandoned; its sweeps come late."""
     gate = IndexGate(
         wall.client,
@@ -197,7 +197,7 @@ def test_a_rebuild_begins_after_the_latest_start_that_the_database_knows(wall: W
     assert wall.must_claim().fence > before.fence
 
 
-def test_a_rebuild_of_an_index_that_was_only_closed_goes_on_with_its_time(wall: Wall) -> None:
+def test_a_rebuild_of_a_closed_index_continues_its_time(wall: Wall) -> None:
     wall.server()
     wall.push("j1")
     before = wall.must_claim()
@@ -213,9 +213,7 @@ def test_a_rebuild_of_an_index_that_was_only_closed_goes_on_with_its_time(wall: 
 
 
 @pytest.mark.parametrize("step", [-HOUR, HOUR])
-def test_leases_that_an_older_version_renews_are_judged_by_the_clock_it_goes_by(
-    wall: Wall, step: float
-) -> None:
+def test_leases_renewed_by_an_older_version_expire_by_redis_clock(wall: Wall, step: float) -> None:
     dead, living = two_leases(wall)
     wall.living.clear()
     wall.set_clock(step)
@@ -242,7 +240,7 @@ def test_where_an_older_sweeper_looks_time_does_not_fall_behind_the_clock(
     assert runs_out >= (wall.now_ms + LEASE * 1000) * 1000
 
 
-def test_many_living_leases_of_an_older_version_hide_no_dead_one(wall: Wall) -> None:
+def test_many_live_leases_of_an_older_version_do_not_hide_a_dead_one(wall: Wall) -> None:
     wall.server(slots=30)
     wall.push(*(f"j{number:02}" for number in range(30)))
     leases = [wall.must_claim() for _ in range(30)]
@@ -282,7 +280,7 @@ def test_many_calls_read_the_clocks_key_once(wall: Wall) -> None:
     assert asked_for(wall, 30) == 1
 
 
-def test_time_never_falls_by_what_was_not_saved_yet(wall: Wall) -> None:
+def test_time_never_falls_behind_unsaved_time(wall: Wall) -> None:
     wall.sleep(1.0)
     wall.leases.record_heartbeat("s1", {})  # saved
     wall.sleep(0.009)
@@ -294,7 +292,7 @@ def test_time_never_falls_by_what_was_not_saved_yet(wall: Wall) -> None:
     assert lease.leased_at_ms >= wall.now_ms + 5
 
 
-def test_what_another_version_saved_is_seen_within_ten_milliseconds(wall: Wall) -> None:
+def test_time_saved_by_another_version_is_seen_within_ten_milliseconds(wall: Wall) -> None:
     """Its library remembers for itself."""
     wall.server()
     wall.push("j1", "j2")
@@ -309,7 +307,7 @@ def msgpack(number: int) -> bytes:
     return b"\xcf" + number.to_bytes(8, "big")
 
 
-def test_fleets_of_one_name_in_two_databases_of_a_server_have_each_its_time(wall: Wall) -> None:
+def test_fleets_with_one_name_in_two_databases_have_separate_times(wall: Wall) -> None:
     url = "unix://{path}?db=1".format(**wall.client.connection_pool.connection_kwargs)
     other_client = connect(url)
     other = Wall(other_client, wall.leases.fleet)

@@ -41,7 +41,7 @@ def test_tenants_have_buckets_of_their_own(rig: Rig) -> None:
     assert not take(rig, 1, tenant="a").taken
 
 
-def test_a_clock_that_steps_back_gives_and_takes_nothing(rig: Rig) -> None:
+def test_a_clock_that_steps_back_does_not_change_the_bucket(rig: Rig) -> None:
     take(rig, 4)
     rig.wait(-3600)
     assert not take(rig).taken
@@ -112,20 +112,20 @@ def test_a_slot_is_spare_while_no_ticket_could_take_it(rig: Rig) -> None:
     assert spare(rig.leases, "flux") == [0]
 
 
-def test_a_line_that_no_free_slot_serves_takes_nothing_away(rig: Rig) -> None:
+def test_tickets_for_other_slots_do_not_reduce_spare_slots(rig: Rig) -> None:
     rig.server("s1", models=("flux",))
     rig.push("waits", model="elsewhere")
     assert spare(rig.leases, "flux") == [1]
 
 
-def test_nothing_is_spare_for_a_tenant_that_is_held_back(rig: Rig) -> None:
+def test_a_parked_tenant_has_no_spare_slots(rig: Rig) -> None:
     rig.server()
     rig.leases.set_paused_tenants(POOL, ["t1"], reason=ParkedFor.QUOTA)
     assert spare(rig.leases) == [0]
     assert spare(rig.leases, tenant="t2") == [1]
 
 
-def test_nothing_is_spare_for_a_tenant_that_runs_as_many_jobs_as_it_may(rig: Rig) -> None:
+def test_a_tenant_at_its_limit_has_no_spare_slots(rig: Rig) -> None:
     """Also if nothing of it waits in the pool: then it is not parked there yet."""
     rig.server(slots=5)
     rig.tenant("t1", most=2)
@@ -141,7 +141,7 @@ def test_nothing_is_spare_for_a_tenant_that_runs_as_many_jobs_as_it_may(rig: Rig
     assert rig.leases.spare_slots(POOL, "t1", [MODEL]).most == 1
 
 
-def test_who_thinks_of_a_job_hears_that_its_tenant_runs_as_many_as_it_may(rig: Rig) -> None:
+def test_an_explanation_before_the_push_shows_the_running_limit(rig: Rig) -> None:
     rig.server(slots=5)
     rig.tenant("t1", most=1)
     thought_of = rig.ticket("")
@@ -155,7 +155,7 @@ def test_who_thinks_of_a_job_hears_that_its_tenant_runs_as_many_as_it_may(rig: R
     assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == "pm"
 
 
-def test_a_tenant_goes_on_when_the_last_reason_is_gone(rig: Rig) -> None:
+def test_a_tenant_is_released_with_its_last_reason(rig: Rig) -> None:
     rig.server()
     rig.push("a1", tenant="a")
     rig.leases.set_paused_tenants(POOL, ["a"])

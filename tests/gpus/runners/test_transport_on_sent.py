@@ -28,14 +28,14 @@ def test_a_new_connection_is_not_waited_for(transport, serve):
     assert visits == [0]
 
 
-def test_also_one_that_does_not_come(transport):
+def test_on_sent_is_called_once_if_the_connection_fails(transport):
     called = []
     with pytest.raises(ConnectFailed):
         post(transport, f"http://127.0.0.1:{free_port()}/", on_sent=lambda: called.append(1))
     assert called == [1]
 
 
-def test_it_is_called_once_where_a_kept_connection_took_nothing(transport, pool, serve, monkeypatch):
+def test_on_sent_is_called_once_after_a_stale_pooled_connection(transport, pool, serve, monkeypatch):
     server = serve(polite)
     post(transport, server.url)
     origin = Origin("http", "127.0.0.1", server.port)
@@ -48,7 +48,7 @@ def test_it_is_called_once_where_a_kept_connection_took_nothing(transport, pool,
     assert called == [1]
 
 
-def test_it_is_called_once_where_the_answer_does_not_come(transport, serve):
+def test_on_sent_is_called_once_without_an_answer(transport, serve):
     def script(visit):
         visit.read_request()
         visit.answer()
@@ -62,7 +62,7 @@ def test_it_is_called_once_where_the_answer_does_not_come(transport, serve):
     assert called == [1]
 
 
-def test_what_can_not_be_sent_has_no_meanwhile(transport, serve):
+def test_on_sent_is_not_called_for_an_invalid_request(transport, serve):
     server = serve(polite)
     called = []
     with pytest.raises(ConnectFailed):

@@ -28,7 +28,7 @@ def test_next_jobs_are_those_that_are_served_next(rig: Rig, algorithm: str) -> N
     assert rig.leases.next_jobs(POOL, 12) == []
 
 
-def test_no_more_are_told_than_were_asked_for_and_none_is_taken(rig: Rig) -> None:
+def test_next_jobs_returns_at_most_the_limit_and_changes_nothing(rig: Rig) -> None:
     rig.push("a", "b", "c")
     assert rig.leases.next_jobs(POOL, 2) == ["a", "b"]
     assert rig.leases.next_jobs(POOL, 9) == ["a", "b", "c"]
@@ -43,13 +43,13 @@ def test_lower_bands_come_behind(rig: Rig) -> None:
     assert rig.leases.next_jobs(POOL, 3) == ["urgent", "normal", "bulk"]
 
 
-def test_who_is_parked_does_not_come_next(rig: Rig) -> None:
+def test_next_jobs_skips_parked_tenants(rig: Rig) -> None:
     rig.push("a", tenant="t1")
     rig.push("b", tenant="t2")
     rig.leases.set_paused_tenants(POOL, ["t1"])
     assert rig.leases.next_jobs(POOL, 5) == ["b"]
 
 
-def test_an_index_that_is_not_whole_tells_nobody(client: Client, fleet: str) -> None:
+def test_next_jobs_is_refused_without_a_whole_index(client: Client, fleet: str) -> None:
     with pytest.raises(LeasingUnavailable):
         Rig(client, fleet).leases.next_jobs(POOL, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpus.leasing.store import TELEMETRY_KEPT
 
 
-def test_the_last_beat_of_a_server_is_known_with_its_age(rig):
+def test_the_last_heartbeat_is_returned_with_its_age(rig):
     assert rig.leases.heartbeats(["box"]) == {}
     rig.leases.record_heartbeat("box", {"boot_id": "one", "jobs": [["j", "a"]]})
     rig.leases.record_heartbeat("box", {"boot_id": "two"})
@@ -24,14 +24,14 @@ def test_telemetry_is_kept_and_bounded(rig):
     assert len(rig.leases.telemetry("box", 3600)) == TELEMETRY_KEPT
 
 
-def test_a_forgotten_server_leaves_nothing(rig):
+def test_a_removed_server_leaves_no_heartbeat_or_telemetry(rig):
     rig.leases.record_heartbeat("box", {}, {"n": 1})
     rig.leases.forget_server("box")
     assert rig.leases.heartbeats(["box"]) == {}
     assert rig.leases.telemetry("box", 10) == []
 
 
-def test_telemetry_is_told_as_far_back_as_is_asked_for_by_the_servers_clock(rig):
+def test_telemetry_covers_the_requested_time_by_redis_clock(rig):
     for number in range(3):
         rig.leases.record_heartbeat("box", {}, {"n": number, "at": 1e9 * number})
         rig.wait(5.0)

@@ -43,7 +43,7 @@ def test_a_push_is_told_what_an_explanation_says(rig: Rig) -> None:
     assert (again.outcome, again.starts) == (PushOutcome.DUPLICATE, found[19].starts)
 
 
-def test_it_is_learnt_from_real_starts(rig: Rig) -> None:
+def test_the_forecast_learns_from_real_starts(rig: Rig) -> None:
     """Runs of ten seconds where the line believes in one."""
     rig.server()
     rig.push("first", "second")
@@ -58,7 +58,7 @@ def test_it_is_learnt_from_real_starts(rig: Rig) -> None:
     assert told.starts.p50_seconds == pytest.approx(10 * told.position, rel=0.5)
 
 
-def test_who_starts_at_once_is_told_no_time(rig: Rig) -> None:
+def test_a_job_that_starts_at_once_has_no_forecast(rig: Rig) -> None:
     rig.server()
     found = push(rig, "now").results[0]
     assert (found.outcome, found.starts) == (PushOutcome.LEASED, None)
@@ -67,7 +67,7 @@ def test_who_starts_at_once_is_told_no_time(rig: Rig) -> None:
     assert (held.outcome, held.starts) == (PushOutcome.HELD, None)
 
 
-def test_where_nobody_can_know_nothing_is_said(rig: Rig) -> None:
+def test_no_forecast_while_the_start_cannot_be_known(rig: Rig) -> None:
     assert push(rig, "no-server").results[0].starts is None
     busy(rig)
     rig.leases.set_paused_tenants(POOL, ["paused"])
@@ -79,7 +79,7 @@ def test_where_nobody_can_know_nothing_is_said(rig: Rig) -> None:
     assert push(rig, "all-drain").results[0].starts is None
 
 
-def test_without_a_slot_that_works_nothing_is_said(rig: Rig) -> None:
+def test_no_forecast_without_a_working_slot(rig: Rig) -> None:
     rig.server()
     rig.push("runs")
     rig.release(rig.must_claim(), "suspect")
@@ -106,7 +106,7 @@ def test_models_that_circuits_keep_from_every_server_are_named(rig: Rig) -> None
     assert rig.leases.spare_slots(POOL, "t1", [MODEL]).failing == frozenset()
 
 
-def test_a_model_whose_own_circuit_is_open_is_named_too(rig: Rig) -> None:
+def test_a_model_with_an_open_circuit_is_reported_as_failing(rig: Rig) -> None:
     rig.server(models=(MODEL, "other"))
     rig.push(*(f"j{number}" for number in range(4)))
     fail(rig, 3, Verdict.MODEL)

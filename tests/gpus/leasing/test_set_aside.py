@@ -33,14 +33,14 @@ def breaks(rig: Rig) -> None:
     assert model(rig, "broken") is CircuitState.OPEN
 
 
-def test_nobody_stands_in_the_way_who_came_for_a_model_whose_circuit_is_open(fragile: Rig) -> None:
+def test_tenants_waiting_for_a_blocked_model_do_not_block_others(fragile: Rig) -> None:
     breaks(fragile)
     one_who_waits_for(fragile, ["z"])
     assert len(set(costs(fragile, WITH_BROKEN))) == 1
 
 
 @pytest.mark.parametrize("new_class", [False, True])
-def test_no_call_walks_far_over_those_that_came_before_it_opened(fragile: Rig, new_class: bool) -> None:
+def test_a_call_sets_aside_a_bounded_number_of_tenants(fragile: Rig, new_class: bool) -> None:
     """Or before a class began. The claim is asked again and again, a few each time, and that once."""
     crowd(fragile, 0, 200, WITH_BROKEN)
     if new_class:
@@ -59,7 +59,7 @@ def test_no_call_walks_far_over_those_that_came_before_it_opened(fragile: Rig, n
     assert max(per_call for _, per_call in found) < 100
 
 
-def test_where_a_release_may_not_walk_so_far_the_wake_for_its_slot_goes_on(fragile: Rig) -> None:
+def test_a_release_at_its_limit_sends_a_wake_for_its_slot(fragile: Rig) -> None:
     one_who_waits_for(fragile, ["z"])
     lease = fragile.must_claim()
     while fragile.claim():
@@ -73,7 +73,7 @@ def test_where_a_release_may_not_walk_so_far_the_wake_for_its_slot_goes_on(fragi
 
 
 @pytest.mark.parametrize("second", ["another class", "a narrow tenant", "a lower band"])
-def test_nobody_goes_before_those_behind_whom_a_call_may_not_look(fragile: Rig, second: str) -> None:
+def test_no_tenant_overtakes_one_that_was_not_examined(fragile: Rig, second: str) -> None:
     crowd(fragile, 0, 40, WITH_BROKEN)
     breaks(fragile)
     one_who_waits_for(fragile, [*CROWDED, "z"], "u")
@@ -87,7 +87,7 @@ def test_nobody_goes_before_those_behind_whom_a_call_may_not_look(fragile: Rig, 
     assert fragile.must_claim().tenant == "u"
 
 
-def test_who_was_set_aside_is_found_when_the_circuit_is_half_open_and_when_it_is_closed(fragile: Rig) -> None:
+def test_tenants_set_aside_return_when_the_circuit_is_half_open_or_closed(fragile: Rig) -> None:
     crowd(fragile, 0, 40, WITH_BROKEN)
     breaks(fragile)
     one_who_waits_for(fragile, ["z"])
@@ -100,7 +100,7 @@ def test_who_was_set_aside_is_found_when_the_circuit_is_half_open_and_when_it_is
     assert [fragile.must_claim().model for _ in range(20)] == ["broken"] * 20
 
 
-def test_a_wiped_index_names_nobody(fragile: Rig) -> None:
+def test_a_wiped_index_has_no_tenant_orders(fragile: Rig) -> None:
     crowd(fragile, 0, 5, WITH_BROKEN)
     assert fragile.leases.begin_rebuild("rig")
     while not fragile.leases.wipe("rig"):
