@@ -1,4 +1,4 @@
-"""Code and commands that were written for 0.1 find the GPU host under its former names."""
+"""Code and commands for version 0.1 find the GPU host under its former names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Circuit breakers over HTTP: which are open, and closing one by hand, with an entry that says who did."""
+"""Circuit breakers over HTTP: the list, and a reset by an operator with an audit entry."""
 
 from __future__ import annotations
 

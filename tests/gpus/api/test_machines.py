@@ -1,4 +1,4 @@
-"""Switching and seeing a whole machine over HTTP."""
+"""A machine over HTTP: shown and switched as a whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One declaration of an option: its field is what the API publishes and checks, and the admin form shows."""
+"""The model field of an option is its only declaration, for the API's schema and checks and the admin
+form."""
 
 from __future__ import annotations
 

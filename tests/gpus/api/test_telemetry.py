@@ -1,4 +1,4 @@
-"""What a worker measured lately, over HTTP."""
+"""A worker's recent telemetry over HTTP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What proves a quarantined slot free, and what does not."""
+"""Which health answers prove a quarantined slot free."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_counts_free_as_many_as_are_missing_the_oldest_first() -> None:
 
 
 def test_a_lease_counts_as_a_run_only_after_the_steady_time() -> None:
-    """The run under it may be over: what the server counts may then be the suspect."""
+    """The lease's run may have ended, and the counted job may be the suspect."""
     one_runs = Health(True, active_jobs=1)
     assert proven_by_count([ONE], one_runs, leases=1, quiet_seconds=19.9) == {}
     assert list(proven_by_count([ONE], one_runs, leases=1, quiet_seconds=20.0)) == [1]

@@ -1,4 +1,4 @@
-"""What a server says of itself is asked for in time, read with distrust and written down sparingly."""
+"""Health probes: timeouts, parsing of untrusted answers, and rare writes."""
 
 from __future__ import annotations
 

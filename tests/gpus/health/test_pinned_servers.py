@@ -1,4 +1,4 @@
-"""Servers that only their worker drives."""
+"""Pinned servers: registration, heartbeats, and sign-off."""
 
 from __future__ import annotations
 

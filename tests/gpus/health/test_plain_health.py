@@ -1,4 +1,5 @@
-"""A server without a health endpoint answers and is well; it proves nothing, and its operator is told so."""
+"""A server without a health endpoint is healthy if it answers, gives no proofs, and its operator is
+warned."""
 
 from __future__ import annotations
 

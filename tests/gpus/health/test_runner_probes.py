@@ -1,4 +1,4 @@
-"""Servers that do not speak our node's protocol, asked in their own."""
+"""Health probes of servers with other protocols than the dispatcher's own."""
 
 from __future__ import annotations
 

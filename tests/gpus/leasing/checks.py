@@ -1,4 +1,4 @@
-"""What must hold after every phase: slots are as the plain model has them, and the indexes tell the truth."""
+"""Invariants after every phase: slots match the plain model, and the indexes are consistent."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Checks:
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
-        """Who waits, who runs how much, and that nobody was given more than it may have. A job that was to
-        follow and did not waits again."""
+        """Which tenants wait, how much each runs, and that no limit is exceeded. The job of a dropped
+        follower waits again."""
         client, prefix = self.rig.client, self.rig.prefix
         assert not self.model.dropped
         tickets = list(self.rig.tickets.values())
@@ -149,7 +149,7 @@ class Index:
         )
 
     def zsets(self, kind: str) -> dict[str, dict[str, float]]:
-        """By what stands behind the pool in the name."""
+        """By the part of the key name after the pool."""
         start = f"{kind}:{POOL}:"
         return {
             name.removeprefix(start): zset for name, zset in self._zsets.items() if name.startswith(start)

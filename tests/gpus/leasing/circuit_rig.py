@@ -1,4 +1,4 @@
-"""A rig whose circuits open soon, and how its servers and models fail."""
+"""A rig with low circuit thresholds, and helpers that let servers and models fail."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def end(rig: Rig, lease: Lease, verdict: Verdict) -> None:
 
 
 def fail(rig: Rig, times: int, verdict: Verdict = EITHER) -> None:
-    """Whatever stands first in line fails so often, one after the other."""
+    """The next tickets fail, one after the other."""
     for _ in range(times):
         end(rig, rig.must_claim(), verdict)
 

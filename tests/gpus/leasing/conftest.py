@@ -20,7 +20,7 @@ def client(valkey: EmbeddedValkey) -> Iterator[Client]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Who looks at all keys of a fleet goes over those of the others, too."""
+    """Flush Redis: a scan of one fleet's keys also visits the keys of other fleets."""
     yield
     if "client" in request.fixturenames:
         request.getfixturevalue("client").flushdb()
@@ -28,5 +28,5 @@ def nothing_is_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def rig(client: Client, fleet: str) -> Rig:
-    """A whole index with one pool and nothing in it."""
+    """A whole index with one empty pool."""
     return Rig(client, fleet).open()

@@ -1,4 +1,4 @@
-"""A class of servers that is full, the many that wait for its models, and what a call then asks of Redis."""
+"""A full class of servers with many waiting tenants, and a count of the Redis commands of a call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that can be asked of leases, asked of the scripts and of the plain model alike.
+"""A state machine that makes every call of the lease layer on the scripts and on the plain model.
 
 Hypothesis chooses the phases and how long they last, and shortens a failing sequence; inside a phase the
 steps come from a seed, so that many of them fit into one example.
@@ -102,7 +102,7 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
             self._push([self.rig.tickets[self.chance.choice(list(self.rig.tickets))]])
 
     def push_under_another_priority(self) -> None:
-        """As somebody does who has not heard that it was changed."""
+        """As a process that does not know of the change."""
         if self.model.line:
             job = self.chance.choice(list(self.model.line))[0]
             ticket = self.rig.tickets[job]
@@ -111,7 +111,7 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
             self._push([late])
 
     def push_dropped(self) -> None:
-        """Jobs that were to follow, and do not: whoever drops a follower pushes its job, sometimes a little
+        """Jobs of dropped followers: the process that drops a follower pushes its job, sometimes a little
         later."""
         if self.model.dropped:
             self._push([self.rig.tickets[one.job] for one in self.model.dropped])

@@ -1,4 +1,4 @@
-"""What workers ask of leases, asked of the scripts and of the plain model alike."""
+"""The calls of workers, made on the scripts and on the plain model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LeaseSteps:
         return f"{kind}{self.number:04}"
 
     def _warm(self) -> list[str] | None:
-        """Mostly nobody says; some say nothing is, or what no server here runs."""
+        """Usually None; sometimes no model, or a model that no server runs."""
         count = self.chance.choice([None, None, 0, 1, 2])
         return None if count is None else self.chance.sample([*MODELS, "elsewhere"], count)
 
@@ -79,7 +79,7 @@ class LeaseSteps:
         hands_on = mode is ReleaseMode.SETTLE and self.chance.random() < 0.8
         begun = self._begun(slot) if slot and mode is ReleaseMode.SETTLE else None
         following = self._new("a") if hands_on else None
-        is_known = slot is not None and slot.held.worker == worker  # to nobody else
+        is_known = slot is not None and slot.held.worker == worker  # to no other worker
         if hands_on and follower and not begun and is_known and self.chance.random() < 0.7:
             following = follower.attempt
         begun_lease = _as_lease(begun, begun.fence) if begun else None
@@ -103,7 +103,7 @@ class LeaseSteps:
             self._same(found, expected)
 
     def _begun(self, slot: Slot) -> Held | None:
-        """What runs there already: the follower, or one that the index knew before it was made anew."""
+        """The job that runs there already: the follower, or one from before a rebuild."""
         if slot.follower and self.chance.random() < 0.5:
             return slot.follower
         lost = [one for one in self.lost if one.slot == slot.name and one.job not in self.model.holders]
@@ -138,7 +138,7 @@ class LeaseSteps:
             self._same(found, expected)
 
     def give_back_follower(self) -> None:
-        """Or end it before it began, which means nothing."""
+        """Or end it before it began, which has no effect."""
         live = [lease for lease in self.seen[-30:] if self.model.followed_under(*_ref(lease))]
         if not live:
             return
@@ -151,7 +151,7 @@ class LeaseSteps:
         for _ in range(self.chance.choice([1, 2])):
             assert self.rig.leases.release(lease.ref, mode, worker=worker, next_attempt_id=following) is None
 
-    # -- who holds them ----------------------------------------------------------------------------------
+    # -- holders ----------------------------------------------------------------------------------
 
     def take_over(self) -> None:
         lease, worker = self._pick(), self.chance.choice(WORKERS)

@@ -1,4 +1,4 @@
-"""Which keys a script can touch, found by following the calls of functions."""
+"""Finds the keys that a script can touch, by following function calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Function = tuple[str, str]
 
 
 def code_of(text: str) -> str:
-    """Without comments and without what stands in quotes."""
+    """The text without comments and string literals."""
     return re.sub(r"'(?:[^'\\\n]|\\.)*'", "''", re.sub(r"--.*", "", text))
 
 

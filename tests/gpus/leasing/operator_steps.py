@@ -1,4 +1,4 @@
-"""What operators change while the lease machine runs: servers, the order, weights, pauses."""
+"""Operators' changes while the lease machine runs: servers, the order, weights, pauses."""
 
 from __future__ import annotations
 

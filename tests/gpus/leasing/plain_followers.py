@@ -1,4 +1,4 @@
-"""How slots and tickets come together, in plain Python: what holds a slot, and what follows there."""
+"""Dispatch in plain Python: the holder of a slot, and its follower."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class PlainFollowers(PlainServers):
     def _next_for(
         self, slot: Slot, warm: Warm, may_run: Callable[[str], bool] = lambda tenant: True
     ) -> tuple[Waiting, bool] | None:
-        """Where nothing else may be chosen; and whether it overtakes a higher band. may_run: asked of the
-        tenant whose turn it is."""
+        """The next ticket, and whether it overtakes a higher band. may_run: called with the next tenant; if
+        it returns False, no other ticket is chosen."""
         server = self._server(slot)
         while found := self.best(server.models, server.name):
             overtakes = self.overtakes(found[1], server.models)
@@ -128,8 +128,8 @@ class PlainFollowers(PlainServers):
         return slot.follower
 
     def _begin_follower(self, slot: Slot, worker: str, host: str, expires_us: int) -> Held:
-        """The holder's lease is over. It counted among what its tenant runs already, and its time counts from
-        now; where nobody knows when it began, from its claim."""
+        """The holder's lease has ended. The follower counted for its tenant's limit already; its time counts
+        from now, or from its claim if its start is unknown."""
         follower, slot.follower = slot.follower, None
         assert follower is not None
         if expires_us > self.now:
@@ -139,7 +139,7 @@ class PlainFollowers(PlainServers):
         return follower
 
     def _drop_follower(self, slot: Slot) -> None:
-        """It costs nothing. Its fence may be known to somebody: the next one is higher."""
+        """Free of charge. A process may know its fence, so the next one is higher."""
         follower, slot.follower = slot.follower, None
         if follower is None:
             return

@@ -1,4 +1,4 @@
-"""What the scripts mean by the line, in plain Python: no index, every question looks at everything."""
+"""The specification of the line in plain Python: without indexes, every query scans everything."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PlainLine:
         """It had no ticket."""
 
     def band_of(self, waiting: Waiting) -> int:
-        """Where it stands: no higher than its tenant was granted."""
+        """The ticket's actual band: no higher than the tenant's highest band."""
         return max(waiting.asked, self.rules[waiting.tenant].band)
 
     def _enter(self, band: int, is_first: bool, model: str, tenant: str) -> None:
@@ -68,7 +68,7 @@ class PlainLine:
         return True
 
     def set_paused(self, tenants: set[str]) -> None:
-        """First those that go on."""
+        """Released tenants first."""
         for tenant in [one for one in self._parked_since if one in self.paused - tenants]:
             self._change_parked(tenant, lambda one=tenant: self.paused.discard(one))
         for tenant in sorted(tenants - self.paused):
@@ -104,7 +104,7 @@ class PlainLine:
             self._take_turns(number, tenant)
 
     def grant(self, tenant: str, band: int) -> None:
-        """The tickets stand where the grant lets them, as those of one that comes back from idle."""
+        """The tickets move to the granted band, like those of a tenant that was idle."""
         before = self.rules[tenant].band
         touched = {max(asked, one) for asked in range(3) for one in (before, band)
                    if max(asked, before) != max(asked, band)}  # fmt: skip
@@ -135,7 +135,7 @@ class PlainLine:
             self._take_turns(number, tenant)
 
     def _take_turns(self, number: int, tenant: str) -> None:
-        """The tenant's tag stands in `turn` while it has tickets and is not paused, else in `paid`."""
+        """The tenant's tag is in `turn` while it has tickets and is not paused, else in `paid`."""
         band = self.bands[number]
         takes = tenant not in self.parked_tenants() and self._backlogged(number, tenant)
         if takes and tenant not in band.turn:
@@ -150,7 +150,7 @@ class PlainLine:
         if waiting.tenant not in self.parked_tenants() and not self._ready_in(band):
             self.bands[band].owes = max(0.0, self.bands[band].owes)
         if all(other.tenant != waiting.tenant for other in self.line.values()):
-            # it is not there for anybody who looks for it
+            # no search finds it
             self._change_parked(waiting.tenant, lambda: self.full.discard(waiting.tenant))
 
     def _backlogged(self, band: int, tenant: str) -> bool:
@@ -164,7 +164,7 @@ class PlainLine:
     def _ready_in(self, band: int) -> list[Waiting]:
         return [waiting for waiting in self.ready() if self.band_of(waiting) == band]
 
-    # -- who is next ---------------------------------------------------------------------------------
+    # -- the next ticket ---------------------------------------------------------------------------------
 
     def _is_due(self, band: int) -> bool:
         return band > 0 and self.bands[band].owes <= 0
@@ -177,15 +177,14 @@ class PlainLine:
         return self.own_score(waiting), f"{waiting.asked}{waiting.model}", waiting.member
 
     def _tag(self, waiting: Waiting) -> float:
-        """What its tenant is ranked by, if this is its first ticket."""
+        """The tenant's rank, if this is its first ticket."""
         return waiting.score if self.fifo else self.bands[self.band_of(waiting)].turn[waiting.tenant]
 
     def rank(self, waiting: Waiting) -> tuple[float, str, int, str, str]:
         return self._tag(waiting), waiting.tenant, *self.own_order(waiting)
 
     def _head(self, band: int, models: Sequence[str]) -> Waiting | None:
-        """The first ticket of the tenant whose turn it is: of all that wait, else of those that these
-        models serve."""
+        """The first ticket of the next tenant: of all tickets, else of tickets for these models."""
         firsts: dict[tuple[str, str], Waiting] = {}
         for waiting in sorted(self._ready_in(band), key=self.own_order):
             firsts.setdefault((waiting.tenant, ""), waiting)
@@ -207,7 +206,7 @@ class PlainLine:
         return self._is_due(band) and any(self._head(higher, models) for higher in range(band))
 
     def take(self, ticket: Waiting, overtakes: bool) -> tuple[float, frozenset[int]]:
-        """Out of the line; the charge in GPU-seconds, and the bands whose account it changed."""
+        """Remove it from the line. Returns the charge in GPU-seconds, and the bands whose `owes` changed."""
         number, dues = self.band_of(ticket), set()
         self._leave(ticket)
         seconds = self.estimate(ticket.model, ticket.tenant)

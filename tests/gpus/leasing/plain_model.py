@@ -1,4 +1,4 @@
-"""What the scripts mean by leases, in plain Python. The line is in `plain_line`, how a slot gets one in
+"""The specification of leases in plain Python. The line is in `plain_line`, dispatch in
 `plain_followers`."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class PlainLeases(PlainFollowers):
 
     def __init__(self) -> None:
         super().__init__()
-        self.unended: set[tuple[str, str]] = set()  # means that are what a run took so far
+        self.unended: set[tuple[str, str]] = set()  # means that are a running job's time so far
         self.floor = self.had_time = self.granted = 0
         self.reached = 0
         self.silent = 0
@@ -100,7 +100,7 @@ class PlainLeases(PlainFollowers):
         warm: Warm = None,
         begun: Held | None = None,
     ) -> Held | None:
-        """The caller has looked it up by `under`. begun: what follows runs already."""
+        """The caller has found the slot by `under`. begun: a follower that runs already."""
         lease, server = slot.held, self._server(slot)
         if not self._holds(slot, worker) or (mode == "adopt" and slot.state != "leased"):
             return None

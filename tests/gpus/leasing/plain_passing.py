@@ -1,4 +1,4 @@
-"""Who may be passed over, in plain Python: for a warm model, and for the server that a ticket avoids."""
+"""Passing over in plain Python: for a warm model, and because of an avoided server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers and which of their slots may be given out, in plain Python."""
+"""Servers and their claimable slots, in plain Python."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Held:
 
 @dataclass
 class Slot:
-    """follower: what its holder runs next. rest_us: how long it rested after its last failed adoption."""
+    """follower: the prefetched next job. rest_us: how long it rested after its last failed adoption."""
 
     name: str
     state: str

@@ -1,4 +1,4 @@
-"""An index that was lost under two leases."""
+"""An index that was lost while two leases were held."""
 
 from __future__ import annotations
 

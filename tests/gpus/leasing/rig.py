@@ -27,7 +27,7 @@ START_MS = 1_700_000_000_000
 
 
 class Rig:
-    """`leases` is what is tested; the rest are short ways to say what a test does with it."""
+    """`leases` is under test; the methods are shortcuts for tests."""
 
     def __init__(self, client: Client, fleet: str, **knobs: Any) -> None:
         self.client: Any = client
@@ -79,8 +79,8 @@ class Rig:
         place: int | None = None,
         avoid: str | None = None,
     ) -> Ticket:
-        """place: seconds after the start of the test; by default now, later than all others. A tenant that
-        nobody told of, and that asks for it, may use the highest band."""
+        """place: seconds after the start of the test; by default now, later than all others. A tenant without
+        rules that asks for the highest band gets it."""
         if priority <= 3 and tenant not in self.told:
             self.tenant(tenant)
         if place is None:
@@ -146,7 +146,7 @@ class Rig:
         return self.leases.has_tickets(POOL, [self.tickets[job]])[0]
 
     def all_keys(self) -> set[str]:
-        """What the product itself never asks for."""
+        """Reads that the product itself never makes."""
         found = self.client.scan_iter(match=self.prefix.replace("[", "\\[") + "*", count=1000)
         return {str(name).removeprefix(self.prefix) for name in found}
 

@@ -1,5 +1,5 @@
-"""A line under siege: several tenants in each of three bands, several models, warm affinity, and attackers
-who see all of it and choose what comes when. A book is kept of what that does to the others, as seen from
+"""A queue under attack: several tenants in each of three bands, several models, warm affinity, and attackers
+that see everything and choose the next tickets. Records the effect on other tenants, measured from
 outside."""
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ PRIORITIES = {"u3": (1,), "u1": (1, 1, 2, 5, 8), "u2": (1, 1, 2, 5, 8), "n1": (1
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Whose turn it was, was passed over: for the `count`th time, so many seconds after the first one, by a
-    tenant so many GPU-seconds per weight ahead. is_warm: the job that went finds its model loaded, the one
-    that did not does not."""
+    """The next tenant was passed over for the `count`th time, so many seconds after the first time, by a
+    tenant so many GPU-seconds per weight ahead. is_warm: only the other job's model was loaded."""
 
     count: int
     seconds: float
@@ -37,7 +36,7 @@ class Skip:
 
 
 class Siege:
-    """told: one process holds two models at a time and says which; else each slot remembers the last one."""
+    """told: one process has two models loaded and reports them; else each slot has its last model."""
 
     def __init__(self, client: Client, name: str, seed: int, *, told: bool) -> None:
         self.client: Any = client
@@ -67,16 +66,16 @@ class Siege:
         self._attack()
         self.fleet.open()
 
-    # -- what comes ----------------------------------------------------------------------------------------
+    # -- arrivals ----------------------------------------------------------------------------------------
 
     def _top_up(self, tenant: str) -> None:
-        """What is loaded nowhere, as far as that is known."""
+        """Models that are loaded nowhere, as far as known."""
         cold = [model for model in MODELS if model not in self._warm_anywhere()] or list(MODELS)
         missing = 5 - self.fleet.waiting.get(tenant, 0)
         self._submit(tenant, [self.chance.choice(cold) for _ in range(missing)], LONGEST)
 
     def _attack(self) -> None:
-        """For what is loaded, mostly marked as urgent as can be."""
+        """For loaded models, mostly with the highest priority."""
         warm = sorted(self._warm_anywhere()) or list(MODELS)
         count = self.chance.randint(1, 10)
         longest = self.chance.choice([1.0, 4.0, LONGEST])
@@ -96,7 +95,7 @@ class Siege:
     def _warm_anywhere(self) -> set[str]:
         return set(self.fleet.warm.values()) if self.loaded is None else set(self.loaded)
 
-    # -- what becomes of it --------------------------------------------------------------------------------
+    # -- effects --------------------------------------------------------------------------------
 
     def _began(self, job: VirtualJob) -> None:
         del self._waiting[job.id]
@@ -128,7 +127,7 @@ class Siege:
         return leases
 
     def _tags_before(self, lease: Lease, band: int) -> dict[str, float]:
-        """The start tags among which it was chosen: all but its tenant's are what they were."""
+        """The start tags at the choice: only its own tenant's has changed since."""
         queue = f"{POOL}:{band}"
         tags = dict(self.client.zrange(f"{self.prefix}turn:{queue}", 0, -1, withscores=True))
         finish = tags.get(lease.tenant) or float(self.client.hget(f"{self.prefix}paid:{queue}", lease.tenant))

@@ -1,4 +1,4 @@
-"""A lease that nobody could adopt rests, so that it does not stand before what its pool can run."""
+"""A lease whose adoption failed rests, so that it does not block tickets that can run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Whatever arrives whenever, and whatever operators switch meanwhile: nobody is lost, doubled or overtaken
-for long."""
+"""Under any arrivals and any switches by operators no job is lost, duplicated or overtaken for long."""
 
 from __future__ import annotations
 
@@ -37,8 +36,8 @@ def test_a_short_patience_is_kept_too(client: Client, patience: float) -> None:
 @SLOW
 @given(seed=st.integers(0, 2**32), algorithm=st.sampled_from(["fair", "fifo"]))
 def test_a_job_is_overtaken_only_within_the_head_start(client: Client, seed: int, algorithm: str) -> None:
-    """Of one tenant's jobs in one band; in a FIFO pool of everybody's. One model, so that nothing else
-    passes."""
+    """For one tenant's jobs in one band; in a FIFO pool for all jobs. One model, so that no other rule lets a
+    job pass."""
     chance = random.Random(seed)
     waiting: dict[str, VirtualJob] = {}
 

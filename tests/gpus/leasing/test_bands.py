@@ -1,4 +1,4 @@
-"""A lower band gets one part for fifteen of higher ones, in GPU-seconds, whatever arrives."""
+"""A lower band gets one sixteenth of the GPU-seconds under any arrivals."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def test_each_lower_band_has_a_share(client: Client, fleet: str) -> None:
 def test_an_adversary_in_the_higher_bands_never_takes_more_than_fifteen_parts(
     client: Client, fleet: str, seed: int
 ) -> None:
-    """It chooses lengths, moments, tenants and bursts. At any time: fifteen times what bulk got is as much
-    as what the others got since bulk waits, but for what bulk waits for its first job, one job of the
-    others for every slot, and what was mistaken in the estimates of those that still run."""
+    """The attacker chooses lengths, times, tenants and bursts. At any time, fifteen times bulk's GPU-seconds
+    are at least the others' since bulk waits, except for bulk's first job, one job of the others per slot,
+    and the estimation errors of running jobs."""
     chance = random.Random(seed)
     got: Counter[str] = Counter()
 
@@ -115,7 +115,7 @@ def test_a_due_band_without_a_usable_ticket_earns_no_credit(rig: Rig) -> None:
 
 
 def test_refused_jobs_do_not_reduce_what_a_band_owes(rig: Rig) -> None:
-    """A GPU that says it is busy takes no part of anybody's share."""
+    """A busy answer costs no share."""
     rig.server()
     rig.push("b1", tenant="b", priority=9)
     rig.push(*(f"u{i:02}" for i in range(40)), priority=1)

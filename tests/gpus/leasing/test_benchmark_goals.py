@@ -1,4 +1,4 @@
-"""The verdicts of the benchmarks of this room: what they compare, and that a miss is a miss."""
+"""The goals of the leasing benchmarks: their comparisons, and that a miss is reported."""
 
 from __future__ import annotations
 

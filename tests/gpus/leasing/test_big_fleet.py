@@ -1,4 +1,4 @@
-"""The load that `benchmarks.big_fleet` plays: what it says of itself is so."""
+"""The load of `benchmarks.big_fleet` is as described."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim and a release-and-claim ask of Redis, counted, while what they must not walk over grows."""
+"""Claim and release-and-claim cost a constant number of Redis commands as the backlog grows."""
 
 from __future__ import annotations
 

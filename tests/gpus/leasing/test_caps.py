@@ -1,4 +1,4 @@
-"""How many jobs of a tenant run at once: no claim gives one more, and nobody else waits for that."""
+"""The limit of a tenant's running jobs: no claim exceeds it, and other tenants are not delayed."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_limit_is_live_in_both_directions(rig: Rig) -> None:
     assert counts(rig.tenant("a", most=4)) != {}
     assert len(claim_all(rig)) == 2
     rig.tenant("a")
-    assert len(claim_all(rig)) == 2  # what is left of the line and the slots
+    assert len(claim_all(rig)) == 2  # the remaining line and slots
     assert rig.waiting() == 1
 
 
@@ -219,7 +219,7 @@ def test_sent_twice_a_limit_is_the_same(rig: Rig) -> None:
     assert running(rig, "a") == 0
 
 
-# -- while the index is made anew -----------------------------------------------------------------------
+# -- during a rebuild -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pushed_first", [True, False])

@@ -1,4 +1,4 @@
-"""What is claimed ahead leaves no slot empty that its tenant's limit would let it use."""
+"""Prefetching leaves no slot empty that the tenant's limit would allow to use."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_limits_that_add_up_to_the_slots_leave_none_empty(rig: Rig, tenants: dic
 
 
 def test_a_limit_is_reached_beside_a_tenant_that_has_none(rig: Rig) -> None:
-    """Whose turn it is when a run is over is not decided while that run holds its tenant at the limit."""
+    """The next tenant is not chosen while the running job keeps its tenant at the limit."""
     slots = Slots(rig, 8, {"a": 2, "b": None})
     slots.run(20)
     assert slots.most["a"] == 2

@@ -1,4 +1,4 @@
-"""Whatever ends in whatever order: circuits are what a plain model says, and no two jobs ever try one."""
+"""Circuits match a plain model for any order of ends, and there is never more than one trial."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class World:
         self.live[lease.attempt_id] = lease
 
     def must_be_nothing(self) -> None:
-        """Whoever may run does, at the latest when half-open servers were looked at again."""
+        """Every job that may run does, at the latest after the next check of half-open servers."""
         self.rig.wait(2.1)
         lease = self.rig.claim(f"b{self.number}")
         if lease is not None:

@@ -1,4 +1,4 @@
-"""How a circuit closes again: by an answer, with a server registered anew, and with nobody to remind it."""
+"""How a circuit closes: by an answer, by a new registration, and without its resting entry."""
 
 from __future__ import annotations
 

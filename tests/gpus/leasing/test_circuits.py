@@ -1,4 +1,5 @@
-"""Circuit breakers: what fails again and again by its own fault rests, and then one job tries."""
+"""Circuit breakers: a server or model that fails repeatedly by its own fault rests, and then gets one
+trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tenant's bad inputs stop its own jobs, and nobody else's."""
+"""One tenant's bad inputs stop its own jobs only."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(rig: Rig, turns: int, blame: Verdict, failing: tuple[str, ...] = (BAD,))
 
 
 def claim_of(rig: Rig, tenant: str) -> Lease:
-    """What the others were given meanwhile goes back."""
+    """Leases of the others are given back."""
     others = []
     while True:
         lease = rig.must_claim()
@@ -87,7 +87,7 @@ def test_failures_of_two_tenants_open_the_circuit(rig: Rig) -> None:
 
 
 def test_one_tenants_failures_count_for_half_of_the_threshold(rig: Rig) -> None:
-    """Else one failure of another tenant would open what one tenant's have prepared."""
+    """Otherwise one failure of another tenant would complete the threshold."""
     rig.server(slots=8)
     rig.leases._circuit_rules["failures"] = 5
     push(rig, BAD, 9)

@@ -1,5 +1,4 @@
-"""Whoever waits in many lines is found by every slot that runs a model of theirs, in turn, whatever comes,
-goes, breaks or is paused."""
+"""Broad tenants are found in order by every slot of their models, under any pushes, failures and pauses."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ def class_id(models: tuple[str, ...]) -> str:
 
 @dataclass
 class Queue:
-    """One band: the tags of tenants in line, and the models for whose tickets they are there."""
+    """One band: the tags of waiting tenants, and the models of their tickets."""
 
     at: str
     tags: dict[str, float]
@@ -77,7 +76,7 @@ class Fuzz:
         }  # fmt: skip
         self.chance.choices(list(kinds), list(kinds.values()))[0]()
 
-    # -- what happens --------------------------------------------------------------------------------
+    # -- steps --------------------------------------------------------------------------------
 
     def push(self) -> None:
         self.number += 1
@@ -152,10 +151,10 @@ class Fuzz:
     def forget(self) -> None:
         self.rig.leases.forget_server(self.chance.choice(SERVERS))
 
-    # -- what must hold ------------------------------------------------------------------------------
+    # -- invariants ------------------------------------------------------------------------------
 
     def check(self) -> set[str]:
-        """What there was to be seen."""
+        """The observed state."""
         if not any(self.zset(f"turn:{POOL}:{band}:{model}") for band in range(3) for model in MODELS):
             return set()  # one model so far: its order is the queue's
         seen: set[str] = set()
@@ -181,13 +180,13 @@ class Fuzz:
         return seen
 
     def wipe(self) -> None:
-        """It leaves nothing."""
+        """No key is left."""
         assert self.rig.leases.begin_rebuild("rig")
         while not self.rig.leases.wipe("rig"):
             pass
         assert {name for name in self.rig.all_keys() if name != "rebuild"} == set()
 
-    # -- what there is -------------------------------------------------------------------------------
+    # -- fixtures -------------------------------------------------------------------------------
 
     def queues(self) -> list[Queue]:
         """By band. Without tenants that are parked."""

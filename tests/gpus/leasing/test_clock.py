@@ -1,4 +1,4 @@
-"""All hosts go by one wall clock: what two of the clocks agree on, or what living processes go by."""
+"""One wall clock for all hosts: the time of two clocks that agree, or of live peers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Clocks:
 
     @property
     def error(self) -> float:
-        """Of what is told as the time, seconds."""
+        """Error of the reported time, in seconds."""
         return (self.shared.now() - self.true).total_seconds()
 
     def wait(self, seconds: float) -> None:
@@ -285,7 +285,7 @@ def test_the_time_of_a_real_server(valkey: EmbeddedValkey) -> None:
 
 
 def test_a_slow_answer_takes_no_right_correction_back() -> None:
-    """Redis answers after three seconds once: what was measured before is better than such an answer."""
+    """Redis answers once after three seconds: the earlier measurement is better."""
     host, slow = ManualClock(NOW), [0.0, 3.0, 0.0]
 
     def redis_time() -> float:

@@ -78,7 +78,7 @@ def test_a_library_missing_on_one_node_is_loaded_again(cluster: str) -> None:
 
 
 def test_a_fleets_keys_move_to_another_node_while_it_is_in_use(cluster: str) -> None:
-    """As `redis-cli --cluster reshard` does it. Nothing is leased meanwhile, and the move ends."""
+    """As `redis-cli --cluster reshard` does it. No lease is granted meanwhile, and the move completes."""
     client: Any = connect(cluster)
     rig = Rig(client, "moving").open()
     rig.server(slots=2)

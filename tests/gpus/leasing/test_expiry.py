@@ -1,4 +1,4 @@
-"""Expiry never frees a slot: the sweep sees what ran out, and its verdict decides."""
+"""Expiry never frees a slot: the sweep lists expired leases, and its decision applies."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_a_refund_is_no_credit_for_a_tenant_that_stopped_waiting(rig: Rig) -> No
 
 
 def shares_after(rig: Rig, *, leaves_the_line: bool) -> list[str]:
-    """Whose jobs of a second start, after one of a's that was charged fifty ended at once, late."""
+    """Tenants of the next starts, after a job of `a` charged for 50 s was refunded late."""
     rig.server("s2", slots=2)
     rig.push(*(f"x{i}" for i in range(1 if leaves_the_line else 60)), tenant="a")
     dear = rig.must_claim()

@@ -1,4 +1,4 @@
-"""The fleet's time goes on by what passes, however Redis' own clock is set."""
+"""The fleet's time advances by elapsed time, however Redis' clock is set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 class Wall(Rig):
-    """A rig whose Redis has a wall clock that is set, while the callers' monotonic clocks go on."""
+    """A rig whose Redis has a wall clock that jumps, while the callers' monotonic clocks advance."""
 
     def __init__(self, client: Client, fleet: str) -> None:
         self.passed = 1000.0
@@ -43,7 +43,7 @@ class Wall(Rig):
                 self.leases.expired()
 
     def sleep(self, seconds: float) -> None:
-        """Nobody calls."""
+        """Time passes without calls."""
         self.passed += seconds
         super().wait(seconds)
 
@@ -252,7 +252,7 @@ def test_many_live_leases_of_an_older_version_do_not_hide_a_dead_one(wall: Wall)
     assert [row.ref for row in wall.leases.expired(limit=5)] == [leases[-1].ref]
 
 
-# -- what the server's process remembers of the clock -------------------------------------------------------
+# -- the clock in the server process' memory -------------------------------------------------------
 
 
 def clock_key(wall: Wall) -> str:

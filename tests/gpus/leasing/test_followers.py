@@ -1,4 +1,4 @@
-"""What a slot runs next, claimed while its holder runs: it begins, or goes with its holder."""
+"""Followers: prefetched while the holder runs; they begin, or end with their holder."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_the_previous_end_still_waits_for_its_commit(rig: Rig) -> None:
 
 
 def test_a_follower_may_begin_before_redis_knows(rig: Rig) -> None:
-    """Its start is committed by then: to whoever looks, its lease must be there."""
+    """Its start is committed by then, so its lease must be visible."""
     holder, follower = followed(rig)
     assert rig.leases.is_held(follower.ref)
     assert rig.leases.renew(WORKER, [follower], [holder]) == []
@@ -181,7 +181,7 @@ def test_a_release_begins_the_follower_of_a_tenant_at_its_limit(rig: Rig) -> Non
 
 
 def test_a_worker_with_another_wish_gets_another_ticket(rig: Rig) -> None:
-    """The index was made anew, or nobody got the reserve's answer."""
+    """The index was rebuilt, or the reply of reserve was lost."""
     holder, _ = followed(rig)
     following = rig.release(holder, next_attempt_id="another")
     assert following is not None

@@ -1,4 +1,4 @@
-"""A follower that does not begin goes with its holder's lease, and its job waits as if nothing had been."""
+"""A follower that does not begin ends with its holder's lease, and its job waits again without a cost."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_giving_back_a_follower_can_rest_the_server(rig: Rig) -> None:
     assert reserve(rig, holder, "another") is not None
 
 
-# -- an index that is made anew ----------------------------------------------------------------------------
+# -- a rebuilt index ----------------------------------------------------------------------------
 
 
 def test_a_rebuild_drops_followers_that_had_not_begun(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""When a push says that its ticket will start, and when nobody can know."""
+"""Forecasts of a ticket's start, and cases without one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def push(rig: Rig, *jobs: str, **ticket: Any) -> Pushed:
 
 
 def busy(rig: Rig, slots: int = 1) -> None:
-    """One server, all of whose slots run something."""
+    """One server with all slots busy."""
     rig.server(slots=slots)
     for number in range(slots):
         rig.push(f"runs{number}r")  # none of those that are learnt from

@@ -1,4 +1,4 @@
-"""A Redis at its maxmemory: no ticket is added, and all else goes on, so that the line is worked off."""
+"""A Redis at its maxmemory refuses new tickets only, so that waiting jobs are processed."""
 
 from __future__ import annotations
 

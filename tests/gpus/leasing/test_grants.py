@@ -1,4 +1,4 @@
-"""The highest band that a tenant was granted: where its jobs stand, and what a change of it moves."""
+"""The highest band of a tenant: the band of its jobs, and the effect of a change."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_change_moves_the_tickets_that_wait_and_loses_none(rig: Rig, algorithm
 
 
 def test_a_ticket_is_found_after_a_change_of_grants(rig: Rig) -> None:
-    """Who pushes, asks for or removes a ticket need not know what its tenant was granted, then or now."""
+    """Pushing, finding and removing a ticket need no knowledge of the granted band."""
     rig.tenant("a", band="normal")
     rig.push("a1", "a2", tenant="a", priority=1)
     for band in ("urgent", "bulk", "normal"):
@@ -137,7 +137,7 @@ def test_charges_of_the_old_band_are_corrected_there(rig: Rig) -> None:
     assert "a2" in rig.run_all()[:2], "it owes nothing where it stands now"
 
 
-# -- while the index is made anew -----------------------------------------------------------------------
+# -- during a rebuild -----------------------------------------------------------------------
 
 
 def test_grants_set_during_a_rebuild_apply_to_tickets_and_leases(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""A Redis that takes connections and says nothing: every caller is let go soon, also beside others."""
+"""A Redis that accepts connections but does not answer: every call ends soon, also with many callers."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def test_python_and_lua_name_files_of_each_other_that_exist() -> None:
 
 
 def test_keys_touched_in_a_real_run_are_listed(rig: Rig) -> None:
-    """The lists are made by reading; here the server says what was touched."""
+    """The heads are compared with the code elsewhere; here with the keys that a real server reports."""
     rig.server(slots=2)
     rig.tenant("t1", most=2)
     done: dict[str, Any] = {}

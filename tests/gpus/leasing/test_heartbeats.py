@@ -1,4 +1,4 @@
-"""What pinned workers say of themselves, in Redis."""
+"""Heartbeats and telemetry of pinned workers in Redis."""
 
 from __future__ import annotations
 

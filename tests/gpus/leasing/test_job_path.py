@@ -1,4 +1,4 @@
-"""How many Lua files one job passes, from its submit to its signed callback."""
+"""The number of Lua files that one job uses, from submit to signed callback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The keeper renews what is held, says what is lost, and knows how old its knowledge is."""
+"""The keeper renews leases, reports lost ones, and knows when each was confirmed."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_leases_are_announced_at_once_to_an_index_in_rebuild(bench: Bench) -> No
 
 
 def test_an_index_that_could_not_be_looked_at_is_renewed_next(bench: Bench) -> None:
-    """It may be new by then, and waits for what is announced no longer than `announced_seconds`."""
+    """The index may be new then, and waits for announcements for `announced_seconds` only."""
     bench.keeper.add(a_lease(1))
     bench.step(1)
     bench.main.down = True
@@ -200,7 +200,7 @@ def test_a_run_that_ends_while_the_renewal_is_under_way_was_not_lost(bench: Benc
 
 
 def test_an_end_settled_during_its_renewal_is_kept(bench: Bench) -> None:
-    """An index that is made anew may have heard of it after it was settled."""
+    """A rebuilt index may have received it after it was settled."""
     ref = a_lease(1).ref
     bench.keeper.add(a_lease(1))
     bench.keeper.settle(ref)
@@ -287,7 +287,7 @@ def test_a_follower_that_was_lost_does_not_begin(bench: Bench) -> None:
 
 
 def test_a_follower_begun_while_lost_is_announced_at_once(bench: Bench) -> None:
-    """An index that is made anew does not know the follower; of what holds the slot it must hear."""
+    """A rebuilt index does not know the follower; the slot's holder must be announced."""
     bench.keeper.add(a_lease(2), follows=True)
     bench.main.lost = [a_lease(2).ref]
     bench.main.during = lambda: bench.keeper.begin(a_lease(2).ref)

@@ -1,4 +1,4 @@
-"""A lease from its claim to its end, and what each way to end it leaves behind."""
+"""A lease from claim to end, and the state after each kind of end."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def test_granted_returns_an_existing_lease_and_grants_none(rig: Rig) -> None:
 
 
 def test_an_end_that_was_refused_frees_no_slot_of_a_run_that_is_adopted(rig: Rig) -> None:
-    """Its worker settles it as any other; what it was the end of is another worker's by then."""
+    """Its worker settles it as usual, but another worker holds the attempt by then."""
     rig.server(slots=1)
     rig.push("a")
     lease = rig.must_claim()

@@ -1,4 +1,4 @@
-"""Who goes next: bands, tenants in turn, head starts; and how one stands in line."""
+"""The next ticket: bands, fair order of tenants, head starts; and how tickets wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The library that a server loads looks no function up by name. It may be called before it is greeted."""
+"""The loaded library has no table lookups of functions, and handles calls before its greeting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is asked in whatever order: the scripts answer like the plain model, and the index stays true."""
+"""Under any sequence of calls the scripts answer like the plain model, and the index stays consistent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is said to come next, against the order in which the line then serves it."""
+"""The predicted next jobs, compared with the actual order of dispatch."""
 
 from __future__ import annotations
 

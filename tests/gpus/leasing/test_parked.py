@@ -1,4 +1,4 @@
-"""Paused tenants: their tickets keep their places, nobody is given one, and they hold nobody up."""
+"""Paused tenants: their tickets keep their places, are not leased, and delay no other tenant."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_pause_is_no_credit(rig: Rig) -> None:
 
 
 def test_a_pause_keeps_charged_gpu_seconds(rig: Rig) -> None:
-    """The charge of what ran on is corrected while its tenant is paused."""
+    """The charge of a running job is corrected while its tenant is paused."""
     rig.server()
     rig.push("a1", "a2", tenant="a", place=0)
     rig.push("b1", "b2", "b3", tenant="b")
@@ -121,7 +121,7 @@ def test_a_released_tenants_tickets_get_wakes(rig: Rig) -> None:
 
 
 def test_a_band_of_paused_tenants_only_is_not_due(rig: Rig) -> None:
-    """Neither is it due at once when they go on, nor does it hold a higher band up meanwhile."""
+    """The band is not due at once after the release, and does not delay a higher band meanwhile."""
     rig.server()
     rig.push("a1", tenant="a", priority=9)
     rig.push(*(f"u{i:02}" for i in range(60)), tenant="b", priority=1)
@@ -227,7 +227,7 @@ def test_a_release_drops_a_second_ticket_of_a_held_job(rig: Rig) -> None:
     assert rig.waiting() == 0
 
 
-# -- while the index is made anew -----------------------------------------------------------------------
+# -- during a rebuild -----------------------------------------------------------------------
 
 
 def test_pauses_set_during_a_rebuild_apply_to_tickets(rig: Rig) -> None:

@@ -1,4 +1,4 @@
-"""What may pass the head of the line over: a warm model, an avoided server, a server without the model."""
+"""Reasons to pass the first ticket over: a warm model, an avoided server, a server without the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What position a ticket is told, against the order in which the line then serves it."""
+"""The position of a ticket, compared with the actual order of dispatch."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_tenant_above_its_share_is_behind_the_others(rig: Rig) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_positions_are_the_order_that_follows(rig: Rig, seed: int) -> None:
-    """Tenants of all weights and models: nine in ten are told their place, give or take two."""
+    """Tenants of all weights and models: nine in ten positions are right within two."""
     chance = random.Random(seed)
     rig.pool(patience=0)
     rig.server(slots=0, models=AB)

@@ -1,4 +1,4 @@
-"""A flushed, new or failed-over Redis: nothing is leased until the index was made anew."""
+"""A flushed, new or failed-over Redis grants no lease before the index is rebuilt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rebuild puts back: leases that rows or living keepers know, shares, and nothing that is over."""
+"""What a rebuild restores: leases of rows and live keepers, and shares, but no ended leases."""
 
 from __future__ import annotations
 

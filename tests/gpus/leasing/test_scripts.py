@@ -117,7 +117,7 @@ def test_the_library_keeps_the_rules() -> None:
 
 
 def test_only_one_include_keeps_state_and_each_call_resets_it() -> None:
-    """The functions live as long as the library: what one call read must not be there for the next one."""
+    """The functions live as long as the library, so a call must not see reads of the previous one."""
     remembered, written = set[tuple[str, str]](), set[str]()
     for path in (library.FOLDER / "includes").glob("*.lua"):
         for line in path.read_text().splitlines():
@@ -257,7 +257,7 @@ def test_threads_that_come_together_load_the_library_once(tmp_path: Path) -> Non
 
 
 def test_versions_that_work_side_by_side_each_have_their_library(tmp_path: Path) -> None:
-    """Of another version only what nobody calls any more is deleted, and who comes back loads it again."""
+    """Only idle libraries of other versions are deleted, and a returning version loads its own again."""
     with EmbeddedValkey(tmp_path, append_only=False) as server:
         client: Any = connect(server.url)
         ours, used, unused = (f"{LIBRARIES}{name}" for name in (library_name(library_code())[5:], "b", "c"))

@@ -1,4 +1,4 @@
-"""Redis may carry out a script whose answer is lost: whoever asks again changes nothing more."""
+"""Redis may run a script whose reply is lost: a second call changes nothing more."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def test_a_master_that_hangs_is_left_once_another_was_promoted(tmp_path: Path) -
         promoted_at = time.monotonic()
         wait_until(lambda: answers(rig))
         assert time.monotonic() - promoted_at < PROMISED_SECONDS
-        assert rig.leases.generation() is None  # another run of a server: nothing is leased before a rebuild
+        assert rig.leases.generation() is None  # another run of a server: no lease before a rebuild
         rig.open()
         # the old one still believes that it is the master
         redis_.resume(redis_.master)
@@ -95,7 +95,7 @@ def answers(rig: Rig) -> bool:
 
 
 def test_a_former_master_that_still_answers_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A promotion that the former master knows nothing of: no call of ours fails."""
+    """A promotion unknown to the former master: no call fails."""
     monkeypatch.setattr(connect_module, "MASTER_SECONDS", 0.2)
     with watched(tmp_path, down_after_seconds=NEVER_SECONDS) as redis_:
         client: Any = connect(redis_.url)

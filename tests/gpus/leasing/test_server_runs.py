@@ -1,4 +1,4 @@
-"""A server that was started anew, or one that took over: its index is not trusted until it is made anew."""
+"""The index of a restarted or promoted server is not trusted until it is rebuilt."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def test_a_server_without_a_run_id_is_not_used(rig: Rig, monkeypatch: pytest.Mon
 
 
 def test_a_library_restored_from_a_file_or_a_replica_trusts_no_index(tmp_path: Path) -> None:
-    """The server keeps libraries, and an index with them; only a process that was told its run id by somebody
-    who had asked it believes what it holds."""
+    """The server persists libraries and the index; only a process that was greeted with its run id trusts the
+    index."""
     port, at_once = free_port(), ("--repl-diskless-sync-delay", "0")
     with (
         EmbeddedValkey(tmp_path / "first", port=port, extra=at_once) as first,
@@ -118,7 +118,7 @@ def follow(client: Any, server: EmbeddedValkey | int) -> None:
 
 
 def test_a_master_that_was_a_replica_in_between_trusts_no_index(pair: tuple[Any, Any]) -> None:
-    """Within one process: what it had acknowledged and its replica lacked is gone."""
+    """Within one process: writes that it acknowledged and its replica lacked are lost."""
     first, second = pair
     rig = Rig(first, "main").open()
     rig.server(slots=2)

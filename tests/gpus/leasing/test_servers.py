@@ -1,4 +1,4 @@
-"""Servers as they come, change, rest and go; and the wakes that make sense by it."""
+"""Servers are added, changed, rested and removed; and the wakes that follow."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Broad tenants whose tickets no slot of a class may take are set aside when they are met, a few each time,
-and are there again as soon as one may."""
+"""Broad tenants without a usable ticket for a class are set aside, a few per call, and return as soon as they
+have one."""
 
 from __future__ import annotations
 

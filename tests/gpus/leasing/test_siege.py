@@ -1,5 +1,5 @@
-"""Whoever chooses what comes when, for which model and how urgent: bands get their parts, turns are kept, and
-affinity delays nobody beyond its bound."""
+"""Under any choice of arrivals, models and priorities bands get their shares, the fair order holds, and
+affinity delays within its bound."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ def siege(request: pytest.FixtureRequest, client: Client) -> Siege:
 
 @pytest.mark.parametrize("band", [1, 2])
 def test_a_lower_band_always_gets_its_share_of_gpu_seconds(siege: Siege, band: int) -> None:
-    """But for what it waits for its first job, one job of the others for every slot, and what was mistaken in
-    the estimates of those that run."""
+    """Except for its first job, one job of the others per slot, and the estimation errors of running jobs."""
     first, running = LETS_PASS * LONGEST, SLOTS * (LONGEST + LETS_PASS * LONGEST)
     assert siege.missing[band] <= first + running
 
@@ -56,8 +55,8 @@ def test_a_tenants_own_jobs_are_passed_over_within_bounds(siege: Siege) -> None:
 def test_a_tenant_of_warm_models_gets_no_more_than_its_share(
     client: Client, fleet: str, slots: int, seconds: float
 ) -> None:
-    """The others never do. Any two are apart by what start-time fair queueing allows, and by what affinity
-    lets one get ahead: the patience and a job. It was eight jobs for each one of all the others together."""
+    """The others never do. Two tenants differ by the bound of start-time fair queueing plus that of affinity:
+    the patience and a job. It was eight jobs for each one of all the others together."""
     models = [f"m{number:02}" for number in range(30)]
     others, numbers, got = ("a", "b", "c"), cycle(range(30)), Counter[str]()
 

@@ -1,4 +1,4 @@
-"""A server's count is a number of slots: what runs above a lowered one takes the place of slots below."""
+"""A server's count limits running jobs: jobs above a lowered count close slots below."""
 
 from __future__ import annotations
 

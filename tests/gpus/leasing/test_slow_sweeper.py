@@ -1,5 +1,5 @@
-"""Dead workers' leases run out however seldom somebody looks, and living ones never do because Redis stood
-still."""
+"""Leases of dead workers expire even with rare sweeps; leases of live ones never expire because Redis was
+paused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_dead_workers_lease_is_found_by_rare_sweeps(rig: Rig, every: float, ot
             if "dead" in (gone := found(rig)):
                 assert "living" not in gone or not others_live
                 break
-    most = LEASE if others_live else 2 * LEASE  # nobody else speaks: it may be Redis that stood still
+    most = LEASE if others_live else 2 * LEASE  # no other call: perhaps Redis was paused
     assert waited <= most + 2 * every
 
 
@@ -93,8 +93,8 @@ def test_each_standstill_of_redis_leaves_living_keepers_time_to_renew(rig: Rig) 
 
 
 def looked_as_before(rig: Rig) -> None:
-    """As the sweeper of a version does that knows no `had_time_us`: after 6 s without a look, of anybody,
-    nothing runs out for a lease time, also where that was so already."""
+    """As the sweeper of a version without `had_time_us`: after 6 s without any sweep no lease expires for a
+    lease time, even if that was granted before."""
     ticking, now_us = rig.prefix + "ticking", rig.now_ms * 1000
     before_us = float(rig.client.hget(ticking, "at_us") or now_us)
     rig.client.hset(ticking, "at_us", now_us)

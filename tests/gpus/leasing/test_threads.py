@@ -18,7 +18,7 @@ MODELS, TENANTS = ("flux", "zimg"), ("a", "b", "c", "d")
 
 
 class Floor:
-    """What really happens: who is on which slot, and how often each job ran to its end."""
+    """Ground truth: the holder of each slot, and how often each job completed."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class Floor:
 
 
 class Worker:
-    """One thread. Ends what it runs in every way there is, and pushes jobs all the while."""
+    """One thread. Ends its runs in every way, and pushes jobs meanwhile."""
 
     def __init__(self, number: int, leases: RedisLeases, floor: Floor) -> None:
         self.name = f"w{number}"

@@ -1,4 +1,4 @@
-"""What the front door asks of Redis: a token bucket per tenant, and whether a slot would be free."""
+"""Calls of the submit API: a token bucket per tenant, and spare slots."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_parked_tenant_has_no_spare_slots(rig: Rig) -> None:
 
 
 def test_a_tenant_at_its_limit_has_no_spare_slots(rig: Rig) -> None:
-    """Also if nothing of it waits in the pool: then it is not parked there yet."""
+    """Even without a waiting ticket in the pool, where the tenant is not marked as parked yet."""
     rig.server(slots=5)
     rig.tenant("t1", most=2)
     assert rig.leases.spare_slots(POOL, "t1", [MODEL]) == SpareSlots([5], most=2)

@@ -1,4 +1,4 @@
-"""What operators and the lock sync see."""
+"""Read-only views for operators and the lock sync."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that holds models itself tells which are loaded: that counts, and not what the slot ran last."""
+"""A worker that loads models itself reports the loaded ones; they count instead of the slot's last model."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_head_is_passed_over_within_patience_and_eight_times(rig: Rig, algorit
 
 @pytest.mark.parametrize("others", [("x",), ("x", "z")])
 def test_a_tenants_own_jobs_pass_its_first_one_at_most_eight_times(rig: Rig, others: tuple[str, ...]) -> None:
-    """Those that go in place of whoever has his turn put off its own."""
+    """Jobs that pass the next tenant over delay their own tenant's first job."""
     rig.pool(patience=1000.0)
     rig.server("box", 1, MODELS, host="box.1")
     rig.push("first", model="zimg", tenant="y")
@@ -124,7 +124,7 @@ def test_a_repeated_claims_warm_models_are_ignored(pinned: Rig) -> None:
 
 
 def test_however_many_are_loaded_a_claim_looks_at_few_of_them(rig: Rig) -> None:
-    """The worst case: nobody waits for what is loaded, and all that stand before wait for many models."""
+    """The worst case: no tenant waits for a loaded model, and all earlier tenants wait for many models."""
     loaded, others = [f"m{number:02}" for number in range(40)], [f"o{number}" for number in range(5)]
     rig.server("box", 8, [*loaded, *others], host="box.1")
     crowd(rig, 0, 40, others)

@@ -1,4 +1,4 @@
-"""An audit entry is written and read; no way through the ORM changes or removes one."""
+"""Audit entries can be written and read, but not changed or deleted through the ORM."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_an_entry_with_an_existing_key_is_refused() -> None:
 
 
 def test_tests_disable_only_the_protection_against_deletion() -> None:
-    """After all migrations: one that makes the table anew on SQLite would lose the triggers."""
+    """After all migrations: one that recreates the table on SQLite would lose the triggers."""
     record("key:abc", "revoke_key", "key:def")
     with pytest.raises(IntegrityError, match="never changed"), atomic():
         sql("UPDATE gpus_auditentry SET actor = 'nobody'")

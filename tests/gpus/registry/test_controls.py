@@ -1,4 +1,4 @@
-"""Each control is one transaction with its entry; what is so already changes nothing."""
+"""Each control is one transaction with its audit entry; without an effect it writes none."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_reset_is_a_version(of: Any) -> None:
 
 
 class Meanwhile(FakeLeases):
-    """Somebody else acts, and tells it, just when the first thing is to be told here."""
+    """Another process changes and writes the row just before this one writes."""
 
     act: Callable[[], object] | None = None
 

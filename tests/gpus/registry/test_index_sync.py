@@ -1,4 +1,4 @@
-"""Pauses in a real lease layer: what waits keeps its place, what runs goes on, and it all comes back."""
+"""Pauses in a real lease layer: tickets keep their places, running jobs finish, and a resume restores all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A machine is switched as one: all its servers or none, and nobody else's."""
+"""A machine is switched as one: all its servers or none, and no others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator says that a slot is free: it is, at once, and the audit has who said so."""
+"""An operator frees a quarantined slot: it is free at once, with an audit entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the registry is asked in one go."""
+"""Prefetching of placements."""
 
 from __future__ import annotations
 

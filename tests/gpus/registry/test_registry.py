@@ -139,7 +139,7 @@ def test_a_removed_server_is_forgotten(leases: FakeLeases) -> None:
 
 
 def test_a_server_with_a_slot_in_quarantine_is_not_removed(leases: FakeLeases) -> None:
-    """Made anew it would be free, and its GPU may still be busy."""
+    """Registered again it would be free, while its GPU may still be busy."""
     machine = register(leases).server
     now = timezone.now()
     suspect = machine.quarantined.create(slot=1, reason="timeout", since=now, until=now)
@@ -304,7 +304,7 @@ def test_a_missing_row_is_not_cached() -> None:
     assert registry.fleet_of("nowhere") == "main"
 
 
-# -- who did it ------------------------------------------------------------------------------------------
+# -- audit ------------------------------------------------------------------------------------------
 
 
 def entries() -> list[tuple[str, str, str]]:

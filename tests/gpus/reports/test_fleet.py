@@ -1,4 +1,4 @@
-"""What a cell says for every state that a slot and its server can be in."""
+"""The cell for every state of a slot and its server."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_one_fleet_without_redis_leaves_the_others_as_they_are() -> None:
 
 
 class Said(Seen):
-    """beats: by server, how long ago, and what was loaded then."""
+    """beats: by server, age and loaded models."""
 
     def __init__(self, *views: SlotView, beats: dict[str, tuple[float, list[str]]]) -> None:
         super().__init__(*views)
@@ -173,7 +173,7 @@ class Said(Seen):
 
 @pytest.mark.django_db
 def test_warm_models_are_those_that_a_pinned_worker_reports() -> None:
-    """Not what ran there last: that may have been unloaded, or its process may have died."""
+    """Not the last model, which may have been unloaded, or whose process may have died."""
     model, names = make_model("flux"), ("http", "holds", "empty", "gone", "unheard")
     for name in names:
         make_server(name, model=model, slots=1, host=None if name == "http" else f"{name}.1")

@@ -1,4 +1,4 @@
-"""What every runner does, whatever its protocol, with a real server or GPU process on the other side.
+"""The contract of all runners, tested with a real server or GPU process.
 
 A runner passes it with a `Stage`: its server, and what to do to it. `test_contract.py` has the stages of all
 runners; a package that brings a runner of its own makes a stage and a subclass of `RunnerContract`.
@@ -80,7 +80,7 @@ class Stage(ABC):
         """Where the server holds a run, and not its payload."""
 
     def pushed(self, attempt_id: str) -> Mapping[str, Any] | None:
-        """What the server pushed at the attempt's end."""
+        """The body that the server pushed at the attempt's end."""
         return None
 
     def request(self, payload: Any = None, **values: Any) -> RunRequest:
@@ -118,7 +118,7 @@ class ServerStage(Stage):
 
     @abstractmethod
     def stop(self) -> None:
-        """Nothing listens there any more."""
+        """The address refuses connections from now on."""
 
     def runner(self) -> Runner:
         return runner_for(self.model)
@@ -151,7 +151,7 @@ class Driven:
         self._end = self._threads.submit(self._go)
 
     def result(self) -> Any:
-        """Or raises what the run ended with."""
+        """Or raises the run's error."""
         try:
             return self._end.result(60)
         finally:
@@ -197,7 +197,7 @@ def let_go(driven: Driven) -> bool:
 
 
 class RunnerContract:
-    """Of every runner; the fixture `stage` gives it one that runs nothing."""
+    """For every runner; the fixture `stage` provides an idle one."""
 
     def test_a_run_returns_its_result(self, stage: Stage) -> None:
         assert stage.is_right(drive(stage, stage.request()))

@@ -1,5 +1,5 @@
-"""What the runners of the dispatcher's own protocol do, polled or not, against a real GPU server (the node).
-What every runner does is in `contract.py`.
+"""The contract of the runners of the dispatcher's own protocol, tested with a real GPU server (the node).
+The contract of all runners is in `contract.py`.
 
 A runner's test module makes a subclass and says how its node is started and its model configured.
 """
@@ -57,7 +57,7 @@ class Bench:
         )
 
     def drive(self, request: RunRequest, *, abort: Abort | None = None) -> Any:
-        """From start to end, polling without pause; the result, or what it raises."""
+        """From start to end, polling without pause. Returns the result or raises."""
         abort = abort or Abort()
         started = self.runner.start(request, abort=abort)
         if isinstance(started, Finished):
@@ -168,7 +168,7 @@ class NodeContract:
         assert bench.node.health()["boot_id"] != boot_id
         assert bench.drive(bench.request()) is not None, "the connections to its old life are not used"
 
-    # -- what is sent -----------------------------------------------------------------------------------
+    # -- requests -----------------------------------------------------------------------------------
 
     def test_requests_carry_job_and_attempt_ids(self, bench: Bench) -> None:
         request = bench.request()
@@ -254,7 +254,7 @@ class NodeContract:
             self.wait_for_answer(bench, request, abort)
 
     def begin_waiting(self, bench: Bench) -> RunRequest:
-        """Makes a run whose next answer never comes."""
+        """Create a run whose next answer never arrives."""
         raise NotImplementedError
 
     def wait_until_waiting(self, bench: Bench) -> None:

@@ -1,4 +1,4 @@
-"""A stock Cog container without an adapter: asked once, never asked again, its end pushed or missed."""
+"""A stock Cog container: one PUT per run, and its webhook delivered or missed."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class CogStage(ServerStage):
 
     def __init__(self) -> None:
         self.cog = CogServer()
-        self.cog.webhooks = False  # the contract reads what would be pushed
+        self.cog.webhooks = False  # the contract reads the body that would be pushed
         self.cog.__enter__()
         self.model = ModelSpec("m", "m", "cog")
 

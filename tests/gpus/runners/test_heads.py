@@ -1,4 +1,4 @@
-"""An ordinary head is read at once, as `http.client` reads it; what is not ordinary is left to that."""
+"""An ordinary head is parsed like by `http.client`; other heads are left to it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both LLM protocols over real sockets: what goes wrong, what it costs, and how runs end early."""
+"""Both LLM protocols over real sockets: errors, their costs, and early ends."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def server() -> Iterator[LlmServer]:
         yield server
 
 
-# -- what it costs --------------------------------------------------------------------------------------
+# -- costs --------------------------------------------------------------------------------------
 
 REFUSALS = [
     (400, {"error": {"message": "max_tokens must be at least 1", "code": 400}}, BadInput),

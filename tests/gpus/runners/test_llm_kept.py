@@ -1,4 +1,4 @@
-"""How much of a stream is kept: what a server writes without end must not fill its reader's memory."""
+"""The stored size of a stream is limited, so that an endless one cannot fill the memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Both LLM protocols over real sockets: what is asked, and what comes of it."""
+"""Both LLM protocols over real sockets: requests and results."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def server() -> Iterator[LlmServer]:
         yield server
 
 
-# -- what is asked, and what it becomes ---------------------------------------------------------------------
+# -- requests and results ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -111,7 +111,7 @@ def test_requests_carry_the_servers_key_and_no_dispatcher_secrets(
 
 
 def test_tool_calls_reasoning_and_several_choices_are_put_together() -> None:
-    """What the test server does not say: chunks as vLLM writes them."""
+    """Chunks that the test server does not write, as vLLM writes them."""
     told: list[Any] = []
     request = RunRequest(
         "j", "a", ModelSpec("m", "m"), Endpoint("s", "http://s"), CHAT, "s/0", 1,

@@ -1,4 +1,4 @@
-"""The runner of a pinned worker: what it hands to the GPU beside it, and what it says of it."""
+"""The runner of a pinned worker: calls to the local GPU, and their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/reference/failures.md, as far as a status line tells it."""
+"""The table of docs/reference/failures.md, as far as it depends on the HTTP status."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_a_client_that_writes_of_cuda_is_not_a_broken_gpu():
         ({"retry-after": "Thu, 01 Jan 2026 12:00:30 +99999999999999999999"}, None),
         ({"retry-after": "Thu, 01 Jan 2026 12:00:30 GMT"}, 30.0),
         ({"retry-after": "Thu, 01 Jan 2026 11:00:00 GMT"}, 0.0),
-        # the server's clock is an hour behind: its own date is what counts
+        # the server's clock is an hour behind: its own Date header counts
         (
             {"retry-after": "Thu, 01 Jan 2026 11:00:30 GMT", "date": "Thu, 01 Jan 2026 11:00:00 GMT"},
             30.0,

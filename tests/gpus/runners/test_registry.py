@@ -1,4 +1,4 @@
-"""Which class speaks a `model_type`: built in, brought by a package, or refused with a reason."""
+"""The runner of a `model_type`: built in, of a package, or refused with a reason."""
 
 from __future__ import annotations
 

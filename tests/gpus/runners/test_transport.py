@@ -1,5 +1,4 @@
-"""The transport against servers that misbehave on real sockets: what it sends, what it makes of an answer,
-and where it stops reading."""
+"""The transport with misbehaving servers on real sockets: its requests, its parsing, and its limits."""
 
 from __future__ import annotations
 
@@ -89,7 +88,7 @@ def test_redirects_are_answers_and_not_followed(transport, serve):
     assert len(server.requests) == 1
 
 
-# -- what went wrong ---------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Ending what the transport waits for, from another thread: at once, and only that."""
+"""An abort from another thread ends the current wait of the transport at once, and nothing else."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_abort_that_came_first_sends_nothing(transport, serve):
 
 @pytest.fixture
 def deaf_url():
-    """An address whose queue is full: the kernel lets further callers wait."""
+    """An address with a full accept queue: the kernel lets further connects wait."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as crowd:
         for _ in range(4):
             one = crowd.enter_context(socket.socket())
@@ -66,7 +66,7 @@ def test_an_abort_ends_a_pending_connect(transport, deaf_url):
 
 
 def test_an_abort_just_before_the_connect_ends_it(transport, deaf_url):
-    """There is nothing to shut down at that moment."""
+    """No socket can be shut down at that moment."""
     abort = Abort()
     abort.set_reader = lambda end: abort.fire()  # type: ignore[method-assign]
     with pytest.raises(Interrupted):

@@ -1,4 +1,4 @@
-"""A server that writes head and body apart, as Python's `http.server` does, does not cost 40 ms a run."""
+"""A server that writes head and body separately (Python's `http.server`) does not cost 40 ms per run."""
 
 from __future__ import annotations
 

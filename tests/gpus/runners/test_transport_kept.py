@@ -1,4 +1,4 @@
-"""Connections that the transport keeps: used again while they are sound, and never too many."""
+"""Pooled connections: reused while usable, and limited in number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sender does while its server works: once, and never in the way of the request."""
+"""The `on_sent` callback: called once, and never delays the request."""
 
 from __future__ import annotations
 

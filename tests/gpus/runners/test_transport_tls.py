@@ -1,4 +1,4 @@
-"""TLS with a CA of the operator's own."""
+"""TLS with an operator's own CA."""
 
 from __future__ import annotations
 
