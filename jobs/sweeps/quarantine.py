@@ -272,7 +272,7 @@ def _judge(group: _Group, health: Health, asked_at: datetime, took: float, ports
 
 def _by_count(group: _Group, health: Health, took: float) -> dict[int, str]:
     """Return proofs, by row, from the number of jobs that the server runs; see
-    `gpus.health.evidence.counted`."""
+    `gpus.health.evidence.proven_by_count`."""
     server = group.server.name
     if len(set(health_urls(group.server).values())) > 1 and health.active_jobs:
         return {}  # with several origins, one origin's count can't be assigned to the server's leases
