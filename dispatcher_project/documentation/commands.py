@@ -10,18 +10,9 @@ from pathlib import Path
 from django.core.management import get_commands, load_command_class
 from django.core.management.base import DjangoHelpFormatter
 
+from dispatcher_project.cli.commands import CHECKOUT_ONLY, ENTRIES, GROUPS
 from dispatcher_project.supervisor.data_folder import ROOT
 
-GROUPS: dict[str, tuple[str, ...]] = {
-    "Run it": ("up", "gpu_worker", "queue_worker", "gpu_node"),
-    "Look at it": ("top", "doctor", "job", "workers", "circuits", "quarantine"),
-    "Operate it": (
-        *("submit", "dlq", "drain", "off", "on", "free", "pause", "resume", "index"),
-        *("create_key", "keys", "unlock", "gpu_check"),
-    ),
-    "Prove and measure it": ("simulate", "prove", "prove_upgrade", "bench"),
-    "Develop it": ("test", "supply", "write_docs"),
-}
 HIDDEN = {"seed_up"}
 """Called by `up` only."""
 _PAGE = re.compile(r"docs/reference/(\w+)\.md")
@@ -42,22 +33,32 @@ def commands_page() -> str:
         "",
         "<!-- Made from the commands' arguments by `python3 manage.py write_docs`; don't edit. -->",
         "",
-        "`python3 manage.py COMMAND`; `--help` shows the same. Words in capitals are values that you give.",
+        "`python3 manage.py COMMAND` in a checkout, `gpu-dispatcher COMMAND` where the wheel is installed",
+        "(with hyphens in the name); `--help` shows the same. Words in capitals are values that you give.",
         "A command that cannot do what you asked says so in one line and exits with status 2; Ctrl-C exits",
         "with 130. What changes something is recorded in the audit log as `cli:<login name>`.",
     ]
-    for group, names in GROUPS.items():
+    for group, names in groups().items():
         lines += ["", f"## {group}"]
         for name in names:
-            lines += ["", *_command(name)]
+            lines += ["", f"### {name}", "", *(_command(name) if name in own_commands() else _other(name))]
     return "\n".join([*lines, ""])
+
+
+def groups() -> dict[str, list[str]]:
+    """Return the groups of `gpu-dispatcher --help`, and one for the commands that work on the source."""
+    found = {heading: [entry.name for entry in entries] for heading, entries in GROUPS.items()}
+    return {**found, "Development": sorted(CHECKOUT_ONLY & own_commands())}
+
+
+def _other(name: str) -> Iterator[str]:
+    """One of Django's, or a part that only the installed command starts by name."""
+    yield f"{ENTRIES[name].summary}."
 
 
 def _command(name: str) -> Iterator[str]:
     command = load_command_class(get_commands()[name], name)
     parser = command.create_parser("manage.py", name)
-    yield f"### {name}"
-    yield ""
     yield _sentence(command.help or parser.description or "")
     yield from _arguments(parser)
 

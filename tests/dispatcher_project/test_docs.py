@@ -29,10 +29,23 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_paths_lead_somewhere(page: Path) -> None:
     text = page.read_text()
+    assert not re.search(r"^(<<<<<<<|=======|>>>>>>>)( |$)", text, re.MULTILINE), "a merge was not resolved"
     links = [page.parent / link for link in re.findall(r"\]\((?!https?:|#)([^)#]+)", text)]
     # *.env is what operators write for themselves
     paths = [ROOT / path for path in re.findall(rf"`({_FOLDERS}/[\w/.-]+(?<!\.env))`", text)]
     assert [str(target) for target in links + paths if not target.exists()] == []
+
+
+def test_pages_that_code_names_exist() -> None:
+    """In docstrings, comments, help and error texts, which no link checker reads."""
+    named: dict[str, Path] = {}
+    for top in (*packages_in(ROOT), "deploy"):
+        for file in (ROOT / top).rglob("*.*"):
+            if file.suffix in (".py", ".lua", ".yaml", ".json", ".example", ".html"):
+                text = file.read_text()
+                named |= dict.fromkeys(re.findall(r"(?<![\w/.])docs/(?:[\w-]+/)*[\w-]+\.md", text), file)
+    assert {page: str(file) for page, file in named.items() if not (ROOT / page).exists()} == {}
+    assert len(named) > 20
 
 
 def commands(text: str) -> list[tuple[str, list[str]]]:

@@ -371,7 +371,7 @@ def _late_sweeps(view: View) -> Iterator[Finding]:
                 Level.ERROR,
                 f"sweep {name}",
                 f"last finished {age(passed)} ago; its period is {age(entry.period_seconds)}",
-                f"The states that it repairs stay broken (docs/sweeps.md, {name}).",
+                f"The states that it repairs stay broken (docs/reference/sweeps.md, {name}).",
                 "look for `sweep_failed` in the log of the sweeps worker; restarting it is safe",
             )
 
