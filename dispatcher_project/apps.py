@@ -9,15 +9,15 @@ from dispatcher_project.supervisor.notify import READY, notify
 
 
 class DispatcherProjectConfig(AppConfig):
-    """The composition root; an app so that its commands are found."""
+    """The composition root; a Django app, so that its management commands are found."""
 
     name = "dispatcher_project"
 
     def ready(self) -> None:
-        if "NOTIFY_SOCKET" in os.environ:  # somebody waits to hear how we are: `up` or systemd
+        if "NOTIFY_SOCKET" in os.environ:  # `up` or systemd waits for readiness
             from celery import signals
 
-            # a worker is ready when it takes tasks, beat when it begins (schedule.py says that beat is alive)
+            # a worker is ready when it takes tasks, beat at its start (schedule.py reports beat's liveness)
             signals.worker_ready.connect(_notify_ready, weak=False)
             signals.beat_init.connect(_notify_ready, weak=False)
 

@@ -1,4 +1,4 @@
-"""What uvicorn runs: Django in a few threads, and what waits (streams, long polls) on the event loop."""
+"""The ASGI application: Django in a few threads; event streams and long polls on the event loop."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.pro
 
 WSGI_THREADS = 16
 SWITCH_SECONDS = 0.0005
-"""A submit gives the interpreter away at each statement; with Python's 5 ms it would get it back
-a slice of each thread that computes later."""
+"""Longest time that a computing thread keeps the interpreter. A submit releases it at each statement; with
+Python's 5 ms it would wait for a time slice of every computing thread."""
 
 HEAVY_AT_ONCE = 1
 
 
 def make_application() -> Any:
-    """One per event loop: the hub belongs to it."""
+    """Return a new ASGI application; one per event loop, because its event hub belongs to the loop."""
     django.setup(set_prefix=False)
 
     from django.conf import settings
@@ -49,8 +49,9 @@ def make_application() -> Any:
 
 
 def heavy_at_once() -> int:
-    """More take the interpreter and SQLite's lock from each other and from every short submit: a neighbour's
-    p99 beside batches was 113 ms with one, 179 ms with two."""
+    """Return the number of heavy requests at once. More than one compete with each other and with short
+    submits for the interpreter and for SQLite's lock: another tenant's p99 beside batches was 113 ms with
+    one, 179 ms with two."""
     from django.conf import settings
 
     return int(settings.DISPATCHER.web_heavy_at_once) or HEAVY_AT_ONCE

@@ -16,9 +16,9 @@ from dispatcher_project.settings.celery import broker_url, celery_settings
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
 os.environ.setdefault("FLOWER_CONF", str(Path(__file__).parent / "celery_transport" / "flower_config.py"))
 
-os.environ.setdefault("CELERY_SKIP_CHECKS", "1")  # Django's checks load every view into each process
+os.environ.setdefault("CELERY_SKIP_CHECKS", "1")  # Django's checks would import all views in each process
 if given := os.environ.get("CELERY_BROKER_URL"):
-    # the `celery` command puts BROKER_URL there, over our settings, and kombu knows no unix://
+    # the `celery` command sets it from BROKER_URL and prefers it to our settings; kombu has no unix://
     os.environ["CELERY_BROKER_URL"] = broker_url(given)
 
 register_transports()
@@ -33,4 +33,4 @@ app.conf.update(celery_settings(settings.BROKER_URL, sentinel_master=settings.BR
 
 @setup_logging.connect
 def leave_logging_alone(**_: Any) -> None:
-    """Celery sets up no logging where this signal has a receiver: Django's LOGGING stands."""
+    """Keep Django's LOGGING: Celery sets up no logging if this signal has a receiver."""

@@ -1,8 +1,8 @@
-"""`python3 manage.py test`: the checks that every change passes, and their summary.
+"""`python3 manage.py test`: the checks that every change must pass, and their summary.
 
-Pytest on SQLite and beside it, where there is a PostgreSQL, pytest on it for what touches the database; the
-static checks run with them, for tests often wait. Everything runs and shows its result, whatever failed. With
-arguments only pytest runs, with those arguments. Standard library only.
+Pytest runs on SQLite and, if there is a PostgreSQL, at the same time on it for tests that use the database;
+the static checks run beside them, because tests often wait. All checks run, whichever fails. With arguments
+only pytest runs, with those arguments. Standard library only.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from dispatcher_project.supervisor.embedded import die_with_parent
 
 DATABASE_VARIABLE = "DISPATCHER_TEST_DATABASE_URL"
 ON_POSTGRESQL = "(database or not scenario) and not sqlite_only and not by_hand"
-"""Scenarios start whole processes and are slow: on PostgreSQL only those that ask for it run."""
+"""Scenarios start whole processes and are slow: on PostgreSQL only those marked `database` run."""
 ONLY_ON_SQLITE = (
-    # rooms that keep no rows
+    # tests without database rows
     "tests/benchmarks",
     "tests/dispatcher_project/settings",
     "tests/dispatcher_project/supervisor",
@@ -39,8 +39,8 @@ ONLY_ON_SQLITE = (
     "tests/jobs/explain",
     "tests/mutations",
     "tests/verification",
-    # what they ask and write, tests/gpus/registry, tests/jobs/callbacks/test_deliver.py and
-    # tests/admin_ui/test_pages.py ask and write on PostgreSQL
+    # their queries also run on PostgreSQL in tests/gpus/registry, tests/jobs/callbacks/test_deliver.py and
+    # tests/admin_ui/test_pages.py
     "tests/admin_ui/dashboard",
     "tests/admin_ui/test_flower_page.py",
     "tests/admin_ui/test_live.py",
@@ -54,7 +54,7 @@ ONLY_ON_SQLITE = (
     "tests/jobs/callbacks/test_pinned_post.py",
     "tests/jobs/callbacks/test_refused_origins.py",
 )
-"""What the pass on PostgreSQL neither imports nor repeats."""
+"""Tests that the run on PostgreSQL neither imports nor repeats."""
 
 _PYTEST_SUMMARY = re.compile(r"\b(passed|failed|error|errors|skipped|no tests ran)\b.* in [\d.]+s")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
@@ -62,7 +62,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """note: pytest's own summary line, or why a check was skipped."""
+    """The result of a check. note: pytest's own summary line, or why the check was skipped."""
 
     name: str
     exit_code: int
@@ -71,7 +71,7 @@ class Outcome:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status 0: everything passed."""
+    """Run the checks; return 0 if all of them passed, else 1."""
     os.chdir(ROOT)
     begun = time.monotonic()
     with _postgresql() as (url, why_not), ThreadPoolExecutor() as threads:
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def summary(outcomes: Sequence[Outcome], *, seconds: float) -> str:
-    """One line per check, then pytest's own last lines, verbatim, for whoever reads the end of a log."""
+    """Return one line per check and a last line with the verdict."""
     lines = ["", "=== summary ==="]
     for one in outcomes:
         verdict = "skipped" if one.note.startswith("skipped") else "FAILED" if one.exit_code else "ok"
@@ -103,17 +103,17 @@ def summary(outcomes: Sequence[Outcome], *, seconds: float) -> str:
 
 
 def _compile_once() -> None:
-    """Where nothing has run yet, one process compiles what all of them would compile at once, each for
-    itself and for ten seconds of processor time."""
+    """Before the first run, compile all modules in one process; otherwise each process would compile them
+    all, for ten seconds of CPU time."""
     compiled = Path(importlib.util.cache_from_source(str(ROOT / "tests" / "support" / "factories.py")))
     if not sys.dont_write_bytecode and not compiled.exists():
         command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
         process = _started(command, {DATABASE_VARIABLE: ""})
-        process.communicate()  # what is wrong with the tests, they say themselves
+        process.communicate()  # errors appear again in the test runs
 
 
 def _static_checks(threads: ThreadPoolExecutor) -> list[Future[Outcome]]:
-    """Begins all of them; each shows what it found when it ends."""
+    """Start all static checks; each shows its output when it ends."""
     module = (sys.executable, "-m")
     checks = {
         "ruff check": (*module, "ruff", "check", "."),
@@ -140,11 +140,12 @@ def _checked(name: str, process: subprocess.Popen[str]) -> Outcome:
 
 
 def _on_both(arguments: Sequence[str], url: str) -> list[Outcome]:
-    """Side by side: tests that wait leave the cores to the other's. PostgreSQL's output comes second."""
+    """Run both at the same time, because waiting tests leave cores free. PostgreSQL's output is shown
+    second."""
     held_back: list[str] = []
     left_out = [f"--ignore={path}" for path in ONLY_ON_SQLITE]
     options = ("-p", "no:cacheprovider", *(arguments or ("-m", ON_POSTGRESQL, *left_out)))
-    # its tests hardly wait, and each process more makes all of them dearer
+    # its tests hardly wait, and each further process makes all of them slower
     with (
         _begun(options, {DATABASE_VARIABLE: url}, processes=_cores()) as on_postgresql,
         ThreadPoolExecutor(1) as thread,
@@ -180,7 +181,7 @@ def _started(command: Sequence[str], environment: Mapping[str, str] | None = Non
 
 
 def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], None]) -> Outcome:
-    """Shows its output as it comes and keeps its summary line."""
+    """Show the process's output as it comes, and return the outcome with pytest's summary line."""
     begun = time.monotonic()
     note = ""
     show(f"=== {name} ===")
@@ -193,10 +194,10 @@ def _follow(name: str, process: subprocess.Popen[str], show: Callable[[str], Non
 
 
 def pytest_command(arguments: Sequence[str], *, processes: int | None = None) -> list[str]:
-    """In two processes more than there are cores, unless told otherwise: many tests wait. `arguments` may say
-    it too."""
+    """Return pytest's command. processes: default two more than cores, because many tests wait; ``-n`` in the
+    arguments overrides it."""
     count = str(processes or _cores() + 2)
-    # tests differ by a factor of ten thousand: whoever has done its own takes over from those behind
+    # durations differ by a factor of ten thousand: idle processes take tests from busy ones
     parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", count, "--dist", "worksteal")
     colour = "yes" if sys.stdout.isatty() else "no"
     return [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
@@ -208,12 +209,12 @@ def _cores() -> int:
 
 @contextlib.contextmanager
 def _postgresql() -> Iterator[tuple[str, str]]:
-    """(URL, "") or ("", why there is none). The embedded one runs as long as the context."""
+    """Yield (URL, "") or ("", reason). The embedded server runs as long as the context."""
     if url := os.environ.get(DATABASE_VARIABLE, ""):
         yield url, ""
         return
     if os.getuid() == 0:
-        # as root that package makes a system user and opens up parent folders
+        # as root the package would create a system user and open parent folders to others
         yield "", f"{DATABASE_VARIABLE} is not set, and the embedded PostgreSQL does not run as root"
         return
     try:
@@ -226,7 +227,7 @@ def _postgresql() -> Iterator[tuple[str, str]]:
     try:
         server = get_server(folder, cleanup_mode="stop")
         url = server.get_uri()
-    except Exception as error:  # it raises whatever it likes; what it can't do is no failure of ours
+    except Exception as error:  # it may raise any error; then PostgreSQL is skipped
         yield "", f"the embedded PostgreSQL did not start: {error}"
         return
     with server:

@@ -1,7 +1,8 @@
-"""Logging of every process: a constant event with ids as fields, one line each, JSON or for the eye.
+"""Logging of every process: one line per record, a constant event with ids as fields, as JSON or as console
+text.
 
-Both structlog's and the standard library's records (Django, Celery, kombu, uvicorn) end in one handler on
-stderr. Set up by Django from `LOGGING`, once per process.
+Records of structlog and of the standard library (Django, Celery, kombu, uvicorn) go to one handler on stderr.
+Django sets it up from `LOGGING`, once per process.
 """
 
 from __future__ import annotations
@@ -21,21 +22,22 @@ from foundation.secrets import hide_keys
 _SPACE = re.compile(r"[\s=]")
 _TOKEN = re.compile(r"(token=)[^&\s'\"]+")
 _MOST_OF_A_REQUEST = 1000
-"""Characters: its URL may have 64 KB, and three lines name it."""
+"""Longest text of a request in a log line: its URL may have 64 KB, and three lines contain it."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
-"""Of a terminal: a header of a request must not move its cursor or set its title."""
+"""Escapes for control characters, so that a request's header can't control the terminal."""
 _requests = structlog.get_logger("django_structlog.middlewares.request")
 
 
 def hide_tokens(logger: Any, method: str, event: Any) -> Any:
-    """Cog's webhooks carry an attempt's token in their URL; Django logs a refused one as an object."""
+    """Structlog processor: remove tokens from the request's URL, where Cog's webhooks have them, and shorten
+    it. Django logs a refused request as an object."""
     request = event.get("request")
     if request is not None:
         text = request if isinstance(request, str) else repr(request)
         if "token=" in text:
             event["request"] = text = _TOKEN.sub(r"\1…", text)
         if len(text) > _MOST_OF_A_REQUEST:
-            text = hide_keys(text)  # of one that is cut in two, half would stay
+            text = hide_keys(text)  # before the cut, which might leave a part of a key
             event["request"] = f"{text[:_MOST_OF_A_REQUEST]}… ({len(text)} characters)"
     return event
 
@@ -51,7 +53,7 @@ _SHARED: list[Any] = [
 ]
 _QUIET = {
     "celery": "INFO",
-    "celery.app.trace": "WARNING",  # one line per wake would drown the jobs' own
+    "celery.app.trace": "WARNING",  # one line per wake
     "celery.worker.strategy": "WARNING",
     "kombu": "WARNING",
     "amqp": "WARNING",
@@ -62,8 +64,10 @@ _QUIET = {
 
 
 def logging_config(*, style: str = "", level: str = "INFO") -> dict[str, Any]:
-    """For Django's LOGGING, and configures structlog. style: ``json``, ``console``, or empty: console on a
-    terminal, else JSON. level: of our own and everybody's loggers."""
+    """Configure structlog, and return the value of Django's LOGGING.
+
+    style: ``json``, ``console``, or empty: console on a terminal, else JSON. level: of all loggers.
+    """
     style = style or ("console" if sys.stderr.isatty() else "json")
     if style not in ("json", "console"):
         raise ValueError(f"the log style is json or console, not {style!r}")
@@ -71,7 +75,7 @@ def logging_config(*, style: str = "", level: str = "INFO") -> dict[str, Any]:
         raise ValueError(f"unknown log level {level!r}")
     _configure_structlog()
     logging.captureWarnings(True)
-    # told by no line, and looked up for each: as Python's own manual has it (logging, "Optimization")
+    # no line contains them, and each record would look them up (Python's logging HOWTO, "Optimization")
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     return {
         "version": 1,
@@ -90,17 +94,17 @@ def logging_config(*, style: str = "", level: str = "INFO") -> dict[str, Any]:
 
 
 class Lines(structlog.stdlib.ProcessorFormatter):
-    """Writes structlog's records as they are, without the second record that it makes of each for the sake of
-    other formatters. Records of others it leaves to that."""
+    """Formats structlog's records without the copy that `ProcessorFormatter` makes of each for other
+    formatters. Records of other libraries take its normal path."""
 
     def format(self, record: logging.LogRecord) -> str:
         logger, name = record.__dict__.get("_logger"), record.__dict__.get("_name")
         if logger is None or name is None:
             return hide_keys(super().format(record))
-        said: Any = {**record.__dict__["msg"], "_record": record, "_from_structlog": True}
+        event: Any = {**record.__dict__["msg"], "_record": record, "_from_structlog": True}
         for process in self.processors:
-            said = process(logger, name, said)
-        return hide_keys(str(said))
+            event = process(logger, name, event)
+        return hide_keys(str(event))
 
 
 def _configure_structlog() -> None:
@@ -118,10 +122,10 @@ def _configure_structlog() -> None:
 
 
 def plain_line(logger: Any, method: str, event: dict[str, Any]) -> str:
-    """What structlog's own console renderer writes without colours, in a third of its time, with control
-    characters escaped."""
-    told, name = event.pop("event", ""), event.pop("logger", "")
-    line = f"{event.pop('timestamp', '')} [{event.pop('level', ''):<9}] {told!s:<30} [{name}]"
+    """Structlog renderer: the line of structlog's console renderer without colours, in a third of its time,
+    with control characters escaped."""
+    title, name = event.pop("event", ""), event.pop("logger", "")
+    line = f"{event.pop('timestamp', '')} [{event.pop('level', ''):<9}] {title!s:<30} [{name}]"
     after = [event.pop(part) for part in ("stack", "exception") if part in event]
     for key in sorted(event):
         value = event[key]
@@ -131,7 +135,8 @@ def plain_line(logger: Any, method: str, event: dict[str, Any]) -> str:
 
 
 def printable(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
-    """Texts come from requests and GPU servers, too."""
+    """Structlog processor: escape control characters, because texts may come from requests and GPU
+    servers."""
     for key, value in event.items():
         if isinstance(value, str):
             event[key] = _escaped(value)
@@ -143,7 +148,7 @@ def _escaped(text: str) -> str:
 
 
 def _renderer(style: str) -> list[Any]:
-    # plain tracebacks: the rich ones print local variables, and some of those are secrets
+    # plain tracebacks: rich ones print local variables, which may be secrets
     if style == "console" and sys.stderr.isatty():
         return [
             structlog.processors.format_exc_info,
@@ -152,29 +157,32 @@ def _renderer(style: str) -> list[Any]:
         ]
     if style == "console":
         return [structlog.processors.format_exc_info, plain_line]
-    encode = json.JSONEncoder(default=str).encode  # made once: `json.dumps` makes one for each line
-    return [structlog.processors.format_exc_info, lambda logger, name, said: encode(said)]
+    encode = json.JSONEncoder(default=str).encode  # one encoder; `json.dumps` would make one per line
+    return [structlog.processors.format_exc_info, lambda logger, name, event: encode(event)]
 
 
 def log_request_started(scope: Mapping[str, Any], named: Mapping[bytes, bytes]) -> dict[str, str | None]:
-    """Log the line that `django_structlog`'s middleware writes, for a request that never comes to Django.
-    Return what every line of the request says: `request_id`, `ip`, `user_id`. named: its headers."""
-    asked_by = {"request_id": str(uuid.uuid4()), "user_id": None, "ip": _ip(scope)}
+    """Log the line of `django_structlog`'s middleware for a request that does not pass through Django.
+
+    named: the request's headers. Returns the fields of all its lines: `request_id`, `ip`, `user_id`.
+    """
+    fields = {"request_id": str(uuid.uuid4()), "user_id": None, "ip": _ip(scope)}
     agent = named.get(b"user-agent")
     _requests.info(
         "request_started",
         request=_request(scope),
         user_agent=None if agent is None else agent.decode("latin1"),
-        **asked_by,
+        **fields,
     )
-    return asked_by
+    return fields
 
 
 def log_request_finished(
-    scope: Mapping[str, Any], asked_by: Mapping[str, str | None], status: int, user_id: str
+    scope: Mapping[str, Any], fields: Mapping[str, str | None], status: int, user_id: str
 ) -> None:
+    """Log the end of a request that does not pass through Django. fields: of `log_request_started`."""
     write = _requests.error if status >= 500 else _requests.info
-    write("request_finished", code=status, request=_request(scope), **{**asked_by, "user_id": user_id})
+    write("request_finished", code=status, request=_request(scope), **{**fields, "user_id": user_id})
 
 
 def _request(scope: Mapping[str, Any]) -> str:
@@ -182,5 +190,5 @@ def _request(scope: Mapping[str, Any]) -> str:
 
 
 def _ip(scope: Mapping[str, Any]) -> str | None:
-    """The web server has put the address in place that a trusted proxy names (`--forwarded-allow-ips`)."""
+    """The client's address; the web server has already replaced a trusted proxy's (FORWARDED_ALLOW_IPS)."""
     return (scope.get("client") or (None,))[0]

@@ -1,9 +1,9 @@
-"""Beat: one tick a second, by the monotonic clock; the worker that gets it knows which sweeps are due.
+"""Beat: sends one tick per second, by the monotonic clock. The worker that gets it decides which sweeps are
+due.
 
-Celery's own scheduler goes by the wall clock and stops when that steps back; this one keeps no schedule and
-no file. A tick that could not be sent is simply followed by the next one, and ticks never pile up: their
-queue is bounded, and a second one under way finds nothing due. Sweeps and their periods:
-jobs/sweeps/registry.py.
+Celery's own scheduler uses the wall clock and stops when that is set back; this one has neither a schedule
+nor a file. A lost tick is followed by the next one, and ticks don't accumulate: their queue is bounded, and a
+second tick finds no sweep due. Sweeps and their periods: jobs/sweeps/registry.py.
 """
 
 from __future__ import annotations
@@ -22,22 +22,20 @@ from jobs.wakes import HintPublisher
 TICK_SECONDS = 1.0
 _STDERR = 2
 STUCK_SECONDS = 20.0
-"""A tick takes three seconds at most, whatever the broker does. After so long something hangs."""
+"""A tick takes at most three seconds, whatever the broker does; after this time the process hangs."""
 
 
-def tick_or_end() -> None:
-    """From now on this process has STUCK_SECONDS until it calls this again.
-
-    Else it writes to stderr where its threads stand, and ends with status 1: what started it starts another,
-    also where nobody hears what it says (compose). No Python thread measures that time, so a held interpreter
-    does not stop it.
+def restart_watchdog() -> None:
+    """Restart the watchdog: without another call within STUCK_SECONDS it writes the stacks of all threads to
+    stderr and exits with status 1, so that the supervisor restarts the process, also without liveness checks
+    (compose). The watchdog works while the interpreter is blocked.
     """
     faulthandler.dump_traceback_later(STUCK_SECONDS, exit=True, file=_STDERR)
 
 
-def say_alive() -> Callable[[], object]:
-    """Return what beat calls with every tick: the sign for its supervisor and, where it has one, its health
-    port, which is opened here."""
+def liveness_reporter() -> Callable[[], object]:
+    """Return the function that reports liveness with each tick: to the supervisor and, if one is set, to the
+    health port, which is opened here."""
     address = settings.DISPATCHER.health_port
     if not address:
         return lambda: notify(ALIVE)
@@ -46,48 +44,49 @@ def say_alive() -> Callable[[], object]:
     loop = Loop()
     HealthPort(Health(loop, needs={"broker": broker_answers}), address).start(watchdog=False)
 
-    def say() -> None:
+    def report() -> None:
         notify(ALIVE)
         loop.turn()
 
-    return say
+    return report
 
 
 class TickScheduler(Scheduler):  # type: ignore[misc]
-    """What `celery beat` runs (setting `beat_scheduler`).
+    """The scheduler of `celery beat` (setting `beat_scheduler`).
 
-    send: publishes a tick; its outcome doesn't matter. say: that beat is alive, to whoever supervises it.
-    promise: to be back in time, or to end."""
+    send: publishes a tick; failures are ignored. report_alive: reports liveness to the supervisor. watchdog:
+    restarts the watchdog.
+    """
 
     def __init__(
         self,
         *args: Any,
         send: Callable[[], object] | None = None,
-        say: Callable[[], object] | None = None,
-        promise: Callable[[], object] = tick_or_end,
+        report_alive: Callable[[], object] | None = None,
+        watchdog: Callable[[], object] = restart_watchdog,
         clock: Callable[[], float] = time.monotonic,
         **kwargs: Any,
     ) -> None:
         hints = HintPublisher(lambda: self.app)
         self._send = send or (lambda: hints.wake_sweep("tick"))
-        self._say = say
-        self._promise = promise
+        self._report_alive = report_alive
+        self._watchdog = watchdog
         self._clock = clock
         self._due_at = clock()
         super().__init__(*args, **kwargs)
 
     def setup_schedule(self) -> None:
-        """Nothing of Celery's own."""
+        """No schedule of Celery's own."""
 
     def tick(self, *_: Any, **__: Any) -> float:
-        """Called by beat's loop; returns the seconds until it is due again."""
+        """Send a tick if due; return the seconds until the next one. Called by beat's loop."""
         now = self._clock()
         if now >= self._due_at:
-            self._promise()
-            self._say = self._say or say_alive()
-            self._say()
+            self._watchdog()
+            self._report_alive = self._report_alive or liveness_reporter()
+            self._report_alive()
             self._send()
-            # after a standstill one tick is sent, not all that were missed
+            # after a pause send one tick, not all missed ones
             due_next = self._due_at + TICK_SECONDS
             self._due_at = due_next if due_next > now else now + TICK_SECONDS
             now = self._clock()

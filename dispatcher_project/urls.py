@@ -20,7 +20,7 @@ admin.autodiscover()
 
 
 def _ports() -> ports.Ports:
-    """Looked up with each request, so that a test can stand its own in their place."""
+    """Look the ports up for each request, so that tests can replace them."""
     return ports.production_ports()
 
 
@@ -32,7 +32,7 @@ api_urls: list[URLPattern | URLResolver] = [
 ]
 
 urlpatterns = [
-    path("", RedirectView.as_view(url="/api/v1/docs")),  # for who opens the bare address
+    path("", RedirectView.as_view(url="/api/v1/docs")),  # the bare address
     *root_urls,
     path("api/v1/", include(api_urls)),
     re_path(r"^api/(?P<rest>.*)$", unknown_route),

@@ -1,5 +1,5 @@
-"""The whole site for a WSGI server (gunicorn, granian). Long polls answer at once here and `/events` answers
-what happened so far: send those two to the ASGI application."""
+"""The WSGI application, for servers such as gunicorn and granian. Here long polls answer at once, and
+`/events` returns only past events: route both to the ASGI application."""
 
 from __future__ import annotations
 

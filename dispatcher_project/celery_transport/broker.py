@@ -1,23 +1,20 @@
-"""The broker's transport: kombu's for Redis with cures, and bounded queues.
+"""The broker transport: kombu's Redis transport with fixes, and queues of bounded length.
 
-A message here is a hint (a wake, a tick); losing one costs seconds and doubling one costs nothing. What a
-worker must never do is die or start something twice because Redis went away:
+A message is a hint (a wake, a tick): a lost one costs seconds, a duplicate costs nothing. But a lost Redis
+must not end a worker or start a task twice:
 
-- kombu asks a transport that is gone for its parameters and the busy worker exits with an AttributeError;
-  here a channel remembers them.
-- kombu puts unacknowledged messages back when a connection breaks, so that what is running is started a
-  second time within milliseconds; here they are left alone.
-- A consumer stays with a master that hangs after Sentinel promoted another; here it asks every two seconds.
-- A Redis at its maxmemory refuses messages, and each one that a worker took from it: no wake, no tick, while
-  the leases beside it go on. Here such commands are sent once more, as a script that may exceed the limit:
-  what they add is bounded.
-- After a long outage a worker would look for its broker every thirty seconds; here every two.
-- A wait for a message that has begun knows nothing of a queue that is consumed since; here it can be ended.
-- Nobody reads the queue of a pool without workers, and the fill goes on sending; here a queue keeps its
-  newest `MAX_WAITING_HINTS` messages.
+- kombu reads connection parameters from a closed transport, and a busy worker exits with an AttributeError;
+here a channel keeps them. - kombu requeues unacknowledged messages when a connection breaks, which starts
+running tasks a second time within milliseconds; here they are not requeued. - A consumer stays with a hanging
+master after Sentinel has promoted another; here it asks every two seconds. - A Redis at maxmemory refuses to
+publish and to consume messages, while the leases beside them still work. Here such commands are sent again as
+a script that may exceed the limit; the memory they add is bounded. - After a long outage kombu reconnects
+every thirty seconds; here every two. - A blocking read does not include queues that are consumed after it
+began; here it can be ended. - The queue of a pool without workers grows, because the fill keeps sending; here
+a queue keeps its newest `MAX_WAITING_HINTS` messages.
 
-The cures reach into private members of kombu 5.7; tests/dispatcher_project/celery_transport/test_broker.py
-pins them.
+The fixes use private members of kombu 5.7, which tests/dispatcher_project/celery_transport/test_broker.py
+pins.
 """
 
 from __future__ import annotations
@@ -41,31 +38,33 @@ from redis.retry import Retry
 MAX_WAITING_HINTS = 1_000
 PROCESS_QUEUE_EXPIRES_SECONDS = 3600.0
 MASTER_SECONDS = 2.0
-"""How often a consumer asks the Sentinels who the master is."""
+"""How often a consumer asks the Sentinels for the master's address."""
 _PROCESS_QUEUE = re.compile(r"gpu\..+\.[0-9a-f]{8}")
-"""Of one pinned worker's process: nobody reads it any more once that ended."""
+"""The queue of one process of a pinned worker, without a reader once the process has ended."""
 _PUTS_BETWEEN_TRIMS = 100
 
 
-_ANYWAY = "#!lua flags=allow-oom\nreturn redis.call(unpack(ARGV))"
-"""Runs one command on a server that is at its maxmemory."""
+_ALLOW_OOM = "#!lua flags=allow-oom\nreturn redis.call(unpack(ARGV))"
+"""Runs one command on a server at its maxmemory."""
 
 
 class Client(Redis):
+    """Repeats a command that was refused for lack of memory, with `_ALLOW_OOM`."""
+
     def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
             return super().execute_command(*args, **options)
         except OutOfMemoryError:
             if args[0] in ("EVAL", "EVALSHA"):
                 raise
-            return super().execute_command("EVAL", _ANYWAY, 0, *args)
+            return super().execute_command("EVAL", _ALLOW_OOM, 0, *args)
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> Any:
         return Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
 
 
 class Pipeline(RedisPipeline):
-    """Nothing of a transaction was done that the server refused."""
+    """Repeats the commands of a refused transaction, none of which was executed."""
 
     def execute(self, raise_on_error: bool = True) -> Any:
         commands = [args for args, _ in self.command_stack]
@@ -74,54 +73,57 @@ class Pipeline(RedisPipeline):
         except OutOfMemoryError:
             if any(args[0] == "EVALSHA" for args in commands):
                 raise
-            return [self.immediate_execute_command("EVAL", _ANYWAY, 0, *args) for args in commands]
+            return [self.immediate_execute_command("EVAL", _ALLOW_OOM, 0, *args) for args in commands]
 
 
 class QoS(kombu_redis.QoS):  # type: ignore[misc]
+    """Does not requeue unacknowledged messages at shutdown."""
+
     restore_at_shutdown = False
 
 
-class _CuredChannel:
+class _FixedChannel:
+    """Mixin with the fixes for kombu's Redis channels."""
+
     QoS = QoS
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._remembered: dict[bool, dict[str, Any]] = {}
+        self._kept_parameters: dict[bool, dict[str, Any]] = {}
         self._puts: Counter[str] = Counter()
-        self._waits_on: Any = None
-        self._waits_as: int | None = None
+        self._waiting_socket: Any = None
+        self._waiting_client_id: int | None = None
         super().__init__(*args, **kwargs)
 
     def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
         transport_of_channel = getattr(self, "connection", None)
         if getattr(transport_of_channel, "client", None) is not None:
             for kind in (False, True):
-                self._remembered[kind] = super()._connparams(asynchronous=kind)  # type: ignore[misc]
-        return dict(self._remembered[asynchronous])
+                self._kept_parameters[kind] = super()._connparams(asynchronous=kind)  # type: ignore[misc]
+        return dict(self._kept_parameters[asynchronous])
 
     def _brpop_start(self, timeout: float | None = None) -> None:
         waiting = self.client.connection  # type: ignore[attr-defined]
-        if waiting._sock is not self._waits_on or waiting._sock is None:
+        if waiting._sock is not self._waiting_socket or waiting._sock is None:
             waiting.send_command("CLIENT", "ID")
             try:
-                self._waits_as = int(waiting.read_response())
-            except ResponseError:  # CLIENT ID is not permitted: its waits can't be ended early
-                self._waits_as = None
-            self._waits_on = waiting._sock
+                self._waiting_client_id = int(waiting.read_response())
+            except ResponseError:  # CLIENT ID is not permitted: waits can't be ended early
+                self._waiting_client_id = None
+            self._waiting_socket = waiting._sock
         super()._brpop_start(timeout)  # type: ignore[misc]
 
     def end_wait(self) -> None:
-        """Ends the wait for a message that goes on now: the next one is for all queues that are consumed by
-        then. A hint; never raises."""
-        if self._waits_as is None:
+        """End the current blocking read, so that the next one includes all consumed queues. Never raises."""
+        if self._waiting_client_id is None:
             return
         with suppress(RedisError, OSError), self.conn_or_acquire() as client:  # type: ignore[attr-defined]
-            client.client_unblock(self._waits_as)
+            client.client_unblock(self._waiting_client_id)
 
     def _get_client(self) -> Any:
         return Client
 
     def _queue_bind(self, *args: Any, **kwargs: Any) -> None:
-        # refused for a queue that expires (remote control): by a script of kombu's, which it repeats
+        # refused for expiring queues (remote control) by a script of kombu, which kombu repeats
         with suppress(OutOfMemoryError):
             super()._queue_bind(*args, **kwargs)  # type: ignore[misc]
 
@@ -134,14 +136,14 @@ class _CuredChannel:
                 client.ltrim(queue, 0, MAX_WAITING_HINTS - 1)
 
 
-class RedisChannel(_CuredChannel, kombu_redis.Channel):  # type: ignore[misc]
-    """For redis://, rediss:// and redis+socket://"""
+class RedisChannel(_FixedChannel, kombu_redis.Channel):  # type: ignore[misc]
+    """The channel for redis://, rediss:// and redis+socket://."""
 
 
-class SentinelChannel(_CuredChannel, kombu_redis.SentinelChannel):  # type: ignore[misc]
-    """For sentinel://"""
+class SentinelChannel(_FixedChannel, kombu_redis.SentinelChannel):  # type: ignore[misc]
+    """The channel for sentinel://."""
 
-    # a Sentinel that is away must not hold up the event loop that asks it; redis-py tries ten times
+    # an unreachable Sentinel must not block the event loop; redis-py retries ten times
     sentinel_kwargs: ClassVar = {
         "socket_timeout": 1.0,
         "socket_connect_timeout": 1.0,
@@ -149,11 +151,13 @@ class SentinelChannel(_CuredChannel, kombu_redis.SentinelChannel):  # type: igno
     }
 
     def leave_former_master(self) -> None:
-        """Ends the connections to a master that another took the place of, also those that wait for a
-        message. Raises what is in `connection_errors` where no Sentinel answers."""
+        """Close the connections to a former master, also those in a blocking read.
+
+        Raises one of `connection_errors` if no Sentinel answers.
+        """
         for pool in (self._pool, self._async_pool):
             if pool is not None:
-                pool.get_master_address()  # closes those of its connections that are not in use
+                pool.get_master_address()  # closes its unused connections
         for name in ("client", "subclient"):
             used = getattr(self.__dict__.get(name), "connection", None)
             if used is not None and (used.host, used.port) != used.connection_pool.master_address:
@@ -165,17 +169,17 @@ class RedisTransport(kombu_redis.Transport):  # type: ignore[misc]
 
 
 class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
-    """A consumer waits for a message in its event loop, where a master that hangs is no error: kombu finds
-    that out connection by connection, which takes half a minute."""
+    """Looks regularly for a new master. A hanging master is no error to a consumer that waits in its event
+    loop; kombu notices it connection by connection, which takes half a minute."""
 
     Channel = SentinelChannel
-    _asking: Any = None
+    _timer: Any = None
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
         super().register_with_event_loop(connection, loop)
-        if self._asking is not None:
-            self._asking.cancel()
-        self._asking = loop.call_repeatedly(MASTER_SECONDS, self._leave_former_master)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = loop.call_repeatedly(MASTER_SECONDS, self._leave_former_master)
 
     def _leave_former_master(self) -> None:
         poller: Any = self.cycle
@@ -185,10 +189,10 @@ class SentinelTransport(kombu_redis.SentinelTransport):  # type: ignore[misc]
 
 
 class PromptConnection(Connection):
-    """Looks for a broker that is away every two seconds; kombu's pauses grow to thirty."""
+    """Reconnects every two seconds; kombu's pauses grow to thirty."""
 
     on_failed_try: ClassVar[Callable[[], None]] = staticmethod(lambda: None)
-    """Called in the thread that looks: a worker that looks for its broker is alive."""
+    """Called after each failed connection attempt, in its thread: a worker that reconnects is alive."""
 
     def ensure_connection(self, errback: Any = None, max_retries: Any = None, **options: Any) -> Any:
         pauses = {"interval_start": 1, "interval_step": 1, "interval_max": 2}
@@ -201,7 +205,8 @@ class PromptConnection(Connection):
 
 
 class Queues(CeleryQueues):  # type: ignore[misc]
-    """RabbitMQ bounds its queues itself, if it is told when they are declared; Redis does not listen."""
+    """Declares each queue with a maximum length. RabbitMQ enforces it; for Redis the channel trims the
+    queue."""
 
     def __setitem__(self, name: str, queue: Any) -> None:
         queue.max_length = MAX_WAITING_HINTS
@@ -211,6 +216,8 @@ class Queues(CeleryQueues):  # type: ignore[misc]
 
 
 class Amqp(AMQP):  # type: ignore[misc]
+    """Celery's AMQP settings with our connection and queues."""
+
     Connection = PromptConnection
     queues_cls = Queues
 
@@ -223,7 +230,7 @@ TRANSPORTS = {
 
 
 def register_transports() -> None:
-    """From here on the URL schemes of `TRANSPORTS` mean ours, in this process; amqp:// stays kombu's."""
+    """Use our transports for the URL schemes of `TRANSPORTS` in this process; amqp:// stays kombu's."""
     transport.TRANSPORT_ALIASES.update(TRANSPORTS)
     for scheme in TRANSPORTS:
         transport._transport_cache.pop(scheme, None)

@@ -1,9 +1,9 @@
-"""Task and worker events for Flower that can't hold up the work.
+"""Task and worker events for Flower, published without blocking the worker.
 
-Celery publishes a worker's heartbeat from its event loop and retries for ever: in a silent partition the
-worker hangs there, deaf to SIGTERM, for as long as the partition lasts; with time-outs instead, the loop
-stands still for most of it. Events are only a display: here a thread of their own publishes them, once
-each, and what can't be sent is kept up to a bound.
+Celery publishes a worker's heartbeat from its event loop and retries for ever. In a silent network partition
+the worker hangs there and ignores SIGTERM; with time-outs the loop still blocks for most of the time. Events
+are only a display, so here a separate thread publishes each once, and keeps up to `MAX_UNSENT_EVENTS` that
+can't be sent.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from gpus.protocol import Lease
 log = structlog.get_logger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
-"""Flower calls a worker offline after two of them are missing."""
+"""Flower shows a worker as offline after two missing heartbeats."""
 MAX_UNSENT_EVENTS = 1_000
 _PAUSE_SECONDS = 1.0
 
 
 class EventPublisher:
-    """One thread with one connection; starts with the first event."""
+    """Publishes events from one thread with one connection; the thread starts with the first event."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -43,7 +43,7 @@ class EventPublisher:
         self._producer: Any = None
 
     def put(self, event: Any, options: dict[str, Any]) -> None:
-        """Returns at once. options: for `kombu.Producer.publish`."""
+        """Queue an event; return at once. options: for `kombu.Producer.publish`."""
         self._unsent.append((event, options))
         self._idle.clear()
         self._more.set()
@@ -54,7 +54,7 @@ class EventPublisher:
                     self._thread.start()
 
     def flush(self, seconds: float) -> bool:
-        """Waits until everything left, at most so long."""
+        """Wait up to `seconds` for all events to be sent; return True if they were."""
         return self._thread is None or self._idle.wait(seconds)
 
     def _run(self) -> None:
@@ -65,7 +65,7 @@ class EventPublisher:
             try:
                 self._publish_unsent()
                 broken = False
-            except Exception as error:  # events must never end the thread that shows them
+            except Exception as error:  # no error may end this thread
                 if not broken:
                     log.warning("events_not_sent", error=str(error), kind=type(error).__name__)
                 broken = True
@@ -81,7 +81,7 @@ class EventPublisher:
                 connection.transport_options = dict(self._app.conf.hint_transport_options)
                 self._producer = Producer(connection, auto_declare=False)
             self._producer.publish(event, retry=False, **options)
-            # the deque may have dropped it meanwhile, being full
+            # a full deque may have dropped it in the meantime
             if self._unsent and self._unsent[0][0] is event:
                 self._unsent.popleft()
         self._idle.set()
@@ -96,6 +96,8 @@ class EventPublisher:
 
 
 class BoundedEventDispatcher(EventDispatcher):  # type: ignore[misc]
+    """Celery's dispatcher of events, which hands them to the `EventPublisher`."""
+
     def _publish(self, event: Any, producer: Any, routing_key: str, **_: Any) -> None:
         if producer is not None:  # None: closed
             self.app.events.publisher.put(
@@ -112,6 +114,8 @@ class BoundedEventDispatcher(EventDispatcher):  # type: ignore[misc]
 
 
 class Events(events.Events):  # type: ignore[misc]
+    """Celery's events with our dispatcher and publisher; the app's option `events`."""
+
     dispatcher_cls = f"{__name__}:BoundedEventDispatcher"
 
     def __init__(self, app: Any = None) -> None:
@@ -120,15 +124,16 @@ class Events(events.Events):  # type: ignore[misc]
 
 
 class ShownRuns:
-    """Shows in Flower which job a task runs, while it runs: the task's arguments name only its pool.
+    """Shows in Flower which job a task runs, because the task's own arguments name only its pool.
 
-    eventer: the consumer's dispatcher of events; a new one after each reconnect."""
+    eventer: the consumer's event dispatcher; a new one after each reconnect.
+    """
 
     def __init__(self) -> None:
         self.eventer: Any = None
 
     def step(self) -> type[bootsteps.StartStopStep]:
-        """Return the consumer step that keeps `eventer` current."""
+        """Return the consumer step that updates `eventer`."""
 
         class KeepEventer(bootsteps.StartStopStep):  # type: ignore[misc]
             requires = ("celery.worker.consumer.events:Events",)
@@ -139,11 +144,11 @@ class ShownRuns:
         return KeepEventer
 
     def show(self, lease: Lease) -> None:
-        """Called in the task's thread; returns at once. Flower's columns are narrow, so the job stands in one
-        and where it runs in another; its search finds both (``kwargs:job_id=…``, ``args:gpu-1``)."""
+        """Send the job's id as the task's kwargs, model and slot as its args; Flower's search finds both
+        (``kwargs:job_id=…``, ``args:gpu-1``). Called in the task's thread; returns at once."""
         if self.eventer is None or not current_task:
             return
-        with suppress(Exception):  # the broker is away: the run matters, not who watches it
+        with suppress(Exception):  # a display must not fail the run
             self.eventer.send(
                 "task-started",
                 uuid=current_task.request.id,

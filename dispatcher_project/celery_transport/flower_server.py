@@ -1,9 +1,8 @@
-"""Flower's HTTP server with bounds: as it comes, a connection may wait an hour for a request's head.
+"""Flower's HTTP server with limits; without them a connection may wait an hour for a request's head.
 
-``python -m dispatcher_project.celery_transport.flower_server <fd> <arguments of celery>`` is Flower on an
-inherited socket. Flower can only be told a port, which another process may have taken before Flower binds it.
-It has no option for a socket that listens already: its one method that binds is replaced, which
-tests/scenarios/test_up.py pins.
+``python -m dispatcher_project.celery_transport.flower_server <fd> <arguments of celery>`` runs Flower on an
+inherited socket. Flower has only an option for a port, which another process may take before Flower binds it.
+So its method that binds is replaced, which tests/scenarios/test_up.py pins.
 """
 
 from __future__ import annotations
@@ -26,6 +25,8 @@ BOUNDS: dict[str, Any] = {
 
 
 class BoundedHTTPServer(HTTPServer):
+    """Tornado's server with `BOUNDS` and at most `MOST_CONNECTIONS` connections."""
+
     def initialize(self, *args: Any, **options: Any) -> None:
         super().initialize(*args, **{**BOUNDS, **options})
 
@@ -37,7 +38,7 @@ class BoundedHTTPServer(HTTPServer):
 
 
 def serve_on(listening: socket.socket) -> None:
-    """From here on Flower serves there, in this process."""
+    """Make Flower, in this process, serve on a listening socket."""
     listening.setblocking(False)  # tornado calls accept() until no connection is pending
 
     def start_http_server(app: Flower) -> int:

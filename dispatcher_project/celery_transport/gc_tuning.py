@@ -1,8 +1,8 @@
-"""What a process loads at its start is there until its end: garbage collection need not look at it again.
+"""Excludes objects that live as long as the process from garbage collection.
 
-A full collection walks through every object, some 120,000 of Django, Celery and ours, and nothing else runs
-in the process meanwhile: 60 to 100 ms of processor time, several times that where the processor is shared. In
-the web process that is the slowest hundredth of the submits.
+A full collection visits some 120,000 objects of Django, Celery and ours while the process does nothing else:
+60 to 100 ms of CPU time, several times that on a shared CPU. In the web process it made the slowest 1 % of
+submits.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def loaded_for_good() -> Iterator[None]:
-    """Around what a process loads at its start. Nothing is collected before its end: it would be walked
-    through several times while it grows."""
+    """Disable collection while a process loads its modules, then freeze them (`keep_what_is_loaded`).
+    Otherwise the growing heap is collected several times."""
     gc.disable()
     try:
         yield
@@ -25,12 +25,13 @@ def loaded_for_good() -> Iterator[None]:
 
 
 def keep_what_is_loaded() -> None:
-    """From here on only what comes later is walked through."""
-    gc.collect()  # what is garbage by now would be kept too
+    """Freeze all current objects, so that collections visit only later ones."""
+    gc.collect()  # otherwise current garbage would be kept too
     gc.freeze()
 
 
 def collect_seldom() -> None:
-    """For a process that makes garbage faster than cycles: a simulated history, a test."""
+    """Freeze and collect rarely, for processes with much garbage and few cycles, such as simulations and
+    tests."""
     keep_what_is_loaded()
     gc.set_threshold(50_000, 20, 100)

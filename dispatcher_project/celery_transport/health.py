@@ -1,7 +1,7 @@
 """The health port of a worker or of beat: /livez and /readyz, for container health checks and probes.
 
-Live: its loop turns, or looks for its broker. Ready: what it needs answers. The same sign is the watchdog of
-systemd units (``WatchdogSec=``).
+Live: the main loop turns, or reconnects to its broker. Ready: the services it needs answer. Liveness also
+feeds systemd's watchdog (``WatchdogSec=``).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from gpus.registry import queries
 log = structlog.get_logger(__name__)
 
 Question = Callable[[], str]
+"""A readiness check: returns the error, or "" if there is none. It may raise."""
 
 TICK_SECONDS = 1.0
 _BIND_AGAIN_SECONDS = 0.5
@@ -41,14 +42,15 @@ _NO_DESCRIPTOR_SECONDS = 0.05
 
 
 class Loop:
-    """When a process' main loop last turned. Only the thread that made it counts; others connect too."""
+    """The time of the last turn of a process's main loop. Turns of threads other than the creating one are
+    ignored, because they connect to the broker too."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._thread = threading.get_ident()
         self._turned_at = clock()
         self.consumes = False
-        """It holds its connection to the broker and takes messages."""
+        """True while the process is connected to the broker and consumes messages."""
 
     def turn(self) -> None:
         if threading.get_ident() == self._thread:
@@ -60,11 +62,11 @@ class Loop:
 
 
 class TicksOfLoop(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Of a Celery consumer: a timer that only its own loop drives."""
+    """Step of a Celery consumer: a timer, driven by the consumer's loop, that calls `Loop.turn`."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
     loop: Loop | None = None
-    """Of this process; Celery makes the step itself."""
+    """The loop of this process; a class attribute, because Celery instantiates the step."""
 
     def __init__(self, consumer: Any, **options: Any) -> None:
         self._timer: Any = None
@@ -86,8 +88,12 @@ class TicksOfLoop(bootsteps.StartStopStep):  # type: ignore[misc]
 
 
 class Health:
-    """draining: it stops, in a time that is bounded elsewhere. needs: questions by name; each answers what is
-    wrong, or "". any_of: of these one that answers is enough; the others are `degraded`."""
+    """Liveness and readiness of a process.
+
+    draining: returns True while the process stops, within a time that is limited elsewhere. needs: checks by
+    name, all of which must pass. any_of: checks of which one must pass; the others make the process
+    `degraded`.
+    """
 
     def __init__(
         self,
@@ -116,20 +122,21 @@ class Health:
         if self._draining():
             return 503, {"status": "draining", "checks": {}}
         fleets = self._any_of()
-        said = {name: _wrong(answer) for name, answer in self._probes.ask({**self._needs, **fleets}).items()}
-        ready = self.is_live() and not any(said[name] for name in self._needs)
-        ready = ready and (not fleets or any(not said[name] for name in fleets))
-        whole = ready and not any(said.values())
+        answers = self._probes.ask({**self._needs, **fleets})
+        errors = {name: _error_of(answer) for name, answer in answers.items()}
+        ready = self.is_live() and not any(errors[name] for name in self._needs)
+        ready = ready and (not fleets or any(not errors[name] for name in fleets))
+        whole = ready and not any(errors.values())
         checks = {
-            name: {"ok": not wrong, **({"error": wrong} if wrong else {})} for name, wrong in said.items()
+            name: {"ok": not error, **({"error": error} if error else {})} for name, error in errors.items()
         }
         status = "ready" if whole else "degraded" if ready else "not ready"
         return (200 if ready else 503), {"status": status, "checks": checks}
 
 
 class HealthPort:
-    """Serves `health` at ``[HOST:]PORT`` (empty: nowhere) from threads of its own, and tells the service
-    manager that the process is live. A port that the process before this still holds is tried again."""
+    """Serves `health` at ``[HOST:]PORT`` (empty: nowhere) from its own threads, and reports liveness to the
+    service manager. It retries while the previous process still holds the port."""
 
     def __init__(self, health: Health, address: str) -> None:
         self._health = health
@@ -138,34 +145,34 @@ class HealthPort:
         self._server: ThreadingHTTPServer | None = None
 
     def start(self, *, watchdog: bool = True) -> None:
-        """watchdog: tells the service manager; False for a process whose loop does it itself."""
+        """Start the threads. watchdog: False for a process whose loop notifies the service manager itself."""
         if watchdog:
-            threading.Thread(target=self._keep_telling, name="watchdog", daemon=True).start()
+            threading.Thread(target=self._notify_while_live, name="watchdog", daemon=True).start()
         if self._address is not None:
             threading.Thread(target=self._serve, name="health-port", daemon=True).start()
 
     def stop(self) -> None:
-        """Lets go of the port: the next process of this worker is waiting for it."""
+        """Release the port for the next process of this worker."""
         self._stopped.set()
         server = self._server
         if server is not None:
-            threading.Thread(target=server.shutdown, daemon=True).start()  # it waits for a turn of the server
+            threading.Thread(target=server.shutdown, daemon=True).start()  # it blocks
 
-    def _keep_telling(self) -> None:
+    def _notify_while_live(self) -> None:
         while not self._stopped.wait(TICK_SECONDS):
             if self._health.is_live():
                 notify(ALIVE)
 
     def _serve(self) -> None:
         assert self._address is not None
-        said = False
+        is_logged = False
         while not self._stopped.is_set():
             try:
                 server = self._server = _Server(self._address, _handler(self._health))
             except OSError as error:
-                if not said:
+                if not is_logged:
                     log.warning("health_port_taken", address=self._address, error=str(error))
-                said = True
+                is_logged = True
                 self._stopped.wait(_BIND_AGAIN_SECONDS)
                 continue
             with server:
@@ -176,50 +183,52 @@ class HealthPort:
 
 
 class Fleets:
-    """The fleets that a worker may serve; those last read are asked too while the database is away."""
+    """Checks of the database and of the Redis of each fleet. Without the database the fleets last read are
+    used."""
 
     def __init__(self, leases: Callable[[str], Any]) -> None:
         self._leases = leases
         self._known = ["main"]
 
     def database(self) -> str:
-        """For `Health.needs`."""
+        """Check the database and read the fleets; for `Health.needs`."""
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT 1")
             self._known = queries.fleets()
         finally:
-            connection.close()  # of a thread that ends
+            connection.close()  # the thread ends
         return ""
 
     def redis(self) -> Mapping[str, Question]:
-        """For `Health.any_of`: a question for each fleet."""
+        """Return a check for each fleet; for `Health.any_of`."""
         return {f"redis {fleet}": partial(self._index, fleet) for fleet in self._known}
 
     def _index(self, fleet: str) -> str:
         try:
             whole = self._leases(fleet).generation()
         except LayoutNotInUse:
-            return ""  # another version works in it: nothing of this process is broken
+            return ""  # another version serves this fleet: no fault of this process
         return "" if whole is not None else "the index is being rebuilt"
 
 
 def broker_answers() -> str:
-    """For `Health.needs` of beat, which only sends."""
-    with app.connection_for_write(connect_timeout=1.0) as asked:
-        asked.transport_options = dict(app.conf.hint_transport_options)
-        asked.ensure_connection(max_retries=1)
+    """Check the broker; for `Health.needs` of beat, which only publishes."""
+    with app.connection_for_write(connect_timeout=1.0) as broker:
+        broker.transport_options = dict(app.conf.hint_transport_options)
+        broker.ensure_connection(max_retries=1)
     return ""
 
 
-def _wrong(answer: Any) -> str:
+def _error_of(answer: Any) -> str:
     if isinstance(answer, Exception):
         return "does not answer" if isinstance(answer, TimeoutError) else type(answer).__name__
     return str(answer)
 
 
 class _Server(ThreadingHTTPServer):
-    """A probe takes milliseconds: of many connections the oldest go."""
+    """HTTP server for probes. Over `_MOST_CONNECTIONS` the oldest connections are closed: a probe takes
+    milliseconds."""
 
     daemon_threads = True
     request_queue_size = 16
@@ -232,7 +241,7 @@ class _Server(ThreadingHTTPServer):
         try:
             return super().get_request()
         except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):  # else the loop would spin
+            if error.errno in (errno.EMFILE, errno.ENFILE):  # otherwise the loop would spin
                 self._callers.end_oldest()
                 time.sleep(_NO_DESCRIPTOR_SECONDS)
             raise
@@ -249,7 +258,7 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection that broke off is no news."""
+        """Broken connections are logged at debug level only."""
         log.debug("probe_failed", exc_info=True)
 
 
@@ -275,6 +284,6 @@ def _handler(health: Health) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, *_: Any) -> None:
-            """Probes are no news."""
+            """Probes are not logged."""
 
     return Handler

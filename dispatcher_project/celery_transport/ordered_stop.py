@@ -1,16 +1,16 @@
-"""How a worker process ends: claims stop at once, runs get their grace, and it never hangs.
+"""The shutdown of a worker process: claims stop at once, runs get a grace period, and the process never
+hangs.
 
-Celery's own warm shutdown waits for the threads without a limit, and a thread can't be killed. So a thread
-of ours follows the order of docs/reference/failures.md beside it: drain, wait, interrupt, and at last end
-the process.
+Celery's warm shutdown waits for the threads without a limit, and a thread can't be killed. So a separate
+thread follows the order of docs/reference/failures.md: drain, wait, interrupt, and finally end the process.
 
-SIGTERM, SIGINT, SIGQUIT and SIGHUP all end there. Celery's own handlers do not work with threads: the one for
-SIGQUIT, and for a second Ctrl-C, asks the pool to kill a job, which raises, and the process then waits for
-its longest run without a message.
+SIGTERM, SIGINT, SIGQUIT and SIGHUP all lead there. Celery's own handlers do not work with threads: for
+SIGQUIT and for a second Ctrl-C they tell the pool to kill a job, which raises, and the process silently waits
+for its longest run.
 
-A deploy starts a successor first: the same command with the code that is installed now. Once it takes jobs,
-systemd is told its pid (``MAINPID=``), and this process drains; if it does not come up, this one goes on.
-Under `up` the supervisor starts the next process instead (supervisor/child.py).
+A deploy first starts a successor: the same command with the code that is installed now. Once it takes jobs,
+systemd gets its pid (``MAINPID=``) and this process drains; if it does not become ready, this process
+continues. Under `up` the supervisor starts the next process instead (supervisor/child.py).
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from dispatcher_project.supervisor.guard import MARKER_VARIABLE
 from dispatcher_project.supervisor.notify import READY, STOPPING, notify
 
 WARM, COLD, REPLACED = "Warm", "Cold", "Replaced"
-"""How a worker stops: with its grace, without it, or with it once the next process has taken over."""
+"""How a worker stops: with a grace period, without one, or with one after the next process has taken over."""
 
 
 PIPE_VARIABLE = "DISPATCHER_PREDECESSOR_PIPE"
 READY_SECONDS = 120.0
-"""The next process has so long to take jobs; then it is ended, and the old one stays."""
+"""How long the next process may take until it takes jobs; after that it is ended, and the old one stays."""
 _LOOK_SECONDS = 0.1
 _NOTIFY_SECONDS = 5.0
 
 
 def can_have_successor() -> bool:
-    """Return True under systemd, which takes a new main pid; `up` starts the next process itself."""
+    """Return True under systemd, which accepts a new main pid; `up` starts the next process itself."""
     return "NOTIFY_SOCKET" in os.environ and MARKER_VARIABLE not in os.environ
 
 
 class Predecessor:
-    """The process that started this one, if there is one; it waits to be told that this one takes jobs."""
+    """The process that started this one as its successor, if any. It waits until this one takes jobs."""
 
     def __init__(self) -> None:
         given = os.environ.pop(PIPE_VARIABLE, "")
@@ -110,12 +110,13 @@ def _is_ready(reader: int, until: float, is_stopped: Callable[[], bool]) -> bool
 
 
 def end_consumer() -> None:
-    """Celery's loop sees it at its next turn, and the worker comes to its end when its threads have."""
+    """End Celery's loop at its next turn; the worker ends once its threads have."""
     state.should_stop = os.EX_OK
 
 
 def install_signal_handlers(*, hand_over: bool) -> None:
-    """Called in the main thread, after Celery has set its own. hand_over: SIGHUP starts the next process."""
+    """Replace Celery's signal handlers; call in the main thread. hand_over: SIGHUP starts the next
+    process."""
     signal.signal(signal.SIGTERM, lambda number, _: _on_signal(number, WARM))
     signal.signal(signal.SIGQUIT, lambda number, _: _on_signal(number, COLD))
     signal.signal(signal.SIGINT, lambda number, _: _on_signal(number, WARM if _serves() else COLD))
@@ -140,14 +141,18 @@ def _announce(number: int, how: str) -> None:
 log = structlog.get_logger(__name__)
 
 LAST_SECONDS = 12.0
-"""What interrupted runs and the writer have to come to an end, before the process just ends."""
+"""Time for interrupted runs and the writer to end; after that the process exits."""
 _SLICE_SECONDS = 0.05
 
 
 class OrderedStop:
-    """drain: stops claims and hands polled runs over; busy: runs in hand; interrupt: lets go of the rest;
-    end_process: the last resort; replace: starts the next process, False if that does not come up; end: ends
-    the worker that was replaced. All are called from this thread, never from a signal handler."""
+    """Stops a worker in order, from its own thread.
+
+    drain: stops claims and hands polled runs over. busy: returns the number of current runs. interrupt: ends
+    them. end_process: the last resort. replace: starts the next process; returns False if it does not become
+    ready. end: ends the worker after its replacement. All are called from the thread, never from a signal
+    handler.
+    """
 
     def __init__(
         self,
@@ -170,7 +175,7 @@ class OrderedStop:
         self._end = end
         self.draining = False
         self.on_replaced: Callable[[], None] = lambda: None
-        """Lets go of what the next process waits for."""
+        """Releases resources that the next process needs, such as the health port."""
         self._last_seconds = LAST_SECONDS if last_seconds is None else last_seconds
         # a signal handler may interrupt anything, also itself: only SimpleQueue.put is safe there
         self._asked: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -181,11 +186,11 @@ class OrderedStop:
         threading.Thread(target=self._run, name="ordered-stop", daemon=True).start()
 
     def ask(self, how: str = "Warm", **_: Any) -> None:
-        """Safe in a signal handler. how: WARM, COLD or REPLACED."""
+        """Request the stop; safe in a signal handler. how: WARM, COLD or REPLACED."""
         self._asked.put(how)
 
     def ended(self) -> None:
-        """The worker came to its end by itself."""
+        """Note that the worker has ended by itself."""
         self._ended.set()
 
     def _run(self) -> None:

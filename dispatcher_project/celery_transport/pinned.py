@@ -1,7 +1,7 @@
-"""A GPU worker that runs models by itself: `manage.py gpu_worker --gpu 0 --models myapp.models`.
+"""The pinned GPU worker, which runs models itself: `manage.py gpu_worker --gpu 0 --models myapp.models`.
 
-It joins the fleet as a server that only this process drives. This process loads no model: that is its child's
-part. Beside the runs `PinnedWatch` says that it lives, obeys its switch, and looks after the GPU.
+It registers as a server that only this process drives. A child process loads the models. `PinnedWatch` sends
+heartbeats, follows the server's desired state, and monitors the GPU.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class PinnedWatch:
         self._machine = MachineMeter()
         self._read = reader_of(device, nvml)
         self._telemetry: Reading | None = None
-        self._measured_at = self._told_at = -1e9
+        self._measured_at = self._sent_at = -1e9
         cpu = ProcessMeter(lambda: gpu.session)
         self._watchdog = Watchdog(gpu, self._read, cpu=cpu.read, happened=log.warning)
         self._threads = [
@@ -94,29 +94,29 @@ class PinnedWatch:
             thread.join(2.0)
 
     def beat(self) -> None:
-        """One step. Needs no database: a worker that only lost that is not gone."""
+        """Send one heartbeat. It needs no database, so that a worker without one still counts as alive."""
         jobs = [(order.job, order.attempt) for order in self._gpu.running()]
         telemetry = self._telemetry if time.monotonic() - self._measured_at <= GONE_SECONDS else None
         why = self._gpu.sick or _unread(telemetry)
-        said = heartbeat_report(self._host, jobs, why=why, telemetry=telemetry)
-        history = None if self._measured_at == self._told_at else telemetry
-        self._ports.leases(self._fleet).record_heartbeat(self._server, said, history)
-        self._told_at = self._measured_at
+        heartbeat = heartbeat_report(self._host, jobs, why=why, telemetry=telemetry)
+        history = None if self._measured_at == self._sent_at else telemetry
+        self._ports.leases(self._fleet).record_heartbeat(self._server, heartbeat, history)
+        self._sent_at = self._measured_at
 
     def measure(self) -> None:
-        """One step. May take as long as a driver that does not answer is waited for."""
+        """Measure machine and GPU once. It may block for the time-out of a driver that does not answer."""
         self._telemetry = measure(
             self._machine, self._read, warm=self._gpu.warm(), ram_mb=ram_of(self._gpu.session)
         )
         self._measured_at = time.monotonic()
 
     def look(self) -> None:
-        """Read which host drives this server, and its desired state."""
+        """Follow the server's row: stop if another host drives it, release memory unless it is on."""
         row = Server.objects.filter(name=self._server).values("host", "desired").first()
         if row is None or row["host"] != self._host:
             log.error("server_taken_over", server=self._server, by=row["host"] if row else None)
             self._stopped.set()
-            os.kill(os.getpid(), signal.SIGTERM)  # as an operator would: what runs here may end
+            os.kill(os.getpid(), signal.SIGTERM)  # a normal stop: current runs may finish
         elif row["desired"] != DesiredState.ON:
             self._gpu.release_memory()
         else:
@@ -127,7 +127,7 @@ class PinnedWatch:
             began = time.monotonic()
             try:
                 step()
-            except Exception as error:  # the database or Redis is away; the next one tries again
+            except Exception as error:  # database or Redis unreachable: the next step retries
                 log.warning(
                     "pinned_step_failed", step=name, error=str(error).strip(), kind=type(error).__name__
                 )
@@ -138,13 +138,13 @@ class PinnedWatch:
 
 
 def _unread(telemetry: Reading | None) -> str:
-    """Why the GPU could not be measured, while its doctor has not said so yet."""
+    """The error of the last measurement of the GPU, or ""; the watchdog may not have reported it yet."""
     found = (telemetry or {}).get("gpu_error")
     return f"the GPU can't be read: {found}" if found else ""
 
 
 def reader_of(device: Device, nvml: Nvml | None) -> Callable[[], GpuReading] | None:
-    """None without a GPU."""
+    """Return the function that reads the device; None without a GPU."""
     if nvml is None:
         return None
     driver = nvml
@@ -158,11 +158,14 @@ COULD_NOT_START = 2
 
 @dataclass(frozen=True, slots=True)
 class PinnedOptions:
-    """gpu: index, UUID or ``none``. models: see `gpu_host.handlers.code.find_models`. name: of the server;
-    empty: made of the machine's and the GPU's. pool: for models that are in none yet. slots: None: as many as
-    its models run at once. servers: LLM servers that may run here, see `gpu_host.llm_servers.declared`.
-    machine: what the server is part of, to be switched with; empty: the host's name. model_user: that models
-    run as; empty: as the settings say."""
+    """Options of a pinned worker.
+
+    gpu: index, UUID or ``none``. models: see `gpu_host.handlers.code.find_models`. name: the server's; empty:
+    made from the names of machine and GPU. pool: for models that have none yet. slots: None for as many as
+    the models run at once. budget_mb: memory for models. servers: file of LLM servers that may run here, see
+    `gpu_host.llm_servers.declared`. machine: group of servers that are switched together; empty: the host
+    name. model_user: the user that models run as; empty: the setting's.
+    """
 
     gpu: str
     models: Sequence[str]
@@ -179,7 +182,7 @@ class PinnedOptions:
 
 
 def run_pinned_worker(options: PinnedOptions) -> int:
-    """Blocks until it was told to stop; returns its exit status."""
+    """Run a pinned worker until it is stopped; return its exit status."""
     from dispatcher_project.celery_transport.run import run_gpu_worker
     from jobs.ports import production_ports
 
@@ -229,23 +232,26 @@ def run_pinned_worker(options: PinnedOptions) -> int:
 
 
 def process_host(server: str) -> str:
-    """A worker's identity: its process. Its queue is known by this form
-    (`dispatcher_project.celery_transport.broker`)."""
+    """Return a new identity for this worker process. `celery_transport.broker` recognises its queue by this
+    form."""
     return f"{server}.{uuid.uuid4().hex[:8]}"
 
 
-def find_device(said: str) -> tuple[Device, Nvml | None]:
-    """Raises NoSuchDevice, NvmlError."""
-    if said == "none":
-        return choose_device(said, []), None
+def find_device(name: str) -> tuple[Device, Nvml | None]:
+    """Return the device and its driver, None for the CPU. name: index, UUID or ``none``.
+
+    Raises NoSuchDevice, NvmlError.
+    """
+    if name == "none":
+        return choose_device(name, []), None
     nvml = Nvml()
-    if is_uuid(said) and nvml.knows(said):  # whatever the other cards are like
-        return choose_device(said, [said]), nvml
-    return choose_device(said, nvml.uuids()), nvml
+    if is_uuid(name) and nvml.knows(name):  # the other cards need not be readable
+        return choose_device(name, [name]), nvml
+    return choose_device(name, nvml.uuids()), nvml
 
 
 def confinement_of(options: PinnedOptions) -> Confinement:
-    """Raises NoSuchUser."""
+    """Return the user and the limits of model processes, from options and settings. Raises NoSuchUser."""
     limits, name = settings.DISPATCHER, options.model_user or settings.DISPATCHER.model_user
     user = find_user(name) if name else None
     if user is None and os.geteuid() == 0:
@@ -267,6 +273,7 @@ def make_gpu(
     output_root: Path,
     confinement: Confinement = DEFAULT,
 ) -> LocalGpu:
+    """Assemble the `LocalGpu` of a worker: models, memory gauge, environment and confinement."""
     paths, environment, units = list(options.models), device.environment(), list[str]()
     if options.servers is not None:
         units = [one.unit for one in read_file(options.servers) if one.unit]
@@ -282,7 +289,7 @@ def make_gpu(
         output_root=output_root,
         confinement=confinement,
         knobs=Knobs(budget_mb=options.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
-        on_event=_hear,
+        on_event=_on_event,
         output=lambda line: log.info("model_output", line=line),
         happened=log.info,
     )
@@ -321,8 +328,8 @@ def _fields(model: Declared) -> dict[str, Any]:
 
 
 def _pool_for(models: Mapping[str, Declared], options: PinnedOptions) -> str:
-    """One model is its own pool; several of one module (or file of servers) share one that is named after it,
-    on every machine."""
+    """The default pool: a single model's own name; for several models the name of their module or file of
+    servers, which is the same on every machine."""
     if len(models) == 1:
         return next(iter(models))
     if not options.models:
@@ -333,25 +340,25 @@ def _pool_for(models: Mapping[str, Declared], options: PinnedOptions) -> str:
 
 
 def _plain(name: str, longest: int = 40) -> str:
-    """As a name of ours may be."""
+    """Replace characters that names may not have, and shorten."""
     plain = re.sub(r"[^A-Za-z0-9._-]", "-", name).lstrip("._-")[:longest] or "machine"
     assert re.fullmatch(NAME_PATTERN, plain)
     return plain
 
 
-def _hear(order: Order, kind: str, value: Any) -> None:
+def _on_event(order: Order, kind: str, value: Any) -> None:
     if kind == "log":
         log.info("model_log", job_id=order.job, attempt=order.attempt, model=order.model, **_flat(value))
     else:
         order.tell(kind, value)
 
 
-def _flat(said: Mapping[str, Any]) -> dict[str, Any]:
-    return {"text": said["text"], "fields": said["fields"]}
+def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
+    return {"text": line["text"], "fields": line["fields"]}
 
 
 def _sign_off(server: str, host: str, ports: Ports) -> None:
     try:
         sign_off(server, host, leases=ports.leases)
-    except Exception as error:  # the database is away: the sweep sees that it is silent
+    except Exception as error:  # without a database the sweep notices the missing heartbeats
         log.warning("not_signed_off", server=server, error=str(error).strip(), pid=os.getpid())

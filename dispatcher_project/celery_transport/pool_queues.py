@@ -1,4 +1,4 @@
-"""Which queues a GPU worker consumes: one per pool, followed live as pools come and go."""
+"""The queues that a GPU worker consumes: one per pool, updated when pools are added or removed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.5
 FOLLOW_SECONDS = 0.1
-"""A new pool that is announced is consumed after this; one whose announcement was lost after both."""
+"""Delay until an announced new pool is consumed; if the announcement was lost, `LOOK_SECONDS` come on top."""
 
 
 class PoolWatch:
-    """Looks into the database for pools from a thread of its own. While the database is away it goes on
-    with what it knows.
+    """Reads the pools from the database, in its own thread. Without the database the known pools stay.
 
-    pools: only these (whether they exist yet or not); None: all there are. host: of a pinned driver.
+    pools: only these, whether they exist yet or not; None: all. host: process of a pinned worker, for its
+    queues.
     """
 
     def __init__(self, pools: Collection[str] | None, *, host: str | None = None) -> None:
@@ -39,30 +39,30 @@ class PoolWatch:
         return frozenset(queue_of(pool, self._host) for pool in self._known)
 
     def look(self) -> None:
-        """One step."""
+        """Read the pools once."""
         if self._only is not None:
             return
         try:
             self._known = frozenset(Pool.objects.values_list("name", flat=True))
-        except Exception as error:  # whatever ails the database, the known pools go on being served
+        except Exception as error:  # the known pools are still served without a database
             log.warning("pools_not_read", error=str(error).strip())
             close_old_connections()
 
     def start(self) -> None:
         self.look()
         if self._only is None:
-            self._thread = threading.Thread(target=self._keep_looking, name="pool-watch", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="pool-watch", daemon=True)
             self._thread.start()
 
     def nudge(self) -> None:
-        """The registry changed: look now. From any thread."""
+        """Read the pools now, because the registry changed. Callable from any thread."""
         self._nudged.set()
 
     def stop(self) -> None:
         self._stopping.set()
         self._nudged.set()
 
-    def _keep_looking(self) -> None:
+    def _run(self) -> None:
         while True:
             self._nudged.wait(LOOK_SECONDS)
             self._nudged.clear()
@@ -73,7 +73,8 @@ class PoolWatch:
 
 
 class PoolQueues(bootsteps.StartStopStep):  # type: ignore[misc]
-    """Adds and cancels consumers from the consumer's own thread, which is the only one that may."""
+    """Step of a Celery consumer that adds and cancels queues, in the consumer's thread, the only one that
+    may."""
 
     requires = ("celery.worker.consumer.tasks:Tasks",)
 
@@ -88,7 +89,7 @@ class PoolQueues(bootsteps.StartStopStep):  # type: ignore[misc]
         return self._queues is not None
 
     def start(self, consumer: Any) -> None:
-        # what RabbitMQ delivers before the loop runs finds nobody to take it: the loop itself consumes these
+        # added without consuming: RabbitMQ would deliver before the loop, which starts consuming, runs
         for queue in sorted(self._missing(consumer)):
             queues = consumer.app.amqp.queues
             consumer.task_consumer.add_queue(queues.select_add(queues[queue]))
@@ -100,7 +101,7 @@ class PoolQueues(bootsteps.StartStopStep):  # type: ignore[misc]
             self._timer = None
 
     def follow(self, consumer: Any) -> None:
-        """One step."""
+        """Consume new queues and cancel those of removed pools."""
         if consumer.task_consumer is None or self._queues is None:
             return
         unwanted = _consumed(consumer) - self._queues() - {consumer.app.conf.task_default_queue}

@@ -52,17 +52,17 @@ def run_gpu_worker(
     hand_over: bool = True,
     health_port: str = "",
 ) -> int:
-    """Blocks until the worker was told to stop; returns its exit status.
+    """Run a GPU worker until it is stopped; return its exit status.
 
-    pools: None for all there are, also those registered later. host: pinned driver, queues of that host.
-    runners: how a model is run; None: over the network. warm: see `WorkerState`. hand_over: SIGHUP starts the
-    next process beside this one; never where both would need the same GPU's memory.
+    pools: names, or None for all, also those registered later. host: process of a pinned worker, whose queues
+    are consumed. runners: returns the runner of a model; None: over the network. warm: see `WorkerState`.
+    hand_over: SIGHUP starts the next process beside this one; False if both would need the same GPU's memory.
     """
     from jobs.execution.gpu_worker import create_worker
     from jobs.ports import production_ports
 
-    # dozens of threads that wait for the network beside one writer that never rests: with Python's 5 ms
-    # each of their many short steps would wait a whole slice for the interpreter
+    # dozens of threads wait for the network beside one busy writer: with Python's 5 ms each of their short
+    # steps would wait a whole time slice for the interpreter
     sys.setswitchinterval(SWITCH_SECONDS)
     watch = PoolWatch(pools, host=host)
     fleets = Fleets(lambda fleet: production_ports().leases(fleet))
@@ -113,7 +113,7 @@ def run_queue_worker(
     ready_file: Path | None = None,
     health_port: str = "",
 ) -> int:
-    """A worker without GPUs: sweeps, callbacks. Blocks; returns its exit status."""
+    """Run a worker for sweeps or callbacks until it is stopped; return its exit status."""
     from jobs.ports import production_ports
 
     keep_connections()
@@ -163,8 +163,8 @@ def presence_of(queues: Collection[str]) -> Presence:
 
 
 def keep_connections() -> None:
-    """As between two requests: a thread's database connection is looked at before a task, and kept as long as
-    CONN_MAX_AGE says. Celery closes it before and after each, and PostgreSQL takes 15 ms for a new one."""
+    """Keep database connections between tasks for CONN_MAX_AGE, as Django does between requests. Celery
+    closes them before and after each task, and a new one takes 15 ms on PostgreSQL."""
     app.conf.CELERY_DB_REUSE_MAX = sys.maxsize  # tasks
     signals.task_prerun.connect(close_old_connections)
 
@@ -191,14 +191,14 @@ def _run_celery(
     port.start()
     app.steps["consumer"].add(TicksOfLoop)
     predecessor = Predecessor()
-    if predecessor:  # both are there for a while, and a node's name is of one process
+    if predecessor:  # both run for a while, and node names must be unique
         name = f"{name}.{os.getpid()}"
     node = name if "@" in name else f"{name}@{socket.gethostname()}"
     stop.install()
     if ready_file is not None:
         signals.worker_ready.connect(lambda **_: _write_ready(ready_file), weak=False)
     signals.worker_ready.connect(_keep_what_is_loaded)
-    # we decided on what is announced, and unpickle nothing that root could regret
+    # the pending deprecation is known, and json is the only serializer, also as root
     warnings.simplefilter("ignore", CPendingDeprecationWarning)
     warnings.simplefilter("ignore", SecurityWarning)
     platforms.set_process_title("dispatcher", info=node)
@@ -209,8 +209,8 @@ def _run_celery(
         concurrency=concurrency,
         pool_cls="threads",
         quiet=True,
-        without_mingle=True,  # there is nothing to learn from the others
-        without_gossip=True,  # everybody's heartbeats to everybody
+        without_mingle=True,  # workers share no state
+        without_gossip=True,  # workers need no heartbeats of each other
         heartbeat_interval=HEARTBEAT_SECONDS,
         optimization="fair",
         pool_queues=pool_queues,
@@ -222,7 +222,7 @@ def _run_celery(
         if ready_file is not None:
             _remove_ready(ready_file)
         port.stop()
-    app.events.publisher.flush(1.0)  # that it goes offline
+    app.events.publisher.flush(1.0)  # the event worker-offline
     log.info("worker_stopped", node=node)
     return int(worker.exitcode or 0)
 
@@ -241,14 +241,14 @@ def _keep_what_is_loaded(**_: object) -> None:
 
 
 def _remove_ready(ready_file: Path) -> None:
-    """Not the next process' file."""
+    """Remove the file if this process wrote it; the next process may have replaced it."""
     with suppress(OSError):
         if ready_file.read_text().strip() == str(os.getpid()):
             ready_file.unlink()
 
 
 def _write_ready(ready_file: Path) -> None:
-    """In one step: who waits for the file never reads half of it."""
+    """Write the file atomically, so that no reader sees a part of it."""
     fresh = ready_file.with_suffix(".new")
     fresh.write_text(f"{os.getpid()}\n")
     fresh.replace(ready_file)

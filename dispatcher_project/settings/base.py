@@ -1,6 +1,6 @@
-"""Settings shared by every way of running, the HTTP API's and the admin's among them.
+"""Settings shared by all settings modules, among them those of the HTTP API and of the admin.
 
-The parts are chosen by REDIS_URL, BROKER_URL and DATABASE_URL.
+REDIS_URL, BROKER_URL and DATABASE_URL choose the services.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DISPATCHER = read_settings(env)
 # what a browser keeps and sends, and what it lets a page do (docs/explanation/security.md)
 IS_HTTPS = DISPATCHER.public_url.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_HTTPS
-_COOKIE = "__Host-" if IS_HTTPS else ""  # no other host of the domain can set a cookie of that name
+_COOKIE = "__Host-" if IS_HTTPS else ""  # other hosts of the domain can't set cookies with this prefix
 SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"{_COOKIE}sessionid", f"{_COOKIE}csrftoken"
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
@@ -50,9 +50,9 @@ BROKER_URL = broker_url(env.str("BROKER_URL", default=REDIS_URL))
 BROKER_SENTINEL_MASTER = env.str("BROKER_SENTINEL_MASTER", default="mymaster")
 CELERY_APP = "dispatcher_project.celery.app"
 DISPATCHER_PORTS = "dispatcher_project.wiring.production_ports"
-"""What makes the ports of a process (`jobs.ports`)."""
+"""Import path of the function that makes a process's ports (`jobs.ports`)."""
 FLOWER_LOGIN = env.str("FLOWER_BASIC_AUTH", default="").partition(",")[0]
-"""``user:password`` by which the admin gets at Flower; Flower itself reads the same variable."""
+"""``user:password`` that the admin sends to Flower; Flower reads the same variable."""
 
 LOGGING = logging_config(
     style=env.str("DISPATCHER_LOG_STYLE", default=""), level=env.str("DISPATCHER_LOG_LEVEL", default="INFO")
@@ -74,7 +74,7 @@ _PAGES = [
     "drf_spectacular_sidecar",
 ]
 PAGES = env.bool("DISPATCHER_PAGES", default=True)
-"""A process that only works needs neither the admin nor the API: it starts sooner and stays smaller."""
+"""False for workers, which need neither the admin nor the API: they start faster and use less memory."""
 INSTALLED_APPS = [
     *(_PAGES if PAGES else ()),
     "django_structlog",
@@ -131,25 +131,29 @@ _POSTGRESQL_PATIENCE = {
     "keepalives_count": 3,
     "tcp_user_timeout": 25_000,
 }
-"""libpq's own leave a thread waiting for a host that is gone for minutes to connect, for hours to answer."""
+"""With libpq's defaults a thread waits minutes to connect to an unreachable host, and hours for its
+answer."""
 
 
 _PREPARE_AFTER = 5
-"""Executions of a statement of `foundation.database.statements` after which PostgreSQL keeps it. Poolers that
-hand a connection to another client after each transaction can't have that: ``?prepare_threshold=none``."""
+"""Executions of a statement of `foundation.database.statements` after which it is prepared in PostgreSQL.
+Poolers in transaction mode need ``?prepare_threshold=none``."""
 
 
 _CONNECTION_SECONDS = 60
-"""A new connection costs 15 ms on PostgreSQL; on SQLite 0.2 ms and every statement that it had compiled."""
+"""A new connection takes 15 ms on PostgreSQL; on SQLite 0.2 ms, and its compiled statements are lost."""
 
 _KEPT_STATEMENTS = 1024
-"""Of SQLite, by connection: there are hundreds, and one that fell out is compiled anew at each execution."""
+"""Statements that a connection to SQLite keeps compiled. There are hundreds; one beyond it is compiled each
+time."""
 
 
 def database(url: str) -> dict[str, Any]:
-    """A Django database entry; SQLite gets WAL and immediate transactions (docs/adr/0003). The query of the
-    URL gives driver options, such as ``?timeout=5`` (SQLite) or ``?connect_timeout=3`` (PostgreSQL).
-    Raises ImproperlyConfigured."""
+    """Return the Django database entry of a URL; SQLite gets WAL and immediate transactions (docs/adr/0003).
+
+    url: its query sets driver options, such as ``?timeout=5`` (SQLite) or ``?connect_timeout=3``
+    (PostgreSQL). Raises ImproperlyConfigured.
+    """
     scheme, found, _ = url.partition("://")
     if not found or scheme not in ("sqlite", "postgres", "postgresql"):
         raise ImproperlyConfigured(
@@ -174,12 +178,12 @@ def database(url: str) -> dict[str, Any]:
     return entry
 
 
-def _prepare_after(said: Any) -> int | None:
-    if said == "none":
+def _prepare_after(value: Any) -> int | None:
+    if value == "none":
         return None
-    if said is None or isinstance(said, int):
-        return _PREPARE_AFTER if said is None else said
-    raise ImproperlyConfigured(f"prepare_threshold in DATABASE_URL is a whole number or none, not {said!r}")
+    if value is None or isinstance(value, int):
+        return _PREPARE_AFTER if value is None else value
+    raise ImproperlyConfigured(f"prepare_threshold in DATABASE_URL is a whole number or none, not {value!r}")
 
 
 DATABASE_URL = env.str("DATABASE_URL", default=f"sqlite:///{DATA_DIR / 'db.sqlite3'}")
@@ -192,14 +196,14 @@ USE_I18N = False
 USE_TZ = True
 
 STATIC_URL = "static/"
-STATIC_ROOT = None  # whitenoise serves files from where their packages have them
-STATICFILES_DIRS = [BASE_DIR / "admin_ui" / "vendored"]  # looked into before the packages' own
+STATIC_ROOT = None  # whitenoise serves files from their packages
+STATICFILES_DIRS = [BASE_DIR / "admin_ui" / "vendored"]  # searched before those of the packages
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = False
 
 PASSWORD_HASHERS = ["jobs.operations.sign_in.BoundedHasher"]
 AUTH_PASSWORD_VALIDATORS = [{"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"}]
-DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API bounds bodies itself and answers 413
+DATA_UPLOAD_MAX_MEMORY_SIZE = None  # the API limits bodies itself and answers 413
 
 # the HTTP API
 REST_FRAMEWORK: dict[str, Any] = {
@@ -231,10 +235,10 @@ SPECTACULAR_SETTINGS: dict[str, Any] = {
 }
 
 CSRF_FAILURE_VIEW = "jobs.api.errors.csrf_failure"
-IPWARE_META_PRECEDENCE_ORDER = ("REMOTE_ADDR",)  # in which the web server puts what a trusted proxy says
-DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # a client's mistake is no warning
+IPWARE_META_PRECEDENCE_ORDER = ("REMOTE_ADDR",)  # the web server sets it from trusted proxies' headers
+DJANGO_STRUCTLOG_STATUS_4XX_LOG_LEVEL = 20  # INFO: client errors are not warnings
 
-# how the operators' admin looks; everything it loads comes from this process
+# appearance of the admin; all its files come from this process
 FORMAT_MODULE_PATH = ["admin_ui.formats"]
 
 LOGIN_REDIRECT_URL = "admin:index"
@@ -268,5 +272,5 @@ UNFOLD: dict[str, Any] = {
         "show_all_applications": False,
         "navigation": "admin_ui.pages.navigation.side_bar",
     },
-    "COLORS": lambda request: {},  # in colors.css: here they would become an inline style sheet
+    "COLORS": lambda request: {},  # they are in colors.css; here they would become an inline style sheet
 }

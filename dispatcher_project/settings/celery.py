@@ -1,4 +1,5 @@
-"""What Celery is told. Measured reasons: docs/adr on the broker; each odd line says its own."""
+"""Celery's configuration. The measurements behind it are in docs/adr; unusual lines have their reason beside
+them."""
 
 from __future__ import annotations
 
@@ -8,10 +9,10 @@ from urllib.parse import parse_qs, urlsplit
 from django.core.exceptions import ImproperlyConfigured
 
 PUBLISH_POLICY = {"max_retries": 1, "interval_start": 0, "interval_step": 0, "interval_max": 0}
-"""With time-outs of a second, publishing ends within three."""
+"""With time-outs of 1 s, publishing ends within 3 s."""
 
 _REDIS_OPTIONS = {
-    # a silent partition is noticed by these four together; without one of them it hangs for its whole length
+    # these together detect a silent network partition; without any one of them it blocks until its end
     "socket_timeout": 5.0,
     "socket_connect_timeout": 2.0,
     "health_check_interval": 5,
@@ -22,8 +23,8 @@ _PUBLISH_TIMEOUT_SECONDS = 1.0
 
 
 def broker_url(url: str) -> str:
-    """`url` as kombu spells it: redis-py's ``unix://[:password@]/path?db=0`` becomes
-    ``redis+socket://[:password@]/path?virtual_host=0``; the others stay. Raises ImproperlyConfigured."""
+    """Return a broker URL in kombu's notation: redis-py's ``unix://[:password@]/path?db=0`` becomes
+    ``redis+socket://[:password@]/path?virtual_host=0``; others are unchanged. Raises ImproperlyConfigured."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         query = parse_qs(parts.query)
@@ -43,7 +44,7 @@ def is_amqp(url: str) -> bool:
 
 
 def transport_options(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
-    """For consumers. RabbitMQ has heartbeats of its own and takes other options."""
+    """Return the transport options of consumers. RabbitMQ has its own heartbeats and takes other options."""
     if is_amqp(url):
         return {"read_timeout": 5.0, "write_timeout": 5.0}
     options: dict[str, Any] = dict(_REDIS_OPTIONS)
@@ -53,7 +54,7 @@ def transport_options(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
 
 
 def publish_options(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
-    """For who publishes inside a request: nobody there waits five seconds."""
+    """Return the transport options for publishing within a request, with shorter time-outs."""
     if is_amqp(url):
         return {"read_timeout": _PUBLISH_TIMEOUT_SECONDS, "write_timeout": _PUBLISH_TIMEOUT_SECONDS}
     return transport_options(url, sentinel_master=sentinel_master) | {
@@ -73,16 +74,16 @@ def celery_settings(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
         "broker_connection_timeout": 2.0,
         "broker_connection_retry": True,
         "broker_connection_retry_on_startup": True,
-        "broker_connection_max_retries": None,  # the default gives up after 46 minutes
+        "broker_connection_max_retries": None,  # default: 46 minutes
         "broker_channel_error_retry": True,  # a full Redis (noeviction) must not end the worker
         "result_backend": None,  # a Redis backend loses acks when Redis is down; the rows are the results
         "task_ignore_result": True,
         "task_acks_late": True,
-        "task_acks_on_failure_or_timeout": True,  # off, a poison message has no limit
-        "task_reject_on_worker_lost": False,  # on, a poison message has no limit
+        "task_acks_on_failure_or_timeout": True,  # False: a poison message is redelivered for ever
+        "task_reject_on_worker_lost": False,  # True: a poison message is redelivered for ever
         "task_publish_retry_policy": PUBLISH_POLICY,
-        "task_default_queue": "gpu",  # always consumed, never sent to: a worker without a pool waits there
-        "task_default_delivery_mode": 1,  # hints need no disk
+        "task_default_queue": "gpu",  # consumed by workers without a pool; no message is sent to it
+        "task_default_delivery_mode": 1,  # not persistent: messages are hints
         "task_create_missing_queues": True,
         "task_send_sent_event": False,  # a second publish in every submit; Flower shows tasks as received
         "task_serializer": "json",
@@ -92,7 +93,7 @@ def celery_settings(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
         "worker_prefetch_multiplier": 1,
         "worker_pool": "threads",
         "worker_send_task_events": True,
-        "worker_enable_remote_control": True,  # Flower asks through it
+        "worker_enable_remote_control": True,  # Flower needs it
         "worker_enable_prefetch_count_reduction": False,  # a slot would wait after every reconnect
         "worker_cancel_long_running_tasks_on_connection_loss": False,  # runs outlive the broker
         "worker_hijack_root_logger": False,

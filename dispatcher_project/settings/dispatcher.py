@@ -1,4 +1,5 @@
-"""Our own knobs: one frozen value, read from `DISPATCHER_*` variables, checked at start."""
+"""The dispatcher's own settings: one frozen object, read from `DISPATCHER_*` variables and checked at
+start."""
 
 from __future__ import annotations
 
@@ -14,172 +15,175 @@ from django.core.exceptions import ImproperlyConfigured
 
 @dataclass(frozen=True, slots=True)
 class DispatcherSettings:
-    """Every field can be set as ``DISPATCHER_<FIELD>`` in the environment. Units are in the names."""
+    """All settings. The variable ``DISPATCHER_<FIELD>`` sets a field. Units are in the names."""
 
     lease_seconds: float = 15.0
-    """How long a lease lasts that its worker does not renew. A dead worker is noticed after that."""
+    """How long a lease lasts without renewal. A dead worker is detected after that time."""
     renew_seconds: float = 5.0
     """How often a worker renews its leases; less than half of `lease_seconds`."""
     sweep_seconds: float = 2.0
-    """How often the sweeps run that look for expired leases and for free slots with waiting jobs."""
+    """How often the sweeps for expired leases and for free slots with waiting jobs run."""
     hand_back_seconds: float = 1.0
-    """A worker thread goes on with the next job this long before it hands back to Celery; with shorter jobs
+    """How long a worker thread takes one job after the other before it returns to Celery; with shorter jobs
     20 times as long while other threads are free."""
     claim_ahead_seconds: float = 1.0
-    """Behind a run that is expected to take less than this, its slot's next job is claimed while it runs.
+    """If a run is expected to be shorter than this, its slot's next job is claimed while it runs (prefetch).
     0: never."""
     deploy_grace_seconds: float = 60.0
     """How long a stopping worker lets sync runs finish."""
     worker_silent_seconds: float = 60.0
-    """A worker, or beat, whose main loop did not turn for so long is stuck: `/livez` of its health port says
-    503, and systemd restarts it."""
+    """If the main loop of a worker or of beat has not turned for this time, the process is stuck: `/livez` of
+    its health port answers 503, and systemd restarts it."""
     health_port: str = ""
-    """``[HOST:]PORT`` where a worker, or beat, answers `/livez` and `/readyz`; empty: nowhere. Without HOST
-    only this machine reaches it. `--health-port` of a worker goes before it."""
+    """``[HOST:]PORT`` where a worker or beat answers `/livez` and `/readyz`; empty: nowhere. Without HOST
+    only this machine reaches it. A worker's `--health-port` overrides it."""
     worker_threads: int = 64
-    """Of a GPU worker: how many runs it has in hand at once."""
+    """Runs at once in a GPU worker."""
     max_payload_bytes: int = 1_000_000
-    """Of a job's payload; a longer one gets 413."""
+    """Largest payload of a job; a larger one gets 413."""
     max_batch_bytes: int = 4 * 1024 * 1024
-    """Of the body of a batch, whose jobs are stored in one transaction; a longer one gets 413."""
+    """Largest body of a batch, whose jobs are stored in one transaction; a larger one gets 413."""
     schema_bytes: int = 64 * 1024
-    """Of a model's `payload_schema`, as JSON."""
+    """Largest `payload_schema` of a model, as JSON."""
     schema_depth: int = 64
-    """Its levels, also through its references."""
+    """Most levels of a `payload_schema`, also through references."""
     schema_values: int = 5000
-    """Its members of all levels, each counted again wherever a reference leads to it."""
+    """Most members of a `payload_schema` on all levels; each counts again wherever a reference leads to
+    it."""
     schema_check_seconds: float = 2.0
-    """How long the checks of one request against schemas may take, where they may take long."""
+    """Time limit for the long schema checks of one request."""
     schema_checks: int = 2
-    """Such long checks at once in a web process; each has a process of its own."""
+    """Long schema checks at once in a web process; each runs in a process of its own."""
     schema_check_bytes: int = 512 * 1024 * 1024
-    """Of memory that such a process may map, its interpreter with it."""
+    """Memory that the process of a long schema check may map, with its interpreter."""
     max_batch_jobs: int = 1000
-    """Jobs of one `POST /queue/submit-batch`."""
+    """Most jobs of one `POST /queue/submit-batch`."""
     max_wait_seconds: float = 60.0
     """The longest `Prefer: wait=n` and `?wait=n`."""
     answer_seconds: float = 25.0
-    """After so long a client of `/queue` is told 503, whatever its request waits for. Longer than the 20 s of
-    SQLite: it is the last resort, because nobody knows then what becomes of the request."""
+    """Response deadline: a request under `/queue` without an answer by then gets 503. Longer than SQLite's
+    lock time-out of 20 s, because after the 503 the request may still take effect."""
     upload_idle_seconds: float = 10.0
-    """A client that sends nothing of its request's body for so long is told 408."""
+    """A client that sends no part of its request's body for this time gets 408."""
     upload_seconds: float = 120.0
-    """So is one whose body is not whole by then: 32 MB at 2 Mbit/s."""
+    """A request's body that is not complete after this time gets 408: 32 MB at 2 Mbit/s."""
     refused_body_bytes: int = 64 * 1024 * 1024
-    """Of a body that is refused unread so much is read and dropped, so that its client gets to read why; of a
-    longer one the connection is reset."""
+    """Bytes of a refused body that are read and dropped, so that the client reads the answer; with a longer
+    body the connection is reset."""
     retry_base_seconds: float = 1.0
-    """The pause before a job's second try; it doubles with each further one."""
+    """The pause before a job's first retry; it doubles with each further one."""
     retry_cap_seconds: float = 30.0
-    """The longest pause between two tries."""
+    """The longest pause before a retry."""
     retry_jitter: float = 0.1
-    """The share of a pause that is random."""
+    """The random share of a pause."""
     free_connect_tries: int = 3
-    """Refused connections that cost a job no try."""
+    """Refused connections of a job that do not count as retries."""
     free_attempts: int = 100
-    """Attempts of a job that cost no try (busy, refused, interrupted) and are followed by the next one at
-    once; after so many it pauses like after a try that counts, up to `retry_cap_seconds`. 0: never."""
+    """Attempts of a job that do not count as retries (busy, refused, interrupted) and are followed by the
+    next one at once; after this number it pauses as before a retry, up to `retry_cap_seconds`. 0: never."""
     poison_deaths: int = 3
-    """Workers that may die while they run a job; then it is a dead letter."""
+    """Workers that may die while they run a job; then it becomes a dead letter."""
     same_failures: int = 3
     """Equal failures of a job in a row (run_failed, server_error, timeout) that make it a dead letter.
     0: only its retries count."""
     max_queued_seconds: float = 86_400.0
-    """How long a job may wait in all before it fails, where neither its model nor its tenant says. 0: for
-    ever."""
+    """How long a job may wait in all before it fails, if neither its model nor its tenant sets a limit. 0: no
+    limit."""
     tenant_max_queued: int = 1_000_000
-    """How many jobs of a tenant may wait, where its own `max_queued` does not say; counted every two seconds.
-    0: any."""
+    """How many jobs of a tenant may wait, if the tenant has no `max_queued`; counted every two seconds.
+    0: no limit."""
     min_run_seconds: float = 1.0
-    """The shortest `max_run_seconds` that a job may set, where its model does not say. 0: any."""
+    """The shortest `max_run_seconds` that a job may set, if its model has no limit. 0: no limit."""
     circuit_failures: int = 5
-    """Failures in a row, of different jobs, that open the circuit of a server or model; 0: none opens."""
+    """Failures in a row, of different jobs, that open the circuit of a server or model; 0: never."""
     circuit_rest_seconds: float = 10.0
-    """How long an open circuit rests the first time; twice as long each time it opens again."""
+    """How long a circuit stays open the first time; twice as long each time it opens again."""
     circuit_rest_cap_seconds: float = 600.0
-    """The longest rest of an open circuit."""
+    """The longest time that a circuit stays open."""
     probe_seconds: float = 2.0
     """How often quarantined slots and unhealthy servers are probed."""
     lock_sync_seconds: float = 30.0
-    """How often GPU servers are asked what they run, which is compared with the attempts in the database."""
+    """How often the runs that GPU servers report are compared with the attempts in the database."""
     reconcile_seconds: float = 30.0
     """How often waiting jobs in the database are compared with tickets in Redis."""
     process_silent_seconds: float = 15.0
-    """A process that did not say for so long that it lives is gone, for a switch of the index's layout."""
+    """A process without a heartbeat for this time counts as gone when the index's layout is switched."""
     connect_timeout_seconds: float = 5.0
-    """For a connection to a GPU server."""
+    """Time-out for a connection to a GPU server."""
     health_timeout_seconds: float = 3.0
-    """For the answer of a GPU server's health endpoint."""
+    """Time-out for the answer of a GPU server's health endpoint."""
     register_probe_seconds: float = 1.0
-    """How long a registration waits for the server's health, which its warnings are made from."""
+    """How long a registration waits for the server's health check, which its warnings come from."""
     clock_tolerance_seconds: float = 5.0
-    """How far apart the clocks of Redis, database and host may be. While they are further, nothing is done
-    that can't be taken back: no deadline passes, retention removes nothing."""
+    """How far apart the clocks of Redis, database and host may be. Beyond it irreversible actions are
+    suspended: no deadline passes, retention deletes nothing."""
     retention_days: float = 30.0
-    """How long jobs that are over are kept; dead letters that nobody dismissed three times as long."""
+    """How long ended jobs are kept; dead letters that are not dismissed three times as long."""
     callback_networks: tuple[str, ...] = ()
-    """Private ranges that callbacks may go to, as CIDR; public addresses always may."""
+    """Private networks that callbacks may go to, as CIDR; public addresses are always allowed."""
     callback_refused_origins: tuple[str, ...] = ()
-    """``HOST:PORT`` where no callback goes, besides GPU servers and the services that settings name."""
+    """``HOST:PORT`` that callbacks may not go to, besides GPU servers and the services in the settings."""
     callback_timeout_seconds: float = 15.0
-    """For one try of a callback."""
+    """Time-out for one try of a callback."""
     callbacks_in_flight: int = 1000
     """Callbacks that one callbacks worker sends at once; each takes a socket and no thread."""
     callbacks_in_flight_per_tenant: int = 500
-    """Of one tenant; and no more than are free, so that several tenants can't fill all of them."""
+    """Callbacks of one tenant at once; also no more than are free, so that several tenants can't take all."""
     callbacks_in_flight_per_receiver: int = 16
-    """Of one tenant to one host and port."""
+    """Callbacks of one tenant to one host and port at once."""
     callback_bytes_in_flight: int = 64_000_000
-    """Bodies in memory; a tenant may hold as many bytes as are free, and one message in any case."""
+    """Bytes of callback bodies in memory; a tenant may use all free bytes, and one message in any case."""
     callback_circuit_failures: int = 3
-    """Tries without an answer that open a receiver's circuit: one try at a time then; 0: none opens."""
+    """Tries without an answer that open a receiver's circuit, which then gets one try at a time; 0: never."""
     callback_circuit_rest_seconds: float = 5.0
     """The pause between two tries of an open circuit the first time; twice as long after each that fails."""
     callback_circuit_rest_cap_seconds: float = 60.0
     """The longest pause between two tries of an open circuit."""
     callback_lookups: int = 16
-    """Names of receivers that are looked up at once; each is a thread as long as the resolver takes."""
+    """DNS lookups of receivers at once; each takes a thread until the resolver answers."""
     callback_lookup_seconds: float = 5.0
-    """After so long without an answer of the resolver a try counts as failed."""
+    """Time-out for a DNS lookup; after it the try counts as failed."""
     streams_per_reader: int = 256
     """The most event streams of one key or user that a web process serves at once."""
     max_push_bytes: int = 32 * 1024 * 1024
-    """The longest result that a GPU server may push; its model's `max_response_bytes` where that is less."""
+    """The largest result that a GPU server may push, or its model's `max_response_bytes` if that is less."""
     pushes_per_attempt: int = 100
-    """Pushes that are read for one attempt; further ones are refused with 429."""
+    """Pushes accepted for one attempt; further ones get 429."""
     push_bytes_per_attempt: int = 64 * 1024 * 1024
-    """Bytes of them all together."""
+    """Bytes of all pushes for one attempt."""
     model_user: str = ""
-    """On a GPU box: the user that a pinned worker started by root runs models as; `--model-user` goes before
-    it. Empty: the worker's own."""
+    """On a GPU machine: the user that a pinned worker started by root runs models as; `--model-user`
+    overrides it. Empty: the worker's own."""
     model_environment: tuple[str, ...] = ()
-    """Environment variables of the worker that its models see beside the usual ones (`HF_TOKEN`)."""
+    """Environment variables of the worker that its models also get (`HF_TOKEN`)."""
     model_open_files: int = 65_536
-    """Of a model process; and no more than the worker may open itself. 0: as many as that."""
+    """Open files of a model process, at most the worker's own limit. 0: that limit."""
     model_processes: int = 0
     """Processes and threads of the models' user in all. 0: the system's limit."""
     model_file_bytes: int = 0
-    """The longest file that a model process writes. 0: any."""
+    """The largest file that a model process may write. 0: no limit."""
     model_memory_mb: int = 0
-    """Address space of a model process, MiB, for `--gpu none`: CUDA maps more than it uses. 0: any."""
+    """Address space of a model process in MiB, for `--gpu none`: CUDA maps more than it uses. 0: no limit."""
     news_seconds: float = 0.5
     """The shortest pause between two events with a run's progress or partial output."""
     web_connections: int = 4096
-    """The most connections of a web process. Fewer where it may not open as many files (`ulimit -n`)."""
+    """Most connections of a web process; fewer if the limit of open files (`ulimit -n`) is lower."""
     web_connections_per_address: int = 512
-    """Of one address, or of one /64 network; not of the proxies that FORWARDED_ALLOW_IPS names."""
+    """Most connections of one address, or of one IPv6 /64 network; not of the proxies in
+    FORWARDED_ALLOW_IPS."""
     web_head_seconds: float = 10.0
-    """A client whose request's head has not come by then is told 408."""
+    """A client whose request's head is not complete after this time gets 408."""
     web_idle_seconds: float = 5.0
-    """An answered connection without a next request is closed. Proxies must close theirs sooner."""
+    """An idle connection is closed this long after its last answer. Proxies must close theirs sooner."""
     web_read_seconds: float = 30.0
-    """A connection whose client took less than 32 KiB of what waits for it in that time is closed."""
+    """A connection is closed if its client reads less than 32 KiB of a waiting answer in this time."""
     web_unsent_bytes: int = 128 * 1024 * 1024
-    """Of answers that their clients have not taken yet, in all; those that wait longest go first."""
+    """Bytes of all answers that clients have not read yet; beyond it the connections that wait longest are
+    closed."""
     web_body_bytes: int = 96 * 1024 * 1024
-    """Of request bodies in memory that are still arriving, in all; those that take longest go first."""
+    """Memory for all request bodies that are still arriving; beyond it the oldest uploads are ended."""
     web_head_bytes: int = 64 * 1024
-    """Of a request's head; of a longer one the client is told 431, or 414 inside its URL."""
+    """Largest head of a request; a larger one gets 431, or 414 if the URL alone is too long."""
     web_url_bytes: int = 16 * 1024
     """The longest URL of a request; a longer one gets 414."""
     web_cookie_bytes: int = 8 * 1024
@@ -187,46 +191,46 @@ class DispatcherSettings:
     web_headers: int = 100
     """The most header fields of a request; more get 431."""
     web_threads_per_tenant: int = 8
-    """Of the 16 in which a web process answers; a tenant's other requests wait. As all `…_per_tenant` here:
-    of an address, where no valid key names a tenant."""
+    """Threads of a web process, of 16, that one tenant may use at once; its other requests wait. This and all
+    `…_per_tenant` below: of an address, for requests without a valid key."""
     web_heavy_at_once: int = 0
     """Heavy requests that a web process answers at once: bodies over 64 KiB, batches over 8 KiB, and lists.
     The others wait, and tenants take turns. 0: one."""
     web_requests_per_tenant: int = 1000
-    """Requests that are being read, wait or are answered in a web process; more are told 429."""
+    """Requests of one tenant in a web process that are read, wait or are answered; more get 429."""
     web_body_bytes_per_tenant: int = 64 * 1024 * 1024
-    """Of the bodies of these requests, also of what is in files; more is told 429."""
+    """Bytes of the bodies of these requests, in memory and in files; more get 429."""
     web_waits_per_tenant: int = 500
-    """Requests that wait for a job's end (`?wait=`, `Prefer: wait`) in a web process."""
+    """Requests of one tenant in a web process that wait for a job's end (`?wait=`, `Prefer: wait`)."""
     public_url: str = "http://127.0.0.1:8000"
-    """Where GPU servers reach this dispatcher with a pushed result."""
+    """URL of this dispatcher for GPU servers, which push results to it."""
     flower_url: str = "http://127.0.0.1:5555"
-    """Where the web finds Flower, whose pages it passes on to staff."""
+    """URL of Flower for the web process, which passes its pages on to staff."""
     sign_in_failures: int = 5
-    """Failed sign-ins of one account from one address after which more are refused."""
+    """Failed sign-ins of one account from one address after which further ones are refused."""
     sign_in_failures_per_address: int = 50
-    """Of all accounts from one address."""
+    """Failed sign-ins of all accounts from one address after which further ones are refused."""
     sign_in_lock_seconds: float = 900.0
-    """How long they are refused after the last one that failed."""
+    """How long sign-ins are refused after the last failed one."""
     passwords_at_once: int = 2
     """Passwords that a web process hashes at once; each takes a core for about half a second."""
     passwords_waiting: int = 4
-    """Sign-ins that wait for that; more are refused. Each holds one of the web's threads."""
+    """Sign-ins that wait for a free hash; more are refused. Each holds one of the web's threads."""
     session_seconds: float = 43_200.0
-    """How long a sign-in to the admin lasts at most."""
+    """The longest session of the admin."""
     session_idle_seconds: float = 7_200.0
-    """How long without a click; pages that refresh themselves do not count."""
+    """How long a session lasts without a click; pages that reload themselves do not count."""
     hsts_seconds: int = 31_536_000
-    """How long browsers keep to https after a visit; sent where `public_url` is https. 0: not at all."""
+    """HSTS: how long browsers use only https after a visit; sent if `public_url` is https. 0: not sent."""
     admin_path: str = "admin"
-    """Where the admin's pages are, without slashes around it."""
+    """URL path of the admin, without leading and trailing slash."""
     admin_hosts: tuple[str, ...] = ()
-    """Names under which the admin answers; elsewhere it is a 404. Empty: under all."""
+    """Host names under which the admin answers; under others it is a 404. Empty: all."""
     metrics_token: str = ""
-    """What `/metrics` wants as ``Authorization: Bearer …``. Empty: it answers 401 to everybody; ``open``: it
-    asks for none, and names no tenant."""
+    """Token that `/metrics` requires as ``Authorization: Bearer …``. Empty: it always answers 401; ``open``:
+    no token is required, and tenants are not named."""
     secret_key: str = ""
-    """Derives the keys for stored secrets and push tokens; falls back to Django's SECRET_KEY."""
+    """Derives the keys for stored secrets and push tokens; default: Django's SECRET_KEY."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -289,7 +293,7 @@ class DispatcherSettings:
 
 
 MOST_QUEUED_SECONDS = 31_536_000.0
-"""As for models and tenants: deadlines stay dates."""
+"""A year, as for models and tenants, so that deadlines are valid dates."""
 _ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 _TAKEN = ("api", "livez", "metrics", "readyz", "static")
 _AT_LEAST_ONE = (
@@ -327,7 +331,7 @@ _AT_LEAST_ONE = (
 
 
 def read_settings(env: environ.Env) -> DispatcherSettings:
-    """From the environment; what is not set keeps its default. Raises ImproperlyConfigured."""
+    """Read the settings from the environment; others keep their defaults. Raises ImproperlyConfigured."""
     found: dict[str, Any] = {}
     for field in fields(DispatcherSettings):
         name = f"DISPATCHER_{field.name.upper()}"
@@ -349,7 +353,7 @@ def read_settings(env: environ.Env) -> DispatcherSettings:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """``8001`` (loopback) or ``0.0.0.0:8001``. Raises ValueError."""
+    """Parse ``8001`` (loopback) or ``0.0.0.0:8001`` into host and port. Raises ValueError."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) < 65536:
         raise ValueError(f"{address!r} is not [HOST:]PORT")

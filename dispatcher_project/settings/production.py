@@ -1,4 +1,4 @@
-"""What a deployment runs with: everything from the environment, no secret by default."""
+"""Settings of a deployment: all from the environment, without a default secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `manage.py simulate` runs with: a database in memory, no broker, no log."""
+"""Settings of `manage.py simulate`: a database in memory, no broker, no log."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from .base import database
 from .dispatcher import DispatcherSettings
 
 SECRET_KEY = "the simulator keeps no secrets " + "x" * 20
-DISPATCHER = DispatcherSettings()  # of the environment nothing counts: a seed is the same everywhere
+DISPATCHER = DispatcherSettings()  # ignores the environment, so that a seed is reproducible
 DATABASES = {"default": database("sqlite://:memory:")}

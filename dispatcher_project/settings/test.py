@@ -1,4 +1,4 @@
-"""What pytest runs with: SQLite in a file of its own, or the server in DISPATCHER_TEST_DATABASE_URL."""
+"""Settings of pytest: SQLite in a temporary file, or the server in DISPATCHER_TEST_DATABASE_URL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:1/0")
 BROKER_URL = broker_url(os.environ.get("BROKER_URL", REDIS_URL))
 _folder = tempfile.mkdtemp(prefix="dispatcher-tests-")
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
-WHITENOISE_AUTOREFRESH = True  # every test client makes the middleware anew: no look at all files first
+WHITENOISE_AUTOREFRESH = True  # no scan of all files by the middleware of each test client
 DATABASES = {
     "default": database(os.environ.get("DISPATCHER_TEST_DATABASE_URL") or f"sqlite:///{_folder}/db.sqlite3")
 }

@@ -1,4 +1,4 @@
-"""What `manage.py up` runs with: its own secret key, kept in the data folder; parts by environment."""
+"""Settings of `manage.py up`: a secret key in the data folder, services from the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _key_file = DATA_DIR / "secret_key"
 
 
 def _kept_secret_key() -> str:
-    """Made at the first start, whole or not at all: of two processes at once one makes it, both read it."""
+    """Read the key; create it atomically at the first start, so that two processes at once use the same."""
     DATA_DIR.mkdir(parents=True, exist_ok=True, mode=0o700)
     fresh = _key_file.with_suffix(f".{os.getpid()}")
     if not _key_file.exists():

@@ -1,9 +1,9 @@
-"""Makes the virtual environment that everything else runs in. Standard library only.
+"""Creates the virtual environment. Standard library only.
 
-constraints.txt is the one lock (docs/adr/0002, 0040): uv and pip install what it pins, with the hashes it
-names, wheels only; one pip per core, since most of pip's time goes into the index pages. Where the chosen
-extras pin uv itself (`test`), pip installs uv and uv the rest: 8 CPU seconds in place of 26. A stamp in the
-environment says what was installed; while it matches, nothing is done.
+constraints.txt is the lock file (docs/adr/0002, 0040): uv or pip installs its pins, with their hashes, wheels
+only; one pip per core, because most of pip's time goes into the index pages. If the chosen extras pin uv
+itself (`test`), pip installs uv and uv the rest: 8 CPU seconds instead of 26. A stamp file in the environment
+identifies the installed lock; while it matches, the environment is used as it is.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 OFF_SWITCH = "DISPATCHER_NO_BOOTSTRAP"
 LOCKED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
-"""Options of pip and uv: only files whose hashes the lock names, and no package runs code to be built."""
+"""Options of pip and uv: only files with the lock's hashes, and no build code of packages."""
 _STAMP = "dispatcher-stamp.json"
 _SHOWN_LINES = 12
 _MOST_PIPS = 4
@@ -45,20 +45,21 @@ _WRONG_HASH = re.compile(r"(?:DO NOT MATCH THE HASHES|Hash mismatch for)[^=]*?([
 
 
 class BootstrapError(Exception):
-    """The environment could not be made; the message says what to do."""
+    """The environment could not be created; the message has the remedy."""
 
 
 def environment_python(*, extras: tuple[str, ...] = (), root: Path = ROOT) -> Path | None:
-    """The Python to go on with, made and filled where needed; None: the running one is right.
+    """Return the environment's Python, after creating or updating the environment; None if it is already
+    running.
 
-    manage.py does not ask under DISPATCHER_NO_BOOTSTRAP=1: the running Python then has what is needed.
+    Not called under DISPATCHER_NO_BOOTSTRAP=1, which asserts that the running Python has all packages.
     """
     folder = root / ".venv"
     python = folder / "bin" / "python"
     try:
         if not is_current(folder, extras=extras, root=root):
             with _alone(root):
-                if not is_current(folder, extras=extras, root=root):  # another one may have done it meanwhile
+                if not is_current(folder, extras=extras, root=root):  # another process may have done it
                     _fill(folder, extras=extras, root=root)
     except OSError as error:
         raise BootstrapError(f"cannot use {folder}: {error}") from None
@@ -66,22 +67,23 @@ def environment_python(*, extras: tuple[str, ...] = (), root: Path = ROOT) -> Pa
 
 
 def keep_bytecode(root: Path = ROOT) -> None:
-    """Of this process and its children. Who forbids bytecode beside the sources gets it in the environment:
-    with none at all every process compiles all it imports, which costs a second or more each."""
+    """Under PYTHONDONTWRITEBYTECODE write bytecode into the environment instead of beside the sources, for
+    this process and its children: without any, each process compiles all its imports, which takes a second or
+    more."""
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
         sys.pycache_prefix = os.environ.setdefault("PYTHONPYCACHEPREFIX", str(root / ".venv" / "bytecode"))
         sys.dont_write_bytecode = False
 
 
 def locked(text: str, extras: tuple[str, ...]) -> str:
-    """The lock with the packages of these extras; installers skip what a marker keeps for an extra."""
+    """Return the lock with the packages of these extras enabled, which its markers exclude otherwise."""
     for extra in extras:
         text = text.replace(f"extra == '{extra}'", "python_version >= '3'")
     return text
 
 
 def is_current(folder: Path, *, extras: tuple[str, ...], root: Path) -> bool:
-    """Whether the environment holds what is pinned now, with at least these extras."""
+    """Return True if the environment has the current pins, with at least these extras."""
     stamp = _read_stamp(folder)
     return (
         (folder / "bin" / "python").exists()
@@ -92,7 +94,7 @@ def is_current(folder: Path, *, extras: tuple[str, ...], root: Path) -> bool:
 
 
 def fingerprint(root: Path) -> str:
-    """Changes with what is asked for, with the pins and with the minor version of Python."""
+    """Return a hash of the dependencies, the pins and the minor version of Python."""
     digest = hashlib.sha256(f"{sys.implementation.name} {sys.version_info[:2]}".encode())
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
@@ -106,7 +108,7 @@ def fingerprint(root: Path) -> str:
 
 def _fill(folder: Path, *, extras: tuple[str, ...], root: Path) -> None:
     stamp = _read_stamp(folder)
-    extras = tuple(sorted({*extras, *stamp.get("extras", [])}))  # what was there once stays useful
+    extras = tuple(sorted({*extras, *stamp.get("extras", [])}))  # earlier extras stay installed
     python = folder / "bin" / "python"
     _say(f"preparing {folder} (once)")
     if not python.exists() or _minor_version(folder) != sys.version_info[:2]:
@@ -118,7 +120,7 @@ def _fill(folder: Path, *, extras: tuple[str, ...], root: Path) -> None:
 
 
 def _install(lock: str, python: Path, folder: Path) -> None:
-    """Raises BootstrapError if that fails."""
+    """Install the lock. Raises BootstrapError."""
     command = [*_installer(python), *LOCKED, "-r"]
     pins = re.findall(r"^[^#\s](?:.*\\\n)*.*\n", lock, re.M)
     uses_uv = Path(command[0]).name == "uv"
@@ -132,14 +134,14 @@ def _install(lock: str, python: Path, folder: Path) -> None:
     pips = 1 if uses_uv else min(os.cpu_count() or 1, _MOST_PIPS, len(pins))
     parts = [pins[part::pips] for part in range(pips)]
     error = _install_at_once(command, parts, folder)
-    if error and pips > 1 and not _WRONG_HASH.search(error):  # in case they were in each other's way
+    if error and pips > 1 and not _WRONG_HASH.search(error):  # once more, one at a time
         error = _install_at_once(command, [pins], folder)
     if error:
         raise BootstrapError(_advice(error))
 
 
 def _install_at_once(command: list[str], parts: list[list[str]], folder: Path) -> str:
-    """One installer per part of the lock; returns what those that failed said."""
+    """Run one installer per part of the lock; return the output of those that failed."""
     running = []
     for number, pins in enumerate(parts):
         wanted = folder / ("locked.txt" if number == 0 else f"locked-{number}.txt")
@@ -148,8 +150,8 @@ def _install_at_once(command: list[str], parts: list[list[str]], folder: Path) -
         running.append(
             subprocess.Popen(with_file, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         )
-    said = [(installer.communicate()[0], installer.returncode) for installer in running]
-    return "\n".join(text or "no output" for text, status in said if status)
+    ended = [(installer.communicate()[0], installer.returncode) for installer in running]
+    return "\n".join(text or "no output" for text, status in ended if status)
 
 
 def _advice(output: str) -> str:
@@ -175,7 +177,7 @@ def _installer(python: Path) -> list[str]:
     if uv := shutil.which("uv"):
         return [uv, *_UV_INSTALL, str(python)]
     options = ["install", "--quiet", "--no-compile", "--disable-pip-version-check", "--no-input"]
-    # The pip that is there already, at work on the other environment, saves the 3 s of making another one.
+    # the running Python's pip can install into the other environment; creating another pip takes 3 s
     with contextlib.suppress(importlib.metadata.PackageNotFoundError, ValueError):
         if tuple(map(int, importlib.metadata.version("pip").split(".")[:2])) >= _PIP_WITH_PYTHON_OPTION:
             return [sys.executable, "-m", "pip", "--python", str(python), *options]
@@ -205,7 +207,7 @@ def _works(command: list[str]) -> bool:
 
 
 def _minor_version(folder: Path) -> tuple[int, ...]:
-    """From pyvenv.cfg; () if it is not there or unreadable."""
+    """The version in pyvenv.cfg; () if that is missing or unreadable."""
     with contextlib.suppress(OSError, ValueError):
         for line in (folder / "pyvenv.cfg").read_text().splitlines():
             name, _, value = line.partition("=")
@@ -222,12 +224,12 @@ def _read_stamp(folder: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _alone(root: Path) -> Iterator[None]:
-    """One at a time per checkout; the second waits."""
+    """Hold the lock of this checkout; another process waits."""
     with (root / ".venv.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            _say("another one prepares the environment: waiting for it")
+            _say("waiting: another process prepares the environment")
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 

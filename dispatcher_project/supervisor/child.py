@@ -1,6 +1,6 @@
-"""One child: what it is started with, its process, its output, and the steps of its life.
+"""One child process: its specification, its output, and its life cycle with restarts.
 
-`Plan` says in which order the children start and stop."""
+`Plan` has the order in which the children start and stop."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .output import LogFile, Terminal
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """One process.
+    """Specification of a child.
 
-    ready: asked every few milliseconds until it says True; None waits for ``READY=1`` on NOTIFY_SOCKET.
-    step: it is no service but a step of the start: ready when it has ended with 0.
-    silent_after_seconds: it says ``WATCHDOG=1`` more often than this, or it is restarted.
-    stop_seconds: after the stop signal it has so long before SIGKILL.
-    overlaps: once it says ``STOPPING=1`` its next process is started beside it, while it drains.
-    inherits: file descriptors of ours that stay open in it, under the same numbers.
+    ready: polled every few milliseconds until it returns True; None waits for ``READY=1`` on NOTIFY_SOCKET.
+    step: True for a step of the start instead of a service: ready once it has exited with 0.
+    silent_after_seconds: without a ``WATCHDOG=1`` for this time it is restarted.
+    stop_seconds: time from the stop signal to SIGKILL.
+    overlaps: after its ``STOPPING=1`` the next process is started at once, while it drains.
+    inherits: our file descriptors that stay open in it, under the same numbers.
     """
 
     name: str
@@ -48,7 +48,10 @@ class ChildSpec:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """start: stages; one begins when all children of the one before are ready. stop: names, in stages too."""
+    """The order of starts and stops.
+
+    start: stages; each begins once all children of the previous one are ready. stop: stages of names.
+    """
 
     start: tuple[tuple[ChildSpec, ...], ...]
     stop: tuple[tuple[str, ...], ...]
@@ -64,8 +67,11 @@ _LONGEST_LINE = 64_000
 
 
 class ChildProcess:
-    """Started when it is made. on_line: called with each line it writes; on_output: with the raw bytes;
-    on_messages: with what it sends to its notify socket."""
+    """One process of a child, started by the constructor.
+
+    on_line: called with each line of its output. on_output: called with the raw bytes. on_messages: called
+    with the messages to its notify socket.
+    """
 
     def __init__(
         self,
@@ -82,7 +88,7 @@ class ChildProcess:
         self._partial_line = b""
         self._notify = NotifySocket(notify_path)
         self.kill_at = 0.0
-        """When a process that was asked to stop gets SIGKILL."""
+        """When a draining process gets SIGKILL."""
         try:
             self._process = subprocess.Popen(
                 spec.command,
@@ -109,26 +115,26 @@ class ChildProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while it runs."""
         return self._process.poll()
 
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """SIGKILL to it and to whatever it started in its process group."""
+        """Send SIGKILL to its process group."""
         with contextlib.suppress(OSError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
     def take_output(self) -> bool:
-        """Passes on a piece of what it wrote. False: there is no more now."""
+        """Read and pass on a part of its output; return False if there is no more now."""
         if self._output is None:
             return False
         try:
             data = os.read(self._output, 65_536)
         except BlockingIOError:
             return False
-        if not data:  # its last writer is gone
+        if not data:  # end of file: no writer is left
             self._close_output()
             return False
         self._on_output(data)
@@ -139,8 +145,8 @@ class ChildProcess:
         return True
 
     def close(self) -> None:
-        """After its end: what it wrote last, and its descriptors."""
-        self.kill()  # its own children must not meet those of its successor
+        """After its end: read the rest of its output and close its descriptors."""
+        self.kill()  # its own children must not overlap with those of its successor
         while self.take_output():
             pass
         self._close_output()
@@ -162,10 +168,12 @@ _LONGEST_PAUSE_SECONDS = 30.0
 _STEADY_SECONDS = 60.0
 _SHORT_LIFE_SECONDS = 5.0
 _MOST_DRAINING = 2
-"""Processes of one child that drain beside the one that serves; a third waits until one has ended."""
+"""Draining processes of one child beside the serving one; another start waits until one of them has ended."""
 
 
 class Phase(Enum):
+    """Where a child is in its life cycle."""
+
     IDLE = "not started"
     STARTING = "starting"
     READY = "ready"
@@ -175,13 +183,14 @@ class Phase(Enum):
 
 
 class Child:
-    """Moves by `start`, `stop`, `kill` and, as time passes, `step(now)`; `now` is monotonic, in seconds.
+    """A supervised child, driven by `start`, `stop`, `kill` and regular calls of `step(now)`.
 
-    What it says (output, notify socket) is registered in `selector`; the entry's data is to be called.
+    now: monotonic time in seconds. selector: gets its output and notify socket; the data of an entry is a
+    function to call when it is readable.
 
-    A child that ends unasked is started again after a pause of 1 s, doubling to 30 s; a minute of steady life
-    makes it 1 s again. A step of the start is not repeated. A child that `overlaps` and says that it stops is
-    followed at once by the next process, and drains beside it.
+    A child that ends by itself is restarted after a pause of 1 s, which doubles up to 30 s and is reset after
+    a minute of uptime. A step of the start is not repeated. A child with `overlaps` that reports
+    ``STOPPING=1`` drains while its next process starts.
     """
 
     def __init__(
@@ -205,8 +214,10 @@ class Child:
         self._draining: list[ChildProcess] = []
         self._starts = 0
         self._due = 0.0
+        """When the current phase ends: readiness or stop times out, or the restart pause is over."""
         self._since = 0.0
-        self._heard = 0.0
+        """When the current process was started."""
+        self._last_message_at = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -214,12 +225,12 @@ class Child:
 
     @property
     def pids(self) -> list[int]:
-        """Of all its processes, also of those that drain."""
+        """The pids of all its processes, also of the draining ones."""
         return [process.pid for process in (*self._draining, *([self._process] if self._process else []))]
 
     @property
     def is_settled(self) -> bool:
-        """Nothing about it needs a look every few milliseconds."""
+        """True if it needs no step every few milliseconds."""
         return self.phase in (Phase.READY, Phase.ENDED, Phase.IDLE)
 
     def start(self, now: float) -> None:
@@ -229,18 +240,18 @@ class Child:
             self._folder / f"{self.spec.name}.{self._starts % 100}",
             selector=self._selector,
             on_output=self.log.write,
-            on_line=lambda line: self._terminal.child_said(self.spec.name, line),
-            on_messages=self._hear,
+            on_line=lambda line: self._terminal.child_line(self.spec.name, line),
+            on_messages=self._on_messages,
         )
         self.phase = Phase.STARTING
-        self._since = self._heard = now
+        self._since = self._last_message_at = now
         self._due = now + self.spec.ready_seconds
 
     def stop(self, now: float) -> None:
-        """Asks it to end; `step` sends SIGKILL when its time is up."""
+        """Send the stop signal; `step` sends SIGKILL after `stop_seconds`."""
         if self.phase is Phase.STOPPING:
             return
-        for process in self._draining:  # they were asked before: from now on they have as long as the others
+        for process in self._draining:  # signalled before: at most as much time as the others from now on
             process.kill_at = min(process.kill_at, now + self.spec.stop_seconds)
         if self._process is None:
             self.phase = Phase.STOPPING if self._draining else Phase.ENDED
@@ -250,24 +261,24 @@ class Child:
         self._process.send_signal(self.spec.stop_signal)
 
     def kill(self) -> None:
-        """SIGKILL to its processes and to whatever they started in their process groups."""
+        """Send SIGKILL to the process groups of all its processes."""
         for process in self._draining:
             process.kill()
         if self._process is not None:
             self._process.kill()
 
     def step(self, now: float) -> None:
-        """What time or its processes brought about."""
+        """Handle exits, time-outs and due restarts."""
         self._step_draining(now)
         if self._process is not None and self._process.exit_code is not None:
             self._has_ended(now)
         elif self.phase is Phase.STARTING:
-            self._look_for_readiness(now)
+            self._check_ready(now)
         elif self.phase is Phase.READY:
             silent = self.spec.silent_after_seconds
-            if silent is not None and now - self._heard > silent:
+            if silent is not None and now - self._last_message_at > silent:
                 self._terminal.say(self.spec.name, f"silent for {silent:.0f} s: restarting it")
-                self._heard = now
+                self._last_message_at = now
                 if self._process is not None:
                     self._process.kill()
         elif self.phase is Phase.STOPPING and self._process is None:
@@ -292,12 +303,12 @@ class Child:
             process.close()
         self.log.close()
 
-    def _hear(self, process: ChildProcess, messages: set[str]) -> None:
+    def _on_messages(self, process: ChildProcess, messages: set[str]) -> None:
         if process is not self._process:
             return
         now = time.monotonic()
         if messages & {READY, ALIVE}:
-            self._heard = now
+            self._last_message_at = now
         if READY in messages and self.spec.ready is None and self.phase is Phase.STARTING:
             self._is_ready(now)
         if STOPPING in messages and self.spec.overlaps and self.phase is Phase.READY:
@@ -307,7 +318,7 @@ class Child:
         process.kill_at = now + self.spec.stop_seconds
         self._draining.append(process)
         self._process = None
-        soon = now - self._since < _SHORT_LIFE_SECONDS  # a process that stops as soon as it serves: no haste
+        soon = now - self._since < _SHORT_LIFE_SECONDS  # it stops right after its start: avoid a busy loop
         self.phase = Phase.PAUSING
         self._due = now + (_FIRST_PAUSE_SECONDS if soon else 0.0)
         self._terminal.say(self.spec.name, f"drains (pid {process.pid}); the next one starts")
@@ -328,7 +339,7 @@ class Child:
                 process.kill_at = now + self.spec.stop_seconds
                 process.kill()
 
-    def _look_for_readiness(self, now: float) -> None:
+    def _check_ready(self, now: float) -> None:
         if self.spec.ready is not None and self.spec.ready():
             self._is_ready(now)
         elif now > self._due:
@@ -371,7 +382,7 @@ class Child:
 
 
 def how_it_ended(exit_code: int | None) -> str:
-    """``exit code 1`` or ``SIGKILL``"""
+    """Describe an exit code: ``exit code 1`` or ``SIGKILL``."""
     if exit_code is not None and exit_code < 0:
         return signal.Signals(-exit_code).name
     return f"exit code {exit_code}"

@@ -1,4 +1,5 @@
-"""The processes of `up`: what each is started with, how it shows that it is ready, who stops first."""
+"""The processes of `up`: their commands, environments and readiness checks, and the order of starts and
+stops."""
 
 from __future__ import annotations
 
@@ -21,23 +22,24 @@ from .signs import LOOPBACK, http_says_ok, port_is_open
 
 SETTINGS = "dispatcher_project.settings.up"
 DEMO_SLOTS = {"zimg": 4, "flux": 2, "trellis": 2, "ltx2": 2}
-"""The founding document's models; each GPU holds 2 to 4 jobs."""
+"""The models of the demo fleet, and their slots."""
 LOCAL = "local"
 DEMO_FLEET = "demo.json"
-"""In the data folder: what the demo fleet offers, for `seed_up` to register."""
+"""File in the data folder with the servers of the demo fleet, which `seed_up` registers."""
 _LOOPBACK_NETWORKS = "127.0.0.0/8,::1/128"
 _BEAT_SILENT_SECONDS = 20.0
-"""It ticks every second or two; after so long it is stuck."""
+"""Beat ticks every second or two; without a tick for this time it is stuck."""
 _GRACE_SECONDS = 60.0
 """Default of DISPATCHER_DEPLOY_GRACE_SECONDS."""
 _LAST_SECONDS = 15.0
-"""A GPU worker ends itself ten seconds after its grace (worker/ordered_stop.py); SIGKILL comes after that."""
+"""Time from the end of a GPU worker's grace period to SIGKILL; the worker exits by itself before
+(celery_transport/ordered_stop.py)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """flower: listens already, for Flower to inherit. demo: where the demo fleet should be if that is free;
-    None: no demo."""
+    """Ports of the services. flower: a listening socket, which Flower inherits. demo: first port of the demo
+    fleet, if it is free; None: no demo."""
 
     web: int
     flower: socket.socket
@@ -49,11 +51,12 @@ class Ports:
 
 
 def reachable(host: str) -> str:
-    """The address under which this machine reaches what listens on `host`."""
+    """Return the address under which this machine reaches a server that listens on `host`."""
     return {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
 
 
 def url(host: str, port: int) -> str:
+    """Return the http URL of a local server; brackets for IPv6."""
     host = reachable(host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
@@ -61,9 +64,11 @@ def url(host: str, port: int) -> str:
 def settings_environment(
     folder: DataFolder, *, host: str, port: int, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """What tells any process of this dispatcher where its parts are. REDIS_URL, BROKER_URL and DATABASE_URL
-    of `given` replace the embedded ones."""
-    # kombu's spelling, because the celery command takes BROKER_URL past our settings
+    """Return the environment variables with which any process reaches this dispatcher's services.
+
+    given: REDIS_URL, BROKER_URL and DATABASE_URL in it replace the embedded services.
+    """
+    # kombu's notation: the celery command reads BROKER_URL itself, not through our settings
     embedded_broker = f"redis+socket://{quote(str(valkey_socket(folder)))}?virtual_host=0"
     return {
         "DJANGO_SETTINGS_MODULE": SETTINGS,
@@ -86,7 +91,7 @@ def valkey_socket(folder: DataFolder) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """gpu, models: as `manage.py gpu_worker` takes them."""
+    """A pinned worker on this machine. gpu, models: as for `manage.py gpu_worker`."""
 
     gpu: str
     models: str
@@ -102,8 +107,11 @@ def plan_of_up(
     node_token: str,
     local: Local | None = None,
 ) -> Plan:
-    """environment: of every child. password: Flower's, for the user admin. node_token: of the demo's GPU
-    servers. local: what a worker on this machine holds itself. Raises RuntimeError without a Valkey."""
+    """Return the plan of `up`.
+
+    environment: of every child. password: Flower's, for the user admin. node_token: token of the demo's GPU
+    servers. local: a pinned worker on this machine. Raises RuntimeError without a Valkey.
+    """
     python = sys.executable
     grace = float(environment.get("DISPATCHER_DEPLOY_GRACE_SECONDS") or _GRACE_SECONDS)
 
@@ -115,7 +123,7 @@ def plan_of_up(
         **environment,
         "DISPATCHER_CALLBACK_REFUSED_ORIGINS": ",".join(str(one) for one in listens if one),
     }
-    # not on the command line: everybody on the machine can read that
+    # not on the command line, which every user of the machine can read
     with_flower = {
         **environment,
         "FLOWER_BASIC_AUTH": f"admin:{password}",
@@ -184,7 +192,7 @@ def _valkey(folder: DataFolder, environment: Mapping[str, str]) -> ChildSpec:
         valkey_command(require_valkey(), folder=data, unix_socket=socket),
         environment,
         ready=lambda: answers_ping(socket),
-        ready_seconds=120.0,  # a long append-only file takes its time to load
+        ready_seconds=120.0,  # for a long append-only file to load
     )
 
 

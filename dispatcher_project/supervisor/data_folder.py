@@ -1,9 +1,9 @@
-"""The folder of a running `up`: its lock, its secrets, and the files that tell others how to reach it.
+"""The data folder of `up`: its lock, its secrets, and the files with which other commands reach it.
 
 ::
 
-    up.lock           held while `up` runs          environment.json  what its children were started with
-    up.json           url, keys, pids; while ready  secret_key        Django's, made once
+    up.lock           held while `up` runs          environment.json  settings of its children
+    up.json           url, keys, pids; while ready  secret_key        Django's, created once
     secrets.json      keys and passwords, kept      db.sqlite3, valkey/, log/, run/
 """
 
@@ -22,11 +22,11 @@ from typing import Any
 from foundation.program import IN_CHECKOUT, ROOT, command_line
 
 NEW_WEBHOOK_SECRETS = "new_webhook_secrets"
-"""In secrets.json, {tenant: secret}: made at this start, taken out by `up` when it shows them."""
+"""Key in secrets.json, {tenant: secret}: created at this start; `up` shows and removes them."""
 ADMIN_IS_ANOTHERS = "admin_is_anothers"
-"""In secrets.json: the database's admin does not have the password that stands there."""
+"""Key in secrets.json: true if the database's user admin has another password than the one in that file."""
 _SOCKET_FOLDER_MAX = 80
-"""A unix socket's path must stay under 108 bytes (104 on macOS), and ours have names of up to 20."""
+"""A unix socket's path must be shorter than 108 bytes (104 on macOS), and our names have up to 20."""
 
 
 class AlreadyRunning(Exception):
@@ -34,24 +34,27 @@ class AlreadyRunning(Exception):
 
 
 class NotRunning(Exception):
-    """No `up` runs on the data folder that was named."""
+    """No `up` runs on the given data folder."""
 
 
 class DataFolder:
+    """A data folder of `up`, running or not."""
+
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
 
     def create(self) -> None:
-        """Raises OSError. Only the owner may look into it: it holds secrets."""
+        """Create the folder, readable only by its owner, because it holds secrets. Raises OSError."""
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)  # one that was there may be open to all
         self.sockets.mkdir(parents=True, exist_ok=True, mode=0o700)
         if self.sockets.stat().st_uid != os.getuid():
-            raise PermissionError(f"{self.sockets} belongs to somebody else")
+            raise PermissionError(f"{self.sockets} belongs to another user")
 
     @property
     def sockets(self) -> Path:
-        """Where unix sockets go: in the folder, or under a short name in the system's temporary folder."""
+        """The folder of unix sockets: inside this one, or, if that path is too long, in the temporary
+        folder."""
         inside = self.path / "run"
         if len(os.fsencode(inside)) <= _SOCKET_FOLDER_MAX:
             return inside
@@ -60,12 +63,12 @@ class DataFolder:
 
     @property
     def marker_prefix(self) -> str:
-        """Begins the marker (guard.py) of every run on this folder."""
+        """The common beginning of the markers (guard.py) of all runs on this folder."""
         return f"{self.path}#"
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Raises AlreadyRunning."""
+        """Hold the folder's lock. Raises AlreadyRunning."""
         with (self.path / "up.lock").open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,8 +76,8 @@ class DataFolder:
                 lock.seek(0)
                 holder = lock.read().strip() or "unknown"
                 raise AlreadyRunning(
-                    f"`up` runs on {self.path} already (process {holder}): stop that one, or choose another "
-                    "folder with --data-dir"
+                    f"`up` runs on {self.path} already (process {holder}): stop it, or choose another folder "
+                    "with --data-dir"
                 ) from None
             lock.truncate(0)
             lock.write(f"{os.getpid()}\n")
@@ -82,7 +85,7 @@ class DataFolder:
             yield
 
     def is_running(self) -> bool:
-        """Whether an `up` holds the lock."""
+        """Return True if an `up` holds the lock."""
         try:
             with (self.path / "up.lock").open("r") as lock:
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -93,14 +96,14 @@ class DataFolder:
         return False
 
     def read(self, name: str) -> dict[str, Any]:
-        """The JSON object in that file; empty if there is none."""
+        """Return the JSON object in a file; empty if the file does not exist."""
         try:
             return dict(json.loads((self.path / name).read_text()))
         except FileNotFoundError:
             return {}
 
     def write(self, name: str, value: dict[str, Any]) -> None:
-        """In one step, readable by the owner only."""
+        """Write a file atomically, readable by the owner only."""
         fresh = self.path / f".{name}.{os.getpid()}"
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             json.dump(value, file, indent=2)
@@ -112,10 +115,10 @@ class DataFolder:
 
 
 def adopt_running_environment(arguments: Sequence[str] = ()) -> None:
-    """Gives this process the settings of the `up` that runs on DISPATCHER_DATA_DIR (default ``var``), if one
-    does and nobody chose settings: so `manage.py shell` or `create_key` beside it reach the same parts.
+    """Use the settings of the `up` that runs on DISPATCHER_DATA_DIR (default ``var``), unless settings are
+    given, so that commands such as `manage.py shell` reach the same services.
 
-    ``--data-dir`` among the arguments names the folder, and its settings go before the environment's. Raises
+    ``--data-dir`` in the arguments names another folder, whose settings override the environment. Raises
     NotRunning if none runs there.
     """
     named = _named_folder(arguments)
@@ -134,7 +137,7 @@ def adopt_running_environment(arguments: Sequence[str] = ()) -> None:
 
 
 def without_data_dir(arguments: Sequence[str]) -> list[str]:
-    """The arguments for a command's own parser, which need not know the option."""
+    """Return the arguments without ``--data-dir``, for a command's own parser."""
     kept: list[str] = []
     words = iter(arguments)
     for word in words:
@@ -147,12 +150,13 @@ def without_data_dir(arguments: Sequence[str]) -> list[str]:
 
 
 def default_folder() -> Path:
-    """DISPATCHER_DATA_DIR, else ``var`` in the checkout; of an installed wheel, in the current directory."""
+    """Return DISPATCHER_DATA_DIR, else ``var``: in the checkout, or for an installed wheel in the current
+    directory."""
     return Path(os.environ.get("DISPATCHER_DATA_DIR") or (ROOT if IN_CHECKOUT else Path.cwd()) / "var")
 
 
 def _named_folder(arguments: Sequence[str]) -> Path | None:
-    """The value of the last ``--data-dir``, before any other parser looks."""
+    """The value of the last ``--data-dir``, read before any other parser runs."""
     found = None
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")

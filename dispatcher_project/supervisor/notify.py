@@ -1,6 +1,6 @@
-"""How a child tells its supervisor that it is ready and alive: systemd's sd_notify protocol.
+"""systemd's sd_notify protocol, with which a child reports readiness and liveness to its supervisor.
 
-The same lines serve under systemd (`Type=notify`, `WatchdogSec=`) and under `up`: datagrams ``READY=1``,
+Under systemd (`Type=notify`, `WatchdogSec=`) and under `up` the messages are the same: datagrams ``READY=1``,
 ``WATCHDOG=1`` and ``STOPPING=1`` to the unix socket in NOTIFY_SOCKET.
 """
 
@@ -14,14 +14,13 @@ from pathlib import Path
 READY = "READY=1"
 ALIVE = "WATCHDOG=1"
 STOPPING = "STOPPING=1"
-"""It takes no more work: under `up` the next process starts now, not when this one has ended."""
+"""The process takes no more work; `up` starts the next one now instead of after its end."""
 
 
 def notify(message: str, *, seconds: float = 0.0) -> bool:
-    """Tell the process that started this one; return whether the message was taken.
+    """Send a message to the supervisor; return True if it was accepted.
 
-    Without NOTIFY_SOCKET, or with nobody behind it, nothing happens. seconds: how long to wait for a reader
-    whose socket is full.
+    Returns False without NOTIFY_SOCKET or without a reader. seconds: how long to wait if the socket is full.
     """
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
@@ -36,7 +35,7 @@ def notify(message: str, *, seconds: float = 0.0) -> bool:
 
 
 class NotifySocket:
-    """The supervisor's end, one per child."""
+    """The supervisor's end of the socket, one per process."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -49,7 +48,7 @@ class NotifySocket:
         return self._socket.fileno()
 
     def read(self) -> set[str]:
-        """The messages that lie there, each once."""
+        """Return all received messages."""
         messages: set[str] = set()
         with contextlib.suppress(BlockingIOError):
             while True:

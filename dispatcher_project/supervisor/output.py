@@ -1,5 +1,5 @@
-"""Where the children's output goes: log files of bounded size, and the terminal, with one short line per
-happening and the child's name in its own colour."""
+"""The children's output: log files of bounded size, and the terminal, with one line per event and each
+child's name in a colour of its own."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ KEPT = 2
 
 
 class LogFile:
-    """Appends; at `max_bytes` the file becomes ``name.1``, that one ``name.2``; older ones go.
+    """A rotated log file: at `max_bytes` it becomes ``name.1``, that one ``name.2``; older ones are deleted.
 
-    What the disk has no room for is dropped, and the file says so once there is room again.
+    On a full disk output is dropped, and a line with the number of missing bytes follows once there is space.
     """
 
     def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, kept: int = KEPT) -> None:
@@ -37,21 +37,21 @@ class LogFile:
             self._dropped += len(data)
 
     def _append(self, data: bytes) -> None:
-        if self._file.closed:  # where an earlier call could not open the next one
+        if self._file.closed:  # an earlier call could not open the next file
             self._open()
         if self._size and self._size + len(data) > self._max_bytes:
             self._rotate()
         if self._dropped:
-            data = b"(%d bytes are missing here: the disk had no room)\n%b" % (self._dropped, data)
+            data = b"(%d bytes are missing here: the disk was full)\n%b" % (self._dropped, data)
         left = memoryview(data)
-        while left:  # a nearly full disk takes a part, and refuses the rest
+        while left:  # a nearly full disk accepts a part only
             written = self._file.write(left)
             self._size += written
             left = left[written:]
             self._dropped = 0
 
     def tail(self, lines: int) -> list[str]:
-        """The last lines of this run, as text."""
+        """Return the last lines of this run."""
         with self.path.open("rb") as file:
             file.seek(max(self._begun, os.fstat(file.fileno()).st_size - 64_000))
             return file.read().decode(errors="replace").splitlines()[-lines:]
@@ -84,7 +84,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class Terminal:
-    """verbose: every line of every child; otherwise only those that speak of a warning or an error."""
+    """Writes events and lines of children. verbose: all lines of children; else only warnings and errors."""
 
     def __init__(self, *, verbose: bool = False, out: TextIO | None = None) -> None:
         self._out = out or sys.stdout
@@ -93,17 +93,18 @@ class Terminal:
         self._names: list[str] = []
 
     def say(self, name: str, text: str) -> None:
-        """A happening: always shown."""
+        """Show an event."""
         self._line(name, text)
 
-    def child_said(self, name: str, line: str) -> None:
+    def child_line(self, name: str, line: str) -> None:
+        """Show a line of a child's output, if it is a warning or an error, or always with `verbose`."""
         if self._verbose or _GRAVE.search(line):
-            line = harmless(_ESCAPES.sub("", line))  # models print what they like
+            line = harmless(_ESCAPES.sub("", line))  # models may print control characters
             room = self._columns() - _NAME_WIDTH - 3
             self._line(name, line if len(line) <= room else f"{line[: max(room - 1, 0)]}…")
 
     def plain(self, text: str) -> None:
-        """Text as it is, such as the closing summary."""
+        """Show text unchanged, such as the summary after the start."""
         self._write(f"{text}\n")
 
     def _line(self, name: str, text: str) -> None:
@@ -121,7 +122,7 @@ class Terminal:
         try:
             self._out.write(text)
             self._out.flush()
-        except (OSError, ValueError):  # the terminal is gone: the log files remain
+        except (OSError, ValueError):  # the terminal was closed: the log files remain
             pass
         except UnicodeEncodeError:
             self._out.write(text.encode("ascii", "replace").decode())

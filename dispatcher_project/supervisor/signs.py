@@ -1,4 +1,4 @@
-"""Cheap signs that a child is ready, asked often, that answer within a second and never raise; and ports."""
+"""Readiness probes of children, which return within a second and never raise, and helpers for ports."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ _TIMEOUT_SECONDS = 1.0
 
 
 def port_is_open(host: str, port: int) -> bool:
+    """Return True if a server accepts connections there."""
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS):
             return True
@@ -18,7 +19,7 @@ def port_is_open(host: str, port: int) -> bool:
 
 
 def http_says_ok(host: str, port: int, path: str) -> bool:
-    """Whether GET answers 2xx. By hand: `http.client` would cost the supervisor 3 MB."""
+    """Return True if GET answers 2xx. Without `http.client`, which would take 3 MB in the supervisor."""
     request = f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\nConnection: close\r\n\r\n"
     try:
         with socket.create_connection((host, port), timeout=_TIMEOUT_SECONDS) as connection:
@@ -30,9 +31,9 @@ def http_says_ok(host: str, port: int, path: str) -> bool:
 
 
 def listen_near(wanted: int, *, but_not: int) -> socket.socket:
-    """A listening socket on loopback: at `wanted`, or at a free port if that is taken or is `but_not`.
+    """Return a listening socket on loopback, at `wanted`, or at a free port if that is taken or is `but_not`.
 
-    Who only asks whether a port is free, and lets somebody bind it later, can be overtaken.
+    It listens at once: between a check for a free port and a later bind another process may take the port.
     """
     if wanted != but_not:
         try:
@@ -43,12 +44,13 @@ def listen_near(wanted: int, *, but_not: int) -> socket.socket:
     found = socket.create_server((LOOPBACK, 0))
     if found.getsockname()[1] != but_not:
         return found
-    with found:  # held meanwhile, so that the system gives another
+    with found:  # kept open, so that the system returns another port
         return socket.create_server((LOOPBACK, 0))
 
 
 def port_is_free(host: str, port: int) -> bool:
-    """Whether a server could listen there now. Raises OSError if `host` is no address of this machine."""
+    """Return True if a server could listen there now. Raises OSError if `host` is no address of this
+    machine."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

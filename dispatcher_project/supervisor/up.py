@@ -1,4 +1,4 @@
-"""`python3 manage.py up`: the whole dispatcher on this machine, until Ctrl-C."""
+"""`python3 manage.py up`: runs the whole dispatcher on this machine until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NOT_OURS = f"""{_ADMIN}, who exists already, with the password of then;
 
 
 class CannotStart(Exception):
-    """The message says why and what to do."""
+    """`up` cannot start; the message has the reason and the remedy."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) -> None:
     begun = time.monotonic()
-    guard.kill_marked(folder.marker_prefix)  # what a run left that ended together with its guard
+    guard.kill_marked(folder.marker_prefix)  # left over from a run whose guard was killed too
     only_while_running = ("up.json", "environment.json", DEMO_FLEET)
     for name in only_while_running:
         folder.remove(name)
@@ -122,15 +122,15 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         node_token=node_token,
         local=Local(options.gpu, options.local) if options.local else None,
     )
-    told_before = False
+    is_first = True
 
-    def tell(pids: dict[str, int]) -> None:
-        nonlocal told_before
+    def report(pids: dict[str, int]) -> None:
+        nonlocal is_first
         facts = _facts(folder, host=options.host, ports=ports, environment=shared) | {"pids": pids}
         folder.write("environment.json", shared)
         folder.write("up.json", facts)
-        if not told_before:
-            told_before = True
+        if is_first:
+            is_first = False
             terminal.plain(
                 _welcome(facts, folder=folder, password=password, seconds=time.monotonic() - begun)
             )
@@ -143,7 +143,7 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         log_folder=folder.path / "log",
         marker=marker,
         terminal=terminal,
-        on_pids=tell,
+        on_pids=report,
         leaves_no=[folder.path / name for name in only_while_running],
     )
     with ports.flower:
@@ -174,7 +174,7 @@ def _ports(options: argparse.Namespace) -> Ports:
         raise CannotStart(
             f"port {options.port} is taken: stop what listens there, or choose another with --port"
         )
-    # the fleet listens before the web does
+    # the demo fleet listens before the web does
     in_its_way = options.port in range(_DEMO_PORT, _DEMO_PORT + len(DEMO_SLOTS))
     demo = options.port + 1 if in_its_way else _DEMO_PORT
     flower = listen_near(_FLOWER_PORT, but_not=options.port)
@@ -211,7 +211,7 @@ Try:
 
 
 def _show_webhook_secrets(folder: DataFolder, terminal: Terminal) -> None:
-    """Those of tenants made at this start; they are kept nowhere in the clear."""
+    """Show the webhook secrets of tenants created at this start; they are not kept in plain text."""
     known = folder.read("secrets.json")
     made: Mapping[str, str] = known.pop(NEW_WEBHOOK_SECRETS, {})
     if made:

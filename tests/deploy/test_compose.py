@@ -34,13 +34,13 @@ def services(name: str) -> dict[str, dict[str, Any]]:
 ONE_HOST, SEVERAL, WORKER = "compose.yaml", "compose.several-hosts.yaml", "compose.worker.yaml"
 
 
-def test_a_worker_host_asks_for_none_of_the_first_hosts_variables() -> None:
+def test_a_worker_host_needs_none_of_the_first_hosts_variables() -> None:
     """A required variable stops compose wherever it stands, also in a service that is not started."""
     assert set(_REQUIRED.findall(text_of(ONE_HOST))) == {"POSTGRES_PASSWORD", "REDIS_PASSWORD"}
     assert "$" not in text_of(WORKER)
 
 
-def test_a_worker_host_runs_what_the_first_host_runs_and_waits_for_nothing() -> None:
+def test_a_worker_host_runs_the_first_hosts_worker_without_dependencies() -> None:
     first = services(ONE_HOST)
     for name, service in services(WORKER).items():
         there = {key: value for key, value in first[name].items() if key not in ("depends_on", "networks")}
@@ -80,7 +80,7 @@ def test_a_service_of_ours_is_confined_and_bounded(name: str) -> None:
     assert "privileged" not in service
 
 
-def test_the_image_runs_as_a_user_with_a_number() -> None:
+def test_the_image_runs_as_a_numeric_user() -> None:
     user = re.findall(r"(?m)^USER (\S+)$", text_of("Dockerfile"))
     assert user == ["10001:10001"], "Kubernetes' runAsNonRoot wants a number"
 

@@ -54,7 +54,7 @@ def check(expression: str, served: dict[str, set[str]]) -> set[str]:
 
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_can_fire_and_says_what_to_do(rule: dict[str, Any], served: dict[str, set[str]]) -> None:
+def test_an_alert_can_fire_and_has_a_remedy(rule: dict[str, Any], served: dict[str, set[str]]) -> None:
     assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
     assert _DURATION.fullmatch(rule.get("for", "0s"))
     assert rule["labels"]["severity"] in {"critical", "warning", "info"}
@@ -70,7 +70,7 @@ def test_alerts_are_named_once() -> None:
 
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
-def test_a_panel_asks_for_what_there_is(panel: dict[str, Any], served: dict[str, set[str]]) -> None:
+def test_a_panel_queries_existing_metrics(panel: dict[str, Any], served: dict[str, set[str]]) -> None:
     assert panel["datasource"]["uid"] == "${datasource}", "whatever Prometheus the importer chooses"
     for target in panel["targets"]:
         labels = check(target["expr"], served)
@@ -114,6 +114,6 @@ def test_the_dashboard_shows_every_metric_and_no_panel_covers_another(served: di
         "a ~ b",
     ],
 )
-def test_what_prometheus_would_refuse_is_refused(wrong: str) -> None:
+def test_queries_that_prometheus_refuses_are_refused(wrong: str) -> None:
     with pytest.raises(promql.BadQuery):
         promql.read(wrong)

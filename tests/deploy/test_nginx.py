@@ -62,7 +62,7 @@ def ask(one: Proxy, path: str = "/", **options: Any) -> requests.Response:
 
 
 @needs_nginx
-def test_what_a_client_says_of_its_address_is_not_believed(before_mirror: Proxy) -> None:
+def test_a_clients_own_forwarded_address_is_ignored(before_mirror: Proxy) -> None:
     lies = {
         "X-Forwarded-For": "203.0.113.9", "X-Forwarded-Proto": "http", "X-Forwarded-Host": "evil.example",
         "Forwarded": "for=203.0.113.9;host=evil.example",
@@ -74,7 +74,7 @@ def test_what_a_client_says_of_its_address_is_not_believed(before_mirror: Proxy)
     assert "203.0.113.9" not in json.dumps(told)
 
 
-def test_the_web_believes_its_proxy_and_nobody_else(mirrored: Served) -> None:
+def test_the_web_trusts_only_its_proxys_address(mirrored: Served) -> None:
     sent = b"GET / HTTP/1.0\r\nX-Forwarded-For: 203.0.113.9\r\nX-Forwarded-Proto: https\r\n\r\n"
     told = {
         source: json.loads(until_closed(mirrored.connect(source, sent)).partition(b"\r\n\r\n")[2])
@@ -86,7 +86,7 @@ def test_the_web_believes_its_proxy_and_nobody_else(mirrored: Served) -> None:
 
 @needs_nginx
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
-def test_it_speaks_http_2(before_mirror: Proxy) -> None:
+def test_the_proxy_speaks_http_2(before_mirror: Proxy) -> None:
     done = subprocess.run(
         ["curl", "--silent", "--http2", "--cacert", before_mirror.certificate, before_mirror.url,
          "--output", "/dev/null", "--write-out", "%{http_version}"],
@@ -95,13 +95,13 @@ def test_it_speaks_http_2(before_mirror: Proxy) -> None:
     assert done.stdout == "2"
 
 
-def test_hsts_is_sent_by_the_web_alone() -> None:
+def test_only_the_web_sends_hsts() -> None:
     """The web sends it with each answer over https: a second one from the proxy would be a contradiction."""
     assert "add_header Strict-Transport-Security" not in configuration()
 
 
 @needs_nginx
-def test_plain_http_goes_to_tls(before_mirror: Proxy) -> None:
+def test_plain_http_redirects_to_tls(before_mirror: Proxy) -> None:
     url = f"http://127.0.0.1:{before_mirror.plain_port}/x?y=1"
     answer = requests.post(url, allow_redirects=False, timeout=60)
     assert (answer.status_code, answer.headers["Location"]) == (308, "https://127.0.0.1/x?y=1")
@@ -121,7 +121,7 @@ def test_a_late_head_or_body_ends_at_the_proxy(before_mirror: Proxy, mirrored: S
 
 
 @needs_nginx
-def test_the_web_gets_bodies_of_its_own_size_and_no_longer_ones(before_mirror: Proxy) -> None:
+def test_the_proxy_limits_bodies_as_the_web_does(before_mirror: Proxy) -> None:
     most = b" " * DEFAULTS.max_push_bytes
     options: dict[str, Any] = {"verify": str(before_mirror.certificate), "timeout": 120}
     assert requests.post(before_mirror.url, data=most, **options).json()["length"] == len(most)
@@ -131,7 +131,7 @@ def test_the_web_gets_bodies_of_its_own_size_and_no_longer_ones(before_mirror: P
 
 
 @needs_nginx
-def test_an_event_stream_comes_as_it_is_sent(web: Web, tenant: Any, tmp_path: Path) -> None:
+def test_an_event_stream_is_not_buffered(web: Web, tenant: Any, tmp_path: Path) -> None:
     with proxy(tmp_path, int(web.url.rpartition(":")[2])) as one, requests.Session() as client:
         client.trust_env = False
         client.verify = str(one.certificate)
@@ -146,7 +146,7 @@ def test_an_event_stream_comes_as_it_is_sent(web: Web, tenant: Any, tmp_path: Pa
             assert found, "while the job waits and the stream is open"
 
 
-def test_its_times_and_sizes_go_with_those_of_the_web() -> None:
+def test_the_proxys_timeouts_and_sizes_fit_the_webs() -> None:
     text = configuration()
 
     def value(name: str) -> float:

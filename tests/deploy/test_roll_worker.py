@@ -35,7 +35,7 @@ def roll(folder: Path, *, running: str, up_status: int = 0) -> tuple[int, list[s
 
 
 @pytest.mark.parametrize(("running", "scale"), [("", 1), ("a\\n", 2), ("a\\nb\\n", 4)])
-def test_the_next_ones_take_jobs_before_the_last_ones_are_asked_to_end(
+def test_the_new_containers_take_jobs_before_the_old_ones_stop(
     tmp_path: Path, running: str, scale: int
 ) -> None:
     status, asked = roll(tmp_path, running=running)
@@ -47,7 +47,7 @@ def test_the_next_ones_take_jobs_before_the_last_ones_are_asked_to_end(
     assert asked[2 + len(old) :] == [f"rm {name}" for name in old]
 
 
-def test_where_the_next_one_does_not_come_up_the_last_one_goes_on(tmp_path: Path) -> None:
+def test_the_old_container_continues_if_the_new_one_does_not_become_ready(tmp_path: Path) -> None:
     status, asked = roll(tmp_path, running="a\\n", up_status=1)
     assert status != 0
     assert not [line for line in asked if line.startswith(("stop", "rm"))]

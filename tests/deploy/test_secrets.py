@@ -36,7 +36,7 @@ def test_no_secret_gets_into_a_commit_or_an_image(file: str) -> None:
     assert not is_ignored(EXAMPLE, file)
 
 
-def test_the_example_names_settings_that_there_are() -> None:
+def test_the_example_names_existing_settings() -> None:
     text = (ROOT / EXAMPLE).read_text()
     named = set(re.findall(r"^#?(DISPATCHER_\w+)=", text, re.MULTILINE))
     known = {f"DISPATCHER_{field.name.upper()}" for field in fields(DispatcherSettings)}

@@ -38,7 +38,7 @@ def started(unit: Path, **variables: str) -> list[str]:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
-def test_systemd_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
+def test_systemd_verifies_the_units(tmp_path: Path) -> None:
     for unit in UNITS:  # an instance of each template
         name = unit.name.replace("@.", "@0.")
         (tmp_path / name).write_text(unit.read_text().replace(PYTHON, sys.executable))
@@ -53,7 +53,7 @@ def test_systemd_finds_nothing_wrong_with_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: unit.name
 )
-def test_a_unit_starts_something_that_there_is(unit: Path) -> None:
+def test_a_unit_starts_an_existing_command(unit: Path) -> None:
     python, *words = started(unit, PINNED_OPTIONS="--models myapp.models")
     assert python == PYTHON
     if words[0] == "manage.py":
@@ -63,7 +63,7 @@ def test_a_unit_starts_something_that_there_is(unit: Path) -> None:
         assert lines(unit, "Restart") == ["always"], "also of a beat that ended itself"
 
 
-def test_a_pinned_worker_may_be_given_every_option() -> None:
+def test_every_option_of_a_pinned_worker_can_be_set() -> None:
     given = '--models myapp.models,other --servers /etc/llms.toml --pool images --name "box-a" --slots 2'
     *_, gpu, zero = started(PINNED, PINNED_OPTIONS="")
     assert (gpu, zero) == ("--gpu", "0")
@@ -75,7 +75,7 @@ def test_a_pinned_worker_may_be_given_every_option() -> None:
     assert (found.name, found.slots, found.gpu) == ("box-a", 2, "0")
 
 
-def test_the_options_of_one_gpu_go_before_those_of_all() -> None:
+def test_the_options_of_one_gpu_override_those_of_all() -> None:
     """systemd: a later file's setting replaces an earlier one's."""
     assert lines(PINNED, "EnvironmentFile") == [
         "/etc/dispatcher/dispatcher.env",
@@ -89,7 +89,7 @@ _EXPOSURE = re.compile(r"Overall exposure level for \S+: ([0-9.]+)")
 
 
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
-def test_a_unit_may_do_and_take_little(unit: Path) -> None:
+def test_units_have_few_rights_and_bounded_resources(unit: Path) -> None:
     wanted = {
         "NoNewPrivileges": "yes", "ProtectSystem": "strict", "ProtectHome": "yes", "PrivateTmp": "yes",
         "CapabilityBoundingSet": "", "AmbientCapabilities": "", "UMask": "0077", "RestrictSUIDSGID": "yes",
@@ -107,7 +107,7 @@ def test_a_unit_may_do_and_take_little(unit: Path) -> None:
         assert lines(unit, "SystemCallErrorNumber") == ["EPERM"], "a rare call fails, and ends nothing"
 
 
-def test_the_web_may_open_as_many_files_as_it_has_connections() -> None:
+def test_the_webs_open_files_cover_its_connections() -> None:
     (descriptors,) = lines(ROOT / "deploy/systemd/dispatcher-web.service", "LimitNOFILE")
     settings = DispatcherSettings()
     assert int(descriptors) == MOST_DESCRIPTORS >= 2 * settings.web_connections + RESERVED_DESCRIPTORS
@@ -115,7 +115,7 @@ def test_the_web_may_open_as_many_files_as_it_has_connections() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")
 @pytest.mark.parametrize("unit", SERVICES, ids=lambda unit: unit.name)
-def test_systemd_finds_little_exposed(unit: Path) -> None:
+def test_systemd_rates_the_units_exposure_as_low(unit: Path) -> None:
     command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = _EXPOSURE.search(done.stdout)
@@ -124,7 +124,7 @@ def test_systemd_finds_little_exposed(unit: Path) -> None:
     assert float(found[1]) <= (5.0 if unit == PINNED else 2.0)
 
 
-def test_nothing_but_the_web_listens_where_other_machines_reach_it() -> None:
+def test_only_the_web_listens_beyond_loopback() -> None:
     """And the web only behind its proxy."""
     for unit in SERVICES:
         words = started(unit, PINNED_OPTIONS="")

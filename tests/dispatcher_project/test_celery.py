@@ -36,7 +36,7 @@ def test_every_setting_is_known_to_celery() -> None:
         ("worker_hijack_root_logger", False),
     ],
 )
-def test_what_was_measured_stays(setting: str, value: Any) -> None:
+def test_measured_settings_are_unchanged(setting: str, value: Any) -> None:
     assert app.conf[setting] == value
 
 
@@ -50,11 +50,11 @@ def test_what_was_measured_stays(setting: str, value: Any) -> None:
         ("amqp://u:p@h//", "amqp://u:p@h//"),
     ],
 )
-def test_urls_are_spelled_as_kombu_wants_them(given: str, spelled: str) -> None:
+def test_urls_are_converted_to_kombus_notation(given: str, spelled: str) -> None:
     assert broker_url(given) == spelled
 
 
-def test_an_unknown_broker_is_refused_with_what_would_do() -> None:
+def test_an_unknown_broker_is_refused_with_the_allowed_schemes() -> None:
     with pytest.raises(ImproperlyConfigured, match=r"redis://.*kafka://"):
         broker_url("kafka://somewhere")
 
@@ -63,7 +63,7 @@ def test_rabbitmq_gets_no_redis_options() -> None:
     assert "health_check_interval" not in celery_settings("amqp://somewhere")["broker_transport_options"]
 
 
-def test_sentinel_is_told_its_master() -> None:
+def test_sentinel_gets_its_masters_name() -> None:
     options = celery_settings("sentinel://somewhere:26379", sentinel_master="gpuq")["hint_transport_options"]
     assert options["master_name"] == "gpuq"
 

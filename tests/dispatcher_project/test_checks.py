@@ -72,13 +72,13 @@ def test_arguments_go_to_pytest_and_its_failure_is_ours(tmp_path: Path, assertio
     assert "mypy" not in done.stdout
 
 
-def test_pytest_keeps_the_cores_busy_unless_told_how_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytest_uses_all_cores_unless_given_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     assert pytest_command(["tests"])[3:7] == ["-n", "10", "--dist", "worksteal"]
     assert "--dist" not in pytest_command(["-n0", "tests"])
 
 
-def test_where_nothing_has_run_yet_one_process_compiles_for_all(
+def test_before_the_first_run_one_process_compiles_for_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[tuple[str, ...]] = []
@@ -111,7 +111,7 @@ def test_generated_requests_run_on_sqlite_only() -> None:
     assert chosen.evaluate(lambda name, **_: name in {"scenario", "database"})
 
 
-def test_what_is_left_out_on_postgresql_is_there_and_does_not_ask_for_it() -> None:
+def test_paths_left_out_on_postgresql_exist_and_need_no_database() -> None:
     """A path that was renamed would come back unseen, and a test of one database's own ways be lost."""
     for path in map(ROOT.joinpath, ONLY_ON_SQLITE):
         assert path.exists(), path
@@ -156,6 +156,6 @@ def test_scenarios_of_one_system_begin_the_share_of_one_process(
     assert [share[0] for share in shares] == ["l.py", "l.py", "s.py", "t.py"]
 
 
-def test_what_is_deselected_has_no_share() -> None:
+def test_deselected_tests_have_no_share() -> None:
     """xdist cuts what `-m` leaves."""
     assert conftest.pytest_collection_modifyitems.pytest_impl["trylast"]  # type: ignore[attr-defined]

@@ -50,5 +50,5 @@ def test_only_a_server_that_asks_for_nothing_counts(server: int, lets_in: bool, 
     assert script.lets_in(("127.0.0.1", server), "postgres") is lets_in
 
 
-def test_nobody_there(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_without_a_server_none_is_found(script: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> None:
     assert not script.lets_in(str(tmp_path_factory.mktemp("p") / "s"), "postgres")

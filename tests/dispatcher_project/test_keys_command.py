@@ -72,6 +72,6 @@ def test_a_key_is_replaced_and_revoked() -> None:
     assert "revoked" in run("keys")
 
 
-def test_no_such_key() -> None:
+def test_an_unknown_key_is_an_error() -> None:
     with pytest.raises(CommandError, match="no key has the prefix"):
         run("keys", "revoke", "nothing1", "--yes")

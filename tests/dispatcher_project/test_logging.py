@@ -41,7 +41,7 @@ def logged(style: str) -> str:
     ).stderr
 
 
-def test_json_has_one_object_per_event_ours_and_theirs() -> None:
+def test_json_has_one_object_per_event_also_of_other_libraries() -> None:
     lines = [json.loads(line) for line in logged("json").splitlines()]
     assert lines[0]["event"] == "attempt_finished"
     assert lines[0]["job_id"] == "J1"
@@ -58,7 +58,7 @@ def test_no_local_variable_is_logged(style: str) -> None:
     assert "local-secret" not in text
 
 
-def test_a_console_that_is_no_terminal_has_one_plain_line_per_event() -> None:
+def test_the_console_style_without_a_terminal_has_one_plain_line_per_event() -> None:
     lines = logged("console").splitlines()
     assert lines[0].endswith(" [info     ] attempt_finished               [ours] attempt=A1 job_id=J1")
     assert re.search(r" \[warning  \] it happened +\[theirs\]$", lines[1])
@@ -74,7 +74,7 @@ def test_a_plain_line_keeps_its_fields_apart() -> None:
     assert "\n" not in line
 
 
-def test_no_text_from_outside_moves_the_terminals_cursor() -> None:
+def test_control_characters_from_outside_are_escaped() -> None:
     told = {
         "event": "asked \x1b[2J",
         "user_agent": "\x1b]0;title\x07 \x9b31m",

@@ -8,7 +8,7 @@ from django.http import HttpResponse
 from whitenoise.middleware import WhiteNoiseMiddleware
 
 
-def test_a_start_warns_of_no_folder_and_finds_the_files(settings) -> None:
+def test_static_files_are_found_without_warnings(settings) -> None:
     settings.WHITENOISE_AUTOREFRESH = False  # as in production
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -84,7 +84,7 @@ def test_rabbitmq_keeps_kombu_s_transport() -> None:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_channel_whose_transport_is_gone_remembers_its_parameters(connect: Any, asynchronous: bool) -> None:
+def test_a_channel_keeps_its_parameters_after_its_transport_closed(connect: Any, asynchronous: bool) -> None:
     channel = connect().channel()
     before = channel._connparams(asynchronous=asynchronous)
     channel.connection.client = None
@@ -93,7 +93,7 @@ def test_a_channel_whose_transport_is_gone_remembers_its_parameters(connect: Any
     assert channel._connparams(asynchronous=asynchronous)["path"] == before["path"]
 
 
-def test_kombu_s_own_channel_still_dies_of_it(connect: Any) -> None:
+def test_kombus_own_channel_still_raises(connect: Any) -> None:
     channel = connect(KOMBU_S_OWN).channel()
     channel.connection.client = None
     with pytest.raises(AttributeError, match="hostname"):
@@ -110,15 +110,15 @@ def _waiting_after_a_consumer_closed_without_ack(connect: Any, transport: str) -
     return int(connect(transport).channel()._size(queue.name))
 
 
-def test_an_unacknowledged_message_is_not_put_back_when_a_connection_breaks(connect: Any) -> None:
+def test_an_unacknowledged_message_is_not_requeued_when_a_connection_breaks(connect: Any) -> None:
     assert _waiting_after_a_consumer_closed_without_ack(connect, OURS) == 0
 
 
-def test_kombu_s_own_still_puts_it_back(connect: Any) -> None:
+def test_kombus_own_channel_still_requeues_it(connect: Any) -> None:
     assert _waiting_after_a_consumer_closed_without_ack(connect, KOMBU_S_OWN) == 1
 
 
-def test_a_queue_that_nobody_reads_keeps_its_newest_hints(
+def test_a_queue_without_a_reader_keeps_its_newest_hints(
     connect: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(broker, "MAX_WAITING_HINTS", 20)
@@ -130,7 +130,7 @@ def test_a_queue_that_nobody_reads_keeps_its_newest_hints(
     assert producer.channel.basic_get(queue.name).decode() == 180
 
 
-def test_rabbitmq_is_told_the_same_bound() -> None:
+def test_rabbitmq_queues_are_declared_with_the_same_bound() -> None:
     app = Celery("test", amqp=broker.Amqp, set_as_current=False)
     assert app.amqp.queues["gpu.zimg"].max_length == broker.MAX_WAITING_HINTS
     assert app.amqp.queues.select_add("gpu.flux", exchange="gpu.flux").max_length == broker.MAX_WAITING_HINTS
@@ -141,14 +141,14 @@ def test_a_command_is_sent_once_redis_py_retries_nothing(connect: Any) -> None:
     assert channel.client.connection_pool.get_connection().retry.get_retries() == 0
 
 
-def test_a_broker_that_is_away_is_looked_for_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_broker_is_retried_every_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
     monkeypatch.setattr(Connection, "ensure_connection", lambda self, *args, **options: asked.update(options))
     broker.Amqp.Connection("redis://somewhere").ensure_connection(max_retries=None)
     assert asked["interval_max"] == 2
 
 
-def test_the_queue_of_a_pinned_workers_process_goes_after_it(connect: Any) -> None:
+def test_the_queue_of_a_pinned_workers_process_expires(connect: Any) -> None:
     app = Celery("test", amqp=broker.Amqp, set_as_current=False)
     assert app.amqp.queues["gpu.zimg"].expires is None
     queue = app.amqp.queues[queue_of("zimg", process_host("box-gpu0"))]
@@ -159,7 +159,7 @@ def test_the_queue_of_a_pinned_workers_process_goes_after_it(connect: Any) -> No
     assert 0 < client.pttl(queue.name) <= 1000 * broker.PROCESS_QUEUE_EXPIRES_SECONDS
 
 
-def test_a_consumer_leaves_a_master_that_hangs_once_another_was_promoted(tmp_path: Path) -> None:
+def test_a_consumer_leaves_a_hanging_master_after_a_promotion(tmp_path: Path) -> None:
     """kombu's own finds out connection by connection, after six seconds at the soonest."""
     got: list[Any] = []
     options = {"master_name": MASTER, "socket_timeout": 60.0}
@@ -203,7 +203,7 @@ def full(tmp_path: Path) -> Iterator[str]:
         yield broker_url(server.url)
 
 
-def test_hints_go_through_a_redis_that_is_full(full: str) -> None:
+def test_hints_pass_through_a_full_redis(full: str) -> None:
     """With all that belongs to them: a worker that starts there, and one that takes and acknowledges."""
     got: list[Any] = []
     with Connection(full) as connection:
@@ -223,13 +223,13 @@ def _drain(connection: Connection, queue: Queue, got: list[Any]) -> list[Any]:
     return got
 
 
-def test_kombu_s_own_refuses_hints_there(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker._CuredChannel, "_get_client", kombu_redis.Channel._get_client)
+def test_kombus_own_channel_refuses_hints_on_a_full_redis(full: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker._FixedChannel, "_get_client", kombu_redis.Channel._get_client)
     with Connection(full) as connection, pytest.raises(OutOfMemoryError):
         Producer(connection).publish("hint", routing_key="q")
 
 
-def test_a_wait_is_ended_for_a_queue_that_is_consumed_since(connect: Any) -> None:
+def test_a_blocking_read_is_ended_for_a_new_queue(connect: Any) -> None:
     """Otherwise its first message is read when the wait for the others is over."""
     connection, got = connect(), []
     channel = connection.default_channel

@@ -23,7 +23,7 @@ def kept() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("kept")
-def test_celery_closes_none_around_a_task() -> None:
+def test_celery_closes_no_connection_around_a_task() -> None:
     with patch.object(DjangoWorkerFixup, "_close_database") as closed:
         fixup = DjangoWorkerFixup(app)
         for _ in range(1000):
@@ -32,7 +32,7 @@ def test_celery_closes_none_around_a_task() -> None:
 
 
 @pytest.mark.usefixtures("kept")
-def test_each_task_begins_with_a_look_at_its_connection() -> None:
+def test_each_task_begins_with_a_check_of_its_connection() -> None:
     one = connections[DEFAULT_DB_ALIAS]
     with patch.object(one, "close_if_unusable_or_obsolete") as looked:
         signals.task_prerun.send(sender=None)

@@ -38,7 +38,7 @@ def test_worker_and_task_events_arrive(valkey: EmbeddedValkey) -> None:
     assert listener.types == ["worker-heartbeat", "task-received"]
 
 
-def test_a_silent_broker_does_not_hold_up_the_sender_and_fills_no_memory(
+def test_a_silent_broker_blocks_no_sender_and_fills_no_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(events, "MAX_UNSENT_EVENTS", 10)

@@ -127,19 +127,19 @@ def test_flower_does_not_start_open(monkeypatch: pytest.MonkeyPatch, given: list
         runpy.run_path(CONFIG)
 
 
-def test_what_the_environment_says_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variables_override_flowers_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options.mockable(), "basic_auth", [PASSWORD])
     assert runpy.run_path(CONFIG)["read_only"] is True
     monkeypatch.setenv("FLOWER_READ_ONLY", "false")
     assert "read_only" not in runpy.run_path(CONFIG)
 
 
-def test_flower_listens_on_this_machine_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flower_listens_on_loopback_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options.mockable(), "basic_auth", [PASSWORD])
     assert runpy.run_path(CONFIG)["address"] == "127.0.0.1"
 
 
-def test_its_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flowers_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(options.mockable(), "basic_auth", [PASSWORD])
     runpy.run_path(CONFIG)
     assert flower_app.HTTPServer is BoundedHTTPServer, "what Flower itself makes"
@@ -153,7 +153,7 @@ def test_its_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not server._connections
 
 
-def test_flower_serves_no_more_than_so_many(flower: Flower) -> None:
+def test_flower_serves_a_bounded_number_of_connections(flower: Flower) -> None:
     with ExitStack() as stack:
         held = [
             stack.enter_context(socket.create_connection(("127.0.0.1", flower.port), timeout=60))
@@ -165,7 +165,7 @@ def test_flower_serves_no_more_than_so_many(flower: Flower) -> None:
     wait_for(lambda: flower.ask("/workers")[0] == 200, seconds=60, what="Flower again")
 
 
-def test_nothing_without_the_password_and_no_controls_with_it(flower: Flower) -> None:
+def test_every_page_needs_the_password_and_controls_are_refused(flower: Flower) -> None:
     assert len(routes()) > 25
     without = {path: flower.ask(path, password="")[0] for path in routes()}
     assert {path for path, status in without.items() if status not in (401, 405)} <= OPEN, without
@@ -175,7 +175,7 @@ def test_nothing_without_the_password_and_no_controls_with_it(flower: Flower) ->
     assert {"/api/worker/shutdown/x", "/api/task/revoke/x", "/api/task/apply/x"} <= set(controls)
 
 
-def test_its_bare_address_leads_to_its_pages_behind_the_same_password(flower: Flower) -> None:
+def test_the_bare_prefix_redirects_and_needs_the_password(flower: Flower) -> None:
     """What up.json calls flower_url. The answer itself is looked at, not where it leads."""
     connection = HTTPConnection("127.0.0.1", flower.port, timeout=60)
     answers = {}
@@ -190,7 +190,7 @@ def test_its_bare_address_leads_to_its_pages_behind_the_same_password(flower: Fl
     assert flower.ask("/nowhere")[0] == 404
 
 
-def test_flower_shows_who_runs_what_also_after_its_broker_died(
+def test_flower_shows_tasks_with_their_jobs_also_after_its_broker_died(
     bench: WorkerBench, server: EmbeddedValkey, flower: Flower
 ) -> None:
     bench.add_pool("zimg")

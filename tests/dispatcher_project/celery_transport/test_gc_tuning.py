@@ -21,11 +21,11 @@ def said_by(program: str) -> str:
 
 
 @pytest.mark.parametrize("server", ["asgi", "wsgi"])
-def test_a_collection_in_the_web_process_passes_over_what_was_loaded_at_its_start(server: str) -> None:
+def test_a_collection_in_the_web_process_skips_objects_loaded_at_its_start(server: str) -> None:
     assert said_by(f"import dispatcher_project.{server}{FROZEN}") == "True True\n"
 
 
-def test_what_fails_to_load_leaves_the_collector_on() -> None:
+def test_a_failed_load_leaves_the_collector_enabled() -> None:
     program = """
 import gc
 from dispatcher_project.celery_transport.gc_tuning import loaded_for_good
@@ -39,7 +39,7 @@ except LookupError:
     assert said_by(program) == "True\n"
 
 
-def test_garbage_of_the_start_is_collected_before() -> None:
+def test_garbage_is_collected_before_freezing() -> None:
     program = """
 import weakref
 from dispatcher_project.celery_transport.gc_tuning import loaded_for_good
@@ -53,7 +53,7 @@ print(seen())
     assert said_by(program) == "None\n"
 
 
-def test_a_worker_keeps_what_it_has_loaded_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_freezes_loaded_objects_when_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[str] = []
 
     class Worker:

@@ -60,7 +60,7 @@ def well() -> str:
     return ""
 
 
-def test_it_is_live_while_its_own_loop_turns(time_: Time) -> None:
+def test_a_process_is_live_while_its_own_loop_turns(time_: Time) -> None:
     loop = Loop(time_)
     health = Health(loop, needs={})
     time_.now = 59.0
@@ -78,7 +78,7 @@ def test_it_is_live_while_its_own_loop_turns(time_: Time) -> None:
     assert health.readyz()[0] == 503
 
 
-def test_a_worker_that_drains_is_live_and_takes_nothing(time_: Time) -> None:
+def test_a_draining_worker_is_live_and_not_ready(time_: Time) -> None:
     health = Health(Loop(time_), needs={"broker": well}, draining=lambda: True)
     time_.now = 1e6
     assert health.livez()[0] == 200
@@ -95,7 +95,7 @@ def test_a_worker_that_drains_is_live_and_takes_nothing(time_: Time) -> None:
         ("", {}, (200, "ready")),
     ],
 )
-def test_it_is_ready_with_all_it_needs_and_one_fleet(
+def test_a_process_is_ready_with_all_needs_and_one_fleet(
     time_: Time, broker: str, fleets: dict[str, str], status: tuple[int, str]
 ) -> None:
     health = Health(
@@ -107,7 +107,7 @@ def test_it_is_ready_with_all_it_needs_and_one_fleet(
     assert (code, body["status"]) == status
 
 
-def test_a_need_that_breaks_or_hangs_is_an_answer(time_: Time) -> None:
+def test_a_failing_or_hanging_check_is_reported(time_: Time) -> None:
     over = threading.Event()
 
     def breaks() -> str:
@@ -121,7 +121,7 @@ def test_a_need_that_breaks_or_hangs_is_an_answer(time_: Time) -> None:
     over.set()
 
 
-def test_the_next_process_gets_the_port_once_the_last_one_lets_go(time_: Time) -> None:
+def test_the_next_process_gets_the_port_after_the_last_one_releases_it(time_: Time) -> None:
     port = free_port()
     first, second = (
         HealthPort(Health(Loop(), needs={name: well}), str(port)) for name in ("first", "second")
@@ -135,7 +135,7 @@ def test_the_next_process_gets_the_port_once_the_last_one_lets_go(time_: Time) -
     second.stop()
 
 
-def test_half_requests_keep_nobody_out_and_the_oldest_go(time_: Time) -> None:
+def test_incomplete_requests_block_no_others_and_the_oldest_are_closed(time_: Time) -> None:
     port = free_port()
     served = HealthPort(Health(Loop(), needs={}), str(port))
     served.start(watchdog=False)
@@ -156,7 +156,7 @@ def _serving_threads() -> int:
     return sum("process_request_thread" in thread.name for thread in threading.enumerate())
 
 
-def test_without_a_descriptor_it_waits_and_the_oldest_connection_goes(
+def test_without_a_descriptor_the_oldest_connection_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     did = []
@@ -186,9 +186,7 @@ def bench(tmp_path: Path) -> Iterator[WorkerBench]:
 
 
 @pytest.mark.scenario
-def test_a_worker_whose_loop_hangs_is_told_apart_from_one_without_a_broker(
-    bench: WorkerBench, tmp_path: Path
-) -> None:
+def test_a_worker_with_a_hanging_loop_is_not_live(bench: WorkerBench, tmp_path: Path) -> None:
     port, service = free_port(), NotifySocket(tmp_path / "service")
     worker = bench.start(
         "queue_worker", "--queues", "callbacks", "--health-port", str(port),
@@ -206,9 +204,7 @@ def test_a_worker_whose_loop_hangs_is_told_apart_from_one_without_a_broker(
 
 
 @pytest.mark.scenario
-def test_a_worker_that_looks_for_its_broker_lives_and_is_not_ready(
-    bench: WorkerBench, tmp_path: Path
-) -> None:
+def test_a_reconnecting_worker_is_live_and_not_ready(bench: WorkerBench, tmp_path: Path) -> None:
     port = free_port()
     with EmbeddedValkey(tmp_path / "b", append_only=False) as broker:
         bench.environment["BROKER_URL"] = broker.url

@@ -35,7 +35,7 @@ class Bench:
         return self.steps
 
 
-def test_an_idle_worker_is_drained_and_that_is_all() -> None:
+def test_an_idle_worker_is_only_drained() -> None:
     bench = Bench(grace_seconds=60)
     bench.busy = 0
     bench.stop.ask()
@@ -53,7 +53,7 @@ def test_runs_that_end_within_the_grace_are_not_interrupted() -> None:
     assert bench.wait() == ["drain"]
 
 
-def test_after_the_grace_the_rest_is_interrupted() -> None:
+def test_remaining_runs_are_interrupted_after_the_grace_period() -> None:
     bench = Bench(grace_seconds=0.05)
     bench.stop.ask()
     wait_for(lambda: "interrupt" in bench.steps)
@@ -61,7 +61,7 @@ def test_after_the_grace_the_rest_is_interrupted() -> None:
     assert bench.wait() == ["drain", "interrupt"]
 
 
-def test_what_never_ends_is_ended_by_force() -> None:
+def test_a_worker_that_does_not_end_is_ended_by_force() -> None:
     bench = Bench(grace_seconds=0.05, last_seconds=0.1)
     bench.stop.ask()
     assert bench.wait() == ["drain", "interrupt", "exit 1"]
@@ -84,7 +84,7 @@ def test_a_drain_that_fails_does_not_keep_the_worker_from_ending() -> None:
     assert bench.wait() == ["interrupt", "exit 1"]
 
 
-def test_a_worker_whose_next_process_does_not_come_up_goes_on() -> None:
+def test_a_worker_continues_if_its_successor_does_not_become_ready() -> None:
     bench = Bench(grace_seconds=60)
     answers = [False, True]
     bench.stop._replace = lambda is_stopped: answers.pop(0)

@@ -9,7 +9,12 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from dispatcher_project.celery_transport import pinned
-from dispatcher_project.celery_transport.pinned import PinnedOptions, _hear, find_device, run_pinned_worker
+from dispatcher_project.celery_transport.pinned import (
+    PinnedOptions,
+    _on_event,
+    find_device,
+    run_pinned_worker,
+)
 from gpu_host.handlers.code import Declared
 from gpu_host.local.device import NoSuchDevice
 from gpu_host.local.gpu import LocalRunner
@@ -25,13 +30,13 @@ class Gpu:
     """Says what a run said of itself, as `LocalGpu` does."""
 
     def run(self, order: Order, patience: Any) -> Any:
-        _hear(order, "partial", "word")
-        _hear(order, "log", {"text": "a line", "fields": {}})
-        _hear(order, "progress", 0.5)
+        _on_event(order, "partial", "word")
+        _on_event(order, "log", {"text": "a line", "fields": {}})
+        _on_event(order, "progress", 0.5)
         return "whole"
 
 
-def test_what_a_local_run_says_goes_where_that_of_http_runs_goes() -> None:
+def test_events_of_local_runs_take_the_path_of_http_runs() -> None:
     told: list[tuple[str, Any]] = []
     request = RunRequest(
         job_id="j",
@@ -55,7 +60,7 @@ def test_a_gpu_needs_models_or_servers() -> None:
         call_command("gpu_worker", servers=Path("llms.toml"))
 
 
-def test_a_file_of_servers_that_cannot_be_read_is_said_in_one_line(
+def test_an_unreadable_file_of_servers_is_a_one_line_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     status = run_pinned_worker(
@@ -67,7 +72,7 @@ def test_a_file_of_servers_that_cannot_be_read_is_said_in_one_line(
     assert said.count("\n") == 1
 
 
-def test_a_worker_says_what_machine_its_server_is_part_of(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_registers_its_servers_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     def register(**values: Any) -> None:
@@ -90,7 +95,7 @@ def test_a_worker_says_what_machine_its_server_is_part_of(monkeypatch: pytest.Mo
     assert said == ["gpu_worker.pool-" + "x" * 48, "rack-7"]
 
 
-def test_a_machine_that_has_no_name_is_refused() -> None:
+def test_an_invalid_machine_name_is_refused() -> None:
     with pytest.raises(CommandError, match="is not a name"):
         call_command("gpu_worker", "--gpu", "none", "--models", "m", "--machine", "a b")
 
@@ -105,7 +110,7 @@ def half_lost(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("half_lost")
 @pytest.mark.parametrize("said", ["1", "GPU-bbbb2222-x", "GPU-bbbb", "MIG-cccc3333-x"])
-def test_a_lost_card_stops_no_worker_of_another(said: str) -> None:
+def test_a_lost_card_does_not_stop_workers_of_other_cards(said: str) -> None:
     device, nvml = find_device(said)
     assert device.uuid == ("MIG-cccc3333-x" if said.startswith("MIG") else "GPU-bbbb2222-x")
     assert nvml is not None

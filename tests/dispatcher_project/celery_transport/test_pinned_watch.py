@@ -49,7 +49,7 @@ def beats(watch: PinnedWatch) -> list[dict[str, Any]]:
     return ports.all.beats
 
 
-def test_it_beats_while_the_gpus_lock_is_held(watch: PinnedWatch, gpu: LocalGpu):
+def test_heartbeats_continue_while_the_gpus_lock_is_held(watch: PinnedWatch, gpu: LocalGpu):
     with gpu._lock:
         thread = threading.Thread(target=watch.beat, daemon=True)
         thread.start()
@@ -57,7 +57,7 @@ def test_it_beats_while_the_gpus_lock_is_held(watch: PinnedWatch, gpu: LocalGpu)
         assert len(beats(watch)) == 1
 
 
-def test_what_is_ready_is_told_while_the_gpus_lock_is_held(gpu: LocalGpu):
+def test_loaded_models_are_reported_while_the_gpus_lock_is_held(gpu: LocalGpu):
     told: list[list[str]] = []
     with gpu._lock:
         thread = threading.Thread(target=lambda: told.append(gpu.ready()), daemon=True)
@@ -66,7 +66,7 @@ def test_what_is_ready_is_told_while_the_gpus_lock_is_held(gpu: LocalGpu):
         assert told == [[]]
 
 
-def test_it_beats_by_the_last_reading_and_does_not_read_the_driver(
+def test_a_heartbeat_uses_the_last_reading_and_does_not_read_the_driver(
     watch: PinnedWatch, monkeypatch: pytest.MonkeyPatch
 ):
     watch.measure()
@@ -83,7 +83,7 @@ def test_it_beats_by_the_last_reading_and_does_not_read_the_driver(
     assert beats(watch)[1]["telemetry"] is None, "too old to be shown as what is"
 
 
-def test_its_beats_say_that_the_driver_hangs_before_the_doctor_has_looked(
+def test_heartbeats_report_a_hanging_driver_before_the_watchdog_does(
     gpu: LocalGpu, monkeypatch: pytest.MonkeyPatch
 ):
     library = FakeNvml(Card("GPU-a"))

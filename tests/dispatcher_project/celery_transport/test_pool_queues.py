@@ -53,7 +53,7 @@ def test_all_pools_of_the_database_are_watched() -> None:
 
 
 @pytest.mark.django_db
-def test_a_pinned_driver_watches_the_queues_of_its_host() -> None:
+def test_a_pinned_worker_watches_the_queues_of_its_process() -> None:
     watch = PoolWatch(None, host="box7")
     Pool.objects.create(name="zimg")
     watch.look()
@@ -67,7 +67,7 @@ def test_named_pools_need_no_database() -> None:
 
 
 @pytest.mark.django_db
-def test_without_the_database_the_known_pools_are_served_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_database_the_known_pools_are_still_served(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = PoolWatch(None)
     Pool.objects.create(name="zimg")
     watch.look()
@@ -92,7 +92,7 @@ def test_consumers_are_added_and_cancelled_and_the_waiting_queue_stays() -> None
     assert consumer.consumed == {"gpu", "gpu.flux"}
 
 
-def test_pools_known_at_the_start_are_left_to_the_loop_to_consume() -> None:
+def test_pools_known_at_the_start_are_consumed_by_the_loop() -> None:
     """RabbitMQ delivers as soon as a queue is consumed; a message that nobody can take ends the worker."""
     app = Celery("test", broker="memory://", set_as_current=False)
     with app.connection() as connection:
@@ -104,12 +104,12 @@ def test_pools_known_at_the_start_are_left_to_the_loop_to_consume() -> None:
     assert not consumer.add_task_queue.called
 
 
-def test_a_worker_without_pools_has_no_such_step() -> None:
+def test_a_worker_without_pools_does_not_include_the_step() -> None:
     assert PoolQueues(None).include_if(None) is False
 
 
 @pytest.mark.django_db
-def test_a_registration_that_is_announced_is_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_announced_registration_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatcher_project.celery_transport.pool_queues.LOOK_SECONDS", 3600.0)
     looked = threading.Event()
     watch = PoolWatch(None)
@@ -120,7 +120,7 @@ def test_a_registration_that_is_announced_is_looked_at_at_once(monkeypatch: pyte
     watch.stop()
 
 
-def test_the_wait_for_messages_is_ended_once_a_queue_is_added() -> None:
+def test_the_blocking_read_is_ended_once_a_queue_is_added() -> None:
     consumer = RecordingConsumer()
     step = PoolQueues(consumer, pool_queues=lambda: frozenset({"gpu.zimg"}))
     step.follow(consumer)

@@ -83,9 +83,7 @@ def test_after_the_grace_runs_are_interrupted_and_the_worker_ends(bench: Bench) 
 
 
 @pytest.mark.parametrize("signals", [[signal.SIGQUIT], [signal.SIGTERM, signal.SIGQUIT], [signal.SIGINT] * 2])
-def test_asked_to_end_without_grace_it_interrupts_its_runs_at_once(
-    bench: Bench, signals: list[signal.Signals]
-) -> None:
+def test_a_cold_stop_interrupts_runs_at_once(bench: Bench, signals: list[signal.Signals]) -> None:
     bench.add_pool("zimg")
     worker = bench.start("gpu_worker", DISPATCHER_DEPLOY_GRACE_SECONDS="3600")
     bench.order(seconds=3600)
@@ -130,7 +128,7 @@ def _wakes_until_worked(bench: Bench) -> bool:
     return bool(bench.worked("zimg"))
 
 
-def test_a_run_that_hears_nothing_can_t_keep_the_worker_alive(bench: Bench) -> None:
+def test_a_run_that_ignores_interrupts_cannot_keep_the_worker_alive(bench: Bench) -> None:
     bench.add_pool("zimg")
     worker = bench.start("gpu_worker", DISPATCHER_DEPLOY_GRACE_SECONDS="0.1", STAND_IN_LAST_SECONDS="0.5")
     bench.order(deaf=True)
@@ -140,7 +138,7 @@ def test_a_run_that_hears_nothing_can_t_keep_the_worker_alive(bench: Bench) -> N
     assert worker.wait(60) == 1
 
 
-def test_a_gpu_worker_is_lean(bench: Bench) -> None:
+def test_a_gpu_worker_uses_less_than_120_mb(bench: Bench) -> None:
     worker = bench.start("gpu_worker", "--pool", "zimg")
     status = Path(f"/proc/{worker.pid}/status")
     if not status.exists():

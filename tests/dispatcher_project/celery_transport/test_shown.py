@@ -17,7 +17,7 @@ from gpus.protocol import Lease
 LEASE = Lease("zimg", "gpu-1/2", "J1", "A1", 1, "zimg", "7", 5, 1, 0, 2.0)
 
 
-def test_nothing_is_told_outside_a_task_or_before_there_is_a_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_event_is_sent_outside_a_task_or_before_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = ShownRuns()
     runs.show(LEASE)
     sent: list[Any] = []
@@ -30,14 +30,14 @@ def test_nothing_is_told_outside_a_task_or_before_there_is_a_way(monkeypatch: py
     assert sent == [{"uuid": "t1", "args": "zimg on gpu-1/2", "kwargs": "{'job_id': 'J1'}"}]
 
 
-def test_each_connection_has_its_own_way() -> None:
+def test_each_connection_has_its_own_event_dispatcher() -> None:
     runs = ShownRuns()
     consumer = SimpleNamespace(event_dispatcher="new one")
     runs.step()(consumer).start(consumer)
     assert runs.eventer == "new one"
 
 
-def test_a_broker_that_refuses_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusing_broker_blocks_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any, **fields: Any) -> None:
         raise ConnectionError("the broker is away")
 
@@ -47,7 +47,7 @@ def test_a_broker_that_refuses_holds_up_no_run(monkeypatch: pytest.MonkeyPatch) 
     runs.show(LEASE)
 
 
-def test_a_run_that_begins_while_a_heartbeat_is_handed_over_is_shown(
+def test_a_run_that_begins_during_a_heartbeat_is_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Events leave by a thread of their own, so the dispatcher's mutex is never held for long."""

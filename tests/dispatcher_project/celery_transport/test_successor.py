@@ -24,7 +24,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> NotifySocket:
 @pytest.mark.parametrize(
     ("code", "comes_up"), [(READY, True), ("import sys; sys.exit(3)", False), (HANGS, False)]
 )
-def test_the_service_follows_only_a_process_that_takes_jobs(
+def test_the_service_manager_gets_the_pid_of_a_ready_successor_only(
     service: NotifySocket, monkeypatch: pytest.MonkeyPatch, code: str, comes_up: bool
 ) -> None:
     monkeypatch.setattr(sys, "orig_argv", [sys.executable, "-S", "-c", code])
@@ -42,7 +42,7 @@ def test_a_stop_ends_the_wait_for_the_next_process(
     service.close()
 
 
-def test_a_process_of_its_own_has_nobody_to_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_without_predecessor_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(PIPE_VARIABLE, raising=False)
     nobody = Predecessor()
     nobody.tell_ready()

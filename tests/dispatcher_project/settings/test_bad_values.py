@@ -28,7 +28,7 @@ from dispatcher_project.settings.dispatcher import read_settings
         ("DISPATCHER_CALLBACK_NETWORKS", "10.0.0.0/99", "DISPATCHER_CALLBACK_NETWORKS: "),
     ],
 )
-def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
+def test_an_invalid_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value: str, says: str) -> None:
     monkeypatch.setenv(name, value)
     with pytest.raises(ImproperlyConfigured, match=says) as error:
         read_settings(environ.Env())
@@ -36,7 +36,7 @@ def test_a_bad_value_is_named(monkeypatch: pytest.MonkeyPatch, name: str, value:
 
 
 @pytest.mark.parametrize("url", ["foo", "mysql://somebody:secret@db/x"])
-def test_a_database_we_do_not_know_is_refused_without_its_password(url: str) -> None:
+def test_an_unknown_database_is_refused_without_showing_its_password(url: str) -> None:
     with pytest.raises(ImproperlyConfigured, match="DATABASE_URL must begin with") as error:
         database(url)
     assert "secret" not in str(error.value)

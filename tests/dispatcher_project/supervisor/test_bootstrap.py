@@ -72,7 +72,7 @@ def installs(project: Path, monkeypatch: pytest.MonkeyPatch) -> Installs:
         ),
     ],
 )
-def test_bytecode_that_is_forbidden_beside_the_sources_is_kept_in_the_environment(
+def test_forbidden_bytecode_is_kept_in_the_environment(
     project: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, str], kept: dict[str, str]
 ) -> None:
     names = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
@@ -87,7 +87,7 @@ def test_bytecode_that_is_forbidden_beside_the_sources_is_kept_in_the_environmen
     assert not sys.dont_write_bytecode
 
 
-def test_a_current_environment_is_left_alone(project: Path, installs: Installs) -> None:
+def test_a_current_environment_is_not_changed(project: Path, installs: Installs) -> None:
     assert bootstrap.environment_python(root=project) == project / ".venv" / "bin" / "python"
     assert len(installs()) == 0
 
@@ -105,7 +105,7 @@ def test_a_changed_pin_or_requirement_installs_again(
     assert len(installs()) == 1
 
 
-def test_what_is_no_dependency_changes_nothing(project: Path, installs: Installs) -> None:
+def test_other_changes_of_pyproject_change_nothing(project: Path, installs: Installs) -> None:
     with (project / "pyproject.toml").open("a") as file:
         file.write("[tool.ruff]\nline-length = 110\n")
     bootstrap.environment_python(root=project)
@@ -125,7 +125,7 @@ def test_an_extra_is_installed_once_and_stays(project: Path, installs: Installs)
     assert "b==2.1 ; python_version >= '3'" in wanted.read_text()
 
 
-def test_an_environment_of_another_python_is_made_anew(project: Path, installs: Installs) -> None:
+def test_an_environment_of_another_python_is_recreated(project: Path, installs: Installs) -> None:
     folder = project / ".venv"
     (folder / "pyvenv.cfg").write_text("version = 3.1.4\n")
     (folder / "old").touch()
@@ -137,7 +137,9 @@ def test_an_environment_of_another_python_is_made_anew(project: Path, installs: 
     )
 
 
-def test_a_failed_installation_says_why_and_leaves_no_stamp(project: Path, installs: Installs) -> None:
+def test_a_failed_installation_reports_the_error_and_leaves_no_stamp(
+    project: Path, installs: Installs
+) -> None:
     (project / "broken").touch()
     (project / "constraints.txt").write_text("a==9\n")
     with pytest.raises(bootstrap.BootstrapError, match=r"no matching distribution a[\s\S]*package index"):
@@ -148,7 +150,7 @@ def test_a_failed_installation_says_why_and_leaves_no_stamp(project: Path, insta
     assert len(installs()) == 2
 
 
-def test_an_installer_takes_the_chosen_extras_packages_and_no_others() -> None:
+def test_only_the_chosen_extras_packages_are_installed() -> None:
     def taken(*extras: str) -> list[str]:
         lines = bootstrap.locked(LOCK, extras).replace("\\\n", "").splitlines()
         wanted = [Requirement(line.partition(" --hash")[0]) for line in lines]
@@ -232,9 +234,7 @@ UV_SAYS = "error: Failed to download `a==1.0`\n  cause: Hash mismatch for `a==1.
 
 
 @pytest.mark.parametrize("said", [PIP_SAYS, UV_SAYS], ids=["pip", "uv"])
-def test_another_file_than_the_locked_one_is_one_line_that_says_what_to_do(
-    project: Path, installs: Installs, said: str
-) -> None:
+def test_a_wrong_hash_is_a_one_line_error_with_a_remedy(project: Path, installs: Installs, said: str) -> None:
     (project / "broken").touch()
     (project / "said").write_text(said)
     tool = project / "bin" / "uv"
@@ -261,7 +261,7 @@ def wheel(folder: Path, name: str) -> str:
 
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])
-def test_the_real_installer_takes_the_locked_file_and_no_other(
+def test_the_real_installer_accepts_only_the_locked_file(
     project: Path, monkeypatch: pytest.MonkeyPatch, tool: str
 ) -> None:
     """No index is asked: a folder of wheels stands in for it."""
@@ -285,7 +285,7 @@ def test_the_real_installer_takes_the_locked_file_and_no_other(
     assert len(list((project / ".venv").rglob("a.py"))) == 1
 
 
-def test_a_second_one_waits_and_finds_it_done(project: Path, installs: Installs) -> None:
+def test_a_second_process_waits_for_the_first(project: Path, installs: Installs) -> None:
     (project / ".venv" / "dispatcher-stamp.json").unlink()
     code = (
         "import sys; from pathlib import Path; from dispatcher_project.supervisor import bootstrap;"
@@ -304,7 +304,7 @@ def test_a_second_one_waits_and_finds_it_done(project: Path, installs: Installs)
     assert len(installs()) == 0
 
 
-def test_a_broken_pyproject_is_one_clear_line(project: Path) -> None:
+def test_a_broken_pyproject_is_a_one_line_error(project: Path) -> None:
     (project / "pyproject.toml").write_text("[project\n")
     with pytest.raises(bootstrap.BootstrapError, match=r"pyproject\.toml or constraints\.txt cannot be read"):
         bootstrap.environment_python(root=project)

@@ -45,7 +45,7 @@ def names(stages: tuple[tuple[ChildSpec, ...], ...]) -> list[set[str]]:
     return [{spec.name for spec in stage} for stage in stages]
 
 
-def test_valkey_first_then_the_rows_then_everything_else(folder: DataFolder) -> None:
+def test_the_start_order_is_valkey_then_rows_then_services(folder: DataFolder) -> None:
     first, second, third = names(plan(folder).start)
     assert (first, second) == ({"valkey", "demo"}, {"prepare"})
     assert third == {"gpu_worker", "sweeps", "callbacks", "beat", "web", "flower"}
@@ -74,14 +74,14 @@ def test_embedded_parts_have_urls_for_each_library(folder: DataFolder) -> None:
     assert made["DISPATCHER_PUBLIC_URL"] == "http://127.0.0.1:80"
 
 
-def test_no_callback_goes_to_what_up_listens_on(folder: DataFolder) -> None:
+def test_callbacks_to_ups_own_ports_are_refused(folder: DataFolder) -> None:
     started = {spec.name: spec for stage in plan(folder, **{REFUSED: "a.lan:1"}).start for spec in stage}
     given, web, flower = started["callbacks"].environment[REFUSED].split(",")
     assert (given, web) == ("a.lan:1", "8000")
     assert started["web"].environment["DISPATCHER_FLOWER_URL"].endswith(f":{flower}")
 
 
-def test_without_demo_nothing_of_it_is_started_or_stopped(folder: DataFolder) -> None:
+def test_without_demo_the_plan_has_no_demo_fleet(folder: DataFolder) -> None:
     made = plan(folder, demo=None)
     assert "demo" not in set().union(*names(made.start), *map(set, made.stop))
 
@@ -93,12 +93,12 @@ def test_no_password_on_a_command_line(folder: DataFolder) -> None:
     assert knowing == {"web", "flower"}
 
 
-def test_the_web_knows_where_flower_is(folder: DataFolder) -> None:
+def test_the_web_gets_flowers_address(folder: DataFolder) -> None:
     made = {spec.name: spec.environment for stage in plan(folder).start for spec in stage}
     assert made["web"]["DISPATCHER_FLOWER_URL"].startswith("http://127.0.0.1:")
 
 
-def test_flower_gets_a_socket_and_no_port_that_another_may_take(folder: DataFolder) -> None:
+def test_flower_inherits_a_listening_socket(folder: DataFolder) -> None:
     (flower,) = (spec for stage in plan(folder).start for spec in stage if spec.name == "flower")
     (socket_number,) = flower.inherits
     assert str(socket_number) in flower.command
@@ -111,7 +111,7 @@ def test_a_gpu_worker_gets_its_grace_before_sigkill(folder: DataFolder) -> None:
     assert worker.stop_seconds > 210
 
 
-def test_beat_must_not_fall_silent(folder: DataFolder) -> None:
+def test_a_silent_beat_is_restarted(folder: DataFolder) -> None:
     (beat,) = (spec for stage in plan(folder).start for spec in stage if spec.name == "beat")
     assert beat.silent_after_seconds is not None
 

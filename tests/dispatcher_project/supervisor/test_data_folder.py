@@ -38,7 +38,7 @@ def test_only_one_up_per_folder(folder: DataFolder) -> None:
     assert subprocess.run(command, cwd=data_folder.ROOT, check=False).returncode == 0
 
 
-def test_running_is_who_holds_the_lock(folder: DataFolder) -> None:
+def test_a_folder_with_a_held_lock_is_running(folder: DataFolder) -> None:
     assert not folder.is_running()
     with folder.locked():
         assert folder.is_running()
@@ -68,7 +68,7 @@ def test_sockets_get_a_short_path(tmp_path: Path) -> None:
     deep.sockets.rmdir()
 
 
-def test_commands_beside_a_running_up_get_its_parts(
+def test_commands_beside_a_running_up_get_its_settings(
     folder: DataFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.write("environment.json", {"DJANGO_SETTINGS_MODULE": "x", "REDIS_URL": "y"})
@@ -83,7 +83,7 @@ def test_commands_beside_a_running_up_get_its_parts(
     assert (os.environ["DJANGO_SETTINGS_MODULE"], os.environ["REDIS_URL"]) == ("x", "y")
 
 
-def test_chosen_settings_stay(folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_given_settings_are_kept(folder: DataFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.write("environment.json", {"REDIS_URL": "y"})
     monkeypatch.setenv("DISPATCHER_DATA_DIR", str(folder.path))
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "mine")
@@ -94,7 +94,7 @@ def test_chosen_settings_stay(folder: DataFolder, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("spelled", [("--data-dir", "{}"), ("--data-dir={}",)])
-def test_a_named_folder_goes_before_chosen_settings(
+def test_a_named_folder_overrides_given_settings(
     folder: DataFolder, monkeypatch: pytest.MonkeyPatch, spelled: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "mine")
@@ -121,7 +121,7 @@ def test_a_named_folder_goes_before_chosen_settings(
         (["-c", "1"], ["-c", "1"]),
     ],
 )
-def test_a_commands_parser_never_sees_the_folder(given: list[str], left: list[str]) -> None:
+def test_the_data_dir_option_is_removed_for_a_commands_parser(given: list[str], left: list[str]) -> None:
     assert without_data_dir(given) == left
 
 

@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("v")
 
 
-def test_what_was_written_survives_a_kill(folder: Path) -> None:
+def test_written_data_survives_a_kill(folder: Path) -> None:
     with EmbeddedValkey(folder) as server:
         with redis.Redis.from_url(server.url) as client:
             client.set("kept", "yes")
@@ -67,7 +67,7 @@ def test_it_dies_with_its_parent(folder: Path) -> None:
     wait_for(lambda: not is_alive(pid))
 
 
-def test_without_a_server_the_error_says_what_to_do(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_server_the_error_has_a_remedy(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded, "find_spec", lambda _: None)
     monkeypatch.setenv("PATH", "")
     with pytest.raises(RuntimeError, match="set REDIS_URL"):

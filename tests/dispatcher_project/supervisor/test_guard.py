@@ -39,7 +39,7 @@ def test_sigkill_leaves_no_child(supervise: Callable[..., Run]) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds grandchildren through /proc")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_no_grandchild_is_left_whatever_ends_the_supervisor(
+def test_no_grandchild_is_left_however_the_supervisor_ends(
     supervise: Callable[..., Run], number: signal.Signals
 ) -> None:
     run = supervise([child("worker", WITH_GRANDCHILD)])
@@ -62,5 +62,5 @@ def test_a_killed_guard_is_replaced(supervise: Callable[..., Run]) -> None:
     wait_for(lambda: not is_alive(run.pids()["web"]) and not is_alive(run.pids()["guard"]), seconds=10)
 
 
-def test_processes_that_hold_models_carry_the_mark_too() -> None:
+def test_model_processes_have_the_marker_too() -> None:
     assert for_models({MARKER_VARIABLE: "folder#run"}) == {MARKER_VARIABLE: "folder#run"}

@@ -19,7 +19,7 @@ def test_the_files_stay_within_their_bound(tmp_path: Path) -> None:
     assert (tmp_path / "web.log.2").read_text() == "line 7\n"
 
 
-def test_a_restart_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
+def test_a_restart_appends_to_the_file(tmp_path: Path) -> None:
     for text in (b"first\n", b"second\n"):
         log = LogFile(tmp_path / "web.log", max_bytes=100)
         log.write(text)
@@ -34,7 +34,7 @@ def test_the_tail_is_the_last_lines(tmp_path: Path) -> None:
     log.close()
 
 
-def test_the_tail_leaves_out_what_an_earlier_run_wrote(tmp_path: Path) -> None:
+def test_the_tail_excludes_lines_of_an_earlier_run(tmp_path: Path) -> None:
     path = tmp_path / "web.log"
     earlier = LogFile(path)
     earlier.write(b"old\n")
@@ -45,7 +45,7 @@ def test_the_tail_leaves_out_what_an_earlier_run_wrote(tmp_path: Path) -> None:
     log.close()
 
 
-def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_only_loses_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = LogFile(tmp_path / "web.log")
     log.write(b"first\n")
     with monkeypatch.context() as full:
@@ -55,10 +55,10 @@ def test_a_full_disk_costs_lines_and_nothing_else(tmp_path: Path, monkeypatch: p
     log.write(b"last\n")
     log.close()
     text = (tmp_path / "web.log").read_text()
-    assert text == "first\n(18 bytes are missing here: the disk had no room)\nlast\n"
+    assert text == "first\n(18 bytes are missing here: the disk was full)\nlast\n"
 
 
-def test_a_file_that_could_not_be_opened_is_tried_again(
+def test_a_failed_open_is_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = LogFile(tmp_path / "web.log", max_bytes=10)
@@ -68,7 +68,7 @@ def test_a_file_that_could_not_be_opened_is_tried_again(
         log.write(b"lost line\n")
     log.write(b"new\n")
     log.close()
-    assert (tmp_path / "web.log").read_text().endswith("no room)\nnew\n")
+    assert (tmp_path / "web.log").read_text().endswith("disk was full)\nnew\n")
     assert (tmp_path / "web.log.1").read_text() == "old line\n"
 
 

@@ -34,7 +34,7 @@ def test_a_failed_step_ends_the_start_and_shows_why(supervise: Callable[..., Run
     assert run.notes() == ["start db", "start prepare", "stop db"]
 
 
-def test_a_child_that_never_comes_up_ends_the_start(supervise: Callable[..., Run]) -> None:
+def test_a_child_that_never_becomes_ready_ends_the_start(supervise: Callable[..., Run]) -> None:
     run = supervise([child("web", "sys.exit(3)")])
     assert run.process.wait(60) == 1
     assert run.notes() == ["start web"] * 3
@@ -51,7 +51,7 @@ def test_children_stop_in_the_order_of_the_plan(supervise: Callable[..., Run]) -
     assert not any(is_alive(pid) for pid in pids.values())
 
 
-def test_a_dead_child_is_started_again_and_its_new_pid_told(supervise: Callable[..., Run]) -> None:
+def test_a_dead_child_is_restarted_and_its_new_pid_reported(supervise: Callable[..., Run]) -> None:
     run = supervise([child("web"), child("worker")])
     before = run.wait_ready()
     os.kill(before["worker"], signal.SIGKILL)
@@ -60,7 +60,7 @@ def test_a_dead_child_is_started_again_and_its_new_pid_told(supervise: Callable[
     assert "worker      │ ended (SIGKILL); next start in 1 s" in run.output.read_text()
 
 
-def test_pids_that_a_full_disk_has_no_room_for_are_told_later(supervise: Callable[..., Run]) -> None:
+def test_pids_are_reported_once_a_full_disk_has_space(supervise: Callable[..., Run]) -> None:
     run = supervise([child("web"), child("worker")])
     before = run.wait_ready()
     in_the_way = run.folder / "pids.tmp"
@@ -72,7 +72,7 @@ def test_pids_that_a_full_disk_has_no_room_for_are_told_later(supervise: Callabl
     assert run.process.poll() is None
 
 
-def test_a_silent_child_is_started_again(supervise: Callable[..., Run]) -> None:
+def test_a_silent_child_is_restarted(supervise: Callable[..., Run]) -> None:
     once_alive = "notify('READY=1')\nnotify('WATCHDOG=1')\nsignal.pause()"
     talking = "notify('READY=1')\nwhile True: notify('WATCHDOG=1'); time.sleep(0.1)"
     run = supervise(
@@ -84,23 +84,23 @@ def test_a_silent_child_is_started_again(supervise: Callable[..., Run]) -> None:
     assert "web         │ silent" not in run.output.read_text()
 
 
-def test_a_child_deaf_to_its_stop_signal_is_killed(supervise: Callable[..., Run]) -> None:
+def test_a_child_that_ignores_its_stop_signal_is_killed(supervise: Callable[..., Run]) -> None:
     run = supervise([child("worker", READY_AND_DEAF, stop_seconds=0.3)])
     pid = run.wait_ready()["worker"]
     assert run.stop() == 0
     assert not is_alive(pid)
 
 
-def test_asked_twice_it_stops_at_once(supervise: Callable[..., Run]) -> None:
+def test_a_second_signal_stops_at_once(supervise: Callable[..., Run]) -> None:
     run = supervise([child("valkey")], [child("worker", READY_AND_DEAF, stop_seconds=3600)])
     pids = run.wait_ready()
     run.process.send_signal(signal.SIGINT)
-    wait_for(lambda: "once more stops at once" in run.output.read_text())
+    wait_for(lambda: "press Ctrl-C again to stop at once" in run.output.read_text())
     assert run.stop(signal.SIGINT) == 0
     assert not any(is_alive(pid) for pid in pids.values())
 
 
-def test_a_stop_during_the_start_stops_what_is_there(supervise: Callable[..., Run]) -> None:
+def test_a_stop_during_the_start_stops_the_started_children(supervise: Callable[..., Run]) -> None:
     run = supervise([child("valkey")], [child("web", "signal.pause()")])
     wait_for(lambda: "start web" in run.notes())
     assert run.stop() == 0
@@ -146,7 +146,7 @@ def test_the_next_process_starts_while_the_last_one_drains(supervise: Callable[.
     assert not is_alive(second)
 
 
-def test_a_stop_waits_for_what_drains_and_no_longer_than_it_may(supervise: Callable[..., Run]) -> None:
+def test_a_stop_waits_for_draining_processes_up_to_their_limit(supervise: Callable[..., Run]) -> None:
     run = supervise([child("valkey")], [child("worker", DRAINS, overlaps=True, stop_seconds=3)])
     first = run.wait_ready()["worker"]
     os.kill(first, signal.SIGTERM)
@@ -158,7 +158,7 @@ def test_a_stop_waits_for_what_drains_and_no_longer_than_it_may(supervise: Calla
     assert run.notes()[-1] == "stop valkey", "Valkey waits for both"
 
 
-def test_a_killed_supervisor_leaves_nothing_that_drains(supervise: Callable[..., Run]) -> None:
+def test_a_killed_supervisor_leaves_no_draining_process(supervise: Callable[..., Run]) -> None:
     run = supervise([child("worker", DRAINS, overlaps=True, stop_seconds=3600)])
     first = run.wait_ready()["worker"]
     os.kill(first, signal.SIGTERM)

@@ -23,14 +23,16 @@ def test_messages_arrive(listening: NotifySocket) -> None:
     listening.close()
 
 
-def test_nobody_there_does_no_harm(listening: NotifySocket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_listener_notify_does_nothing(
+    listening: NotifySocket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     listening.close()
     notify(READY)
     monkeypatch.delenv("NOTIFY_SOCKET")
     notify(READY)
 
 
-def test_a_listener_that_does_not_read_blocks_nobody(listening: NotifySocket) -> None:
+def test_a_listener_that_does_not_read_blocks_no_sender(listening: NotifySocket) -> None:
     for _ in range(5000):
         notify(ALIVE)
     listening.close()

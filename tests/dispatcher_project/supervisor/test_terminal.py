@@ -17,7 +17,7 @@ from dispatcher_project.supervisor.output import Terminal
 )
 def test_warnings_and_errors_are_shown(line: str) -> None:
     out = io.StringIO()
-    Terminal(out=out).child_said("web", line)
+    Terminal(out=out).child_line("web", line)
     assert line in out.getvalue()
 
 
@@ -26,26 +26,26 @@ def test_warnings_and_errors_are_shown(line: str) -> None:
 )
 def test_everything_else_only_if_verbose(line: str) -> None:
     quiet, verbose = io.StringIO(), io.StringIO()
-    Terminal(out=quiet).child_said("web", line)
-    Terminal(out=verbose, verbose=True).child_said("web", line)
+    Terminal(out=quiet).child_line("web", line)
+    Terminal(out=verbose, verbose=True).child_line("web", line)
     assert quiet.getvalue() == ""
     assert line in verbose.getvalue()
 
 
 def test_lines_are_short_and_free_of_colour_codes() -> None:
     out = io.StringIO()
-    Terminal(out=out).child_said("web", "\x1b[31m[error    ]\x1b[0m " + "x" * 5000)
+    Terminal(out=out).child_line("web", "\x1b[31m[error    ]\x1b[0m " + "x" * 5000)
     assert "\x1b" not in out.getvalue()
     assert len(out.getvalue()) <= 202
 
 
-def test_a_child_moves_no_cursor_of_the_terminal() -> None:
+def test_control_characters_of_a_child_are_removed() -> None:
     out = io.StringIO()
-    Terminal(out=out, verbose=True).child_said("gpu", "a model says \x1b[2J\x1b]0;title\x07\x9b2J\u202e")
+    Terminal(out=out, verbose=True).child_line("gpu", "a model says \x1b[2J\x1b]0;title\x07\x9b2J\u202e")
     assert out.getvalue().endswith("│ a model says ·[2J·]0;title··2J·\n")
 
 
-def test_a_terminal_that_is_gone_does_no_harm() -> None:
+def test_a_closed_terminal_raises_no_error() -> None:
     Terminal(out=_Gone()).say("web", "ready")
 
 

@@ -35,21 +35,19 @@ def web_port() -> int:
     return free_port()
 
 
-def test_two_at_the_same_moment_never_choose_the_same_port_for_flower(
-    closing: ExitStack, web_port: int
-) -> None:
+def test_two_ups_at_once_choose_different_ports_for_flower(closing: ExitStack, web_port: int) -> None:
     first, second = choose(closing, web_port), choose(closing, web_port)
     assert first.flower_port != second.flower_port
 
 
-def test_flower_leaves_the_web_its_port(
+def test_flower_does_not_take_the_webs_port(
     closing: ExitStack, web_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(up, "_FLOWER_PORT", web_port)
     assert choose(closing, web_port).flower_port != web_port
 
 
-def test_the_demo_fleet_leaves_the_web_its_port(
+def test_the_demo_fleet_does_not_take_the_webs_port(
     closing: ExitStack, web_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(up, "_DEMO_PORT", web_port - 1)
@@ -70,9 +68,7 @@ def folder(tmp_path: Path) -> DataFolder:
     return made
 
 
-def test_the_password_is_shown_where_it_is_the_admins(
-    folder: DataFolder, closing: ExitStack, web_port: int
-) -> None:
+def test_the_admins_password_is_shown(folder: DataFolder, closing: ExitStack, web_port: int) -> None:
     folder.write("secrets.json", {"admin_password": "sesame", "api_key": "k", "tenant_key": "t"})
     facts, text = shown(folder, choose(closing, web_port))
     assert facts["admin_password"] == "sesame"
@@ -80,7 +76,7 @@ def test_the_password_is_shown_where_it_is_the_admins(
     assert f"{facts['url']}/admin/flower/        same login\n" in text
 
 
-def test_an_admin_of_before_keeps_a_password_that_up_does_not_know(
+def test_an_existing_admins_password_is_not_shown(
     folder: DataFolder, closing: ExitStack, web_port: int
 ) -> None:
     known = {"admin_password": "sesame", "api_key": "k", "tenant_key": "t", ADMIN_IS_ANOTHERS: True}

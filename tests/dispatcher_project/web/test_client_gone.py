@@ -9,7 +9,7 @@ from dispatcher_project.web.protocol import WebLimits, is_client_gone
 from tests.support.servers.serving import WHOLE, answer, serving
 
 
-def test_a_request_knows_that_its_client_left() -> None:
+def test_a_closed_connection_is_visible_in_the_requests_scope() -> None:
     scopes: list[Any] = []
 
     async def site(scope: Any, receive: Any, send: Any) -> None:

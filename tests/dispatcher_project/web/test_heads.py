@@ -31,12 +31,12 @@ CHUNKED = b"POST / HTTP/1.1\r\nHost: here\r\nConnection: close\r\nTransfer-Encod
         "a URL without an end",
     ],
 )
-def test_a_head_that_is_too_much_is_refused(sent: bytes, said: tuple[int, str]) -> None:
+def test_a_head_over_the_limits_is_refused(sent: bytes, said: tuple[int, str]) -> None:
     with serving(LIMITS) as web:
         assert status_and_code(until_closed(web.connect(send=sent))) == said
 
 
-def test_a_head_within_the_limits_is_taken() -> None:
+def test_a_head_within_the_limits_is_accepted() -> None:
     nine = b"".join(b"X-%d: %s\r\n" % (n, b"x" * 150) for n in range(9))
     with serving(LIMITS) as web:
         for sent in (HEAD + nine + b"\r\n", WHOLE.replace(b"/ ", b"/?" + b"q" * 490 + b" ")):
@@ -51,7 +51,7 @@ def test_a_body_is_not_counted_as_head() -> None:
         assert answer(web.connect(send=sent)).endswith(b"100000")
 
 
-def test_what_is_no_http_is_refused() -> None:
+def test_input_that_is_not_http_is_refused() -> None:
     with serving(LIMITS) as web:
         assert until_closed(web.connect(send=b"\x16\x03\x01\x02\x00\r\n\r\n")).startswith(b"HTTP/1.1 400")
 
@@ -66,7 +66,7 @@ def test_a_body_of_tiny_chunks_is_refused() -> None:
 @pytest.mark.parametrize(
     "chunks", [b"1\r\nx\r\n" * 1000, b"50\r\n" + b"x" * 80 + b"\r\n", b"40\r\n" + b"x" * 64 + b"\r\n"]
 )
-def test_a_body_of_usual_chunks_is_taken(chunks: bytes) -> None:
+def test_a_body_of_normal_chunks_is_accepted(chunks: bytes) -> None:
     many = chunks if chunks.startswith(b"1") else chunks * 3000
     with serving(WebLimits()) as web:
         said = until_closed(web.connect(send=CHUNKED + many + b"0\r\n\r\n"))

@@ -36,7 +36,7 @@ def answered(body_bytes: int) -> Any:
 
 
 @pytest.mark.parametrize("body_bytes", [MOST_KEPT_BYTES, MOST_KEPT_BYTES + 1])
-def test_a_long_body_ends_the_connection_that_keeps_its_values(
+def test_a_long_body_closes_the_database_connection_that_keeps_its_values(
     monkeypatch: pytest.MonkeyPatch, body_bytes: int
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 60)

@@ -31,7 +31,7 @@ def open_to(web: Served, send: bytes = b"", receive_buffer: int = 0) -> socket.s
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET", HEAD], ids=["nothing", "a word", "half a head"])
-def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
+def test_a_missing_head_times_out(sent: bytes) -> None:
     with serving(LIMITS) as web:
         slow = open_to(web, sent)
         web.let_pass(9.9)
@@ -41,7 +41,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(sent: bytes) -> None:
         assert web.ended(Reason.HEAD_LATE) == 1
 
 
-def test_a_dripped_head_is_not_waited_for_either() -> None:
+def test_a_slowly_sent_head_times_out() -> None:
     with serving(LIMITS) as web:
         slow = open_to(web, HEAD)
         for dripped in range(1, 5):
@@ -52,7 +52,7 @@ def test_a_dripped_head_is_not_waited_for_either() -> None:
         assert status_and_code(until_closed(slow)) == (408, "head_too_slow")
 
 
-def test_the_next_head_of_a_kept_connection_is_not_waited_for() -> None:
+def test_the_next_head_of_a_kept_connection_times_out() -> None:
     with serving(LIMITS) as web:
         kept = open_to(web, WHOLE)
         assert answer(kept).startswith(b"HTTP/1.1 200")
@@ -89,7 +89,7 @@ def test_requests_sent_ahead_are_all_answered() -> None:
 
 
 @pytest.mark.parametrize("asked", [ASKS_FOR_LARGE, ASKS_FOR_STREAM], ids=["a long answer", "a stream"])
-def test_no_answer_waits_for_a_client_that_does_not_read(asked: bytes) -> None:
+def test_a_connection_whose_client_does_not_read_is_closed(asked: bytes) -> None:
     with serving(LIMITS) as web:
         silent = open_to(web, asked, receive_buffer=4096)
         (one,) = web.server.connections._open
@@ -103,7 +103,7 @@ def test_no_answer_waits_for_a_client_that_does_not_read(asked: bytes) -> None:
         web.wait_for(lambda: not web.server.server_state.tasks, "the application's end")
 
 
-def test_a_small_answer_that_is_not_read_is_noticed_where_the_system_tells() -> None:
+def test_an_unread_small_answer_is_detected_from_the_kernel() -> None:
     """It is in the kernel's hands, so nothing of it is in the process."""
     with serving(LIMITS, _drips) as web:
         open_to(web, WHOLE, receive_buffer=2304)
@@ -121,7 +121,7 @@ async def _drips(scope: Any, receive: Any, send: Any) -> None:
         pass
 
 
-def test_a_client_that_reads_gets_its_answer_whole_however_long_it_takes() -> None:
+def test_a_slow_client_that_reads_gets_its_whole_answer() -> None:
     with serving(LIMITS) as web:
         reader = open_to(web, ASKS_FOR_LARGE, receive_buffer=262_144)
         (one,) = web.server.connections._open
@@ -135,7 +135,7 @@ def test_a_client_that_reads_gets_its_answer_whole_however_long_it_takes() -> No
         assert not web.server.connections.ended
 
 
-def test_unread_answers_of_all_clients_are_bounded_and_the_oldest_goes_first() -> None:
+def test_unread_answers_are_bounded_and_the_oldest_connection_is_closed_first() -> None:
     with serving(WebLimits(unsent_bytes=2 * LARGE)) as web:
         silent = []
         for count in (1, 2):

@@ -37,7 +37,7 @@ def busy(web: Served, count: int, source: str = "127.0.0.2") -> list[socket.sock
     return held
 
 
-def test_an_address_has_so_many_connections_and_its_oldest_without_a_head_goes() -> None:
+def test_over_an_addresss_limit_its_oldest_connection_without_a_head_is_closed() -> None:
     with serving(WebLimits(per_address=3)) as web:
         oldest, *_ = hold(web, 3)
         newest = web.connect(send=WHOLE)
@@ -47,7 +47,7 @@ def test_an_address_has_so_many_connections_and_its_oldest_without_a_head_goes()
         assert len(web.server.connections) == 3
 
 
-def test_where_an_address_holds_only_busy_connections_the_next_is_refused() -> None:
+def test_an_address_with_only_busy_connections_gets_no_more() -> None:
     with serving(WebLimits(per_address=3)) as web:
         busy(web, 3)
         said = until_closed(web.connect(send=WHOLE))
@@ -57,7 +57,7 @@ def test_where_an_address_holds_only_busy_connections_the_next_is_refused() -> N
         assert answer(web.connect("127.0.0.3", WHOLE)).startswith(b"HTTP/1.1 200"), "another address"
 
 
-def test_a_closed_connection_makes_room() -> None:
+def test_a_closed_connection_frees_its_place() -> None:
     with serving(WebLimits(per_address=2)) as web:
         first, _ = busy(web, 2)
         first.close()
@@ -65,13 +65,13 @@ def test_a_closed_connection_makes_room() -> None:
         assert answer(web.connect(send=WHOLE)).startswith(b"HTTP/1.1 200")
 
 
-def test_a_proxy_has_all_connections() -> None:
+def test_the_limit_per_address_does_not_apply_to_a_proxy() -> None:
     with serving(WebLimits(per_address=2, connections=5), forwarded_allow_ips="127.0.0.2") as web:
         hold(web, 5)
         assert not web.server.connections.ended
 
 
-def test_in_all_the_oldest_without_a_head_goes_first_whichever_address_it_has() -> None:
+def test_over_the_total_limit_the_oldest_connection_without_a_head_is_closed() -> None:
     with serving(WebLimits(connections=4)) as web:
         oldest = hold(web, 1, source="127.0.0.3")[0]
         hold(web, 3)
@@ -79,7 +79,7 @@ def test_in_all_the_oldest_without_a_head_goes_first_whichever_address_it_has() 
         assert status_and_code(until_closed(oldest)) == (503, "too_many_connections")
 
 
-def test_then_those_that_owe_a_body() -> None:
+def test_after_those_the_connections_with_slow_bodies_are_closed() -> None:
     with serving(WebLimits(connections=3)) as web:
         busy(web, 3)
         web.let_pass(1.0)
@@ -87,7 +87,7 @@ def test_then_those_that_owe_a_body() -> None:
         assert web.ended(Reason.EVICTED) == 3
 
 
-def test_nothing_is_remembered_of_addresses_that_left() -> None:
+def test_addresses_without_connections_are_dropped() -> None:
     with serving(WebLimits(per_address=1)) as web:
         for last in range(2, 6):
             (held,) = hold(web, 1, source=f"127.0.0.{last}")
@@ -96,13 +96,13 @@ def test_nothing_is_remembered_of_addresses_that_left() -> None:
         web.wait_for(lambda: not web.server.connections._addresses)
 
 
-def test_an_ipv6_client_is_its_network() -> None:
+def test_an_ipv6_client_counts_as_its_network() -> None:
     assert network_of("2001:db8::1") == network_of("2001:db8::2:3:4") != network_of("2001:db8:0:1::1")
     assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
     assert network_of("fe80::1%eth0") == network_of("fe80::2")
 
 
-def test_without_a_file_descriptor_the_oldest_connections_give_theirs_back(
+def test_without_a_file_descriptor_the_oldest_connections_are_closed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with serving(WebLimits()) as web:
@@ -115,7 +115,7 @@ def test_without_a_file_descriptor_the_oldest_connections_give_theirs_back(
         assert web.ended(Reason.NO_DESCRIPTORS) == 3
 
 
-def test_other_errors_of_the_loop_are_logged_as_ever(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_errors_of_the_loop_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     with serving(WebLimits()) as web:
         hold(web, 1)
         loop = next(iter(web.server.connections._open)).loop
@@ -124,7 +124,7 @@ def test_other_errors_of_the_loop_are_logged_as_ever(caplog: pytest.LogCaptureFi
         assert len(web.server.connections) == 1
 
 
-def test_what_was_ended_is_counted_for_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_connections_are_counted_for_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dispatcher_project.web.server._WRITE_SECONDS", 0.0)
     with serving(WebLimits(per_address=1)) as web:
         busy(web, 1)
@@ -146,7 +146,7 @@ print(json.dumps([limits.connections, *resource.getrlimit(resource.RLIMIT_NOFILE
     ("soft", "hard", "wanted", "given"),
     [(64, 1024, 4096, 1024 - RESERVED_DESCRIPTORS), (256, 1024, 100, 100), (64, 256, 4096, 128)],
 )
-def test_connections_fit_into_the_descriptors_that_the_process_may_have(soft, hard, wanted, given) -> None:
+def test_the_limit_of_connections_fits_the_descriptors(soft, hard, wanted, given) -> None:
     if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < hard:
         pytest.skip("this process may open fewer files")
     code = _PROGRAM.format(soft=soft, hard=hard, wanted=wanted)
@@ -154,7 +154,7 @@ def test_connections_fit_into_the_descriptors_that_the_process_may_have(soft, ha
     assert json.loads(done.stdout.splitlines()[-1]) == [given, hard, hard]
 
 
-def test_an_empty_table_has_nothing_to_evict() -> None:
+def test_eviction_without_connections_does_nothing() -> None:
     table = Connections(WebLimits())
     table.free_descriptors()
     table.sweep()

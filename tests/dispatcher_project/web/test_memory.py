@@ -42,11 +42,11 @@ def _returned_bytes(above: int) -> int:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only glibc has malloc_trim")
-def test_a_large_process_returns_what_it_freed() -> None:
+def test_a_large_process_returns_freed_memory() -> None:
     assert _returned_bytes(above=0) > 50_000_000
 
 
-def test_a_small_process_is_left_alone() -> None:
+def test_a_small_process_is_not_trimmed() -> None:
     assert _returned_bytes(above=1 << 40) < 10_000_000
 
 

@@ -13,7 +13,7 @@ from dispatcher_project.web.__main__ import check_proxies
 
 
 @pytest.mark.parametrize("named", ["", "127.0.0.1", "10.0.0.1, ::1", "172.16.0.0/12,fd00::/8"])
-def test_addresses_and_networks_are_taken(named: str) -> None:
+def test_addresses_and_networks_are_accepted(named: str) -> None:
     check_proxies(named)
 
 
@@ -23,7 +23,7 @@ def test_anything_else_is_refused(named: str) -> None:
         check_proxies(named)
 
 
-def test_the_web_server_does_not_start_with_it() -> None:
+def test_the_web_server_does_not_start_with_an_invalid_proxy() -> None:
     command = [sys.executable, "-m", "dispatcher_project.web", "--port", "0"]
     environment = {**os.environ, "FORWARDED_ALLOW_IPS": "*"}
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
