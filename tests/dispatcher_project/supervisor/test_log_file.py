@@ -58,9 +58,7 @@ def test_a_full_disk_only_loses_lines(tmp_path: Path, monkeypatch: pytest.Monkey
     assert text == "first\n(18 bytes are missing here: the disk was full)\nlast\n"
 
 
-def test_a_failed_open_is_retried(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_open_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = LogFile(tmp_path / "web.log", max_bytes=10)
     log.write(b"old line\n")
     with monkeypatch.context() as full:
