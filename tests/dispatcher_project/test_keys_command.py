@@ -62,7 +62,7 @@ def test_a_key_is_replaced_and_revoked() -> None:
     assert told["replaces"] == old[:8]
     assert principal_of_key(told["key"], make_ports()) is not None
     assert principal_of_key(old, make_ports()) is not None
-    with pytest.raises(CommandError, match="replaced already"):
+    with pytest.raises(CommandError, match="already replaced"):
         run("keys", "rotate", old[:8])
     assert keys("revoke", old[:8], "--yes")["revoked"] is True
     entries = AuditEntry.objects.filter(action="revoke_key").count()
