@@ -6,6 +6,7 @@ drained (`drained=True`). Each law is a function that yields its violations in w
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -19,8 +20,9 @@ from gpus.leasing.values import SlotView
 from gpus.models import ModelConfig, Server
 from gpus.protocol import ModelSpec, Ticket, slot_name
 from jobs.domain.states import FINAL_JOB_STATES, JOB_MOVES, JobState
-from jobs.models import Attempt, Callback, Event, Job, PurgeLedger
+from jobs.models import Attempt, Callback, Event, Job, PurgeLedger, Rollup, SweepRun
 from jobs.ports import Ports
+from jobs.reports.rollups import CLOSE, CURSOR, DAY, HOUR
 from jobs.sweeps.cancelling import slot_proof
 
 _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
@@ -67,7 +69,7 @@ def check_laws(
     counted them. peak_running: the most dispatcher jobs that each server ran at once, by its own count."""
     broken = [*_one_holder(ports, peak_running or {}), *_budget(), *_conserved(accepted)]
     if drained:
-        broken += [*_leased(ports), *_running(), *_final(), *_reachable(ports), *replayed()]
+        broken += [*_leased(ports), *_running(), *_final(), *_reachable(ports), *replayed(), *_usage()]
     return broken
 
 
@@ -89,6 +91,39 @@ def _one_holder(ports: Ports, peak_running: Mapping[str, int]) -> Iterator[str]:
     for job_id, held in holders.items():
         if len(held) > 1:
             yield f"(1) job {job_id} holds {held}"
+
+
+_closing = statements.Read(
+    lambda: Event.objects.filter(type__in=CLOSE).order_by("-id").values_list("id", flat=True)[:1]
+)
+_summed_up = statements.Read(lambda: SweepRun.objects.filter(name=CURSOR).values_list("note", flat=True))
+_purged = statements.Read(lambda: PurgeLedger.objects.values_list("count", flat=True))
+_attempted = statements.Read(
+    lambda: (
+        Attempt.objects.exclude(gpu_seconds=None)
+        .order_by()
+        .values_list("job__tenant")
+        .annotate(Sum("gpu_seconds"))
+    )
+)
+_used = statements.Read(
+    lambda: (
+        Rollup.objects.filter(span_seconds__in=(HOUR, DAY))
+        .order_by()
+        .values_list("tenant")
+        .annotate(Sum("gpu_seconds"))
+    )
+)
+
+
+def _usage() -> Iterator[str]:
+    """What tenants are told that they used is the sum of their attempts, once every end is summed up."""
+    if int(_summed_up.first() or 0) < (_closing.first() or 0) or any(_purged()):
+        return
+    used: dict[int, float] = dict(_used())
+    for tenant, seconds in _attempted():
+        if not math.isclose(used.get(tenant, 0.0), seconds, rel_tol=1e-6, abs_tol=1e-3):
+            yield f"(usage) tenant {tenant} used {used.get(tenant, 0.0)} GPU-seconds, its attempts {seconds}"
 
 
 def _views(ports: Ports) -> dict[str, SlotView]:

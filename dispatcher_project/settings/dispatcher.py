@@ -43,6 +43,10 @@ class DispatcherSettings:
     """Largest payload of a job; a larger one gets 413."""
     max_batch_bytes: int = 4 * 1024 * 1024
     """Largest body of a batch, whose jobs are stored in one transaction; a larger one gets 413."""
+    usage_days: int = 400
+    """Days for which the usage of tenants is kept."""
+    usage_tags: int = 200
+    """Tags of a tenant and day whose usage is kept apart; further ones are summed up together."""
     schema_bytes: int = 64 * 1024
     """Largest `payload_schema` of a model, as JSON."""
     schema_depth: int = 64

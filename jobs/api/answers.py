@@ -15,6 +15,7 @@ from jobs.api import bodies
 from jobs.domain.states import AttemptState, JobState
 from jobs.operations.jobs import BULK_LIMIT
 from jobs.reports.jobs import ATTEMPTS_SHOWN
+from jobs.reports.usage import UsageBy
 from jobs.submission.request import Outcome as SubmitOutcome
 from jobs.submission.request import WaitReason
 
@@ -283,6 +284,76 @@ class ChangedTenant(Tenant):
 
     changed: Annotated[bool, about("False: the values were the same already.")]
     live: Live
+
+
+class MyKey(TypedDict):
+    prefix: Annotated[str, about("First part of the key; identifies it.")]
+    name: str
+    kind: bodies.KeyKind
+    expires_at: Instant | None
+
+
+class MyModel(TypedDict):
+    """A model that the key may submit to."""
+
+    model: Name
+    payload_schema: Annotated[Any, about("JSON Schema that a payload must satisfy; null: any object.")]
+    paused: bool
+    typical_run_seconds: Annotated[
+        float | None, about("Median of the tenant's own jobs in the last days; null without any.")
+    ]
+
+
+class MyLimits(TypedDict):
+    """null: no limit."""
+
+    max_running: bodies.MaxRunning
+    max_queued: Count
+    max_queued_seconds: bodies.MaxQueuedSeconds
+    submits_per_second: bodies.SubmitsPerSecond
+    submit_burst: bodies.SubmitBurst
+    daily_gpu_seconds: bodies.DailyGpuSeconds
+
+
+class MyUse(TypedDict):
+    running: Count
+    waiting: Annotated[Count, about("Queued, scheduled and retrying jobs; they count against max_queued.")]
+    gpu_seconds_today: Annotated[float, about("Of this UTC day, with the runs that go on.")]
+    submits_left: Annotated[
+        Count | None, about("Jobs that may be submitted at once now; null without a rate limit or Redis.")
+    ]
+
+
+class Me(TypedDict):
+    tenant: Name
+    key: MyKey
+    scopes: list[bodies.ScopeName]
+    models: list[MyModel]
+    limits: MyLimits
+    used: MyUse
+    day_ends_at: Annotated[Instant, about("When gpu_seconds_today begins again.")]
+
+
+class UsageRow(TypedDict):
+    key: Annotated[str, about("The day, model or tag. Empty: the total, or tags beyond the limit of a day.")]
+    completed: Count
+    failed: Count
+    cancelled: Count
+    gpu_seconds: Annotated[float, Field(ge=0), about("Of all attempts, also of failed ones.")]
+
+
+Usage = TypedDict(
+    "Usage",
+    {
+        "tenant": Name,
+        "from": Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$"), about("First UTC day.")],
+        "to": Annotated[str, Field(pattern=r"^\d{4}-\d{2}-\d{2}$"), about("Last UTC day, included.")],
+        "by": Annotated[str, choices(UsageBy)],
+        "rows": list[UsageRow],
+        "total": Annotated[UsageRow | None, about("null by tag: a job counts for each of its tags.")],
+    },
+)
+Usage.__doc__ = "A tenant's ended jobs and GPU-seconds."
 
 
 class Worker(TypedDict):

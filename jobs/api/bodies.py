@@ -100,8 +100,9 @@ class BulkBody(Body):
 
 
 KeyKind = Annotated[str, choices(ApiKey.Kind.values)]
+ScopeName = Annotated[str, choices(Scope)]
 Scopes = Annotated[
-    Annotated[list[Annotated[str, choices(Scope)]], Items(least=1, most=len(Scope))] | None,
+    Annotated[list[ScopeName], Items(least=1, most=len(Scope))] | None,
     about("null: all scopes that the kind allows. `operate` is for operator keys only."),
 ]
 KeyModels = Annotated[

@@ -31,6 +31,7 @@ from .tenants import (
     Tenants,
     WebhookSecret,
 )
+from .usage import Me, TenantUsage, Usage
 
 root_urls = [path("livez", livez), path("readyz", readyz), path("metrics", metrics)]
 
@@ -44,6 +45,8 @@ queue_urls: list[URLPattern] = [
     path("queue/jobs/<str:job_id>/events", JobEvents.as_view()),
     path("queue/jobs/<str:job_id>/cancel", CancelJob.as_view()),
     path("queue/stats", Stats.as_view()),
+    path("me", Me.as_view()),
+    path("usage", Usage.as_view()),
     path("tasks/callback/<str:job_id>", PushResult.as_view()),
 ]
 
@@ -65,6 +68,7 @@ control_urls: list[URLPattern] = [
     path("workers", Workers.as_view()),
     path("tenants", Tenants.as_view()),
     path("tenants/<str:tenant>", TenantRules.as_view()),
+    path("tenants/<str:tenant>/usage", TenantUsage.as_view()),
     path("tenants/<str:tenant>/pause", PauseTenant.as_view()),
     path("tenants/<str:tenant>/resume", ResumeTenant.as_view()),
     path("tenants/<str:tenant>/keys", Keys.as_view()),

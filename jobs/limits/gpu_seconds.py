@@ -8,7 +8,7 @@ runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 
 from django.db.models import Sum
 
@@ -19,7 +19,7 @@ from gpus.leasing.values import ParkedFor, Wakes
 from gpus.registry import queries
 from jobs.domain.states import JobState
 from jobs.models import Attempt, Event, Job, Rollup, SweepRun, Tenant
-from jobs.reports.rollups import CLOSE, CURSOR, HOUR
+from jobs.reports.rollups import CLOSE, CURSOR, HOUR, day_of
 
 MOST_EVENTS = 20_000
 """Events read beyond the rollups. A larger lag means that the sweep `rollups` does not run; `doctor` reports
@@ -97,11 +97,6 @@ _attempts_of = statements.ReadAmong(
         .values_list("pk", "job_id", "number", "gpu_seconds")
     ),
 )
-
-
-def day_of(now: datetime) -> datetime:
-    """Return the start of the UTC day."""
-    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def used_seconds(tenants: Iterable[int], now: datetime) -> dict[int, float]:

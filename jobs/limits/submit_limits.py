@@ -48,10 +48,10 @@ from jobs.domain.errors import (
     TenantQueueFull,
 )
 from jobs.domain.quota import Quota
-from jobs.limits.gpu_seconds import day_of, used_seconds
+from jobs.limits.gpu_seconds import used_seconds
 from jobs.models import Job, Rollup, Tenant
 from jobs.ports import Ports
-from jobs.reports.rollups import MINUTE
+from jobs.reports.rollups import MINUTE, day_of
 from jobs.transitions import WAITING
 
 log = structlog.get_logger()

@@ -1,6 +1,6 @@
 from .callback import Callback, CallbackTry, ReceiverCircuit
 from .job import DEAD_LETTER, Attempt, Event, IdempotencyKey, Job, JobTag, PushedResult
-from .records import PurgeLedger, Rollup, SignInFailure, SweepRun, Tally, WorkerSign
+from .records import PurgeLedger, Rollup, SignInFailure, SweepRun, TagUsage, Tally, WorkerSign
 from .tenant import ApiKey, Tenant
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "Rollup",
     "SignInFailure",
     "SweepRun",
+    "TagUsage",
     "Tally",
     "Tenant",
     "WorkerSign",

@@ -69,6 +69,28 @@ class Rollup(models.Model):
         return f"{self.model} at {self.at:%Y-%m-%d %H:%M}"
 
 
+class TagUsage(models.Model):
+    """Ends and GPU-seconds of a tenant's jobs with one tag in a UTC day; a job counts for each of its tags.
+
+    tag: empty for the tags beyond `DISPATCHER_USAGE_TAGS` of the tenant and day.
+    """
+
+    day = models.DateField()
+    tenant = models.ForeignKey("jobs.Tenant", on_delete=models.CASCADE)
+    tag = models.CharField(max_length=64, blank=True)
+    completed = models.PositiveIntegerField(default=0)
+    failed = models.PositiveIntegerField(default=0)
+    cancelled = models.PositiveIntegerField(default=0)
+    gpu_seconds = models.FloatField(default=0.0)
+
+    class Meta:
+        ordering = ["-day", "tag"]
+        constraints = [models.UniqueConstraint(fields=["tenant", "day", "tag"], name="one_usage_per_tag")]
+
+    def __str__(self) -> str:
+        return f"{self.tag or 'other tags'} on {self.day}"
+
+
 class SweepRun(models.Model):
     """Last completed run of a sweep; written at most every few seconds.
 

@@ -22,14 +22,15 @@ BOUNDS_SECONDS = (
 """Upper bounds of the buckets, inclusive (Prometheus' ``le``); one more bucket holds longer times. Their
 number must not change: `sum_of_buckets` raises for stored histograms of another length."""
 
-MINUTE, TEN_MINUTES, HOUR = 60, 600, 3600
+MINUTE, TEN_MINUTES, HOUR, DAY = 60, 600, 3600, 86400
 EVER = 0
 """Span of the rows with the totals since the installation, for /metrics."""
 BEGINNING = datetime.fromtimestamp(0, UTC)
 """Start of the span `EVER`."""
 KEPT_SECONDS = {MINUTE: 2 * 3600, TEN_MINUTES: 26 * 3600, HOUR: 8 * 86400}
 """Retention by span, in seconds: minutes for charts of an hour, ten minutes for a day, hours for a week, each
-with a margin. Each end is summed up in every span."""
+with a margin. Each end is summed up in every span. Hours that are past it become days (UTC), which are kept
+for `DISPATCHER_USAGE_DAYS`."""
 
 Counts = Sequence[int]
 """A histogram: counts per bucket; empty: no values."""
@@ -41,7 +42,7 @@ class EndedEvent:
 
     outcome: final state of the job; None: the job did not end. wait_seconds, run_seconds: of the job; None:
     it never ran. attempt: ``completed`` or the attempt's error code; None: no attempt ended. gpu_seconds: of
-    the attempt. then: type of the event, which says what followed for the job.
+    the attempt. then: type of the event, which says what followed for the job. tags: of the job.
     """
 
     at: datetime
@@ -53,6 +54,7 @@ class EndedEvent:
     run_seconds: float | None = None
     attempt: str | None = None
     then: str = ""
+    tags: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -102,6 +104,11 @@ def span_begin(at: datetime, span_seconds: int) -> datetime:
     if span_seconds == EVER:
         return BEGINNING
     return datetime.fromtimestamp(at.timestamp() // span_seconds * span_seconds, UTC)
+
+
+def day_of(now: datetime) -> datetime:
+    """Return the start of the UTC day."""
+    return now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def counted(seconds: float | None) -> list[int]:
@@ -154,6 +161,7 @@ class _JobRounds:
 
     model: str
     tenant_id: int
+    tags: tuple[str, ...]
     created_at: datetime
     retried: Sequence[tuple[int, datetime]]
     attempts: Sequence[tuple[int, int, datetime, float | None, str]]
@@ -165,7 +173,13 @@ class _JobRounds:
         held, ended = (mine[3], mine[4] or "completed") if mine else (None, None)
         if kind not in _FINAL:
             return EndedEvent(
-                at, self.model, self.tenant_id, gpu_seconds=held or 0.0, attempt=ended, then=kind
+                at,
+                self.model,
+                self.tenant_id,
+                gpu_seconds=held or 0.0,
+                attempt=ended,
+                then=kind,
+                tags=self.tags,
             )
         place = bisect_left(self.retried, seq, key=lambda one: one[0])
         accepted = self.retried[place - 1][1] if place else self.created_at
@@ -180,6 +194,7 @@ class _JobRounds:
             run_seconds=(at - begun).total_seconds() if begun else None,
             attempt=ended,
             then=kind,
+            tags=self.tags,
         )
 
 
@@ -204,7 +219,7 @@ def ended_between(after: int, until: int, limit: int) -> tuple[list[EndedEvent],
 def _rounds_of(ids: set[str]) -> dict[str, _JobRounds]:
     jobs = list(
         Job.objects.filter(id__in=ids).values_list(
-            "id", "model", "tenant_id", Coalesce("run_at", "created_at"), "round"
+            "id", "model", "tenant_id", "tags", Coalesce("run_at", "created_at"), "round"
         )
     )
     attempts: dict[str, list[tuple[int, int, datetime, float | None, str]]] = defaultdict(list)
@@ -219,6 +234,6 @@ def _rounds_of(ids: set[str]) -> dict[str, _JobRounds]:
         for job_id, seq, at in rows.values_list("job_id", "seq", "at"):
             retried[job_id].append((seq, at))
     return {
-        job_id: _JobRounds(model, tenant, created, retried[job_id], attempts[job_id])
-        for job_id, model, tenant, created, _ in jobs
+        job_id: _JobRounds(model, tenant, tuple(tags), created, retried[job_id], attempts[job_id])
+        for job_id, model, tenant, tags, created, _ in jobs
     }

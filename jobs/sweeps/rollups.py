@@ -10,23 +10,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
+from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import Max
 
-from jobs.models import Event, Rollup, SweepRun, Tenant
+from jobs.models import Event, Rollup, SweepRun, TagUsage, Tenant
 from jobs.ports import Ports
 from jobs.reports import counters
 from jobs.reports.rollups import (
     BEGINNING,
     CURSOR,
+    DAY,
     EVER,
+    HOUR,
     KEPT_SECONDS,
+    MINUTE,
+    TEN_MINUTES,
     EndedEvent,
     Key,
     Sums,
+    day_of,
     ended_between,
+    span_begin,
     sum_up,
 )
 from jobs.sweeps.base import SweepCount
@@ -35,6 +42,8 @@ PERIOD_SECONDS = 5.0
 BATCH = 1000
 """Events per step."""
 MAX_STEPS = 50
+MAX_FOLDED = 5000
+"""Hours that one run of the sweep turns into days."""
 
 
 @dataclass(slots=True)
@@ -92,6 +101,7 @@ def _sum_up_ended(horizon: int) -> SweepCount:
             if not _move_cursor(before, last, max((one.at for one in ended), default=None)):
                 break  # another process moved the cursor and goes on
             written += sum(_add(span, found) for span, found in sums.items())
+            written += _add_tags(count)
             counters.add(_attempt_ends(ended))
         looked += len(ended)
     return SweepCount(looked, written)
@@ -138,6 +148,51 @@ def _add(span: int, sums: Mapping[Key, Sums]) -> int:
     return len(sums)
 
 
+def _add_tags(ended: Iterable[EndedEvent]) -> int:
+    """Add the ends to the usage by tag; return the number of rows. The cursor is locked, as in `_add`."""
+    used = [(end.at.astimezone(UTC).date(), tag, end) for end in ended for tag in end.tags]
+    stored = TagUsage.objects.filter(
+        day__in={day for day, _, _ in used}, tenant__in={end.tenant_id for _, _, end in used}
+    )
+    rows = {(row.day, row.tenant_id, row.tag): row for row in (stored if used else ())}
+    number = Counter((day, tenant) for day, tenant, _ in rows)
+    changed: dict[tuple[date, int, str], TagUsage] = {}
+    for day, tag, end in used:
+        key = (day, end.tenant_id, tag)
+        if key not in rows and number[key[:2]] >= settings.DISPATCHER.usage_tags:
+            key = (day, end.tenant_id, "")
+        if key not in rows:
+            number[key[:2]] += 1
+            rows[key] = TagUsage(day=day, tenant_id=end.tenant_id, tag=key[2])
+        row = changed[key] = rows[key]
+        row.completed += end.outcome == "completed"
+        row.failed += end.outcome == "failed"
+        row.cancelled += end.outcome == "cancelled"
+        row.gpu_seconds += end.gpu_seconds
+    TagUsage.objects.bulk_create(
+        changed.values(),
+        update_conflicts=True,
+        unique_fields=["tenant", "day", "tag"],
+        update_fields=["completed", "failed", "cancelled", "gpu_seconds"],
+        batch_size=500,
+    )
+    return len(changed)
+
+
+def _fold_into_days(now: datetime) -> int:
+    """Replace the hours of days that are past their retention by one row a day; return the hours."""
+    before = day_of(now - timedelta(seconds=KEPT_SECONDS[HOUR]))
+    with transaction.atomic():
+        SweepRun.objects.select_for_update().filter(name=CURSOR).first()
+        rows = list(Rollup.objects.filter(span_seconds=HOUR, at__lt=before).order_by("id")[:MAX_FOLDED])
+        sums: dict[Key, Sums] = {}
+        for row in rows:
+            sums.setdefault((span_begin(row.at, DAY), row.model, row.tenant_id), Sums()).add(_sums(row))
+        _add(DAY, sums)
+        Rollup.objects.filter(pk__in=[row.pk for row in rows]).delete()
+    return len(rows)
+
+
 def _sums(row: Rollup) -> Sums:
     return Sums(row.completed, row.failed, row.cancelled, row.gpu_seconds, row.waits, row.runs)
 
@@ -154,16 +209,30 @@ def _move_cursor(before: int, last: int, at: datetime | None) -> bool:
 
 
 class RollupsSweep:
-    """Adds ends to the rollups and deletes old rollups. Keeps the event horizon of this process."""
+    """Adds ends to the rollups and deletes old rollups; once a UTC day, turns old hours into days.
+
+    Keeps the event horizon of this process, and the last day on which it folded hours.
+    """
 
     def __init__(self, horizon: EventHorizon | None = None) -> None:
         self._horizon = horizon or EventHorizon()
+        self._folded: datetime | None = None
 
     def __call__(self, ports: Ports) -> SweepCount:
         """looked: ends summed up. repaired: rollups written or deleted."""
         count = _sum_up_ended(self._horizon.advance())
         now = ports.clock.now()
-        for span, seconds in KEPT_SECONDS.items():
-            old = Rollup.objects.filter(span_seconds=span, at__lt=now - timedelta(seconds=seconds))
+        for span in (MINUTE, TEN_MINUTES):
+            old = Rollup.objects.filter(span_seconds=span, at__lt=now - timedelta(seconds=KEPT_SECONDS[span]))
             count += SweepCount(repaired=old.delete()[0])
+        if day_of(now) != self._folded:
+            folded = _fold_into_days(now)
+            self._folded = day_of(now) if folded < MAX_FOLDED else None
+            count += SweepCount(repaired=folded + _delete_old_days(now))
         return count
+
+
+def _delete_old_days(now: datetime) -> int:
+    first = day_of(now) - timedelta(days=settings.DISPATCHER.usage_days)
+    days, _ = Rollup.objects.filter(span_seconds=DAY, at__lt=first).delete()
+    return days + TagUsage.objects.filter(day__lt=first.date()).delete()[0]

@@ -17,8 +17,8 @@ from gpus.leasing.codec import read_lease
 from gpus.leasing.scripts import as_text
 from gpus.leasing.values import ParkedFor
 from jobs.domain.states import JobState
-from jobs.limits.gpu_seconds import day_of
 from jobs.models import Attempt, Job, Tenant
+from jobs.reports.rollups import day_of
 from verification.simulation.operators import rule_tenant
 from verification.simulation.quota_checks import Books, QuotaChecks
 from verification.simulation.scheduler import START

@@ -10,7 +10,8 @@ from django.db import connection, transaction
 
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
-from jobs.limits.gpu_seconds import day_of, used_seconds
+from jobs.limits.gpu_seconds import used_seconds
+from jobs.reports.rollups import day_of
 from tests.support.by_process import run_sweep
 from tests.support.factories import make_job, make_running, make_tenant
 from tests.support.fakes import START, ManualClock, make_ports

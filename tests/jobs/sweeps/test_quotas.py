@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from jobs.index_rebuild.rebuild import Progress, Rebuild
-from jobs.limits.gpu_seconds import day_of
 from jobs.models import Rollup
+from jobs.reports.rollups import day_of
 from tests.jobs.sweeps.conftest import World
 from tests.support.by_process import run_sweep
 

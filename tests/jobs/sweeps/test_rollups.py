@@ -14,7 +14,19 @@ from django.db.models import Max
 from jobs.models import Event, Rollup, SweepRun
 from jobs.reports import counters
 from jobs.reports import rollups as reading
-from jobs.reports.rollups import CURSOR, EVER, HOUR, KEPT_SECONDS, MINUTE, TEN_MINUTES, Key, Sums, sum_up
+from jobs.reports.rollups import (
+    CURSOR,
+    DAY,
+    EVER,
+    HOUR,
+    KEPT_SECONDS,
+    MINUTE,
+    TEN_MINUTES,
+    Key,
+    Sums,
+    day_of,
+    sum_up,
+)
 from jobs.sweeps import base, rollups
 from jobs.sweeps.rollups import EventHorizon, RollupsSweep
 from tests.support.factories import make_job
@@ -110,8 +122,11 @@ def test_each_end_is_in_every_span_and_narrow_ones_are_forgotten_sooner() -> Non
     sweep(START + timedelta(seconds=KEPT_SECONDS[TEN_MINUTES], hours=3))
     assert (stored(MINUTE), stored(TEN_MINUTES)) == ({}, {})
     assert stored(HOUR) == sum_up(lives.closed, HOUR)
-    sweep(START + timedelta(seconds=KEPT_SECONDS[HOUR], hours=3))
-    assert set(Rollup.objects.values_list("span_seconds", flat=True)) == {EVER}
+    sweep(day_of(START) + timedelta(seconds=KEPT_SECONDS[HOUR], hours=3))
+    assert stored(HOUR) == sum_up(lives.closed, HOUR), "a day is folded whole"
+    sweep(day_of(START) + timedelta(seconds=KEPT_SECONDS[HOUR], days=1))
+    assert set(Rollup.objects.values_list("span_seconds", flat=True)) == {EVER, DAY}
+    assert stored(DAY) == sum_up(lives.closed, DAY)
 
 
 def test_what_ended_long_ago_is_counted_where_it_is_still_kept() -> None:
@@ -131,9 +146,10 @@ def test_the_cursor_is_no_sweep() -> None:
 
 def test_an_idle_run_asks_few_questions(django_assert_max_num_queries: Callable[..., object]) -> None:
     Lives().play(3)
-    sweep()
+    sweeper, world = RollupsSweep(AtOnce()), make_ports(clock=ManualClock(START))
+    sweeper(world)
     with django_assert_max_num_queries(6):  # type: ignore[attr-defined]
-        sweep()
+        sweeper(world)
 
 
 @pytest.mark.django_db(transaction=True)

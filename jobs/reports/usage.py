@@ -1,0 +1,91 @@
+"""What tenants used, by UTC day, model or tag: jobs that ended and GPU-seconds of their attempts.
+
+Read from the rollups: hours of the last days, and the days that older hours became (`jobs.sweeps.rollups`).
+The values lag by about 10 s, and count each attempt on the day on which it ended.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from enum import StrEnum
+from io import StringIO
+
+from django.db.models import F, Sum
+from django.db.models.functions import TruncDate
+
+from jobs.models import Rollup, TagUsage
+from jobs.reports.rollups import DAY, HOUR, Counts, percentile, sum_of_buckets
+
+
+class UsageBy(StrEnum):
+    """What a row of usage is about."""
+
+    DAY = "day"
+    MODEL = "model"
+    TAG = "tag"
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """key: ISO date, model or tag. completed, failed, cancelled: jobs. gpu_seconds: of all their attempts."""
+
+    key: str
+    completed: int
+    failed: int
+    cancelled: int
+    gpu_seconds: float
+
+
+COLUMNS = ("completed", "failed", "cancelled", "gpu_seconds")
+
+
+def usage(tenant_id: int, first: date, last: date, by: UsageBy) -> list[UsageRow]:
+    """Return a tenant's usage from `first` to `last`, both included, sorted by key, without rows of zeros.
+    One query."""
+    if by is UsageBy.TAG:
+        tags = TagUsage.objects.filter(tenant=tenant_id, day__range=(first, last)).order_by("tag")
+        return _rows(tags.values_list("tag").annotate(*map(Sum, COLUMNS)))
+    begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
+    end = datetime(last.year, last.month, last.day, tzinfo=UTC) + timedelta(days=1)
+    rollups = Rollup.objects.filter(
+        tenant=tenant_id, span_seconds__in=(HOUR, DAY), at__gte=begin, at__lt=end
+    ).annotate(key=TruncDate("at", tzinfo=UTC) if by is UsageBy.DAY else F("model"))
+    return _rows(rollups.order_by("key").values_list("key").annotate(*map(Sum, COLUMNS)))
+
+
+def _rows(found: Iterable[tuple[object, ...]]) -> list[UsageRow]:
+    return [UsageRow(str(key), *sums) for key, *sums in found]  # type: ignore[arg-type]
+
+
+def total(rows: Sequence[UsageRow]) -> UsageRow:
+    return UsageRow(
+        "",
+        sum(row.completed for row in rows),
+        sum(row.failed for row in rows),
+        sum(row.cancelled for row in rows),
+        sum(row.gpu_seconds for row in rows),
+    )
+
+
+def as_csv(by: UsageBy, rows: Iterable[UsageRow]) -> str:
+    """The rows under a head line. A key that a spreadsheet would take for a formula is quoted with ``'``."""
+    text = StringIO()
+    writer = csv.writer(text)
+    writer.writerow((by.value, *COLUMNS))
+    for row in rows:
+        key = f"'{row.key}" if row.key[:1] in ("=", "+", "-", "@", "\t", "\r") else row.key
+        writer.writerow((key, row.completed, row.failed, row.cancelled, round(row.gpu_seconds, 3)))
+    return text.getvalue()
+
+
+def typical_run_seconds(tenant_id: int) -> dict[str, float]:
+    """Return the median run time of the tenant's jobs in the last days, by model; one query."""
+    rows = Rollup.objects.filter(tenant=tenant_id, span_seconds=HOUR).order_by().values_list("model", "runs")
+    runs: dict[str, Counts] = {}
+    for model, counts in rows:
+        runs[model] = sum_of_buckets(runs.get(model, ()), counts)
+    medians = {model: percentile(counts, 0.5) for model, counts in runs.items()}
+    return {model: round(median, 3) for model, median in medians.items() if median is not None}
