@@ -1,8 +1,7 @@
 """A client of the GPU dispatcher: submit, wait, stream, cancel. Standard library only;
 docs/reference/client.md.
 
-It may be copied elsewhere: it imports nothing else of this repository.
-"""
+It can be copied into another project: it imports nothing else of this repository."""
 
 from .client import Client
 from .errors import (

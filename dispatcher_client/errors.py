@@ -1,5 +1,4 @@
-"""What this client raises, and JSON of others, read. An answer that is a refusal carries what the
-API's problem+json said."""
+"""The client's exceptions, and parsing of error answers: they carry the fields of the API's problem+json."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from typing import Any
 
 
 def read_json(text: str | bytes) -> Any:
-    """Raises ValueError, also where it is nested too deep for Python's own reader."""
+    """Parse JSON. Raises ValueError, also if it is nested too deeply for Python's parser."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -26,27 +25,33 @@ _MAX_DIGITS = 9
 
 
 class DispatcherError(Exception):
-    """idempotency_key: of the submit that failed; the same request under this key is safe to send again."""
+    """Base of the client's errors.
+
+    idempotency_key: of the submit that failed; the same request under this key is safe to send again."""
 
     idempotency_key: str | None = None
 
 
 class NoAnswer(DispatcherError):
-    """Nothing came back, or nothing that makes sense. The dispatcher may have done what it was asked."""
+    """No answer came, or one that can't be parsed. The dispatcher may have carried out the request."""
 
 
 class Spooled(DispatcherError):
-    """Nothing answered, so the request lies in the spool file until `flush_spool` sends it, under its key."""
+    """No answer came, so the request is stored in the spool file until `flush_spool` sends it under its
+    key."""
 
     def __init__(self, idempotency_key: str, spool: Path) -> None:
-        super().__init__(f"Nothing answered: the request waits in {spool} under the key {idempotency_key}.")
+        super().__init__(f"No answer: the request waits in {spool} under the key {idempotency_key}.")
         self.idempotency_key = idempotency_key
         self.spool = spool
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """pointer: a JSON pointer into the body, or ``/<name>`` of a parameter; place says of what."""
+    """An error at one place of the request.
+
+    pointer: a JSON pointer into the body, or ``/<name>`` of a parameter. place: body, query, path or header.
+    """
 
     pointer: str
     code: str
@@ -55,10 +60,9 @@ class FieldProblem:
 
 
 class Problem(DispatcherError):
-    """The dispatcher answered, and it was a refusal (docs/reference/api_errors.md lists the codes).
+    """The dispatcher answered with an error (docs/reference/api_errors.md lists the codes).
 
-    code: stable; ``http_<status>`` when the answer was not the dispatcher's own. is_documented: it was.
-    """
+    code: stable; ``http_<status>`` if the answer was not the dispatcher's own. is_documented: it was."""
 
     def __init__(
         self,
@@ -82,7 +86,7 @@ class Problem(DispatcherError):
 
     @property
     def pointer(self) -> str | None:
-        """The first place that is wrong."""
+        """The first place with an error."""
         return self.errors[0].pointer if self.errors else None
 
     def as_json(self) -> dict[str, Any]:
@@ -100,9 +104,10 @@ class Unavailable(Problem):
 
 
 class Busy(Problem):
-    """Said to a submit with ``if_busy="reject"``: no slot is free now (503 `busy`), no healthy server runs
-    the model (503 `no_capacity`), or the tenant runs as many jobs as it may (429 `tenant_running_full`).
-    Nothing is stored; it is not tried again."""
+    """Answer to a submit with ``if_busy="reject"``; nothing is stored, and the client does not retry.
+
+    No slot is free now (503 `busy`), no healthy server runs the model (503 `no_capacity`), or the tenant has
+    reached its limit of running jobs (429 `tenant_running_full`)."""
 
 
 class NotAuthenticated(Problem):
@@ -110,22 +115,22 @@ class NotAuthenticated(Problem):
 
 
 class NotAllowed(Problem):
-    """403"""
+    """403: the key lacks the permission."""
 
 
 class NotFound(Problem):
-    """404: no such job, or it is another tenant's."""
+    """404: no such job, or another tenant's."""
 
 
 class Conflict(Problem):
-    """409: the job is over and can't be cancelled."""
+    """409: the job has ended and can't be cancelled."""
 
 
 class Invalid(Problem):
-    """400, 413, 415, 422: the request is wrong, see `errors`."""
+    """400, 413, 415, 422: the request is invalid, see `errors`."""
 
 
-_NOT_TRIED_AGAIN = frozenset({"busy", "no_capacity", "tenant_running_full"})
+_NOT_RETRIED = frozenset({"busy", "no_capacity", "tenant_running_full"})
 _BY_STATUS: dict[int, type[Problem]] = {
     401: NotAuthenticated,
     403: NotAllowed,
@@ -136,43 +141,43 @@ _BY_STATUS: dict[int, type[Problem]] = {
 
 
 def read_problem(status: int, headers: Mapping[str, str], body: bytes) -> Problem:
-    """Of any answer that is not a success. headers: names in lower case."""
-    told = _document(headers, body)
-    code, given, detail = told.get("code"), told.get("retryable"), told.get("detail")
+    """Return the error for an answer that is not a success. headers: names in lower case."""
+    document = _document(headers, body)
+    code, given, detail = document.get("code"), document.get("retryable"), document.get("detail")
     retryable = given if isinstance(given, bool) else status in _RETRYABLE
     kind = Unavailable if retryable else _BY_STATUS.get(status, Problem)
-    if isinstance(code, str) and code in _NOT_TRIED_AGAIN:
+    if isinstance(code, str) and code in _NOT_RETRIED:
         kind = Busy
     return kind(
         status,
         code if isinstance(code, str) else f"http_{status}",
         detail if isinstance(detail, str) else body[:_MAX_DETAIL].decode(errors="replace").strip(),
         retryable=retryable,
-        errors=_field_problems(told.get("errors")),
+        errors=_field_problems(document.get("errors")),
         retry_after_seconds=_retry_after(headers.get("retry-after", "")),
         is_documented=isinstance(code, str),
     )
 
 
-def problem_from_json(told: Mapping[str, Any]) -> Problem:
-    """Of one item of a batch."""
-    status = told.get("status")
+def problem_from_json(document: Mapping[str, Any]) -> Problem:
+    """Return the error of one item of a batch."""
+    status = document.get("status")
     headers = {"content-type": "application/problem+json"}
-    return read_problem(status if isinstance(status, int) else 422, headers, json.dumps(told).encode())
+    return read_problem(status if isinstance(status, int) else 422, headers, json.dumps(document).encode())
 
 
 def _document(headers: Mapping[str, str], body: bytes) -> Mapping[str, Any]:
     if not headers.get("content-type", "").startswith("application/problem+json"):
         return {}
     try:
-        told = read_json(body)
+        document = read_json(body)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
-def _field_problems(told: Any) -> tuple[FieldProblem, ...]:
-    found = [error for error in told if isinstance(error, dict)] if isinstance(told, list) else []
+def _field_problems(document: Any) -> tuple[FieldProblem, ...]:
+    found = [error for error in document if isinstance(error, dict)] if isinstance(document, list) else []
     return tuple(
         FieldProblem(
             str(error.get("pointer", "")),
@@ -185,10 +190,10 @@ def _field_problems(told: Any) -> tuple[FieldProblem, ...]:
 
 
 def _retry_after(text: str) -> float | None:
-    """Seconds from now; RFC 9110 allows a number or a date."""
+    """Return seconds from now; RFC 9110 allows a number or a date."""
     if text.strip().isascii() and text.strip().isdigit():
         return float(text.strip()[:_MAX_DIGITS])
     try:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
-    except (TypeError, ValueError, OverflowError):  # no date, or one that no clock knows
+    except (TypeError, ValueError, OverflowError):  # not a date, or out of range
         return None

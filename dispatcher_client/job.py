@@ -1,4 +1,4 @@
-"""A job as the API answers it, and long polls, one after another, until it is over."""
+"""A job as returned by the API, and long polls until it has ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ FINAL = frozenset({"completed", "failed", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """data: everything the API said about it; of a batch only `job_id`, `status`, and what a submit adds."""
+    """A job. data: all fields of the API's answer; after a batch only `job_id`, `status`, and those of a
+    submit."""
 
     data: Mapping[str, Any]
 
@@ -38,45 +39,46 @@ class Job:
 
     @property
     def error(self) -> Mapping[str, str] | None:
-        """``{"code", "message"}`` of a job that failed or was cancelled."""
+        """``{"code", "message"}`` if it failed or was cancelled."""
         return self.data.get("error")
 
     @property
     def outcome(self) -> str | None:
-        """Of a submit: leased, queued, scheduled or finished."""
+        """After a submit: leased, queued, scheduled or finished."""
         return self.data.get("outcome")
 
     @property
     def wait_reason(self) -> str | None:
-        """Of a submit: busy, no_capacity or later_start; None where it starts at once, or nobody knows."""
+        """After a submit: busy, no_capacity or later_start; None if it starts at once, or if unknown."""
         return self.data.get("wait_reason")
 
     @property
     def position(self) -> int | None:
-        """Of a submit: the estimated place in line, from 1; None if it is not known."""
+        """After a submit: the estimated position in the queue, from 1; None if unknown."""
         return self.data.get("position")
 
     @property
     def starts_in(self) -> Mapping[str, float] | None:
-        """Of a submit: ``{"p50_seconds", "p90_seconds", "seen"}``: half of such jobs start within the first,
-        nine in ten within the second, learnt from so many starts; None where it starts at once, or nobody can
-        know."""
+        """After a submit: ``{"p50_seconds", "p90_seconds", "seen"}``; None if it starts at once, or if
+        unknown.
+
+        Half of such jobs start within the first, nine in ten within the second, learnt from `seen` starts."""
         return self.data.get("starts_in")
 
 
-def read_job(told: Any) -> Job:
-    """Raises NoAnswer for what is no job."""
-    if not (isinstance(told, dict) and isinstance(told.get("job_id"), str) and "status" in told):
-        raise NoAnswer("the answer is no job")
-    return Job(told)
+def read_job(value: Any) -> Job:
+    """Return the job in an answer. Raises NoAnswer if there is none."""
+    if not (isinstance(value, dict) and isinstance(value.get("job_id"), str) and "status" in value):
+        raise NoAnswer("the answer is not a job")
+    return Job(value)
 
 
-LONGEST_POLL_SECONDS = 30.0
-_LONGEST_PAUSE_SECONDS = 5.0
+MAX_POLL_SECONDS = 30.0
+_MAX_PAUSE_SECONDS = 5.0
 
 
 class NotOver(DispatcherError, TimeoutError):
-    """The time is up and the job is not over. job: as it stands; it goes on."""
+    """The job has not ended in time; it continues. job: its last known state."""
 
     def __init__(self, job: Job, seconds: float) -> None:
         super().__init__(f"Job {job.job_id} is {job.status} after {seconds:g} s.")
@@ -84,20 +86,20 @@ class NotOver(DispatcherError, TimeoutError):
 
 
 def wait_until_over(poll: Callable[[float], Job], timeout_seconds: float | None) -> Job:
-    """poll: asks for the job, which may take so many seconds to answer. None: for ever.
+    """Poll until the job has ended, and return it.
 
-    Raises NotOver, or NoAnswer or Unavailable if that was the last that was seen when the time was up.
-    """
+    poll: requests the job; the argument is how many seconds the server may hold the request. timeout_seconds:
+    None: for ever. Raises NotOver; NoAnswer or Unavailable if the last poll before the time-out failed."""
     began = time.monotonic()
     tries = 0
     while True:
-        left = LONGEST_POLL_SECONDS
+        left = MAX_POLL_SECONDS
         if timeout_seconds is not None:
             left = max(0.0, began + timeout_seconds - time.monotonic())
-        asked = time.monotonic()
+        requested_at = time.monotonic()
         tries += 1
         try:
-            job = poll(min(left, LONGEST_POLL_SECONDS))
+            job = poll(min(left, MAX_POLL_SECONDS))
         except (NoAnswer, Unavailable) as error:
             pause = pause_after(error, tries)
             if timeout_seconds is not None and pause > left:
@@ -108,10 +110,10 @@ def wait_until_over(poll: Callable[[float], Job], timeout_seconds: float | None)
             now = time.monotonic()
             if timeout_seconds is not None and now >= began + timeout_seconds:
                 raise NotOver(job, timeout_seconds)
-            if now - asked >= 1:
+            if now - requested_at >= 1:
                 tries = 0
                 continue
-            pause = min(pause_seconds(tries), _LONGEST_PAUSE_SECONDS)  # a server that does not hold polls
+            pause = min(pause_seconds(tries), _MAX_PAUSE_SECONDS)  # the server does not hold polls
             if timeout_seconds is not None:
                 pause = min(pause, began + timeout_seconds - now)
         time.sleep(pause)

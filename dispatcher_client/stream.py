@@ -1,4 +1,4 @@
-"""Server-Sent Events: parsed, and followed through broken connections."""
+"""Server-Sent Events of a job: parsing, and reconnecting."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from http.client import HTTPResponse
 from typing import Any
 
 from .errors import NoAnswer, Unavailable, read_json, read_problem
-from .transport import Http, lower_case, no_answer_if_broken, pause_after
+from .transport import Http, as_no_answer, lower_case, pause_after
 
 SILENCE_SECONDS = 45.0
-"""The dispatcher sends a comment every 15 s; after three that did not come the connection is dead."""
+"""The dispatcher sends a comment every 15 s; after three missing ones the connection is dead."""
 RETRY_SECONDS = 2.0
-"""The pause before coming back, unless the server says another."""
-_LONGEST_RETRY_SECONDS = 30.0
+"""The pause before a reconnect, unless the server sends another."""
+_MAX_RETRY_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """type: queued, started, …; the last one is done. id: of the job's event log; "" for done."""
+    """An event of a job. type: queued, started, …; the last one is done. id: in the job's event log; "" for
+    done."""
 
     type: str
     id: str
@@ -28,8 +29,7 @@ class Event:
 
 
 class Follower:
-    """One stream of one job. Iterating goes on until `done`, through restarts; it raises NoAnswer or
-    Unavailable when it could not be had again for `retry_seconds`, and Problem when it was refused."""
+    """One event stream of one job, across reconnects."""
 
     def __init__(self, http: Http, job_id: str, *, after: str, retry_seconds: float) -> None:
         self._http = http
@@ -37,9 +37,13 @@ class Follower:
         self._last_id = after
         self._retry_seconds = retry_seconds
         self._pause_seconds = RETRY_SECONDS
-        self._heard_at = time.monotonic()
+        self._last_line_at = time.monotonic()
 
     def events(self) -> Iterator[Event]:
+        """Yield events until `done`.
+
+        Raises NoAnswer or Unavailable if no reconnect succeeded for `retry_seconds`, and Problem if it was
+        refused."""
         failures, failing_since = 0, 0.0
         while True:
             try:
@@ -50,7 +54,7 @@ class Follower:
                 pause = self._pause_seconds
             except (NoAnswer, Unavailable) as error:
                 now = time.monotonic()
-                if not failures or self._heard_at > failing_since:
+                if not failures or self._last_line_at > failing_since:
                     failures, failing_since = 0, now
                 failures += 1
                 pause = pause_after(error, failures)
@@ -66,24 +70,25 @@ class Follower:
             "GET", self._path, timeout_seconds=SILENCE_SECONDS, headers=headers
         ) as response:
             if response.status != 200:
-                with no_answer_if_broken():
+                with as_no_answer():
                     body = response.read()
                 raise read_problem(response.status, lower_case(response), body)
             if not (response.headers.get("Content-Type") or "").startswith("text/event-stream"):
-                raise NoAnswer("the answer is no event stream")
+                raise NoAnswer("the answer is not an event stream")
             yield from self._parse(self._lines(response))
 
     def _lines(self, response: HTTPResponse) -> Iterator[str]:
         while True:
-            with no_answer_if_broken():
+            with as_no_answer():
                 line = response.readline()
             if not line:
                 return
-            self._heard_at = time.monotonic()
+            self._last_line_at = time.monotonic()
             yield line.decode(errors="replace").rstrip("\r\n")
 
     def _parse(self, lines: Iterable[str]) -> Iterator[Event]:
-        """An event ends with an empty line; one that was cut off before is none, as the standard says."""
+        """Yield the events in these lines. An event ends with an empty line; one that was cut off is dropped
+        (SSE standard)."""
         data: list[str] = []
         kind = event_id = ""
         for line in lines:
@@ -102,7 +107,7 @@ class Follower:
             elif name == "id":
                 event_id = value
             elif name == "retry" and value.isascii() and value.isdigit():
-                self._pause_seconds = min(int(value[:9]) / 1000, _LONGEST_RETRY_SECONDS)
+                self._pause_seconds = min(int(value[:9]) / 1000, _MAX_RETRY_SECONDS)
 
 
 def _read_data(text: str) -> Any:

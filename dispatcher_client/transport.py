@@ -1,5 +1,4 @@
-"""One HTTP request, and when to try it again. Whatever goes wrong on the way is NoAnswer; whatever the
-server says is an Answer."""
+"""One HTTP request, and its retries. Any failure without an answer is NoAnswer; any answer is an Answer."""
 
 from __future__ import annotations
 
@@ -21,26 +20,27 @@ _PIECE_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """headers: names in lower case."""
+    """An HTTP answer. headers: names in lower case."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
     def json_object(self) -> dict[str, Any]:
-        """Raises NoAnswer: half an answer, or somebody else's."""
+        """Return the body as a JSON object. Raises NoAnswer: the body was cut off, or is not the
+        dispatcher's."""
         try:
-            told = read_json(self.body)
+            document = read_json(self.body)
         except ValueError:
-            told = None
-        if not isinstance(told, dict):
+            document = None
+        if not isinstance(document, dict):
             start = self.body[:80].decode(errors="replace")
-            raise NoAnswer(f"{self.status} with a body that is no JSON object: {start!r}")
-        return told
+            raise NoAnswer(f"{self.status} with a body that is not a JSON object: {start!r}")
+        return document
 
 
 class _EveryStatus(urllib.request.HTTPErrorProcessor):
-    """No status is an error, and no redirect is followed: it would take the key to another host."""
+    """Returns every status as an answer, and follows no redirect: it would send the key to another host."""
 
     def http_response(
         self, request: urllib.request.Request, response: http.client.HTTPResponse
@@ -51,19 +51,19 @@ class _EveryStatus(urllib.request.HTTPErrorProcessor):
 
 
 class Http:
-    """Safe to share between threads. Proxies come from the environment, as everywhere in Python."""
+    """Sends requests. Thread-safe. Proxies come from the environment, as usual in Python."""
 
     def __init__(self, url: str, api_key: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ValueError(f"the dispatcher's URL is http(s)://host[:port], not {url!r}")
+            raise ValueError(f"the dispatcher's URL must be http(s)://host[:port], not {url!r}")
         if not (api_key.isascii() and api_key.isprintable()):
-            raise ValueError("an API key is printable ASCII")
+            raise ValueError("an API key must be printable ASCII")
         self._root = url.rstrip("/") + "/api/v1"
         self._authorization = f"Bearer {api_key}"
         self._opener = urllib.request.build_opener(_EveryStatus)
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -72,14 +72,16 @@ class Http:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """timeout_seconds: for each step and for reading the answer as a whole. Raises NoAnswer."""
+        """Send a request and return the answer. Raises NoAnswer.
+
+        timeout_seconds: of each step, and of reading the whole answer."""
         until = time.monotonic() + timeout_seconds
         given = dict(headers or {})
         if body is not None:
             given["Content-Type"] = "application/json"
         with (
             self.opened(method, path, timeout_seconds=timeout_seconds, headers=given, body=body) as response,
-            no_answer_if_broken(),
+            as_no_answer(),
         ):
             pieces = []
             while piece := response.read1(_PIECE_BYTES):
@@ -100,14 +102,14 @@ class Http:
         headers: Mapping[str, str],
         body: Any = None,
     ) -> Iterator[http.client.HTTPResponse]:
-        """Its status and headers are there, its body is yet to be read. Raises NoAnswer."""
+        """Send a request; yield the response with status and headers, its body unread. Raises NoAnswer."""
         request = urllib.request.Request(
             self._root + path,
             method=method,
             data=None if body is None else json.dumps(body, allow_nan=False).encode(),
             headers={"Accept": "application/json", "Authorization": self._authorization, **headers},
         )
-        with no_answer_if_broken():
+        with as_no_answer():
             response = self._opener.open(request, timeout=timeout_seconds)
         try:
             yield response
@@ -116,7 +118,8 @@ class Http:
 
 
 @contextmanager
-def no_answer_if_broken() -> Iterator[None]:
+def as_no_answer() -> Iterator[None]:
+    """Turn network errors in the block into NoAnswer."""
     try:
         yield
     except (OSError, http.client.HTTPException) as error:
@@ -124,38 +127,42 @@ def no_answer_if_broken() -> Iterator[None]:
 
 
 def lower_case(response: http.client.HTTPResponse) -> dict[str, str]:
+    """Return the headers with lower-case names."""
     return {name.lower(): value for name, value in response.getheaders()}
 
 
 FIRST_PAUSE_SECONDS = 0.25
-LONGEST_PAUSE_SECONDS = 10.0
-LONGEST_RETRY_AFTER_SECONDS = 30.0
-"""What a server asks for beyond this is not obeyed: it may be wrong."""
+MAX_PAUSE_SECONDS = 10.0
+MAX_RETRY_AFTER_SECONDS = 30.0
+"""A longer Retry-After is not obeyed: it may be wrong."""
 
 T = TypeVar("T")
 
 
 def pause_seconds(
-    tries: int, asked_for: float | None = None, chance: Callable[[], float] = random.random
+    tries: int, requested: float | None = None, chance: Callable[[], float] = random.random
 ) -> float:
-    """After so many tries. Never less than the server asked for, and up to half as much again, so that
-    clients that were turned away together don't come back together."""
-    if asked_for is not None and asked_for > 0:
-        return min(asked_for, LONGEST_RETRY_AFTER_SECONDS) * (1 + chance() / 2)
-    longest: float = min(FIRST_PAUSE_SECONDS * 2 ** min(tries - 1, 16), LONGEST_PAUSE_SECONDS)
+    """Return the pause after so many tries, with jitter.
+
+    requested: a server's Retry-After; the pause is at least that and up to half as much again, so that
+    clients that were rejected together don't return together."""
+    if requested is not None and requested > 0:
+        return min(requested, MAX_RETRY_AFTER_SECONDS) * (1 + chance() / 2)
+    longest: float = min(FIRST_PAUSE_SECONDS * 2 ** min(tries - 1, 16), MAX_PAUSE_SECONDS)
     return longest * (1 + chance()) / 2
 
 
 def pause_after(error: DispatcherError, tries: int) -> float:
-    asked_for = error.retry_after_seconds if isinstance(error, Unavailable) else None
-    if isinstance(error, Unavailable) and error.status == 429 and error.is_documented and asked_for:
-        return asked_for * (1 + random.random() / 10)  # the dispatcher knows when: a quota ends at midnight
-    return pause_seconds(tries, asked_for)
+    """Return the pause after an error."""
+    requested = error.retry_after_seconds if isinstance(error, Unavailable) else None
+    if isinstance(error, Unavailable) and error.status == 429 and error.is_documented and requested:
+        return requested * (1 + random.random() / 10)  # exact: a quota ends at midnight
+    return pause_seconds(tries, requested)
 
 
-def insist(once: Callable[[], T], *, retry_seconds: float) -> T:
-    """Calls it until it returns; no try begins later than `retry_seconds`. Raises what the last try raised:
-    NoAnswer or Unavailable then, any other error at once."""
+def call_with_retries(once: Callable[[], T], *, retry_seconds: float) -> T:
+    """Call `once` until it returns. Raises its last NoAnswer or Unavailable after `retry_seconds`; other
+    errors at once."""
     until = time.monotonic() + retry_seconds
     tries = 0
     while True:

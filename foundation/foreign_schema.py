@@ -1,8 +1,8 @@
-"""JSON Schemas (2020-12) that came from outside, and what they may cost.
+"""JSON Schemas (2020-12) from outside, with a bounded cost of checks.
 
-Patterns run on a linear-time engine. What a check costs is bounded before it begins: the schema's values with
-every reference followed, times the values of the payload. A check that may cost more, or whose schema refers
-to itself or has an `unevaluated…`, runs in a process that can be killed (`SchemaProcesses`): the
+Patterns run on a linear-time engine. The cost of a check is bounded before it begins: the schema's values
+with every reference followed, times the values of the payload. A check that may cost more, or whose schema
+refers to itself or has an `unevaluated…`, runs in a process that can be killed (`SchemaProcesses`): the
 library holds the GIL.
 """
 
@@ -30,15 +30,16 @@ from referencing.jsonschema import DRAFT202012
 from foundation.json_text import Bounds, NotReadable, canonical_json, check_bounds
 
 CHEAP_STEPS = 2_000_000
-"""At about 10 ns each; more are taken elsewhere."""
+"""At about 10 ns each; a check with more steps runs in another process."""
 _SMALL_PATTERN_BYTES = 32 * 1024
-"""Compiled. A larger one may cost as much as a thousand steps for each character."""
+"""Compiled size. A larger one may cost as much as a thousand steps for each character."""
 _PATTERN_BYTES = 10 * 1024 * 1024
-"""Compiled, as the library has it. 64 KiB of schema hold 2,000 such patterns: a minute and 11 GB."""
+"""Compiled size, the library's default. 64 KiB of schema hold 2,000 such patterns: a minute and 11 GB."""
 _ALL_PATTERNS_BYTES = 128 * 1024 * 1024
 _DEFINITIONS = ("$defs", "definitions")
 _UNBOUNDED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
-"""To know what is unevaluated, the library checks the schemas beside it again: twice as much per level."""
+"""To find what is unevaluated, the library checks the neighbouring schemas again: twice the cost per level.
+"""
 _LONGEST_TEXT = 200
 
 Schema = Mapping[str, Any] | bool
@@ -47,10 +48,10 @@ import json, resource, sys, time
 from contextlib import suppress
 from functools import lru_cache
 
-most_bytes, most_seconds = map(int, sys.argv[1:])
+max_bytes, max_seconds = map(int, sys.argv[1:])
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 with suppress(ValueError, OSError):  # macOS has no such limit
-    resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
+    resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
 
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
 
@@ -65,25 +66,25 @@ def compiled(text):
     )
 
 for line in sys.stdin.buffer:
-    # should the parent end first, nobody else ends a check
-    last_second = int(time.process_time()) + most_seconds
+    # the parent kills overlong checks; this limit applies if the parent has died
+    last_second = int(time.process_time()) + max_seconds
     resource.setrlimit(resource.RLIMIT_CPU, (last_second, resource.RLIM_INFINITY))
     payload = json.loads(sys.stdin.buffer.readline())
-    validator, said = compiled(json.loads(line)), None
+    validator, mismatch = compiled(json.loads(line)), None
     if not validator.is_valid(payload):
         try:
             validator.validate(payload)
         except ValidationError as error:
-            said = [list(error.instance_path), error.message[:200]]
-    sys.stdout.write(json.dumps(said) + "\\n")
+            mismatch = [list(error.instance_path), error.message[:200]]
+    sys.stdout.write(json.dumps(mismatch) + "\\n")
     sys.stdout.flush()
 """
 _OUT_OF_TIME = (-signal.SIGKILL, -signal.SIGXCPU)
-"""Return codes. A process that is out of memory ends by itself: the library aborts, Python exits."""
+"""Return codes. A process out of memory exits by itself: the library aborts, Python raises."""
 
 
 class SchemaRefused(ValueError):
-    """The schema can't be used. path: of the place in the schema."""
+    """The schema can't be used. path: the place in the schema."""
 
     def __init__(self, why: str, path: tuple[object, ...] = ()) -> None:
         super().__init__(why)
@@ -100,8 +101,10 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class ForeignSchema:
-    """text: canonical. values, patterns: with every reference followed. validator: None where each check runs
-    in another process."""
+    """A checked and compiled schema.
+
+    text: canonical. values, patterns: number, with every reference followed. validator: None if each check
+    must run in another process."""
 
     text: str
     values: int
@@ -109,22 +112,23 @@ class ForeignSchema:
     validator: Draft202012Validator | None
 
     def steps(self, payload: bytes) -> float:
-        """The most that a check of the payload may take; infinite where nobody can say."""
+        """Return the largest cost of a check of this payload, in steps; infinite if it has no bound."""
         if self.validator is None:
             return float("inf")
         values = 1 + sum(map(payload.count, (b",", b"[", b"{")))
         return self.values * values + self.patterns * len(payload)
 
     def mismatch(self, payload: Any) -> Mismatch | None:
-        """Checks in this thread."""
+        """Check a payload in this thread; return the first mismatch, or None."""
         assert self.validator is not None
         return first_mismatch(self.validator, payload)
 
 
-class _Known:
-    """By identity: a model's configuration is one object until it is read again."""
+class _CompiledSchemas:
+    """Compiled schemas by identity of their object: a model's configuration is one object until it is read
+    again."""
 
-    AT_MOST = 256
+    MAX_ENTRIES = 256
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Schema, ForeignSchema]] = {}
@@ -134,18 +138,18 @@ class _Known:
         if known is not None and known[0] is schema:
             return known[1]
         found = _compiled(canonical_json(schema), *_limits())
-        if len(self._found) >= self.AT_MOST:
+        if len(self._found) >= self.MAX_ENTRIES:
             self._found = {}
         self._found[id(schema)] = (schema, found)
         return found
 
 
-# of the process, like a cache of compiled statements: the same schema compiles to the same checks
-_known = _Known()
+# of the process: the same schema always compiles to the same checks
+_known = _CompiledSchemas()
 
 
 def compiled(schema: Schema) -> ForeignSchema:
-    """Checked and compiled once per text. Raises SchemaRefused."""
+    """Return the schema, checked and compiled once per text. Raises SchemaRefused."""
     return _known.get(schema)
 
 
@@ -155,25 +159,25 @@ def _limits() -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=128)
-def _compiled(text: str, most_bytes: int, depth: int, most_values: int) -> ForeignSchema:
-    if len(text.encode()) > most_bytes:
-        raise SchemaRefused(f"A schema may have up to {most_bytes} bytes.")
+def _compiled(text: str, max_bytes: int, depth: int, max_values: int) -> ForeignSchema:
+    if len(text.encode()) > max_bytes:
+        raise SchemaRefused(f"A schema may have up to {max_bytes} bytes.")
     try:
         check_bounds(text.encode(), Bounds(depth=depth))
     except NotReadable:
         raise SchemaRefused(f"A schema may be nested up to {depth} levels deep.") from None
-    size = _Size(json.loads(text), depth, most_values)
-    validator = make_validator(text, pattern_bytes=_most_per_pattern(size.patterns))
+    size = _Size(json.loads(text), depth, max_values)
+    validator = make_validator(text, pattern_bytes=_max_pattern_bytes(size.patterns))
     is_small = not size.is_unbounded and _has_small_patterns(text)
     return ForeignSchema(text, size.values, size.patterns, validator if is_small else None)
 
 
-def _most_per_pattern(patterns: int) -> int:
+def _max_pattern_bytes(patterns: int) -> int:
     return min(_PATTERN_BYTES, _ALL_PATTERNS_BYTES // max(patterns, 1))
 
 
 def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft202012Validator:
-    """Raises SchemaRefused."""
+    """Compile a schema. pattern_bytes: limit of a compiled pattern. Raises SchemaRefused."""
     try:
         return Draft202012Validator(
             json.loads(text),
@@ -196,7 +200,7 @@ def make_validator(text: str, *, pattern_bytes: int | None = None) -> Draft20201
 
 
 def first_mismatch(validator: Draft202012Validator, payload: Any) -> Mismatch | None:
-    """All of them may be a million."""
+    """Return the first mismatch only: there may be a million."""
     try:
         validator.validate(payload)
     except ValidationError as error:
@@ -217,7 +221,7 @@ def _refuse_to_fetch(uri: str) -> Any:
 
 
 class _Size:
-    """How large a schema is with every reference followed. Raises SchemaRefused."""
+    """The size of a schema with every reference followed. Raises SchemaRefused."""
 
     def __init__(self, schema: Any, depth: int, most: int) -> None:
         self.values = self.patterns = 0
@@ -225,7 +229,7 @@ class _Size:
         self._depth, self._most = depth, most
         self._resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
         self._under_way: list[int] = []
-        if isinstance(schema, dict):  # definitions count where they are used
+        if isinstance(schema, dict):  # definitions count where they are referenced
             self._walk({name: part for name, part in schema.items() if name not in _DEFINITIONS}, 1)
 
     def _walk(self, item: Any, level: int) -> None:
@@ -248,17 +252,17 @@ class _Size:
         if any(name in item for name in _UNBOUNDED):
             self.is_unbounded = True
         if level > 1 and isinstance(item.get("$id"), str):
-            raise SchemaRefused("Only the schema itself may have an $id.")
+            raise SchemaRefused("Only the root of a schema may have an $id.")
         if isinstance(item.get("$ref"), str):
             self._follow(item["$ref"], level)
 
     def _follow(self, reference: str, level: int) -> None:
         try:
             if not reference.startswith("#"):
-                raise SchemaRefused(_leads_nowhere(reference))
+                raise SchemaRefused(_unresolved_reference(reference))
             target = self._resolver.lookup(reference).contents
         except Unresolvable:
-            raise SchemaRefused(_leads_nowhere(reference)) from None
+            raise SchemaRefused(_unresolved_reference(reference)) from None
         if reference in ("#", "#/") or id(target) in self._under_way:
             self.is_unbounded = True
             return
@@ -274,52 +278,58 @@ def _parts(item: Any) -> Iterator[Any]:
         yield from item
 
 
-def _leads_nowhere(reference: str) -> str:
-    return f"$ref {reference[:100]!r} leads nowhere; only references inside the schema are followed."
+def _unresolved_reference(reference: str) -> str:
+    return f"$ref {reference[:100]!r} has no target; only references inside the schema are followed."
 
 
-class TooLong(Exception):
+class CheckTimedOut(Exception):
     """The check did not end in time."""
 
 
-class TooMuchMemory(TooLong):
-    """The check needed more memory than it may have."""
+class TooMuchMemory(CheckTimedOut):
+    """The check exceeded its memory limit."""
 
 
-class NoneFree(Exception):
+class NoFreeProcess(Exception):
     """All processes for such checks were busy, or none could be started."""
 
 
 @dataclass(slots=True)
-class Patience:
+class TimeBudget:
     """Seconds that all checks of one request share."""
 
     left: float = field(default_factory=lambda: settings.DISPATCHER.schema_check_seconds)
 
 
 class SchemaProcesses:
-    """Started when first needed; each ends with this process, whose end closes its input. One
-    object per process, in `jobs.ports.Ports`."""
+    """Processes that check schemas, started when first needed; each exits with this process, which closes its
+    input.
+
+    One object per process, in `jobs.ports.Ports`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._idle: list[subprocess.Popen[bytes]] = []
         self._busy = 0
 
-    def mismatch(self, schema: ForeignSchema, payload: Any, patience: Patience) -> Mismatch | None:
-        """Takes what it takes from `patience`. Raises TooLong, TooMuchMemory, NoneFree."""
+    def mismatch(self, schema: ForeignSchema, payload: Any, budget: TimeBudget) -> Mismatch | None:
+        """Check a payload in a process, within `budget`, which is reduced; return the first mismatch, or
+        None.
+
+        Raises CheckTimedOut, TooMuchMemory, NoFreeProcess."""
         began = time.monotonic()
         try:
-            process = self._take(patience.left)
+            process = self._take(budget.left)
             try:
-                said = _ask(process, schema, payload, patience.left - (time.monotonic() - began))
+                found = _run_check(process, schema, payload, budget.left - (time.monotonic() - began))
             finally:
-                self._give_back(process)
+                self._put_back(process)
         finally:
-            patience.left = max(0.0, patience.left - (time.monotonic() - began))
-        return None if said is None else Mismatch(tuple(said[0]), said[1])
+            budget.left = max(0.0, budget.left - (time.monotonic() - began))
+        return None if found is None else Mismatch(tuple(found[0]), found[1])
 
     def close(self) -> None:
+        """End the idle processes."""
         with self._changed:
             idle, self._idle = self._idle, []
         for process in idle:
@@ -328,7 +338,7 @@ class SchemaProcesses:
     def _take(self, seconds: float) -> subprocess.Popen[bytes]:
         with self._changed:
             if not self._changed.wait_for(lambda: self._busy < settings.DISPATCHER.schema_checks, seconds):
-                raise NoneFree
+                raise NoFreeProcess
             self._busy += 1
             process = None
             while self._idle and process is None:
@@ -340,9 +350,9 @@ class SchemaProcesses:
             return process or _start()
         except OSError:
             self._leave()
-            raise NoneFree from None
+            raise NoFreeProcess from None
 
-    def _give_back(self, process: subprocess.Popen[bytes]) -> None:
+    def _put_back(self, process: subprocess.Popen[bytes]) -> None:
         with self._changed:
             if process.returncode is None:
                 self._idle.append(process)
@@ -365,8 +375,8 @@ def _start() -> subprocess.Popen[bytes]:
     )
 
 
-def _ask(process: subprocess.Popen[bytes], schema: ForeignSchema, payload: Any, seconds: float) -> Any:
-    """Kills the process when it takes longer, or fails."""
+def _run_check(process: subprocess.Popen[bytes], schema: ForeignSchema, payload: Any, seconds: float) -> Any:
+    """Run one check; kill the process if it takes longer, or fails."""
     assert process.stdin is not None
     assert process.stdout is not None
     late = threading.Timer(max(seconds, 0.0), process.kill)
@@ -379,7 +389,7 @@ def _ask(process: subprocess.Popen[bytes], schema: ForeignSchema, payload: Any, 
     late.cancel()
     if not answer.endswith(b"\n"):
         _end(process)
-        raise TooLong if process.returncode in _OUT_OF_TIME else TooMuchMemory
+        raise CheckTimedOut if process.returncode in _OUT_OF_TIME else TooMuchMemory
     return json.loads(answer)
 
 

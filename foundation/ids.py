@@ -1,4 +1,4 @@
-"""Sortable ids: 48 bits of time, 80 of chance, in Crockford's base 32 (the ULID layout)."""
+"""Sortable ids (ULID): 48 bits of time and 80 random bits, in Crockford's base 32."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 ID_LENGTH = 26
 
 clock, chance_bits = time.time, secrets.randbits
-"""Where time and chance come from; a simulator puts its own here."""
+"""The sources of time and random bits; the simulation replaces them."""
 
-# of the process: its ids sort by their order of creation
+# of the process, so that its ids sort by order of creation
 _lock = threading.Lock()
 _last_milliseconds = -1
 _last_chance = 0
 
 
 def new_id(now_seconds: float | None = None) -> str:
-    """26 characters that sort by time of creation, and by order of creation within one process and
-    millisecond: the jobs of a batch list in the order they were sent. Source: the ULID specification."""
+    """Return an id of 26 characters that sorts by time of creation.
+
+    Within one process and millisecond it sorts by order of creation: the jobs of a batch list in the order of
+    the request. Source: the ULID specification."""
     global _last_milliseconds, _last_chance
     milliseconds = int((clock() if now_seconds is None else now_seconds) * 1000)
     with _lock:
@@ -34,12 +36,12 @@ def new_id(now_seconds: float | None = None) -> str:
 
 
 def lowest_id(now_seconds: float) -> str:
-    """The first id that could be made in that millisecond: where to begin reading by time."""
+    """Return the lowest id of that millisecond, where a listing by time begins."""
     return _text(int(now_seconds * 1000) << 80)
 
 
 def made_at(id_: str) -> float:
-    """When the id was made, seconds since 1970. Raises ValueError for what is no id."""
+    """Return the time of creation, seconds since 1970. Raises ValueError if it is not an id."""
     if len(id_) != ID_LENGTH:
         raise ValueError(f"an id has {ID_LENGTH} characters")
     number = 0

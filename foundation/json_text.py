@@ -1,9 +1,8 @@
-"""JSON as text: the one reader of what came from outside, values that are kept as their text, and the one
-canonical text of a value.
+"""JSON as text: the reader of all JSON from outside, values kept as text, and canonical JSON.
 
-What a text from a tenant, a GPU server, a model or a browser may cost is bounded before it is parsed: a list
-of empty lists takes Python eighty times the bytes that it has as text. Numbers that JSON does not have, or
-that no double holds, are refused. Parsing a large text has its turn (`TURN`).
+The cost of a text from a tenant, a GPU server, a model or a browser is bounded before it is parsed: a list of
+empty lists takes eighty times its text in Python. Numbers that JSON does not have, or that no double can
+hold, are rejected. Large texts are parsed one at a time (`PARSE_LOCK`).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from types import TracebackType
 from typing import Any
 
 MAX_DEPTH = 64
-"""Deeper than any payload means, and shallow enough for every recursion on its way."""
+"""Deeper than any real payload, and low enough for every recursive function on its way."""
 _LONG_NUMBER = b"0" * 309
-"""As many digits as the largest double has; Python's own whole numbers end far later."""
+"""As many digits as the largest double; Python's integers may have far more."""
 _POSITIVE_EXPONENTS = (b"0e0", b"0e+0")
 _DIGITS_AS_ZERO = bytes.maketrans(b"123456789E", b"000000000e")
 _SUSPICIOUS_ESCAPE = re.compile(rb"\\u(?:0000|d[89a-f])", re.IGNORECASE)
@@ -36,7 +35,7 @@ Pairs = Callable[[list[tuple[str, Any]]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """containers: lists and objects. values: members of all of these. depth: levels."""
+    """Limits of a text. containers: lists and objects. values: members of all of these. depth: levels."""
 
     containers: int = 200_000
     values: int = 2_000_000
@@ -47,23 +46,23 @@ DEFAULT_BOUNDS = Bounds()
 
 
 class NotReadable(ValueError):
-    """The text is not JSON, or has a number that no other reader has."""
+    """The text is not JSON, or has a number that other readers can't hold."""
 
 
 class TooMuch(NotReadable):
-    """The text has more of something than it may have. code: of the error in an answer of the API."""
+    """The text exceeds a limit. code: of the error in an answer of the API."""
 
     code = "too_many"
 
 
 class TooDeep(TooMuch):
-    """The text is nested too deep."""
+    """The text is nested too deeply."""
 
     code = "too_deep"
 
 
 def read(body: bytes, *, bounds: Bounds = DEFAULT_BOUNDS, pairs: Pairs | None = None) -> Any:
-    """The value. pairs: makes an object of its members. Raises NotReadable."""
+    """Return the value of a JSON text. pairs: makes an object of its members. Raises NotReadable."""
     check_bounds(body, bounds)
     has_long, may_be_infinite = _large_numbers(body)
     try:
@@ -83,10 +82,9 @@ def read(body: bytes, *, bounds: Bounds = DEFAULT_BOUNDS, pairs: Pairs | None = 
 
 
 def _large_numbers(body: bytes) -> tuple[bool, bool]:
-    """Return whether the text may have a whole number, and any number, too large for a double.
+    """Return whether the text may have an integer, and any number, too large for a double.
 
-    A window at a time: one pattern over 15 MB keeps the interpreter from all other threads for 0.4 s.
-    """
+    In windows: one pattern over 15 MB would hold the GIL for 0.4 s."""
     has_long = has_exponent = False
     for first in range(0, len(body), _NUMBERS_WINDOW_BYTES):
         window = body[first : first + _NUMBERS_WINDOW_BYTES + len(_LONG_NUMBER) - 1]
@@ -97,15 +95,15 @@ def _large_numbers(body: bytes) -> tuple[bool, bool]:
 
 
 def may_be_unstorable(body: bytes) -> bool:
-    """Whether an escape may stand for a NUL or for half a surrogate pair, which jsonb refuses."""
+    """Return True if an escape may be a NUL or half a surrogate pair, which jsonb rejects."""
     return _SUSPICIOUS_ESCAPE.search(body) is not None
 
 
 def check_bounds(body: bytes, bounds: Bounds = DEFAULT_BOUNDS) -> None:
-    """In a time that grows with the length alone. Raises TooMuch."""
+    """Check the limits in time linear in the length. Raises TooMuch."""
     containers = sum(map(body.count, (b"[", b"{")))
     if containers <= bounds.depth and body.count(b",") + containers <= bounds.values:
-        return  # whatever of it stands in texts
+        return  # even if none of them is inside a string
     values = containers = level = 0
     for structure in _structure(body):
         containers += sum(map(structure.count, (b"[", b"{")))
@@ -122,8 +120,9 @@ def check_bounds(body: bytes, bounds: Bounds = DEFAULT_BOUNDS) -> None:
 
 
 def _structure(body: bytes) -> Iterator[bytes]:
-    """Brackets and commas outside of texts, a window at a time: a text of three bytes must not cost fifty."""
-    # an escape begins at the first of its backslashes, so pairs go first; then a quote left escaped is no end
+    """Yield brackets and commas outside strings, a window at a time: a string of three bytes must not cost
+    fifty."""
+    # remove escaped backslashes first; a quote that is still escaped does not end a string
     marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_STRUCTURE)
     in_text = 0
     for first in range(0, len(marks), _WINDOW_BYTES):
@@ -154,7 +153,7 @@ def _whole(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class JsonText:
-    """text: JSON in ASCII, without spaces."""
+    """A value kept as text. text: JSON in ASCII, without spaces."""
 
     text: str
 
@@ -163,45 +162,45 @@ class JsonText:
         return cls(json.dumps(value, separators=(",", ":")))
 
 
-def plain(value: Any) -> Any:
-    """The value itself, whichever way it was kept."""
+def unwrap(value: Any) -> Any:
+    """Return the value itself, also of a `JsonText`."""
     return json.loads(value.text) if isinstance(value, JsonText) else value
 
 
 def dumps(value: Any, *, default: Callable[[Any], Any] | None = None, sort_keys: bool = False) -> str:
-    """Compact JSON; a `JsonText` in it is put in as it stands. default: as `json.dumps` has it."""
+    """Return compact JSON; a `JsonText` in it is inserted as it is. default: as in `json.dumps`."""
     texts: list[tuple[str, str]] = []
 
-    def other(found: Any) -> Any:
+    def replace(found: Any) -> Any:
         if isinstance(found, JsonText):
             mark = secrets.token_hex(16)
             texts.append((f'"{mark}"', found.text))
             return mark
         if default is None:
-            raise TypeError(f"{type(found).__name__} is no JSON")
+            raise TypeError(f"{type(found).__name__} is not JSON")
         return default(found)
 
-    rest = json.dumps(value, separators=(",", ":"), default=other, sort_keys=sort_keys)
+    rest = json.dumps(value, separators=(",", ":"), default=replace, sort_keys=sort_keys)
     if not texts:
         return rest
     pieces = []
-    for mark, text in texts:  # they stand in the order in which they were found
+    for mark, text in texts:  # in order of occurrence
         before, _, rest = rest.partition(mark)
         pieces += [before, text]
     return "".join([*pieces, rest])
 
 
 def canonical_json(value: object) -> str:
-    """One text per value: sorted keys, no white space."""
+    """Return the one canonical text of a value: sorted keys, no white space."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
 _SHORT_VALUES = 2_000
-"""Written in one go: a call of C keeps the interpreter from other threads, 0.5 ms for so many."""
+"""Written by one call into C, which holds the GIL for 0.5 ms."""
 
 
 def canonical_pieces(value: object) -> Iterator[str]:
-    """The canonical text in pieces: one for each part of a container that is not short as a whole."""
+    """Yield the canonical text in pieces: one for each part of a container that is not short as a whole."""
     if not isinstance(value, (dict, list)) or is_short(value, _SHORT_VALUES):
         yield canonical_json(value)
     elif isinstance(value, dict):
@@ -221,7 +220,7 @@ def canonical_pieces(value: object) -> Iterator[str]:
 
 
 def is_short(value: object, most: int) -> bool:
-    """Return whether a JSON value has at most `most` values and characters; looks at no more than that."""
+    """Return True if a JSON value has at most `most` values and characters; looks at no more than that."""
     left, waiting = most, [iter((value,))]
     while waiting:
         for one in waiting[-1]:
@@ -239,8 +238,8 @@ def is_short(value: object, most: int) -> bool:
     return True
 
 
-class Turn:
-    """A lock that is taken in the order in which it was asked for. Not reentrant."""
+class FifoLock:
+    """A lock that is granted in the order of requests. Not reentrant."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -266,6 +265,6 @@ class Turn:
                 self._is_taken = False
 
 
-TURN = Turn()
-"""Of this process: taken to read a large answer or to write a transaction. Parsing a large answer holds the
-interpreter for up to a second, and no transaction may be open meanwhile."""
+PARSE_LOCK = FifoLock()
+"""Of this process: held while a large answer is parsed, and while a transaction is written. Parsing holds the
+GIL for up to a second, and no transaction may be open meanwhile."""

@@ -1,4 +1,4 @@
-"""Names of pools, models, servers and tenants: they become queue names, keys and URLs."""
+"""Names of pools, models, servers and tenants; they become parts of queue names, Redis keys and URLs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 
 
 class NameValidator(RegexValidator):
-    """The whole text must match: Python's `$` would let a line end follow. Migrations know it as Django's
-    validator, so that they stay as they are."""
+    """Requires that the whole text matches: Python's `$` would accept a trailing newline.
+
+    Migrations contain Django's validator, so that they need not change."""
 
     def __call__(self, value: Any) -> None:
         if not re.fullmatch(NAME_PATTERN, str(value)):

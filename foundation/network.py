@@ -1,9 +1,8 @@
-"""Other machines: how long a socket to one is waited for, how fast it is read, and which addresses count as
-one client.
+"""Socket time-outs, a rate limit of bytes, and the network that counts as one client.
 
 Python's `settimeout` makes a socket non-blocking: each read and write is then a poll and the call itself, and
-each of the two gives the interpreter away and has to get it back, which among many threads costs more than
-the call. Here a time-out is the system's own.
+each of the two releases the GIL and must acquire it again, which among many threads costs more than the call.
+Here the operating system applies the time-outs.
 """
 
 from __future__ import annotations
@@ -14,39 +13,42 @@ import time
 from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address, ip_network
 
-LEAST_SECONDS = 0.001
-"""Nothing would mean for ever."""
+MIN_SECONDS = 0.001
+"""Zero would mean no time-out."""
 
-UNIT_BYTES = 1024
-"""What one frame or line costs beside its bytes."""
+OVERHEAD_BYTES = 1024
+"""Bytes that one frame or line counts beside its own."""
 
 IPV6_BITS = 64
-"""The network that a provider gives to one customer at least."""
+"""The smallest network that a provider gives to one customer."""
 _LONGEST_NAME = 50
 
 
-def block(sock: socket.socket) -> None:
-    """What is read or written then takes as long as `limit_reads` and `limit_writes` say, and raises
-    BlockingIOError when that is over."""
+def use_system_timeouts(sock: socket.socket) -> None:
+    """Make the socket blocking, with the time-outs of `limit_reads` and `limit_writes`; then it raises
+    BlockingIOError."""
     sock.settimeout(None)
 
 
 def limit_reads(sock: socket.socket, seconds: float) -> None:
+    """Set the time-out of reads."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(seconds))
 
 
 def limit_writes(sock: socket.socket, seconds: float) -> None:
+    """Set the time-out of writes."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(seconds))
 
 
 def _timeval(seconds: float) -> bytes:
-    micros = int(max(LEAST_SECONDS, seconds) * 1_000_000)
+    micros = int(max(MIN_SECONDS, seconds) * 1_000_000)
     return struct.pack("@ll", micros // 1_000_000, micros % 1_000_000)
 
 
-class Pace:
-    """A bucket of bytes: what a sender writes beyond it waits on its side, and in the end it does.
-    per_second: what flows in; burst: what it may hold."""
+class ByteRateLimiter:
+    """A token bucket of bytes, for a reader: a faster sender has to wait.
+
+    per_second: bytes that flow in. burst: returns the bytes that the bucket may hold."""
 
     def __init__(
         self,
@@ -60,16 +62,17 @@ class Pace:
         self._left, self._at = burst(), now()
 
     def take(self, size: int) -> None:
-        """Waits until so many bytes, of one frame or line, may be looked at."""
+        """Wait until this many bytes, of one frame or line, may be read."""
         now, burst = self._now(), self._burst()
-        self._left = min(burst, self._left + (now - self._at) * self._per_second) - size - UNIT_BYTES
+        self._left = min(burst, self._left + (now - self._at) * self._per_second) - size - OVERHEAD_BYTES
         self._at = now
         if self._left < 0:
             self._sleep(-self._left / self._per_second)
 
 
 def network_of(address: str) -> str:
-    """Return an IPv4 address as it is, of an IPv6 address its /64 network; a mapped IPv4 address is IPv4."""
+    """Return an IPv4 address as it is, and the /64 network of an IPv6 address; a mapped IPv4 address is
+    IPv4."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -82,7 +85,7 @@ def network_of(address: str) -> str:
 
 
 def is_address(text: str) -> bool:
-    """Whether the text is an IP address, or a network that IPv6 addresses are counted by."""
+    """Return True for an IP address, or a network of `network_of`."""
     try:
         ip_network(text)
     except ValueError:

@@ -11,41 +11,43 @@ PROBE_SECONDS = 2.0
 
 
 class Probes:
-    """For readiness: a part that hangs must not hide the others. It keeps one thread: later probes of it
-    share that thread's answer."""
+    """Runs health probes in parallel, so that a part that hangs does not hide the others.
+
+    A probe that hangs keeps one thread: later calls wait for the result of that thread."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, Future[Any]] = {}
+        self._running: dict[str, Future[Any]] = {}
         self._lock = threading.Lock()
 
-    def ask(
+    def run(
         self, parts: Mapping[str, Callable[[], Any]], seconds: float = PROBE_SECONDS
     ) -> dict[str, Any | Exception]:
-        """Return each part's answer, the error that it raised, or a TimeoutError after `seconds` in all."""
-        asked = {name: self._future(name, question) for name, question in parts.items()}
-        wait(asked.values(), timeout=seconds)
-        return {name: _answer(future, seconds) for name, future in asked.items()}
+        """Return the result of each probe, the error that it raised, or a TimeoutError after `seconds` in
+        all."""
+        futures = {name: self._future(name, probe) for name, probe in parts.items()}
+        wait(futures.values(), timeout=seconds)
+        return {name: _result(future, seconds) for name, future in futures.items()}
 
-    def _future(self, name: str, question: Callable[[], Any]) -> Future[Any]:
+    def _future(self, name: str, probe: Callable[[], Any]) -> Future[Any]:
         with self._lock:
-            future = self._asked.get(name)
+            future = self._running.get(name)
             if future is not None and not future.done():
                 return future
-            future = self._asked[name] = Future()
+            future = self._running[name] = Future()
         threading.Thread(
-            target=self._put_answer, args=(future, question), name=f"probe-{name}", daemon=True
+            target=self._set_result, args=(future, probe), name=f"probe-{name}", daemon=True
         ).start()
         return future
 
     @staticmethod
-    def _put_answer(future: Future[Any], question: Callable[[], Any]) -> None:
+    def _set_result(future: Future[Any], probe: Callable[[], Any]) -> None:
         try:
-            future.set_result(question())
-        except Exception as error:  # whatever ails the part is the answer
+            future.set_result(probe())
+        except Exception as error:  # any error is the result of the probe
             future.set_exception(error)
 
 
-def _answer(future: Future[Any], seconds: float) -> Any | Exception:
+def _result(future: Future[Any], seconds: float) -> Any | Exception:
     if not future.done():
         return TimeoutError(f"no answer in {seconds:g} s")
     error = future.exception()

@@ -1,5 +1,5 @@
-"""Secrets: encrypted at rest (server headers, webhook secrets) and tokens signed, both under a key that is
-not in the database. API keys are taken out of texts."""
+"""Secrets: encryption at rest (server headers, webhook secrets) and signed tokens, both under a key that is not
+in the database. Also masks API keys in texts."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 
 
 class SecretUnreadable(Exception):
-    """A stored secret can't be read: DISPATCHER_SECRET_KEY (or DJANGO_SECRET_KEY) was another one then."""
+    """A stored secret can't be decrypted: DISPATCHER_SECRET_KEY (or DJANGO_SECRET_KEY) has changed since."""
 
     def __init__(self) -> None:
         super().__init__((type(self).__doc__ or "").strip())
 
 
 def encrypt(text: str) -> str:
-    """URL-safe ASCII; another one each time."""
+    """Return the encrypted text as URL-safe ASCII; it differs each time."""
     return _cipher().encrypt(text.encode()).decode("ascii")
 
 
 def decrypt(text: str) -> str:
-    """The clear text; raises SecretUnreadable."""
+    """Return the clear text. Raises SecretUnreadable."""
     from cryptography.fernet import InvalidToken
 
     try:
@@ -38,7 +38,7 @@ def decrypt(text: str) -> str:
 
 
 def _cipher() -> Fernet:
-    from cryptography.fernet import Fernet  # not in each process that writes logs
+    from cryptography.fernet import Fernet  # loaded late: processes that only write logs don't need it
 
     return Fernet(base64.urlsafe_b64encode(hashlib.sha256(b"dispatcher secrets\0" + _key()).digest()))
 
@@ -63,11 +63,12 @@ def _key() -> bytes:
     return (settings.DISPATCHER.secret_key or settings.SECRET_KEY).encode()
 
 
-_SECRET = re.compile(r"(\.|%2[eE])[A-Za-z0-9]{32}(?![A-Za-z0-9])")
-"""What stands after the dot of a key, as `jobs.api.authentication` knows it."""
+_KEY_SECRET = re.compile(r"(\.|%2[eE])[A-Za-z0-9]{32}(?![A-Za-z0-9])")
+"""The part of an API key after its dot, as `jobs.api.authentication` makes it."""
 
 
 def hide_keys(text: str) -> str:
-    """Take API keys out of a text: clients put them where none belongs, into a URL, a name, a value that an
-    error repeats. Of a key its prefix stays, which names it."""
-    return _SECRET.sub(r"\1…", text)
+    """Replace the secret part of API keys in a text; the prefix, which identifies the key, stays.
+
+    Clients put keys into places that are logged or repeated: URLs, names, values in errors."""
+    return _KEY_SECRET.sub(r"\1…", text)

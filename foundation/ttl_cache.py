@@ -1,4 +1,4 @@
-"""Caches of one process whose entries expire: a change by another process is seen once they have."""
+"""Caches of one process whose entries expire: a change by another process is seen after that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ Found = TypeVar("Found")
 
 
 class TtlCache(Generic[Key, Found]):
-    """seconds: the TTL; a function is called at each insertion. max_entries: beyond them it is cleared."""
+    """seconds: the TTL; a function is called at each insertion. max_entries: with more, the cache is
+    cleared."""
 
     def __init__(self, seconds: float | Callable[[], float], *, max_entries: int) -> None:
         self._seconds = seconds if callable(seconds) else lambda: seconds
@@ -30,8 +31,10 @@ class TtlCache(Generic[Key, Found]):
     @overload
     def get(self, key: Key, read: Callable[[], Found | None]) -> Found | None: ...
     def get(self, key: Key, read: Callable[[], Found | None]) -> Found | None:
-        """Return the cached value, or read it. Neither None is cached, as unknown keys are endless, nor what
-        was read before a `clear`."""
+        """Return the cached value, or read it.
+
+        None is not cached, since unknown keys are endless, nor is a value whose read began before a `clear`.
+        """
         now, found_before = time.monotonic(), self._found
         known = found_before.get(key)
         if known is not None and known[0] > now:
@@ -57,8 +60,9 @@ class TtlCache(Generic[Key, Found]):
 
 
 class RowCache(TtlCache[Key, Found]):
-    """Values read from rows of these models: a change by this process is seen at once. What changes rows
-    without their `save` or `delete` calls `rows_changed`."""
+    """Values read from rows of these models: a change by this process is seen at once.
+
+    Code that changes rows without `save` or `delete` must call `rows_changed`."""
 
     def __init__(
         self, seconds: float | Callable[[], float], *, max_entries: int, of: Iterable[type[Model]]
@@ -69,20 +73,22 @@ class RowCache(TtlCache[Key, Found]):
             post_delete.connect(self.rows_changed, sender=model)
 
     def rows_changed(self, **_: object) -> None:
-        """Clear before the commit for the transaction that changed a row, and after it for all others."""
+        """Clear now for this transaction, and after its commit for all others."""
         self.clear()
         if transaction.get_connection().in_atomic_block:
             transaction.on_commit(self.clear)
 
 
 class AdaptiveTtlValue(Generic[Found]):
-    """One cached value whose TTL is `TIMES` as long as its read took, so that reading takes no more than that
-    share of the time. monotonic: in seconds."""
+    """One cached value whose TTL is `TIMES` as long as its read took, which bounds the share of time spent
+    reading.
+
+    monotonic: returns seconds."""
 
     TIMES = 10.0
     CHEAP_SECONDS = 0.1
-    """A value whose read took less is not cached."""
-    MOST_SECONDS = 30.0
+    """A value that took less time to read is not cached."""
+    MAX_SECONDS = 30.0
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -98,7 +104,7 @@ class AdaptiveTtlValue(Generic[Found]):
             found = read()
             ended = self._monotonic()
             took = ended - began
-            kept = min(self.TIMES * took, self.MOST_SECONDS) if took > self.CHEAP_SECONDS else 0.0
+            kept = min(self.TIMES * took, self.MAX_SECONDS) if took > self.CHEAP_SECONDS else 0.0
             self._kept = (ended + kept, found)
             return found
 
@@ -109,14 +115,16 @@ class _Count:
     until: float
 
 
-class FreePlaces:
-    """How many places are left under limits that need not be exact: counted every few seconds, and reduced by
-    what this process lets in meanwhile. Other processes let in more between two counts: a limit may be
-    exceeded by what they take then. keep_seconds: between two counts at least."""
+class RemainingCapacity:
+    """The remaining capacity of limits that need not be exact: counted every few seconds, and reduced by what
+    this process admits meanwhile.
+
+    Other processes admit more between two counts, by which a limit may be exceeded. keep_seconds: shortest
+    time between two counts."""
 
     SHARE_OF_TIME = 0.01
-    """The most of a process' time that goes into the counts of one limit."""
-    MOST_LIMITS = 20_000
+    """Largest share of a process' time for the counts of one limit."""
+    MAX_LIMITS = 20_000
 
     def __init__(self, keep_seconds: float = 2.0) -> None:
         self._keep_seconds = keep_seconds
@@ -124,10 +132,9 @@ class FreePlaces:
         self._counts: dict[str, _Count] = {}
 
     def take(self, name: str, asking: int, count: Callable[[], int]) -> int:
-        """Return how many places are left under the limit, and reserve `asking` of them.
+        """Return the remaining capacity of a limit, and reserve `asking` of it.
 
-        count: reads the places that are left. A reservation that is not used counts until the next reading.
-        """
+        count: reads the remaining capacity. An unused reservation counts until the next reading."""
         known = self._counts.get(name)
         if known is None or known.until <= time.monotonic():
             began = time.monotonic()
@@ -135,7 +142,7 @@ class FreePlaces:
             ended = time.monotonic()
             known = _Count(left, ended + max(self._keep_seconds, (ended - began) / self.SHARE_OF_TIME))
             with self._lock:
-                if len(self._counts) >= self.MOST_LIMITS:
+                if len(self._counts) >= self.MAX_LIMITS:
                     self._counts.clear()
                 self._counts[name] = known
         with self._lock:

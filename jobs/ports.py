@@ -16,7 +16,7 @@ from django.utils.module_loading import import_string
 
 from foundation.foreign_schema import SchemaProcesses
 from foundation.probes import Probes
-from foundation.ttl_cache import AdaptiveTtlValue, FreePlaces, RowCache, TtlCache
+from foundation.ttl_cache import AdaptiveTtlValue, RemainingCapacity, RowCache, TtlCache
 from gpus.health.health import PARALLEL_PROBES
 from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.leasing.contract import Leases
@@ -88,7 +88,7 @@ class LimitCaches:
     used_seconds: TtlCache[tuple[int, datetime], float] = field(
         default_factory=lambda: TtlCache(2.0, max_entries=10_000)
     )
-    free_places: FreePlaces = field(default_factory=FreePlaces)
+    free_places: RemainingCapacity = field(default_factory=RemainingCapacity)
 
     def clear(self) -> None:
         self.limits.clear()

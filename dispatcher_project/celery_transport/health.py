@@ -25,7 +25,7 @@ from dispatcher_project.celery import app
 from dispatcher_project.settings.dispatcher import split_address
 from dispatcher_project.supervisor.notify import ALIVE, notify
 from foundation.probes import Probes
-from gpu_host.node.http_server import Callers, Reading
+from gpu_host.node.http_server import Connections, TimedReader
 from gpus.errors import LayoutNotInUse
 from gpus.registry import queries
 
@@ -122,7 +122,7 @@ class Health:
         if self._draining():
             return 503, {"status": "draining", "checks": {}}
         fleets = self._any_of()
-        answers = self._probes.ask({**self._needs, **fleets})
+        answers = self._probes.run({**self._needs, **fleets})
         errors = {name: _error_of(answer) for name, answer in answers.items()}
         ready = self.is_live() and not any(errors[name] for name in self._needs)
         ready = ready and (not fleets or any(not errors[name] for name in fleets))
@@ -234,7 +234,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 16
 
     def __init__(self, *args: Any) -> None:
-        self._callers = Callers(_MOST_CONNECTIONS)
+        self._connections = Connections(_MOST_CONNECTIONS)
         super().__init__(*args)
 
     def get_request(self) -> tuple[Any, Any]:
@@ -242,7 +242,7 @@ class _Server(ThreadingHTTPServer):
             return super().get_request()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):  # otherwise the loop would spin
-                self._callers.end_oldest()
+                self._connections.end_oldest()
                 time.sleep(_NO_DESCRIPTOR_SECONDS)
             raise
 
@@ -250,11 +250,11 @@ class _Server(ThreadingHTTPServer):
         thread = threading.Thread(
             target=self.process_request_thread, args=(request, client_address), daemon=True
         )
-        self._callers.admit(request, thread)
+        self._connections.admit(request, thread)
         thread.start()
 
     def shutdown_request(self, request: Any) -> None:
-        self._callers.forget(request)
+        self._connections.forget(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -269,7 +269,7 @@ def _handler(health: Health) -> type[BaseHTTPRequestHandler]:
         def setup(self) -> None:
             super().setup()
             self.rfile.close()
-            self.rfile = io.BufferedReader(Reading(self.connection))
+            self.rfile = io.BufferedReader(TimedReader(self.connection))
 
         routes = {"/livez": health.livez, "/readyz": health.readyz}
 

@@ -33,7 +33,7 @@ from gpu_host.llm_servers.server import UnitProcesses
 from gpu_host.local.confinement import DEFAULT, Confinement, NoSuchUser, find_user, hide_process
 from gpu_host.local.device import Device, Gauge, NoSuchDevice, choose_device, is_uuid, machine_gauge
 from gpu_host.local.gpu import LocalGpu, LocalRunner
-from gpu_host.local.loaded_models import GPU_LIBRARY_MB, Knobs
+from gpu_host.local.loaded_models import GPU_LIBRARY_MB, LocalGpuOptions
 from gpu_host.local.nvml import GpuReading, Nvml, NvmlError, VramGauge, ram_of
 from gpu_host.local.orders import Order
 from gpu_host.local.output import folder_for_runs, make_own_folder
@@ -73,7 +73,7 @@ class PinnedWatch:
         self._telemetry: Reading | None = None
         self._measured_at = self._sent_at = -1e9
         cpu = ProcessMeter(lambda: gpu.session)
-        self._watchdog = Watchdog(gpu, self._read, cpu=cpu.read, happened=log.warning)
+        self._watchdog = Watchdog(gpu, self._read, cpu=cpu.read, log_event=log.warning)
         self._threads = [
             threading.Thread(target=self._keep, args=(step, seconds, name), name=name, daemon=True)
             for step, seconds, name in (
@@ -245,7 +245,7 @@ def find_device(name: str) -> tuple[Device, Nvml | None]:
     if name == "none":
         return choose_device(name, []), None
     nvml = Nvml()
-    if is_uuid(name) and nvml.knows(name):  # the other cards need not be readable
+    if is_uuid(name) and nvml.has_device(name):  # the other cards need not be readable
         return choose_device(name, [name]), nvml
     return choose_device(name, nvml.uuids()), nvml
 
@@ -288,10 +288,10 @@ def make_gpu(
         is_gpu=device.is_gpu,
         output_root=output_root,
         confinement=confinement,
-        knobs=Knobs(budget_mb=options.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
+        options=LocalGpuOptions(budget_mb=options.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
         on_event=_on_event,
         output=lambda line: log.info("model_output", line=line),
-        happened=log.info,
+        log_event=log.info,
     )
 
 
@@ -350,7 +350,7 @@ def _on_event(order: Order, kind: str, value: Any) -> None:
     if kind == "log":
         log.info("model_log", job_id=order.job, attempt=order.attempt, model=order.model, **_flat(value))
     else:
-        order.tell(kind, value)
+        order.on_output(kind, value)
 
 
 def _flat(line: Mapping[str, Any]) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from dispatcher_project.web.request_limits import (
     holder_of,
     send_problem,
 )
-from foundation.http_api.json_body import GO_ON, LATER_KEY
+from foundation.http_api.json_body import BODY_PENDING_KEY, CONTINUE
 from foundation.http_api.problems import Problem
 from jobs.api.errors import API_PREFIX
 from jobs.api.representations import job_url
@@ -186,8 +186,8 @@ class AsgiGateway:
         answer = _Answer(send)
         if body.is_long and scope["path"].startswith(API_PREFIX):
             early = _Answer(None)
-            await self._site({**scope, LATER_KEY: True}, _empty_body, early.take)
-            if early.status != GO_ON:
+            await self._site({**scope, BODY_PENDING_KEY: True}, _empty_body, early.take)
+            if early.status != CONTINUE:
                 if not early.is_handed_over:
                     await early.send_to(_ends_after(body, send))
                 return early
@@ -318,7 +318,7 @@ class _Answer:
             if self.wait is not None:
                 message["headers"] = [h for h in message["headers"] if h[0] != WAIT_HEADER.encode()]
             self.headers = list(message["headers"])
-        if self.to is None or self.is_handed_over or self.status == GO_ON:
+        if self.to is None or self.is_handed_over or self.status == CONTINUE:
             self.content += message.get("body", b"")
             return
         await self.to(message)

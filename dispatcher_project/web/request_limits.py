@@ -32,7 +32,7 @@ from django.db import connection
 
 import jobs.ports
 from dispatcher_project.web.protocol import is_client_gone
-from foundation.http_api.json_body import LATER_KEY
+from foundation.http_api.json_body import BODY_PENDING_KEY
 from foundation.http_api.problems import MEDIA_TYPE, Problem
 from foundation.network import network_of
 from jobs.api.authentication import cached_tenant
@@ -370,7 +370,7 @@ class FairThreads:
 
 
 def _body_bytes(scope: Scope) -> int:
-    if LATER_KEY in scope:  # the body is not received yet
+    if BODY_PENDING_KEY in scope:  # the body is not received yet
         return 0
     length = next((value for name, value in scope["headers"] if name == b"content-length"), b"")
     return int(length) if length.isdigit() else 0

@@ -29,7 +29,7 @@ from rest_framework.renderers import JSONRenderer
 import jobs.ports
 from dispatcher_project.logging import log_request_finished, log_request_started
 from dispatcher_project.web.request_limits import LIGHT_BYTES, forget_long_values, is_given_up
-from foundation.http_api.json_body import LATER_KEY, read_json
+from foundation.http_api.json_body import BODY_PENDING_KEY, read_json
 from foundation.http_api.problems import MEDIA_TYPE, Problem
 from jobs.api.authentication import principal_of_header
 from jobs.api.errors import count_refusal, problem_of
@@ -180,7 +180,7 @@ class SubmitBatcher:
 
 def _batchable_headers(scope: Scope) -> Mapping[bytes, bytes] | None:
     """The headers of a submit without any that only the view understands; None for all other requests."""
-    if scope["path"] != SUBMIT or scope["method"] != "POST" or scope["query_string"] or LATER_KEY in scope:
+    if scope["path"] != SUBMIT or scope["method"] != "POST" or scope["query_string"] or BODY_PENDING_KEY in scope:
         return None
     named: dict[bytes, bytes] = dict(scope["headers"])
     length = named.get(b"content-length", b"")

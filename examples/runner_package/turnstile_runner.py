@@ -1,4 +1,4 @@
-"""A runner for Turnstile servers, whose protocol is made up: see README.md."""
+"""A runner for Turnstile servers, a made-up protocol: see README.md."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _SMALL_BYTES = 64 * 1024
 
 
 class TurnstileRunner(HttpRunner):
-    """A run is a ticket, and its id the ticket's: any worker may poll it."""
+    """A run is a ticket on the server; its remote id is the ticket, which any worker may poll."""
 
     name = "turnstile"
     summary = "A Turnstile server; the endpoint is its address."
     options: Sequence[str] = ("remote_model",)
     is_polled = True
     is_pushed = False
-    stopped_by = "the server says that the ticket does not turn any more"
+    stopped_by = "the server reports that the ticket has stopped"
 
     @classmethod
     def check_options(cls, model: ModelSpec) -> None:
@@ -54,16 +54,16 @@ class TurnstileRunner(HttpRunner):
     @classmethod
     def health(cls, model: ModelSpec, endpoint: Endpoint, get: Get) -> Health:
         answer = get(cls.health_url(model, endpoint))
-        said = read_json(answer.body) if answer.status == 200 else None
-        if not isinstance(said, dict):
+        state = read_json(answer.body) if answer.status == 200 else None
+        if not isinstance(state, dict):
             return Health(
                 False, error=f"/turnstile answered {describe_status(answer.status)}: {excerpt(answer)}"
             )
-        if said.get("open") is not True:
+        if state.get("open") is not True:
             return Health(False, error="The turnstile is closed.")
-        turning = said.get("turning")
+        turning = state.get("turning")
         count = turning if isinstance(turning, int) else None
-        return Health(True, boot_id=str(said.get("since", "")), active_jobs=count)
+        return Health(True, boot_id=str(state.get("since", "")), active_jobs=count)
 
     def start(self, run: RunRequest, *, abort: Abort) -> Accepted:
         response = self._request(
@@ -79,13 +79,13 @@ class TurnstileRunner(HttpRunner):
         if response.status != 201:
             raise error_of(response, now=datetime.now(UTC))
         try:
-            said = read_json(response.body)
-            if not isinstance(said, dict) or not isinstance(said.get("ticket"), str):
+            ticket = read_json(response.body)
+            if not isinstance(ticket, dict) or not isinstance(ticket.get("ticket"), str):
                 raise Unreadable("The answer has no ticket.")
         except Unreadable as error:
-            error.suspect = True  # the run may have begun under a ticket that we don't know
+            error.suspect = True  # the run may have begun under an unknown ticket
             raise
-        return Accepted(said["ticket"])
+        return Accepted(ticket["ticket"])
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
         try:
@@ -106,7 +106,7 @@ class TurnstileRunner(HttpRunner):
         return _read_ticket(response.body)
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """Without a ticket there is nothing to stop by."""
+        """Delete the ticket. Returns False without one: the run can't be stopped then."""
         if remote_id is None:
             return False
         response = self._request(
@@ -122,7 +122,7 @@ class TurnstileRunner(HttpRunner):
         return response.status in (204, 404)
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> StillRunning:
-        """A Turnstile pushes nothing."""
+        """Turnstile servers push no results."""
         return StillRunning()
 
 
@@ -135,12 +135,12 @@ def _ticket_url(run: RunRequest, ticket: str) -> str:
 
 
 def _read_ticket(body: bytes) -> Finished | StillRunning:
-    said: Any = read_json(body)
-    state = said.get("state") if isinstance(said, dict) else None
+    ticket: Any = read_json(body)
+    state = ticket.get("state") if isinstance(ticket, dict) else None
     if state == "turning":
         return StillRunning()
     if state == "done":
-        return Finished(said.get("output"))
+        return Finished(ticket.get("output"))
     if state == "jammed":
-        raise failure_of({"status": "failed", "error": said.get("reason")})
-    raise Unreadable("The answer is no ticket.")
+        raise failure_of({"status": "failed", "error": ticket.get("reason")})
+    raise Unreadable("The answer is not a ticket.")

@@ -1,8 +1,7 @@
 """Connections to the database: a small pool for the many threads of a worker, and shorter transactions.
 
-With a connection of its own, a thread that reads for a moment now and then would keep it while it waits for a
-GPU, or pay 15 ms for a new one after each wait. The pool keeps as many connections as are in use at once, up
-to a bound.
+A thread with a connection of its own would keep it while it waits for a GPU, or pay 15 ms for a new one after
+each wait. The pool keeps as many connections as are in use at once, up to a limit.
 
 Transactions take one round trip to PostgreSQL. With SQLite, one writer of this process writes at a time.
 """
@@ -20,28 +19,30 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from foundation.database.statements import use_connection
 
-MOST = 4
+MAX_CONNECTIONS = 4
 WAIT_SECONDS = 5.0
-"""Longest wait for a free connection: threads must not pile up before a database that hangs."""
+"""Longest wait for a free connection: threads must not pile up if the database hangs."""
 CHECK_AFTER_SECONDS = 1.0
 """A connection that was idle for longer is checked before use: its server may have restarted."""
 
 SHORT_ROWS = 64
-"""Jobs of a short transaction, at most."""
+"""Most jobs of a short transaction."""
 
 
 class ConnectionPool:
-    """most: connections at once; further threads wait. Thread-safe."""
+    """most: number of connections; further threads wait. Thread-safe."""
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(self, most: int = MAX_CONNECTIONS) -> None:
         self._places = threading.BoundedSemaphore(most)
         self._idle: list[tuple[float, Any]] = []
 
     @contextmanager
     def connection(self) -> Iterator[None]:
-        """Reads of `foundation.database.statements` in the block use a pooled connection, taken at the first
-        read; everything else uses the thread's own. Do not wait for anything else in the block, and do not
-        nest it. Reads raise OperationalError if no connection comes free."""
+        """Let reads of `foundation.database.statements` in the block use a pooled connection, taken at the
+        first read.
+
+        Everything else uses the thread's own. Do not wait for anything else in the block, and do not nest it.
+        Reads raise OperationalError if no connection comes free."""
         lent: list[Any] = []
 
         def lend() -> Any:
@@ -85,10 +86,10 @@ class ConnectionPool:
 
 @contextmanager
 def one_round_trip() -> Iterator[None]:
-    """PostgreSQL's pipeline mode: BEGIN, inserts and COMMIT take one round trip in place of one each.
+    """PostgreSQL's pipeline mode: BEGIN, inserts and COMMIT take one round trip instead of one each.
 
-    Enclose a transaction. An error of a statement is raised by the next read, by the commit, or here.
-    SQLite executes the statements one by one."""
+    Enclose a transaction. The error of a statement is raised by the next read, by the commit, or here. SQLite
+    executes the statements one by one."""
     database: Any = connections[DEFAULT_DB_ALIAS]
     if database.vendor != "postgresql" or not database.Database.Pipeline.is_supported():
         yield
@@ -100,11 +101,12 @@ def one_round_trip() -> Iterator[None]:
 
 
 class WriteLock:
-    """A lock for the writers of this process, where the database takes one at a time: SQLite.
+    """A lock for the writers of this process, for a database that allows one at a time: SQLite.
 
-    Beside the shorter pauses of `foundation.database.sqlite3`: writers of one process are woken when the
-    transaction before them ends, and short transactions go first. So a submit of one job waits for one batch
-    at most. Held by one thread at a time; threads with short transactions go first."""
+    It adds to the shorter pauses of `foundation.database.sqlite3`: writers of one process are woken when the
+    current transaction ends, and short transactions go first. So a submit of one job waits for one batch at
+    most.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -112,18 +114,19 @@ class WriteLock:
         self.taken = False
 
     def take(self, *, short: bool, seconds: float) -> bool:
-        """Wait for the lock, at most `seconds`. Return False if it stayed taken."""
+        """Acquire the lock within `seconds`; return False if that failed. short: of a short transaction."""
         with self._changed:
             self._short += short
             try:
-                has_turn = self._changed.wait_for(lambda: self._is_free(short=short), seconds)
+                acquired = self._changed.wait_for(lambda: self._is_free(short=short), seconds)
             finally:
                 self._short -= short
                 self._changed.notify_all()
-            self.taken |= has_turn
-            return has_turn
+            self.taken |= acquired
+            return acquired
 
-    def give_back(self) -> None:
+    def release(self) -> None:
+        """Release the lock and wake the waiting writers."""
         with self._changed:
             self.taken = False
             self._changed.notify_all()
@@ -132,33 +135,35 @@ class WriteLock:
         return not self.taken and (short or not self._short)
 
 
-# of the process, like its connections to the database
+# of the process, like its database connections
 _lock = WriteLock()
 
 
 @contextmanager
 def write_lock(rows: int) -> Iterator[None]:
-    """Enclose a transaction that writes so many jobs. Inside another transaction it does nothing."""
+    """Hold the lock during a transaction that writes this many jobs. No effect inside another transaction."""
     database = connections[DEFAULT_DB_ALIAS]
-    has_turn = _needs_lock(database) and _lock.take(
-        short=rows <= SHORT_ROWS, seconds=_patience_seconds(database)
+    acquired = _needs_lock(database) and _lock.take(
+        short=rows <= SHORT_ROWS, seconds=_timeout_seconds(database)
     )
     try:
         yield
     finally:
-        if has_turn:
-            _lock.give_back()
+        if acquired:
+            _lock.release()
 
 
 def _needs_lock(database: BaseDatabaseWrapper) -> bool:
-    """A database that one connection has in memory has no other writer. It is the simulator's, whose
-    processes are fibers of one thread: a lock would stop them all."""
+    """Return False for a database in memory: it has no other writer.
+
+    It is that of the simulation, whose processes are fibers of one thread: a lock would stop them all."""
     is_shared = database.settings_dict["NAME"] != ":memory:"
     return database.vendor == "sqlite" and is_shared and not database.in_atomic_block
 
 
-def _patience_seconds(database: BaseDatabaseWrapper) -> float:
-    """As long as SQLite itself waits for its lock. Then the transaction is tried all the same: while another
-    process keeps the database locked, writers that each waited for all before them would get no answer in
-    time."""
+def _timeout_seconds(database: BaseDatabaseWrapper) -> float:
+    """Return SQLite's own time-out. After it the transaction is tried without the lock.
+
+    While another process keeps the database locked, writers that each waited for all before them would get no
+    answer in time."""
     return float(database.settings_dict["OPTIONS"]["timeout"])

@@ -1,8 +1,7 @@
-"""Values on their way into columns, and out of them into rows.
+"""Conversion of values to columns, and of columns to rows.
 
-What Django's fields say, by a shorter way where that is certain: SQLite takes most values as they are, and
-the way through a field's five methods costs as much as the statement that carries the value.
-"""
+It is equivalent to Django's fields but shorter where that is certain: SQLite takes most values as they are,
+and the calls through a field's five methods cost as much as the statement that carries the value."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from django.db.models.signals import post_init, pre_init
 
 from foundation.json_text import JsonText
 
-_AS_IT_IS: dict[type[Any], type] = {
+_PASSED_THROUGH: dict[type[Any], type] = {
     models.AutoField: int,
     models.BigAutoField: int,
     models.BigIntegerField: int,
@@ -32,16 +31,16 @@ _AS_IT_IS: dict[type[Any], type] = {
     models.PositiveSmallIntegerField: int,
     models.TextField: str,
 }
-"""By field, the type whose values SQLite takes. PostgreSQL takes texts so; of numbers its driver is told how
-wide they are."""
+"""By field, the type whose values SQLite takes unconverted. PostgreSQL takes strings so; for numbers its
+driver must know the width."""
 
 Convert = Callable[[Any, Any, Any], Any]
 Row = TypeVar("Row", bound=models.Model)
 
 
 class Column(NamedTuple):
-    """How values of a field go into its column. name: the row's attribute. as_is: the types whose values the
-    database takes as they are; all others go through `converted`."""
+    """How values of a field are converted for its column. name: the row's attribute. as_is: the types that
+    the database takes unconverted; all others go through `converted`."""
 
     name: str
     field: Any
@@ -50,8 +49,9 @@ class Column(NamedTuple):
 
 @cache
 def column_of(field: Any, vendor: str) -> Column:
+    """Return the column of a field. vendor: of the database."""
     stored = field.target_field if type(field) is models.ForeignKey else field
-    plain = _AS_IT_IS.get(type(stored))
+    plain = _PASSED_THROUGH.get(type(stored))
     as_is: set[type] = set()
     if vendor == "sqlite":
         as_is = {type(None), plain} if plain else {type(None)}
@@ -61,7 +61,7 @@ def column_of(field: Any, vendor: str) -> Column:
 
 
 def columns(rows: Sequence[models.Model], plan: Sequence[Column], database: Any) -> list[Any]:
-    """The values of these columns of each row, one row after the other."""
+    """Return the values of these columns of each row, row after row."""
     return [
         value if type(value := getattr(row, name)) in as_is else converted(field, value, database)
         for row in rows
@@ -69,14 +69,14 @@ def columns(rows: Sequence[models.Model], plan: Sequence[Column], database: Any)
     ]
 
 
-def saved(field: Any, value: Any, database: Any) -> Any:
-    """As `field.get_db_prep_save` says it."""
+def database_value(field: Any, value: Any, database: Any) -> Any:
+    """Return what `field.get_db_prep_save` would."""
     as_is = column_of(field, database.vendor).as_is
     return value if type(value) in as_is else converted(field, value, database)
 
 
 def converted(field: Any, value: Any, database: Any) -> Any:
-    """`saved` of a value that the database does not take as it is."""
+    """Return the `database_value` of a value that the database does not take unconverted."""
     kind = type(field)
     if database.vendor == "sqlite":
         if kind is models.DateTimeField and type(value) is datetime and value.tzinfo is UTC:
@@ -84,37 +84,37 @@ def converted(field: Any, value: Any, database: Any) -> Any:
         if kind is models.JSONField and type(value) in (dict, list) and field.encoder is None:
             return json.dumps(value)
     if type(value) is JsonText:
-        return _json_saved(value, database)
+        return _json_value(value, database)
     return field.get_db_prep_save(value, database)
 
 
-def _json_saved(value: JsonText, database: Any) -> Any:
+def _json_value(value: JsonText, database: Any) -> Any:
     if database.vendor == "sqlite":
         return value.text
     return database.Database.types.json.Jsonb(value, dumps=attrgetter("text"))
 
 
-def converter(convert: Convert, database: Any) -> Convert:
-    """What does the same as this one, of a column of this database."""
+def fast_converter(convert: Convert, database: Any) -> Convert:
+    """Return an equivalent, faster converter for this column."""
     if database.vendor == "sqlite" and convert == database.ops.convert_datetimefield_value:
-        return _moment
+        return _read_datetime
     return convert
 
 
-def _moment(value: Any, _expression: Any, _database: Any) -> datetime | None:
-    """The driver has read those of columns already, and those of expressions not yet."""
+def _read_datetime(value: Any, _expression: Any, _database: Any) -> datetime | None:
+    """Columns are already parsed by the driver, expressions are not."""
     if value is None:
         return None
     naive = datetime.fromisoformat(value) if type(value) is str else value
     return naive.replace(tzinfo=UTC)  # type: ignore[no-any-return]
 
 
-def builder(rows: models.QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], Any]:
-    """Makes of a row's columns what the queryset would give."""
+def row_builder(rows: models.QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], Any]:
+    """Return a function that turns a row's columns into what the queryset would return."""
     names = [*rows.query.values_select, *rows.query.annotation_select]
     match rows._iterable_class.__name__:  # type: ignore[attr-defined]
         case "ModelIterable":
-            return _rows_builder(rows.model, compiler)
+            return _model_builder(rows.model, compiler)
         case "ValuesIterable":
             return lambda columns: dict(zip(names, columns, strict=True))
         case "ValuesListIterable":
@@ -122,14 +122,14 @@ def builder(rows: models.QuerySet[Any, Any], compiler: Any) -> Callable[[list[An
         case "FlatValuesListIterable":
             return lambda columns: columns[0]
         case other:
-            raise TypeError(f"no statement is made of {other}")
+            raise TypeError(f"a statement can't return {other}")
 
 
-def _rows_builder(model: type[models.Model], compiler: Any) -> Callable[[list[Any]], Any]:
-    """A row, and those that `select_related` reads with it, as the ORM's own iterator makes them."""
+def _model_builder(model: type[models.Model], compiler: Any) -> Callable[[list[Any]], Any]:
+    """Build a row, and those that `select_related` reads with it, as the ORM does."""
     own = len(compiler.klass_info["select_fields"])
     names = [column[0].target.attname for column in compiler.select[:own]]
-    populators: Any = get_related_populators  # its stubs are of a later Django
+    populators: Any = get_related_populators  # the stubs are for a later Django
     related = populators(compiler.klass_info, compiler.select, DEFAULT_DB_ALIAS)
     make = _read_row(model, names)
     if not related:
@@ -145,7 +145,7 @@ def _rows_builder(model: type[models.Model], compiler: Any) -> Callable[[list[An
 
 
 def _read_row(model: type[models.Model], names: Sequence[str]) -> Callable[[Sequence[Any]], models.Model]:
-    """As `model.from_db` makes a row of these columns. What is missing is deferred."""
+    """Build a row like `model.from_db`; fields without a column are deferred."""
     if not _is_plain(model):
         return lambda columns: model.from_db(DEFAULT_DB_ALIAS, names, columns)
 
@@ -160,8 +160,9 @@ def _read_row(model: type[models.Model], names: Sequence[str]) -> Callable[[Sequ
 
 
 def new_row(model: type[Row], /, **values: Any) -> Row:
-    """As `model(**values)` makes it, whose constructor asks Django about each field. values: by the names of
-    columns (``job_id``, not ``job``). Raises TypeError for a name that is none."""
+    """Build a row like `model(**values)`, whose constructor is slow.
+
+    values: by column name (``job_id``, not ``job``). Raises TypeError for an unknown name."""
     constants, made, fields = _blank(model)
     row = model.__new__(model)
     row._state = ModelState()
@@ -180,9 +181,10 @@ def new_row(model: type[Row], /, **values: Any) -> Row:
 def _blank(
     model: type[models.Model],
 ) -> tuple[dict[str, Any], tuple[tuple[str, Callable[[], Any]], ...], int]:
-    """Defaults that are always the same, those that are made for each row, and how many names a row has."""
+    """Return constant defaults, defaults that are computed for each row, and the number of attributes of a
+    row."""
     if not _is_plain(model):
-        raise TypeError(f"{model.__name__} has its own way to make a row")
+        raise TypeError(f"{model.__name__} customizes how a row is made")
     constants: dict[str, Any] = {}
     made: list[tuple[str, Callable[[], Any]]] = []
     for field in model._meta.concrete_fields:
@@ -198,7 +200,7 @@ def _names(model: type[models.Model]) -> set[str]:
 
 
 def _is_plain(model: type[models.Model]) -> bool:
-    """Whether nobody but Django has a say in how its rows are made."""
+    """Return True if only Django's own code builds its rows."""
     return (
         model.__init__ is models.Model.__init__
         and model.from_db.__func__ is models.Model.from_db.__func__  # type: ignore[attr-defined]

@@ -1,13 +1,13 @@
-"""Statements of the hot path: written with the ORM, compiled once per database, then only executed; and many
-rows in one of them, whatever their number.
+"""Precompiled statements of the hot path: written with the ORM, compiled once per database, then only
+executed; and bulk statements for any number of rows.
 
 Building and compiling a queryset costs ten times what SQLite needs to answer it, and PostgreSQL parses a text
-that holds its values anew each time. Columns, converters and locks stay Django's: a statement here says what
-the same queryset would say.
+that contains its values each time. Columns, converters and locks stay Django's: a statement here has the SQL
+of the same queryset.
 
-PostgreSQL is given many rows as one value, a JSON array, and takes them apart itself: with a place for each
-column of each row every number of rows would be another statement, and handing over the values would cost
-more than writing them. SQLite, which is no journey away, is given them one by one.
+PostgreSQL gets many rows as one value, a JSON array, and unpacks it itself: with a parameter for each column
+of each row every number of rows would be another statement, and passing the values would cost more than
+writing them. SQLite, which needs no round trip, gets them one by one.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from django.db.models.constants import OnConflict
 from django.db.models.sql import InsertQuery, UpdateQuery
 
 from foundation import json_text
-from foundation.database.row_codec import Column, builder, column_of, columns, converted, converter
+from foundation.database.row_codec import Column, column_of, columns, converted, fast_converter, row_builder
 
 Statement = tuple[str, Sequence[Any]]
-"""A text with its values."""
-MOST_ROWS = 64
-MOST_PLACES = 60_000
-"""Of SQLite's insert."""
+"""SQL and its values."""
+MAX_ROWS = 64
+MAX_PARAMETERS = 60_000
+"""Parameters of one SQLite insert."""
 
 
 class Value(Expression):
-    """Stands in a queryset for a value that comes with each execution."""
+    """A parameter in a queryset; its value is given at each execution."""
 
     def __init__(self, name: str, field: Field[Any, Any]) -> None:
         super().__init__(output_field=field)
@@ -46,31 +46,33 @@ class Value(Expression):
         return "%s", [self]
 
     def column(self, vendor: str) -> Column:
-        """Under the name of its value."""
+        """Return its column, under the name of the parameter."""
         return column_of(self.output_field, vendor)._replace(name=self.name)
 
 
 def value(model: type[Model], field: str, name: str = "") -> Value:
-    """A place for a value of this field, called `name` (or as the field)."""
+    """Return a parameter for a value of this field. name: default the field's."""
     return Value(name or field, cast("Field[Any, Any]", model._meta.get_field(field)))
 
 
 def summed(rows: QuerySet[Any, Any], /, **sums: Any) -> QuerySet[Any, Any]:
-    """What `aggregate` would answer, as a queryset: one dict."""
+    """Return a queryset with one dict, equivalent to `aggregate`."""
     one: QuerySet[Any, Any] = rows.order_by().annotate(**sums).values(*sums)
     one.query.group_by = None
     return one
 
 
 class Read:
-    """rows: makes the queryset, with `Value` where values go; called once per kind of database."""
+    """A precompiled read. rows: returns the queryset, with `Value` for parameters; called once per database
+    vendor."""
 
     def __init__(self, rows: Callable[[], QuerySet[Any, Any]]) -> None:
         self._rows = rows
         self._compiled: dict[str, tuple[str, tuple[Any, ...], list[Any], Callable[[list[Any]], Any]]] = {}
 
     def __call__(self, **values: Any) -> list[Any]:
-        """What the queryset would give: model instances, dicts, tuples or flat values."""
+        """Return what the queryset would: model instances, dicts, tuples or flat values. values: by parameter
+        name."""
         database = this_database()
         compiled = self._compiled.get(database.vendor)
         if compiled is None:
@@ -78,40 +80,41 @@ class Read:
         sql, places, converters, build = compiled
         rows = [list(row) for row in _fetch(database, sql, fill(places, values, database))]
         for row in rows:
-            for at, expression, convert in converters:  # each leaves None as it is
+            for at, expression, convert in converters:  # converters leave None as it is
                 if row[at] is not None:
                     row[at] = convert(row[at], expression, database)
         return [build(row) for row in rows]
 
     def first(self, **values: Any) -> Any:
-        """The first row, or None."""
+        """Return the first row, or None."""
         return next(iter(self(**values)), None)
 
     def _compile(self, database: Any) -> tuple[str, tuple[Any, ...], list[Any], Callable[[list[Any]], Any]]:
         rows = self._rows()
         compiler = rows.query.get_compiler(connection=database)
-        sql, places = _with_constants(database, *compiler.as_sql())
+        sql, places = _inline_constants(database, *compiler.as_sql())
         converters = [
-            (at, expression, converter(convert, database))
+            (at, expression, fast_converter(convert, database))
             for at, (converts, expression) in compiler.get_converters(
                 [column[0] for column in compiler.select[: compiler.col_count]]
             ).items()
             for convert in converts
         ]
-        return sql, _columns_of(places, database.vendor), converters, builder(rows, compiler)
+        return sql, _columns_of(places, database.vendor), converters, row_builder(rows, compiler)
 
 
 class ReadAmong:
-    """A `Read` for some of many, of one field or of several: rows is given for each field as many places as
-    there may be values."""
+    """A `Read` with ``IN`` over one or several fields. rows: called with a list of parameters for each
+    field."""
 
     def __init__(self, *fields: tuple[type[Model], str], rows: Callable[..., QuerySet[Any, Any]]) -> None:
         self._fields, self._rows = fields, rows
         self._reads: dict[int, Read] = {}
 
     def __call__(self, *among: Sequence[Any], **values: Any) -> list[Any]:
-        """Nothing for nothing; else of each field at least one. Places are made by powers of two: the last
-        value fills what is left."""
+        """Return the rows; none if all of `among` are empty, otherwise each needs at least one value.
+
+        The number of parameters is rounded up to a power of two, and the last value repeated."""
         most = max(map(len, among))
         if not most:
             return []
@@ -134,22 +137,23 @@ class ReadAmong:
 
 
 def insert(row: Model, *, ignore_conflicts: bool = False) -> bool:
-    """Whether the row was inserted. A key that the database makes is not read back."""
+    """Insert a row; return whether it was inserted. An automatic key is not read back."""
     database = this_database()
     sql, plan = insert_sql(database.vendor, type(row), ignore_conflicts)
     return bool(execute(database, sql, columns([row], plan, database)))
 
 
 def update(row: Model, fields: Sequence[str]) -> bool:
-    """Writes these fields (no relations) of a row that was read; whether it is still there."""
+    """Write these fields (no relations) of a row that was read; return whether the row still exists."""
     database = this_database()
     sql, plan = update_by_key_sql(database.vendor, type(row), tuple(fields))
     return bool(execute(database, sql, columns([row], plan, database)))
 
 
 def change(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:
-    """Sets these fields of the row (or rows) whose fields have the values in `of`; whether there was one. In
-    one trip with others (`foundation.database.connections`) the answer is not known yet."""
+    """Set these fields of the rows that match `of`; return whether there was one.
+
+    In a pipeline (`foundation.database.connections`) the return value is not known yet."""
     database = this_database()
     sql, places = update_sql(database.vendor, model, tuple(fields), tuple(of))
     values = {**{f"to {name}": value for name, value in fields.items()}, **of}
@@ -157,41 +161,46 @@ def change(model: type[Model], fields: Mapping[str, Any], **of: Any) -> bool:
 
 
 def insert_all(rows: Sequence[Model]) -> None:
-    """Of one kind, in order; keys that the database makes are not read back. Raises IntegrityError where one
-    of them can't be: then none is."""
+    """Insert rows of one model, in order; automatic keys are not read back.
+
+    Raises IntegrityError if one can't be inserted: then none is."""
     write(inserts(rows))
 
 
 def inserts(rows: Sequence[Model]) -> list[Statement]:
-    """What `insert_all` executes. To convert the values of a thousand rows takes several times as long as
-    SQLite takes to store them: it can be done before a transaction that others wait for."""
+    """Return the statements that `insert_all` executes.
+
+    Converting the values of a thousand rows takes several times as long as SQLite takes to store them: it can
+    be done before a transaction that others wait for."""
     if not rows:
         return []
     if this_database().vendor == "postgresql":
         return [_with_json(_json_insert(type(rows[0])), rows)]
-    return list(_inserts_by_places(rows))
+    return list(_multi_row_inserts(rows))
 
 
 def write(statements: Sequence[Statement]) -> None:
+    """Execute these statements."""
     for sql, values in statements:
         execute(this_database(), sql, values)
 
 
-def put_all(rows: Sequence[Model]) -> None:
-    """Inserts these rows, or writes them over those with their keys; no key twice."""
+def upsert_all(rows: Sequence[Model]) -> None:
+    """Insert these rows, or overwrite those with the same keys; no key may occur twice."""
     if not rows:
         return
     database, model = this_database(), type(rows[0])
     if database.vendor == "postgresql":
         sql, names = _json_insert(model)
-        write([_with_json((sql + _or_over(model), names), rows)])
+        write([_with_json((sql + _upsert_clause(model), names), rows)])
         return
     sql, plan = insert_sql(database.vendor, model, ignore_conflicts=False)
-    execute_all(database, sql + _or_over(model), [columns([row], plan, database) for row in rows])
+    execute_all(database, sql + _upsert_clause(model), [columns([row], plan, database) for row in rows])
 
 
 def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
-    """Update these fields (no relations) of rows of one model; a row that is deleted by now is skipped."""
+    """Update these fields (no relations) of rows of one model; a row that was deleted meanwhile is
+    skipped."""
     if not rows:
         return
     model, database = type(rows[0]), this_database()
@@ -202,20 +211,22 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
     execute_all(database, sql, [columns([row], plan, database) for row in rows])
 
 
-# of the thread, like its connection to the database
+# of the thread, like its database connection
 _lent = threading.local()
 
 
 def this_database() -> Any:
-    """Return the connection that `use_connection` set for this thread, else the thread's own. Not Django's
-    proxy: each look through Django's proxy costs as much as a value of a statement."""
+    """Return the connection that `use_connection` set for this thread, else the thread's own.
+
+    Not Django's proxy: each access through it costs as much as one value of a statement."""
     lend = getattr(_lent, "lend", None)
     return connections[DEFAULT_DB_ALIAS] if lend is None else lend()
 
 
 @contextmanager
 def use_connection(lend: Callable[[], Any]) -> Iterator[None]:
-    """Run the block's statements of this module over the connection that `lend` returns for the first."""
+    """Execute the block's statements of this module on the connection that `lend` returns when first
+    called."""
     before, _lent.lend = getattr(_lent, "lend", None), lend
     try:
         yield
@@ -224,7 +235,7 @@ def use_connection(lend: Callable[[], Any]) -> Iterator[None]:
 
 
 def execute(database: Any, sql: str, values: Sequence[Any]) -> int:
-    """How many rows it touched."""
+    """Execute a statement; return the number of affected rows."""
     cursor = _executed(database, sql, values)
     try:
         return int(cursor.rowcount)
@@ -233,78 +244,86 @@ def execute(database: Any, sql: str, values: Sequence[Any]) -> int:
 
 
 def execute_all(database: Any, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Once for each row."""
+    """Execute a statement once for each row of values."""
     _executed(database, sql, rows, many=True).close()
 
 
 def _fetch(database: Any, sql: str, values: Sequence[Any]) -> list[Any]:
     cursor = _executed(database, sql, values)
     try:
-        with database.wrap_database_errors:  # SQLite looks for a row when it is fetched
+        with database.wrap_database_errors:  # SQLite searches for a row when it is fetched
             return list(cursor.fetchall())
     finally:
         cursor.close()
 
 
 def _executed(database: Any, sql: str, values: Sequence[Any], *, many: bool = False) -> Any:
-    """The cursor, open. PostgreSQL's is psycopg's own in place of Django's, which writes the values into the
-    text: here they go beside it, and a statement that comes again and again is prepared by the server (unless
-    the connection's `prepare_threshold` says never). Where queries are logged it is Django's: psycopg does
-    not know the text of what the server has prepared. SQLite's is the driver's own as well: Django's
-    looks for the places in the text at each execution."""
+    """Return the open cursor of an executed statement.
+
+    On PostgreSQL the cursor is psycopg's own instead of Django's, which writes values into the SQL: here they
+    are sent separately, and the server prepares a repeated statement (unless the connection's
+    `prepare_threshold` is None). If queries are logged it is Django's: psycopg does not know the text of a
+    prepared statement. On SQLite it is also the driver's own: Django's parses the SQL for parameters at each
+    execution.
+    """
     if database.queries_logged:
-        cursor = asked = database.cursor()
+        cursor = wrapped = database.cursor()
     else:
         database.close_if_health_check_failed()
         if database.connection is None:
             database.ensure_connection()
         with database.wrap_database_errors:
             cursor = database.Database.Cursor(database.connection)
-        asked = database.make_cursor(cursor) if database.execute_wrappers else None
+        wrapped = database.make_cursor(cursor) if database.execute_wrappers else None
         if database.vendor == "sqlite":
-            sql = _with_marks(sql)
+            sql = _with_question_marks(sql)
     try:
-        if asked is not None:
-            (asked.executemany if many else asked.execute)(sql, values)
+        if wrapped is not None:
+            (wrapped.executemany if many else wrapped.execute)(sql, values)
         else:
             database.validate_no_broken_transaction()
             with database.wrap_database_errors:
                 (cursor.executemany if many else cursor.execute)(sql, values)
     except BaseException as error:
-        with suppress(database.Database.Error):  # of a connection that is closed: it would hide the first
+        with suppress(database.Database.Error):  # of a closed connection: it would hide the first error
             cursor.close()
         if isinstance(error, NotSupportedError) and not database.in_atomic_block:
-            # a column's type changed under a kept statement; a rollback would make psycopg forget it
+            # a column's type has changed under a prepared statement; a rollback would make psycopg drop it
             database.close()
         raise
     return cursor
 
 
 @lru_cache(maxsize=4096)
-def _with_marks(sql: str) -> str:
-    """As Django's own cursor of SQLite turns it."""
+def _with_question_marks(sql: str) -> str:
+    """Convert parameters as Django's SQLite cursor does."""
     return sql.replace("%%", "\0").replace("%s", "?").replace("\0", "%")
 
 
-def _plan_each_time(connection: Any, **_: Any) -> None:
-    """What PostgreSQL keeps of a statement is its parsed text, never its plan: one made while a table was
-    small reads all of it, and would stay, until the next look of autovacuum, while the table grows."""
+def _disable_generic_plans(connection: Any, **_: Any) -> None:
+    """Let PostgreSQL plan prepared statements at each execution.
+
+    A plan made while a table was small reads the whole table, and would stay until the next autovacuum while
+    the table grows."""
     if connection.vendor == "postgresql" and connection.connection.prepare_threshold is not None:
         with connection.cursor() as cursor:
             cursor.execute("SET plan_cache_mode = force_custom_plan")
 
 
-connection_created.connect(_plan_each_time, dispatch_uid="plan-each-time")
+connection_created.connect(_disable_generic_plans, dispatch_uid="plan-each-time")
 
 
-def _with_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
-    """What is the same at each execution stands in SQLite's text: a value in a place it compares with the
-    conditions of partial indexes, and compiles the statement anew for each that is put there."""
+def _inline_constants(database: Any, sql: str, places: Sequence[Any]) -> tuple[str, tuple[Any, ...]]:
+    """Write constants into SQLite's text.
+
+    SQLite compares a bound value with the conditions of partial indexes, and recompiles the statement for
+    each new value."""
     if database.vendor != "sqlite":
         return sql, tuple(places)
-    said = [None if isinstance(place, Value) else _constant(place) for place in places]
-    text = sql.replace("%%", "%%%%") % tuple("%s" if one is None else one.replace("%", "%%") for one in said)
-    return text, tuple(place for place, one in zip(places, said, strict=True) if one is None)
+    literals = [None if isinstance(place, Value) else _constant(place) for place in places]
+    inlined = tuple("%s" if one is None else one.replace("%", "%%") for one in literals)
+    text = sql.replace("%%", "%%%%") % inlined
+    return text, tuple(place for place, one in zip(places, literals, strict=True) if one is None)
 
 
 def _columns_of(places: Sequence[Any], vendor: str) -> tuple[Any, ...]:
@@ -322,7 +341,7 @@ def _constant(value: Any) -> str | None:
 
 
 def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> list[Any]:
-    """The values of these places: of a column by its name, or what stands there itself."""
+    """Return the values of these parameters: of a column by its name, else the constant itself."""
     return [
         place
         if type(place) is not Column
@@ -335,10 +354,11 @@ def fill(places: Sequence[Any], values: Mapping[str, Any], database: Any) -> lis
 
 @cache
 def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple[str, tuple[Column, ...]]:
+    """Return the SQL that inserts one row, and its columns."""
     fields = [field for field in model._meta.concrete_fields if not isinstance(field, AutoField)]
     options = {"on_conflict": OnConflict.IGNORE} if ignore_conflicts else {}
     query = InsertQuery(model, **options)
-    # of no values: those that the model would make up, such as an id, are drawn by nobody
+    # explicit Nones: the model's defaults, such as an id, must not be computed
     query.insert_values(fields, [model(**dict.fromkeys(field.attname for field in fields))])
     compiler = query.get_compiler(connection=this_database())
     compiler.returning_fields = None
@@ -350,7 +370,7 @@ def insert_sql(vendor: str, model: type[Model], ignore_conflicts: bool) -> tuple
 def update_sql(
     vendor: str, model: type[Model], fields: tuple[str, ...], of: tuple[str, ...]
 ) -> tuple[str, tuple[Any, ...]]:
-    """As `QuerySet.update` on the rows that `of` finds would say it."""
+    """Return the SQL of `QuerySet.update` on the rows that match `of`, and its parameters."""
     key = model._meta.pk.name
     found = {name: value(model, key if name == "pk" else name, name) for name in of}
     query: Any = model._default_manager.filter(**found).query.chain(UpdateQuery)
@@ -363,29 +383,29 @@ def update_sql(
 def update_by_key_sql(
     vendor: str, model: type[Model], fields: tuple[str, ...]
 ) -> tuple[str, tuple[Column, ...]]:
-    """`update_sql` of a row by its key, whose values are all columns of that row."""
+    """Return `update_sql` for a row by its key; all its values are columns of that row."""
     sql, places = update_sql(vendor, model, fields, ("pk",))
     return sql, tuple(column_of(place.field, vendor) for place in places)
 
 
 def _with_json(statement: tuple[str, tuple[tuple[str, str], ...]], rows: Sequence[Model]) -> Statement:
     sql, names = statement
-    said = [{column: getattr(row, name) for column, name in names} for row in rows]
-    text = json_text.dumps(said, default=_as_text)
+    values = [{column: getattr(row, name) for column, name in names} for row in rows]
+    text = json_text.dumps(values, default=_as_text)
     return sql, (text, len(rows))
 
 
 def _as_text(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
-    raise TypeError(f"{value!r} is no value of a column")
+    raise TypeError(f"{value!r} can't be the value of a column")
 
 
 @cache
 def _json_insert(model: type[Model]) -> tuple[str, tuple[tuple[str, str], ...]]:
     fields: list[Any] = [f for f in model._meta.concrete_fields if not isinstance(f, AutoField)]
     listed = ", ".join(f'"{field.column}"' for field in fields)
-    sql = f'INSERT INTO "{model._meta.db_table}" ({listed}) SELECT {listed} FROM {_given(fields)}'
+    sql = f'INSERT INTO "{model._meta.db_table}" ({listed}) SELECT {listed} FROM {_json_rows(fields)}'
     return sql, tuple((field.column, field.attname) for field in fields)
 
 
@@ -395,32 +415,33 @@ def _json_update(model: type[Model], names: tuple[str, ...]) -> tuple[str, tuple
     fields: list[Any] = [model._meta.get_field(name) for name in names]
     to = ", ".join(f'"{field.column}" = given."{field.column}"' for field in fields)
     sql = (
-        f'UPDATE "{table}" SET {to} FROM {_given([key, *fields])} '
+        f'UPDATE "{table}" SET {to} FROM {_json_rows([key, *fields])} '
         f'WHERE "{table}"."{key.column}" = given."{key.column}"'
     )
     return sql, tuple((field.column, field.attname) for field in (key, *fields))
 
 
 @cache
-def _or_over(model: type[Model]) -> str:
+def _upsert_clause(model: type[Model]) -> str:
     key: Any = model._meta.pk
     others = [field.column for field in model._meta.concrete_fields if field is not key]
     to = ", ".join(f'"{column}" = excluded."{column}"' for column in others)
     return f' ON CONFLICT ("{key.column}") DO UPDATE SET {to}'
 
 
-def _given(fields: Sequence[Any]) -> str:
-    """The limit tells the planner how many there are: it would guess a hundred, and read a table whole."""
+def _json_rows(fields: Sequence[Any]) -> str:
+    """The limit tells the planner the number of rows: it would assume a hundred, and read a whole table."""
     types = ", ".join(f'"{field.column}" {field.db_type(this_database())}' for field in fields)
     return f"(SELECT * FROM json_to_recordset(%s::json) AS row({types}) LIMIT %s::int) AS given"
 
 
-def _inserts_by_places(rows: Sequence[Model]) -> Iterator[Statement]:
-    """As many at once as go into one statement, by powers of two: so there are few texts to compile."""
+def _multi_row_inserts(rows: Sequence[Model]) -> Iterator[Statement]:
+    """Yield inserts of up to `MAX_ROWS` rows, in powers of two, so that there are few statements to
+    compile."""
     database = this_database()
     sql, plan = insert_sql(database.vendor, type(rows[0]), ignore_conflicts=False)
     head, values, places = sql.partition(" VALUES ")
-    at_most = min(MOST_ROWS, (database.features.max_query_params or MOST_PLACES) // len(plan))
+    at_most = min(MAX_ROWS, (database.features.max_query_params or MAX_PARAMETERS) // len(plan))
     first = 0
     while first < len(rows):
         count = 1 << (min(len(rows) - first, at_most).bit_length() - 1)

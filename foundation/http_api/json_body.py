@@ -1,8 +1,7 @@
 """Request bodies: strict JSON that every database can store, read into pydantic models.
 
-A model (`Body`) is the contract and the check: `foundation.http_api.openapi` publishes it. Bounds on depth,
-size and numbers hold before pydantic reads a value (`foundation.json_text`).
-"""
+A model (`Body`) both checks and documents: `foundation.http_api.openapi` publishes it. Limits of depth, size
+and numbers are checked before pydantic reads a value (`foundation.json_text`)."""
 
 from __future__ import annotations
 
@@ -25,22 +24,21 @@ from foundation import json_text
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem, validation_problem
 from foundation.names import NAME_PATTERN
 
-LATER_KEY = "dispatcher.body_comes_later"
-GO_ON = 100
+BODY_PENDING_KEY = "dispatcher.body_comes_later"
+CONTINUE = 100
 
 
 def require_body(environ: Mapping[str, Any]) -> None:
-    """A long body is taken in only once its sender is known to be welcome, and never by one of the few
-    threads.
+    """Raise Problem 100 if the body was not received yet; under plain WSGI it always was.
 
-    The async layer (`dispatcher_project.web.asgi_gateway`) lets the view begin without it. The view turns
-    away who may not send, by key, token or length; where it reads the body, the request ends with 100
-    Continue. This answer stays in the house: the layer takes the body in and lets the view begin again. So a
-    view does nothing that lasts before it reads its body.
-
-    Raises Problem 100 if the body was not taken in yet. Under plain WSGI it always was."""
-    if environ.get("asgi.scope", {}).get(LATER_KEY):
-        raise Problem(GO_ON, "body_wanted", "Send the body.")
+    A long body is received only once its sender was authorized, and never by one of the few threads. The
+    async layer (`dispatcher_project.web.asgi_gateway`) calls the view without the body. The view rejects
+    senders by key, token or length; where it reads the body, the request ends with 100 Continue. That answer
+    is not sent: the layer receives the body and calls the view again. So a view must do nothing lasting
+    before it reads its body.
+    """
+    if environ.get("asgi.scope", {}).get(BODY_PENDING_KEY):
+        raise Problem(CONTINUE, "body_wanted", "Send the body.")
 
 
 DEFAULT_MAX_BYTES = 256 * 1024
@@ -49,7 +47,7 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
 class StrictJsonParser(BaseParser):
-    """`request.data` for a JSON body; a view's `max_body_bytes` bounds it before it is read."""
+    """Parses JSON bodies for `request.data`; a view's `max_body_bytes` limits the body before it is read."""
 
     media_type = "application/json"
 
@@ -62,8 +60,9 @@ class StrictJsonParser(BaseParser):
 
 
 def expect_body(view: Any, environ: Mapping[str, Any]) -> int:
-    """The most bytes that the request's body may have. Raises Problem 413 where it says that it has more, and
-    100 if it was not taken in yet."""
+    """Return the size limit of the request's body.
+
+    Raises Problem 413 if its Content-Length exceeds that, and 100 if the body was not received yet."""
     limit = getattr(view, "max_body_bytes", None)
     most: int = limit() if callable(limit) else limit or DEFAULT_MAX_BYTES
     declared = environ.get("CONTENT_LENGTH") or "0"
@@ -78,8 +77,10 @@ def _too_large(limit: int) -> Problem:
 
 
 def read_json(raw: bytes) -> Any:
-    """The value; raises Problem 400 for text that is not JSON or names a key twice, 422 for JSON that can't
-    be stored, or has too much of something."""
+    """Return the value of a body.
+
+    Raises Problem 400 for text that is not JSON or has a key twice, 422 for JSON that can't be stored or
+    exceeds a limit."""
     try:
         value = json_text.read(raw, pairs=_unique_keys)
     except json_text.TooMuch as error:
@@ -94,12 +95,12 @@ def read_json(raw: bytes) -> Any:
 
 
 def pointer_to(*path: object) -> str:
-    """A JSON pointer, escaped."""
+    """Return a JSON pointer, escaped."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two values under one name readers take either: what was meant nobody can know."""
+    """Reject duplicate keys: readers differ in which value they take."""
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(key for key, _ in pairs)
@@ -113,8 +114,10 @@ def _malformed(why: str) -> Problem:
 
 
 def _unstorable(value: Any, path: tuple[object, ...]) -> Iterator[FieldError]:
-    """Text that PostgreSQL can't hold: NUL, half a surrogate pair. As deep as the value, which is bounded;
-    a path is made for what holds others, and for what is wrong: there may be two million texts."""
+    """Yield an error for each text that PostgreSQL can't store: NUL, half a surrogate pair.
+
+    Recursion is as deep as the value, which is bounded. Paths are built only for containers and errors: there
+    may be two million texts."""
     if isinstance(value, dict):
         for key, child in value.items():
             if _UNSTORABLE.search(key):
@@ -148,21 +151,21 @@ Schema = dict[str, Any]
 
 
 class Body(BaseModel):
-    """A request's body: no value is converted, and no field is unknown."""
+    """A request body: values are not converted, and unknown fields are rejected."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
     def given(self) -> dict[str, Any]:
-        """The fields that the client wrote, as they were read."""
+        """Return the fields that the client sent, with their values."""
         return {name: getattr(self, name) for name in self.model_fields_set}
 
 
-LEFT_OUT: Any = None
-"""The default of a field that may be left out, and must not be null where it is written."""
+OMITTED: Any = None
+"""The default of a field that may be omitted, but must not be null."""
 
 
 def not_empty(body: Any) -> Any:
-    """A validator of bodies of which each field may be left out, but not all."""
+    """Validator of a body in which every field is optional: at least one must be given."""
     if not body.model_fields_set:
         raise PydanticCustomError("invalid", "Must have at least one field.")
     return body
@@ -172,7 +175,8 @@ BodyType = TypeVar("BodyType", bound=Body)
 
 
 def read_body(body: type[BodyType], value: Any) -> BodyType:
-    """The model; raises Problem 422 with the first `MAX_ERRORS` errors, by place."""
+    """Return the body as its model. Raises Problem 422 with the first `MAX_ERRORS` errors, sorted by
+    place."""
     try:
         if type(value) is not dict or len(value) <= len(body.model_fields) + MAX_ERRORS:
             found: BodyType = body.model_validate(value)
@@ -183,13 +187,13 @@ def read_body(body: type[BodyType], value: Any) -> BodyType:
 
 
 def field_errors(error: ValidationError) -> list[FieldError]:
-    """The first `MAX_ERRORS`, by place."""
+    """Return the first `MAX_ERRORS` errors, sorted by place."""
     found = (_field_error(raw) for raw in error.errors(include_url=False, include_input=False))
     return sorted(islice(found, MAX_ERRORS), key=lambda error: error.pointer)
 
 
 def _unknown_fields(body: type[Body], value: Mapping[str, Any]) -> list[FieldError]:
-    """Of a body with so many that pydantic would collect a million errors."""
+    """Return errors for a body with so many fields that pydantic would collect a million errors."""
     names = nsmallest(MAX_ERRORS, value.keys() - body.model_fields.keys())
     return [FieldError(pointer_to(name[:_LONGEST_NAME]), *_ERRORS["extra_forbidden"]) for name in names]
 
@@ -216,17 +220,17 @@ _ERRORS = {
     "string_pattern_mismatch": ("invalid", "Must match {pattern}."),
     "string_unicode": ("invalid_text", "Text contains half a surrogate pair."),
 }
-"""Code and text by pydantic's type of error. No text has the value in it: it may be long, or a secret."""
+"""Code and text by pydantic's error type. No text contains the value: it may be long, or a secret."""
 
 
 _OWN_CODES = frozenset({"wrong_type", "too_few", "too_many", "too_large", "invalid"})
-"""Those that our own validators raise as an error's type."""
+"""The error types that our own validators raise."""
 
 
 def _field_error(error: Any) -> FieldError:
-    """Of one of pydantic's."""
+    """Return our error for one of pydantic's."""
     place = error["loc"]
-    if place and place[-1] == "[key]" and error["type"] != "extra_forbidden":  # of a key, not of its value
+    if place and place[-1] == "[key]" and error["type"] != "extra_forbidden":  # an error of the key
         place = place[:-1]
     pointer = pointer_to(*(part[:_LONGEST_NAME] if isinstance(part, str) else part for part in place))
     if error["type"] not in _ERRORS:
@@ -241,7 +245,7 @@ def _field_error(error: Any) -> FieldError:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these texts, as in `Annotated[str, Choice("a", "b")]`."""
+    """A field with one of these texts, as in `Annotated[str, Choice("a", "b")]`."""
 
     values: tuple[str, ...]
 
@@ -257,7 +261,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Items:
-    """How many a list may have, which is looked at before they are. most: may depend on settings."""
+    """Limits of a list's length, checked before its items. most: a function if it depends on settings."""
 
     least: int = 0
     most: int | Callable[[], int] | None = None
@@ -292,8 +296,8 @@ class Items:
 
 @dataclass(frozen=True)
 class Members:
-    """How many an object inside a body may have, which is looked at before they are: of a million wrong ones
-    pydantic would collect a million errors, and no other thread runs meanwhile."""
+    """Limit of an object's members inside a body, checked before they are: of a million wrong ones pydantic
+    would collect a million errors while it holds the GIL."""
 
     most: int
 
@@ -319,7 +323,7 @@ class Whole:
 
 
 class _Opaque:
-    """Of type object; pydantic neither walks nor copies it."""
+    """An object that pydantic neither validates nor copies."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.is_instance_schema(dict)
@@ -329,12 +333,12 @@ class _Opaque:
 
 
 def whole(value: Any) -> Any:
-    """JSON knows one kind of number: 5.0 is a 5."""
+    """Convert 5.0 to 5: JSON has one type of number."""
     return int(value) if type(value) is float and value.is_integer() else value
 
 
 def read_time(text: str) -> datetime | None:
-    """Return the time in UTC; None if the text is no time, has no zone, or is out of datetime's range."""
+    """Return the time in UTC; None if the text is not a time, has no zone, or exceeds datetime's range."""
     try:
         parsed = parse_datetime(text)
         if parsed is None or parsed.tzinfo is None:
@@ -345,12 +349,12 @@ def read_time(text: str) -> datetime | None:
 
 
 NO_TIME = "Must be a time with a zone, as in 2026-02-01T12:00:00Z."
-"""What `read_time` could not read."""
+"""The error for a text that `read_time` can't read."""
 _LONGEST_TIME = 64
 
 
 def _time(value: Any) -> Any:
-    if isinstance(value, datetime):  # of our own code
+    if isinstance(value, datetime):  # set by our own code
         return value
     if not isinstance(value, str):
         raise PydanticKnownError("string_type")
@@ -371,10 +375,10 @@ Name = Annotated[str, Field(pattern=NAME_PATTERN, max_length=64)]
 
 
 def choices(values: Iterable[str]) -> Choice:
-    """Of an enumeration."""
+    """Return the field type for an enumeration."""
     return Choice(*(str(value) for value in values))
 
 
 def about(text: str) -> Any:
-    """A field's description, which the published document has."""
+    """Return a field's description for the published document."""
     return Field(description=text)

@@ -1,4 +1,4 @@
-"""Describing a route in OpenAPI: types of bodies and answers in, drf-spectacular's decorator out."""
+"""OpenAPI descriptions of routes: types of bodies and answers in, drf-spectacular's decorator out."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from foundation.http_api.json_body import Choice, about
 from foundation.http_api.problems import MEDIA_TYPE
 
 REFUSALS = {
-    400: "Malformed JSON or a bad parameter.",
-    401: "No key, or one that is not valid.",
-    403: "The key may not do this.",
-    404: "There is no such thing, or it is not yours.",
-    406: "Only JSON is offered.",
+    400: "Malformed JSON or an invalid parameter.",
+    401: "No key, or an invalid key.",
+    403: "The key lacks the permission.",
+    404: "Not found, or owned by another tenant.",
+    406: "Only JSON is available.",
     408: "The body did not arrive in time.",
-    409: "It does not fit the present state.",
+    409: "Conflicts with the current state.",
     413: "The body is too large.",
     415: "The body is not JSON.",
-    422: "The body is well-formed and wrong.",
-    429: "Too much, for now: see `code` and Retry-After.",
-    503: "The database is away; try again.",
+    422: "The body is valid JSON with invalid fields.",
+    429: "A limit is reached: see `code` and Retry-After.",
+    503: "The database is not available; try again.",
 }
 _ALWAYS = (401, 406, 503)
 OPTIONAL_BODY = "x-optional-body"
-"""Marks operations for the schema's postprocessing, which says it in the words of OpenAPI."""
+"""Marks operations with an optional body, for the schema's postprocessing."""
 
 
 Instant = Annotated[datetime | str, WithJsonSchema({"type": "string", "format": "date-time"})]
@@ -48,7 +48,7 @@ ProblemError = TypedDict(
 
 
 class Problem(TypedDict):
-    """An error, as RFC 9457 has it."""
+    """An error (RFC 9457)."""
 
     type: str
     title: str
@@ -61,7 +61,7 @@ class Problem(TypedDict):
 
 
 class _Published(GenerateJsonSchema):
-    """JSON Schema without titles and without defaults of null; what may be null is one more type."""
+    """JSON Schema without titles and without defaults of null; nullable is expressed as a further type."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -94,28 +94,28 @@ def _without_title(schema: JsonSchemaValue) -> JsonSchemaValue:
     return {name: value for name, value in schema.items() if name != "title"}
 
 
-_PLACE = "#/components/schemas/{model}"
-# of the process: what its routes were described with, by name
-_described: dict[str, Any] = {"Problem": Problem}
+_REF_TEMPLATE = "#/components/schemas/{model}"
+# of the process: the types that its routes are described with, by name
+_components: dict[str, Any] = {"Problem": Problem}
 
 
 def json_schema(type_: Any) -> JsonSchemaValue:
-    """Of one type, as it is published."""
-    return TypeAdapter(type_).json_schema(ref_template=_PLACE, schema_generator=_Published)
+    """Return the published schema of one type."""
+    return TypeAdapter(type_).json_schema(ref_template=_REF_TEMPLATE, schema_generator=_Published)
 
 
 def components() -> dict[str, JsonSchemaValue]:
-    """The named schemas of all routes that are described."""
-    types = [(name, "validation", TypeAdapter(type_)) for name, type_ in sorted(_described.items())]
-    _, found = TypeAdapter.json_schemas(types, ref_template=_PLACE, schema_generator=_Published)  # type: ignore[arg-type]
+    """Return the named schemas of all described routes."""
+    types = [(name, "validation", TypeAdapter(type_)) for name, type_ in sorted(_components.items())]
+    _, found = TypeAdapter.json_schemas(types, ref_template=_REF_TEMPLATE, schema_generator=_Published)  # type: ignore[arg-type]
     return dict(found["$defs"])
 
 
 def reference(type_: Any) -> dict[str, str]:
-    """To the type's component, which the schema's postprocessing adds."""
-    known = _described.setdefault(type_.__name__, type_)
+    """Return a reference to the type's component, which the schema's postprocessing adds."""
+    known = _components.setdefault(type_.__name__, type_)
     assert known is type_, f"two components are named {type_.__name__}"
-    return {"$ref": _PLACE.format(model=type_.__name__)}
+    return {"$ref": _REF_TEMPLATE.format(model=type_.__name__)}
 
 
 def described(
@@ -131,7 +131,10 @@ def described(
     tag: str = "queue",
     public: bool = False,
 ) -> Callable[[Any], Any]:
-    """answers: the body's type by status; None: no body. body: the `Body` of the request."""
+    """Return a decorator that describes an operation.
+
+    answers: the type of the body by status; None: no body. refusals: further error statuses. body: the
+    request's `Body`."""
     responses: dict[Any, Any] = {}
     for status, type_ in answers.items():
         responses[(status, "application/json") if type_ else status] = OpenApiResponse(
@@ -154,7 +157,7 @@ def described(
 
     def decorate(method: Any) -> Any:
         found = describe(method)
-        found.answers = answers  # which tests compare with real ones
+        found.answers = answers  # tests compare them with real answers
         return found
 
     return decorate

@@ -1,4 +1,4 @@
-"""Query parameters and cursor pages, read strictly: a filter that is misspelt must not list everything."""
+"""Query parameters and cursor pages, validated strictly: a misspelt filter must not list everything."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from foundation.http_api.problems import parameter_problem
 
 
 def allow_only(request: Request, names: Collection[str]) -> None:
-    """Raises Problem 400 for a parameter that does not exist."""
+    """Raise Problem 400 if the request has a parameter that does not exist."""
     for name in request.query_params:
         if name not in names:
             raise parameter_problem(name[:100], "There is no such parameter.", code="unknown_parameter")
 
 
 def text_parameter(request: Request, name: str, *, max_length: int = 64) -> str | None:
+    """Return the parameter, or None. Raises Problem 400."""
     value = request.query_params.get(name)
     if value is None:
         return None
@@ -32,6 +33,7 @@ def text_parameter(request: Request, name: str, *, max_length: int = 64) -> str 
 
 
 def choice_parameter(request: Request, name: str, choices: Collection[str]) -> str | None:
+    """Return the parameter if it is one of `choices`, or None. Raises Problem 400."""
     value = request.query_params.get(name)
     if value is not None and value not in choices:
         raise parameter_problem(name, f"Must be one of {', '.join(choices)}.")
@@ -39,7 +41,7 @@ def choice_parameter(request: Request, name: str, choices: Collection[str]) -> s
 
 
 def whole_parameter(request: Request, name: str, *, most: int, default: int) -> int:
-    """1 to most."""
+    """Return a whole number from 1 to `most`. Raises Problem 400."""
     value = request.query_params.get(name)
     if value is None:
         return default
@@ -49,7 +51,7 @@ def whole_parameter(request: Request, name: str, *, most: int, default: int) -> 
 
 
 def text_schema(max_length: int = 64) -> dict[str, object]:
-    """What `text_parameter` takes."""
+    """Return the JSON Schema of a `text_parameter`."""
     return {"type": "string", "minLength": 1, "maxLength": max_length, "pattern": "^[^\\x00]+$"}
 
 
@@ -68,9 +70,9 @@ PARAMETERS = (
 
 
 class CursorPages(CursorPagination):
-    """A row that comes or goes while somebody pages shifts nothing.
+    """Pages by cursor: rows that are added or removed between two requests shift nothing.
 
-    limit: 1 to 200. ordering: by one unique field; position: what its values look like in a cursor."""
+    limit: 1 to 200. ordering: by one unique field. position: pattern of that field's values in a cursor."""
 
     position: re.Pattern[str]
     page_size = 50
@@ -85,18 +87,18 @@ class CursorPages(CursorPagination):
             cursor = super().decode_cursor(request)
         except (NotFound, ValueError):
             raise _bad_cursor() from None
-        place = None if cursor is None else cursor.position
-        if place is not None and not self.position.match(str(place)):
+        position = None if cursor is None else cursor.position
+        if position is not None and not self.position.match(str(position)):
             raise _bad_cursor()
         return cursor
 
     def get_page_size(self, request: Any) -> int:
-        asked = request.query_params.get(self.page_size_query_param)
-        if asked is None:
+        limit = request.query_params.get(self.page_size_query_param)
+        if limit is None:
             return self.page_size
-        if not re.match(r"[0-9]{1,4}\Z", asked) or not 1 <= int(asked) <= self.max_page_size:
+        if not re.match(r"[0-9]{1,4}\Z", limit) or not 1 <= int(limit) <= self.max_page_size:
             raise parameter_problem("limit", f"Must be a number from 1 to {self.max_page_size}.")
-        return int(asked)
+        return int(limit)
 
 
 def _bad_cursor() -> Exception:

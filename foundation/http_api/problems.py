@@ -1,4 +1,4 @@
-"""Errors as clients see them: RFC 9457 problem+json with a stable code (docs/reference/api_errors.md)."""
+"""API errors: RFC 9457 problem+json with a stable code (docs/reference/api_errors.md)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foundation.secrets import hide_keys
 
 MEDIA_TYPE = "application/problem+json"
 RETRYABLE_STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-COME_AGAIN_STATUSES = frozenset({429, 503})
+RETRY_LATER_STATUSES = frozenset({429, 503})
 RETRY_AFTER_SECONDS = 5.0
 MAX_ERRORS = 20
 _MAX_DETAIL = 300
@@ -21,11 +21,10 @@ _MAX_DETAIL = 300
 
 @dataclass(frozen=True, slots=True)
 class FieldError:
-    """What is wrong with one place of the request.
+    """An error at one place of the request.
 
-    pointer: a JSON pointer (RFC 6901) into the body, or ``/<name>`` of a parameter or header.
-    place: body, query, path or header; `in` on the wire.
-    """
+    pointer: a JSON pointer (RFC 6901) into the body, or ``/<name>`` of a parameter or header. place: body,
+    query, path or header; `in` in JSON."""
 
     pointer: str
     code: str
@@ -42,8 +41,10 @@ class FieldError:
 
 
 class Problem(Exception):
-    """The request ends here, with this answer. retry_after_seconds: also the `Retry-After` header, in whole
-    seconds; a 429 or 503 without one says `RETRY_AFTER_SECONDS`."""
+    """Raised to end the request with this error.
+
+    retry_after_seconds: also the `Retry-After` header, in whole seconds; a 429 or 503 without one gets
+    `RETRY_AFTER_SECONDS`. retryable: None decides by the status."""
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class Problem(Exception):
         self.errors = tuple(errors[:MAX_ERRORS])
         self.headers = dict(headers or {})
         self.retry_after_seconds = None
-        if retry_after_seconds is None and status in COME_AGAIN_STATUSES:
+        if retry_after_seconds is None and status in RETRY_LATER_STATUSES:
             retry_after_seconds = RETRY_AFTER_SECONDS
         if retry_after_seconds is not None:
             self.retry_after_seconds = max(1, math.ceil(retry_after_seconds))
@@ -90,7 +91,7 @@ class Problem(Exception):
 
 
 def validation_problem(errors: Sequence[FieldError]) -> Problem:
-    """422 for a body that is well-formed and wrong."""
+    """Return the 422 for a body that is valid JSON with invalid fields."""
     first = errors[0]
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return Problem(
@@ -99,5 +100,5 @@ def validation_problem(errors: Sequence[FieldError]) -> Problem:
 
 
 def parameter_problem(name: str, detail: str, *, code: str = "invalid_parameter") -> Problem:
-    """400 for a query parameter."""
+    """Return the 400 for a query parameter."""
     return Problem(400, code, detail, errors=[FieldError(f"/{name}", code, detail, place="query")])

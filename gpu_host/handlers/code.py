@@ -1,7 +1,6 @@
-"""A model's code: found by its dotted path, with what it says of itself, and called.
+"""A model's code: imported by its dotted path, its declared attributes, and calls of it.
 
-Importing it may take seconds and gigabytes.
-"""
+The import may take seconds and gigabytes."""
 
 from __future__ import annotations
 
@@ -24,15 +23,15 @@ HELD_OUTSIDE = ("", "ours", "theirs")
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One model of a GPU process.
+    """The attributes of one model.
 
-    vram_mb: what it needs with a run in it, MiB; None: measured at its first load. max_run_seconds,
-    max_load_seconds: after these the process is replaced. quiet_seconds: without progress for so long, on an
-    idle GPU, a run counts as hung; None: never. warm_seconds: how long it stays loaded after its last run.
-    at_once: so many runs of it at a time. min_resident: stays loaded however idle, and goes last for another
-    model. held_outside: who holds its memory if it is not the process that loads it: "ours", processes that
-    are counted as ours and outlive that one; "theirs", what is counted among others. Its `unload` is also
-    called where that process did not load it.
+    vram_mb: memory with a run in it, MiB; None: measured at the first load. max_run_seconds,
+    max_load_seconds: after these the process is replaced. quiet_seconds: without progress for this long, on
+    an idle GPU, a run counts as hung; None: never. warm_seconds: how long it stays loaded after its last run.
+    at_once: its concurrent runs. min_resident: stays loaded while idle, and is unloaded last for another
+    model. held_outside: where its memory is if not in the process that loads it: "ours", in processes that
+    count as ours and outlive that one; "theirs", counted as that of others. Its `unload` is then also called
+    in a process that did not load it.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Declared:
 
 
 def declared_by(name: str, source: Any) -> Declared:
-    """Reads the attributes of a module, a class or a function. Raises ContractError."""
+    """Read the attributes of a module, a class or a function. Raises ContractError."""
     found = {
         field.name: getattr(source, field.name)
         for field in fields(Declared)
@@ -80,12 +79,11 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class ModelCode:
-    """A model: a module, a class, or just a function. `load` before `run`; one thread at a time loads and
-    unloads, several may run.
+    """A model: a module, a class, or a function. Call `load` before `run`; `load` and `unload` from one
+    thread at a time, `run` from several.
 
-    source: what has `run`. A class is made anew by each load, and its object is the handle unless its `load`
-    returns something.
-    """
+    source: the object that has `run`. A class is instantiated by each load; the instance is the handle unless
+    its `load` returns something."""
 
     def __init__(self, name: str, source: Any) -> None:
         self.declared: Declared = declared_by(name, source)
@@ -103,7 +101,7 @@ class ModelCode:
         return self._run is not None
 
     def load(self) -> None:
-        """Raises whatever its code raises."""
+        """Load the model. Raises what its code raises."""
         self._object = self.source() if inspect.isclass(self.source) else self.source
         load = None if _is_function(self.source) else getattr(self._object, "load", None)
         made = load() if load is not None else None
@@ -111,14 +109,15 @@ class ModelCode:
         self._run = self._object if _is_function(self.source) else self._object.run
 
     def run(self, payload: Any, ctx: RunContext) -> Any:
+        """Run the payload and return the result. Raises what its code raises."""
         if self._run is None:
             raise RuntimeError(f"model {self.name} is not loaded")
         ctx.model = self.handle
         return self._run(payload, ctx) if _takes_context(self._run) else self._run(payload)
 
     def unload(self) -> None:
-        """Forgets the handle whatever its `unload` does, which is also called for what was not loaded here
-        but is held outside. Raises what that raises."""
+        """Drop the handle, even if the model's `unload` raises; that is also called for a model held outside
+        that was not loaded here. Raises what its code raises."""
         loaded = self.source if self.declared.held_outside else self._object
         unload = None if _is_function(self.source) else getattr(loaded, "unload", None)
         try:
@@ -129,11 +128,10 @@ class ModelCode:
 
 
 def find_models(paths: Sequence[str]) -> dict[str, ModelCode]:
-    """By name. A path is ``[NAME=]package.module[:ATTRIBUTE]``. Raises ContractError.
+    """Return the models at these paths, by name. Raises ContractError.
 
-    Without an attribute the module is a model if it has `run`; if it has ``MODELS`` (name → class, function,
-    module or path) it is all of these.
-    """
+    A path is ``[NAME=]package.module[:ATTRIBUTE]``. Without an attribute, a module with `run` is a model, and
+    a module with ``MODELS`` (name → class, function, module or path) is all of these."""
     found: dict[str, ModelCode] = {}
     for path in paths:
         name, given, dotted = path.rpartition("=")
@@ -162,18 +160,19 @@ def _models_at(path: str, name: str) -> list[ModelCode]:
 
 
 def names_several(source: Any) -> bool:
+    """Return True for a module with ``MODELS``."""
     return isinstance(source, ModuleType) and getattr(source, "MODELS", None) is not None
 
 
 def import_source(path: str) -> Any:
-    """Raises ContractError with the reason."""
+    """Import ``package.module[:ATTRIBUTE]``. Raises ContractError with the reason."""
     module_name, _, attribute = path.partition(":")
     if not module_name:
-        raise ContractError(f"a model reads package.module or package.module:attribute, not {path!r}")
+        raise ContractError(f"a model is package.module or package.module:attribute, not {path!r}")
     try:
         module = importlib.import_module(module_name)
         return getattr(module, attribute) if attribute else module
-    except Exception as error:  # whatever an author's module does when it is imported
+    except Exception as error:  # an author's module may raise anything
         raise ContractError(f"model {path!r} can't be loaded: {type(error).__name__}: {error}") from error
 
 
@@ -186,14 +185,14 @@ def _model(name: Any, source: Any, path: str) -> ModelCode:
 
 
 def is_name(name: Any) -> bool:
-    """Whether a model can be called so."""
+    """Return True if this is a valid name of a model."""
     return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def _default_name(path: str, source: Any) -> str:
-    said = getattr(source, "name", None)
-    if isinstance(said, str) and said:
-        return said
+    name = getattr(source, "name", None)
+    if isinstance(name, str) and name:
+        return name
     module, _, attribute = path.partition(":")
     return module.rpartition(".")[2] if attribute in ("", "run") else attribute.lower()
 

@@ -1,4 +1,4 @@
-"""A run as its model's code sees it."""
+"""A run as the model's code sees it: its folder, its output, its cancellation."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpu_host.handlers.errors import Cancelled
 
 
 class RunContext:
-    """model: what `load()` returned (None without one). output_dir: the run's own folder for files, made when
-    it is first asked for; whoever runs the handler removes it some time after the end. job_id, attempt_id:
-    empty for callers that are no dispatcher.
+    """The second argument of a model's `run`.
 
-    tell: hears (kind, value) of `report`, `log` and `partial`; must not block for long.
+    model: the value that `load()` returned (None without one). output_dir: the run's own folder for files,
+    made at first use, and removed some time after the run. job_id, attempt_id: empty if the caller is not a
+    dispatcher. on_output: receives (kind, value) of `report`, `log` and `partial`; must not block for long.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class RunContext:
         attempt_id: str = "",
         model: Any = None,
         output_dir: Path | None = None,
-        tell: Callable[[str, Any], None] | None = None,
+        on_output: Callable[[str, Any], None] | None = None,
     ) -> None:
         self.model_name, self.job_id, self.attempt_id, self.model = model_name, job_id, attempt_id, model
         self.progress: float | None = None
-        self._tell = tell
+        self._on_output = on_output
         self._output_dir = output_dir
         self._made = False
         self._cancelled = threading.Event()
@@ -50,31 +50,32 @@ class RunContext:
         return self._cancelled.is_set()
 
     def report(self, progress: float) -> None:
-        """How much is done, 0 to 1; it is also a sign of life for the watchdog."""
+        """Report progress, 0 to 1; the watchdog also takes it as a sign of life."""
         self.progress = min(1.0, max(0.0, progress))
-        self._report("progress", self.progress)
+        self._send("progress", self.progress)
 
     def log(self, text: str, **fields: Any) -> None:
-        """A line for the worker's log, with the job's id. fields: JSON values."""
-        self._report("log", {"text": str(text), "fields": fields})
+        """Write a line to the worker's log, with the job's id. fields: JSON values."""
+        self._send("log", {"text": str(text), "fields": fields})
 
     def partial(self, value: Any) -> None:
-        """A piece of the output before the end (a token, a preview): any JSON value."""
-        self._report("partial", value)
+        """Send a part of the output before the end (a token, a preview): any JSON value."""
+        self._send("partial", value)
 
     def check(self) -> None:
-        """Call it between steps of the work: raises Cancelled once the run was cancelled."""
+        """Raise Cancelled if the run was cancelled. Call it between steps of the work."""
         if self.cancelled:
             raise Cancelled
 
     def wait(self, seconds: float | None) -> None:
-        """Sleeps, None: for ever; raises Cancelled as soon as the run is cancelled."""
+        """Sleep; None: for ever. Raises Cancelled as soon as the run is cancelled."""
         if self._cancelled.wait(seconds):
             raise Cancelled
 
     def cancel(self) -> None:
+        """Mark the run as cancelled."""
         self._cancelled.set()
 
-    def _report(self, kind: str, value: Any) -> None:
-        if self._tell is not None:
-            self._tell(kind, value)
+    def _send(self, kind: str, value: Any) -> None:
+        if self._on_output is not None:
+            self._on_output(kind, value)

@@ -1,4 +1,4 @@
-"""What a model's code may raise, and which failure class any exception is. Pure."""
+"""The exceptions that a model's code may raise, and the failure class of any exception. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_TEXT = 500
 
 
 class BadInput(Exception):
-    """The payload can't be run, now or ever."""
+    """The payload can never be run."""
 
 
 class Cancelled(Exception):
@@ -19,16 +19,16 @@ class Cancelled(Exception):
 
 
 class TransientGpuError(Exception):
-    """The GPU failed this run; another GPU, or this one later, may do it."""
+    """The GPU failed this run; a retry here or on another GPU may succeed."""
 
 
 class OutOfMemory(Exception):
-    """The run needed more memory than there is now."""
+    """The run needs more memory than is free now."""
 
 
 class UpstreamError(Exception):
     """A server that the model calls failed its run. code: of `gpus.errors`. unfinished: the run had begun,
-    and nobody knows how it ended."""
+    and its outcome is unknown."""
 
     def __init__(self, text: str, *, code: str, unfinished: bool = False) -> None:
         super().__init__(text)
@@ -36,17 +36,16 @@ class UpstreamError(Exception):
 
 
 class ContractError(ValueError):
-    """The model's code is not what the contract asks for; the message says what to change."""
+    """The model's code breaks the contract; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed, cancelled; a
-    `UpstreamError`'s.
+    """How a handler failed. code: bad_input, gpu_fault, out_of_memory, run_failed, cancelled, or that of an
+    `UpstreamError`.
 
-    trace: the traceback, its last lines if it is long. sticky: the process can't use its GPU any more.
-    unfinished: see `UpstreamError`.
-    """
+    trace: the traceback, only its last lines if it is long. sticky: the process can't use its GPU any more.
+    unfinished: see `UpstreamError`."""
 
     code: str
     text: str
@@ -56,21 +55,21 @@ class Failure:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """By its class (`torch.OutOfMemoryError` by name, since nothing here knows torch); by its text only where
-    a GPU's library wrote that (`gpus.errors`)."""
+    """Return the failure for an exception, by its class (`torch.OutOfMemoryError` by name: torch is not
+    imported here), or by its text if a GPU's library wrote that (`gpus.errors`)."""
     if isinstance(error, Cancelled):
         return Failure("cancelled", "The run was cancelled.")
-    trace, said = _trace_of(error), _text_of(error)
+    trace, message = _trace_of(error), _text_of(error)
     if isinstance(error, BadInput):
-        return Failure("bad_input", said[:MAX_TEXT], trace)
+        return Failure("bad_input", message[:MAX_TEXT], trace)
     if isinstance(error, UpstreamError):
-        return Failure(error.code, said[:MAX_TEXT], trace, unfinished=error.unfinished)
-    text = f"{type(error).__name__}: {said}"[:MAX_TEXT]
+        return Failure(error.code, message[:MAX_TEXT], trace, unfinished=error.unfinished)
+    text = f"{type(error).__name__}: {message}"[:MAX_TEXT]
     if isinstance(error, (OutOfMemory, MemoryError)) or type(error).__name__ == "OutOfMemoryError":
         return Failure("out_of_memory", text, trace)
     if isinstance(error, TransientGpuError):
         return Failure("gpu_fault", text, trace)
-    if is_of_gpu_library(error) and is_out_of_memory_text(said):
+    if is_of_gpu_library(error) and is_out_of_memory_text(message):
         return Failure("out_of_memory", text, trace)
     if is_sticky_fault(error):
         return Failure("gpu_fault", text, trace, sticky=True)
@@ -78,20 +77,20 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def storable(text: str) -> str:
-    """No database takes a NUL or half a surrogate pair: escaped, so that the error can be told."""
+    """Escape NULs and half surrogate pairs, which databases reject."""
     return text.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
 
 
 def _text_of(error: BaseException) -> str:
-    """An author's `__str__` may raise too."""
+    """Return the message of an exception; an author's `__str__` may raise too."""
     try:
         return storable(str(error))
     except BaseException as worse:
-        return f"<its text can't be told: {type(worse).__name__}>"
+        return f"<the text can't be read: {type(worse).__name__}>"
 
 
 def _trace_of(error: BaseException) -> str:
     try:
         return storable("".join(traceback.format_exception(error)))[-MAX_TRACEBACK:]
     except BaseException as worse:
-        return f"<its traceback can't be told: {type(worse).__name__}>"
+        return f"<the traceback can't be read: {type(worse).__name__}>"

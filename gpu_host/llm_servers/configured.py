@@ -1,4 +1,4 @@
-"""The models of `gpu_worker --servers FILE`; the model process reads the file."""
+"""The models of `gpu_worker --servers FILE`; the model process imports this module, which reads the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator writes of the LLM servers that may run on a box: a TOML file, one table per model."""
+"""Configuration of the LLM servers that may run on a machine: a TOML file with one table per model."""
 
 from __future__ import annotations
 
@@ -14,18 +14,21 @@ from gpus.runners.ollama_http import OllamaRunner
 from gpus.runners.openai_http import OpenAiRunner
 
 FILE_VARIABLE = "LLM_SERVERS_FILE"
-"""In the model process' environment: the path of the file."""
+"""Environment variable of the model process: the path of the file."""
 MODULE = "gpu_host.llm_servers.configured"
 PROTOCOLS = (OpenAiRunner.name, OllamaRunner.name)
 
 MAX_STOP_SECONDS = 25.0
-"""Twice so long, for SIGTERM and SIGKILL, ends before an unload is given up and the process replaced."""
+"""Twice this (SIGTERM, then SIGKILL) is less than the limit of an unload, after which the process is
+replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class LlmServerConfig:
-    """One server. url: where it serves; command: starts it; unit: systemd starts it; neither: it runs anyway.
-    slots: its runs at a time. start_seconds: until it must answer. The others as in `Declared` and
+    """One server. url: where it serves. command: starts it; unit: systemd starts it; neither: it runs
+    already.
+
+    slots: its concurrent runs. start_seconds: time until it must answer. The others as in `Declared` and
     `ModelSpec`."""
 
     name: str
@@ -51,14 +54,14 @@ _COUNTS = {"slots", "max_response_bytes"}
 
 
 def read_file(path: Path) -> list[LlmServerConfig]:
-    """Raises ContractError with one line."""
+    """Return the servers in the file. Raises ContractError with a message of one line."""
     try:
-        said = tomllib.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: also a number of thousands of digits
+        tables = tomllib.loads(path.read_text())
+    except (OSError, ValueError, RecursionError) as error:  # ValueError also for overlong numbers
         raise ContractError(f"{path}: {error}") from None
-    if not said:
+    if not tables:
         raise ContractError(f"{path} names no server: one table per model, as in [llama]")
-    return [_read(f"{path}: [{name}]", name, table) for name, table in said.items()]
+    return [_read(f"{path}: [{name}]", name, table) for name, table in tables.items()]
 
 
 def _read(where: str, name: str, table: Any) -> LlmServerConfig:
@@ -71,14 +74,14 @@ def _read(where: str, name: str, table: Any) -> LlmServerConfig:
     if missing:
         raise ContractError(f"{where}: {', '.join(missing)} is missing")
     for key, value in table.items():
-        if why := _wrong(key, value):
+        if why := _error_of(key, value):
             raise ContractError(f"{where}: {key} {why}, not {_shown(value)}")
     if table.get("command") and table.get("unit"):
         raise ContractError(f"{where}: command or unit, not both")
     return LlmServerConfig(name, **{**table, "command": tuple(table.get("command", ()))})
 
 
-def _wrong(key: str, value: Any) -> str:
+def _error_of(key: str, value: Any) -> str:
     if key == "protocol" and not (isinstance(value, str) and value in PROTOCOLS):
         return f"is one of {', '.join(PROTOCOLS)}"
     if key == "command":
@@ -103,7 +106,7 @@ def _wrong(key: str, value: Any) -> str:
 def _shown(value: Any) -> str:
     try:
         return repr(value)[:_SHOWN_CHARACTERS]
-    except ValueError:  # Python writes no number of more than 4,300 digits
+    except ValueError:  # Python formats no number of more than 4,300 digits
         return "a number of thousands of digits"
 
 

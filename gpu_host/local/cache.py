@@ -1,4 +1,4 @@
-"""Which models stay in memory. Pure: facts in, decisions out. Memory in MiB, times monotonic seconds."""
+"""Decides which models stay in memory. Pure functions. Memory in MiB, times in monotonic seconds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 NOISE_MB = 64.0
-"""A process that holds so little more than at first is as good as a new one."""
-HEAT_SECONDS = 600.0
-"""A model's use counts less the longer ago it was: a third of it after so long."""
+"""A process that uses at most this much more than at its start is as good as a new one."""
+USE_DECAY_SECONDS = 600.0
+"""After this time a model's use counts for a third."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is for models. limit: the device's, or what we are allowed of it. others: what processes
-    that are not ours hold. own: what our process holds now; base: what it held before its first model."""
+    """The memory for models. limit: of the device, or our budget. others: used by processes that are not
+    ours. own: used by our process now; base: used by it before its first model."""
 
     limit: float
     others: float = 0.0
@@ -26,70 +26,73 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Warm:
-    """A loaded model. reserved: what it takes with runs in it. heat: its use, see `cooled`, at
-    `last_used`. among_others: what it holds is measured as others'."""
+    """A loaded model. reserved: its memory with runs in it. use_score: see `decayed_use`, as of `last_used`.
+    counted_as_others: its memory is measured as that of other processes."""
 
     name: str
     reserved: float
     load_seconds: float
     last_used: float
-    heat: float = 1.0
+    use_score: float = 1.0
     running: int = 0
     warm_seconds: float = 300.0
     min_resident: bool = False
-    among_others: bool = False
+    counted_as_others: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """There is room once these were unloaded."""
+    """Unload the models in `evict`, then load."""
 
     evict: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unload:
-    """By what they reserved they don't make enough room: unload these, and look again."""
+    """The reserved memory of these models is not enough: unload them, then decide again."""
 
     models: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Replace:
-    """Nothing is loaded any more and our process holds what it should not. why: in words."""
+    """Replace the process: no model is loaded, and its memory use is too high. why: in words."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class WaitForRuns:
-    """There is room once what runs there ended."""
+    """Wait: there may be memory once a run has ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class NoRoom:
-    """why: in words. for_ever: the device is too small, whoever leaves it."""
+    """There is no memory for the model. why: in words. permanent: the device is too small even when empty."""
 
     why: str
-    for_ever: bool
+    permanent: bool
 
 
 def make_room(
     model: str, needs: float | None, warm: Sequence[Warm], room: Room, now: float
 ) -> Load | Unload | Replace | WaitForRuns | NoRoom:
-    """needs: None for a model that nobody measured yet; it is loaded alone, so that it can be."""
-    idle = sorted((one for one in warm if not one.running), key=lambda one: _worth(one, now))
+    """Decide how to make room for a model.
+
+    needs: its memory; None if it was never measured: then it is loaded alone, to measure it. warm: the loaded
+    models."""
+    idle = sorted((one for one in warm if not one.running), key=lambda one: _reload_cost(one, now))
     if needs is None:
         busy = any(one.running for one in warm)
         return WaitForRuns() if busy else Load(tuple(one.name for one in idle))
     if needs > room.limit - room.base:
         has = max(0.0, room.limit - room.base)
         why = f"{model} needs {needs:.0f} MB, and this device has {has:.0f} MB for models"
-        return NoRoom(why, for_ever=True)
+        return NoRoom(why, permanent=True)
     room = replace(room, others=_held_by_others(warm, room))
     if needs > room.limit - room.others - room.base:
         held = f"{room.others:.0f} MB of {room.limit:.0f} MB are held by other processes"
-        return NoRoom(f"{model} needs {needs:.0f} MB: {held}", for_ever=False)
+        return NoRoom(f"{model} needs {needs:.0f} MB: {held}", permanent=False)
     free = _free(warm, room)
     evicted: list[Warm] = []
     for one in idle:
@@ -105,17 +108,17 @@ def make_room(
         beyond = room.own - room.base
         if beyond > NOISE_MB:
             return Replace(f"{beyond:.0f} MB are held by the process without any model")
-    for one in reversed(evicted.copy()):  # the most worthy that a larger one made needless stays
+    for one in reversed(evicted.copy()):  # keep the most valuable models whose memory is not needed after all
         if free - one.reserved >= needs:
             evicted.remove(one)
             free -= one.reserved
     names = tuple(one.name for one in evicted)
-    # what others let go of, others may have taken
-    return Unload(names) if any(one.among_others for one in evicted) else Load(names)
+    # memory freed outside may have been taken by other processes
+    return Unload(names) if any(one.counted_as_others for one in evicted) else Load(names)
 
 
-def idle_ones(warm: Iterable[Warm], now: float) -> list[str]:
-    """Those that nobody used for their time."""
+def idle_models(warm: Iterable[Warm], now: float) -> list[str]:
+    """Return the models that were unused for their `warm_seconds`."""
     return [
         one.name
         for one in warm
@@ -124,31 +127,34 @@ def idle_ones(warm: Iterable[Warm], now: float) -> list[str]:
 
 
 def ready(warm: Iterable[Warm], waiting: Iterable[str], at_once: Mapping[str, int]) -> list[str]:
-    """Models of which one run more would begin without another load, what was used last first. waiting: the
-    models of the runs that wait. While one is to be loaded, those that nothing runs may have to leave for
-    it."""
-    asked = Counter(waiting)
+    """Return the models that can start one more run without a load, the most recently used first.
+
+    waiting: the models of the runs that wait. While one of them must be loaded, a model without a run does
+    not count: it may have to be unloaded."""
+    requested = Counter(waiting)
     by_name = {one.name: one for one in sorted(warm, key=lambda one: -one.last_used)}
-    coming = [model for model in asked if model not in by_name]
-    staying = [name for name, one in by_name.items() if one.running or not coming]
-    taken = asked + Counter({name: one.running for name, one in by_name.items()})
-    return [model for model in (*staying, *coming) if taken[model] < at_once.get(model, 0)]
+    to_load = [model for model in requested if model not in by_name]
+    staying = [name for name, one in by_name.items() if one.running or not to_load]
+    taken = requested + Counter({name: one.running for name, one in by_name.items()})
+    return [model for model in (*staying, *to_load) if taken[model] < at_once.get(model, 0)]
 
 
-def cooled(heat: float, seconds: float) -> float:
-    """The use of a model, so many seconds later; each run adds 1."""
-    return heat * math.exp(-max(0.0, seconds) / HEAT_SECONDS)
+def decayed_use(use_score: float, seconds: float) -> float:
+    """Return a model's use score after so many seconds; each run adds 1."""
+    return use_score * math.exp(-max(0.0, seconds) / USE_DECAY_SECONDS)
 
 
-def is_back(own: float, expected: float, tolerance: float) -> bool:
-    """Whether an unload gave its memory back."""
+def is_freed(own: float, expected: float, tolerance: float) -> bool:
+    """Return True if an unload freed its memory."""
     return own <= expected + tolerance
 
 
 def is_leaking(after_runs: Sequence[float], spare: float, *, least: float, ahead: int = 3) -> bool:
-    """after_runs: what the process held after runs of the same loaded models, with nothing running.
-    spare: what is left of the device beside that. least: growth below it is noise. True: at this slope the
-    memory is gone within `ahead` more runs, or a quarter of it was lost already."""
+    """Return True if, at the current slope, memory runs out within `ahead` more runs, or a quarter of it is
+    lost.
+
+    after_runs: own memory after each run of the same loaded models, with no run active. spare: free memory
+    beside that. least: growth below it is noise."""
     if len(after_runs) < 3:
         return False
     grown = after_runs[-1] - after_runs[0]
@@ -159,21 +165,22 @@ def is_leaking(after_runs: Sequence[float], spare: float, *, least: float, ahead
 
 
 def _free(warm: Sequence[Warm], room: Room) -> float:
-    """Less what models reserved, also where they do not use it now, and less what they took beyond that."""
-    ours = sum(one.reserved for one in warm if not one.among_others)
+    """Return free memory: the limit less the reserved memory of models, used or not, and less their use
+    beyond that."""
+    ours = sum(one.reserved for one in warm if not one.counted_as_others)
     held = max(room.own, room.base + ours)
-    return room.limit - room.others - held - _among_others(warm)
+    return room.limit - room.others - held - _counted_as_others(warm)
 
 
-def _among_others(warm: Sequence[Warm]) -> float:
-    return sum(one.reserved for one in warm if one.among_others)
+def _counted_as_others(warm: Sequence[Warm]) -> float:
+    return sum(one.reserved for one in warm if one.counted_as_others)
 
 
 def _held_by_others(warm: Sequence[Warm], room: Room) -> float:
-    """What others hold that is none of these models: those reserved theirs, which must not count twice."""
-    return max(0.0, room.others - _among_others(warm))
+    """Return the memory of other processes, without our models that are counted there."""
+    return max(0.0, room.others - _counted_as_others(warm))
 
 
-def _worth(one: Warm, now: float) -> tuple[bool, float]:
-    """What it would cost to load it again, by how likely that is."""
-    return one.min_resident, one.load_seconds * cooled(one.heat, now - one.last_used)
+def _reload_cost(one: Warm, now: float) -> tuple[bool, float]:
+    """Return the cost of loading the model again, times how likely that is."""
+    return one.min_resident, one.load_seconds * decayed_use(one.use_score, now - one.last_used)

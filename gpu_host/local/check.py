@@ -1,5 +1,4 @@
-"""Whether this machine's GPU does what a pinned worker asks of it: `manage.py gpu_check`. Real loads, real
-errors."""
+"""The checks of `manage.py gpu_check`: real loads and real errors on this machine's GPU."""
 
 from __future__ import annotations
 
@@ -12,29 +11,30 @@ from typing import Any
 
 from gpu_host.local.device import Device, Gauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.loaded_models import GPU_LIBRARY_MB, Knobs
+from gpu_host.local.loaded_models import GPU_LIBRARY_MB, LocalGpuOptions
 from gpu_host.local.orders import Order
 from gpus.errors import GpuError, GpuFault
 
-BACK_MB = 100.0
+FREED_TOLERANCE_MB = 100.0
 RECOVERY_SECONDS = 10.0
 _MODELS = ("check-a", "check-b", "check-c")
 _CONTEXT_MB, _PYTHON_MB = 500, 20
-"""What a process holds without any model, about."""
+"""MB that a process uses without a model, about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """well: None for what is only told."""
+    """One line of the report. ok: None for a figure without a verdict."""
 
-    what: str
-    said: str
-    well: bool | None = None
+    check: str
+    result: str
+    ok: bool | None = None
 
 
 class Residues:
-    """MB that unloads left behind, as a `LocalGpu` tells of them. first: of some model's first cycle in its
-    process."""
+    """Collects the MB that unloads left behind, as log events of a `LocalGpu`.
+
+    first: of unloads that were the first of some model in its process; later: of all others."""
 
     def __init__(self) -> None:
         self.first: list[float] = []
@@ -45,17 +45,18 @@ class Residues:
             (self.first if fields["first"] else self.later).append(fields["residue_mb"])
 
     def findings(self) -> Iterator[Finding]:
+        """Yield the largest residues; those of later unloads must be small."""
         if self.first:
             yield Finding("kept after first unloads", f"{max(self.first):.0f} MB at most, by libraries")
-        what = "largest residue after each model's first cycle"
+        check = "largest residue after each model's first cycle"
         if self.later:
-            yield Finding(what, f"{max(self.later):.0f} MB", max(self.later) <= BACK_MB)
+            yield Finding(check, f"{max(self.later):.0f} MB", max(self.later) <= FREED_TOLERANCE_MB)
         else:
-            yield Finding(what, "not seen: too few swaps")
+            yield Finding(check, "not measured: too few swaps")
 
 
-class NoPatience:
-    """Waits for as long as it takes."""
+class NeverAbort:
+    """An `AbortSignal` that never fires."""
 
     fired = False
 
@@ -64,7 +65,10 @@ class NoPatience:
 
 
 def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swaps: int) -> Iterator[Finding]:
-    """Three models of this size, of which two fit. Leaves nothing behind."""
+    """Yield the findings of loads, unloads and an error, with three models of which two fit; leave nothing
+    behind.
+
+    model_mb: size of each model. swaps: number of loads."""
     before = gauge.read(None)
     residues = Residues()
     gpu = LocalGpu(
@@ -73,11 +77,11 @@ def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swa
         environment={**device.environment(), "GPU_CHECK_MB": str(model_mb)},
         output_root=output_root,
         is_gpu=device.is_gpu,
-        knobs=Knobs(
+        options=LocalGpuOptions(
             budget_mb=2.5 * (model_mb + 64) + (_CONTEXT_MB if device.is_gpu else _PYTHON_MB),
             library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0,
         ),
-        happened=residues,
+        log_event=residues,
     )
     try:
         gpu.start()
@@ -96,42 +100,44 @@ def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swa
         gpu.stop()
     after = gauge.read(None)
     left = (after.others + after.own) - (before.others + before.own)
-    # of the machine's memory everybody else takes and gives too: there it is only told
-    yield Finding("memory left behind", f"{left:.0f} MB", left <= BACK_MB if device.is_gpu else None)
+    # other programs change the machine's memory meanwhile: there it is no verdict
+    yield Finding(
+        "memory left behind", f"{left:.0f} MB", left <= FREED_TOLERANCE_MB if device.is_gpu else None
+    )
 
 
 def _swap(gpu: LocalGpu, swaps: int) -> Iterator[Finding]:
     began, replaced = time.monotonic(), gpu.spawned
-    known: dict[str, object] = {}
+    used: set[str] = set()
     runs = 0
     while gpu.loads < swaps and runs < 3 * swaps:
         model = _MODELS[runs % len(_MODELS)]
         runs += 1
-        gpu.run(_order(model), NoPatience())
-        known[model] = True
+        gpu.run(_order(model), NeverAbort())
+        used.add(model)
     seconds = time.monotonic() - began
     each = f"{seconds / max(1, runs):.2f} s each"
-    said = f"{gpu.loads} loads in {runs} runs over {len(known)} models, {each}, none out of memory"
-    yield Finding("swaps", said, gpu.loads >= swaps)
-    not_back = gpu.spawned - replaced
+    result = f"{gpu.loads} loads in {runs} runs over {len(used)} models, {each}, none out of memory"
+    yield Finding("swaps", result, gpu.loads >= swaps)
+    not_freed = gpu.spawned - replaced
     yield Finding(
-        "unloads whose memory did not come back", f"{not_back} (the process was replaced)", not not_back
+        "unloads whose memory did not come back", f"{not_freed} (the process was replaced)", not not_freed
     )
 
 
 def _recover(gpu: LocalGpu) -> Iterator[Finding]:
     began = time.monotonic()
     try:
-        gpu.run(_order("check-sticky"), NoPatience())
+        gpu.run(_order("check-sticky"), NeverAbort())
         yield Finding("a sticky CUDA error", "could not be provoked", False)
         return
     except GpuFault as error:
-        said = error.message
-    gpu.run(_order(_MODELS[0]), NoPatience())
+        message = error.message
+    gpu.run(_order(_MODELS[0]), NeverAbort())
     seconds = time.monotonic() - began
     yield Finding(
         "a sticky CUDA error",
-        f"“{said[:80]}”: the next run ended {seconds:.1f} s later, in a new process",
+        f"“{message[:80]}”: the next run ended {seconds:.1f} s later, in a new process",
         seconds < RECOVERY_SECONDS,
     )
 

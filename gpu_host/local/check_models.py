@@ -1,8 +1,5 @@
-"""Models of `manage.py gpu_check`: random weights of a given size, by torch on a GPU, as plain memory without
-one.
-
-``GPU_CHECK_MB`` is the size of each.
-"""
+"""Models of `manage.py gpu_check`: random weights of ``GPU_CHECK_MB`` MB each, by torch on a GPU, otherwise
+in plain memory."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _SIDE = 512
 
 
 class Weights:
-    """Multiplies a part of its weights with itself: the answer is different if they did not survive."""
+    """Multiplies a part of its weights by itself: the result changes if they did not survive."""
 
     vram_mb = _SIZE_MB + 64
     warm_seconds = 3600
@@ -51,7 +48,7 @@ class C(Weights):
 
 
 class Sticky:
-    """Loses the CUDA context of its process."""
+    """Breaks the CUDA context of its process."""
 
     vram_mb = 16
 

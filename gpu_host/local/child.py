@@ -1,8 +1,8 @@
 """``python -m gpu_host.local.child PIPE PATH…``: the process that holds the models, started by its warden.
 
-Its protocol has file descriptors of its own; standard output and error are the models', and go to the
-worker's log. Runs have a thread each, loads and unloads follow the order of their frames. What a handler
-forks does not speak.
+Frames use a file descriptor of their own; standard output and error belong to the models and go to the
+worker's log. Each run has a thread; loads and unloads follow the order of their frames. A process forked by a
+handler can't send frames.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from gpu_host.handlers.errors import ContractError, Failure, failure_of
 from gpu_host.local.frames import Pipe, PipeBroken
 from gpu_host.local.output_limiter import OutputLimiter
 
-_BYTES = 4096
-_PATTERN = 0x5A
+_TEST_BYTES = 4096
+_TEST_PATTERN = 0x5A
 
 
-def run_a_kernel() -> str:
-    """Whether the first GPU that this process sees really computes: a few bytes written by it and read back,
-    by the driver's own library. Its primary context is the one which torch and others share. Empty: it works;
-    else why not. Blocks if the GPU hangs."""
+def run_kernel() -> str:
+    """Write a few bytes with the first visible GPU and read them back; return why it failed, or empty.
+
+    Uses the driver library and the primary context, which torch and others share. Blocks if the GPU hangs."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
         return "no CUDA driver library (libcuda.so.1)"
     device, context, memory = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64()
-    back = (ctypes.c_ubyte * _BYTES)()
+    back = (ctypes.c_ubyte * _TEST_BYTES)()
     steps: list[tuple[str, tuple[Any, ...]]] = [
         ("cuInit", (0,)),
         ("cuDeviceGet", (ctypes.byref(device), 0)),
         ("cuDevicePrimaryCtxRetain", (ctypes.byref(context), device)),
         ("cuCtxSetCurrent", (context,)),
-        ("cuMemAlloc_v2", (ctypes.byref(memory), ctypes.c_size_t(_BYTES))),
-        ("cuMemsetD8_v2", (memory, ctypes.c_ubyte(_PATTERN), ctypes.c_size_t(_BYTES))),
-        ("cuMemcpyDtoH_v2", (back, memory, ctypes.c_size_t(_BYTES))),
+        ("cuMemAlloc_v2", (ctypes.byref(memory), ctypes.c_size_t(_TEST_BYTES))),
+        ("cuMemsetD8_v2", (memory, ctypes.c_ubyte(_TEST_PATTERN), ctypes.c_size_t(_TEST_BYTES))),
+        ("cuMemcpyDtoH_v2", (back, memory, ctypes.c_size_t(_TEST_BYTES))),
         ("cuMemFree_v2", (memory,)),
     ]
     for name, arguments in steps:
@@ -58,8 +58,8 @@ def run_a_kernel() -> str:
             return f"{name} failed: CUDA error {status}"
     return (
         ""
-        if bytes(back) == bytes([_PATTERN]) * _BYTES
-        else "the GPU's memory holds something else than was written"
+        if bytes(back) == bytes([_TEST_PATTERN]) * _TEST_BYTES
+        else "the GPU's memory does not hold the bytes that were written"
     )
 
 
@@ -67,7 +67,7 @@ def main() -> int:
     pipe_number, *paths = sys.argv[1:]
     end = socket.socket(fileno=int(pipe_number))
     end.set_inheritable(False)
-    os.register_at_fork(after_in_child=end.close)  # frames are this process' own to read and to write
+    os.register_at_fork(after_in_child=end.close)  # forked processes must not use the pipe
     pipe = Pipe(end)
     try:
         models = find_models(paths)
@@ -82,32 +82,36 @@ def main() -> int:
             "models": [model.declared.as_json() for model in models.values()],
         }
     )
-    threading.Thread(target=or_die, args=(child.move,), name="loads", daemon=True).start()
-    or_die(child.serve)
+    threading.Thread(target=exit_on_error, args=(child.run_operations,), name="loads", daemon=True).start()
+    exit_on_error(child.serve)
     return 0
 
 
-def or_die(work: Callable[..., None], *arguments: Any) -> None:
-    """A thread that ended unseen would leave its run, or all loads, without an answer: the worker hears of a
-    process that ends at once."""
+def exit_on_error(work: Callable[..., None], *arguments: Any) -> None:
+    """Call `work`; exit the process if it raises.
+
+    A thread that dies unseen would leave its run, or all loads, without an answer; the worker notices an exit
+    at once."""
     try:
         work(*arguments)
     except BaseException as error:
         with contextlib.suppress(BaseException):
-            sys.stderr.write(f"the model process can't go on: {failure_of(error).trace}\n")
+            sys.stderr.write(f"the model process ends by an error: {failure_of(error).trace}\n")
             sys.stderr.flush()
         os._exit(1)
 
 
 class Child:
+    """Carries out the worker's frames."""
+
     def __init__(self, pipe: Pipe, models: Mapping[str, ModelCode]) -> None:
         self._pipe, self._models = pipe, models
         self._pid = os.getpid()
         self._runs: dict[str, RunContext] = {}
-        self._moves: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
+        self._operations: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        """Until the worker closes the pipe."""
+        """Receive frames until the worker closes the pipe."""
         while True:
             try:
                 frame = self._pipe.receive()
@@ -119,16 +123,18 @@ class Child:
         if frame["do"] == "run":
             ctx = self._context(frame)
             self._runs[frame["attempt"]] = ctx
-            threading.Thread(target=or_die, args=(self._run, frame, ctx), name="run", daemon=True).start()
+            threading.Thread(
+                target=exit_on_error, args=(self._run, frame, ctx), name="run", daemon=True
+            ).start()
         elif frame["do"] == "cancel":
             running = self._runs.get(frame["attempt"])
             if running is not None:
                 running.cancel()
         else:
-            self._moves.put(frame)
+            self._operations.put(frame)
 
-    def _say(self, said: str, **fields: Any) -> None:
-        if os.getpid() != self._pid:  # a fork that came back out of its handler
+    def _send(self, said: str, **fields: Any) -> None:
+        if os.getpid() != self._pid:  # a forked process returned from its handler
             os._exit(0)
         try:
             self._pipe.send({"said": said, **fields})
@@ -137,16 +143,16 @@ class Child:
 
     # -- loads ------------------------------------------------------------------------------------------
 
-    def move(self) -> None:
-        """Loads, unloads and probes, one after the other; never returns."""
+    def run_operations(self) -> None:
+        """Carry out loads, unloads and probes one after the other; never returns."""
         while True:
-            frame = self._moves.get()
+            frame = self._operations.get()
             if frame["do"] == "load":
                 self._load(self._models[frame["model"]])
             elif frame["do"] == "unload":
                 self._unload(self._models[frame["model"]])
             elif frame["do"] == "probe":
-                self._say("probed", why=run_a_kernel() if frame["gpu"] else "")
+                self._send("probed", why=run_kernel() if frame["gpu"] else "")
 
     def _load(self, model: ModelCode) -> None:
         began = time.monotonic()
@@ -156,19 +162,19 @@ class Child:
                 model.load()
         except BaseException as error:
             failure = failure_of(error)
-        if failure is not None:  # outside: the traceback holds what was half loaded
+        if failure is not None:  # outside `except`: the traceback keeps a half-loaded model alive
             self._forget(model)
         seconds = time.monotonic() - began
-        self._say(
+        self._send(
             "loaded", model=model.name, seconds=seconds, failure=None if failure is None else asdict(failure)
         )
 
     def _unload(self, model: ModelCode) -> None:
         self._forget(model)
-        self._say("unloaded", model=model.name)
+        self._send("unloaded", model=model.name)
 
     def _forget(self, model: ModelCode) -> None:
-        for step in (model.unload, give_back_memory):
+        for step in (model.unload, free_memory):
             try:
                 step()
             except BaseException as error:
@@ -177,18 +183,18 @@ class Child:
     # -- runs -------------------------------------------------------------------------------------------
 
     def _context(self, frame: Mapping[str, Any]) -> RunContext:
-        attempt, faucet = frame["attempt"], OutputLimiter()
+        attempt, limiter = frame["attempt"], OutputLimiter()
 
-        def tell(kind: str, value: Any) -> None:
-            for let_kind, let_value in faucet.admit(kind, value, time.monotonic()):
-                self._say("heard", attempt=attempt, kind=let_kind, value=let_value)
+        def send_event(kind: str, value: Any) -> None:
+            for item_kind, item in limiter.admit(kind, value, time.monotonic()):
+                self._send("heard", attempt=attempt, kind=item_kind, value=item)
 
         return RunContext(
             model_name=frame["model"],
             job_id=frame["job"],
             attempt_id=attempt,
             output_dir=Path(frame["output_dir"]),
-            tell=tell,
+            on_output=send_event,
         )
 
     def _run(self, frame: Mapping[str, Any], ctx: RunContext) -> None:
@@ -198,29 +204,29 @@ class Child:
             result = self._models[frame["model"]].run(frame["payload"], ctx)
         except BaseException as error:  # also SystemExit: a handler must not end the process by it
             failure = failure_of(error)
-        ctx.model = None  # who keeps the context must not keep the model
+        ctx.model = None  # a kept context must not keep the model
         failure = failure or _too_large(result, frame["max_result_bytes"])
         result = None if failure is not None else result
         ended = {"attempt": frame["attempt"], "failure": None if failure is None else asdict(failure)}
         del self._runs[frame["attempt"]]
         try:
-            self._say("ended", **ended, result=result)
-        except Exception as error:  # also what objects of an author's do when they are written
+            self._send("ended", **ended, result=result)
+        except Exception as error:  # also whatever a result's own methods raise
             bad = failure_of(TypeError(f"the result is not JSON: {failure_of(error).text}"))
-            self._say("ended", **{**ended, "failure": asdict(bad)}, result=None)
+            self._send("ended", **{**ended, "failure": asdict(bad)}, result=None)
 
 
 def _too_large(result: Any, most: int) -> Failure | None:
-    """A worker reads no frame that is larger than a result may be."""
+    """Return a failure if the result exceeds the limit: the worker rejects larger frames."""
     try:
         size = len(json.dumps(result, separators=(",", ":"), allow_nan=False))
-    except BaseException:  # no JSON: `_run` says so
+    except BaseException:  # not JSON: `_run` reports it
         return None
     return Failure("run_failed", f"The result has {size} bytes, {most} at most.") if size > most else None
 
 
-def give_back_memory() -> None:
-    """What nobody refers to any more goes back to the GPU and to the system."""
+def free_memory() -> None:
+    """Return unreferenced memory to the GPU and to the system."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():

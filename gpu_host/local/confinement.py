@@ -1,8 +1,7 @@
-"""What a model process may not do, set by its warden before any of its code runs. Linux; elsewhere the limits
-alone. Standard library only: the warden imports it.
+"""Limits of a model process, set by its warden before any code of a model runs. Linux; elsewhere only the
+rlimits. Standard library only: the warden imports it.
 
-What it can't do: as the same user, model code can read whatever that user can (docs/reference/model_code.md).
-"""
+Not confined: as the same user, model code can read whatever that user can (docs/reference/model_code.md)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from pathlib import Path
 
 _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS = 4, 38
 _FIRST_TO_GO = "500"
-"""Of -1000 to 1000: where memory runs out, the system ends a model before its worker."""
+"""-1000 to 1000: when memory runs out, the kernel kills a model before its worker."""
 
 
 class NoSuchUser(Exception):
@@ -27,7 +26,7 @@ class NoSuchUser(Exception):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Another user than the worker's."""
+    """A user other than the worker's."""
 
     name: str
     uid: int
@@ -38,8 +37,10 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """user: None for the worker's own. Limits of each process, 0: the system's; processes: of the user in
-    all. environment: names that model code sees beside the usual ones."""
+    """The limits of each model process; 0: the system's limit.
+
+    user: None for the worker's own. processes: of the user in all. environment: names of variables that model
+    code sees beside the usual ones."""
 
     user: User | None = None
     open_files: int = 65_536
@@ -53,12 +54,12 @@ class Confinement:
 
     @classmethod
     def from_text(cls, text: str) -> Confinement:
-        said = json.loads(text)  # our own, from `as_text`
+        said = json.loads(text)  # written by `as_text`
         user = said.pop("user")
         return cls(user=None if user is None else User(**{**user, "groups": tuple(user["groups"])}), **said)
 
     def enter(self) -> None:
-        """In the process that becomes a model's. Raises OSError, ValueError."""
+        """Apply the limits, in the process that becomes a model's. Raises OSError, ValueError."""
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -78,7 +79,7 @@ DEFAULT = Confinement()
 
 
 def find_user(name: str) -> User | None:
-    """None for the user that this process runs as. Raises NoSuchUser."""
+    """Return the user of this name, or None if this process runs as that user. Raises NoSuchUser."""
     try:
         found = pwd.getpwnam(name)
     except KeyError:
@@ -94,13 +95,14 @@ def find_user(name: str) -> User | None:
 
 
 def hide_process() -> None:
-    """Other processes of the same user can't read this one's memory, environment or open files, nor trace it.
+    """Deny other processes of the same user access to the memory, environment and open files of this one.
+
     No core is written, and debuggers need root."""
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def _lower(limit: int, most: int) -> None:
-    """Never above what this process has itself."""
+    """Lower a limit, never above the hard limit of this process."""
     if most:
         _, hard = resource.getrlimit(limit)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)

@@ -1,4 +1,4 @@
-"""What `manage.py up --local` holds: two small models to try a pinned worker with, on any machine."""
+"""The models of `manage.py up --local`: two small ones to try a pinned worker with, on any machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpu_host.handlers import BadInput, RunContext
 
 
 class Shout:
-    """``{"text": …}`` in capitals, a word at a time."""
+    """Returns ``{"text": …}`` in capitals, with progress and partial output after each word."""
 
     vram_mb = 16
 
@@ -26,7 +26,8 @@ class Shout:
 
 
 class Digest:
-    """The SHA-256 of ``{"text": …}``, so many ``rounds`` deep; its table stands for weights."""
+    """Returns the SHA-256 of ``{"text": …}``, hashed ``rounds`` times; its table takes memory as weights
+    would."""
 
     vram_mb = 64
 

@@ -1,6 +1,4 @@
-"""What a model process is pinned to: a GPU, a part of one (MIG), or none; how much memory that has, in MiB,
-and who holds it.
-"""
+"""The device of a model process: a GPU, a part of one (MIG), or none; and gauges of its memory, in MiB."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ MIB = 1024 * 1024
 
 
 class NoSuchDevice(Exception):
-    """The message says which there are."""
+    """The message names the devices there are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Device:
         return bool(self.uuid)
 
     def environment(self) -> Mapping[str, str]:
-        """What makes a process see this device and no other."""
+        """Return the variables that make a process see only this device."""
         return {"CUDA_VISIBLE_DEVICES": self.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
@@ -39,13 +37,15 @@ CPU = Device("", "cpu")
 
 
 def is_uuid(said: str) -> bool:
-    """Of a GPU or a MIG instance, or the beginning of one."""
+    """Return True for the UUID of a GPU or a MIG instance, or the beginning of one."""
     return said.startswith(("GPU-", "MIG-"))
 
 
 def choose_device(said: str, uuids: list[str]) -> Device:
-    """said: ``none``, an index, or a UUID (or a beginning of one that is unique). uuids: by index, and MIG
-    instances after the GPUs; empty for a GPU that does not answer. Raises NoSuchDevice."""
+    """Return the device that `said` names. Raises NoSuchDevice.
+
+    said: ``none``, an index, or a UUID (or a unique beginning of one). uuids: by index, with MIG instances
+    after the GPUs; empty for a GPU that does not answer."""
     if said == "none":
         return CPU
     if re.fullmatch(r"\d+", said):
@@ -70,22 +70,24 @@ def _known(uuids: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """own: of our model process and what it started; others: everybody else's. beside: what of `own`
-    is held by processes that are not in its session."""
+    """Memory of a device, MiB. own: of our model process and what it started; others: of all other processes.
+    outside_session: the part of `own` in processes outside its session."""
 
     total: float
     own: float
     others: float
-    beside: float = 0.0
+    outside_session: float = 0.0
 
 
 class Gauge(Protocol):
+    """Reads the memory of a device."""
+
     def read(self, session: int | None) -> Memory:
-        """session: of our model process, if there is one. Raises OSError if the device can't be read."""
+        """session: of our model process, or None. Raises OSError if the device can't be read."""
         ...
 
 
-Also = Callable[[], Collection[int]]
+ExtraProcesses = Callable[[], Collection[int]]
 
 
 def no_processes() -> Collection[int]:
@@ -93,8 +95,9 @@ def no_processes() -> Collection[int]:
 
 
 class PortableGauge:
-    """Memory of a machine without ``/proc`` (macOS): the resident sizes that `ps` prints. Shared pages count
-    once per process. Raises OSError if `ps` does not answer."""
+    """Memory of a machine without ``/proc`` (macOS): the resident sizes that `ps` prints.
+
+    Shared pages count once per process. Raises OSError if `ps` does not answer."""
 
     def read(self, session: int | None) -> Memory:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / MIB
@@ -107,33 +110,37 @@ class PortableGauge:
         return Memory(total, own, min(others, max(0.0, total - own)))
 
 
-def machine_gauge(also: Also = no_processes) -> Gauge:
-    """For models that use no GPU. also: see `RamGauge`."""
-    return RamGauge(also=also) if Path("/proc/meminfo").exists() else PortableGauge()
+def machine_gauge(extra: ExtraProcesses = no_processes) -> Gauge:
+    """Return the gauge for models that use no GPU. extra: see `RamGauge`."""
+    return RamGauge(extra=extra) if Path("/proc/meminfo").exists() else PortableGauge()
 
 
 class RamGauge:
-    """The machine's memory, or the cgroup's where that is less. also: processes that are ours beside the
-    session's. proc, cgroup: folders, for tests."""
+    """The machine's memory, or that of the cgroup if its limit is lower.
+
+    extra: processes that count as ours beside those of the session. proc, cgroup: folders, for tests."""
 
     def __init__(
-        self, proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"), also: Also = no_processes
+        self,
+        proc: Path = Path("/proc"),
+        cgroup: Path = Path("/sys/fs/cgroup"),
+        extra: ExtraProcesses = no_processes,
     ) -> None:
-        self._proc, self._cgroup, self._also = proc, cgroup, also
+        self._proc, self._cgroup, self._extra = proc, cgroup, extra
 
     def read(self, session: int | None) -> Memory:
         try:
             facts = _meminfo(self._proc)
             total, available = facts["MemTotal"], facts["MemAvailable"]
         except (LookupError, ValueError) as error:
-            raise OSError(f"{self._proc}/meminfo says something else than expected: {error!r}") from error
+            raise OSError(f"{self._proc}/meminfo has an unexpected format: {error!r}") from error
         limit, used = self._cgroup_facts()
         if limit is not None and limit < total:
             total, available = limit, min(available, limit - used)
-        within = set(() if session is None else members(session, self._proc))
-        beside = sum(held_by(pid, self._proc) for pid in set(self._also()) - within)
-        own = sum(held_by(pid, self._proc) for pid in within) + beside
-        return Memory(total, own, max(0.0, total - available - own), beside)
+        within = set(() if session is None else session_pids(session, self._proc))
+        outside_session = sum(pss_mb(pid, self._proc) for pid in set(self._extra()) - within)
+        own = sum(pss_mb(pid, self._proc) for pid in within) + outside_session
+        return Memory(total, own, max(0.0, total - available - own), outside_session)
 
     def _cgroup_facts(self) -> tuple[float | None, float]:
         try:
@@ -146,8 +153,8 @@ class RamGauge:
             return None, 0.0
 
 
-def members(session: int, proc: Path = Path("/proc")) -> list[int]:
-    """The processes of a session that are not over. Raises OSError where there is no such folder."""
+def session_pids(session: int, proc: Path = Path("/proc")) -> list[int]:
+    """Return the processes of a session, without zombies. Raises OSError if there is no such folder."""
     found = []
     for entry in proc.iterdir():
         if not entry.name.isdigit():
@@ -156,25 +163,25 @@ def members(session: int, proc: Path = Path("/proc")) -> list[int]:
             after_name = (entry / "stat").read_text().rpartition(")")[2].split()
             state, of_session = after_name[0], int(after_name[3])
         except (OSError, ValueError, IndexError):
-            continue  # it ended meanwhile
+            continue  # the process ended meanwhile
         if of_session == session and state not in "ZX":
             found.append(int(entry.name))
     return found
 
 
-def held_by(pid: int, proc: Path = Path("/proc")) -> float:
-    """Its share of what it maps: pages shared by a fork are not counted twice."""
+def pss_mb(pid: int, proc: Path = Path("/proc")) -> float:
+    """Return a process' proportional set size in MiB: pages shared by a fork are not counted twice."""
     try:
         for line in (proc / str(pid) / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 return int(line.split()[1]) / 1024
     except (OSError, ValueError):
-        pass  # it ended, or the kernel keeps no sums
+        pass  # the process ended, or the kernel has no smaps_rollup
     return 0.0
 
 
 def _resident() -> list[tuple[int, float]]:
-    """By process: its group, which is its session for what we start; MiB."""
+    """Return (process group, MiB) per process; for processes that we start the group is the session."""
     try:
         said = subprocess.run(
             ["ps", "-A", "-o", "pgid=,rss="], capture_output=True, text=True, timeout=10, check=True

@@ -1,7 +1,7 @@
-"""The pipe between a worker and its model process: frames of JSON, four bytes of length first.
+"""The pipe between a worker and its model process: JSON frames, each after its length in four bytes.
 
 To the process: load, unload, run, cancel, probe. From it: ready or broken, loaded, unloaded, ended, heard,
-probed. What it says is read with distrust: model code can write to its pipe as it likes.
+probed. The worker validates every frame from the process: model code can write anything to its pipe.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _CODE_CHARS = 64
 
 
 class PipeBroken(Exception):
-    """The other end is gone, does not read, or does not speak the protocol."""
+    """The other end is closed, does not read, or breaks the protocol."""
 
 
 class Pipe:
-    """One end. `send` from any thread; `receive` from one."""
+    """One end of the pipe. `send` from any thread; `receive` from one."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
         self._lock = threading.Lock()
-        # a process that holds its interpreter does not read: who sends must not wait for it for ever
+        # model code may hold the interpreter lock; a send must not block for ever
         timeout = struct.pack("ll", int(SEND_SECONDS), 0)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 
     def send(self, frame: Frame) -> None:
-        """Raises PipeBroken, ValueError for what is not JSON."""
+        """Send a frame. Raises PipeBroken; ValueError for a value that is not JSON or is too large."""
         body = json.dumps(frame, separators=(",", ":"), allow_nan=False).encode()
         if len(body) > MAX_FRAME_BYTES:
             raise ValueError(f"a frame has {len(body)} bytes, {MAX_FRAME_BYTES} at most")
@@ -61,8 +61,9 @@ class Pipe:
             raise PipeBroken(str(error)) from error
 
     def receive(self, admit: Callable[[int], None] = lambda size: None) -> Frame:
-        """Waits for the next frame. admit: asked with its size before it is read; may wait, or raise
-        PipeBroken. Raises PipeBroken."""
+        """Wait for the next frame. Raises PipeBroken.
+
+        admit: called with the size before the body is read; may block, or raise PipeBroken."""
         (length,) = _LENGTH.unpack(self._read(_LENGTH.size))
         if length > MAX_FRAME_BYTES:
             raise PipeBroken(f"a frame of {length} bytes")
@@ -94,16 +95,16 @@ class Pipe:
 
 
 class BadFrame(Exception):
-    """No process that runs our code says that."""
+    """A frame that our own code never sends."""
 
 
 def read_why(said: Any) -> str:
-    """A reason in words, on one line."""
+    """Return the reason, printable and on one line."""
     return printable(_text(said, MAX_WHY))
 
 
 def read_failure(said: Any) -> Failure | None:
-    """None where the frame has none. Raises BadFrame."""
+    """Return the failure in a frame, or None if it has none. Raises BadFrame."""
     if said is None:
         return None
     if not isinstance(said, Mapping):
@@ -118,7 +119,8 @@ def read_failure(said: Any) -> Failure | None:
 
 
 def read_event(kind: Any, value: Any) -> tuple[str, Any] | None:
-    """What a run says of itself; None for what says nothing. Pieces of output are measured where they go."""
+    """Return (kind, value) of a run's event; None if it is not valid. Partial output is measured by the
+    limiter."""
     if kind == "progress":
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         return ("progress", min(1.0, max(0.0, float(value)))) if is_number else None
@@ -132,21 +134,21 @@ def read_event(kind: Any, value: Any) -> tuple[str, Any] | None:
 
 
 def read_seconds(said: Any) -> float:
-    """How long a load took. Raises BadFrame."""
+    """Return the duration of a load. Raises BadFrame."""
     if isinstance(said, bool) or not isinstance(said, (int, float)) or not 0 <= said < math.inf:
         raise BadFrame("seconds that are no number")
     return float(said)
 
 
 def read_models(said: Any) -> dict[str, Declared]:
-    """By name. Raises BadFrame."""
+    """Return the declared models by name. Raises BadFrame."""
     if not isinstance(said, list) or len(said) > MOST_MODELS:
         raise BadFrame("models that are no list")
     known = {field.name for field in fields(Declared)}
     found: dict[str, Declared] = {}
     for one in said:
         if not isinstance(one, Mapping) or set(one) != known or not is_name(one["name"]):
-            raise BadFrame("a model that is none")
+            raise BadFrame("a model that is not valid")
         attributes = {name: value for name, value in one.items() if name != "name"}
         attributes["min_resident"] = bool(one["min_resident"])
         try:
@@ -157,7 +159,7 @@ def read_models(said: Any) -> dict[str, Declared]:
 
 
 def printable(text: str) -> str:
-    """Without what a terminal would take for a command."""
+    """Escape characters that are not printable, such as terminal commands."""
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 

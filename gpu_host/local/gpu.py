@@ -1,7 +1,7 @@
-"""A GPU of this machine: its line of runs, its warm models, and the process that holds them.
+"""A GPU of this machine: its queue of runs, its loaded models, and the process that holds them.
 
-Whoever asks for a run waits here until its model is loaded, in the order of asking. One of the waiting
-threads at a time *moves* (spawns the process, unloads, loads); the others run or wait. Every error is a
+A thread that asks for a run waits here until its model is loaded, first come, first served. One waiting
+thread at a time carries out an operation (spawn, unload, load); the others run or wait. Every error is a
 `gpus.errors.GpuError`.
 """
 
@@ -19,9 +19,9 @@ from typing import Any
 from gpu_host.handlers.code import Declared
 from gpu_host.local.confinement import DEFAULT, Confinement
 from gpu_host.local.device import Gauge
-from gpu_host.local.load_unload import DoesNotCompute, ModelLoader
-from gpu_host.local.loaded_models import Knobs, LoadedModels, Patience
-from gpu_host.local.orders import Order, Run, Stopped, Verdicts, interrupted, timeout_errors
+from gpu_host.local.load_unload import KernelFailed, ModelLoader
+from gpu_host.local.loaded_models import AbortSignal, LoadedModels, LocalGpuOptions
+from gpu_host.local.orders import EndErrors, Order, Run, Stopped, interrupted, timeout_errors
 from gpu_host.local.output import remove_old
 from gpu_host.local.process import GivenUp, ProcessOwner, never
 from gpu_host.local.running import RunTable, SwapQueue
@@ -29,16 +29,19 @@ from gpus.errors import GpuError, Interrupted, RunFailed, ServerFailed
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
 from gpus.runners.transport import check_storable
 
-NUDGE_SECONDS = 0.1
+NOTIFY_SECONDS = 0.1
 _SLICE_SECONDS = 0.5
 
 
 class LocalGpu:
-    """paths: see `gpu_host.handlers.code.find_models`. environment: what pins the process to its GPU.
-    is_gpu: a small kernel must run in each new process. confinement: what its process may not do.
-    output_root: a run's files go to a folder named after its attempt. on_event: a run's progress and output
-    (attempt, job, kind, value); output: lines that handlers print; happened: (event, fields), for the log.
-    None of them may block."""
+    """Runs models on one device, at most one model process at a time.
+
+    paths: see `gpu_host.handlers.code.find_models`. gauge: reads the device's memory. environment: variables
+    that pin the process to its GPU. is_gpu: a small kernel must run in each new process. confinement: limits
+    of the model process. output_root: folder in which each run gets a folder named after its attempt.
+    on_event: receives progress and output of a run as (order, kind, value). output: receives lines that
+    handlers print. log_event: receives (event, fields) for the log. The three callbacks must not block.
+    """
 
     def __init__(
         self,
@@ -48,14 +51,14 @@ class LocalGpu:
         environment: Mapping[str, str],
         output_root: Path,
         is_gpu: bool = False,
-        knobs: Knobs | None = None,
+        options: LocalGpuOptions | None = None,
         confinement: Confinement = DEFAULT,
         on_event: Callable[[Order, str, Any], None] = lambda order, kind, value: None,
         output: Callable[[str], None] = lambda line: None,
-        happened: Callable[..., None] = lambda event, **fields: None,
+        log_event: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
-        self.knobs = knobs or Knobs()
-        on_event, output, happened = safely(on_event), safely(output), safely(happened)
+        self.options = options or LocalGpuOptions()
+        on_event, output, log_event = safely(on_event), safely(output), safely(log_event)
         self._lock = threading.Condition()
         self._owner = ProcessOwner(
             paths,
@@ -65,10 +68,10 @@ class LocalGpu:
             output=output,
             environment=environment,
             confinement=confinement,
-            most_bytes=lambda: self._table.most_bytes,
+            max_frame_bytes=lambda: self._table.max_frame_bytes,
         )
-        self._loaded = LoadedModels(self._owner, gauge, self.knobs, happened)
-        self._table = RunTable(self._loaded, self._lock, on_event=on_event, happened=happened)
+        self._loaded = LoadedModels(self._owner, gauge, self.options, log_event)
+        self._table = RunTable(self._loaded, self._lock, on_event=on_event, log_event=log_event)
         self._loader = ModelLoader(
             self._owner,
             self._loaded,
@@ -77,28 +80,29 @@ class LocalGpu:
             is_gpu=is_gpu,
             end_process=self.end_process,
             death=self._table.death,
-            happened=happened,
+            log_event=log_event,
         )
         self._queue = SwapQueue(self._owner, self._loaded, self._table, self._loader)
-        self._moving = self._resting = False
-        self.kernel_why = ""
-        """Why a small kernel did not run when one was last tried; empty: it did."""
-        self._output_root, self._happened = output_root, happened
+        self._operating = self._respawn_paused = False
+        self.kernel_error = ""
+        """Why the last small kernel failed; empty: it ran."""
+        self._output_root, self._log_event = output_root, log_event
 
     def start(self) -> Mapping[str, Declared]:
-        """The models, by name. Raises CannotStart, or what `ProcessOwner.spawn` raises."""
-        with suppress(DoesNotCompute):  # it is there, and says why it takes nothing
-            self._move(self._loader.spawn)
+        """Spawn the process; return its models by name. Raises CannotStart, or the errors of
+        `ProcessOwner.spawn`."""
+        with suppress(KernelFailed):  # the GPU stays registered, and `sick` has the reason
+            self._run_exclusive(self._loader.spawn)
         return dict(self._owner.models)
 
     def stop(self) -> None:
-        """Ends the process with everything in it."""
+        """End the process and everything in it."""
         self.release_memory()
-        self.end_process(Verdicts(others=interrupted("Its worker stopped.")))
+        self.end_process(EndErrors(others=interrupted("Its worker stopped.")))
 
     @property
     def sick(self) -> str:
-        """Why it takes nothing; empty while it does."""
+        """Why no run may begin; empty: runs may begin."""
         return self._queue.sick
 
     @sick.setter
@@ -107,18 +111,20 @@ class LocalGpu:
 
     # -- runs ---------------------------------------------------------------------------------------------
 
-    def run(self, order: Order, patience: Patience) -> Any:
-        """The result. Blocks while its model is loaded and while it runs; raises Interrupted once patience is
-        over: then `stop_run` says what became of it."""
-        patience.set_reader(partial(notify_waiters, self._lock))
+    def run(self, order: Order, abort: AbortSignal) -> Any:
+        """Load the model if needed, run it, and return the result; block meanwhile.
+
+        Raises Interrupted once `abort` has fired: then call `stop_run` to end the run and learn its outcome.
+        """
+        abort.set_reader(partial(notify_waiters, self._lock))
         try:
-            return self._await_end(self._admit(order, patience), patience)
+            return self._await_end(self._admit(order, abort), abort)
         finally:
-            patience.set_reader(None)
+            abort.set_reader(None)
 
     def stop_run(self, attempt: str, *, why: GpuError | None = None) -> Stopped:
-        """By a cancel, and if its handler does not heed that, by the process' end. why: what it then ended
-        of."""
+        """Cancel a run; kill its process if the handler does not stop in time. why: the error that a killed
+        run ends with."""
         with self._lock:
             run = self._table.running.get(attempt)
             if run is None or run.over:
@@ -126,28 +132,29 @@ class LocalGpu:
             run.cancel_sent = True
         run.send({"do": "cancel", "attempt": attempt})
         with self._lock:
-            if self._lock.wait_for(lambda: run.over, timeout=self.knobs.cancel_seconds):
+            if self._lock.wait_for(lambda: run.over, timeout=self.options.cancel_seconds):
                 return Stopped.OBEYED
-        self._happened("run_killed", attempt=attempt, job_id=run.order.job)
-        others = interrupted("Its process was ended for the sake of another run that would not stop.")
+        self._log_event("run_killed", attempt=attempt, job_id=run.order.job)
+        others = interrupted("Its process was ended because another run there would not stop.")
         error = why or interrupted("It was killed, because it would not stop.")
-        self.end_process(Verdicts({attempt: error}, others))
+        self.end_process(EndErrors({attempt: error}, others))
         return Stopped.KILLED if run.over else Stopped.NOT_GONE
 
     def running(self) -> list[Order]:
-        """Never waits."""
+        """Return the orders that run now. Never blocks."""
         return list(self._table.now)
 
     def runs(self) -> list[Run]:
+        """Return the runs that run now."""
         with self._lock:
             return list(self._table.running.values())
 
     def warm(self) -> list[str]:
-        """Never waits."""
+        """Return the names of the loaded models. Never blocks."""
         return list(self._loaded.warm)
 
     def ready(self) -> list[str]:
-        """Models whose jobs are better than others now, see `cache.ready`. Never waits."""
+        """Return the models that can start a run without a load, see `cache.ready`. Never blocks."""
         return self._queue.ready()
 
     @property
@@ -164,78 +171,88 @@ class LocalGpu:
 
     @property
     def session(self) -> int | None:
-        """The session of the process, and of all that belongs to it."""
+        """The session id of the process and of all its children."""
         return self._owner.session
 
-    def end_process(self, verdicts: Verdicts) -> None:
-        """With all its runs, each of which ends by its verdict. The next run starts a new one."""
+    def end_process(self, errors: EndErrors) -> None:
+        """End the process with all its runs, each with its error. The next run spawns a new process."""
         with self._lock:
             process = self._owner.process
             if process is None:
                 return
-            self._table.expect_end(verdicts)
+            self._table.expect_end(errors)
         self._owner.end(process)
 
     def probe(self) -> str | None:
-        """Whether a small kernel really runs, asked while nothing else does: a busy GPU is judged by its
-        runs. None: not asked. A process that fails at it is replaced; why not, if a new one fails too."""
+        """Run a small kernel to check that the GPU computes, unless it is busy: a busy GPU is judged by its
+        runs.
+
+        If the kernel fails, the process is replaced and the kernel tried once more. Returns why it failed
+        there too, empty if it ran, None if it was not tried."""
         with self._lock:
             gone = self._owner.process is None
-            if self._moving or self._table.running or self._resting or (gone and not self.kernel_why):
+            if (
+                self._operating
+                or self._table.running
+                or self._respawn_paused
+                or (gone and not self.kernel_error)
+            ):
                 return None
-            self._moving = True
-        said: list[str] = []
-        self._finish_move(lambda: said.append(self._loader.prove()))
-        (self.kernel_why,) = said
-        return self.kernel_why
+            self._operating = True
+        errors: list[str] = []
+        self._finish_operation(lambda: errors.append(self._loader.ensure_kernel_runs()))
+        (self.kernel_error,) = errors
+        return self.kernel_error
 
     def release_memory(self) -> bool:
-        """Gives all memory back, also what outlived the process, if nothing runs or waits; after that it
-        spawns nothing by itself until the next `tick`. True: it did, or had none."""
+        """Free all memory, including models held outside the process, unless a run runs or waits.
+
+        Until the next `tick` only a run spawns a process again. Returns True if the memory is free."""
         with self._lock:
-            self._resting = True
-            if self._table.running or self._queue.waiting or self._moving:
+            self._respawn_paused = True
+            if self._table.running or self._queue.waiting or self._operating:
                 return False
             if self._owner.process is None and not self._loaded.outlived:
                 return True
-            self._moving = True
-        self._finish_move(self._loader.unload_everything)
+            self._operating = True
+        self._finish_operation(self._loader.unload_everything)
         return True
 
     def tick(self) -> None:
-        """One look at what nobody asked for: old files and idle models leave, a process that leaks is
-        replaced. On a GPU that takes nothing only the files: it may hang whoever asks it for more."""
+        """Housekeeping: remove old files, unload idle models, replace a process that leaks.
+
+        On a sick GPU only files are removed: a call to its driver may hang."""
         remove_old(self._output_root, [order.attempt for order in self.running()])
         with self._lock:
-            self._resting = False
-            if self.sick or self._queue.waiting or self._moving or self._owner.process is None:
+            self._respawn_paused = False
+            if self.sick or self._queue.waiting or self._operating or self._owner.process is None:
                 return
             idle = self._loaded.idle()
             leaking = not self._table.running and self._loaded.leaking()
             if not idle and not leaking:
                 return
-            self._moving = True
-        self._finish_move(self._loader.replace if leaking else lambda: self._loader.unload(idle))
+            self._operating = True
+        self._finish_operation(self._loader.replace if leaking else lambda: self._loader.unload(idle))
 
-    # -- the line -----------------------------------------------------------------------------------------
+    # -- the queue ----------------------------------------------------------------------------------------
 
-    def _admit(self, order: Order, patience: Patience) -> Run:
+    def _admit(self, order: Order, abort: AbortSignal) -> Run:
         with self._lock:
             self._queue.waiting.append(order)
         try:
             while True:
                 with self._lock:
-                    if patience.fired:
-                        raise interrupted("It was let go before it began.")
-                    step = None if self._moving else self._queue.next_step(order)
+                    if abort.fired:
+                        raise interrupted("It was stopped before it began.")
+                    step = None if self._operating else self._queue.next_step(order)
                     if step is None:
                         self._lock.wait(_SLICE_SECONDS)
                         continue
                     if isinstance(step, Run):
                         self._queue.waiting.remove(order)
                         break
-                    self._moving = True
-                self._finish_move(partial(self._with_patience, step, patience))
+                    self._operating = True
+                self._finish_operation(partial(self._abortable, step, abort))
         except BaseException:
             with self._lock:
                 self._queue.waiting.remove(order)
@@ -244,15 +261,16 @@ class LocalGpu:
         self._send(step)
         return step
 
-    def _with_patience(self, step: Callable[[], None], patience: Patience) -> None:
-        """A move ends with the patience of who makes it, and the process with it unless others run there: a
-        spawn or a load can't be stopped otherwise, and may take minutes."""
-        self._owner.give_up = lambda: patience.fired and not self._table.running
+    def _abortable(self, step: Callable[[], None], abort: AbortSignal) -> None:
+        """Run an operation; if `abort` fires, end the process unless others run there.
+
+        A spawn or a load can't be stopped otherwise, and may take minutes."""
+        self._owner.give_up = lambda: abort.fired and not self._table.running
         try:
             step()
         except GivenUp as error:
-            self.end_process(Verdicts())
-            raise interrupted("It was let go before it began.") from error
+            self.end_process(EndErrors())
+            raise interrupted("It was stopped before it began.") from error
         finally:
             self._owner.give_up = never
 
@@ -263,12 +281,12 @@ class LocalGpu:
             with self._lock:
                 self._table.end(run, error=ServerFailed(f"The payload can't be sent: {error}"))
 
-    def _await_end(self, run: Run, patience: Patience) -> Any:
+    def _await_end(self, run: Run, abort: AbortSignal) -> Any:
         until = run.began + run.order.limit_seconds
         with self._lock:
             while not run.over:
-                if patience.fired:
-                    raise Interrupted("The run was let go.")
+                if abort.fired:
+                    raise Interrupted("The run was stopped.")
                 left = until - time.monotonic()
                 if left <= 0:
                     break
@@ -285,23 +303,23 @@ class LocalGpu:
             raise run.error
         return run.result
 
-    # -- moves: one at a time, without the lock ---------------------------------------------------------
+    # -- operations: one at a time, without the lock ----------------------------------------------------
 
-    def _move(self, move: Callable[[], None]) -> None:
+    def _run_exclusive(self, operation: Callable[[], None]) -> None:
         with self._lock:
-            self._lock.wait_for(lambda: not self._moving)
-            self._moving = True
-        self._finish_move(move)
+            self._lock.wait_for(lambda: not self._operating)
+            self._operating = True
+        self._finish_operation(operation)
 
-    def _finish_move(self, move: Callable[[], None]) -> None:
+    def _finish_operation(self, operation: Callable[[], None]) -> None:
         try:
-            move()
-        except DoesNotCompute as error:
-            self.kernel_why = self.sick = error.message
+            operation()
+        except KernelFailed as error:
+            self.kernel_error = self.sick = error.message
             raise
         finally:
             with self._lock:
-                self._moving = False
+                self._operating = False
                 self._lock.notify_all()
 
 
@@ -316,15 +334,17 @@ def safely(callback: Callable[..., Any]) -> Callable[..., None]:
 
 
 def notify_waiters(lock: threading.Condition) -> None:
-    """Notify the condition's waiters, unless its lock stays taken: it is held while the driver is asked, a
-    cancel of all runs must not wait for that, and the waiters poll as well."""
-    if lock.acquire(timeout=NUDGE_SECONDS):
+    """Notify the condition's waiters, unless its lock stays taken for `NOTIFY_SECONDS`.
+
+    The lock is held during driver calls; a cancel of all runs must not wait for them, and the waiters poll as
+    well."""
+    if lock.acquire(timeout=NOTIFY_SECONDS):
         lock.notify_all()
         lock.release()
 
 
 class LocalRunner:
-    """`gpus.runners.base.Runner` over a `LocalGpu`. The run limit counts from when the model is loaded."""
+    """`gpus.runners.base.Runner` on a `LocalGpu`. The run limit counts from the end of the model's load."""
 
     is_polled = False
     is_pushed = False
@@ -336,6 +356,7 @@ class LocalRunner:
         self._gpu = gpu
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished:
+        """Run the model to its end and return the result. Raises GpuError."""
         result = self._gpu.run(
             Order(
                 attempt=run.attempt_id,
@@ -344,7 +365,7 @@ class LocalRunner:
                 payload=run.payload,
                 limit_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
                 max_result_bytes=run.model.max_response_bytes,
-                tell=run.report,
+                on_output=run.report,
             ),
             abort,
         )
@@ -355,11 +376,13 @@ class LocalRunner:
         return Finished(result)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
+        """Raise PollFailed: `start` returns the result, so there is nothing to poll."""
         raise PollFailed("A run on this machine has no remote id.", gone=True)
 
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
-        """What does not heed the cancel is killed with its process. False: that is not gone."""
+        """Cancel a run; kill its process if it does not stop. False: the process has not exited."""
         return self._gpu.stop_run(run.attempt_id) is not Stopped.NOT_GONE
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
+        """Never called: models here push no results."""
         return StillRunning()

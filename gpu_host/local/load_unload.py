@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from gpu_host.handlers.errors import Failure, storable
 from gpu_host.local.frames import read_why
 from gpu_host.local.loaded_models import LoadedModels
-from gpu_host.local.orders import Order, Verdicts, error_of, interrupted
+from gpu_host.local.orders import EndErrors, Order, error_of, interrupted
 from gpu_host.local.process import CannotStart, Overdue, ProcessGone, ProcessOwner
 from gpus.errors import GpuBusy, GpuError, RunTimedOut
 
@@ -17,13 +17,15 @@ NOT_STARTED_REST_SECONDS = 30.0
 KERNEL_LIMIT_SECONDS = 30.0
 
 
-class DoesNotCompute(GpuBusy):
-    """A new process could not run a small kernel either: the GPU is at fault."""
+class KernelFailed(GpuBusy):
+    """A small kernel failed in a new process too: the GPU is at fault."""
 
 
 class ModelLoader:
-    """busy: whether a run is under way; called with the lock held. end_process: ends the process with all its
-    runs. death: the error of a run whose process died."""
+    """The operations on the model process, which the GPU runs one at a time.
+
+    busy: returns True while a run is active; called with the lock held. end_process: ends the process with
+    all its runs. death: returns the error of a run whose process died."""
 
     def __init__(
         self,
@@ -33,25 +35,27 @@ class ModelLoader:
         *,
         busy: Callable[[], bool],
         is_gpu: bool,
-        end_process: Callable[[Verdicts], None],
+        end_process: Callable[[EndErrors], None],
         death: Callable[[Order, str], GpuError],
-        happened: Callable[..., None],
+        log_event: Callable[..., None],
     ) -> None:
         self._owner, self._loaded, self._lock = owner, loaded, lock
-        self._busy, self._end_process, self._happened = busy, end_process, happened
+        self._busy, self._end_process, self._log_event = busy, end_process, log_event
         self._death, self._is_gpu = death, is_gpu
 
     def spawn(self) -> None:
+        """Start the process and run a small kernel in it. Raises GpuBusy; KernelFailed if the GPU is at
+        fault."""
         if self._owner.is_ending:
             raise _not_started("The model process before this one was killed and is not gone yet.")
         try:
             self._owner.spawn()
-            why = self._run_a_kernel()  # before anything is measured: the driver's context is no model's
+            why = self._run_kernel()  # before memory is measured: the driver's context belongs to no model
             self._loaded.begin()
         except (ProcessGone, Overdue) as error:
             self._owner.end()
             raise _not_started(f"The model process does not start: {error}") from error
-        except OSError as error:  # no memory for a process, or a device that can't be read
+        except OSError as error:  # no memory for a process, or the device can't be read
             self._owner.end()
             raise _not_started(f"The model process can't be started: {error}") from error
         except CannotStart as error:
@@ -59,16 +63,16 @@ class ModelLoader:
         if why:
             self._owner.end()
             why = f"The GPU does not compute, in a new process: {why}"
-            raise DoesNotCompute(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
-        self._happened("model_process_started", session=self._owner.session)
+            raise KernelFailed(why, retry_after_seconds=NOT_STARTED_REST_SECONDS)
+        self._log_event("model_process_started", session=self._owner.session)
 
-    def prove(self) -> str:
-        """Run a small kernel in this process or, if that fails, in a new one. Return why it failed, or
+    def ensure_kernel_runs(self) -> str:
+        """Run a small kernel in this process or, if that fails, in a new one. Return the last error, or
         empty."""
-        why = "there was none"
+        why = "there was no process"
         if self._owner.process is not None:
             try:
-                why = self._run_a_kernel()
+                why = self._run_kernel()
             except ProcessGone as error:
                 why = str(error)
         if not why:
@@ -80,8 +84,8 @@ class ModelLoader:
             return error.message
         return ""
 
-    def _run_a_kernel(self) -> str:
-        """Empty: it works, or there is no GPU. Raises ProcessGone."""
+    def _run_kernel(self) -> str:
+        """Return why the kernel failed; empty: it ran, or there is no GPU. Raises ProcessGone."""
         if not self._is_gpu:
             return ""
         try:
@@ -92,14 +96,15 @@ class ModelLoader:
             return f"a small kernel did not end in {KERNEL_LIMIT_SECONDS:.0f} s"
 
     def replace(self) -> None:
-        self._happened("model_process_replaced", why=self._loaded.tainted or "it leaks")
-        self.end(Verdicts(others=interrupted("Its process was replaced.")))
+        """End the process and start a new one. Raises as `spawn`."""
+        self._log_event("model_process_replaced", why=self._loaded.tainted or "it leaks")
+        self.end(EndErrors(others=interrupted("Its process was replaced.")))
         self.spawn()
 
-    def end(self, verdicts: Verdicts) -> None:
+    def end(self, errors: EndErrors) -> None:
         """End the process, after unloading what it would leave behind."""
         self._loaded.unload_held_outside()
-        self._end_process(verdicts)
+        self._end_process(errors)
 
     def unload_everything(self) -> None:
         """Free all our memory. After a crash, a process that loads nothing unloads the models held outside
@@ -107,14 +112,15 @@ class ModelLoader:
         try:
             if self._owner.process is None:
                 self._owner.spawn()
-            self.end(Verdicts())
+            self.end(EndErrors())
         except (CannotStart, ProcessGone, Overdue, OSError) as error:
-            self._happened("not_unloaded", why=str(error))
-            self._end_process(Verdicts())
+            self._log_event("not_unloaded", why=str(error))
+            self._end_process(EndErrors())
         finally:
             self._loaded.outlived = False
 
     def unload(self, models: Sequence[str]) -> None:
+        """Unload models; replace the process if their memory is not freed and no run is active."""
         try:
             self._loaded.unload(models)
         except (ProcessGone, Overdue) as error:
@@ -141,7 +147,7 @@ class ModelLoader:
             raise self._death(order, f"while it loaded {model}: {error}") from error
         except Overdue as error:
             bystanders = interrupted(f"Its process was ended: the load of {model} did not end.")
-            self._end_process(Verdicts(others=bystanders))
+            self._end_process(EndErrors(others=bystanders))
             late = RunTimedOut(f"{model} was not loaded in time: {error}")
             late.suspect, late.process_died = False, True
             raise late from error

@@ -1,13 +1,13 @@
-"""What the NVIDIA driver says, by pynvml (package nvidia-ml-py), behind one small interface: asked in a
-thread of its own, with a GPU's memory as measured by it, and the Xid events that mean that a GPU is sick.
+"""Readings of NVIDIA GPUs through pynvml (package nvidia-ml-py): called in a thread of its own, with the
+memory gauge of a GPU, and the Xid events that mean that a GPU is faulty.
 
-Those are, by NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid
-Catalog"), the ones whose immediate action is to reset the GPU or to restart the machine, and 48 and 74, whose
-workflows may end in that. Most others are a run's own doing or follow from it (13, 31, 43, 45, 68: an
-exception, a page fault, a process that ended), are contained in the process that had them (94), or tell what
-the driver mended (63, 92). Two are left out though the catalog asks for a reset: 109 (a context switch timed
-out), which NVIDIA's own device plugin for Kubernetes counts as an application's error, and 155, which links
-raise on their way to sleep.
+Fatal are, by NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the Xid
+Catalog"), the Xids whose immediate action is to reset the GPU or to restart the machine, and 48 and 74, whose
+workflows may end in that. Most others are caused by a run or follow from it (13, 31, 43, 45, 68: an
+exception, a page fault, a process that ended), are contained in one process (94), or report a repair by the
+driver (63, 92). Two are left out though the catalog asks for a reset: 109 (a context switch timed out), which
+NVIDIA's device plugin for Kubernetes counts as an application's error, and 155, which links raise on their
+way to sleep.
 
 `FakeNvml` in the tests has the same functions as the library that is used here; a test holds both to its
 signatures.
@@ -25,34 +25,43 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpu_host.local.device import MIB, Also, Gauge, Memory, PortableGauge, held_by, members, no_processes
+from gpu_host.local.device import (
+    MIB,
+    ExtraProcesses,
+    Gauge,
+    Memory,
+    PortableGauge,
+    no_processes,
+    pss_mb,
+    session_pids,
+)
 
-SICK: Mapping[int, str] = {
-    46: "it stopped processing",
+FATAL_XIDS: Mapping[int, str] = {
+    46: "the GPU stopped processing",
     48: "a double-bit ECC error",
-    62: "a micro-controller of it halted",
-    64: "a row of its memory could not be remapped",
+    62: "a micro-controller of the GPU halted",
+    64: "a memory row could not be remapped",
     74: "an NVLink error",
-    79: "it has fallen off the bus",
+    79: "the GPU has fallen off the bus",
     95: "an uncontained memory error",
     110: "a security fault",
-    119: "its system processor does not answer",
-    120: "an error of its system processor",
+    119: "the GPU system processor does not answer",
+    120: "an error of the GPU system processor",
     136: "an NVLink could not be trained",
     140: "an ECC error that could not be handled",
-    143: "it could not be initialised",
+    143: "the GPU could not be initialised",
     151: "a key rotation failed",
-    156: "a part of it is to be retired by a reset",
+    156: "a reset is needed to retire a part of the GPU",
     158: "a fatal time-out",
 }
 ANY_INSTANCE = 0xFFFFFFFF
-"""NVML's word for an event that is of no one MIG instance."""
-_AT_ONCE = 256
+"""NVML's value for an event that belongs to no MIG instance."""
+_MAX_EVENTS_PER_POLL = 256
 T = TypeVar("T")
 ANSWER_SECONDS = 5.0
 START_SECONDS = 60.0
-"""A driver that nobody used before sets up every card first."""
-THROTTLES = {
+"""A driver that no process used before initialises every card first."""
+THROTTLE_REASONS = {
     0x8: "hardware slowdown",
     0x20: "software thermal",
     0x40: "hardware thermal",
@@ -60,15 +69,16 @@ THROTTLES = {
 }
 
 
-def sick_by(xids: Mapping[int, int]) -> str:
-    """In words; empty: by none of them."""
-    return ", ".join(f"Xid {xid} ({SICK[xid]})" for xid in xids if xid in SICK)
+def describe_fatal_xids(xids: Mapping[int, int]) -> str:
+    """Return the fatal Xids among these in words; empty if there is none. xids: count by Xid."""
+    return ", ".join(f"Xid {xid} ({FATAL_XIDS[xid]})" for xid in xids if xid in FATAL_XIDS)
 
 
 class XidEvents:
-    """Counts a card's events from now on, where it tells of them. nv: `pynvml`. card: a handle; that of a MIG
-    instance tells of none. instance: only its events and those of no one instance; None: all. counts: where
-    they are counted."""
+    """Counts the Xid events of a card from now on, if the driver supports them.
+
+    nv: `pynvml`. card: handle of the card; that of a MIG instance has no events. instance: count only events
+    of this MIG instance and of none; None: all events. counts: counter to update."""
 
     def __init__(self, nv: Any, card: Any, instance: int | None, counts: Counter[int]) -> None:
         self._nv, self._instance, self._counts = nv, instance, counts
@@ -76,15 +86,15 @@ class XidEvents:
         try:
             self._set = nv.nvmlEventSetCreate()
             nv.nvmlDeviceRegisterEvents(card, nv.nvmlEventTypeXidCriticalError, self._set)
-        except nv.NVMLError:  # an old card, a guest, no permission: it does not tell
+        except nv.NVMLError:  # an old card, a virtual machine or no permission: no events
             self.close()
 
-    def look(self) -> None:
-        """Never waits."""
-        for _ in range(_AT_ONCE if self._set is not None else 0):
+    def poll(self) -> None:
+        """Count the events that have arrived. Never blocks."""
+        for _ in range(_MAX_EVENTS_PER_POLL if self._set is not None else 0):
             try:
                 event = self._nv.nvmlEventSetWait_v2(self._set, 0)
-            except self._nv.NVMLError:  # a time-out: there is no more; else the readings tell what is wrong
+            except self._nv.NVMLError:  # a time-out means no more events; other errors show in the readings
                 return
             if event.eventType & self._nv.nvmlEventTypeXidCriticalError and self._is_ours(event):
                 self._counts[int(event.eventData)] += 1
@@ -105,9 +115,12 @@ class NvmlError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """MiB, percent, °C, watts; None where the card does not tell. processes: MiB by pid (None: it does not
-    tell). ecc_errors: uncorrected since the driver was loaded. xids: how often each came since the first
-    reading. Of a MIG instance, what only its card tells is the card's (all but memory and utilisation)."""
+    """One reading of a GPU or a MIG instance; None where the card does not report a value.
+
+    Units: MiB, percent, °C, watts. processes: MiB by pid (None: not reported). ecc_errors: uncorrected, since
+    the driver was loaded. xids: count of each since the first reading. For a MIG instance all but memory and
+    utilisation are values of its card.
+    """
 
     total_mb: float
     used_mb: float
@@ -122,7 +135,7 @@ class GpuReading:
 
 @dataclass(frozen=True, slots=True)
 class _Handles:
-    """device: of a card or a MIG instance. card: of its card, the same but for an instance."""
+    """device: handle of a card or a MIG instance. card: handle of its card; for a card the same."""
 
     device: Any
     card: Any
@@ -130,8 +143,11 @@ class _Handles:
 
 
 class Nvml:
-    """One per process; from any thread. library: `pynvml`, or a fake of it. Raises NvmlError, also when the
-    driver did not answer in time."""
+    """The driver, for any thread; one instance per process. All methods raise NvmlError, also after a
+    time-out.
+
+    library: `pynvml`, or a fake of it. answer_seconds: limit of a call; start_seconds: limit of the first
+    calls."""
 
     def __init__(
         self,
@@ -146,41 +162,43 @@ class Nvml:
         self._xids: defaultdict[str, Counter[int]] = defaultdict(Counter)
         try:
             self._nv: Any = library or importlib.import_module("pynvml")
-            self._driver.ask(self._nv.nvmlInit, start_seconds)
-        except Exception as error:  # no library, no driver, no permission: all of it is "no GPU here"
+            self._driver.call(self._nv.nvmlInit, start_seconds)
+        except Exception as error:  # no library, no driver or no permission: there is no GPU to use
             raise NvmlError(f"no NVIDIA driver: {error}") from error
 
     def uuids(self) -> list[str]:
-        """GPUs by index, then their MIG instances. A card that can't be asked keeps its index: its place is
-        empty."""
+        """Return the UUIDs of GPUs by index, then of their MIG instances. Empty for a card that does not
+        answer."""
 
-        def ask() -> list[str]:
+        def query() -> list[str]:
             cards = list(self._cards())
             found = ["" if card is None else self._uuid_of(card) for card in cards]
-            parts = [part for card in cards if card is not None for part in self._parts(card)]
+            parts = [part for card in cards if card is not None for part in self._mig_instances(card)]
             return found + [uuid for uuid in map(self._uuid_of, parts) if uuid]
 
-        return self._asked(ask, self._start_seconds)
+        return self._call(query, self._start_seconds)
 
-    def knows(self, uuid: str) -> bool:
-        """By its whole UUID, of a card or a MIG instance: others need not answer."""
+    def has_device(self, uuid: str) -> bool:
+        """Return True if a card or MIG instance with this whole UUID answers; other cards need not."""
 
-        def ask() -> bool:
+        def query() -> bool:
             try:
                 self._find(uuid)
             except self._nv.NVMLError:
                 return False
             return True
 
-        return self._asked(ask, self._start_seconds)
+        return self._call(query, self._start_seconds)
 
     def name(self, uuid: str) -> str:
-        return self._asked(
+        """Return the product name of a GPU."""
+        return self._call(
             lambda: _text(self._nv.nvmlDeviceGetName(self._find(uuid).device)), self._start_seconds
         )
 
     def read(self, uuid: str) -> GpuReading:
-        return self._asked(lambda: self._read(uuid), self._answer_seconds)
+        """Return a reading of a GPU."""
+        return self._call(lambda: self._read(uuid), self._answer_seconds)
 
     # -- in the driver's thread -----------------------------------------------------------------------
 
@@ -188,29 +206,29 @@ class Nvml:
         nv = self._nv
         try:
             known = self._find(uuid)
-            known.events.look()
+            known.events.poll()
             memory = nv.nvmlDeviceGetMemoryInfo(known.device)
         except nv.NVMLError as error:
-            self._forget(uuid)  # when it answers again, it may have been reset
+            self._forget(uuid)  # once it answers again, it may have been reset
             raise NvmlError(f"{uuid}: {error}") from error
         both = (known.device, known.card)
-        utilisation = self._ask(nv.nvmlDeviceGetUtilizationRates, known.device)
-        power = self._first(nv.nvmlDeviceGetPowerUsage, both)
-        throttled = self._first(nv.nvmlDeviceGetCurrentClocksThrottleReasons, both) or 0
-        processes = self._ask(nv.nvmlDeviceGetComputeRunningProcesses, known.device) or []
+        utilisation = self._query(nv.nvmlDeviceGetUtilizationRates, known.device)
+        power = self._first_supported(nv.nvmlDeviceGetPowerUsage, both)
+        throttled = self._first_supported(nv.nvmlDeviceGetCurrentClocksThrottleReasons, both) or 0
+        processes = self._query(nv.nvmlDeviceGetComputeRunningProcesses, known.device) or []
         return GpuReading(
             total_mb=memory.total / MIB,
             used_mb=memory.used / MIB,
             utilisation=None if utilisation is None else float(utilisation.gpu),
-            temperature=self._first(nv.nvmlDeviceGetTemperature, both, nv.NVML_TEMPERATURE_GPU),
+            temperature=self._first_supported(nv.nvmlDeviceGetTemperature, both, nv.NVML_TEMPERATURE_GPU),
             power=None if power is None else power / 1000,
-            ecc_errors=self._first(
+            ecc_errors=self._first_supported(
                 nv.nvmlDeviceGetTotalEccErrors,
                 both,
                 nv.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
                 nv.NVML_VOLATILE_ECC,
             ),
-            throttled=tuple(word for bit, word in THROTTLES.items() if throttled & bit),
+            throttled=tuple(word for bit, word in THROTTLE_REASONS.items() if throttled & bit),
             processes={
                 one.pid: None if one.usedGpuMemory is None else one.usedGpuMemory / MIB for one in processes
             },
@@ -218,12 +236,12 @@ class Nvml:
         )
 
     def _find(self, uuid: str) -> _Handles:
-        """Looked for once: a search by UUID may fail where any card of the machine is lost."""
+        """Return the handles, looked up once: a search by UUID may fail while any card is lost."""
         known = self._known.get(uuid)
         if known is None:
             device = self._search(uuid)
-            card = self._ask(self._nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device)
-            instance = None if card is None else self._ask(self._nv.nvmlDeviceGetGpuInstanceId, device)
+            card = self._query(self._nv.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, device)
+            instance = None if card is None else self._query(self._nv.nvmlDeviceGetGpuInstanceId, device)
             card = device if card is None else card
             events = XidEvents(self._nv, card, instance, self._xids[uuid])
             known = self._known[uuid] = _Handles(device, card, events)
@@ -239,45 +257,45 @@ class Nvml:
             return self._nv.nvmlDeviceGetHandleByUUID(uuid)
         except self._nv.NVMLError:
             for card in self._cards():
-                for one in () if card is None else (card, *self._parts(card)):
+                for one in () if card is None else (card, *self._mig_instances(card)):
                     if self._uuid_of(one) == uuid:
                         return one
             raise
 
     def _cards(self) -> Iterator[Any]:
-        """By index; None for one that can't be asked, or is not ours to ask."""
+        """Yield handles by index; None for a card that does not answer or is not permitted."""
         for index in range(self._nv.nvmlDeviceGetCount()):
-            yield self._ask(self._nv.nvmlDeviceGetHandleByIndex, index)
+            yield self._query(self._nv.nvmlDeviceGetHandleByIndex, index)
 
-    def _parts(self, card: Any) -> list[Any]:
-        """MIG instances; none where the card knows no such thing."""
+    def _mig_instances(self, card: Any) -> list[Any]:
+        """Return the handles of MIG instances; none if the card has no MIG."""
         nv = self._nv
-        count = self._ask(nv.nvmlDeviceGetMaxMigDeviceCount, card) or 0
-        found = [self._ask(nv.nvmlDeviceGetMigDeviceHandleByIndex, card, index) for index in range(count)]
+        count = self._query(nv.nvmlDeviceGetMaxMigDeviceCount, card) or 0
+        found = [self._query(nv.nvmlDeviceGetMigDeviceHandleByIndex, card, index) for index in range(count)]
         return [part for part in found if part is not None]
 
     def _uuid_of(self, handle: Any) -> str:
-        return _text(self._ask(self._nv.nvmlDeviceGetUUID, handle) or "")
+        return _text(self._query(self._nv.nvmlDeviceGetUUID, handle) or "")
 
-    def _first(self, function: Any, handles: tuple[Any, ...], *arguments: Any) -> Any:
-        """What the first of them tells that does."""
+    def _first_supported(self, function: Any, handles: tuple[Any, ...], *arguments: Any) -> Any:
+        """Return the value of the first handle that supports the function, or None."""
         for handle in handles:
-            told = self._ask(function, handle, *arguments)
-            if told is not None:
-                return told
+            value = self._query(function, handle, *arguments)
+            if value is not None:
+                return value
         return None
 
-    def _ask(self, function: Any, *arguments: Any) -> Any:
-        """None: this card does not tell."""
+    def _query(self, function: Any, *arguments: Any) -> Any:
+        """Return the function's value, or None if this card does not report it."""
         try:
             return function(*arguments)
         except self._nv.NVMLError:
             return None
 
-    def _asked(self, question: Callable[[], T], seconds: float) -> T:
+    def _call(self, function: Callable[[], T], seconds: float) -> T:
         try:
-            return self._driver.ask(question, seconds)
-        except Unanswered as error:
+            return self._driver.call(function, seconds)
+        except DriverTimeout as error:
             raise NvmlError(str(error)) from error
         except self._nv.NVMLError as error:
             raise NvmlError(str(error)) from error
@@ -287,31 +305,34 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-class Unanswered(Exception):
+class DriverTimeout(Exception):
+    """The driver did not answer in time."""
+
     def __init__(self) -> None:
         super().__init__("the driver does not answer")
 
 
 class DriverThread:
-    """The one thread that asks the driver: a driver that hangs holds it, and nobody else.
+    """The only thread that calls the driver, so that a driver that hangs blocks no other thread.
 
-    A call into a driver that hangs can't be ended. Whoever waits for its answer gives up after a bound; until
-    the driver answers again everybody else gives up at once, so that a lock that is held while asking is held
-    for one bound in all."""
+    A call into a driver that hangs can't be ended. The caller gives up after its time limit; until the driver
+    answers again all other callers give up at once, so that a lock that is held during calls is held for one
+    limit in all.
+    """
 
     def __init__(self, name: str) -> None:
-        self._asked: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._silent = False
         threading.Thread(target=self._answer, name=name, daemon=True).start()
 
-    def ask(self, question: Callable[[], T], seconds: float) -> T:
-        """Its answer, or what it raises. Raises Unanswered after so many seconds."""
+    def call(self, function: Callable[[], T], seconds: float) -> T:
+        """Return the function's value, or raise its error. Raises DriverTimeout after `seconds`."""
         with self._lock:
             if self._silent:
-                raise Unanswered
+                raise DriverTimeout
         future: Future[T] = Future()
-        self._asked.put((future, question))
+        self._calls.put((future, function))
         try:
             return future.result(seconds)
         except TimeoutError:
@@ -319,49 +340,51 @@ class DriverThread:
                 if future.done():
                     return future.result()
                 self._silent = True
-                future.cancel()  # one that waits behind another is not asked any more
-            raise Unanswered from None
+                future.cancel()  # a call that waits behind another is not made any more
+            raise DriverTimeout from None
 
     def _answer(self) -> None:
         while True:
-            future, question = self._asked.get()
+            future, function = self._calls.get()
             if future.set_running_or_notify_cancel():
                 try:
-                    future.set_result(question())
+                    future.set_result(function())
                 except BaseException as error:
                     future.set_exception(error)
             with self._lock:
                 self._silent = False
-            del future, question  # what was answered is not kept until the next question
+            del future, function  # keep no reference until the next call
 
 
 class VramGauge(Gauge):
-    """The memory of a GPU, whoever holds it. In a container the driver may not name our processes, and some
-    drivers name them without their memory: then what was held before our first process is others'."""
+    """The memory of a GPU.
 
-    def __init__(self, nvml: Nvml, uuid: str, also: Also = no_processes) -> None:
-        """also: processes that are ours beside the session's."""
-        self._nvml, self._uuid, self._also = nvml, uuid, also
+    In a container the driver may not list our processes, and some drivers list them without their memory:
+    then all memory in use before our first process counts as that of others."""
+
+    def __init__(self, nvml: Nvml, uuid: str, extra: ExtraProcesses = no_processes) -> None:
+        """extra: processes that count as ours beside those of the session."""
+        self._nvml, self._uuid, self._extra = nvml, uuid, extra
         self._before = nvml.read(uuid).used_mb
 
     def read(self, session: int | None) -> Memory:
         reading = self._nvml.read(self._uuid)
-        also, within = set(self._also()), set(() if session is None else members(session))
-        ours = also | within
+        extra, within = set(self._extra()), set(() if session is None else session_pids(session))
+        ours = extra | within
         named = {pid: held for pid, held in reading.processes.items() if pid in ours and held is not None}
         own = sum(named.values())
-        untold = any(reading.processes.get(pid, 0.0) is None for pid in ours)
-        if session is not None and (untold or not named):
+        unreported = any(reading.processes.get(pid, 0.0) is None for pid in ours)
+        if session is not None and (unreported or not named):
             own = max(own, reading.used_mb - self._before)
-        beside = sum(held for pid, held in named.items() if pid not in within)
-        return Memory(reading.total_mb, own, max(0.0, reading.used_mb - own), beside)
+        outside_session = sum(held for pid, held in named.items() if pid not in within)
+        return Memory(reading.total_mb, own, max(0.0, reading.used_mb - own), outside_session)
 
 
 def ram_of(session: int | None) -> float:
-    """MiB of main memory that a model process holds."""
+    """Return the MiB of main memory that the processes of a session use."""
     if session is None:
         return 0.0
     try:
-        return sum(held_by(pid) for pid in members(session))
+        return sum(pss_mb(pid) for pid in session_pids(session))
     except OSError:  # no /proc here
         return PortableGauge().read(session).own

@@ -1,4 +1,4 @@
-"""Runs of a GPU on this machine: their orders, their ends, and the errors that these mean."""
+"""Runs of a GPU on this machine: their orders, how they end, and the errors for that."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from gpus.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """limit_seconds: of the run itself, once its model is loaded. tell: receives its progress and output."""
+    """A run to carry out. limit_seconds: of the run itself, once its model is loaded. on_output: receives its
+    progress and output as (kind, value)."""
 
     attempt: str
     job: str
@@ -36,10 +37,10 @@ class Order:
     payload: Any
     limit_seconds: float
     max_result_bytes: int = 16 * 1024 * 1024
-    tell: Callable[[str, Any], None] = field(default=lambda kind, value: None, compare=False)
+    on_output: Callable[[str, Any], None] = field(default=lambda kind, value: None, compare=False)
 
     def frame(self, output_root: Path) -> Frame:
-        """As the process is told to run it."""
+        """Return the frame that starts the run in the process."""
         return {
             "do": "run",
             "attempt": self.attempt,
@@ -52,19 +53,19 @@ class Order:
 
 
 class Stopped(StrEnum):
-    """How a run that was asked to stop came to its end."""
+    """The outcome of a request to stop a run."""
 
     NOT_RUNNING = "not_running"
     OBEYED = "obeyed"
     KILLED = "killed"
     NOT_GONE = "not_gone"
-    """Its process was killed and is still there: it may hold the GPU."""
+    """Its process was killed and has not exited: it may still use the GPU."""
 
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """A run in a process. send: to that very process. error, result: its end, once `over`. last_sign: when it
-    was last heard. cancel_sent: it was asked to stop."""
+    """A run in a process. send: to that process. error, result: set once `over`. last_sign: time of its last
+    frame. cancel_sent: it was asked to stop."""
 
     order: Order
     send: Callable[[Frame], None]
@@ -76,7 +77,7 @@ class Run:
     result: Any = None
     error: GpuError | None = None
     limiter: OutputLimiter = field(default_factory=OutputLimiter)
-    """The process has one, too; its code need not go through it."""
+    """The process has a limiter too, but model code can write to the pipe without it."""
 
     def end(self, *, result: Any = None, error: GpuError | None = None) -> None:
         """End the run; only the first call counts."""
@@ -85,47 +86,50 @@ class Run:
 
 
 @dataclass(slots=True)
-class Verdicts:
-    """Why a process is being ended by us: what that means for its runs. others: for those not named."""
+class EndErrors:
+    """The errors of the runs of a process that is being ended. by_attempt: of these runs; others: of all
+    others."""
 
-    named: dict[str, GpuError] = field(default_factory=dict)
+    by_attempt: dict[str, GpuError] = field(default_factory=dict)
     others: GpuError | None = None
 
-    def joined(self, later: Verdicts) -> Verdicts:
-        """What was said first of a run holds."""
-        return Verdicts({**later.named, **self.named}, self.others or later.others)
+    def joined(self, later: EndErrors) -> EndErrors:
+        """Return both; for a run in both, the first error counts."""
+        return EndErrors({**later.by_attempt, **self.by_attempt}, self.others or later.others)
 
 
-_KINDS: dict[str, type[GpuError]] = {
+_ERRORS: dict[str, type[GpuError]] = {
     "bad_input": BadInput,
     "gpu_fault": GpuFault,
     "out_of_memory": OutOfMemory,
 }
-_LET_DOWN: dict[str, type[GpuError]] = {
+_UPSTREAM_ERRORS: dict[str, type[GpuError]] = {
     kind.code: kind for kind in (ConnectFailed, ServerLost, ServerFailed, ModelMissing, RunTimedOut)
 }
 
 
 def error_of(said: Failure, *, cancelled: bool = False) -> GpuError:
-    """A handler's failure at its price. cancelled: it was asked to stop; one that says so without having
-    been asked would come back for ever if it cost nothing."""
+    """Return the error for a handler's failure.
+
+    cancelled: the run was asked to stop. Without that, a handler that reports a cancel would be retried for
+    ever at no cost."""
     if said.code == "cancelled":
         if cancelled:
-            heeded = interrupted("It heeded its cancel.")
-            heeded.unfinished = True
-            return heeded
-        said = Failure("run_failed", "The model's code raised Cancelled, and nobody had cancelled it.")
-    kind = _KINDS.get(said.code) or _LET_DOWN.get(said.code, RunFailed)
+            stopped = interrupted("It stopped after its cancel.")
+            stopped.unfinished = True
+            return stopped
+        said = Failure("run_failed", "The model's code raised Cancelled without a cancel.")
+    kind = _ERRORS.get(said.code) or _UPSTREAM_ERRORS.get(said.code, RunFailed)
     error = kind(said.text, detail=said.trace)
-    error.suspect = False  # it ended, in a process that we hold
+    error.suspect = False  # the run has ended: its process is ours
     error.unfinished = said.unfinished
-    if said.code in _LET_DOWN:
-        error.elsewhere = True  # that server is of this machine
+    if said.code in _UPSTREAM_ERRORS:
+        error.elsewhere = True  # that server runs on this machine
     return error
 
 
 def interrupted(why: str) -> Interrupted:
-    """Return the error of a run that was stopped by no fault of its own, and does not run any more."""
+    """Return the error of a run that was stopped through no fault of its own and has ended."""
     error = Interrupted(why)
     error.suspect = False
     return error
@@ -135,6 +139,6 @@ def timeout_errors(order: Order) -> tuple[RunTimedOut, RunTimedOut]:
     """Return the errors of a run past its limit: if it obeys its cancel, and if it must be killed."""
     late = RunTimedOut(f"The run took longer than {order.limit_seconds:.0f} s.")
     late.suspect, late.unfinished = False, True
-    killed = RunTimedOut(f"{late.message} It did not heed its cancel and was killed.")
+    killed = RunTimedOut(f"{late.message} It did not stop after its cancel and was killed.")
     killed.suspect, killed.process_died = False, True
     return late, killed

@@ -1,4 +1,4 @@
-"""The folders that runs write their files to, while somebody may still fetch them."""
+"""The folders of files that runs write, kept for an hour so that callers can fetch the files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ KEPT_SECONDS = 3600.0
 
 
 def make_own_folder(name: str, parent: Path | None = None) -> Path:
-    """For the runs of this process. Those of earlier ones under the same name that were killed are removed.
+    """Make a folder for the runs of this process; remove those of earlier, killed processes under the same
+    name.
+
     parent: None for the system's folder of temporary files."""
     where = parent or Path(tempfile.gettempdir())
     for folder in where.glob(f"{name}.*"):
@@ -26,7 +28,7 @@ def make_own_folder(name: str, parent: Path | None = None) -> Path:
 
 
 def folder_for_runs(own: Path, confinement: Confinement) -> Path:
-    """Inside the worker's own folder; the models' user may write there, and nothing above it."""
+    """Return a folder below `own` that the models' user may write to; it may not write to `own`."""
     if (user := confinement.user) is None:
         return own
     own.chmod(0o711)
@@ -41,7 +43,7 @@ def _lives(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # it is another user's
+    except OSError:  # the process belongs to another user
         return True
     return True
 
@@ -49,13 +51,14 @@ def _lives(pid: int) -> bool:
 def _is_ours(folder: Path) -> bool:
     try:
         return folder.stat().st_uid == os.getuid()
-    except OSError:  # another removed it
+    except OSError:  # removed meanwhile
         return False
 
 
 def remove_old(root: Path, running: Collection[str], *, now: float | None = None) -> int:
-    """Those of ended runs that nobody wrote to for an hour. running: names of folders in use. Returns how
-    many."""
+    """Remove the folders of ended runs that were not written to for an hour; return their number.
+
+    running: names of folders in use. now: Unix seconds."""
     removed = 0
     if not root.is_dir():
         return 0
@@ -63,7 +66,7 @@ def remove_old(root: Path, running: Collection[str], *, now: float | None = None
         try:
             age = (time.time() if now is None else now) - folder.stat().st_mtime
         except OSError:
-            continue  # another removed it
+            continue  # removed meanwhile
         if folder.name not in running and age >= KEPT_SECONDS:
             shutil.rmtree(folder, ignore_errors=True)
             removed += 1

@@ -10,9 +10,9 @@ import json
 from typing import Any
 
 PROGRESS_SECONDS = 0.1
-"""Progress more often than this is not worth a frame."""
+"""Shortest time between two progress items."""
 PER_SECOND = 200
-"""Lines and pieces of output, of one run."""
+"""Log lines and partial outputs of one run."""
 MAX_LOG_CHARS = 4096
 MAX_FIELDS_BYTES = 4096
 MAX_PARTIAL_BYTES = 64 * 1024
@@ -23,7 +23,7 @@ class OutputLimiter:
 
     def __init__(self) -> None:
         self._progress_at = -1e9
-        self._second, self._told, self._left_out = -1, 0, 0
+        self._second, self._sent, self._dropped = -1, 0, 0
 
     def admit(self, kind: str, value: Any, now: float) -> list[tuple[str, Any]]:
         """Return the items to send for this one. now: monotonic. Raises TypeError, ValueError for a value
@@ -36,12 +36,12 @@ class OutputLimiter:
         value = _cut(value) if kind == "log" else value
         too_large = kind == "partial" and len(json.dumps(value)) > MAX_PARTIAL_BYTES
         if int(now) != self._second:
-            self._second, self._told = int(now), 0
-        self._told += 1
-        if too_large or self._told > PER_SECOND:
-            self._left_out += 1
+            self._second, self._sent = int(now), 0
+        self._sent += 1
+        if too_large or self._sent > PER_SECOND:
+            self._dropped += 1
             return []
-        missing, self._left_out = self._left_out, 0
+        missing, self._dropped = self._dropped, 0
         found = [("log", {"text": f"… {missing} more left out", "fields": {}})] if missing else []
         return [*found, (kind, value)]
 

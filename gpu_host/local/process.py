@@ -1,5 +1,6 @@
-"""A model process as its worker holds it: started, spoken to, ended (`ModelProcess`). Its owner spawns one at
-a time, exchanges frames with it, ends and replaces it (`ProcessOwner`)."""
+"""The model process as the worker holds it: `ModelProcess` starts it, exchanges frames and ends it.
+
+`ProcessOwner` spawns one at a time, waits for its answers, and replaces it."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foundation.network import Pace
+from foundation.network import ByteRateLimiter
 from gpu_host.handlers.code import Declared
 from gpu_host.local.confinement import DEFAULT, Confinement
-from gpu_host.local.device import members
+from gpu_host.local.device import session_pids
 from gpu_host.local.frames import (
     ANSWERS,
     MAX_FRAME_BYTES,
@@ -35,17 +36,17 @@ from gpu_host.local.frames import (
 )
 from gpu_host.local.warden import SIGNALLED
 
-_LISTED = re.compile(
+_ALLOWED = re.compile(
     r"""
-    (?# the system's)
+    (?# of the system)
     PATH | HOME | USER | LOGNAME | SHELL | HOSTNAME | LANG | LANGUAGE | LC_\w+ | TZ | TERM | TMPDIR | TEMP
     | TMP | XDG_\w+ | DBUS_\w+ | SSL_CERT_FILE | SSL_CERT_DIR | REQUESTS_CA_BUNDLE | CURL_CA_BUNDLE
     | LD_LIBRARY_PATH | LD_PRELOAD | DYLD_\w+ | MALLOC_\w+ | PYTHON\w* | VIRTUAL_ENV
-    (?# of libraries that models are made with)
+    (?# of machine learning libraries)
     | (CUDA|CUDNN|CUBLAS|NVIDIA|NVCC|NCCL|HIP|HSA|ROCM|ROCR|TRITON|XLA|JAX|TF|TORCH|TORCHINDUCTOR|PYTORCH)_\w+
     | (CUPY|NUMBA|ONNXRUNTIME|ORT|OMP|GOMP|KMP|MKL|OPENBLAS|BLIS|NUMEXPR|TBB|VECLIB|CONDA)_\w+
     | (HF|HUGGINGFACE|TRANSFORMERS|TOKENIZERS|DIFFUSERS|DATASETS|ACCELERATE|SAFETENSORS|VLLM|OLLAMA|LLAMA)_\w+
-    (?# what `up` finds its processes by)
+    (?# by which `up` finds its processes)
     | GPU_DISPATCHER_UP_RUN
     """,
     re.VERBOSE,
@@ -53,39 +54,39 @@ _LISTED = re.compile(
 _CREDENTIAL = re.compile(r"TOKEN(?!IZERS)|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE_KEY|AUTH", re.IGNORECASE)
 
 
-def for_models(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
-    """Which of the worker's environment variables its models' code gets to see. What is not on the list stays
-    with the worker: database and broker URLs, keys, tokens, whatever comes next.
+def model_environment(environment: Mapping[str, str], also: Iterable[str] = ()) -> dict[str, str]:
+    """Return the environment variables that model code may see: those on a list, and `also`.
 
-    also: further names (`DISPATCHER_MODEL_ENVIRONMENT`), which may be credentials of the models' own
-    (``HF_TOKEN``)."""
+    All others stay with the worker: database and broker URLs, keys, tokens. also: further names
+    (`DISPATCHER_MODEL_ENVIRONMENT`), which may be credentials of the models (``HF_TOKEN``)."""
     named = frozenset(also)
-    return {name: value for name, value in environment.items() if name in named or _is_listed(name)}
+    return {name: value for name, value in environment.items() if name in named or _is_allowed(name)}
 
 
-def _is_listed(name: str) -> bool:
-    return _LISTED.fullmatch(name) is not None and _CREDENTIAL.search(name) is None
+def _is_allowed(name: str) -> bool:
+    return _ALLOWED.fullmatch(name) is not None and _CREDENTIAL.search(name) is None
 
 
 ROOT = Path(__file__).resolve().parents[2]
 KILL_SECONDS = 60.0
-"""The driver may take long to give up a process' memory; whoever kills the warden before that would know
-nothing of what is left."""
+"""The driver may take long to free a process' memory. Killing the warden earlier would lose track of its
+children."""
 _LOOK_SECONDS = 0.1
 WARDEN = Path(__file__).with_name("warden.py")
 FRAME_BYTES_PER_SECOND = 64 * 1024 * 1024
 OUTPUT_BYTES_PER_SECOND = 4 * 1024 * 1024
-"""A model that writes more than this waits for it."""
+"""A model that writes faster blocks in its write."""
 MAX_LINE_BYTES = 4096
 LINES_PER_SECOND = 50
 
 
 class ModelProcess:
-    """Starts at once. hear: every frame, in a thread of this process; gone: once, with why it ended in words,
-    after the last frame; output: lines that the models wrote to standard output or error.
+    """One process, started by the constructor.
 
-    environment: added to what models may see of this process' own. confinement: what it may not do.
-    most_bytes: of one frame, asked for each.
+    on_frame: called with every frame, in a reader thread. on_exit: called once, after the last frame, with
+    the reason of the exit. output: receives lines that models write to standard output or error. environment:
+    added to the variables that models may see. confinement: limits of the process. max_frame_bytes: returns
+    the limit of the next frame.
     """
 
     def __init__(
@@ -97,14 +98,14 @@ class ModelProcess:
         output: Callable[[str], None],
         environment: Mapping[str, str] | None = None,
         confinement: Confinement = DEFAULT,
-        most_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
+        max_frame_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
     ) -> None:
         self._on_frame, self._on_exit, self._output = on_frame, on_exit, output
         ours, theirs = socket.socketpair()
         end_of_life, self._lifeline = os.pipe()
         self._lock = threading.Lock()
-        self._unheard = ""
-        self._most_bytes = most_bytes
+        self._protocol_error = ""
+        self._max_frame_bytes = max_frame_bytes
         numbers = [str(theirs.fileno()), str(end_of_life)]
         child = [sys.executable, "-m", "gpu_host.local.child", numbers[0], *paths]
         warden = [sys.executable, "-I", "-S", str(WARDEN), *numbers, confinement.as_text(), *child]
@@ -115,7 +116,7 @@ class ModelProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # a Ctrl-C is its worker's to carry out
+                start_new_session=True,  # Ctrl-C must reach only the worker
                 cwd=ROOT,
                 env={**_inherited(confinement), **(environment or {})},
             )
@@ -143,15 +144,15 @@ class ModelProcess:
         return self._popen.poll() is None
 
     def send(self, frame: Frame) -> None:
-        """A process that does not take it is ended: `gone` says so. Raises ValueError for what is not
-        JSON."""
+        """Send a frame; if the process does not read it, kill the process. Raises ValueError for a value that
+        is not JSON."""
         try:
             self._pipe.send(frame)
         except PipeBroken:
             self.kill(wait=False)
 
     def kill(self, *, wait: bool = True) -> None:
-        """Ends it with all that it started."""
+        """Kill the process and everything that it started. wait: return only after its exit."""
         with self._lock:
             lifeline, self._lifeline = self._lifeline, -1
         if lifeline >= 0:
@@ -161,15 +162,17 @@ class ModelProcess:
             return
         try:
             self._popen.wait(KILL_SECONDS)
-        except subprocess.TimeoutExpired:  # its warden was killed, or something does not die
+        except subprocess.TimeoutExpired:  # its warden was killed, or a child does not exit
             self._kill_group()
             self._popen.wait()
 
     def _read(self) -> None:
-        pace = Pace(FRAME_BYTES_PER_SECOND, lambda: FRAME_BYTES_PER_SECOND + self._most_bytes())
+        pace = ByteRateLimiter(
+            FRAME_BYTES_PER_SECOND, lambda: FRAME_BYTES_PER_SECOND + self._max_frame_bytes()
+        )
 
         def admit(size: int) -> None:
-            if size > (most := self._most_bytes()):
+            if size > (most := self._max_frame_bytes()):
                 raise PipeBroken(f"a frame of {size} bytes, {most} at most")
             pace.take(size)
 
@@ -178,34 +181,35 @@ class ModelProcess:
                 frame = self._pipe.receive(admit)
             except PipeBroken as error:
                 if self.is_alive and str(error) != "closed":
-                    self._unheard = f"it does not speak the protocol: {error}"
+                    self._protocol_error = f"it broke the protocol: {error}"
                     self.kill(wait=False)
                 return
             try:
                 self._on_frame(frame)
-            except Exception as error:  # a process that nobody listens to would hold its runs for ever
-                self._unheard = f"what it said broke its worker: {type(error).__name__}: {error}"
+            except Exception as error:  # otherwise its runs would never end
+                self._protocol_error = f"its worker failed on a frame: {type(error).__name__}: {error}"
                 self.kill(wait=False)
                 return
 
     def _wait(self) -> None:
         status = self._popen.wait()
-        while self._kill_group():  # its GPU is not free before
+        while self._kill_group():  # the GPU is in use until all of them are gone
             time.sleep(_LOOK_SECONDS)
         self._reader.join(1.0)
-        self._printer.join(0.2)  # what it wrote last may say why
+        self._printer.join(0.2)  # its last lines may have the reason
         self._pipe.close()
         self.kill(wait=False)
-        self._on_exit(self._unheard or _exit_text(status))
+        self._on_exit(self._protocol_error or _exit_text(status))
 
     def _kill_group(self) -> bool:
-        """Of its session, in whatever group: nobody else does once its warden was killed. False: nothing."""
+        """Kill what is left of its session, in any process group; needed if its warden was killed. False:
+        nothing left."""
         try:
-            left = members(self._popen.pid)
-        except OSError:  # no such folder there
+            left = session_pids(self._popen.pid)
+        except OSError:  # no /proc here
             try:
                 os.killpg(self._popen.pid, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):  # the latter: what is left is over, but not reaped
+            except (ProcessLookupError, PermissionError):  # PermissionError: only zombies are left
                 return False
             return True
         for pid in left:
@@ -214,11 +218,11 @@ class ModelProcess:
         return bool(left)
 
     def _print(self) -> None:
-        """Models may write without end: what is too much is counted, not kept."""
+        """Pass lines on to `output`, up to `LINES_PER_SECOND`; count the others."""
         stream = self._popen.stdout
         assert stream is not None
         second, lines, dropped = 0, 0, 0
-        pace = Pace(OUTPUT_BYTES_PER_SECOND, lambda: OUTPUT_BYTES_PER_SECOND)
+        pace = ByteRateLimiter(OUTPUT_BYTES_PER_SECOND, lambda: OUTPUT_BYTES_PER_SECOND)
         with stream:
             while line := stream.readline(MAX_LINE_BYTES):
                 pace.take(len(line))
@@ -235,7 +239,7 @@ class ModelProcess:
 
 
 def _inherited(confinement: Confinement) -> dict[str, str]:
-    kept = for_models(os.environ, confinement.environment)
+    kept = model_environment(os.environ, confinement.environment)
     if (user := confinement.user) is not None:
         kept = {name: value for name, value in kept.items() if not name.startswith(("XDG_", "DBUS_"))}
         kept |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name}
@@ -266,11 +270,12 @@ STUCK_SECONDS = 10.0
 
 
 def never() -> bool:
+    """The default of `give_up`."""
     return False
 
 
 class ProcessGone(Exception):
-    """The process ended. The message says why. ours: it was ended by `ProcessOwner.end`."""
+    """The process exited; the message says why. ours: it was ended by `ProcessOwner.end`."""
 
     def __init__(self, why: str, *, ours: bool = False) -> None:
         super().__init__(why)
@@ -282,7 +287,7 @@ class Overdue(Exception):
 
 
 class GivenUp(Exception):
-    """The run that asked for this operation was stopped."""
+    """The run that waited for this operation was stopped."""
 
 
 class CannotStart(Exception):
@@ -290,10 +295,11 @@ class CannotStart(Exception):
 
 
 class ProcessOwner:
-    """lock: of all state here and of the classes that use it; notified at every change.
+    """Spawns one model process at a time and exchanges frames with it.
 
-    hear: frames about runs (``ended``, ``heard``); gone: once per process, with why; both with the lock held.
-    What they return is called without it: others who are told may be slow.
+    lock: guards all state here and in the classes that use this one; notified at every change. on_frame:
+    receives frames about runs (``ended``, ``heard``). on_exit: called once per process, with the reason. Both
+    are called with the lock held and may return a callback, which is called without it, since it may be slow.
     """
 
     def __init__(
@@ -306,25 +312,25 @@ class ProcessOwner:
         output: Callable[[str], None],
         environment: Mapping[str, str],
         confinement: Confinement = DEFAULT,
-        most_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
+        max_frame_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
     ) -> None:
         self.process: ModelProcess | None = None
         self.models: dict[str, Declared] = {}
         self.spawned = 0
         self._paths, self._lock, self._environment = paths, lock, environment
-        self._confinement, self._most_bytes = confinement, most_bytes
+        self._confinement, self._max_frame_bytes = confinement, max_frame_bytes
         self._on_run_frame, self._notify_exit, self._output = on_frame, on_exit, output
         self.give_up: Callable[[], bool] = never
         """Called with the lock held while an answer is awaited; True: stop waiting."""
         self._answers: dict[str, Frame] = {}
         self._broken = ""
-        self._last_words = "it was never started"
+        self._exit_reason = "it was never started"
         self._ended = 0
         self._end_by = math.inf
 
     @property
     def session(self) -> int | None:
-        process = self.process  # asked without the lock
+        process = self.process  # read without the lock
         return None if process is None else process.session
 
     @property
@@ -340,7 +346,8 @@ class ProcessOwner:
         return self.is_ending and time.monotonic() >= self._end_by
 
     def spawn(self) -> None:
-        """Without the lock. Raises CannotStart, ProcessGone, Overdue, GivenUp."""
+        """Start a process and read its models, without the lock. Raises CannotStart, ProcessGone, Overdue,
+        GivenUp."""
         with self._lock:
             self._answers.clear()
             self._broken = ""
@@ -353,19 +360,21 @@ class ProcessOwner:
                 output=self._output,
                 environment=self._environment,
                 confinement=self._confinement,
-                most_bytes=self._most_bytes,
+                max_frame_bytes=self._max_frame_bytes,
             )
         ready = self._await("ready", SPAWN_SECONDS)
         try:
             models = read_models(ready.get("models"))
         except BadFrame as error:
             self.end()
-            raise CannotStart(f"its process does not say which they are: {error}") from error
+            raise CannotStart(f"the process sent no valid list of models: {error}") from error
         with self._lock:
             self.models = models
 
     def ask(self, frame: Frame, said: str, seconds: float) -> Frame:
-        """Without the lock; one question at a time. Raises ProcessGone, Overdue, GivenUp."""
+        """Send a frame and return the answer of kind `said`, without the lock; one call at a time.
+
+        seconds: limit of the wait. Raises ProcessGone, Overdue, GivenUp."""
         with self._lock:
             process = self.process
             self._answers.pop(said, None)
@@ -375,9 +384,10 @@ class ProcessOwner:
         return self._await(said, seconds)
 
     def end(self, only: ModelProcess | None = None) -> None:
-        """Kill the process and its children, without the lock; return once they have exited and `on_exit` was
-        called, or after `STUCK_SECONDS` more: then it `is_stuck`. only: do nothing if the process is another
-        one by now."""
+        """Kill the process and its children, without the lock.
+
+        Returns after the exit and the call of `on_exit`, or after `STUCK_SECONDS` more: then `is_stuck` is
+        True. only: do nothing if another process runs by now."""
         with self._lock:
             process = self.process
             if process is None or (only is not None and only is not process):
@@ -389,7 +399,7 @@ class ProcessOwner:
             self._lock.wait_for(lambda: self.process is not process, timeout=STUCK_SECONDS)
 
     def raise_if_given_up(self) -> None:
-        """Without the lock. Raises GivenUp."""
+        """Raise GivenUp if the run that waits was stopped. Called without the lock."""
         with self._lock:
             if self.give_up():
                 raise GivenUp
@@ -401,40 +411,40 @@ class ProcessOwner:
                 if self.process is None:
                     if self._broken:
                         raise CannotStart(self._broken)
-                    raise ProcessGone(self._last_words, ours=self._ended == self.spawned)
+                    raise ProcessGone(self._exit_reason, ours=self._ended == self.spawned)
                 if self.give_up():
                     raise GivenUp
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise Overdue(f"the model process did not say {said!r} in {seconds:.0f} s")
+                    raise Overdue(f"the model process did not answer {said!r} in {seconds:.0f} s")
                 self._lock.wait(min(left, _SLICE_SECONDS))
             return self._answers.pop(said)
 
     def _on_frame(self, number: int, frame: Frame) -> None:
-        tell: Notification = None
+        notification: Notification = None
         with self._lock:
             if number != self.spawned:
                 return
             said: Any = frame.get("said")
             if isinstance(said, str) and said in RUN_FRAMES:
-                tell = self._on_run_frame(frame)
+                notification = self._on_run_frame(frame)
             elif said == "broken":
                 self._broken = read_why(frame.get("why"))
             elif isinstance(said, str) and said in ANSWERS:
                 self._answers[said] = frame
             else:
-                raise BadFrame("a frame of no kind")
+                raise BadFrame("a frame of unknown kind")
             self._lock.notify_all()
-        if tell is not None:
-            tell()
+        if notification is not None:
+            notification()
 
     def _on_exit(self, number: int, why: str) -> None:
         with self._lock:
             if number != self.spawned:
                 return
             self.process, self._end_by = None, math.inf
-            self._last_words = why
-            tell = self._notify_exit(why)
+            self._exit_reason = why
+            notification = self._notify_exit(why)
             self._lock.notify_all()
-        if tell is not None:
-            tell()
+        if notification is not None:
+            notification()

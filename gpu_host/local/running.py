@@ -1,5 +1,5 @@
-"""The runs in a model process, and the queue of those that wait for it. The methods of both are called with
-the lock of the GPU held."""
+"""The runs in a model process, and the queue of those that wait for it. The lock of the GPU must be held for
+all methods of both."""
 
 from __future__ import annotations
 
@@ -14,24 +14,25 @@ from gpu_host.local.cache import Load, NoRoom, Replace, Unload, ready
 from gpu_host.local.frames import Frame, read_event, read_failure, read_why
 from gpu_host.local.load_unload import ModelLoader
 from gpu_host.local.loaded_models import LoadedModels
-from gpu_host.local.orders import Order, Run, Verdicts, error_of, interrupted
+from gpu_host.local.orders import EndErrors, Order, Run, error_of, interrupted
 from gpu_host.local.process import Notification, ProcessOwner
 from gpus.errors import DoesNotFit, GpuBusy, GpuError, ProcessDied, ServerFailed
 
 SPARE_BYTES = 1024 * 1024
-"""Of a frame, beside the result in it."""
+"""Bytes of a frame beside the result in it."""
 
 
 KEPT_SUSPECTS = 1000
-"""The oldest are forgotten beyond it: a job that never comes back ends elsewhere."""
+"""Beyond this number the oldest are dropped."""
 
 
 class Suspects:
-    """Jobs by id that may have brought a process down, where they were not alone in it.
+    """Ids of jobs that may have crashed a process in which several ran.
 
-    A crash says nothing of which run caused it. Each that was there loses its attempt at no cost and is a
-    suspect: it runs alone in the process from then on, until it ended by itself. So nobody pays for another's
-    crash, the culprit pays for each further one, and a worker loses no job for free twice.
+    A crash does not show which run caused it. Each job that was there loses its attempt at no cost and
+    becomes a suspect: it runs alone in the process until one of its runs ends by itself. So a job never pays
+    for another's crash, a job that crashes pays for each further crash, and a worker loses no job for free
+    twice.
     """
 
     def __init__(self) -> None:
@@ -41,17 +42,19 @@ class Suspects:
         return job in self._jobs
 
     def add(self, job: str) -> None:
+        """Mark a job as a suspect."""
         self._jobs[job] = None
         self._jobs.move_to_end(job)
         while len(self._jobs) > KEPT_SUSPECTS:
             self._jobs.popitem(last=False)
 
     def clear(self, job: str) -> None:
+        """A job is no suspect any more: it ended by itself."""
         self._jobs.pop(job, None)
 
 
 class RunTable:
-    """running: by attempt. now: the same, to be read without the lock."""
+    """The runs of the process. running: by attempt. now: their orders, readable without the lock."""
 
     def __init__(
         self,
@@ -59,20 +62,21 @@ class RunTable:
         lock: threading.Condition,
         *,
         on_event: Callable[[Order, str, Any], None],
-        happened: Callable[..., None],
+        log_event: Callable[..., None],
     ) -> None:
         self.running: dict[str, Run] = {}
         self.now: tuple[Order, ...] = ()
         self.suspects = Suspects()
         self.loading: Order | None = None
-        """The order whose model is being loaded: its code may end the process."""
-        self._in_company: set[str] = set()
+        """The order whose model is being loaded: the model's code may end the process."""
+        self._died_together: set[str] = set()
         """The jobs of the last process that died by itself, if there were several."""
-        self._verdicts: Verdicts | None = None
-        """What the end of the process means for its runs, while it is being ended."""
-        self._loaded, self._lock, self._send_event, self._happened = loaded, lock, on_event, happened
+        self._end_errors: EndErrors | None = None
+        """The errors of its runs, while the process is being ended."""
+        self._loaded, self._lock, self._send_event, self._log_event = loaded, lock, on_event, log_event
 
     def begin(self, order: Order, send: Callable[[Frame], None]) -> Run:
+        """Start a run of a loaded model; the caller sends its frame."""
         now = time.monotonic()
         run = Run(order, send, began=now, last_sign=now)
         self.running[order.attempt] = run
@@ -81,6 +85,7 @@ class RunTable:
         return run
 
     def on_frame(self, frame: Frame) -> Notification:
+        """Handle a frame of a run. Returns a callback to call without the lock, or None."""
         attempt = frame.get("attempt")
         run = self.running.get(attempt) if isinstance(attempt, str) else None
         if run is None:
@@ -98,64 +103,67 @@ class RunTable:
         return None
 
     def _on_event(self, run: Run, frame: Frame, now: float) -> Notification:
-        heard = read_event(frame.get("kind"), frame.get("value"))
-        if heard is None:
+        event = read_event(frame.get("kind"), frame.get("value"))
+        if event is None:
             return None
-        if heard[0] == "progress":
-            run.progress = heard[1]
-        let = run.limiter.admit(*heard, now)
+        if event[0] == "progress":
+            run.progress = event[1]
+        admitted = run.limiter.admit(*event, now)
 
-        def tell() -> None:
-            for kind, value in let:
+        def send_events() -> None:
+            for kind, value in admitted:
                 self._send_event(run.order, kind, value)
 
-        return tell if let else None
+        return send_events if admitted else None
 
-    def expect_end(self, verdicts: Verdicts) -> None:
-        """The process is being ended. Several may want that at once, each for its reason."""
-        self._verdicts = verdicts if self._verdicts is None else self._verdicts.joined(verdicts)
+    def expect_end(self, errors: EndErrors) -> None:
+        """Set the errors of the runs of a process that is being ended. Several callers may do so at once."""
+        self._end_errors = errors if self._end_errors is None else self._end_errors.joined(errors)
 
     def process_ended(self, why: str) -> Notification:
-        verdicts, self._verdicts = self._verdicts, None
+        """End all runs of a process that exited, each with its error. Returns a callback to call without the
+        lock, or None."""
+        ending, self._end_errors = self._end_errors, None
         self._loaded.clear()
-        there = [run.order for run in self.running.values()]
-        there += [self.loading] if self.loading is not None else []
-        if verdicts is None:
-            self._in_company = {order.job for order in there} if len(there) > 1 else set()
-            for job in self._in_company:
+        affected = [run.order for run in self.running.values()]
+        affected += [self.loading] if self.loading is not None else []
+        if ending is None:
+            self._died_together = {order.job for order in affected} if len(affected) > 1 else set()
+            for job in self._died_together:
                 self.suspects.add(job)
         for run in list(self.running.values()):
-            if verdicts is None:
+            if ending is None:
                 error = self.death(run.order, why)
             else:
-                error = verdicts.named.get(run.order.attempt) or verdicts.others or interrupted(why)
+                error = ending.by_attempt.get(run.order.attempt) or ending.others or interrupted(why)
             error.unfinished = True
             self.end(run, error=error)
         return (
-            partial(self._happened, "model_process_died", why=why, runs=len(there))
-            if verdicts is None
+            partial(self._log_event, "model_process_died", why=why, runs=len(affected))
+            if ending is None
             else None
         )
 
     def death(self, order: Order, why: str) -> GpuError:
-        """Return the error of a run whose process ended by itself: a death only for a run that was alone."""
-        if order.job in self._in_company:
+        """Return the error of a run whose process died by itself: ProcessDied only if the run was alone."""
+        if order.job in self._died_together:
             return interrupted(
                 f"The model's process died with several runs in it ({why}): this one runs alone next."
             )
         return ProcessDied(f"The model's process died: {why}")
 
     @property
-    def most_bytes(self) -> int:
-        """Of one frame; read without the lock."""
+    def max_frame_bytes(self) -> int:
+        """The size limit of one frame; read without the lock."""
         return SPARE_BYTES + max((order.max_result_bytes for order in self.now), default=0)
 
     @property
-    def is_alone(self) -> bool:
-        """Return True while a suspect runs: no other run may begin beside it."""
+    def suspect_is_running(self) -> bool:
+        """Return True while a suspect runs: no other run may begin meanwhile."""
         return any(run.order.job in self.suspects for run in self.running.values())
 
     def end(self, run: Run, *, result: Any = None, error: GpuError | None = None) -> None:
+        """End a run with its result or error."""
         run.end(result=result, error=error)
         if error is None or (error.counts and not error.process_died):
             self.suspects.clear(run.order.job)
@@ -169,7 +177,10 @@ class RunTable:
 
 
 class SwapQueue:
-    """waiting: in the order of asking. sick: why nothing begins; empty while it does."""
+    """The orders that wait, and the decision about the next step: begin a run, or change which models are
+    loaded.
+
+    waiting: first come, first served. sick: why no run begins; empty: runs begin."""
 
     def __init__(
         self, owner: ProcessOwner, loaded: LoadedModels, table: RunTable, loader: ModelLoader
@@ -179,15 +190,18 @@ class SwapQueue:
         self._owner, self._loaded, self._table, self._loader = owner, loaded, table, loader
 
     def next_step(self, order: Order) -> Run | Callable[[], None] | None:
-        """A run: it may begin. A move: do it, then ask again. None: wait. Raises GpuError."""
+        """Return the run if this order may begin, an operation to carry out before asking again, or None to
+        wait.
+
+        Raises GpuError."""
         if self.sick:
             raise GpuBusy(f"The GPU takes no runs: {self.sick}", retry_after_seconds=5.0)
         for other in self.waiting:
             if other is order:
                 break
             if not self._loaded.is_warm(other.model) or other.job in self._table.suspects:
-                return None  # it waits for room: who passed it would take that away
-        if self._table.is_alone or (self._table.running and order.job in self._table.suspects):
+                return None  # it waits for memory, which an order that passes it would take
+        if self._table.suspect_is_running or (self._table.running and order.job in self._table.suspects):
             return None
         if self._owner.is_stuck:
             raise GpuBusy("The model process was killed and is not gone.", retry_after_seconds=5.0)
@@ -207,8 +221,8 @@ class SwapQueue:
         except OSError as error:
             raise GpuBusy(f"The device can't be read: {error}") from error
         match plan:
-            case NoRoom(why, for_ever):
-                raise DoesNotFit(why) if for_ever else GpuBusy(why)
+            case NoRoom(why, permanent):
+                raise DoesNotFit(why) if permanent else GpuBusy(why)
             case Load(evict):
                 return lambda: self._load(order, evict)
             case Unload(models):
@@ -219,7 +233,7 @@ class SwapQueue:
         return None
 
     def ready(self) -> list[str]:
-        """See `cache.ready`. Without the lock: never waits."""
+        """See `cache.ready`. Called without the lock, never blocks."""
         at_once = {name: model.at_once for name, model in self._owner.models.items()}
         waiting = [order.model for order in tuple(self.waiting)]
         return ready(list(self._loaded.warm.values()), waiting, at_once)

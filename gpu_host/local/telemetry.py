@@ -1,4 +1,4 @@
-"""What a pinned worker measures: its GPU, if there is one, the machine, and how busy its model process is."""
+"""Telemetry of a pinned worker: its GPU if there is one, the machine, and CPU use of the model process."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpu_host.local.device import members
+from gpu_host.local.device import session_pids
 from gpu_host.local.nvml import GpuReading
 
 Reading = dict[str, Any]
 
 
 class MachineMeter:
-    """CPU between two readings, memory now. Linux; elsewhere it says nothing."""
+    """CPU use between two readings, and memory now. Linux; elsewhere the readings hold only the number of
+    CPUs."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._before = self._ticks()
 
     def read(self) -> Reading:
+        """Return cpus, cpu_percent, ram_total_mb and ram_used_mb, as far as known."""
         now, before = self._ticks(), self._before
         self._before = now
         reading: Reading = {"cpus": os.cpu_count() or 1}
@@ -40,7 +42,7 @@ class MachineMeter:
         return reading | {"ram_total_mb": facts["MemTotal"], "ram_used_mb": used}
 
     def _ticks(self) -> tuple[int, int] | None:
-        """Busy and all, since the machine started."""
+        """Return busy and all CPU ticks since the machine started."""
         try:
             numbers = [int(part) for part in (self._proc / "stat").read_text().split("\n")[0].split()[1:9]]
         except (OSError, ValueError):
@@ -56,7 +58,10 @@ def measure(
     ram_mb: float,
     now: Callable[[], float] = time.time,
 ) -> Reading:
-    """JSON values. gpu: None without one; where it can't be read, `gpu_error` says why."""
+    """Return one reading of the machine, the models and the GPU, as JSON values.
+
+    gpu: reads the GPU; None without one; if it fails, `gpu_error` has the reason. warm: loaded models.
+    ram_mb: main memory of the model process. now: returns Unix seconds."""
     found: Reading = {"at": round(now(), 1), "warm": warm, "models_ram_mb": round(ram_mb), **machine.read()}
     if gpu is None:
         return found
@@ -64,17 +69,16 @@ def measure(
         reading = asdict(gpu())
     except OSError as error:
         return found | {"gpu_error": str(error)}
-    for counted in ("processes", "xids"):  # keys of JSON are texts
+    for counted in ("processes", "xids"):  # JSON keys are strings
         reading[counted] = {str(key): value for key, value in reading[counted].items()}
     return found | {"gpu": reading}
 
 
 class ProcessMeter:
-    """Percent of one core between two readings, of all processes of a session: on a worker without a GPU the
-    only sign that a silent run works. Linux; elsewhere None.
+    """CPU use of all processes of a session between two readings, in percent of one core.
 
-    session: as `LocalGpu.session` says at each reading.
-    """
+    On a worker without a GPU it is the only sign that a silent run works. Linux; elsewhere None. session:
+    returns the session, as `LocalGpu.session`."""
 
     def __init__(
         self,
@@ -87,7 +91,7 @@ class ProcessMeter:
         self._before: tuple[int, float, dict[int, float]] | None = None
 
     def read(self) -> float | None:
-        """None: not known, at the first reading of a session among others."""
+        """Return percent of one core; None if unknown, as at the first reading of a session."""
         session, now = self._session(), self._clock()
         if session is None:
             self._before = None
@@ -95,7 +99,7 @@ class ProcessMeter:
         try:
             spent = {
                 pid: seconds
-                for pid in members(session, self._proc)
+                for pid in session_pids(session, self._proc)
                 if (seconds := self._seconds(pid)) is not None
             }
         except OSError:  # no /proc here
@@ -109,6 +113,6 @@ class ProcessMeter:
     def _seconds(self, pid: int) -> float | None:
         with suppress(OSError, ValueError, IndexError):
             fields = (self._proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
-            # its own and that of its children that ended, in user mode and in the kernel
+            # its own time and that of its reaped children, user and system
             return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
         return None

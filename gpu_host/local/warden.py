@@ -1,12 +1,12 @@
-"""The parent of a model process: whatever that started ends with it, and with the worker.
+"""The parent of a model process, which ends with everything that it started, and with the worker.
 
 A worker killed by SIGKILL can't clean up, PR_SET_PDEATHSIG reaches a child but not what the child forked, and
-a process that called setsid is in no group that could be killed. So a few kilobytes of process stand between
-the two: they hold a lifeline from the worker, are the subreaper (Linux) of all descendants, and load no
-model. They keep the worker's user; the model process may have another, and is confined.
+a process that called setsid is in no group that could be killed. So a process of a few kilobytes stands
+between the two: it holds a lifeline pipe from the worker, is the subreaper (Linux) of all descendants, and
+loads no model. It keeps the worker's user; the model process may have another, and is confined.
 
 A script of its own (``python -I -S warden.py PIPE LIFELINE CONFINEMENT COMMAND…``): as root it must import
-nothing from where models are.
+nothing from folders of models.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import NoReturn
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 SIGNALLED = 128
-"""An exit status above this means: ended by the signal of that number less this."""
+"""An exit status above this is 128 plus the number of the signal that ended the process."""
 
 
 def main() -> NoReturn:
-    """Forks: the child becomes the model process and dies with this one."""
+    """Fork: the child becomes the model process and dies with this one."""
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     from gpu_host.local.confinement import Confinement, hide_process
 
@@ -38,8 +38,8 @@ def main() -> NoReturn:
         try:
             os.close(int(lifeline))
             confinement.enter()
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # after the change of user, which would clear it
-            if os.getppid() == parent:  # else it ended in between
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # must follow the change of user, which clears it
+            if os.getppid() == parent:  # otherwise the parent has exited meanwhile
                 os.execv(command[0], command)
         except BaseException as error:
             sys.stderr.write(f"the model process can't be started: {error}\n")
@@ -52,13 +52,13 @@ def main() -> NoReturn:
 
 def _watch(pid: int, lifeline: int) -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # only the worker's end ends it
+        signal.signal(number, signal.SIG_IGN)  # it exits only with the worker or the model process
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    # model code of the same user can stop this process: then the worker's end wakes it
+    # model code of the same user can stop this process with SIGSTOP; the worker's end resumes it
     _prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
-    ended, tell = os.pipe()
-    os.set_blocking(tell, False)
-    signal.set_wakeup_fd(tell)
+    ended, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     status = _reap(pid)
     while status is None:
@@ -72,7 +72,7 @@ def _watch(pid: int, lifeline: int) -> NoReturn:
 
 
 def _reap(pid: int) -> int | None:
-    """The model process' exit status, once it ended; others that ended are forgotten on the way."""
+    """Reap all children that ended; return the exit status of the model process, or None while it runs."""
     while True:
         try:
             found, status = os.waitpid(-1, os.WNOHANG)
@@ -85,7 +85,7 @@ def _reap(pid: int) -> int | None:
 
 
 def _kill_descendants() -> None:
-    """Orphans of what is killed become children of this process, so it goes on until it has none."""
+    """Kill all descendants: orphans become children of this process, so repeat until there are none."""
     while True:
         for child in _children():
             with contextlib.suppress(ProcessLookupError):
@@ -100,7 +100,7 @@ def _children() -> list[int]:
     try:
         tasks = Path("/proc/self/task").iterdir()
         return [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    except OSError:  # no such file there: all that is left is the group, and this process is of it
+    except OSError:  # no /proc: only the process group is left, and this process is in it
         os.killpg(0, signal.SIGKILL)
         return []
 

@@ -1,4 +1,4 @@
-"""``python -m gpu_host.node --handler package.module:run``: a node without Django."""
+"""``python -m gpu_host.node --handler package.module:run``: a GPU node without Django."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> int:
     return 0
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -1,8 +1,7 @@
-"""Admits runs: the node's slots, the queue of its direct callers, and its memory of past runs.
+"""Admits runs: the node's slots, the queue of its direct callers, and its record of past runs.
 
-One lock over all of it, so that `/health` never misses a run that was let in. A slot is free before anybody
-hears that its run ended: the dispatcher's next request may follow within a millisecond.
-"""
+One lock guards all of it, so that `/health` never misses an admitted run. A slot is freed before any caller
+gets the answer: the dispatcher's next request may follow within a millisecond."""
 
 from __future__ import annotations
 
@@ -16,17 +15,17 @@ from typing import Any
 
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.handlers import Handler
-from gpu_host.node.runs import Run, RunLog, RunOrder, Tally
+from gpu_host.node.runs import Counters, Run, RunLog, RunOrder
 
 CANCELLED_ANSWER = b'{"status": "failed", "error": "The run was cancelled.", "error_code": "cancelled"}'
 
 
 _MOST_SLOT_NAMES = 4096
-"""Of the dispatcher's slots here; more names are no slots of its."""
+"""Names of dispatcher slots that are kept; there are fewer real slots on a node."""
 
 
 class Refused(Exception):
-    """The run is not let in. code: stable."""
+    """The run is not admitted. code: stable, for callers."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -34,15 +33,15 @@ class Refused(Exception):
 
 
 class Admission:
-    """One boot of the node: everything here is forgotten by a restart, except `tally` and `log`.
-    output_root: the folder of its runs' folders."""
+    """One boot of the node: a restart drops everything here except `counters` and `log`. output_root: parent
+    of the runs' folders."""
 
     def __init__(
-        self, config: NodeConfig, *, tally: Tally, log: RunLog, output_root: Path | None = None
+        self, config: NodeConfig, *, counters: Counters, log: RunLog, output_root: Path | None = None
     ) -> None:
         self.boot_id = uuid.uuid4().hex
         self.output_root = output_root
-        self._config, self._tally, self._log = config, tally, log
+        self._config, self._counters, self._log = config, counters, log
         self._lock = threading.Lock()
         self._active: dict[str, Run] = {}
         self._waiting: deque[Run] = deque()
@@ -54,7 +53,8 @@ class Admission:
         self._draining = False
 
     def admit(self, order: RunOrder) -> tuple[Run, bool]:
-        """The run and whether it is new: a repeated attempt gets the run it already has. Raises Refused."""
+        """Return the run and True if it is new; a repeated attempt gets the run it already has. Raises
+        Refused."""
         with self._lock:
             self._check_fence(order)
             known = self._by_attempt.get(order.attempt_id) if order.attempt_id else None
@@ -70,7 +70,8 @@ class Admission:
             return run, True
 
     def end(self, run: Run, outcome: str, answer: bytes) -> bool:
-        """Frees the slot, hands it to the next direct caller, then tells who waits. False: it had ended."""
+        """Free the slot, give it to the next direct caller, then wake the callers of the run. False: it had
+        ended."""
         with self._lock:
             if run.ended:
                 return False
@@ -81,26 +82,28 @@ class Admission:
         return True
 
     def find(self, run_id: str) -> Run | None:
+        """Return the run of this id, or None."""
         with self._lock:
             return self._runs.get(run_id)
 
     def running(self) -> list[str]:
-        """The ids of the runs that hold a slot."""
+        """Return the ids of the runs that hold a slot."""
         with self._lock:
             return list(self._active)
 
     def position(self, run: Run) -> int:
-        """From 1; 0: it does not wait."""
+        """Return its place in the queue, from 1; 0: it does not wait."""
         with self._lock:
             return self._waiting.index(run) + 1 if run in self._waiting else 0
 
     def cancel(self, job_id: str, attempt_id: str) -> list[Run]:
-        """The runs it concerned. An attempt that never came here is refused from now on: its request may
-        still be on its way when its sender cancels."""
+        """Cancel the runs of this job or attempt; return them.
+
+        An attempt that has not arrived yet is rejected from now on: its request may still be on its way."""
         with self._lock:
             found = [run for run in self._runs.values() if run.belongs_to(job_id, attempt_id)]
             if attempt_id and attempt_id not in self._by_attempt:
-                self._refuse_later(job_id, attempt_id)
+                self._reject_attempt(job_id, attempt_id)
             for run in found:
                 run.context.cancel()
                 if run in self._waiting:
@@ -111,6 +114,7 @@ class Admission:
         return found
 
     def health(self) -> dict[str, Any]:
+        """Return the body of ``GET /health``."""
         with self._lock:
             running = list(self._active.values())
             return {
@@ -120,33 +124,34 @@ class Admission:
                 "direct_queue": len(self._waiting),
                 "boot_id": self.boot_id,
                 "jobs": [{"job_id": run.job_id, "attempt": run.order.attempt_id} for run in running],
-                "max_running": self._tally.max_running,
-                "refused_503": self._tally.refused_503,
-                "late_senders": self._tally.late_senders,
+                "max_running": self._counters.max_running,
+                "refused_503": self._counters.refused_503,
+                "late_senders": self._counters.late_senders,
             }
 
     def unfinished(self) -> int:
-        """Runs, and direct callers that wait for a slot."""
+        """Return the number of runs and of direct callers that wait for a slot."""
         with self._lock:
             return len(self._active) + len(self._waiting)
 
-    def is_done(self, *, patience_seconds: float) -> bool:
-        """Nothing runs, and the dispatcher has heard of every end that is not older than that."""
-        lately = time.monotonic() - patience_seconds
+    def is_done(self, *, recent_seconds: float) -> bool:
+        """Return True if nothing runs, and the dispatcher has received all results of the last
+        `recent_seconds`."""
+        since = time.monotonic() - recent_seconds
         with self._lock:
             return not self._active and not any(
-                run.order.from_dispatcher and not run.heard and run.ended_monotonic >= lately
+                run.order.from_dispatcher and not run.delivered and run.ended_monotonic >= since
                 for run in self._ended.values()
                 if run.outcome in ("success", "failed")
             )
 
     def drain(self) -> None:
-        """Nobody else is let in."""
+        """Admit no more runs."""
         with self._lock:
             self._draining = True
 
     def abandon(self) -> None:
-        """The machine went down: every run stops, nobody gets an answer."""
+        """Stop every run without an answer, as if the machine went down."""
         with self._lock:
             self._draining = True
             lost = [*self._active.values(), *self._waiting]
@@ -162,7 +167,7 @@ class Admission:
         if not order.slot or order.fence is None:
             return
         if order.fence < self._fences.get(order.slot, order.fence):
-            self._tally.late_senders += 1
+            self._counters.late_senders += 1
             self._log.refuse(order, "stale_fence", running=len(self._active))
             raise Refused(409, "stale_fence", f"Slot {order.slot} was leased again since this was sent.")
         self._fences[order.slot] = order.fence
@@ -181,7 +186,7 @@ class Admission:
             raise self._busy(order, "full", "All slots are busy and the queue of direct callers is full.")
 
     def _busy(self, order: RunOrder, why: str, message: str) -> Refused:
-        self._tally.refused_503 += 1
+        self._counters.refused_503 += 1
         self._log.refuse(order, why, running=len(self._active))
         return Refused(503, "busy", message)
 
@@ -189,7 +194,7 @@ class Admission:
         run.began = True
         self._active[run.id] = run
         from_dispatcher = sum(one.order.from_dispatcher for one in self._active.values())
-        self._tally.max_running = max(self._tally.max_running, from_dispatcher)
+        self._counters.max_running = max(self._counters.max_running, from_dispatcher)
         self._log.begin(run, self.boot_id)
         run.turn.set()
 
@@ -197,17 +202,17 @@ class Admission:
         run.outcome, run.answer, run.ended_monotonic = outcome, answer, time.monotonic()
         if self._active.pop(run.id, None) is not None:
             self._log.end(run)
-        run.order = replace(run.order, payload=None)  # it may be large, and is not needed any more
+        run.order = replace(run.order, payload=None)  # it may be large, and is no longer needed
         self._ended[run.id] = run
         self._kept_bytes += len(answer)
         self._forget_old()
 
-    def _refuse_later(self, job_id: str, attempt_id: str) -> None:
-        never = Run(RunOrder(Handler("", lambda payload, ctx: None), None, job_id, attempt_id))
-        self._remember(never)
-        self._end(never, "cancelled", CANCELLED_ANSWER)
-        never.turn.set()
-        never.done.set()
+    def _reject_attempt(self, job_id: str, attempt_id: str) -> None:
+        rejected = Run(RunOrder(Handler("", lambda payload, ctx: None), None, job_id, attempt_id))
+        self._remember(rejected)
+        self._end(rejected, "cancelled", CANCELLED_ANSWER)
+        rejected.turn.set()
+        rejected.done.set()
 
     def _remember(self, run: Run) -> None:
         self._runs[run.id] = run

@@ -1,5 +1,4 @@
-"""How a node is set up, by its configuration and by its command line. Standard library only: a node runs
-without Django."""
+"""A node's configuration, and its command line. Standard library only: a node runs without Django."""
 
 from __future__ import annotations
 
@@ -18,27 +17,32 @@ GRACE_SECONDS = 30.0
 
 
 class ConfigError(ValueError):
-    """The node can't start like this; the message says what to change."""
+    """The configuration is not valid; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """handler: ``package.module:run``, served at every path; a module with ``MODELS`` is served as those,
-    like `handlers`: by model, each at ``/<model>/…``; all share the slots. port: 0 takes a free one.
+    """Configuration of a node.
+
+    handler: ``package.module:run``, served at every path; a module with ``MODELS`` is served as those.
+    handlers: the same by model, each at ``/<model>/…``; all share the slots. port: 0 takes a free one.
 
     mode: ``sync`` answers with the result, ``async`` answers at once with an id to poll, ``auto`` answers
-    with the result if it comes within `answer_within_seconds`. A request with ``Prefer: respond-async``, as
-    the dispatcher sends it for an async model, is answered as in ``auto`` where the mode is ``sync``.
-    direct_queue: how many direct callers may wait; they go first.
-    retry_after_seconds: what a refused dispatcher is told, whole seconds.
+    with the result if it comes within `answer_within_seconds`. A request with ``Prefer: respond-async``, which
+    the dispatcher sends for an async model, is answered as in ``auto`` if the mode is ``sync``.
+
+    direct_queue: how many direct callers may wait; they go first. retry_after_seconds: the Retry-After of a
+    refused dispatcher, whole seconds.
+
     keep_runs, keep_bytes, keep_seconds: how many ended runs are kept for polls and repeated requests, with
-    how much of results, and how long; the latest `slots` runs are kept whatever their size.
-    log_runs: lines of ``GET /runs``. log_file: where starts, ends and refusals of runs are appended, one JSON
-    object a line; empty: nowhere. cancel_wait_seconds: how long a cancel waits for the handler to stop.
-    push: whether results are sent to ``X-Callback-Url``.
-    max_connections: each has a thread; a request waits on its own.
-    token: what every request sends as ``Authorization: Bearer <token>``; empty: none has to. A node that
-    other machines reach has one, unless it is `open_to_all`.
+    how many bytes of results, and how long; the latest `slots` runs are always kept.
+
+    log_runs: lines of ``GET /runs``. log_file: starts, ends and refusals of runs are appended to it as JSON
+    lines; empty: no file. cancel_wait_seconds: how long a cancel waits for the handler to stop. push: send
+    results to ``X-Callback-Url``. max_connections: each has a thread; a request waits on its own.
+
+    token: every request must send ``Authorization: Bearer <token>``; empty: none. A node that other machines
+    can reach needs one, unless it is `open_to_all`.
     """
 
     handler: str = ""
@@ -92,7 +96,7 @@ class NodeConfig:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches it."""
+    """Return True if only this machine can reach the host."""
     try:
         return ip_address(host).is_loopback
     except ValueError:
@@ -100,17 +104,17 @@ def is_loopback(host: str) -> bool:
 
 
 def check_name(model: str) -> None:
-    """Raises ConfigError."""
+    """Raise ConfigError unless a model can be served under this name."""
     if model in RESERVED_NAMES or "/" in model or not model:
         raise ConfigError(f"a model can't be served under the name {model!r}")
 
 
 def read_handlers(texts: list[str]) -> dict[str, Any]:
-    """The handler fields of a config from ``package.module:run`` or repeated ``model=package.module:run``.
+    """Return the handler fields of a config from ``package.module:run`` or repeated
+    ``model=package.module:run``.
 
     >>> read_handlers(["flux=models.flux:run"])
-    {'handlers': {'flux': 'models.flux:run'}}
-    """
+    {'handlers': {'flux': 'models.flux:run'}}"""
     named = [text.partition("=") for text in texts if "=" in text]
     if not named and len(texts) == 1:
         return {"handler": texts[0]}
@@ -122,28 +126,29 @@ def read_handlers(texts: list[str]) -> dict[str, Any]:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
+    """Add the options of a node to a command line."""
     parser.add_argument(
         "--handler",
         action="append",
         required=True,
         metavar="[MODEL=]PACKAGE.MODULE[:ATTRIBUTE]",
-        help="what to run: a function, a class, a module, or a module with MODELS; repeat it with names to "
-        "serve several models on the same slots",
+        help="a function, a class, a module, or a module with MODELS; repeat it with names to serve several "
+        "models on the same slots",
     )
-    parser.add_argument("--slots", type=int, default=1, help="runs at one time (default: 1)")
-    parser.add_argument("--port", type=int, default=9000, help="0 takes a free one (default: 9000)")
+    parser.add_argument("--slots", type=int, default=1, help="concurrent runs (default: 1)")
+    parser.add_argument("--port", type=int, default=9000, help="0 takes a free port (default: 9000)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (default: 127.0.0.1)")
     parser.add_argument(
         "--token",
         default="",
-        help="what every request has to send as bearer token; others on this machine can read a command "
-        f"line, so rather --token-file, or {TOKEN_VARIABLE} in the environment",
+        help="bearer token that every request must send; other users of this machine can read a command "
+        f"line, so prefer --token-file, or {TOKEN_VARIABLE} in the environment",
     )
-    parser.add_argument("--token-file", type=Path, help="the token is the first line of this file")
+    parser.add_argument("--token-file", type=Path, help="read the token from the first line of this file")
     parser.add_argument(
         "--open",
         action="store_true",
-        help="without a token at an address that other machines reach: everything there may run jobs",
+        help="allow an address that other machines can reach without a token: any of them may run jobs",
     )
     parser.add_argument(
         "--mode", choices=MODES, default="sync", help="answer with the result, or with an id to poll"
@@ -161,12 +166,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--grace",
         type=float,
         default=GRACE_SECONDS,
-        help=f"seconds that runs get to end when stopped (default: {GRACE_SECONDS:g})",
+        help=f"seconds that runs have to end when the node stops (default: {GRACE_SECONDS:g})",
     )
 
 
 def config_from(options: Mapping[str, Any]) -> NodeConfig:
-    """Raises ConfigError."""
+    """Return the configuration of a command line. Raises ConfigError."""
     return NodeConfig(
         slots=options["slots"],
         port=options["port"],
@@ -182,7 +187,7 @@ def config_from(options: Mapping[str, Any]) -> NodeConfig:
 
 
 def token_from(options: Mapping[str, Any]) -> str:
-    """The first of option, file and environment that names one; else "". Raises ConfigError."""
+    """Return the first token of option, file and environment; "" if none has one. Raises ConfigError."""
     if options["token"]:
         return str(options["token"])
     if options["token_file"] is None:

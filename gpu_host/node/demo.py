@@ -1,10 +1,10 @@
 """``python -m gpu_host.node.demo``: the demo fleet in one process, simulated GPU servers for four models.
 
-Once it serves, ``--ready-file`` holds ``{"pid", "servers": [{"server", "model", "endpoint", "slots",
+Once all servers listen, ``--ready-file`` holds ``{"pid", "servers": [{"server", "model", "endpoint", "slots",
 "model_fields"}]}``, which is also printed. Ends on SIGTERM or SIGINT, and with its parent.
 
-With ``--move`` it goes elsewhere if one of its ports is taken. Started again over the same file, it comes
-back where it was: its servers are registered there. GPU_NODE_TOKEN in the environment: their token.
+With ``--move`` it uses other ports if one of its ports is taken; started again with the same file, it uses
+the ports in that file, where its servers are registered. GPU_NODE_TOKEN in the environment: their token.
 """
 
 from __future__ import annotations
@@ -30,11 +30,15 @@ def main() -> int:
     die_with_parent()
     parser = argparse.ArgumentParser(prog="python -m gpu_host.node.demo", description=__doc__)
     parser.add_argument("--port-base", type=int, default=0, help="first port; 0 takes free ones")
-    parser.add_argument("--move", action="store_true", help="to free ports in a row if one of them is taken")
+    parser.add_argument(
+        "--move", action="store_true", help="use other ports in a row if one of them is taken"
+    )
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--ready-file", type=Path, help="written once all of them serve")
+    parser.add_argument("--ready-file", type=Path, help="written once all servers listen")
     for model in DEFAULT_SECONDS:
-        parser.add_argument(f"--{model}", type=int, default=2, metavar="SLOTS", help="0 leaves it out")
+        parser.add_argument(
+            f"--{model}", type=int, default=2, metavar="SLOTS", help="0: no server for this model"
+        )
     options = parser.parse_args()
     stopped = StopSignal()
     slots = {model: getattr(options, model) for model in DEFAULT_SECONDS if getattr(options, model)}
@@ -54,7 +58,7 @@ def main() -> int:
 
 
 def _start(options: argparse.Namespace, slots: dict[str, int]) -> list[DemoServer]:
-    """Raises OSError. That a port is free shows only when its server listens there."""
+    """Start the servers; only listening shows whether a port is free. Raises OSError."""
     base, token = options.port_base, os.environ.get(TOKEN_VARIABLE, "")
     if options.move and options.ready_file and options.ready_file.exists():
         base = _port_of_before(options.ready_file)
@@ -74,7 +78,7 @@ def _port_of_before(ready_file: Path) -> int:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all: its reader looks for the file."""
+    """Write the file atomically: its reader waits for it to exist."""
     draft = path.with_name(path.name + ".new")
     draft.write_text(text)
     draft.replace(path)

@@ -1,8 +1,6 @@
-"""Faults on order: what a simulated GPU server shall do wrong, and when; those on the wire are carried out
-here.
+"""Faults that a simulated GPU server has on request: which, when, and those of its replies.
 
-A fault is ``{"fault": kind, …its arguments}``, in a payload or posted to ``/faults`` (module `simulator`).
-"""
+A fault is ``{"fault": kind, …its arguments}``, in a payload or posted to ``/faults`` (module `simulator`)."""
 
 from __future__ import annotations
 
@@ -24,7 +22,8 @@ from gpu_host.node.runs import RunLog, RunOrder
 KINDS = frozenset(
     {"hang", "drop_reply", "restart", "slow", "late", "idle", "wrong_json", "huge_reply", "fail", "cuda"}
 )
-"""Besides these, any HTTP status from 300 to 599, as text or number: it is answered and nothing runs."""
+"""Besides these, any HTTP status from 300 to 599 (text or number): the node answers with it and runs nothing.
+"""
 PLACES = ("run", "status", "health", "cancel")
 _REMEMBERED_JOBS = 10_000
 NOT_JSON = b"<html><body>this is not the answer you expect</body></html>"
@@ -35,13 +34,14 @@ _HUGE_BYTES = 64 * 1024 * 1024
 _CHUNK = 64 * 1024
 
 
-class BadOrder(ValueError):
-    """The fault can't be ordered like this."""
+class BadFault(ValueError):
+    """The fault is not valid; the message says why."""
 
 
 @dataclass(slots=True)
 class _ActiveFault:
-    """An order posted to the node. left: None for no limit. until: monotonic seconds."""
+    """A fault posted to the node. left: requests it still applies to; None: no limit. until: monotonic
+    seconds."""
 
     fault: Mapping[str, Any]
     on: str
@@ -52,49 +52,52 @@ class _ActiveFault:
 
 
 class FaultPlan:
+    """The faults that were posted, and those of payloads. chance: returns a random number, 0 to 1."""
+
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         self._chance = chance
         self._lock = threading.Lock()
         self._active: list[_ActiveFault] = []
         self._given: OrderedDict[str, int] = OrderedDict()
 
-    def order(self, wish: Mapping[str, Any]) -> None:
-        """``{"fault", "on"?: run|status|health|cancel, "model"?, "count"?, "probability"?, "seconds"?}``
+    def add(self, fault: Mapping[str, Any]) -> None:
+        """Add ``{"fault", "on"?: run|status|health|cancel, "model"?, "count"?, "probability"?, "seconds"?}``.
 
-        count: for that many requests (1 if nothing else limits it). seconds: for so long from now.
-        Raises BadOrder.
-        """
-        _check_kind(wish.get("fault"))
-        on = wish.get("on", "run")
+        count: for that many requests (1 if nothing else limits it). seconds: for so long from now. Raises
+        BadFault."""
+        _check_kind(fault.get("fault"))
+        on = fault.get("on", "run")
         if on not in PLACES:
-            raise BadOrder(f"on is one of {', '.join(PLACES)}, not {on!r}")
-        probability, seconds, count = wish.get("probability"), wish.get("seconds"), wish.get("count")
+            raise BadFault(f"on is one of {', '.join(PLACES)}, not {on!r}")
+        probability, seconds, count = fault.get("probability"), fault.get("seconds"), fault.get("count")
         for name, value in (("probability", probability), ("seconds", seconds), ("count", count)):
             if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
-                raise BadOrder(f"{name} is a number, not {value!r}")
+                raise BadFault(f"{name} is a number, not {value!r}")
         if count is None and probability is None and seconds is None:
             count = 1
-        standing = _ActiveFault(
-            dict(wish),
+        active = _ActiveFault(
+            dict(fault),
             on,
-            str(wish.get("model", "")),
+            str(fault.get("model", "")),
             None if count is None else int(count),
             1.0 if probability is None else float(probability),
             None if seconds is None else time.monotonic() + float(seconds),
         )
         with self._lock:
-            self._active.append(standing)
+            self._active.append(active)
 
     def clear(self) -> None:
+        """Remove all posted faults."""
         with self._lock:
             self._active.clear()
 
     def active(self) -> list[dict[str, Any]]:
+        """Return the posted faults that still apply."""
         with self._lock:
             return [{**one.fault, "left": one.left} for one in self._live()]
 
     def take(self, on: str, *, model: str = "") -> Mapping[str, Any] | None:
-        """The fault for this request, used up by it."""
+        """Return the fault for this request, and count it as used; None if there is none."""
         with self._lock:
             for one in self._live():
                 if one.on != on or (one.model and one.model != model) or self._chance() >= one.probability:
@@ -105,8 +108,8 @@ class FaultPlan:
         return None
 
     def take_payload(self, payload: Any, job_id: str) -> Mapping[str, Any] | None:
-        """The fault that the payload itself asks for; ``times``: for that many requests of the job.
-        Raises BadOrder."""
+        """Return the fault that the payload asks for. ``times``: only for that many requests of the job.
+        Raises BadFault."""
         if not isinstance(payload, Mapping) or payload.get("fault") is None:
             return None
         _check_kind(payload["fault"])
@@ -132,7 +135,7 @@ class FaultPlan:
 
 
 def status_of(fault: Mapping[str, Any]) -> int | None:
-    """The HTTP status that the fault is, if it is one."""
+    """Return the HTTP status if the fault is one, else None."""
     kind = str(fault["fault"])
     return int(kind) if kind.isdigit() else None
 
@@ -141,11 +144,11 @@ def _check_kind(kind: Any) -> None:
     text = str(kind)
     if text in KINDS or (text.isdigit() and 300 <= int(text) <= 599):
         return
-    raise BadOrder(f"fault is an HTTP status or one of {', '.join(sorted(KINDS))}, not {kind!r}")
+    raise BadFault(f"fault is an HTTP status or one of {', '.join(sorted(KINDS))}, not {kind!r}")
 
 
 class ServedNode(Protocol):
-    """What of a `gpu_host.node.server.Node` its routes use."""
+    """The part of a `gpu_host.node.server.Node` that its routes use."""
 
     config: NodeConfig
     simulates: bool
@@ -165,7 +168,7 @@ class ServedNode(Protocol):
 
 
 def before_run(order: RunOrder, node: ServedNode) -> tuple[RunOrder, Reply | None]:
-    """The order with its fault, and the reply if nothing shall run. Raises BadOrder."""
+    """Return the order with its fault, and a reply if nothing shall run. Raises BadFault."""
     if not order.handler.simulates:
         return order, None
     fault = node.faults.take_payload(order.payload, order.job_id)
@@ -178,7 +181,7 @@ def before_run(order: RunOrder, node: ServedNode) -> tuple[RunOrder, Reply | Non
 
 
 def reply_of(fault: Mapping[str, Any], node: ServedNode, answer: Callable[[], Reply] | None = None) -> Reply:
-    """The fault as the whole reply. answer: the honest one, which a late server gives in the end."""
+    """Return the reply of a fault that replaces the whole answer. answer: returns the real one (``late``)."""
     status = status_of(fault)
     if status is not None:
         retry_after = fault.get("retry_after")
@@ -197,22 +200,22 @@ def reply_of(fault: Mapping[str, Any], node: ServedNode, answer: Callable[[], Re
         return CUT
     if kind == "hang":
         return Reply(hold=True)
-    return with_result(fault, b'{"status": "error"}', node)
+    return result_reply(fault, b'{"status": "error"}', node)
 
 
 def delay(fault: Mapping[str, Any] | None, node: ServedNode) -> None:
-    """Waits, if that is the fault."""
+    """Wait, if the fault is ``late``."""
     if fault and fault["fault"] == "late":
         node.stopping.wait(float(fault.get("delay_seconds", _LATE_SECONDS)))
 
 
-def with_result(
+def result_reply(
     fault: Mapping[str, Any] | None,
     answer: bytes,
     node: ServedNode,
     on_end: Callable[[bool], None] | None = None,
 ) -> Reply:
-    """The reply that carries a run's end, as its fault wants it."""
+    """Return the reply with a run's result, changed by its fault."""
     kind = fault["fault"] if fault else None
     if fault and kind == "slow":
         return Reply(chunks=_drip(answer, float(fault.get("drip_seconds", _DRIP_SECONDS)), node))

@@ -21,24 +21,26 @@ log = logging.getLogger(__name__)
 
 
 class RunLogger:
-    """The log of one run, in the node's log; limited as on a pinned worker. Pollers read a run's progress
-    from its context. Partial output is dropped here: the node's protocol cannot carry it."""
+    """Writes a run's log lines to the node's log, with the limits of a pinned worker.
+
+    Progress is polled from the run's context. Partial output is dropped: the node's protocol can't carry it.
+    """
 
     def __init__(self, *, job_id: str, attempt_id: str, model: str) -> None:
         self._job_id, self._attempt_id, self._model = job_id, attempt_id, model
         self._limiter = OutputLimiter()
 
     def __call__(self, kind: str, value: Any) -> None:
-        """Raises TypeError, ValueError for what is not JSON, as a pinned worker's does."""
-        for let_kind, let_value in self._limiter.admit(kind, value, time.monotonic()):
-            if let_kind == "log":
+        """Raises TypeError, ValueError for a value that is not JSON, like a pinned worker."""
+        for item_kind, item_value in self._limiter.admit(kind, value, time.monotonic()):
+            if item_kind == "log":
                 log.info(
                     "model_log job_id=%s attempt=%s model=%s text=%s fields=%s",
                     self._job_id,
                     self._attempt_id,
                     self._model,
-                    json.dumps(let_value["text"]),  # in one line, whatever it holds
-                    json.dumps(let_value["fields"]),
+                    json.dumps(item_value["text"]),  # JSON keeps it on one line
+                    json.dumps(item_value["fields"]),
                 )
 
 
@@ -48,7 +50,7 @@ Handle = Callable[[Any, "RunContext"], Any]
 
 
 class RunContext(handlers.RunContext):
-    """fault: what a simulator was ordered to do wrong, else None."""
+    """fault: of a simulator, else None."""
 
     def __init__(
         self,
@@ -64,29 +66,32 @@ class RunContext(handlers.RunContext):
             job_id=job_id,
             attempt_id=attempt_id,
             output_dir=output_dir,
-            tell=RunLogger(job_id=job_id, attempt_id=attempt_id, model=model),
+            on_output=RunLogger(job_id=job_id, attempt_id=attempt_id, model=model),
         )
         self.fault = fault
 
 
-def _nothing() -> None:
+def _do_nothing() -> None:
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """simulates: it takes faults on order (`simulator.takes_faults`). load, unload: around its life."""
+    """A served model. handle: runs a payload. simulates: it simulates faults (`simulator.takes_faults`).
+    load, unload: called when the node starts and stops."""
 
     model: str
     handle: Handle
     simulates: bool = False
-    load: Callable[[], None] = _nothing
-    unload: Callable[[], None] = _nothing
+    load: Callable[[], None] = _do_nothing
+    unload: Callable[[], None] = _do_nothing
 
 
 def load_handlers(path: str, *, model: str = "") -> list[Handler]:
-    """Imports ``package.module`` or ``package.module:attribute``: one handler, or all that a module with
-    ``MODELS`` names. Raises ConfigError with the reason."""
+    """Import ``package.module[:attribute]``; return one handler, or one per model of a module with
+    ``MODELS``.
+
+    Raises ConfigError with the reason."""
     try:
         source = import_source(path)
         if names_several(source):

@@ -1,8 +1,8 @@
-"""HTTP/1.1 on a thread per connection: requests and replies, how many connections there may be, and how long
-a request's head or body may take. Every connection can be cut off at once.
+"""An HTTP/1.1 server with a thread per connection, a limit of connections, and time limits for a request's
+head and body. Every connection can be cut off at once.
 
 A page of any site can post to loopback (`fetch` with `no-cors`), and by DNS rebinding it can read the answers
-under a name of its own: what a web page may not ask is refused.
+under a name of its own. So requests that web pages must not send are refused.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BACKLOG = 512
 _MAX_DIGITS = 15
 
 IDLE_SECONDS = 75.0
-"""An answered connection waits so long for a next request. The dispatcher gives an idle one up after 4 s."""
+"""How long an answered connection waits for its next request. The dispatcher closes an idle one after 4 s."""
 HEAD_SECONDS = 10.0
 HEAD_BYTES = 64 * 1024
 BODY_IDLE_SECONDS = 10.0
@@ -44,7 +44,8 @@ BODY_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """path: as sent, without the query. headers: lower-case names. gone: whether the caller hung up."""
+    """path: as sent, without the query. headers: lower-case names. gone: returns True once the caller has
+    hung up."""
 
     method: str
     path: str
@@ -58,8 +59,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """chunks: sent one by one instead of `body`. cut: the connection is closed without a reply. hold: it
-    is kept without one until the caller hangs up. on_end: told whether it was sent, as far as known."""
+    """An answer. chunks: sent one by one instead of `body`. cut: close the connection without a reply. hold:
+    keep it open without a reply until the caller hangs up. on_end: called with True if the reply was sent, as
+    far as known."""
 
     status: int = 200
     body: bytes = b""
@@ -75,33 +77,36 @@ CUT = Reply(cut=True)
 
 
 def reply_json(value: Any, status: int = 200, **headers: str) -> Reply:
+    """Return a reply with a JSON body. headers: with ``_`` for ``-``."""
     return Reply(status, json.dumps(value).encode(), {k.replace("_", "-"): v for k, v in headers.items()})
 
 
 def reply_error(status: int, code: str, message: str, **headers: str) -> Reply:
+    """Return a reply with an error in JSON. headers: with ``_`` for ``-``."""
     return reply_json({"status": "error", "code": code, "error": message}, status, **headers)
 
 
 def foreign_page_error(method: str, headers: Mapping[str, str], *, any_name: bool = False) -> str:
-    """Why the request is a web page's, which may not ask a node without a token; empty: it need not be.
-    headers: lower-case names. any_name: whether it may be asked under names other than an address and
-    localhost."""
+    """Return why the request may come from a foreign web page and is refused without a token; empty: it is
+    fine.
+
+    headers: lower-case names. any_name: accept host names other than an address and localhost."""
     host, origin = headers.get("host", "").strip(), headers.get("origin", "").strip()
     site = headers.get("sec-fetch-site", "").strip().lower()
-    if host and not any_name and not _is_address(_host_of(host)):  # a browser always names it
+    if host and not any_name and not _is_address(_host_of(host)):  # browsers always send Host
         return "Without a token this node answers at an address or at localhost only, not at another name."
     if origin and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
-        return "Without a token this node takes nothing from pages of other origins."
+        return "Without a token this node refuses requests from pages of other origins."
     if site not in _OWN_SITE:
-        return "Without a token this node takes nothing from pages of other sites."
+        return "Without a token this node refuses requests from pages of other sites."
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if method == "POST" and (origin or site) and kind != "application/json":
-        return "Without a token this node takes only application/json from a browser."
+        return "Without a token this node accepts only application/json from a browser."
     return ""
 
 
 def _host_of(host: str) -> str:
-    """Without the port and brackets; empty where it is no host."""
+    """Return the host without port and brackets; empty if it is not valid."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
@@ -109,7 +114,7 @@ def _host_of(host: str) -> str:
 
 
 def _is_address(name: str) -> bool:
-    """Addresses and localhost are no names that DNS may point elsewhere."""
+    """Return True for an IP address or localhost: DNS can't point them elsewhere."""
     try:
         ip_address(name)
     except ValueError:
@@ -121,9 +126,11 @@ Answer = Callable[[Request], Reply]
 
 
 class HttpServer:
-    """port: 0 takes a free one; it is kept for later `open`s. token: what every request has to send as bearer
-    token; empty: none has to, and web pages are refused. any_name: whether any host name is good without a
-    token."""
+    """The listener. port: 0 takes a free one, which is kept when opened again. answer: returns the reply to a
+    request.
+
+    token: bearer token that every request must send; empty: none, and requests of foreign web pages are
+    refused. any_name: accept any host name without a token."""
 
     def __init__(
         self,
@@ -137,68 +144,71 @@ class HttpServer:
         any_name: bool = False,
     ) -> None:
         self.host, self.port, self.answer, self.max_body_bytes = host, port, answer, max_body_bytes
-        self.callers = Callers(max_connections)
+        self.connections = Connections(max_connections)
         self._expected = f"Bearer {token}".encode() if token else b""
         self._any_name = any_name
         self._listener: socket.socket | None = None
-        self._doorbell: socket.socket | None = None
+        self._wakeup: socket.socket | None = None
         self._accepting: threading.Thread | None = None
 
     def is_authorized(self, authorization: str) -> bool:
-        """Whether a request with that header may ask; in the same time whatever it says."""
+        """Return True if the header has the token; compares in constant time."""
         return not self._expected or hmac.compare_digest(authorization.strip().encode(), self._expected)
 
     def foreign_page_error(self, method: str, headers: Mapping[str, str]) -> str:
-        """A token tells the dispatcher from a web page better than any header."""
+        """Return why the request is refused as one of a foreign web page; with a token never."""
         return "" if self._expected else foreign_page_error(method, headers, any_name=self._any_name)
 
     def open(self) -> None:
-        """Raises OSError if the port is taken."""
+        """Listen and accept connections in a thread. Raises OSError if the port is taken."""
         family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
         listener = socket.create_server((self.host, self.port), family=family, backlog=_BACKLOG)
         self.port = listener.getsockname()[1]
-        self._doorbell, ears = socket.socketpair()
+        self._wakeup, wakeup = socket.socketpair()
         self._listener = listener
         self._accepting = threading.Thread(
-            target=self._accept, args=(listener, ears), name=f"node-{self.port}", daemon=True
+            target=self._accept, args=(listener, wakeup), name=f"node-{self.port}", daemon=True
         )
         self._accepting.start()
 
     def close(self) -> None:
-        """Accepts nobody any more; connections stay."""
-        if self._doorbell is not None and self._accepting is not None:
-            self._doorbell.close()
+        """Accept no more connections; those that are open stay."""
+        if self._wakeup is not None and self._accepting is not None:
+            self._wakeup.close()
             self._accepting.join()
-        self._doorbell = self._listener = self._accepting = None
+        self._wakeup = self._listener = self._accepting = None
 
     def cut(self) -> None:
-        """Ends every connection, also in the middle of a reply."""
-        self.callers.cut()
+        """End every connection, also in the middle of a reply."""
+        self.connections.cut()
 
     def join(self, timeout_seconds: float) -> None:
-        """Waits for the threads of connections that were cut."""
-        self.callers.join(timeout_seconds)
+        """Wait for the threads of connections that were cut."""
+        self.connections.join(timeout_seconds)
 
-    def _accept(self, listener: socket.socket, ears: socket.socket) -> None:
-        with selectors.DefaultSelector() as selector, listener, ears:
+    def _accept(self, listener: socket.socket, wakeup: socket.socket) -> None:
+        with selectors.DefaultSelector() as selector, listener, wakeup:
             selector.register(listener, selectors.EVENT_READ)
-            selector.register(ears, selectors.EVENT_READ)
+            selector.register(wakeup, selectors.EVENT_READ)
             listener.setblocking(False)
             while all(key.fileobj is listener for key, _ in selector.select()):
                 try:
                     connection, address = listener.accept()
-                except OSError as error:  # it hung up before it was accepted, or no descriptor is left
+                except OSError as error:  # the caller hung up before, or no file descriptor is left
                     if error.errno in (errno.EMFILE, errno.ENFILE):
-                        self.callers.end_oldest()
+                        self.connections.end_oldest()
                         time.sleep(_NO_DESCRIPTOR_SECONDS)
                     continue
                 self._serve(connection, address)
 
     def _serve(self, connection: socket.socket, address: Any) -> None:
         thread = threading.Thread(
-            target=self._converse, args=(connection, address), name=f"node-{self.port}-caller", daemon=True
+            target=self._serve_connection,
+            args=(connection, address),
+            name=f"node-{self.port}-caller",
+            daemon=True,
         )
-        if not self.callers.admit(connection, thread):
+        if not self.connections.admit(connection, thread):
             connection.close()
             return
         try:
@@ -206,20 +216,20 @@ class HttpServer:
         except RuntimeError:  # no more threads: the caller sees a closed connection
             self._forget(connection)
 
-    def _converse(self, connection: socket.socket, address: Any) -> None:
+    def _serve_connection(self, connection: socket.socket, address: Any) -> None:
         try:
             connection.setblocking(True)
             with contextlib.suppress(OSError):
-                _Conversation(connection, address, self)  # type: ignore[arg-type]
+                _RequestHandler(connection, address, self)  # type: ignore[arg-type]
         finally:
             self._forget(connection)
 
     def _forget(self, connection: socket.socket) -> None:
-        self.callers.forget(connection)
+        self.connections.forget(connection)
         connection.close()
 
 
-class _Conversation(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = _WRITE_SECONDS
     disable_nagle_algorithm = True
@@ -228,7 +238,7 @@ class _Conversation(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.rfile.close()
-        self._reading = Reading(self.connection)
+        self._reading = TimedReader(self.connection)
         self.rfile = io.BufferedReader(self._reading, 64 * 1024)
 
     def handle_one_request(self) -> None:
@@ -238,7 +248,7 @@ class _Conversation(BaseHTTPRequestHandler):
             self.close_connection = True
             self._send(reply_error(431, "head_too_large", "The request's head is too large."))
         self._reading.await_next_head()
-        self.server.callers.wait(self.connection)
+        self.server.connections.wait(self.connection)
 
     def do_GET(self) -> None:
         self._answer()
@@ -246,9 +256,9 @@ class _Conversation(BaseHTTPRequestHandler):
     do_POST = do_DELETE = do_PUT = do_GET
 
     def _answer(self) -> None:
-        self.server.callers.begin(self.connection)
+        self.server.connections.begin(self.connection)
         if self.headers.defects or len(self.headers.get_all("Content-Length", [])) > 1:
-            # what follows would be read as the next request
+            # the body would be read as the next request
             self.close_connection = True
             self._send(reply_error(400, "bad_request", "The request's head can't be read."))
             return
@@ -268,21 +278,21 @@ class _Conversation(BaseHTTPRequestHandler):
             self._send(body)
             return
         path = urlsplit(self.path).path
-        self._send(self._asked(Request(self.command, path, headers, body, self._is_gone)))
+        self._send(self._route(Request(self.command, path, headers, body, self._is_gone)))
 
-    def _asked(self, request: Request) -> Reply:
+    def _route(self, request: Request) -> Reply:
         try:
             return self.server.answer(request)
         except Exception:
             log.exception("request_broke method=%s path=%s", request.method, request.path)
-            return reply_error(500, "internal", "The node's own code broke; see its log.")
+            return reply_error(500, "internal", "The node failed on this request; see its log.")
 
     def _read_body(self) -> bytes | Reply:
         if "Transfer-Encoding" in self.headers:
             return reply_error(411, "length_required", "Send a Content-Length.")
         text = self.headers.get("Content-Length", "0")
         if not text.isascii() or not text.isdigit() or len(text) > _MAX_DIGITS:
-            return reply_error(400, "bad_request", "Content-Length is a number.")
+            return reply_error(400, "bad_request", "Content-Length must be a number.")
         if int(text) > self.server.max_body_bytes:
             return reply_error(413, "too_large", f"At most {self.server.max_body_bytes} bytes.")
         body = self.rfile.read(int(text))
@@ -335,8 +345,8 @@ class _Conversation(BaseHTTPRequestHandler):
         """Silent: runs are logged, requests are not."""
 
 
-class Callers:
-    """most: connections at one time, each with a thread."""
+class Connections:
+    """The open connections. most: limit; each has a thread."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -346,7 +356,8 @@ class Callers:
         """Those that wait for a request's head, the oldest first."""
 
     def admit(self, connection: socket.socket, thread: threading.Thread) -> bool:
-        """False: there is no room, and it has to be closed."""
+        """Add a connection, closing the oldest idle one if needed. False: all are busy, and the caller must
+        close it."""
         with self._lock:
             if len(self._threads) >= self._most and not self._end_oldest():
                 return False
@@ -355,33 +366,36 @@ class Callers:
             return True
 
     def wait(self, connection: socket.socket) -> None:
+        """Mark a connection as idle: it waits for its next request."""
         with self._lock:
             if connection in self._threads:
                 self._idle[connection] = None
 
     def begin(self, connection: socket.socket) -> None:
-        """Its request's head has come."""
+        """Mark a connection as busy: its request's head has arrived."""
         with self._lock:
             self._idle.pop(connection, None)
 
     def forget(self, connection: socket.socket) -> None:
+        """Remove a connection that was closed."""
         with self._lock:
             self._threads.pop(connection, None)
             self._idle.pop(connection, None)
 
     def end_oldest(self) -> None:
+        """Close the oldest idle connection, if there is one."""
         with self._lock:
             self._end_oldest()
 
     def cut(self) -> None:
-        """Ends every connection, also in the middle of a reply."""
+        """End every connection, also in the middle of a reply."""
         with self._lock:
             connections = list(self._threads)
         for connection in connections:
             _shut(connection)
 
     def join(self, timeout_seconds: float) -> None:
-        """Waits for the threads of connections that were cut."""
+        """Wait for the threads of connections that were cut."""
         until = time.monotonic() + timeout_seconds
         with self._lock:
             threads = list(self._threads.values())
@@ -390,7 +404,7 @@ class Callers:
                 thread.join(max(0.0, until - time.monotonic()))
 
     def _end_oldest(self) -> bool:
-        """Its thread notices; the connection does not count any more."""
+        """Shut down and remove the oldest idle connection; its thread then exits."""
         oldest = next(iter(self._idle), None)
         if oldest is None:
             return False
@@ -408,30 +422,32 @@ class HeadTooLarge(ConnectionError):
     """A request's head has more than `HEAD_BYTES`."""
 
 
-class Reading(io.RawIOBase):
-    """Raises TimeoutError where it takes too long, HeadTooLarge."""
+class TimedReader(io.RawIOBase):
+    """Reads a connection within time and size limits. Raises TimeoutError, HeadTooLarge."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self._idle = False
         self._until = time.monotonic() + HEAD_SECONDS
         self._left: int | None = HEAD_BYTES
-        """Bytes of the head that may come. None: it is a body."""
+        """Bytes of the head that may still come. None: the body is being read."""
 
     def readable(self) -> bool:
         return True
 
     def await_next_head(self) -> None:
+        """Set the limits for the next request's head."""
         self._idle, self._until, self._left = True, time.monotonic() + IDLE_SECONDS, HEAD_BYTES
 
     def await_body(self) -> None:
+        """Set the limits for a request's body."""
         self._idle, self._until, self._left = False, time.monotonic() + BODY_SECONDS, None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        patience = self._until - time.monotonic()
-        if patience <= 0:
+        left = self._until - time.monotonic()
+        if left <= 0:
             raise TimeoutError
-        self._connection.settimeout(patience if self._left is not None else min(patience, BODY_IDLE_SECONDS))
+        self._connection.settimeout(left if self._left is not None else min(left, BODY_IDLE_SECONDS))
         if self._left is not None:
             if not self._left:
                 raise HeadTooLarge

@@ -1,4 +1,4 @@
-"""What the node answers at which path: runs, status, cancel, health, the run log, faults."""
+"""The node's HTTP routes: runs, status, cancel, health, the run log, faults."""
 
 from __future__ import annotations
 
@@ -10,37 +10,42 @@ from urllib.parse import unquote
 
 from foundation import json_text
 from gpu_host.node.admission import Refused
-from gpu_host.node.faults import BadOrder, ServedNode, before_run, delay, reply_of, with_result
+from gpu_host.node.faults import BadFault, ServedNode, before_run, delay, reply_of, result_reply
 from gpu_host.node.handlers import Handler
 from gpu_host.node.http_server import CUT, Reply, Request, reply_error, reply_json
 from gpu_host.node.runs import Run, RunOrder
-from gpu_host.node.work import failed_answer, push, work
+from gpu_host.node.work import execute_run, failed_answer, push
 
 MAX_FENCE = 2**53
-"""What every reader of JSON numbers holds exactly."""
+"""Every reader of JSON numbers can represent integers up to this exactly."""
 
 
 class Routes:
+    """Answers requests to a node."""
+
     def __init__(self, node: ServedNode) -> None:
         self._node = node
 
     def answer(self, request: Request) -> Reply:
+        """Return the reply to a request."""
         first, _, rest = request.path.strip("/").partition("/")
         if request.method == "GET":
             return self._get(request, first, unquote(rest))
         if first == "faults" and not rest and self._node.simulates:
-            return self._order_fault(request)
+            return self._add_fault(request)
         if request.method != "POST":
             return reply_error(405, "method_not_allowed", "Use POST.")
         if first == "cancel" and rest:
-            return self._faulty("cancel", lambda: self._cancel(unquote(rest), request.header("x-attempt")))
+            return self._with_fault(
+                "cancel", lambda: self._cancel(unquote(rest), request.header("x-attempt"))
+            )
         return self._run(request, unquote(first))
 
     def _get(self, request: Request, first: str, rest: str) -> Reply:
         if first == "health" and not rest:
-            return self._faulty("health", lambda: reply_json(self._node.health()))
+            return self._with_fault("health", lambda: reply_json(self._node.health()))
         if first == "status" and rest:
-            return self._faulty("status", lambda: self._status(rest))
+            return self._with_fault("status", lambda: self._status(rest))
         if first == "runs" and not rest:
             lines = "".join(self._node.log.lines()).encode()
             return Reply(200, lines, content_type="application/x-ndjson")
@@ -58,11 +63,11 @@ class Routes:
         try:
             order = _read_order(request, handler)
             order, reply = before_run(order, node)
-        except (ValueError, BadOrder) as error:
+        except (ValueError, BadFault) as error:
             return reply_error(400, "bad_input", str(error))
         if reply is not None:
             return reply
-        if request.gone():  # its sender let go of it before anything ran: it must not run any more
+        if request.gone():  # the caller hung up before the run began: it must not run
             return CUT
         admission, mode = node.admission, node.config.mode
         if mode == "sync" and "respond-async" in request.header("prefer").lower():
@@ -74,10 +79,10 @@ class Routes:
             return reply_error(refused.status, refused.code, str(refused), **headers)
         if mode == "sync":
             if is_new:
-                work(run, admission, is_unwanted=request.gone)
+                execute_run(run, admission, caller_gone=request.gone)
             run.done.wait()
         elif is_new:
-            self._work_apart(run)
+            self._run_in_thread(run)
             if mode == "auto":
                 run.done.wait(node.config.answer_within_seconds)
         if is_new:
@@ -85,40 +90,40 @@ class Routes:
         if is_new and run.order.fault and run.order.fault["fault"] == "drop_reply":
             return CUT
         if is_new and mode == "async":
-            return self._standing(run)
-        return self._state_of(run, in_reply_to_run=True)
+            return self._progress_reply(run)
+        return self._reply_for(run, in_reply_to_run=True)
 
-    def _work_apart(self, run: Run) -> None:
+    def _run_in_thread(self, run: Run) -> None:
         admission = self._node.admission
 
-        def work_and_push() -> None:
-            work(run, admission)
+        def execute_and_push() -> None:
+            execute_run(run, admission)
             self._push(run)
 
         try:
-            threading.Thread(target=work_and_push, name=f"run-{run.id[:8]}", daemon=True).start()
+            threading.Thread(target=execute_and_push, name=f"run-{run.id[:8]}", daemon=True).start()
         except RuntimeError as error:
-            admission.end(run, "failed", failed_answer(f"No thread for it: {error}", "run_failed"))
+            admission.end(run, "failed", failed_answer(f"No thread for this run: {error}", "run_failed"))
 
     def _push(self, run: Run) -> None:
         if self._node.config.push and run.order.callback_url and run.outcome in ("success", "failed"):
-            run.heard = push(run, self._node.stopping) or run.heard
+            run.delivered = push(run, self._node.stopping) or run.delivered
 
-    def _state_of(self, run: Run, *, in_reply_to_run: bool = False) -> Reply:
-        """An ended run's answer, else how it stands."""
+    def _reply_for(self, run: Run, *, in_reply_to_run: bool = False) -> Reply:
+        """Return the answer of a run that ended, else its progress."""
         if not run.ended:
-            return self._standing(run)
+            return self._progress_reply(run)
         if run.outcome == "restarted":
             return CUT
 
         def on_end(sent: bool) -> None:
-            run.heard = run.heard or sent
-            if not sent and in_reply_to_run:  # nobody will poll: a result that its caller missed is pushed
+            run.delivered = run.delivered or sent
+            if not sent and in_reply_to_run:  # the caller won't poll, so push the result that it missed
                 self._push(run)
 
-        return with_result(run.order.fault, run.answer, self._node, on_end)
+        return result_reply(run.order.fault, run.answer, self._node, on_end)
 
-    def _standing(self, run: Run) -> Reply:
+    def _progress_reply(self, run: Run) -> Reply:
         """``job_id`` is the id to poll and to cancel with."""
         state: dict[str, Any] = {"status": "processing", "job_id": run.id}
         position = self._node.admission.position(run)
@@ -134,10 +139,10 @@ class Routes:
         run = self._node.admission.find(run_id)
         if run is None:
             return reply_error(404, "unknown_run", "This node does not know the run (any more).")
-        return self._state_of(run)
+        return self._reply_for(run)
 
     def _cancel(self, job_id: str, attempt_id: str) -> Reply:
-        """202 while the handler has not stopped yet."""
+        """Cancel runs; 202 while a handler has not stopped yet."""
         runs = self._node.admission.cancel(job_id, attempt_id)
         until = time.monotonic() + self._node.config.cancel_wait_seconds
         for run in runs:
@@ -148,33 +153,33 @@ class Routes:
             return reply_json({"status": "not_running", "running": False}, 404)
         return reply_json({"status": "cancelled", "running": False})
 
-    def _faulty(self, on: str, answer: Callable[[], Reply]) -> Reply:
+    def _with_fault(self, on: str, answer: Callable[[], Reply]) -> Reply:
         fault = self._node.faults.take(on) if self._node.simulates else None
         return answer() if fault is None else reply_of(fault, self._node, answer)
 
-    def _order_fault(self, request: Request) -> Reply:
+    def _add_fault(self, request: Request) -> Reply:
         if request.method == "DELETE":
             self._node.faults.clear()
             return reply_json({"faults": []})
         try:
-            wish = json_text.read(request.body)
-            if not isinstance(wish, dict):
-                raise BadOrder("a fault is a JSON object")
-            self._node.faults.order(wish)
+            fault = json_text.read(request.body)
+            if not isinstance(fault, dict):
+                raise BadFault("a fault is a JSON object")
+            self._node.faults.add(fault)
         except ValueError as error:
             return reply_error(400, "bad_input", str(error))
         return reply_json({"faults": self._node.faults.active()}, 201)
 
 
 def _read_order(request: Request, handler: Handler) -> RunOrder:
-    """Raises ValueError."""
+    """Return the order in a request. Raises ValueError."""
     try:
         payload = json_text.read(request.body) if request.body else None
     except json_text.NotReadable as error:
         raise ValueError(f"The body is not JSON: {error}") from error
     fence = request.header("x-fence")
     if fence and not (fence.isascii() and fence.isdigit() and len(fence) <= 16 and int(fence) <= MAX_FENCE):
-        raise ValueError(f"X-Fence is a whole number of at most {MAX_FENCE}.")
+        raise ValueError(f"X-Fence must be a whole number of at most {MAX_FENCE}.")
     return RunOrder(
         handler=handler,
         payload=payload,

@@ -1,4 +1,4 @@
-"""One run on this node, and the log that judges read."""
+"""One run on this node, and the log of runs, by which tests judge the node."""
 
 from __future__ import annotations
 
@@ -16,16 +16,14 @@ from gpu_host.node.handlers import Handler, RunContext
 
 
 def make_id() -> str:
-    """A run's own name; a simulator puts its own maker here."""
+    """Return a new run id; the simulation replaces this function."""
     return uuid.uuid4().hex
 
 
 @dataclass(frozen=True, slots=True)
 class RunOrder:
-    """What a caller asks for. job_id, attempt_id, slot: empty from direct callers, fence is None.
-
-    fault: what a simulator shall do wrong.
-    """
+    """A requested run. job_id, attempt_id, slot: empty, and fence None, for direct callers. fault: of a
+    simulator."""
 
     handler: Handler
     payload: Any
@@ -41,11 +39,10 @@ class RunOrder:
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """turn: set when it holds a slot, or will never. done: set with its end, after its slot is free.
+    """turn: set once it holds a slot, or never will. done: set after its end, once its slot is free.
 
-    answer: what callers get once it is done, JSON. outcome: success, failed, cancelled, restarted; empty
-    before. heard: somebody got the answer. output_root: where its folder of files would be.
-    """
+    answer: the JSON that callers get. outcome: success, failed, cancelled, restarted; empty before the end.
+    delivered: a caller has received the answer. output_root: parent of its folder of files."""
 
     order: RunOrder
     output_root: Path | None = None
@@ -54,7 +51,7 @@ class Run:
     outcome: str = ""
     answer: bytes = b""
     ended_monotonic: float = 0.0
-    heard: bool = False
+    delivered: bool = False
     turn: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
     context: RunContext = field(init=False)
@@ -79,16 +76,16 @@ class Run:
         return bool(self.outcome)
 
     def belongs_to(self, job_id: str, attempt_id: str) -> bool:
-        """By job id or by its own; attempt_id: empty for any."""
+        """Return True if the id is its job's or its own. attempt_id: empty matches any attempt."""
         if attempt_id and self.order.attempt_id != attempt_id:
             return False
         return job_id in (self.job_id, self.id)
 
 
 @dataclass(slots=True)
-class Tally:
-    """Counts that outlive a restart. max_running: of dispatcher's runs at one time; they must never be
-    more than the slots. late_senders: requests with an outdated fence."""
+class Counters:
+    """Counters that outlive a restart. max_running: concurrent runs of dispatchers; must never exceed the
+    slots. late_senders: requests with an outdated fence."""
 
     max_running: int = 0
     refused_503: int = 0
@@ -98,18 +95,19 @@ class Tally:
 class RunLog:
     """One line per run that held a slot, the latest `limit`; outlives a restart. Times: Unix seconds.
 
-    file: gets a line at once for each start, end and refusal of a run, in the order in which they happened:
-    what `began` and never `ended` was running when the process died.
-    """
+    file: a line is appended at once for each start, end and refusal of a run, in order: a run with ``began``
+    and no ``ended`` was active when the process died."""
 
     def __init__(self, limit: int, file: str = "") -> None:
         self._lines: deque[dict[str, Any]] = deque(maxlen=limit)
         self._file = open(file, "a", buffering=1, encoding="utf-8") if file else None  # noqa: SIM115
 
     def boot(self, boot_id: str) -> None:
+        """Log a boot of the node."""
         self._write("boot", {"boot_id": boot_id, "at": time.time()})
 
     def begin(self, run: Run, boot_id: str) -> None:
+        """Log the start of a run."""
         order = run.order
         run.line = {
             "run": run.id,
@@ -128,11 +126,13 @@ class RunLog:
         self._write("began", run.line)
 
     def end(self, run: Run) -> None:
+        """Log the end of a run."""
         run.line.update(ended=time.time(), outcome=run.outcome)
         self._write("ended", run.line)
 
     def refuse(self, order: RunOrder, why: str, *, running: int) -> None:
-        """why: ``full``, ``direct_caller``, ``stopping`` or ``stale_fence``. running: held slots by then."""
+        """Log a refusal. why: ``full``, ``direct_caller``, ``stopping`` or ``stale_fence``. running: slots in
+        use."""
         line = {"job": order.job_id, "attempt": order.attempt_id, "slot": order.slot, "fence": order.fence}
         source = "dispatcher" if order.from_dispatcher else "direct"
         self._write("refused", {**line, "source": source, "why": why, "running": running, "at": time.time()})
@@ -142,8 +142,10 @@ class RunLog:
             self._file.write(json.dumps({"what": what, **line}) + "\n")
 
     def lines(self) -> Iterator[str]:
+        """Yield the runs as JSON lines."""
         for line in list(self._lines):
             yield json.dumps(line) + "\n"
 
     def entries(self) -> list[dict[str, Any]]:
+        """Return copies of the runs' lines."""
         return [dict(line) for line in list(self._lines)]

@@ -1,5 +1,4 @@
-"""The reference GPU server: serves Python functions over the protocol of docs/reference/gpu_protocol.md,
-in a process that serves until it is told to stop.
+"""The reference GPU server: serves Python functions over the protocol of docs/reference/gpu_protocol.md.
 
 node = Node(NodeConfig(handler="package.module:run", slots=2, port=9001))
 node.start()
@@ -28,17 +27,18 @@ from gpu_host.node.faults import FaultPlan
 from gpu_host.node.handlers import Handler, load_handlers
 from gpu_host.node.http_server import HttpServer
 from gpu_host.node.routes import Routes
-from gpu_host.node.runs import RunLog, Tally
+from gpu_host.node.runs import Counters, RunLog
 from gpus.protocol import NODE
 
 _JOIN_SECONDS = 2.0
 _FETCH_SECONDS = 10.0
-"""An ended run that nobody polls for so long is not waited for when the node stops."""
+"""When the node stops, it waits at most this long for a poll of an ended run."""
 _OLD_FILES_SECONDS = 60.0
 
 
 class Node:
-    """`start` opens its port, `stop` ends everything; both from any thread. Raises ConfigError, OSError."""
+    """A GPU server. `start` opens its port, `stop` ends everything; both from any thread. Raises ConfigError,
+    OSError."""
 
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
@@ -49,7 +49,7 @@ class Node:
         }
         self.simulates = any(handler.simulates for handler in self._handlers.values())
         self.faults = FaultPlan()
-        self.tally = Tally()
+        self.counters = Counters()
         self.log = RunLog(config.log_runs, config.log_file)
         self._output_root: Path | None = None
         self._tidying: threading.Thread | None = None
@@ -72,7 +72,7 @@ class Node:
 
     @property
     def port(self) -> int:
-        """The real one, once started."""
+        """The port; once started never 0."""
         return self._http.port
 
     @property
@@ -82,11 +82,12 @@ class Node:
         return f"http://{host}:{self.port}"
 
     def handler_for(self, first_segment: str) -> Handler | None:
-        """By the first segment of the path; a single handler without a name takes every path."""
+        """Return the handler for the first segment of a path; a single handler without a name serves every
+        path."""
         return self._handlers.get("") or self._handlers.get(first_segment)
 
     def start(self) -> None:
-        """Loads the models first: who reaches the port finds them ready."""
+        """Load the models, then open the port: callers find them ready."""
         for handler in self._handlers.values():
             handler.load()
         self._output_root = self.admission.output_root = make_own_folder("gpu-node-runs")
@@ -100,7 +101,7 @@ class Node:
         self._tidying.start()
 
     def stop(self) -> None:
-        """At once: runs are cancelled, connections cut. Safe to call twice."""
+        """Stop at once: cancel runs, cut connections, unload models. Safe to call twice."""
         self.stopping.set()
         if self._reopening is not None:
             self._reopening.cancel()
@@ -117,18 +118,19 @@ class Node:
             shutil.rmtree(self._output_root, ignore_errors=True)
 
     def drain(self, grace_seconds: float) -> bool:
-        """Lets nobody else in; waits for the runs, and for their results to be fetched. True: all were."""
+        """Admit no more runs; wait for the runs, and until their results were fetched. True: all were."""
         self.admission.drain()
         until = time.monotonic() + grace_seconds
-        while not self.admission.is_done(patience_seconds=_FETCH_SECONDS):
+        while not self.admission.is_done(recent_seconds=_FETCH_SECONDS):
             if time.monotonic() >= until:
                 return False
             self.stopping.wait(0.05)
         return True
 
     def restart(self, *, down_seconds: float = 0.0) -> None:
-        """As if the machine went down and came back: every run and connection is gone, `boot_id` is new.
-        `GET /runs` and the counts stay, for judges."""
+        """Simulate a restart of the machine: every run and connection is gone, `boot_id` is new.
+
+        `GET /runs` and the counters stay, for tests. down_seconds: how long the port stays closed."""
         if down_seconds > 0:
             self._http.close()
         old, self.admission = self.admission, self._new_admission()
@@ -140,16 +142,16 @@ class Node:
             self._reopening.start()
 
     def health(self) -> dict[str, Any]:
-        """What ``GET /health`` says."""
+        """Return the body of ``GET /health``."""
         names = [model or self.config.module_name for model in self.models]
         return {"server": NODE, "models": names, **self.admission.health()}
 
     def runs(self) -> list[dict[str, Any]]:
-        """What ``GET /runs`` says."""
+        """Return the lines of ``GET /runs``."""
         return self.log.entries()
 
     def _new_admission(self) -> Admission:
-        return Admission(self.config, tally=self.tally, log=self.log, output_root=self._output_root)
+        return Admission(self.config, counters=self.counters, log=self.log, output_root=self._output_root)
 
     def _tidy(self, root: Path) -> None:
         while not self.stopping.wait(_OLD_FILES_SECONDS):
@@ -168,17 +170,18 @@ _SLICE_SECONDS = 0.5
 
 
 class StopSignal:
-    """SIGTERM or SIGINT; a second one, of either kind, ends the process at once. Make it in the main thread,
-    before the node announces its address."""
+    """Waits for SIGTERM or SIGINT; a second signal ends the process at once.
+
+    Create it in the main thread, before the node announces its address."""
 
     def __init__(self) -> None:
-        # a handler may interrupt the very wait it ends: of queue and Event, only SimpleQueue bears that
+        # a signal handler may interrupt `get`: unlike Queue and Event, SimpleQueue is reentrant
         self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
 
     def wait(self) -> None:
-        """In slices: a signal that comes just before the wait blocks does not end it by itself."""
+        """Wait in slices: a signal just before the wait blocks does not interrupt it."""
         while True:
             try:
                 self._came.get(timeout=_SLICE_SECONDS)
@@ -193,15 +196,15 @@ class StopSignal:
 
 
 def stop_after_runs(node: Node, grace_seconds: float, say: Callable[[str], object]) -> None:
-    """The node refuses new runs, says how many it waits for, and stops after them."""
+    """Refuse new runs, report how many are left through `say`, and stop after them."""
     node.admission.drain()
     with suppress(OSError):  # stdout may be closed
-        say(_farewell(node.admission.unfinished(), grace_seconds))
+        say(_stop_message(node.admission.unfinished(), grace_seconds))
     node.drain(grace_seconds)
     node.stop()
 
 
-def _farewell(runs: int, grace_seconds: float) -> str:
+def _stop_message(runs: int, grace_seconds: float) -> str:
     left = {0: "no run is left", 1: "1 run ends first"}.get(runs, f"{runs} runs end first")
     return (
         f"Stopping: {left}; results can be fetched meanwhile ({grace_seconds:g} s at most). "
@@ -210,10 +213,10 @@ def _farewell(runs: int, grace_seconds: float) -> str:
 
 
 def die_with_parent() -> None:
-    """SIGKILL for this process when its parent ends (Linux; elsewhere nothing happens)."""
+    """Let the kernel kill this process when its parent ends (Linux; elsewhere no effect)."""
     if sys.platform != "linux":
         return
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended in between
+    if os.getppid() != parent:  # the parent has ended already
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,15 +1,15 @@
-"""Handlers that sleep instead of computing, with faults on order; `demo_fleet` makes servers of them.
+"""A handler that sleeps instead of computing, and simulates faults; `demo_fleet` serves it.
 
-Payload: ``seconds`` (else the model's own time), ``echo`` (comes back), ``fault`` with its arguments:
+Payload: ``seconds`` (default: the model's own time), ``echo`` (returned), ``fault`` with its arguments:
 
 =============  ==========================================================================================
 an HTTP status  answered at once, nothing runs; ``retry_after``: that header
 hang            the run never ends, unless cancelled
 drop_reply      the run goes on, the connection is cut before the reply to its POST
-restart         the node drops everything and boots anew; ``down_seconds``: refuses connections so long
+restart         the node drops everything and boots again; ``down_seconds``: refuses connections for so long
 slow            the reply with the result drips over ``drip_seconds`` (5)
 late            the reply comes ``delay_seconds`` (5) late; by ``/faults`` also that of polls, probes, cancels
-idle            ``/health`` says that nothing runs; by ``/faults`` only
+idle            ``/health`` reports no runs; by ``/faults`` only
 wrong_json      the reply with the result is not JSON
 huge_reply      the reply with the result has ``reply_bytes`` (64 MiB)
 fail, cuda      the run fails; cuda: as a GPU fault
@@ -34,16 +34,16 @@ _LONGEST_SECONDS = 86_400.0
 
 
 def takes_faults(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """Marks a handler whose node heeds ``fault`` in payloads and serves ``/faults``."""
+    """Mark a handler whose node applies ``fault`` of payloads and serves ``/faults``."""
     handler.takes_faults = True  # type: ignore[attr-defined]
     return handler
 
 
 @takes_faults
 def run(payload: Any, ctx: RunContext) -> dict[str, Any]:
-    """Sleeps in steps, reporting progress; the result names the model, the seconds and the echo."""
-    wishes: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {}
-    seconds = _seconds(wishes, ctx.model_name)
+    """Sleep in steps and report progress; the result has the model, the seconds and the echo."""
+    options: Mapping[str, Any] = payload if isinstance(payload, Mapping) else {}
+    seconds = _seconds(options, ctx.model_name)
     kind = ctx.fault["fault"] if ctx.fault else None
     if kind == "hang":
         ctx.wait(None)
@@ -55,7 +55,7 @@ def run(payload: Any, ctx: RunContext) -> dict[str, Any]:
         raise RuntimeError("the simulated model failed")
     if kind == "cuda":
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
-    return {"model": ctx.model_name, "seconds": seconds, "echo": wishes.get("echo")}
+    return {"model": ctx.model_name, "seconds": seconds, "echo": options.get("echo")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,7 @@ class DemoServer:
     node: Node
 
     def entry(self) -> dict[str, Any]:
+        """Return the server as `seed_up` registers it."""
         return {
             "server": self.server,
             "model": self.model,
@@ -82,11 +83,10 @@ class DemoServer:
 def demo_fleet(
     slots: Mapping[str, int], *, port_base: int = 0, host: str = "127.0.0.1", token: str = ""
 ) -> list[DemoServer]:
-    """Starts one node per model, in this process. slots: by model. port_base: 0 takes free ports. token: of
-    each.
+    """Start one node per model, in this process.
 
-    zimg is sync, the others are async. Stop them with `DemoServer.node.stop`.
-    """
+    slots: by model. port_base: the first port; 0 takes free ones. token: of all nodes. zimg is sync, the
+    others are async. Stop them with `DemoServer.node.stop`."""
     fleet: list[DemoServer] = []
     try:
         for index, (model, count) in enumerate(slots.items()):
@@ -124,8 +124,8 @@ def _demo_server(model: str, slots: int, *, port: int, host: str, token: str) ->
     return DemoServer(f"{model}-server-1", model, f"{node.url}/{model}/generate", slots, fields, node)
 
 
-def _seconds(wishes: Mapping[str, Any], model: str) -> float:
-    seconds = wishes.get("seconds", DEFAULT_SECONDS.get(model, 0.1))
+def _seconds(options: Mapping[str, Any], model: str) -> float:
+    seconds = options.get("seconds", DEFAULT_SECONDS.get(model, 0.1))
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
         raise BadInput(f"seconds is a number, not {seconds!r}")
     if not 0 <= seconds <= _LONGEST_SECONDS:

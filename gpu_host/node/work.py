@@ -1,4 +1,4 @@
-"""Runs a handler to its end, says what the end was, and pushes it to the URL that the caller named."""
+"""Executes a run: calls its handler, builds the answer, and pushes it to the URL that the caller named."""
 
 from __future__ import annotations
 
@@ -15,15 +15,14 @@ from gpu_host.node.admission import CANCELLED_ANSWER, Admission
 from gpu_host.node.runs import Run
 
 
-def work(run: Run, admission: Admission, *, is_unwanted: Callable[[], bool] = lambda: False) -> None:
-    """Waits for the run's turn, does it in this thread, ends it. Never raises.
+def execute_run(run: Run, admission: Admission, *, caller_gone: Callable[[], bool] = lambda: False) -> None:
+    """Wait for the run's slot, run it in this thread, end it. Never raises.
 
-    is_unwanted: asked at its turn; a caller that hung up while it waited gets nothing run.
-    """
+    caller_gone: called once it has a slot; if True, the caller hung up while it waited and nothing runs."""
     run.turn.wait()
     if run.ended:
         return
-    if is_unwanted():
+    if caller_gone():
         run.context.cancel()
     outcome, answer = _handle(run)
     admission.end(run, outcome, answer)
@@ -34,7 +33,7 @@ def _handle(run: Run) -> tuple[str, bytes]:
         run.context.check()
         result = run.order.handler.handle(run.order.payload, run.context)
         answer = json.dumps({"status": "success", "result": result}, allow_nan=False).encode()
-    except BaseException as error:  # also SystemExit: a slot whose run never ended would be lost
+    except BaseException as error:  # also SystemExit: otherwise the slot would be lost
         failure = failure_of(error)
         if failure.code == "cancelled":
             return "cancelled", CANCELLED_ANSWER
@@ -45,13 +44,14 @@ def _handle(run: Run) -> tuple[str, bytes]:
             failure.text,
             failure.trace,
         )
-        # callers of this protocol know one class of broken GPU; a node can't make room by itself
+        # this protocol has no out_of_memory: a node can't unload models
         code = "gpu_fault" if failure.code == "out_of_memory" else failure.code
         return "failed", failed_answer(failure.text, code, failure.trace)
     return "success", answer
 
 
 def failed_answer(text: str, code: str, trace: str = "") -> bytes:
+    """Return the JSON answer of a failed run."""
     answer = {"status": "failed", "error": text[:MAX_TEXT], "error_code": code}
     return json.dumps({**answer, "traceback": trace} if trace else answer).encode()
 
@@ -64,8 +64,9 @@ _TIMEOUT_SECONDS = 10.0
 
 
 def push(run: Run, stopping: threading.Event) -> bool:
-    """POSTs the run's answer with the caller's token; tries again for some seconds, then leaves it to the
-    poll. A refusal (4xx) is final."""
+    """POST the run's answer with the caller's token; return True if the caller accepted it.
+
+    Tries again for some seconds, then leaves it to the poll. A refusal (4xx) is final."""
     for number in range(_TRIES):
         try:
             status = _post(run.order.callback_url, run.order.callback_token, run.answer)

@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema, create_model, model_vali
 from pydantic_core import PydanticCustomError, core_schema
 
 from foundation.http_api.json_body import (
-    LEFT_OUT,
+    OMITTED,
     Body,
     Choice,
     Members,
@@ -110,9 +110,9 @@ def options() -> dict[str, Any]:
 class _Config(Body):
     """Body of PUT and PATCH. `model`, `pool` and `fleet` may be repeated as returned by GET."""
 
-    model: Name = LEFT_OUT
-    pool: Name = LEFT_OUT
-    fleet: Name = LEFT_OUT
+    model: Name = OMITTED
+    pool: Name = OMITTED
+    fleet: Name = OMITTED
 
 
 _DEFAULTS = defaults()
@@ -145,12 +145,12 @@ class _Register(Body):
     server: Name
     endpoint: Annotated[str, Field(min_length=1, max_length=500), about("http(s) URL to POST to.")]
     slots: Annotated[int, Whole(1, MAX_SLOTS)]
-    pool: Annotated[Name, about("Default: a pool of the model's own, named after it.")] = LEFT_OUT
-    fleet: Annotated[Name, about("Default: main.")] = LEFT_OUT
+    pool: Annotated[Name, about("Default: a pool of the model's own, named after it.")] = OMITTED
+    fleet: Annotated[Name, about("Default: main.")] = OMITTED
     host: Annotated[
         Annotated[str, Field(max_length=200)] | None, about("Pinned: only the worker on this host drives it.")
     ] = None
-    machine: Annotated[Name, about("Group of servers that are switched together.")] = LEFT_OUT
+    machine: Annotated[Name, about("Group of servers that are switched together.")] = OMITTED
     headers: Annotated[
         Annotated[dict[_HeaderName, _HeaderValue], Members(50), _HEADERS] | None,
         about("Secret request headers; stored encrypted, never shown."),
@@ -162,7 +162,7 @@ Register: type[_Register] = create_model(
     "Register",
     __base__=_Register,
     __doc__=_Register.__doc__,
-    **cast("Any", {name: (type_, LEFT_OUT) for name, type_ in options().items()}),
+    **cast("Any", {name: (type_, OMITTED) for name, type_ in options().items()}),
 )
 
 
@@ -189,8 +189,8 @@ class ServerChange(Body):
 
     desired: Annotated[
         Desired, about("draining: running jobs finish. off: running jobs are stopped and requeued.")
-    ] = LEFT_OUT
-    slots: Annotated[int, Whole(0, MAX_SLOTS)] = LEFT_OUT
+    ] = OMITTED
+    slots: Annotated[int, Whole(0, MAX_SLOTS)] = OMITTED
 
     _not_empty = model_validator(mode="after")(not_empty)
 

@@ -68,7 +68,7 @@ class _Blocking:
 
     def _connect(self) -> socket.socket:
         sock: socket.socket = super()._connect()  # type: ignore[misc]
-        network.block(sock)
+        network.use_system_timeouts(sock)
         network.limit_reads(sock, TIMEOUT_SECONDS)
         network.limit_writes(sock, TIMEOUT_SECONDS)
         return sock

@@ -68,7 +68,7 @@ class Connection:
         self.sock = sock
         self._is_tls = isinstance(sock, ssl.SSLSocket)
         if not self._is_tls:
-            network.block(sock)
+            network.use_system_timeouts(sock)
         self.reused = False
         self.deadline = 0.0
         self.ended = False

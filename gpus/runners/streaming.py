@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from http.client import HTTPException, HTTPResponse
 from typing import Protocol
 
-from foundation.network import Pace
+from foundation.network import ByteRateLimiter
 from gpus.errors import ConnectFailed, Interrupted, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Response
 from gpus.runners.connections import Connection, SocketCloser, connect, reason
@@ -130,7 +130,7 @@ def _whole(answer: HTTPResponse, max_bytes: int) -> bytes:
 def _pieces(answer: HTTPResponse) -> Iterator[bytes]:
     """The body's pieces as they arrive, at a limited rate so that an endless stream cannot use a whole
     core."""
-    pace = Pace(BYTES_PER_SECOND, lambda: BYTES_PER_SECOND)
+    pace = ByteRateLimiter(BYTES_PER_SECOND, lambda: BYTES_PER_SECOND)
     while piece := answer.read1(_READ_BYTES):
         pace.take(len(piece))
         yield piece

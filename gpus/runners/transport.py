@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
 
 from foundation import json_text
-from foundation.json_text import TURN, JsonText
+from foundation.json_text import PARSE_LOCK, JsonText
 from gpus.errors import ConnectFailed, Interrupted, RunFailed, RunTimedOut, ServerLost
 from gpus.runners.base import Abort, Finished, Response
 from gpus.runners.connections import BrokenAnswer, Connection, Origin, Pool, SocketCloser, connect, reason
@@ -327,7 +327,7 @@ SMALL_BYTES = 64 * 1024
 SMALL_VALUES = 10_000
 """An answer with fewer JSON values is parsed at once; long texts and images have few values."""
 _ANSWERS = threading.Lock()
-"""Acquired for large answers before `TURN`, so that a transaction waits for at most one of them."""
+"""Acquired for large answers before `PARSE_LOCK`, so that a transaction waits for at most one of them."""
 
 
 class Unreadable(RunFailed):
@@ -382,7 +382,7 @@ def read_one_at_a_time(body: bytes, read: Callable[[], T]) -> T:
     """
     if not _is_large(body):
         return read()
-    with _ANSWERS, TURN:
+    with _ANSWERS, PARSE_LOCK:
         try:
             outcome = read()
         except Exception as error:

@@ -8,7 +8,7 @@ from django.conf import settings
 from pydantic import ConfigDict, Field, model_validator
 
 from foundation.http_api.json_body import (
-    LEFT_OUT,
+    OMITTED,
     Body,
     Choice,
     Items,
@@ -64,11 +64,11 @@ class PriorityBody(Body):
 
 
 class _DeadLetterFilter(Body):
-    model: Text = LEFT_OUT
-    tenant: Annotated[Text, about("Name of the tenant.")] = LEFT_OUT
-    error_code: Text = LEFT_OUT
+    model: Text = OMITTED
+    tenant: Annotated[Text, about("Name of the tenant.")] = OMITTED
+    error_code: Text = OMITTED
     fingerprint: Annotated[str, Field(pattern=FINGERPRINT), about("As `GET /admin/dlq/groups` shows it.")] = (
-        LEFT_OUT
+        OMITTED
     )
 
 
@@ -83,11 +83,11 @@ class BulkFilter(_DeadLetterFilter):
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
-    state: Annotated[str, choices(JobState)] = LEFT_OUT
-    tag: Text = LEFT_OUT
-    created_after: Time = LEFT_OUT
-    created_before: Time = LEFT_OUT
-    server: Annotated[Text, about("Server on which an attempt of the job ran.")] = LEFT_OUT
+    state: Annotated[str, choices(JobState)] = OMITTED
+    tag: Text = OMITTED
+    created_after: Time = OMITTED
+    created_before: Time = OMITTED
+    server: Annotated[Text, about("Server on which an attempt of the job ran.")] = OMITTED
 
     _not_empty = model_validator(mode="after")(not_empty)
 
@@ -175,8 +175,8 @@ class TenantChange(Body):
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
-    weight: Weight = LEFT_OUT
-    highest_band: Band = LEFT_OUT
+    weight: Weight = OMITTED
+    highest_band: Band = OMITTED
     max_running: MaxRunning = None
     max_queued: MaxQueued = None
     max_queued_seconds: MaxQueuedSeconds = None

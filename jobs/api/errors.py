@@ -14,7 +14,7 @@ from django.views import csrf, defaults
 from rest_framework import exceptions
 
 import jobs.ports
-from foundation.http_api.problems import COME_AGAIN_STATUSES, MEDIA_TYPE, FieldError, Problem
+from foundation.http_api.problems import MEDIA_TYPE, RETRY_LATER_STATUSES, FieldError, Problem
 from gpus.errors import REDIS_AWAY, LeasingUnavailable
 from jobs.domain.errors import Refused
 
@@ -85,7 +85,7 @@ def answer(problem: Problem) -> HttpResponse:
 
 def count_refusal(problem: Problem) -> None:
     """Count a 429 or 503 of this process, by code; the counts are written to the database periodically."""
-    if problem.status in COME_AGAIN_STATUSES:
+    if problem.status in RETRY_LATER_STATUSES:
         jobs.ports.production_ports().request_refusals.add(problem.code)
 
 

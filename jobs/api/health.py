@@ -61,7 +61,7 @@ def _redis(ports: Ports, *, read_fleets: bool) -> dict[str, Any]:
     known = ports.readiness
     if read_fleets:
         known.fleets = tuple(queries.fleets())
-    answers = known.probes.ask({fleet: partial(_generation, ports.leases, fleet) for fleet in known.fleets})
+    answers = known.probes.run({fleet: partial(_generation, ports.leases, fleet) for fleet in known.fleets})
     fleets = {fleet: _fleet(answer) for fleet, answer in answers.items()}
     return {"ok": all(fleet["ok"] for fleet in fleets.values()), "fleets": fleets}
 

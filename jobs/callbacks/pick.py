@@ -20,7 +20,7 @@ from django.db import connection
 from django.db.models import Exists, OuterRef, QuerySet
 
 from foundation.database import statements
-from foundation.database.row_codec import saved
+from foundation.database.row_codec import database_value
 from jobs.callbacks.guard import receiver_of
 from jobs.models import Callback, ReceiverCircuit
 
@@ -292,7 +292,7 @@ def _plan(due: Mapping[int, Sequence[DueQueue]], plan: Shares, now: datetime) ->
 def _messages(chosen: Counter[Queue], now: datetime) -> list[tuple[str, int, str]]:
     """Return ids of due messages with tenant and receiver, of each queue at most as many as chosen."""
     field = Callback._meta.get_field("next_at")
-    at = saved(field, now, connection)
+    at = database_value(field, now, connection)
     found, items = list[tuple[str, int, str]](), list(chosen.items())
     for first in range(0, len(items), _QUEUES_PER_STATEMENT):
         queues = items[first : first + _QUEUES_PER_STATEMENT]

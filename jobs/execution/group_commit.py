@@ -26,7 +26,7 @@ from django.db import (
 )
 
 from foundation.database.connections import one_round_trip
-from foundation.json_text import TURN, JsonText
+from foundation.json_text import PARSE_LOCK, JsonText
 from jobs.transitions import Touched, flush_changes, unit_of_work
 
 log = structlog.get_logger()
@@ -133,7 +133,7 @@ class GroupCommitWriter:
         latest_writes: LatestWrites = list,
         *,
         gather_seconds: float = GATHER_SECONDS,
-        turn: AbstractContextManager[None] = TURN,
+        turn: AbstractContextManager[None] = PARSE_LOCK,
     ) -> None:
         self._turn = turn
         self._latest_writes = latest_writes

@@ -21,13 +21,13 @@ from pydantic_core import PydanticCustomError
 
 from foundation.foreign_schema import (
     CHEAP_STEPS,
+    CheckTimedOut,
     Mismatch,
-    NoneFree,
-    Patience,
+    NoFreeProcess,
     Schema,
     SchemaProcesses,
     SchemaRefused,
-    TooLong,
+    TimeBudget,
     TooMuchMemory,
     compiled,
 )
@@ -292,7 +292,7 @@ class CheckBudget:
     """
 
     steps_left: float = CHEAP_STEPS
-    patience: Patience = field(default_factory=Patience)
+    budget: TimeBudget = field(default_factory=TimeBudget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,20 +450,20 @@ def _mismatch(
         checks.steps_left -= steps
         return foreign.mismatch(payload)
     try:
-        return processes.mismatch(foreign, payload, checks.patience)
+        return processes.mismatch(foreign, payload, checks.budget)
     except TooMuchMemory:
         raise PayloadCheckTooLong(
             "The check against the model's schema needed more than the "
             f"{settings.DISPATCHER.schema_check_bytes} bytes of memory that it may have.",
             pointer=_POINTER,
         ) from None
-    except TooLong:
+    except CheckTimedOut:
         raise PayloadCheckTooLong(
             "The check against the model's schema took more than the "
             f"{settings.DISPATCHER.schema_check_seconds:g} s of a request.",
             pointer=_POINTER,
         ) from None
-    except NoneFree:
+    except NoFreeProcess:
         raise PayloadCheckBusy(
             f"{settings.DISPATCHER.schema_checks} long checks against schemas run, the most at once.",
             pointer=_POINTER,

@@ -172,5 +172,5 @@ def write_runs(runs: Mapping[str, UnwrittenRuns]) -> None:
     ]
     if rows:
         with transaction.atomic(savepoint=False):
-            statements.put_all(rows)
+            statements.upsert_all(rows)
     counters.add({(counters.Name.SWEEP_REPAIRS, "", name): ran.count.repaired for name, ran in runs.items()})

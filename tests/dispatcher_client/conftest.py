@@ -30,7 +30,7 @@ def client(server: Scripted) -> Client:
 
 @pytest.fixture
 def over() -> Iterator[threading.Event]:
-    """Set when the test ends: what hangs goes on."""
+    """Set when the test ends: releases what hangs."""
     event = threading.Event()
     yield event
     event.set()
@@ -43,5 +43,5 @@ def spool(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def nowhere() -> str:
-    """Nobody listens there."""
+    """A URL without a listener."""
     return "http://127.0.0.1:1"

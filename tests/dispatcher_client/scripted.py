@@ -1,4 +1,4 @@
-"""A dispatcher that plays a script: so many answers as ordered, and after them it behaves."""
+"""A dispatcher with scripted answers; after them it behaves normally."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ API = "/api/v1"
 
 @dataclass(frozen=True)
 class Asked:
-    """key: its Idempotency-Key. path: without the API's root."""
+    """A received request. key: its Idempotency-Key. path: without the API's root."""
 
     method: str
     path: str
@@ -71,7 +71,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class Scripted:
-    """asked: what came, in order. jobs: the job of each key, committed once."""
+    """asked: the requests, in order. jobs: the job of each key, committed once."""
 
     def __init__(self) -> None:
         self.asked: list[Asked] = []
@@ -105,7 +105,7 @@ class Scripted:
         self._server.server_close()
 
 
-# -- acts -------------------------------------------------------------------------------------------
+# -- scripted answers -------------------------------------------------------------------------------
 
 
 def behave(handler: Handler, asked: Asked) -> None:
@@ -128,7 +128,7 @@ def behave(handler: Handler, asked: Asked) -> None:
 
 
 def drop(handler: Handler, asked: Asked) -> None:
-    """No answer."""
+    """Close without an answer."""
 
 
 def commit_and_drop(handler: Handler, asked: Asked) -> None:
@@ -154,7 +154,7 @@ def problem(status: int, code: str, *, retryable: bool = False, pointer: str = "
 
 
 def hang(until: threading.Event) -> Act:
-    """Commits and says nothing."""
+    """Commit and never answer."""
 
     def act(handler: Handler, asked: Asked) -> None:
         handler.script.commit(asked)
@@ -164,7 +164,7 @@ def hang(until: threading.Event) -> Act:
 
 
 def trickle(until: threading.Event) -> Act:
-    """A byte at a time, each in time, and never done."""
+    """Send a byte at a time, each in time, and never finish."""
 
     def act(handler: Handler, asked: Asked) -> None:
         handler.send_response(202)

@@ -1,4 +1,4 @@
-"""`python3 -m dispatcher_client`, with nothing of ours or anybody's around it."""
+"""`python3 -m dispatcher_client` in an empty environment."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_submit_wait_stream_cancel(server: Scripted, run: Run) -> None:
     assert json.loads(run("cancel", "J").stdout) == {"job_id": "J", "outcome": "cancelled"}
 
 
-def test_what_goes_wrong_has_its_exit_status(server: Scripted, run: Run, nowhere: str, spool: Path) -> None:
+def test_each_kind_of_error_has_its_exit_status(
+    server: Scripted, run: Run, nowhere: str, spool: Path
+) -> None:
     server.will(problem(422, "unknown_model", pointer="/model"))
     refused = run("submit", "nix", "{}")
     assert (refused.returncode, refused.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""What is no answer of a dispatcher is read without an exception of its own."""
+"""Invalid answers raise only the client's documented errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ JSON = {"content-type": "application/problem+json"}
 
 
 @pytest.mark.parametrize("body", [b'{"code": []}', b'{"code": {"a": 1}}', DEEP])
-def test_a_code_that_is_no_text_is_not_the_dispatchers(body: bytes) -> None:
+def test_an_error_code_that_is_not_text_is_ignored(body: bytes) -> None:
     found = read_problem(422, JSON, body)
     assert isinstance(found, Problem)
     assert (found.code, found.is_documented) == ("http_422", False)
@@ -23,7 +23,7 @@ def test_a_code_that_is_no_text_is_not_the_dispatchers(body: bytes) -> None:
 @pytest.mark.parametrize(
     "text", ["Wed, 21 Oct 2015 07:28:00" + "1" * 400, "Wed, 21 Oct 99999 07:28:00", "Wed", ""]
 )
-def test_a_retry_after_that_no_clock_knows_is_none(text: str) -> None:
+def test_a_retry_after_out_of_range_is_ignored(text: str) -> None:
     assert read_problem(429, {"retry-after": text}, b"").retry_after_seconds is None
 
 
@@ -31,7 +31,7 @@ def test_a_retry_after_of_thousands_of_digits_is_a_number() -> None:
     assert read_problem(429, {"retry-after": " " + "9" * 5000}, b"").retry_after_seconds == 999_999_999
 
 
-def test_an_answer_that_is_nested_too_deep_is_none() -> None:
+def test_an_answer_that_is_nested_too_deeply_counts_as_none() -> None:
     with pytest.raises(NoAnswer):
         Answer(200, {}, DEEP).json_object()
     assert _read_entry(DEEP) is None

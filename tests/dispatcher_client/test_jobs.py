@@ -22,7 +22,7 @@ def test_get_is_repeated_until_it_is_answered(server: Scripted, client: Client) 
     assert [asked.path for asked in server.asked] == [f"/queue/jobs/{JOB}"] * 4
 
 
-def test_wait_goes_on_through_whatever_the_dispatcher_goes_through(server: Scripted, client: Client) -> None:
+def test_wait_survives_errors_and_restarts(server: Scripted, client: Client) -> None:
     server.status = "completed"
     server.will(RUNNING, drop, problem(503, "database_unavailable", retryable=True), raw(b"?"), RUNNING)
     job = client.wait(JOB, 60)
@@ -46,7 +46,7 @@ def test_wait_asks_the_server_to_hold_the_poll(server: Scripted, client: Client)
     assert 6 < asked[1] <= 7
 
 
-def test_wait_ends_with_its_time(server: Scripted, client: Client) -> None:
+def test_wait_times_out(server: Scripted, client: Client) -> None:
     server.status = "running"
     with pytest.raises(NotOver) as raised:
         client.wait(JOB, 0.3)
@@ -56,12 +56,12 @@ def test_wait_ends_with_its_time(server: Scripted, client: Client) -> None:
         client.wait(JOB, 0)
 
 
-def test_wait_ends_with_its_time_when_nobody_is_there(nowhere: str) -> None:
+def test_wait_times_out_without_a_server(nowhere: str) -> None:
     with pytest.raises(NoAnswer):
         Client(nowhere, "k").wait(JOB, 0.3)
 
 
-def test_a_server_that_holds_no_polls_is_not_hammered(server: Scripted, client: Client) -> None:
+def test_a_server_that_does_not_hold_polls_is_polled_slowly(server: Scripted, client: Client) -> None:
     server.status = "running"
     with pytest.raises(NotOver):
         client.wait(JOB, 1)
@@ -72,7 +72,7 @@ def test_a_poll_that_is_never_answered_is_repeated(
     server: Scripted, client: Client, over: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dispatcher_client.client._POLL_MARGIN_SECONDS", 0.2)
-    monkeypatch.setattr("dispatcher_client.job.LONGEST_POLL_SECONDS", 0.2)
+    monkeypatch.setattr("dispatcher_client.job.MAX_POLL_SECONDS", 0.2)
     server.status = "completed"
     server.will(lambda handler, asked: over.wait(30) and None)
     began = time.monotonic()
@@ -80,7 +80,7 @@ def test_a_poll_that_is_never_answered_is_repeated(
     assert time.monotonic() - began < 15
 
 
-def test_a_job_that_is_not_there_is_not_waited_for(server: Scripted, client: Client) -> None:
+def test_wait_raises_at_once_for_an_unknown_job(server: Scripted, client: Client) -> None:
     server.will(problem(404, "unknown_job"), problem(404, "unknown_job"))
     for call in (client.get, client.wait):
         with pytest.raises(NotFound):

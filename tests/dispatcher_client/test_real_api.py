@@ -24,7 +24,7 @@ def client(web: Web, tenant: Account) -> Client:
 
 
 def ends_once_watched(web: Web, job_id: str) -> threading.Thread:
-    """As soon as somebody waits for it."""
+    """End the job as soon as a client waits for it."""
 
     def run() -> None:
         wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
@@ -75,7 +75,7 @@ def test_cancel_twice_is_cancelled(client: Client) -> None:
     assert client.wait(job.job_id, 5).status == "cancelled"
 
 
-def test_a_batch_tells_jobs_from_problems(client: Client) -> None:
+def test_a_batch_returns_jobs_and_problems(client: Client) -> None:
     good, bad = client.submit_batch([{"model": "zimg", "payload": {}}, {"model": "nix", "payload": {}}])
     assert isinstance(good, Job)
     assert (good.status, good.outcome) == ("queued", "queued")

@@ -1,4 +1,4 @@
-"""The spool: what nobody answered is kept on disk and sent once, whoever crashes."""
+"""The spool: unanswered requests are kept on disk and sent once, despite crashes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lines(path: Path) -> list[Any]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_what_nobody_answered_is_sent_later_in_order_and_under_its_key(
+def test_unanswered_requests_are_sent_later_in_order_under_their_keys(
     server: Scripted, offline: Client, online: Client, spool: Path
 ) -> None:
     keys = [spooled(offline, number) for number in range(3)]
@@ -85,7 +85,7 @@ def test_a_batch_is_spooled_as_one(server: Scripted, offline: Client, online: Cl
     assert [item["code"] for item in told["items"]] == ["unknown_model"]
 
 
-def test_it_is_on_disk_and_private_before_submit_says_so(
+def test_a_spooled_request_is_private_and_on_disk_before_submit_raises(
     offline: Client, spool: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []
@@ -101,7 +101,7 @@ def test_it_is_on_disk_and_private_before_submit_says_so(
     assert stat.S_IMODE(spool.stat().st_mode) == 0o600
 
 
-def test_a_disk_that_is_full_is_told_together_with_the_key(nowhere: str, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_together_with_the_key(nowhere: str, tmp_path: Path) -> None:
     client = Client(nowhere, "k", spool=tmp_path / "no folder" / "spool", retry_seconds=0)
     with pytest.raises(NoAnswer) as raised:
         client.submit("flux", {})
@@ -109,7 +109,7 @@ def test_a_disk_that_is_full_is_told_together_with_the_key(nowhere: str, tmp_pat
     assert "could not be spooled" in raised.value.__notes__[0]
 
 
-def test_a_flush_stops_where_nobody_answers(server: Scripted, offline: Client, online: Client) -> None:
+def test_a_flush_stops_without_an_answer(server: Scripted, offline: Client, online: Client) -> None:
     keys = [spooled(offline, number) for number in range(3)]
     server.will(behave, problem(503, "database_unavailable", retryable=True))
     flushed = online.flush_spool()
@@ -119,7 +119,7 @@ def test_a_flush_stops_where_nobody_answers(server: Scripted, offline: Client, o
     assert server.keys == [keys[0], keys[1], keys[1], keys[2]]
 
 
-def test_lines_that_alone_get_no_answer_stay_and_stop_no_other(
+def test_lines_that_alone_get_no_answer_stay_and_others_are_sent(
     server: Scripted, offline: Client, online: Client, spool: Path
 ) -> None:
     keys = [spooled(offline, number) for number in range(4)]
@@ -142,7 +142,7 @@ def test_a_flush_ends_where_a_small_request_gets_no_answer_either(
     assert isinstance(flushed.stopped_by, NoAnswer)
 
 
-def test_what_is_refused_goes_aside_with_its_problem(
+def test_a_refused_line_is_moved_aside_with_its_problem(
     server: Scripted, offline: Client, online: Client, spool: Path
 ) -> None:
     keys = [spooled(offline, number) for number in range(3)]
@@ -167,7 +167,7 @@ def test_what_is_refused_goes_aside_with_its_problem(
         problem(429, "throttled", retryable=True),
     ],
 )
-def test_what_concerns_all_of_them_gives_none_up(
+def test_errors_that_concern_all_lines_drop_none(
     server: Scripted, offline: Client, online: Client, act: Any
 ) -> None:
     for number in range(2):
@@ -183,7 +183,7 @@ def test_what_concerns_all_of_them_gives_none_up(
     "act",
     [problem(500, "internal_error", retryable=True), says(422, b"a proxy's page", Content_Type="text/html")],
 )
-def test_one_that_breaks_the_server_stays_and_stops_no_other(
+def test_a_line_that_the_server_fails_on_stays_and_others_are_sent(
     server: Scripted, offline: Client, online: Client, spool: Path, act: Any
 ) -> None:
     keys = [spooled(offline, number) for number in range(3)]
@@ -194,7 +194,7 @@ def test_one_that_breaks_the_server_stays_and_stops_no_other(
     assert online.flush_spool().sent == 1
 
 
-def test_a_line_that_a_crash_cut_off_harms_no_other(
+def test_a_line_cut_off_by_a_crash_affects_no_other(
     server: Scripted, offline: Client, online: Client, spool: Path
 ) -> None:
     first = spooled(offline, 1)
@@ -206,7 +206,7 @@ def test_a_line_that_a_crash_cut_off_harms_no_other(
     assert lines(spool.with_name("spool.jsonl.refused"))[0]["problem"]["code"] == "unreadable"
 
 
-def test_who_writes_does_not_wait_for_who_sends(
+def test_a_writer_does_not_wait_for_a_sender(
     server: Scripted, offline: Client, online: Client, over: threading.Event
 ) -> None:
     spooled(offline, 1)

@@ -1,4 +1,4 @@
-"""Streams that break are taken up where they broke."""
+"""Broken streams continue after the last event."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_events_come_as_they_happen_and_the_last_is_done(
 
 def test_a_broken_stream_goes_on_after_the_last_whole_event(server: Scripted, client: Client) -> None:
     server.will(
-        streams(event(1), event(2), event(3)[:-1]),  # without the empty line it is none
+        streams(event(1), event(2), event(3)[:-1]),  # without the empty line it is no event
         drop,
         problem(503, "database_unavailable", retryable=True),
         says(200, b"<html>", Content_Type="text/html"),
@@ -60,7 +60,7 @@ def test_the_first_request_asks_for_everything(server: Scripted, client: Client)
     assert "last-event-id" not in server.asked[0].headers
 
 
-def test_the_server_says_how_long_to_stay_away(server: Scripted, client: Client) -> None:
+def test_the_server_sets_the_pause_before_a_reconnect(server: Scripted, client: Client) -> None:
     server.will(streams(b"retry: 600\n\n", event(1)), streams(DONE))
     began = time.monotonic()
     list(client.stream(JOB))
@@ -74,7 +74,7 @@ def test_a_connection_that_fell_silent_is_replaced(
     falls_silent, goes_on = streams(event(1), then=lambda: over.wait(30)), streams(DONE)
 
     def follow(handler: Handler, asked: Asked) -> None:
-        """By what the client has, which takes an answer that comes late for silence, too."""
+        """Read with the client's time-out, which also takes a late answer for silence."""
         (goes_on if asked.headers.get("last-event-id") == "1" else falls_silent)(handler, asked)
 
     server.will(*[follow] * 50)
@@ -83,12 +83,12 @@ def test_a_connection_that_fell_silent_is_replaced(
     assert time.monotonic() - began < 15
 
 
-def test_nobody_there_is_told_in_the_end(nowhere: str) -> None:
+def test_a_stream_without_a_server_raises_in_the_end(nowhere: str) -> None:
     with pytest.raises(NoAnswer):
         list(Client(nowhere, "k", retry_seconds=0.2).stream(JOB))
 
 
-def test_every_event_renews_the_patience(server: Scripted) -> None:
+def test_every_event_renews_the_retry_time(server: Scripted) -> None:
     """It is for one outage, not for the life of a job."""
     pause = threading.Event()
     for number in range(1, 5):
@@ -98,7 +98,7 @@ def test_every_event_renews_the_patience(server: Scripted) -> None:
     assert [one.id for one in events] == ["1", "2", "3", "4", ""]
 
 
-def test_a_job_that_is_not_there_has_no_stream(server: Scripted, client: Client) -> None:
+def test_an_unknown_job_has_no_stream(server: Scripted, client: Client) -> None:
     server.will(problem(404, "unknown_job"))
     with pytest.raises(NotFound):
         list(client.stream(JOB))

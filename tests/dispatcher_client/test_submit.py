@@ -1,4 +1,4 @@
-"""Submit: one key through everything, an answer for everything."""
+"""Submit: one key for all tries, and a defined outcome for every answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from .scripted import (
 )
 
 
-def test_what_is_sent_and_what_comes_back(server: Scripted, client: Client) -> None:
+def test_a_submit_sends_its_fields_and_returns_the_job(server: Scripted, client: Client) -> None:
     job = client.submit("flux", {"n": 1}, priority=2, tags=("a",), deadline_seconds=60, max_retries=0)
     assert (job.job_id, job.status, job.outcome, job.position) == ("JOB0", "queued", "queued", 1)
     assert job.starts_in == {"p50_seconds": 1.5, "p90_seconds": 6.0, "seen": 9}
@@ -74,7 +74,7 @@ GARBAGE = {
 
 
 @pytest.mark.parametrize("act", GARBAGE.values(), ids=GARBAGE.keys())
-def test_no_answer_or_a_senseless_one_is_followed_by_another_try_under_the_same_key(
+def test_a_missing_or_invalid_answer_is_retried_under_the_same_key(
     server: Scripted, client: Client, act: Act
 ) -> None:
     server.will(act, act)
@@ -124,14 +124,14 @@ def test_retry_after_may_be_a_date() -> None:
     assert read_problem(503, {"retry-after": "soon"}, b"").retry_after_seconds is None
 
 
-def test_a_server_that_hangs_is_left_for_another_try(server: Scripted, over: threading.Event) -> None:
+def test_a_hanging_request_is_retried(server: Scripted, over: threading.Event) -> None:
     server.will(hang(over))
     job = Client(server.url, "k", timeout_seconds=2).submit("flux", {})
     assert server.jobs == {server.keys[0]: job.job_id}
     assert len(server.asked) == 2
 
 
-def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(server: Scripted, over: threading.Event) -> None:
+def test_a_dripping_answer_times_out(server: Scripted, over: threading.Event) -> None:
     server.will(trickle(over))
     began = time.monotonic()
     Client(server.url, "k", timeout_seconds=2).submit("flux", {})
@@ -139,7 +139,7 @@ def test_an_answer_that_comes_drop_by_drop_is_not_waited_for(server: Scripted, o
     assert len(server.asked) == 2
 
 
-def test_nobody_there_ends_with_the_key_that_a_later_try_needs(server: Scripted, nowhere: str) -> None:
+def test_without_a_server_the_error_has_the_key_for_a_later_try(server: Scripted, nowhere: str) -> None:
     began = time.monotonic()
     with pytest.raises(NoAnswer) as raised:
         Client(nowhere, "k", retry_seconds=0.2).submit("flux", {})
@@ -170,7 +170,7 @@ def test_a_refusal_is_raised_at_once(
     assert len(server.asked) == 1
 
 
-def test_a_refusal_says_where(server: Scripted, client: Client) -> None:
+def test_a_refusal_has_the_place_of_the_error(server: Scripted, client: Client) -> None:
     server.will(problem(422, "validation_failed", pointer="/priority"))
     with pytest.raises(Invalid, match="422 validation_failed: about validation_failed") as raised:
         client.submit("flux", {}, priority=99)
@@ -178,7 +178,7 @@ def test_a_refusal_says_where(server: Scripted, client: Client) -> None:
     assert raised.value.errors[0].place == "body"
 
 
-def test_the_server_s_word_on_retrying_beats_the_status(server: Scripted, client: Client) -> None:
+def test_the_retryable_field_overrides_the_status(server: Scripted, client: Client) -> None:
     server.will(
         problem(503, "not_today", retryable=False), problem(409, "in_a_moment", retryable=True), behave
     )
@@ -188,7 +188,7 @@ def test_the_server_s_word_on_retrying_beats_the_status(server: Scripted, client
     assert len(server.asked) == 3
 
 
-def test_a_redirect_takes_the_key_nowhere(server: Scripted, client: Client) -> None:
+def test_the_key_is_not_sent_to_a_redirect(server: Scripted, client: Client) -> None:
     other = Scripted()
     server.will(says(307, b"", Location=f"{other.url}/api/v1/queue/submit"))
     with pytest.raises(Problem) as raised:
@@ -198,7 +198,7 @@ def test_a_redirect_takes_the_key_nowhere(server: Scripted, client: Client) -> N
     other.close()
 
 
-def test_what_can_not_be_sent_is_no_matter_of_the_network(server: Scripted, client: Client) -> None:
+def test_a_payload_that_cannot_be_sent_is_no_network_error(server: Scripted, client: Client) -> None:
     with pytest.raises(ValueError, match="JSON"):
         client.submit("flux", {"x": float("nan")})
     with pytest.raises(TypeError):
@@ -238,7 +238,7 @@ def test_the_newer_fields_are_sent_as_the_api_has_them(server: Scripted, client:
 @pytest.mark.parametrize(
     ("status", "code"), [(503, "busy"), (503, "no_capacity"), (429, "tenant_running_full")]
 )
-def test_who_would_not_wait_is_told_at_once(server: Scripted, client: Client, status: int, code: str) -> None:
+def test_if_busy_reject_raises_at_once(server: Scripted, client: Client, status: int, code: str) -> None:
     server.will(problem(status, code, retryable=True, Retry_After="1"))
     with pytest.raises(Busy) as refused:
         client.submit("flux", {}, if_busy="reject")
@@ -254,7 +254,7 @@ def test_a_limit_that_ends_in_time_is_waited_for(server: Scripted, client: Clien
     assert [asked.key for asked in server.asked] == [server.asked[0].key] * 2
 
 
-def test_a_limit_that_ends_too_late_is_said_at_once(server: Scripted, client: Client) -> None:
+def test_a_limit_that_ends_too_late_raises_at_once(server: Scripted, client: Client) -> None:
     server.will(problem(429, "quota_exhausted", retryable=True, Retry_After="40000"))
     with pytest.raises(Unavailable) as refused:
         client.submit("flux", {})

@@ -16,7 +16,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @contextmanager
 def installed(package: str, folder: Path) -> Iterator[None]:
-    """What `pip install ./examples/PACKAGE` leaves behind: a dist-info, here in `folder`."""
+    """Simulate `pip install ./examples/PACKAGE`: a dist-info, here in `folder`."""
     source = EXAMPLES / package
     project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
     info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
@@ -38,6 +38,6 @@ def installed(package: str, folder: Path) -> Iterator[None]:
 
 
 def _look_again() -> None:
-    """A process reads what is installed once."""
+    """A process reads the installed packages only once."""
     RUNNERS.reload()
     rows_changed.send(None)

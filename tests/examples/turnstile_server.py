@@ -10,8 +10,8 @@ from typing import Any
 
 
 class TurnstileServer:
-    """tickets: their states by id. seen: the headers of each start. refuse: the status that the next starts
-    are answered with. breaks: each answer to a poll is no JSON."""
+    """tickets: their states by id. seen: the headers of each start. refuse: the status of the next answers to
+    starts. breaks: answers to polls are not JSON."""
 
     def __init__(self, *, slots: int = 2) -> None:
         self.slots = slots
@@ -38,7 +38,7 @@ class TurnstileServer:
         return sum(ticket["state"] == "turning" for ticket in self.tickets.values())
 
     def take(self, asked: Any) -> tuple[int, Any]:
-        """The payload says what becomes of it: ``hold``, ``fail``; else its echo is the output."""
+        """The payload decides: ``hold``, ``fail``; otherwise its echo is the output."""
         if self.refuse:
             return self.refuse, {"error": "refused"}
         if self.turning() >= self.slots:

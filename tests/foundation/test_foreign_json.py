@@ -1,4 +1,4 @@
-"""JSON from outside: which texts are read, which are refused, and a cost that grows with the length alone."""
+"""JSON from outside: which texts are read, which are refused, at a cost linear in the length."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BRACKETS = '[]{},:"\\ \n1a'
 
 @settings(max_examples=300, deadline=None)
 @given(JSON)
-def test_what_python_writes_is_read_back(value: Any) -> None:
+def test_json_written_by_python_is_read_back(value: Any) -> None:
     assert read(json.dumps(value).encode()) == value
     assert read(json.dumps(value, ensure_ascii=False, indent=1).encode("utf-8", "surrogatepass")) == value
 
@@ -77,7 +77,7 @@ def _containers(value: Any) -> int:
         b"1" * 5000,
     ],
 )
-def test_what_is_no_json_for_every_reader_is_refused(body: bytes) -> None:
+def test_text_that_is_not_json_for_every_reader_is_refused(body: bytes) -> None:
     with pytest.raises(NotReadable):
         read(body)
 
@@ -110,7 +110,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_text_costs_no_more_than_its_length(name: str) -> None:
+def test_the_cost_of_a_hostile_text_is_linear_in_its_length(name: str) -> None:
     body = HOSTILE[name]
     tracemalloc.start()
     began = time.process_time()

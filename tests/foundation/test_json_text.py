@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from foundation.json_text import JsonText, canonical_json, canonical_pieces, dumps, is_short, plain
+from foundation.json_text import JsonText, canonical_json, canonical_pieces, dumps, is_short, unwrap
 
 
-def test_a_text_stands_where_its_value_would() -> None:
+def test_a_json_text_is_inserted_like_its_value() -> None:
     first, second = {"b": [1, "é"], "a": None}, "\ud800"
     value = {"z": [JsonText.of(first), 1], "a": JsonText.of(second), "at": 1.5}
     assert json.loads(dumps(value)) == {"z": [first, 1], "a": second, "at": 1.5}
@@ -17,13 +17,13 @@ def test_a_text_stands_where_its_value_would() -> None:
 
 def test_without_one_it_is_ordinary_json() -> None:
     assert dumps({"b": 1, "a": {1, 2}}, default=sorted, sort_keys=True) == '{"a":[1,2],"b":1}'
-    with pytest.raises(TypeError, match="set is no JSON"):
+    with pytest.raises(TypeError, match="set is not JSON"):
         dumps({1})
 
 
 def test_the_value_comes_back() -> None:
-    assert plain(JsonText.of({"a": [1.5]})) == {"a": [1.5]}
-    assert plain([1]) == [1]
+    assert unwrap(JsonText.of({"a": [1.5]})) == {"a": [1.5]}
+    assert unwrap([1]) == [1]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from jobs.operations.tenants import create_tenant
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("text", ["acme\n", "acme\r\n", "\nacme", "ac\nme", "", "-acme", "a" * 65])
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_an_invalid_name_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         create_tenant(text)
     assert not Tenant.objects.exists()
@@ -23,7 +23,7 @@ def test_what_is_no_name_is_refused(text: str) -> None:
         name(text)
 
 
-def test_a_name_passes() -> None:
+def test_a_valid_name_is_accepted() -> None:
     validate_name("a")
     validate_name("Acme_1.2-" + "x" * 55)
     assert name("acme") == "acme"

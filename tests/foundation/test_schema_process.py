@@ -12,7 +12,14 @@ import pytest
 from django.conf import LazySettings
 
 from foundation import foreign_schema
-from foundation.foreign_schema import NoneFree, Patience, SchemaProcesses, TooLong, TooMuchMemory, compiled
+from foundation.foreign_schema import (
+    CheckTimedOut,
+    NoFreeProcess,
+    SchemaProcesses,
+    TimeBudget,
+    TooMuchMemory,
+    compiled,
+)
 
 NODE = {"$ref": "#/$defs/n"}
 TREE = {
@@ -53,20 +60,20 @@ def processes() -> Iterator[SchemaProcesses]:
 
 
 def test_a_schema_that_refers_to_itself_is_checked(processes: SchemaProcesses) -> None:
-    schema, patience = compiled(TREE), Patience(60.0)
-    assert processes.mismatch(schema, {"a": 5, "b": 1}, patience) is None
-    found = processes.mismatch(schema, nested(2), patience)
+    schema, budget = compiled(TREE), TimeBudget(60.0)
+    assert processes.mismatch(schema, {"a": 5, "b": 1}, budget) is None
+    found = processes.mismatch(schema, nested(2), budget)
     assert found is not None
     assert "anyOf" in found.text
-    assert patience.left < 60.0
+    assert budget.left < 60.0
 
 
 @pytest.mark.timeout(60)
 def test_a_check_that_takes_too_long_is_ended_and_the_next_one_goes_on(processes: SchemaProcesses) -> None:
-    with pytest.raises(TooLong) as refused:
-        processes.mismatch(compiled(unevaluated(30)), {"a": 1}, Patience(1.0))
-    assert refused.type is TooLong
-    assert processes.mismatch(compiled(TREE), 5, Patience(60.0)) is None
+    with pytest.raises(CheckTimedOut) as refused:
+        processes.mismatch(compiled(unevaluated(30)), {"a": 1}, TimeBudget(1.0))
+    assert refused.type is CheckTimedOut
+    assert processes.mismatch(compiled(TREE), 5, TimeBudget(60.0)) is None
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="it has no limit of a process's memory")
@@ -76,12 +83,12 @@ def test_a_check_that_needs_too_much_memory_is_ended(
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_bytes=300 * 1024 * 1024)
     with pytest.raises(TooMuchMemory):
-        processes.mismatch(compiled(TREE), nested(24), Patience(60.0))
-    assert processes.mismatch(compiled(TREE), 5, Patience(60.0)) is None
+        processes.mismatch(compiled(TREE), nested(24), TimeBudget(60.0))
+    assert processes.mismatch(compiled(TREE), 5, TimeBudget(60.0)) is None
 
 
 def test_a_check_ends_also_without_its_parent(settings: LazySettings) -> None:
-    """Which would have killed it in time."""
+    """The parent would have killed it in time."""
     settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_seconds=0.5)
     process = foreign_schema._start()
     try:
@@ -104,22 +111,22 @@ def test_long_checks_are_bounded(processes: SchemaProcesses, settings: LazySetti
         process = processes._take(60.0)
         taken.set()
         go_on.wait(60)
-        processes._give_back(process)
+        processes._put_back(process)
 
     holding = threading.Thread(target=hold)
     holding.start()
     assert taken.wait(60)
-    with pytest.raises(NoneFree):
-        processes.mismatch(schema, 5, Patience(0.05))
+    with pytest.raises(NoFreeProcess):
+        processes.mismatch(schema, 5, TimeBudget(0.05))
     go_on.set()
     holding.join()
-    assert processes.mismatch(schema, 5, Patience(60.0)) is None
+    assert processes.mismatch(schema, 5, TimeBudget(60.0)) is None
 
 
 def test_a_process_that_was_killed_is_replaced(processes: SchemaProcesses) -> None:
     schema = compiled(TREE)
-    processes.mismatch(schema, 5, Patience(60.0))
+    processes.mismatch(schema, 5, TimeBudget(60.0))
     [idle] = processes._idle
     idle.kill()
     idle.wait()
-    assert processes.mismatch(schema, 5, Patience(60.0)) is None
+    assert processes.mismatch(schema, 5, TimeBudget(60.0)) is None

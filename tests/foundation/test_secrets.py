@@ -22,7 +22,7 @@ def test_under_another_key_it_is_unreadable(settings: LazySettings) -> None:
         decrypt(stored)
 
 
-def test_its_own_key_goes_before_djangos(settings: LazySettings) -> None:
+def test_the_dispatchers_own_key_overrides_djangos(settings: LazySettings) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, secret_key="ours")
     stored = encrypt("whsec_")
     settings.SECRET_KEY = "changed"
@@ -30,6 +30,6 @@ def test_its_own_key_goes_before_djangos(settings: LazySettings) -> None:
 
 
 @pytest.mark.parametrize("stored", ["", "nonsense", "gAAAAAä"])
-def test_what_is_no_secret_is_unreadable(stored: str) -> None:
+def test_an_invalid_secret_is_unreadable(stored: str) -> None:
     with pytest.raises(SecretUnreadable):
         decrypt(stored)

@@ -1,4 +1,4 @@
-"""Time-outs that the system keeps, and who uses them."""
+"""Time-outs by the operating system, and the connections that use them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def limit_of(sock: socket.socket, option: int) -> float:
 def test_a_read_and_a_write_end_when_their_time_is_over() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        network.block(ours)
+        network.use_system_timeouts(ours)
         network.limit_reads(ours, 0.02)
         network.limit_writes(ours, 0.02)
         with pytest.raises(BlockingIOError):
@@ -32,10 +32,10 @@ def test_a_read_and_a_write_end_when_their_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, -1.0])
-def test_no_time_left_is_not_for_ever(seconds: float) -> None:
+def test_a_time_out_of_zero_does_not_block_for_ever(seconds: float) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        network.block(ours)
+        network.use_system_timeouts(ours)
         network.limit_reads(ours, seconds)
         assert limit_of(ours, socket.SO_RCVTIMEO) > 0
         with pytest.raises(BlockingIOError):

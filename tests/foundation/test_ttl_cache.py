@@ -1,4 +1,4 @@
-"""Answers that are kept for a while."""
+"""Values that are cached for a while."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from foundation.ttl_cache import AdaptiveTtlValue, TtlCache
 
 
 class Reading:
-    """A clock, and a question that takes so long."""
+    """A clock, and a read of a given duration."""
 
     def __init__(self, seconds: float) -> None:
         self.now, self.seconds, self.times = 0.0, seconds, 0
@@ -42,7 +42,7 @@ def test_no_answer_is_kept_for_longer_than_half_a_minute() -> None:
     assert reading.ask() == 2
 
 
-def test_what_was_read_before_a_change_is_not_kept_after_it() -> None:
+def test_a_value_read_before_a_change_is_not_cached_after_it() -> None:
     cache = TtlCache[str, int](3600.0, max_entries=10)
 
     def read_and_change() -> int:

@@ -1,4 +1,4 @@
-"""What clients send to the API: bodies, parameters, header fields, addresses."""
+"""Input of API clients: bodies, parameters, header fields, addresses."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ QUERY = st.lists(
 
 
 def header(read: Any) -> Any:
-    """As a web server hands a header field on: its bytes as Latin-1."""
+    """A header field as a web server passes it on: its bytes as Latin-1."""
     return lambda text: read(text.encode("utf-8", "surrogateescape").decode("latin-1"))
 
 
@@ -103,7 +103,7 @@ def batch(body: bytes) -> None:
 
 
 def bulk(body: bytes) -> None:
-    """The tenant's name is left out: whether there is one is the database's word."""
+    """Without a tenant's name: whether it exists is decided by the database."""
     found = read_json(body)
     chosen = read_body(bodies.BulkBody, {"filter": found}).filter.given()
     parameters.body_filter({name: value for name, value in chosen.items() if name != "tenant"}, "/filter")

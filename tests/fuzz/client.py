@@ -1,4 +1,4 @@
-"""What the client reads: answers, events, its own spool."""
+"""Input of the client: answers, events, its own spool."""
 
 from __future__ import annotations
 

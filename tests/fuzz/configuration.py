@@ -1,4 +1,4 @@
-"""What operators write, other processes of the dispatcher say, and Redis answers."""
+"""Input from operators, other processes of the dispatcher, and Redis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What GPU servers, nodes and model processes send."""
+"""Input from GPU servers, nodes and model processes."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def cancelled(body: bytes) -> None:
 
 
 def storable(found: Any) -> None:
-    """A result that was taken can be kept by every database, with its usage."""
+    """An accepted result can be stored by every database, with its usage."""
     json.dumps([found.result, found.usage], allow_nan=False).encode()
 
 
@@ -234,12 +234,12 @@ NODE = HttpServer(
 
 
 def request_to_node(head: bytes) -> None:
-    """Nothing but a refusal comes of what is no request, and no exception ends the connection's thread."""
+    """An invalid request is only refused, and no exception ends the connection's thread."""
     ours, theirs = socket.socketpair()
     with ours:
         ours.sendall(head)
         ours.shutdown(socket.SHUT_WR)
-        NODE._converse(theirs, ("127.0.0.1", 1))
+        NODE._serve_connection(theirs, ("127.0.0.1", 1))
         ours.settimeout(5)
         answer = b""
         with suppress(OSError):

@@ -3,8 +3,8 @@
     python3 manage.py up &
     .venv/bin/python -m tests.fuzz.hostile_requests --seconds 600
 
-schemathesis makes requests from the published OpenAPI document, right and wrong ones; each body is then
-mutated. A 503 that says when to come back is a refusal. It cancels and deletes: never attack one in use.
+schemathesis makes requests from the published OpenAPI document, valid and invalid ones; each body is then
+mutated. A 503 with Retry-After is a refusal. It cancels and deletes: never attack a dispatcher in use.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Tally:
 
 
 def attack(url: str, keys: Sequence[str], *, seconds: float, chance: random.Random) -> Tally:
-    """keys: each request has one of these, or none. Ends after so many seconds."""
+    """keys: each request has one of these, or none. Ends after `seconds`."""
     tally = Tally()
     document = schemathesis.openapi.from_url(f"{url}/api/v1/schema")
     operations = [found.ok() for found in document.get_all_operations()]

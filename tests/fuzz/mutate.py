@@ -1,4 +1,4 @@
-"""Turns one document into many that are nearly like it."""
+"""Mutates a document into many similar ones."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ VALUES: tuple[Any, ...] = (
 
 
 def variations(document: Any, seed: int, count: int) -> Iterator[Any]:
-    """The document itself, then `count` - 1 others of its kind. The same seed makes the same ones."""
+    """Yield the document itself, then `count` - 1 mutations. The same seed yields the same ones."""
     yield document
     chance = random.Random(seed)
     change = _change_of(document)
@@ -134,7 +134,7 @@ def _bytes(content: bytes, chance: random.Random) -> bytes:
 
 
 def _value(value: Any, chance: random.Random) -> Any:
-    """One member somewhere is replaced, left out or named otherwise."""
+    """Replace, remove or rename one member."""
     if isinstance(value, dict) and value and chance.random() < 0.8:
         name = chance.choice(list(value))
         rest = {other: one for other, one in value.items() if other != name}

@@ -1,4 +1,4 @@
-"""A parser of bytes that came from outside, and what it may raise."""
+"""A parser of foreign bytes, and the errors it may raise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 @dataclass(frozen=True, slots=True)
 class Parser:
-    """call: gets one input of the kind that `inputs` makes. raises: what is declared."""
+    """call: parses one input of `inputs`. raises: the declared errors."""
 
     name: str
     call: Callable[[Any], object]

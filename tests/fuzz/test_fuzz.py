@@ -1,7 +1,7 @@
-"""Every parser of foreign bytes raises what it declares, and nothing else, in bounded time and memory.
+"""Every parser of foreign bytes raises only declared errors, in bounded time and memory.
 
-`FUZZ_CASES=100000 python3 manage.py test tests/fuzz` tries so many inputs for each parser, others each time.
-"""
+`FUZZ_CASES=100000 python3 manage.py test tests/fuzz` tries that many inputs for each parser, different ones
+each time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARSERS = [*gpu_servers.PARSERS, *api.PARSERS, *client.PARSERS, *configuration.P
 @pytest.mark.timeout(1800)
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.name)
-def test_a_parser_raises_only_what_it_declares(parser: Parser) -> None:
+def test_a_parser_raises_only_declared_errors(parser: Parser) -> None:
     slowest, count, before = 0.0, 0, _most_kilobytes()
 
     @given(document=parser.inputs, seed=st.integers(0, 2**64 - 1))

@@ -1,9 +1,8 @@
-"""Plays mutations: applies each to a copy of the checkout and expects one of its tests to fail.
+"""Runs mutations: applies each to a copy of the checkout and expects one of its tests to fail.
 
     python3 -m tests.mutations [area …]
 
-Exit status 0: every mutation was caught.
-"""
+Exit status 0: every mutation was caught."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def run_tests(mutation: Mutation, root: Path) -> tuple[int, str]:
 
 
 def is_caught(mutation: Mutation, root: Path) -> bool:
-    """Plays one mutation in the copy, which is put right again. Raises BadEntry."""
+    """Run one mutation in the copy, which is restored afterwards. Raises BadEntry."""
     path = root / mutation.file
     original = path.read_text()
     path.write_text(mutation.mutated(original))

@@ -1,4 +1,4 @@
-"""Reads the entries, and says where one no longer fits the code."""
+"""Reads the entries, and finds those that no longer fit the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each entry fits the code as it is; that its tests fail is shown by playing it."""
+"""Each entry fits the current code; running it shows that its tests fail."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def test_a_mutation_is_missed_where_all_tests_pass(tmp_path: Path) -> None:
     assert not is_caught(make_checkout(tmp_path, ("test_product.py::test_zero",)), tmp_path)
 
 
-def test_a_test_that_is_not_there_catches_nothing(tmp_path: Path) -> None:
+def test_a_missing_test_catches_no_mutation(tmp_path: Path) -> None:
     mutation = make_checkout(tmp_path, ("test_product.py::test_gone",))
     assert not is_caught(mutation, tmp_path)
     with pytest.raises(BadEntry, match="test_gone"):
         mutation.check(tmp_path)
 
 
-def test_an_entry_whose_text_is_gone_is_refused(tmp_path: Path) -> None:
+def test_an_entry_without_its_text_is_refused(tmp_path: Path) -> None:
     mutation = make_checkout(tmp_path, ("test_product.py::test_doubles",))
     (tmp_path / "product.py").write_text("")
     with pytest.raises(BadEntry, match="occurs 0 times"):

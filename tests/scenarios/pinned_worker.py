@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent
-from gpu_host.local.device import members
+from gpu_host.local.device import session_pids
 from tests.scenarios.pinned_models import BUDGET_MB
 from tests.support.system.running import System
 from tests.support.waiting import wait_for
@@ -81,7 +81,7 @@ class PinnedWorker:
         return next(iter(_children(self.process.pid)), 0)
 
     def left(self, session: int) -> list[int]:
-        return members(session)
+        return session_pids(session)
 
 
 def _children(pid: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""The documented client, with every answer and every silence written down."""
+"""The documented client, with a record of every answer and time-out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dispatcher_client.transport import Answer, Http
 
 SUBMITS = ("/queue/submit", "/queue/submit-batch")
 OnAnswer = Callable[[str, int, str, float, float], None]
-"""path, status (0: no answer), Retry-After, when it was asked, seconds until the answer."""
+"""path, status (0: no answer), Retry-After, time of the request, seconds until the answer."""
 
 
 class _WatchedHttp(Http):
@@ -21,7 +21,7 @@ class _WatchedHttp(Http):
         super().__init__(url, api_key)
         self._on_answer = on_answer
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -32,7 +32,9 @@ class _WatchedHttp(Http):
     ) -> Answer:
         began, asked_at = time.monotonic(), time.time()
         try:
-            answer = super().ask(method, path, timeout_seconds=timeout_seconds, body=body, headers=headers)
+            answer = super().request(
+                method, path, timeout_seconds=timeout_seconds, body=body, headers=headers
+            )
         except NoAnswer:
             self._on_answer(path, 0, "", asked_at, time.monotonic() - began)
             raise
@@ -42,7 +44,8 @@ class _WatchedHttp(Http):
 
 
 class WatchedClient(Client):
-    """retry_seconds: no try begins later than this after the first."""
+    """A client that reports every answer. retry_seconds: no retry begins later than this after the first
+    try."""
 
     def __init__(
         self, url: str, api_key: str, *, on_answer: OnAnswer = lambda *_: None, retry_seconds: float = 600.0
@@ -51,16 +54,16 @@ class WatchedClient(Client):
         self._http = _WatchedHttp(url, api_key, on_answer)
 
     def page(self, cursor_url: str | None) -> tuple[list[dict[str, Any]], str | None]:
-        """One page of the tenant's jobs, and where the next one is. None: the first."""
+        """Return one page of the tenant's jobs, and the URL of the next one. None: the first."""
         query = urlsplit(cursor_url).query if cursor_url else "limit=200"
-        told = self._insist(lambda: self._ask("GET", f"/queue/jobs?{query}"))
-        results = next(value for value in told.values() if isinstance(value, list))
-        return results, told.get("next")
+        page = self._with_retries(lambda: self._request("GET", f"/queue/jobs?{query}"))
+        results = next(value for value in page.values() if isinstance(value, list))
+        return results, page.get("next")
 
     def register(self, body: Mapping[str, Any]) -> None:
-        self._insist(lambda: self._ask_any("POST", "/admin/register", body))
+        self._with_retries(lambda: self._ask_any("POST", "/admin/register", body))
 
     def _ask_any(self, method: str, path: str, body: Mapping[str, Any]) -> None:
-        answer = self._http.ask(method, path, timeout_seconds=30.0, body=body)
+        answer = self._http.request(method, path, timeout_seconds=30.0, body=body)
         if answer.status not in (200, 201):
             raise read_problem(answer.status, answer.headers, answer.body)

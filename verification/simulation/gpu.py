@@ -1,7 +1,6 @@
-"""GPU servers under virtual time: the node's real admission (who may run, fences, cancels); runs only last.
+"""GPU servers under virtual time: the node's real admission (slots, fences, cancels); runs only take time.
 
-Each server keeps the record that judges the dispatcher: what ran when, and who came to a full machine.
-"""
+Each server records what ran when, and which requests found it full: by that the dispatcher is judged."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from gpu_host.node.admission import CANCELLED_ANSWER, Admission, Refused
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.handlers import Handler
-from gpu_host.node.runs import Run, RunLog, RunOrder, Tally
+from gpu_host.node.runs import Counters, Run, RunLog, RunOrder
 from gpu_host.node.work import failed_answer
 from verification.simulation.scheduler import Event, Process, Scheduler
 
@@ -24,7 +23,7 @@ Push = Callable[[str, str, Mapping[str, Any]], None]
 
 
 @dataclass(slots=True)
-class Ran:
+class RunRecord:
     """One run that held a slot; times in virtual seconds. sender: the process that sent it."""
 
     job_id: str
@@ -37,7 +36,7 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status 0: the connection broke."""
+    """An HTTP answer. status 0: the connection broke."""
 
     status: int
     body: bytes = b""
@@ -48,7 +47,8 @@ LOST = Answer(0)
 
 
 class GpuServer:
-    """plain: it tells neither boot nor jobs, and looks at no fence. deaf: a cancel stops nothing."""
+    """A GPU server. anonymous: it reports neither boot id nor jobs, and ignores fences. ignores_cancel: runs
+    go on after a cancel. push: pushes results."""
 
     def __init__(
         self,
@@ -58,20 +58,26 @@ class GpuServer:
         *,
         slots: int,
         is_async: bool,
-        plain: bool = False,
-        deaf: bool = False,
+        anonymous: bool = False,
+        ignores_cancel: bool = False,
         push: Push | None = None,
     ) -> None:
-        self.name, self.slots, self.is_async, self.plain, self.deaf = name, slots, is_async, plain, deaf
-        self.ran: list[Ran] = []
+        self.name, self.slots, self.is_async, self.anonymous, self.ignores_cancel = (
+            name,
+            slots,
+            is_async,
+            anonymous,
+            ignores_cancel,
+        )
+        self.ran: list[RunRecord] = []
         self.late_senders = 0
         self.oversubscribed: list[str] = []
         self.refused_fences: list[str] = []
         self.up = False
         self.fails = True
-        """Whether tries fail whose job asks for it."""
-        self.is_known_here_only: Callable[[Ran], bool] = lambda ran: False
-        """Whether the run's worker, the database and Redis have all lost it."""
+        """Whether runs fail if their payload says so."""
+        self.only_here_known: Callable[[RunRecord], bool] = lambda ran: False
+        """Returns True if worker, database and Redis have all lost the run."""
         self._scheduler, self._chance, self._push = scheduler, chance, push
         self._fences: dict[str, int] = {}
         self._late: set[str] = set()
@@ -79,20 +85,20 @@ class GpuServer:
         self._senders: dict[str, str] = {}
         self.start()
 
-    # -- life ------------------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         self.up = True
         self.machine = Process(self.name)
         self._admission = Admission(
             NodeConfig(handler="simulated:run", slots=self.slots, direct_queue=0),
-            tally=Tally(),
+            counters=Counters(),
             log=RunLog(1),
         )
         self._done: dict[str, Event] = {}
 
     def die(self) -> None:
-        """Everything that runs is gone, and so is what the admission remembered."""
+        """Lose all runs, and the admission's memory."""
         self.up = False
         self._scheduler.kill(self.machine)
         self._admission.abandon()
@@ -102,29 +108,32 @@ class GpuServer:
         for done in self._done.values():
             done.set()
 
-    def running(self) -> list[Ran]:
+    def running(self) -> list[RunRecord]:
         return [one for one in self.ran if one.ended is None]
 
-    def comes_from(self, sender: str, headers: Mapping[str, str]) -> None:
+    def record_sender(self, sender: str, headers: Mapping[str, str]) -> None:
+        """Record the process that sends this attempt's request."""
         if "Idempotency-Key" in headers:
             self._senders[headers["Idempotency-Key"]] = sender
 
-    def comes_late(self, headers: Mapping[str, str]) -> None:
-        """Its sender stood still for longer than a lease, the request in its hands. If that begins a run,
-        nobody can stop it: the server has seen no newer fence before the slot's next run comes, a moment
-        later. A late poll excuses nothing."""
+    def record_late_sender(self, headers: Mapping[str, str]) -> None:
+        """Record a sender that was stopped for longer than a lease while it held the request.
+
+        If that begins a run, nothing can stop it: the server has seen no newer fence before the slot's next
+        run, a moment later. A late poll excuses nothing."""
         if "Idempotency-Key" in headers:
             self._late.add(headers["Idempotency-Key"])
 
-    def was_claimed_long_ago(self, headers: Mapping[str, str]) -> None:
-        """Its sender stood still between the claim and the request, and an index that was made anew meanwhile
-        took its renewal. Its fence is old: it is refused where the slot had a later run."""
+    def record_old_claim(self, headers: Mapping[str, str]) -> None:
+        """Record a sender that was stopped between claim and request, whose renewal a rebuilt index accepted.
+
+        Its fence is old: it is refused if the slot had a later run."""
         self._old.add(headers["Idempotency-Key"])
 
     # -- the protocol ----------------------------------------------------------------------------------
 
     def answer(self, method: str, path: str, headers: Mapping[str, str], body: bytes | None) -> Answer:
-        """May wait as long as the run takes."""
+        """Return the answer to a request; blocks as long as the run takes."""
         first, _, rest = path.strip("/").partition("/")
         if method == "GET" and first == "health":
             return self._health()
@@ -135,7 +144,7 @@ class GpuServer:
         return self._run(headers, json.loads(body or b"null"))
 
     def _run(self, headers: Mapping[str, str], payload: Any) -> Answer:
-        fence = None if self.plain else int(headers["X-Fence"])
+        fence = None if self.anonymous else int(headers["X-Fence"])
         order = RunOrder(
             _HANDLER, payload, headers["X-Job-Id"], headers["Idempotency-Key"], True, headers["X-Slot"], fence
         )
@@ -160,16 +169,18 @@ class GpuServer:
                 self._late.add(order.attempt_id)
             self._begin(run)
         if not self.is_async:
-            if run.id in self._done:  # else it was cancelled before it came
+            if run.id in self._done:  # otherwise it was cancelled before it arrived
                 self._done[run.id].wait()
             return self._state(admission, run)
         return _json({"status": "processing", "job_id": run.id})
 
     def _judge(self, order: RunOrder) -> None:
-        """A full machine is the dispatcher's fault, unless a late sender is there that nobody could stop, or
-        runs that only this server knows and that it does not name: its count may be other clients' jobs."""
+        """A full machine is the dispatcher's fault.
+
+        Excepted are late senders that could not be stopped, and runs that only this server knows and does not
+        report: its count may include other clients' jobs."""
         running = self.running()
-        known = [one for one in running if not (self.plain and self.is_known_here_only(one))]
+        known = [one for one in running if not (self.anonymous and self.only_here_known(one))]
         if len(known) >= self.slots and not any(one.attempt_id in self._late for one in running):
             there = ", ".join(f"{one.attempt_id} of {one.job_id} since {one.began:.2f}" for one in running)
             self.oversubscribed.append(
@@ -179,7 +190,7 @@ class GpuServer:
 
     def _begin(self, run: Run) -> None:
         sender = self._senders.get(run.order.attempt_id, "")
-        ran = Ran(run.order.job_id, run.order.attempt_id, self._scheduler.now, sender)
+        ran = RunRecord(run.order.job_id, run.order.attempt_id, self._scheduler.now, sender)
         self.ran.append(ran)
         admission, done = self._admission, Event(self._scheduler)
         self._done[run.id] = done
@@ -189,7 +200,7 @@ class GpuServer:
             until = self._scheduler.now + float(payload["seconds"])
             while (left := until - self._scheduler.now) > 0:
                 self._scheduler.sleep(min(left, 0.5))
-                if run.context.cancelled and not self.deaf:
+                if run.context.cancelled and not self.ignores_cancel:
                     ran.outcome, answer = "cancelled", CANCELLED_ANSWER
                     break
             else:
@@ -231,7 +242,7 @@ class GpuServer:
 
     def _health(self) -> Answer:
         said = self._admission.health()
-        if self.plain:
+        if self.anonymous:
             said = {name: said[name] for name in ("status", "active_jobs", "max_concurrent", "direct_queue")}
         return _json(said)
 
@@ -241,8 +252,10 @@ def _json(value: Any, status: int = 200) -> Answer:
 
 
 def origin(server: str) -> str:
+    """Return the URL of a server."""
     return f"http://{server}.gpu"
 
 
 def server_of(url: str) -> str:
+    """Return the server of a URL."""
     return (urlsplit(url).hostname or "").removesuffix(".gpu")

@@ -58,7 +58,7 @@ class Command(BaseCommand):
         size = options["model_mb"] or (2048 if device.is_gpu else 64)
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
             for found in check(device, gauge, Path(folder), model_mb=size, swaps=options["swaps"]):
-                mark = {True: "ok", False: "FAILED", None: "info"}[found.well]
-                self.stdout.write(f"{mark:7} {found.what}: {found.said}")
-                all_well = all_well and found.well is not False
+                mark = {True: "ok", False: "FAILED", None: "info"}[found.ok]
+                self.stdout.write(f"{mark:7} {found.check}: {found.result}")
+                all_well = all_well and found.ok is not False
         sys.exit(0 if all_well else 1)

@@ -1,10 +1,11 @@
-"""Django's SQLite, with a shorter way to the database's one write lock. An engine: `settings.DATABASES`.
+"""Django's SQLite backend with shorter waits for the database's write lock. An engine for
+`settings.DATABASES`.
 
-SQLite wakes no writer that waits: it looks again after pauses that grow to 100 ms. Where several processes
-write all the time it finds the lock taken again each time, and a submit of one row waits for seconds. Here a
-transaction that begins looks again every few milliseconds, as long as `timeout` says. And a connection that
-has just written lets waiting writers of all processes begin first, for a bounded time: a process that commits
-back to back finds the lock free each time, and a writer that looks for it finds it taken.
+SQLite does not wake waiting writers: they poll after pauses that grow to 100 ms. If several processes write
+all the time, a writer finds the lock taken again and again, and a submit of one row waits for seconds. Here a
+beginning transaction polls every few milliseconds, up to `timeout`. And a connection that has just written
+lets waiting writers of all processes go first, for a limited time: otherwise a process that commits back to
+back always gets the lock.
 """
 
 from __future__ import annotations
@@ -22,22 +23,23 @@ from django.db import OperationalError
 from django.db.backends.sqlite3 import base
 
 PAUSE_SECONDS = (0.001, 0.004)
-"""At random between these, so that writers that came together don't look together."""
+"""A random pause between these, so that writers that began together don't poll together."""
 SUFFIX = "-waiting"
-LATELY_SECONDS = 0.05
-"""A connection that ended a transaction so long ago gives way."""
-GIVE_WAY_SECONDS = 0.05
-"""At most, so that a process that stands still while it waits stops nobody."""
-_LOOK_SECONDS = 0.001
+RECENT_SECONDS = 0.05
+"""A connection lets others go first if its last transaction ended this recently."""
+MAX_WAIT_SECONDS = 0.05
+"""A limit, so that a waiting process that is suspended blocks no other."""
+_POLL_SECONDS = 0.001
 
 
 class WaitingWriters:
-    """The writers of all processes that wait for SQLite's write lock, as one connection sees them: shared
-    locks on a file beside the database. On the database's own file, closing it would end SQLite's locks of
-    the process."""
+    """The writers of all processes that wait for SQLite's write lock, seen from one connection: shared locks
+    on a file beside the database.
+
+    On the database's own file, closing it would release SQLite's locks of the process."""
 
     def __init__(self, database: str) -> None:
-        """Raises OSError."""
+        """Open the lock file. Raises OSError."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(f"{database}{SUFFIX}", flags, 0o600)
         self.close = weakref.finalize(self, os.close, self._file)
@@ -45,23 +47,23 @@ class WaitingWriters:
         self._is_waiting = False
 
     def ended(self) -> None:
-        """This connection has ended a transaction."""
+        """Record that this connection has ended a transaction."""
         self._wrote_at = time.monotonic()
 
-    def give_way(self) -> None:
-        """Before a transaction: wait while other writers wait, if this connection wrote lately."""
+    def let_others_write(self) -> None:
+        """Before a transaction: wait while other writers wait, if this connection wrote recently."""
         now = time.monotonic()
-        if now - self._wrote_at > LATELY_SECONDS:
+        if now - self._wrote_at > RECENT_SECONDS:
             return
-        while not self._is_empty() and time.monotonic() - now < GIVE_WAY_SECONDS:
-            time.sleep(_LOOK_SECONDS)
+        while not self._is_empty() and time.monotonic() - now < MAX_WAIT_SECONDS:
+            time.sleep(_POLL_SECONDS)
 
     def join(self) -> None:
-        """May be repeated: another writer that looks at this moment keeps it from joining."""
+        """Become a waiting writer. May fail while another writer checks the file; call it again then."""
         self._is_waiting = self._is_waiting or self._lock(fcntl.LOCK_SH)
 
     def leave(self) -> None:
-        """No system call where it did not join: most transactions begin at once."""
+        """Stop waiting. No system call if it did not join: most transactions begin at once."""
         if self._is_waiting:
             self._is_waiting = False
             self._unlock()
@@ -85,7 +87,7 @@ class WaitingWriters:
 
 class DatabaseWrapper(base.DatabaseWrapper):
     _file: tuple[int, int] | None = None
-    """Which file the connection has open: device and inode."""
+    """Device and inode of the file that the connection has open."""
     _waiting: WaitingWriters | None = None
 
     def get_new_connection(self, conn_params: Any) -> Any:
@@ -94,7 +96,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         self._file = self._file_now()
         name = str(self.settings_dict["NAME"])
         if not self.is_in_memory_db() and not name.startswith("file:"):
-            with suppress(OSError):  # the folder is read-only: there are no writers
+            with suppress(OSError):  # the folder is read-only, so there are no writers
                 self._waiting = WaitingWriters(name)
         return found
 
@@ -110,17 +112,18 @@ class DatabaseWrapper(base.DatabaseWrapper):
             self._waiting.ended()
 
     def is_usable(self) -> bool:
-        """Not after an error of the database: its disk may have been full."""
+        """Return False after an error of the database: its disk may have been full."""
         return not self.errors_occurred
 
     def close_if_unusable_or_obsolete(self) -> None:
-        """Also where its file was moved, removed or replaced: what is written there is read by nobody."""
+        """Close also if the file was moved, removed or replaced: writes to it would be lost."""
         if self.connection is not None and not self.in_atomic_block and self._file != self._file_now():
             self.close()
         super().close_if_unusable_or_obsolete()
 
     def _file_now(self) -> tuple[int, int] | None:
-        """None: there is no such file, as with a database in memory."""
+        """Return device and inode of the database's file; None if there is none, as with a database in
+        memory."""
         try:
             found = os.stat(self.settings_dict["NAME"])
         except OSError:
@@ -128,12 +131,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return found.st_dev, found.st_ino
 
     def _start_transaction_under_autocommit(self) -> None:
-        """Raises OperationalError when the lock was taken for all of `timeout`."""
-        patience = float(self.settings_dict["OPTIONS"].get("timeout", 5.0))
-        until = time.monotonic() + patience
+        """Begin a transaction, polling for the lock. Raises OperationalError if it was taken for all of
+        `timeout`."""
+        timeout = float(self.settings_dict["OPTIONS"].get("timeout", 5.0))
+        until = time.monotonic() + timeout
         waiting = self._waiting
         if waiting is not None:
-            waiting.give_way()
+            waiting.let_others_write()
         self._wait_in_sqlite(0.0)
         try:
             while True:
@@ -149,15 +153,15 @@ class DatabaseWrapper(base.DatabaseWrapper):
         finally:
             if waiting is not None:
                 waiting.leave()
-            self._wait_in_sqlite(patience)
+            self._wait_in_sqlite(timeout)
 
     def _wait_in_sqlite(self, seconds: float) -> None:
-        """How long SQLite itself looks for a lock."""
+        """Set how long SQLite itself waits for a lock."""
         self.connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1000)}")
 
 
 def _is_busy(error: OperationalError) -> bool:
-    """A transaction whose connection reads an older state never gets the lock, however long it waits."""
+    """Return False also for a transaction that reads an older snapshot: it never gets the lock."""
     cause: Any = error.__cause__
     code = cause.sqlite_errorcode if isinstance(cause, sqlite3.Error) else 0
     return code & 0xFF == sqlite3.SQLITE_BUSY and code != sqlite3.SQLITE_BUSY_SNAPSHOT

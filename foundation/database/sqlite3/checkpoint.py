@@ -1,7 +1,7 @@
-"""Writes SQLite's write-ahead log back into the database file, in place of the commit that fills the log.
+"""Checkpoints SQLite's write-ahead log, instead of the commit that fills the log.
 
-By itself SQLite lets the next commit do it once the log has 4 MB, with an fsync: a submit of one row paid for
-somebody's batch of 15 MB, 0.6 to 1 s. Here a sweep does it every second, while others go on writing. Without
+By default the commit that finds 4 MB in the log does it, with an fsync: a submit of one row paid 0.6 to 1 s
+for another client's batch of 15 MB. Here a sweep does it every second, while others go on writing. Without
 that sweep a commit does it at 64 MB.
 """
 
@@ -10,16 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 OWN_PAGES = 16_384
-"""From so many on a commit writes the log back itself (`PRAGMA wal_autocheckpoint`)."""
+"""Log size in pages at which a commit writes the log back itself (`PRAGMA wal_autocheckpoint`)."""
 
 
 def has_log(database: Any) -> bool:
-    """database: a Django connection."""
+    """Return True if the database has a write-ahead log file. database: a Django connection."""
     return bool(database.vendor == "sqlite") and not database.is_in_memory_db()
 
 
 def write_back(database: Any) -> int:
-    """Returns the pages that the log has. Those that a reader still needs are left for the next time."""
+    """Write the log back; return its size in pages. Pages that a reader still needs stay until the next
+    call."""
     with database.cursor() as cursor:
         cursor.execute("PRAGMA wal_checkpoint(PASSIVE)")
         _, pages, _ = cursor.fetchone()

@@ -171,7 +171,7 @@ def test_without_a_descriptor_the_oldest_connection_is_closed(
                 raise OSError(errno.EMFILE, "Too many open files")
 
         server.socket = Full()  # type: ignore[assignment]
-        monkeypatch.setattr(server._callers, "end_oldest", lambda: did.append("ended"))
+        monkeypatch.setattr(server._connections, "end_oldest", lambda: did.append("ended"))
         server._handle_request_noblock()
         server.socket = plain
     assert did == ["ended", "slept"]

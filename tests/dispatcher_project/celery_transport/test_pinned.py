@@ -29,7 +29,7 @@ from tests.support.fake_nvml import Card, FakeNvml
 class Gpu:
     """Says what a run said of itself, as `LocalGpu` does."""
 
-    def run(self, order: Order, patience: Any) -> Any:
+    def run(self, order: Order, abort: Any) -> Any:
         _on_event(order, "partial", "word")
         _on_event(order, "log", {"text": "a line", "fields": {}})
         _on_event(order, "progress", 0.5)

@@ -61,11 +61,11 @@ def test_a_residue_is_well_up_to_100_mb_once_each_model_was_loaded_and_unloaded(
     residues = Residues()
     residues("unload_measured", models=["a"], residue_mb=640, first=True)
     residues("model_unloaded", model="a")
-    assert [found.well for found in residues.findings()] == [None, None]
+    assert [found.ok for found in residues.findings()] == [None, None]
     residues("unload_measured", models=["a"], residue_mb=100, first=False)
     residues("unload_measured", models=["a"], residue_mb=-3, first=False)
     kept, later = residues.findings()
-    assert (kept.said, kept.well) == ("640 MB at most, by libraries", None)
-    assert (later.said, later.well) == ("100 MB", True)
+    assert (kept.result, kept.ok) == ("640 MB at most, by libraries", None)
+    assert (later.result, later.ok) == ("100 MB", True)
     residues("unload_measured", models=["a"], residue_mb=101, first=False)
-    assert [found.well for found in residues.findings()] == [None, False]
+    assert [found.ok for found in residues.findings()] == [None, False]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from dispatcher_project.supervisor.guard import MARKER_VARIABLE, marked_processes
-from gpu_host.local.process import for_models
+from gpu_host.local.process import model_environment
 from tests.support.processes import is_alive
 from tests.support.waiting import wait_for
 
@@ -63,4 +63,4 @@ def test_a_killed_guard_is_replaced(supervise: Callable[..., Run]) -> None:
 
 
 def test_model_processes_have_the_marker_too() -> None:
-    assert for_models({MARKER_VARIABLE: "folder#run"}) == {MARKER_VARIABLE: "folder#run"}
+    assert model_environment({MARKER_VARIABLE: "folder#run"}) == {MARKER_VARIABLE: "folder#run"}

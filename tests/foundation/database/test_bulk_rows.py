@@ -1,4 +1,4 @@
-"""Many rows in one statement say what each of them would say by itself, on both databases."""
+"""Bulk statements are equivalent to single ones, on both databases."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def test_several_rows_of_a_kind_are_inserted_in_order(count: int, asked_for: int
     assert list(stored) == [(10 + seq, {"n": 10 + seq}) for seq in range(count)]
 
 
-def test_what_is_put_stands_there_once_as_it_was_said_last() -> None:
+def test_an_upserted_row_exists_once_with_its_last_values() -> None:
     for looked in (1, 2):
         rows = [SweepRun(name=name, at=NOW, looked=looked, note=f"it's {looked}") for name in ("a", "b")]
         with CaptureQueriesContext(connection) as asked:
-            statements.put_all(rows)
+            statements.upsert_all(rows)
         assert len(asked) == 1
-    statements.put_all([SweepRun(name="c", at=NOW)])
+    statements.upsert_all([SweepRun(name="c", at=NOW)])
     stored = SweepRun.objects.order_by("name").values_list("name", "at", "looked", "repaired", "note")
     assert list(stored) == [
         ("a", NOW, 2, 0, "it's 2"),
@@ -59,7 +59,7 @@ def test_what_is_put_stands_there_once_as_it_was_said_last() -> None:
     ]
 
 
-def test_a_wide_table_stays_below_what_a_statement_may_hold() -> None:
+def test_a_wide_table_stays_below_the_limit_of_parameters() -> None:
     some = make_job()
     jobs = [
         Job(
@@ -72,7 +72,7 @@ def test_a_wide_table_stays_below_what_a_statement_may_hold() -> None:
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_what_is_inserted_together_reads_back_as_what_is_inserted_alone(odd: Any) -> None:
+def test_rows_inserted_together_equal_rows_inserted_alone(odd: Any) -> None:
     job = make_job()
 
     def row(key: str, slot: int) -> Attempt:
@@ -91,7 +91,7 @@ def test_what_is_inserted_together_reads_back_as_what_is_inserted_alone(odd: Any
 
 
 @pytest.mark.parametrize("odd", ODD, ids=repr)
-def test_what_is_updated_together_reads_back_as_what_is_updated_alone(odd: Any) -> None:
+def test_rows_updated_together_equal_rows_updated_alone(odd: Any) -> None:
     jobs = [make_job(deadline_at=NOW, place_us=1) for _ in range(4)]
     for job in jobs[1:]:
         job.state, job.finished_at, job.result, job.deadline_at = JobState.COMPLETED, NOW, odd, None
@@ -125,7 +125,7 @@ def test_a_row_that_is_gone_stays_gone() -> None:
     assert list(Job.objects.values_list("id", "priority")) == [(there.id, 1)]
 
 
-def test_where_one_row_is_refused_none_is_there() -> None:
+def test_if_one_row_is_refused_none_is_inserted() -> None:
     job = make_job()
     with pytest.raises(IntegrityError), transaction.atomic():
         statements.insert_all([event(job, 7), event(job, 8), event(job, 7)])
@@ -134,13 +134,13 @@ def test_where_one_row_is_refused_none_is_there() -> None:
 
 @pytest.mark.skipif(not ON_POSTGRESQL, reason="SQLite stores any text")
 @pytest.mark.parametrize("text", ["a\0b", "half a pair: \ud83d"], ids=["NUL", "surrogate"])
-def test_what_no_column_takes_is_refused(text: str) -> None:
+def test_a_value_that_no_column_can_store_is_refused(text: str) -> None:
     job = make_job()
     with pytest.raises(DataError), transaction.atomic():
         statements.insert_all([event(job, 7, {"text": text}), event(job, 8)])
 
 
-def test_a_value_that_is_none_of_a_column_is_refused_before_it_is_sent() -> None:
+def test_a_value_of_a_wrong_type_is_refused_before_it_is_sent() -> None:
     job = make_job()
     job.priority = object()
     with pytest.raises(TypeError):
@@ -149,7 +149,7 @@ def test_a_value_that_is_none_of_a_column_is_refused_before_it_is_sent() -> None
 
 @pytest.mark.skipif(not ON_POSTGRESQL, reason="SQLite plans no joins here")
 def test_a_few_rows_are_found_by_their_keys() -> None:
-    """Where the planner guesses how many come, it reads the whole table."""
+    """If the planner must guess the number of rows, it reads the whole table."""
     some = make_job()
     statements.insert_all(
         [

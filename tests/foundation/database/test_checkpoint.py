@@ -1,4 +1,4 @@
-"""SQLite's write-ahead log is written back by who has the time, not by the next commit."""
+"""SQLite's write-ahead log is written back by a sweep, not by the next commit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MIB = 1 << 20
 
 
 def rows_in_the_file(path: Path, tmp_path: Path) -> int:
-    """Those that stand there without the log."""
+    """Rows in the database file, without the log."""
     copy = shutil.copy(path, tmp_path / "copy.sqlite3")
     database = sqlite3.connect(copy)
     try:
@@ -40,7 +40,7 @@ def test_a_commit_leaves_a_long_log_to_the_sweep(writer: Any, path: Path, tmp_pa
     assert rows_in_the_file(path, tmp_path) == 8
 
 
-def test_the_sweep_is_there_for_files_of_sqlite_alone() -> None:
+def test_the_sweep_is_only_for_sqlite_files() -> None:
     entry = Sweeps().entries()["checkpoint"]
     assert entry.is_needed is not None
     assert entry.is_needed(None) is (connection.vendor == "sqlite" and not connection.is_in_memory_db())  # type: ignore[arg-type,attr-defined]

@@ -1,4 +1,4 @@
-"""A few connections for many threads: each one's own for a block, kept for the next."""
+"""A few connections for many threads: each used by one thread for a block, then kept for the next."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_block_reads_over_a_pooled_connection(pool) -> None:
         assert lent.connection is not None
 
 
-def test_the_threads_own_comes_back_whatever_happens(pool) -> None:
+def test_the_threads_own_connection_is_restored_after_an_error(pool) -> None:
     own = its_own()
     with pytest.raises(ZeroDivisionError), pool.connection():
         _ = 1 / 0
@@ -80,7 +80,7 @@ def test_a_thread_that_finds_no_free_connection_is_refused_after_a_while(pool, m
         thread.start()
     held.wait(30)
     with pool.connection():
-        pass  # who reads nothing needs none
+        pass  # a block without a read needs none
     with pytest.raises(OperationalError), pool.connection():
         named()
     done.set()

@@ -1,4 +1,4 @@
-"""Statements that are sent together: their errors are Django's, and nothing of them is stored."""
+"""Pipelined statements: their errors are Django's, and then none is stored."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def stored() -> list[int]:
     return sorted(Event.objects.values_list("seq", flat=True))
 
 
-def test_what_was_sent_is_stored_and_may_be_read_in_between(job: Job) -> None:
+def test_pipelined_statements_are_stored_and_readable_in_between(job: Job) -> None:
     seen: list[int] = []
     insert(job, 1, 2, then=lambda: seen.extend(stored()))
     assert seen == stored() == [1, 2]
 
 
 @pytest.mark.parametrize("taken", [1, 3], ids=["the first is refused", "the last is refused"])
-def test_what_is_refused_is_said_and_nothing_is_stored(job: Job, taken: int) -> None:
+def test_a_refused_statement_raises_and_none_is_stored(job: Job, taken: int) -> None:
     insert(job, taken)
     with pytest.raises(IntegrityError):
         insert(job, 1, 2, 3)
@@ -67,7 +67,7 @@ def test_an_error_of_ours_rolls_back(job: Job) -> None:
 
 
 @only_postgresql
-def test_nothing_is_waited_for_before_the_end(job: Job) -> None:
+def test_a_pipeline_waits_only_at_its_end(job: Job) -> None:
     seen: list[object] = []
     insert(job, 1, 2, then=lambda: seen.append(connection.connection.pgconn.pipeline_status))
     assert seen == [psycopg.pq.PipelineStatus.ON]
@@ -75,7 +75,7 @@ def test_nothing_is_waited_for_before_the_end(job: Job) -> None:
 
 
 @only_postgresql
-def test_a_connection_that_is_lost_is_no_refusal(job: Job) -> None:
+def test_a_lost_connection_is_no_integrity_error(job: Job) -> None:
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as other:
         pid = connection.connection.info.backend_pid
         with pytest.raises(OperationalError):

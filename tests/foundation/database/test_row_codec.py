@@ -1,4 +1,4 @@
-"""The short way of a value into a column and out of it says what the field would say."""
+"""The short conversions of values are equivalent to those of the fields."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models import Max
 
 from foundation.database import statements
-from foundation.database.row_codec import new_row, saved
+from foundation.database.row_codec import database_value, new_row
 from foundation.database.statements import value
 from gpus.models import Server
 from jobs.domain.states import JobState
@@ -42,12 +42,12 @@ EAST = timezone(timedelta(hours=5))
     ],
     ids=lambda one: getattr(one, "attname", None) or repr(one),
 )
-def test_a_value_is_saved_as_its_field_says(field: Any, given: Any) -> None:
-    assert repr(saved(field, given, connection)) == repr(field.get_db_prep_save(given, connection))
+def test_a_value_is_stored_as_its_field_would(field: Any, given: Any) -> None:
+    assert repr(database_value(field, given, connection)) == repr(field.get_db_prep_save(given, connection))
 
 
 @pytest.mark.parametrize("moment", [NOON, NOON + timedelta(microseconds=10), NOON.astimezone(EAST), None])
-def test_a_moment_comes_back_as_it_was_also_out_of_an_expression(moment: datetime | None) -> None:
+def test_a_datetime_is_read_back_also_from_an_expression(moment: datetime | None) -> None:
     job = make_job(deadline_at=moment)
     latest = statements.Read(
         lambda: (
@@ -69,7 +69,7 @@ def test_a_moment_comes_back_as_it_was_also_out_of_an_expression(moment: datetim
     ],
     ids=lambda one: getattr(one, "__name__", ""),
 )
-def test_a_new_row_is_as_its_model_makes_it(model: Any, given: dict[str, Any]) -> None:
+def test_a_new_row_equals_one_of_the_models_constructor(model: Any, given: dict[str, Any]) -> None:
     row, usual = new_row(model, **given), model(**given)
     drawn = {name for name, one in vars(usual).items() if one != vars(model(**given))[name]} - {"_state"}
     for name in vars(usual).keys() - drawn - {"_state"}:
@@ -78,18 +78,18 @@ def test_a_new_row_is_as_its_model_makes_it(model: Any, given: dict[str, Any]) -
     assert (row._state.adding, row._state.db) == (True, None)
 
 
-def test_what_a_new_row_is_given_by_default_is_its_own() -> None:
+def test_mutable_defaults_are_not_shared_between_rows() -> None:
     rows = [new_row(Job, id="B" * 26, tenant_id=7, model="flux") for _ in range(2)]
     rows[0].tags.append("mine")
     assert rows[1].tags == []
 
 
-def test_a_name_that_is_no_column_is_refused() -> None:
+def test_an_unknown_column_name_is_refused() -> None:
     with pytest.raises(TypeError, match="Event has no when"):
         new_row(Event, job_id="B" * 26, when=NOON)
 
 
-def test_a_row_that_was_read_is_as_its_queryset_reads_it() -> None:
+def test_a_row_equals_that_of_its_queryset() -> None:
     made = make_job(deadline_at=NOON)
     row = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).defer("payload")).first(id=made.id)
     usual = Job.objects.defer("payload").get(id=made.id)
@@ -98,14 +98,14 @@ def test_a_row_that_was_read_is_as_its_queryset_reads_it() -> None:
     }
     assert (row._state.adding, row._state.db) == (usual._state.adding, usual._state.db)
     assert row.get_deferred_fields() == {"payload"}
-    assert row.payload == made.payload  # read when it is asked for
+    assert row.payload == made.payload  # read when accessed
     assert row.tenant == made.tenant
     row.priority = 1
     row.save(update_fields=["priority"])
     assert Job.objects.get(id=made.id).priority == 1
 
 
-def test_a_model_that_has_a_say_in_how_its_rows_are_read_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_customized_from_db_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
     def from_db(cls: Any, database: Any, names: Any, columns: Any) -> Any:

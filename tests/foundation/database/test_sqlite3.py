@@ -1,4 +1,4 @@
-"""The way to SQLite's write lock, in a database that another connection holds."""
+"""Waits for SQLite's write lock while another connection has it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_django import DjangoDbBlocker
 
 from dispatcher_project.settings.base import database
 from foundation.database.sqlite3 import base
-from foundation.database.sqlite3.base import GIVE_WAY_SECONDS, LATELY_SECONDS, WaitingWriters
+from foundation.database.sqlite3.base import MAX_WAIT_SECONDS, RECENT_SECONDS, WaitingWriters
 
 TIMEOUT = 60
 
@@ -38,7 +38,7 @@ def writer(path: Path, django_db_blocker: DjangoDbBlocker) -> Iterator[Any]:
 
 
 class VirtualClock:
-    """In place of `time` where writers give way."""
+    """Replaces `time` where writers let others go first."""
 
     def __init__(self) -> None:
         self.now, self.slept = 1000.0, 0.0
@@ -61,7 +61,7 @@ class VirtualClock:
 
 
 class CountedPauses:
-    """In place of `random`: how often this thread looked in vain for the write lock."""
+    """Replaces `random`: counts failed attempts of this thread to get the write lock."""
 
     def __init__(self) -> None:
         self.count, self._thread = 0, threading.get_ident()
@@ -99,7 +99,7 @@ def busy_timeout(writer: Any) -> int:
     return int(found)
 
 
-def test_a_transaction_looks_again_soon_and_sqlite_waits_for_all_else(
+def test_a_transaction_polls_for_the_lock_and_sqlite_waits_for_all_else(
     writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked, holder = [], holder_of(path)
@@ -118,7 +118,7 @@ def test_a_transaction_looks_again_soon_and_sqlite_waits_for_all_else(
     holder.close()
 
 
-def test_it_gives_up_in_its_time(writer: Any, path: Path) -> None:
+def test_a_transaction_gives_up_after_the_time_out(writer: Any, path: Path) -> None:
     writer.settings_dict["OPTIONS"]["timeout"] = 0.05
     holder = holder_of(path)
     with pytest.raises(OperationalError, match="locked"):
@@ -126,7 +126,7 @@ def test_it_gives_up_in_its_time(writer: Any, path: Path) -> None:
     holder.close()
 
 
-def test_an_error_of_another_kind_is_not_tried_again(writer: Any, path: Path) -> None:
+def test_another_error_is_not_retried(writer: Any, path: Path) -> None:
     writer.connection.execute("BEGIN")  # a transaction in a transaction
     raised: list[Exception] = []
 
@@ -148,8 +148,8 @@ def test_a_connection_is_kept_between_requests(writer: Any) -> None:
     assert writer.connection is kept
 
 
-def test_a_connection_whose_file_failed_is_opened_anew(writer: Any, path: Path) -> None:
-    """As one whose disk is full, or whose file was replaced."""
+def test_a_connection_whose_file_failed_is_reopened(writer: Any, path: Path) -> None:
+    """As when the disk is full, or the file was replaced."""
     with pytest.raises(OperationalError):
         writer.cursor().execute("SELECT * FROM nowhere")
     writer.close_if_unusable_or_obsolete()
@@ -175,7 +175,7 @@ def test_a_transaction_over_an_older_state_is_refused_at_once(
 
 
 @pytest.mark.parametrize("replaced", [True, False], ids=["replaced", "moved away"])
-def test_a_kept_connection_whose_file_is_another_now_is_closed(
+def test_a_persistent_connection_to_a_replaced_file_is_closed(
     writer: Any, path: Path, tmp_path: Path, *, replaced: bool
 ) -> None:
     writer.close_if_unusable_or_obsolete()
@@ -221,14 +221,12 @@ def test_a_writer_is_seen_by_the_others_from_its_first_pause_until_it_begins(
     holder.close()
 
 
-def test_it_waits_no_longer_for_a_writer_that_stands_still(
-    writer: Any, path: Path, clock: VirtualClock
-) -> None:
+def test_the_wait_for_a_suspended_writer_is_limited(writer: Any, path: Path, clock: VirtualClock) -> None:
     other = WaitingWriters(str(path))
     other.join()
     begin_and_commit(writer)
     begin_and_commit(writer)
-    assert clock.slept == pytest.approx(GIVE_WAY_SECONDS, abs=0.002)
+    assert clock.slept == pytest.approx(MAX_WAIT_SECONDS, abs=0.002)
     other.close()
 
 
@@ -238,20 +236,20 @@ def test_a_connection_that_wrote_long_ago_begins_at_once(
     other = WaitingWriters(str(path))
     other.join()
     begin_and_commit(writer)
-    clock.now += 2 * LATELY_SECONDS
+    clock.now += 2 * RECENT_SECONDS
     begin_and_commit(writer)
     assert clock.slept == 0
     other.close()
 
 
-def test_a_slow_writer_has_its_turn_beside_one_that_commits_back_to_back(
+def test_a_slow_writer_gets_the_lock_beside_one_that_commits_back_to_back(
     writer: Any, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The greedy one holds the lock for 10 ms, and is without it for less than one; the other one looks every
-    30 ms, as in a process whose threads compute. Left to luck, it would begin once in some 30 looks. A slow
-    machine's looks come later still, so the greedy one waits for them longer than it would."""
+    """The greedy writer holds the lock for 10 ms, and is without it for less than one; the other one polls
+    every 30 ms, as in a process whose threads compute. By luck alone, it would begin once in some 30 polls. A
+    slow machine polls later still, so the greedy one waits for longer than in production."""
     monkeypatch.setattr(base, "PAUSE_SECONDS", (0.03, 0.03))
-    monkeypatch.setattr(base, "GIVE_WAY_SECONDS", 5.0)
+    monkeypatch.setattr(base, "MAX_WAIT_SECONDS", 5.0)
     looks = CountedPauses()
     monkeypatch.setattr(base, "random", looks)
     began, stop = threading.Event(), threading.Event()

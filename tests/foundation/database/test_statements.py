@@ -1,4 +1,4 @@
-"""A prepared statement says what the same queryset would say, on both databases."""
+"""A precompiled statement is equivalent to its queryset, on both databases."""
 
 from __future__ import annotations
 
@@ -79,8 +79,9 @@ def test_sums_over_all_rows_are_one_row_even_of_none() -> None:
     assert (found["rows"], found["urgent"]) == (3, 1)
 
 
-def test_what_never_changes_stands_in_sqlites_text() -> None:
-    """A value in a place that a partial index is about would have it compile the statement each time."""
+def test_constants_are_inlined_in_sqlites_text() -> None:
+    """A bound value for the condition of a partial index would make SQLite recompile the statement each
+    time."""
     if connection.vendor != "sqlite":
         pytest.skip("PostgreSQL plans with the values")
     odd = make_job(model="it's 100% %s ?", error_message="a % b")
@@ -108,7 +109,7 @@ def test_what_never_changes_stands_in_sqlites_text() -> None:
     assert odd.id in asked.captured_queries[0]["sql"]
 
 
-def test_what_it_can_not_build_is_refused_at_once() -> None:
+def test_an_unsupported_queryset_is_refused_at_once() -> None:
     with pytest.raises(TypeError):
         statements.Read(lambda: Job.objects.values_list("id", named=True))()
 
@@ -145,14 +146,14 @@ def test_an_inserted_row_reads_back_whole() -> None:
         statements.insert(Event(job_id=job.id, seq=7, type="x", at=NOW))
 
 
-def test_a_conflict_is_told_and_changes_nothing() -> None:
+def test_a_conflict_is_reported_and_changes_no_row() -> None:
     first, second = make_job(), make_job()
     assert statements.insert(attempt_of(first), ignore_conflicts=True)
     assert not statements.insert(attempt_of(second, "B" * 26), ignore_conflicts=True)  # the slot's index
     assert list(Attempt.objects.values_list("id", flat=True)) == ["A" * 26]
 
 
-def test_postgresql_keeps_what_comes_again_and_plans_it_each_time() -> None:
+def test_postgresql_prepares_repeated_statements_and_plans_each_time() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite's driver keeps its statements by itself")
     job = make_job()
@@ -176,7 +177,7 @@ def test_a_column_whose_type_changes_costs_one_call() -> None:
     connection.ensure_connection()
     for _ in range(connection.connection.prepare_threshold + 2):
         read()
-    migration = connection.copy()  # psycopg forgets what it kept after DDL of its own
+    migration = connection.copy()  # psycopg drops prepared statements after its own DDL
     try:
         with migration.cursor() as cursor:
             cursor.execute("ALTER TABLE jobs_job ALTER COLUMN pool TYPE varchar(65)")
@@ -189,7 +190,7 @@ def test_a_column_whose_type_changes_costs_one_call() -> None:
         migration.close()
 
 
-def test_a_database_that_is_away_raises_djangos_own_error() -> None:
+def test_an_unreachable_database_raises_djangos_own_error() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite is not away")
     job = make_job()
@@ -221,8 +222,8 @@ def test_a_change_is_a_compare_and_set() -> None:
     assert not statements.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
 
 
-def test_preparing_an_insert_makes_up_no_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A simulated history would go on otherwise in the process that happens to prepare it."""
+def test_preparing_an_insert_draws_no_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a simulated history would differ in the process that prepares it first."""
     drawn: list[int] = []
     monkeypatch.setattr(ids, "chance_bits", lambda bits: drawn.append(bits) or 0)
     statements.insert_sql.cache_clear()
@@ -230,7 +231,7 @@ def test_preparing_an_insert_makes_up_no_values(monkeypatch: pytest.MonkeyPatch)
     assert drawn == []
 
 
-def test_rows_come_with_those_that_they_point_to() -> None:
+def test_related_rows_are_read_with_select_related() -> None:
     job = make_job(payload={"a": 1})
     statements.insert(attempt_of(job))
     read = statements.Read(
@@ -247,7 +248,7 @@ def test_rows_come_with_those_that_they_point_to() -> None:
     assert len(asked) == 1
 
 
-def test_who_lent_before_lends_again_after_an_inner_block() -> None:
+def test_the_outer_connection_is_used_again_after_an_inner_block() -> None:
     own, outer, inner = statements.this_database(), object(), object()
     with statements.use_connection(lambda: outer):
         with statements.use_connection(lambda: inner):

@@ -1,4 +1,4 @@
-"""What counts as a model, and how it is called."""
+"""Which objects are models, and how they are called."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_path_may_carry_its_name():
         ([f"a={HERE}.models", f"a={HERE}.models:Plain"], "two models"),
     ],
 )
-def test_what_is_no_model_is_refused_with_the_reason(paths, words):
+def test_an_invalid_model_is_refused_with_the_reason(paths, words):
     with pytest.raises(ContractError, match=words):
         find_models(paths)
 
@@ -71,7 +71,7 @@ def test_what_is_no_model_is_refused_with_the_reason(paths, words):
         {"warm_seconds": -1},
     ],
 )
-def test_a_declaration_that_makes_no_sense_is_refused(said):
+def test_an_invalid_declaration_is_refused(said):
     with pytest.raises(ContractError):
         declared_by("m", SimpleNamespace(**said))
 
@@ -81,7 +81,7 @@ def test_a_declaration_survives_the_pipe():
     assert Declared(**declared.as_json()) == declared
 
 
-def test_an_unload_that_raises_forgets_the_handle_all_the_same():
+def test_an_unload_that_raises_still_drops_the_handle():
     def broken() -> None:
         raise ValueError("no")
 

@@ -1,4 +1,4 @@
-"""Which failure class an exception of a model's code is."""
+"""The failure class of exceptions of a model's code."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_traceback_is_kept():
 
 
 @pytest.mark.parametrize("kind", [BadInput, OutOfMemory, TransientGpuError, ValueError])
-def test_a_text_that_no_database_takes_is_escaped_and_keeps_its_class(kind):
+def test_a_text_that_databases_reject_is_escaped_and_keeps_its_class(kind):
     plain, odd = failure_of(kind("a")), failure_of(kind("a\0b\ud800"))
     assert odd.code == plain.code
     assert odd.text.endswith(r"a\x00b\ud800")

@@ -1,4 +1,4 @@
-"""A worker's GPU with an LLM server on it, for the tests of this room."""
+"""A worker's GPU with an LLM server on it, for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from gpu_host.llm_servers.declared import FILE_VARIABLE, MODULE
 from gpu_host.local.device import Gauge, RamGauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.loaded_models import Knobs
+from gpu_host.local.loaded_models import LocalGpuOptions
 from gpu_host.local.orders import Order
 from gpus.runners.base import Abort
 from tests.support.ports import free_port
@@ -36,7 +36,7 @@ class Box:
     def open(
         self, *does: str, command: str | None = None, gauge: Gauge | None = None, **more: Any
     ) -> LocalGpu:
-        """command: another one; none at all if it is empty."""
+        """command: another one; empty: none."""
         port = free_port()
         words = self.command(port, 150, *does)
         fields = {
@@ -58,9 +58,11 @@ class Box:
             gauge=gauge or RamGauge(),
             environment={FILE_VARIABLE: str(file), "TEST_FOLDER": str(self.folder)},
             output_root=self.folder / "output",
-            knobs=Knobs(budget_mb=600, back_seconds=5.0, back_mb=50, cancel_seconds=30.0, sample_seconds=0.0),
+            options=LocalGpuOptions(
+                budget_mb=600, free_seconds=5.0, free_tolerance_mb=50, cancel_seconds=30.0, sample_seconds=0.0
+            ),
             on_event=lambda order, kind, value: self.told.append((kind, value)),
-            happened=lambda event, **fields: self.events.append((event, fields)),
+            log_event=lambda event, **fields: self.events.append((event, fields)),
         )
         self.gpu.start()
         return self.gpu

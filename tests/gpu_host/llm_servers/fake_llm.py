@@ -1,8 +1,7 @@
-"""An LLM server as a process of its own: holds memory, serves, and notes in a file what became of its runs.
+"""An LLM server in a process of its own: it uses memory, serves, and logs its runs to a file.
 
-``python -m tests.gpu_host.llm_servers.fake_llm PORT MIB LOG [hang] [ollama]``: as Ollama it holds memory
-while it keeps a model.
-"""
+``python -m tests.gpu_host.llm_servers.fake_llm PORT MIB LOG [hang] [ollama]``: as Ollama it uses memory while
+it keeps a model."""
 
 from __future__ import annotations
 
@@ -17,8 +16,7 @@ from tests.support.servers.llm_server import Behaviour, LlmServer
 
 
 class Ollama(LlmServer):
-    """Holds memory for what it keeps, and some time longer: like the real one it says yes before that is
-    back."""
+    """Uses memory for its models, and a while longer: like the real one it answers before that is freed."""
 
     mib = 0
     weights = b""
@@ -46,7 +44,7 @@ def main(port: str, mib: str, log: str, *does: str) -> None:
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     behaviour = Behaviour(models=("llama", "other"), hang_after=2 if "hang" in does else None)
     with Path(log).open("a", buffering=1) as notes:
-        notes.write(f"up {os.getpid()}\n")  # before it can answer: who reached it looks its process up here
+        notes.write(f"up {os.getpid()}\n")  # before it can answer: tests look up its process here
         server = (Ollama if is_ollama else LlmServer)(behaviour, port=int(port))
         if isinstance(server, Ollama):
             server.mib = int(mib)

@@ -1,4 +1,4 @@
-"""What operators write of LLM servers: read, or refused in one line."""
+"""The operators' file of LLM servers: read, or refused in one line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_server_is_a_table(tmp_path: Path) -> None:
         (f'[llama]\n{GOOD}min_resident = "yes"\n', "true or false"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+def test_an_error_is_one_line(tmp_path: Path, text: str, words: str) -> None:
     file = tmp_path / "llms.toml"
     file.write_text(text)
     with pytest.raises(ContractError, match=words) as raised:
@@ -58,12 +58,12 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, text: str, words: str
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error_of_one_line(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="No such file"):
         read_file(tmp_path / "none.toml")
 
 
-def test_a_units_memory_is_ours_not_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_units_memory_counts_as_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """systemd is not here: a command of its name says what it would say."""
     import os
 
@@ -78,9 +78,9 @@ def test_a_units_memory_is_ours_not_others(tmp_path: Path, monkeypatch: pytest.M
     (group / "cgroup.procs").write_text(f"{os.getpid()}\n")
     units = UnitProcesses(["vllm@llama.service"], cgroups=tmp_path)
     assert set(units()) == {os.getpid()}
-    with_it, without = RamGauge(also=units).read(None), RamGauge().read(None)
+    with_it, without = RamGauge(extra=units).read(None), RamGauge().read(None)
     assert with_it.own > 10
-    assert with_it.beside == with_it.own
-    assert RamGauge(also=units).read(os.getsid(0)).beside == 0, "it is of that session"
+    assert with_it.outside_session == with_it.own
+    assert RamGauge(extra=units).read(os.getsid(0)).outside_session == 0, "it is of that session"
     assert without.own == 0
     assert set(UnitProcesses(["not-there.service"], cgroups=tmp_path)()) == set()

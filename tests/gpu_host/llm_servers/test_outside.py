@@ -1,4 +1,4 @@
-"""Servers whose memory is held outside of the model process: a unit's, and an Ollama that runs anyway."""
+"""Servers whose memory is outside the model process: a systemd unit, and an Ollama that runs already."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_host.local.device import Memory, RamGauge, held_by
+from gpu_host.local.device import Memory, RamGauge, pss_mb
 from gpu_host.local.gpu import LocalGpu
 from gpus.errors import DoesNotFit
 from tests.gpu_host.llm_servers.box import CHAT, Box
@@ -21,8 +21,8 @@ from tests.support.waiting import wait_for
 
 
 class Unit:
-    """A unit of a systemd that is not here: a command of its name writes down what it is told, and ends the
-    process that holds the unit's memory."""
+    """A unit without systemd: a fake `systemctl` records its arguments, and ends the process that uses the
+    unit's memory."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.said, self.program = folder / "systemctl.log", folder / "bin" / "systemctl"
@@ -74,7 +74,7 @@ def test_a_unit_is_stopped_before_its_process_ends(box: Box, unit: Unit, do: str
 
 
 @pytest.mark.parametrize("do", ["off", "stop"])
-def test_a_unit_that_outlived_its_process_is_stopped_all_the_same(box: Box, unit: Unit, do: str) -> None:
+def test_a_unit_that_outlived_its_process_is_stopped(box: Box, unit: Unit, do: str) -> None:
     with LlmServer(Behaviour(models=("llama",))) as server:
         gpu = box.open(command="", unit="llama.service", url=f"{server.url}/v1")
         box.run("llama", CHAT)
@@ -89,7 +89,7 @@ def test_a_unit_that_outlived_its_process_is_stopped_all_the_same(box: Box, unit
         box.run("llama", CHAT)
 
 
-def test_who_can_not_be_reached_any_more_is_not_tried_for_ever(box: Box, unit: Unit, tmp_path: Path) -> None:
+def test_an_unreachable_server_is_not_unloaded_for_ever(box: Box, unit: Unit, tmp_path: Path) -> None:
     unit.hold(10)
     gpu = box.open(command="", unit="llama.service")
     end_by_itself(gpu)
@@ -101,7 +101,7 @@ def test_who_can_not_be_reached_any_more_is_not_tried_for_ever(box: Box, unit: U
     assert [event for event, _ in box.events][-1] == "not_unloaded"
 
 
-def test_without_such_servers_a_process_that_ended_is_left_alone(tmp_path: Path) -> None:
+def test_without_outside_models_no_process_is_spawned_to_unload(tmp_path: Path) -> None:
     gpu = LocalGpu(
         ["tests.gpu_host.local.models"],
         gauge=RamGauge(),
@@ -121,9 +121,9 @@ def end_by_itself(gpu: LocalGpu) -> None:
     wait_for(lambda: gpu.session is None)
 
 
-def test_what_a_unit_holds_from_before_is_no_part_of_the_process(box: Box, unit: Unit) -> None:
+def test_memory_of_a_unit_from_before_is_not_part_of_the_process(box: Box, unit: Unit) -> None:
     unit.hold(450)
-    box.open(command="", unit="llama.service", gauge=RamGauge(also=lambda: unit.pids))
+    box.open(command="", unit="llama.service", gauge=RamGauge(extra=lambda: unit.pids))
     assert box.run("a")["model"] == "a", "it was stopped for that"
     assert box.gpu is not None
     assert box.gpu.spawned == 2
@@ -133,23 +133,23 @@ def test_what_a_unit_holds_from_before_is_no_part_of_the_process(box: Box, unit:
 def test_a_unit_that_cannot_be_stopped_is_not_tried_for_ever(box: Box, unit: Unit) -> None:
     unit.hold(450)
     unit.program.write_text("#!/bin/sh\nexit 1\n")
-    gpu = box.open(command="", unit="llama.service", gauge=RamGauge(also=lambda: unit.pids))
+    gpu = box.open(command="", unit="llama.service", gauge=RamGauge(extra=lambda: unit.pids))
     with pytest.raises(DoesNotFit):
         box.run("a")
     assert gpu.spawned == 2
 
 
 class OllamasGauge:
-    """A device of 600 MB with an Ollama server on it that nobody knows to be ours."""
+    """A device of 600 MB with an Ollama server that is not known to be ours."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
 
     def read(self, session: int | None) -> Memory:
-        return Memory(600.0, RamGauge().read(session).own, held_by(self._pid))
+        return Memory(600.0, RamGauge().read(session).own, pss_mb(self._pid))
 
 
-def test_an_ollama_server_that_runs_anyway_leaves_its_room_to_another_model(box: Box) -> None:
+def test_a_model_of_a_running_ollama_server_is_unloaded_for_another_model(box: Box) -> None:
     port = free_port()
     with subprocess.Popen(box.command(port, 420, "ollama")) as ollama:
         try:
@@ -157,13 +157,13 @@ def test_an_ollama_server_that_runs_anyway_leaves_its_room_to_another_model(box:
             gauge = OllamasGauge(ollama.pid)
             gpu = box.open(command="", protocol="ollama", url=url, vram_mb=450, gauge=gauge)
             box.run("llama", CHAT)
-            assert held_by(ollama.pid) > 420
+            assert pss_mb(ollama.pid) > 420
             box.run("a")
             assert gpu.warm() == ["a"]
-            assert held_by(ollama.pid) < 150, "it was told to unload the model"
+            assert pss_mb(ollama.pid) < 150, "it was told to unload the model"
             box.run("llama", CHAT)
             assert gpu.warm() == ["llama"]
             gpu.release_memory()
-            assert held_by(ollama.pid) < 150
+            assert pss_mb(ollama.pid) < 150
         finally:
             ollama.terminate()

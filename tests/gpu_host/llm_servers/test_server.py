@@ -43,7 +43,7 @@ def is_there(pid: int) -> bool:
     return True
 
 
-def test_it_starts_for_a_job_and_tells_its_text_beside_a_model_of_the_workers_own(box: Box) -> None:
+def test_a_server_starts_for_a_job_and_streams_text_beside_another_model(box: Box) -> None:
     box.open()
     assert box.notes("up") == [], "nothing runs before a job needs it"
     result = box.run("llama", CHAT)
@@ -56,7 +56,7 @@ def test_it_starts_for_a_job_and_tells_its_text_beside_a_model_of_the_workers_ow
     assert box.gpu.warm() == ["llama", "a"], "both fit"
 
 
-def test_it_leaves_for_a_model_that_needs_its_room_and_comes_again(box: Box) -> None:
+def test_a_server_stops_for_a_model_that_needs_its_memory_and_starts_again(box: Box) -> None:
     gpu = box.open(vram_mb=450)
     box.run("llama", CHAT)
     first = box.pid
@@ -69,14 +69,14 @@ def test_it_leaves_for_a_model_that_needs_its_room_and_comes_again(box: Box) -> 
     assert box.pid != first
 
 
-def test_idle_it_gives_its_memory_back(box: Box) -> None:
+def test_an_idle_server_frees_its_memory(box: Box) -> None:
     gpu = box.open(warm_seconds=0.01)
     box.run("llama", CHAT)
     wait_for(lambda: gpu.tick() or "llama" not in gpu.warm())
     assert not is_there(box.pid)
 
 
-def test_it_runs_as_many_at_once_as_it_has_slots_and_a_cancel_reaches_it(box: Box) -> None:
+def test_a_server_runs_as_many_jobs_as_its_slots_and_can_be_cancelled(box: Box) -> None:
     gpu = box.open("hang")
     threads = ThreadPoolExecutor(3)
     ends = [threads.submit(box.run, "llama", CHAT) for _ in range(3)]
@@ -96,7 +96,7 @@ def test_it_runs_as_many_at_once_as_it_has_slots_and_a_cancel_reaches_it(box: Bo
     assert gpu.spawned == 1, "nobody was killed for it"
 
 
-def test_a_server_that_died_is_started_again(box: Box) -> None:
+def test_a_server_that_died_is_restarted(box: Box) -> None:
     box.open()
     box.run("llama", CHAT)
     first = box.pid
@@ -134,7 +134,7 @@ def test_errors_keep_their_classes(box: Box, payload: Any, error: type[GpuError]
         (None, ConnectFailed),
     ],
 )
-def test_what_its_server_did_wrong_is_not_the_models_fault_alone(
+def test_a_servers_error_may_be_retried_elsewhere(
     protocol: str, does: Behaviour | None, error: type[GpuError]
 ) -> None:
     with LlmServer(does) as server:
@@ -152,14 +152,14 @@ def test_what_its_server_did_wrong_is_not_the_models_fault_alone(
     assert not priced.suspect
 
 
-def test_a_cancel_reaches_runs_that_wait_for_a_server_that_is_started_again(tmp_path: Path) -> None:
+def test_runs_that_wait_for_a_restarting_server_can_be_cancelled(tmp_path: Path) -> None:
     hangs, log, port = tmp_path / "hangs", tmp_path / "log", free_port()
     serve = f"{sys.executable} -m tests.gpu_host.llm_servers.fake_llm {port} 1 {log}"
     command = ("sh", "-c", f"[ -e {hangs} ] && exec sleep 600; exec {serve}")
     url = f"http://127.0.0.1:{port}/v1"
     handler = Cotenanted(LlmServerConfig("llama", "openai", url, 1.0, command=command, start_seconds=60.0))
     threads, said = ThreadPoolExecutor(2), list[str]()
-    starts, waits = RunContext(tell=lambda kind, value: said.append(kind)), RunContext()
+    starts, waits = RunContext(on_output=lambda kind, value: said.append(kind)), RunContext()
     handler.load()
     try:
         hangs.touch()
@@ -180,21 +180,21 @@ def test_a_cancel_reaches_runs_that_wait_for_a_server_that_is_started_again(tmp_
         threads.shutdown(wait=False)
 
 
-def test_a_server_that_does_not_come_up_says_why(box: Box) -> None:
+def test_a_server_that_does_not_start_reports_why(box: Box) -> None:
     box.open(command="false")
     with pytest.raises(RunFailed, match="ended with status 1"):
         box.run("llama", CHAT)
     assert box.run("a")["model"] == "a", "the others are not disturbed"
 
 
-def test_it_does_not_outlive_its_worker(box: Box) -> None:
+def test_a_server_does_not_outlive_its_worker(box: Box) -> None:
     gpu = box.open()
     box.run("llama", CHAT)
     gpu.stop()
     assert not is_there(box.pid)
 
 
-def test_it_ends_with_its_process_also_where_that_ones_warden_was_killed(box: Box) -> None:
+def test_a_server_ends_with_its_process_even_if_the_warden_was_killed(box: Box) -> None:
     gpu = box.open()
     box.run("llama", CHAT)
     first = box.pid

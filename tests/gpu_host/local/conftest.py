@@ -1,4 +1,4 @@
-"""A model process for the tests of a module: most leave it as it was, and those that end it get a new one."""
+"""A model process shared by the tests of a module; tests that end it get a new one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.loaded_models import Knobs
+from gpu_host.local.loaded_models import LocalGpuOptions
 from gpu_host.local.orders import Order
 from gpus.runners.base import Abort
 
@@ -31,17 +31,17 @@ class Bench:
             gauge=RamGauge(),
             environment={"CUDA_VISIBLE_DEVICES": "", "TEST_FOLDER": str(folder)},
             output_root=folder / "output",
-            knobs=Knobs(
+            options=LocalGpuOptions(
                 sample_seconds=0.0,
                 budget_mb=600,
-                back_seconds=1.0,
-                back_mb=50,
+                free_seconds=1.0,
+                free_tolerance_mb=50,
                 cancel_seconds=0.3,
-                least_leak_mb=60,
+                min_leak_mb=60,
             ),
             on_event=lambda order, kind, value: self.heard.append((order.attempt, kind, value)),
             output=self.lines.append,
-            happened=lambda event, **fields: self.events.append((event, fields)),
+            log_event=lambda event, **fields: self.events.append((event, fields)),
         )
 
     def order(self, model: str, payload: Any = None, *, limit_seconds: float = 30.0) -> Order:
@@ -104,7 +104,7 @@ def bench(module_bench: Bench) -> Bench:
 @pytest.fixture
 def patient(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run that heeds its cancel gets all the time it needs for that."""
-    monkeypatch.setattr(bench.gpu, "knobs", replace(bench.gpu.knobs, cancel_seconds=30.0))
+    monkeypatch.setattr(bench.gpu, "options", replace(bench.gpu.options, cancel_seconds=30.0))
 
 
 Eventually = Callable[[Callable[[], Any]], Any]

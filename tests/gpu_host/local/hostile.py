@@ -1,4 +1,4 @@
-"""A model whose code wants out: it reads what is not its own and says what is not true. Standard library."""
+"""A hostile model: it tries to read foreign data and sends false frames. Standard library."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ class Hostile:
     at_once = 2
 
     def __init__(self) -> None:
-        # not at import: the test process imports this module too, and would compile every later one anew
+        # not at import: the test process imports this module too
         sys.dont_write_bytecode = True
 
     def run(self, payload: Any, ctx: RunContext) -> Any:
         return getattr(self, payload["do"])(payload, ctx)
 
-    # -- what is not its own ---------------------------------------------------------------------------
+    # -- foreign data ----------------------------------------------------------------------------------
 
     def reads(self, payload: Any, ctx: RunContext) -> Any:
-        """What it gets of each path: the beginning, or the error's name."""
+        """Return the beginning of each path's content, or the error's name."""
         return {path: _read(path) for path in payload["paths"]}
 
     def surroundings(self, payload: Any, ctx: RunContext) -> Any:
@@ -68,7 +68,7 @@ class Hostile:
         }
 
     def forks_once(self, payload: Any, ctx: RunContext) -> Any:
-        """Whether it holds the end of the frames that it was started with, and whether its child does."""
+        """Return whether it has the end of the pipe that it was started with, and whether its child has."""
         end_read, end_written = os.pipe()
         child = os.fork()
         if child == 0:
@@ -90,10 +90,10 @@ class Hostile:
             return type(error).__name__
         return os.getuid()
 
-    # -- what is not true -------------------------------------------------------------------------------
+    # -- false frames -----------------------------------------------------------------------------------
 
     def sends_bytes(self, payload: Any, ctx: RunContext) -> Any:
-        """Raw, a length before it or not; then it waits for what comes."""
+        """Send raw bytes, with a length or without; then wait."""
         body = {
             "pickle": pickle.dumps(Exploit()),
             "text": b"no json",
@@ -115,7 +115,7 @@ class Hostile:
         ctx.wait(None)
 
     def huge(self, payload: Any, ctx: RunContext) -> Any:
-        """The worker would have to keep all of it until it knows what it is."""
+        """Send a frame that the worker would have to buffer completely."""
         end = _pipe()
         end.sendall(struct.pack(">I", payload["claims"]))
         with contextlib.suppress(OSError):
@@ -124,20 +124,20 @@ class Hostile:
         ctx.wait(None)
 
     def floods(self, payload: Any, ctx: RunContext) -> Any:
-        """Answers under names that nobody asked for, for ever."""
+        """Send unsolicited answers for ever."""
         number = 0
         while True:
             number += 1
             _send({"said": payload["said"].format(number), "attempt": "none", "x": "y" * 1000})
 
     def chatters(self, payload: Any, ctx: RunContext) -> Any:
-        """Past the faucet of its own process."""
+        """Send events without the limiter of its own process."""
         for number in range(payload["times"]):
             _send({"said": "heard", "attempt": ctx.attempt_id, "kind": "partial", "value": f"p{number}"})
         return "said"
 
     def half(self, payload: Any, ctx: RunContext) -> Any:
-        """The beginning of a frame, and no more."""
+        """Send the beginning of a frame only."""
         _pipe().sendall(struct.pack(">I", 1000) + b"{")
         ctx.wait(None)
 
@@ -158,7 +158,7 @@ class Hostile:
             written += os.write(1, line * 100)
         return written
 
-    # -- what it takes ----------------------------------------------------------------------------------
+    # -- resources --------------------------------------------------------------------------------------
 
     def allocates(self, payload: Any, ctx: RunContext) -> Any:
         return len(bytearray(payload["mib"] << 20))
@@ -222,7 +222,7 @@ def _target(number: str) -> str:
 
 
 def _trace(pid: int) -> str:
-    """PTRACE_SEIZE, which stops nothing."""
+    """PTRACE_SEIZE, which stops no process."""
     libc = ctypes.CDLL(None, use_errno=True)
     return "traced" if libc.ptrace(0x4206, pid, 0, 0) == 0 else os.strerror(ctypes.get_errno())
 

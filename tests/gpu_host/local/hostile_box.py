@@ -1,7 +1,6 @@
-"""A worker's part around a hostile model, as a process of its own and of any user: standard library only.
+"""The worker's side of a hostile model, in a process of its own of any user: standard library only.
 
-Reads one JSON object a line, a payload for the model or ``{"end": true}``; answers each with a line.
-"""
+Reads one JSON object a line, a payload for the model or ``{"end": true}``; answers each with a line."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ from typing import Any
 from gpu_host.local.confinement import Confinement, find_user, hide_process
 from gpu_host.local.device import RamGauge
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.loaded_models import Knobs
+from gpu_host.local.loaded_models import LocalGpuOptions
 from gpu_host.local.orders import Order
 from gpu_host.local.output import folder_for_runs, make_own_folder
 from gpus.errors import GpuError
 
 
-class Patience:
+class AbortSignal:
     fired = False
 
     def set_reader(self, end_read: Any) -> None:
@@ -41,7 +40,7 @@ def main(folder: str, user: str, limits: str) -> None:
         environment={"CUDA_VISIBLE_DEVICES": "", "TEST_FOLDER": folder},
         output_root=folder_for_runs(own, confinement),
         confinement=confinement,
-        knobs=Knobs(cancel_seconds=0.5),
+        options=LocalGpuOptions(cancel_seconds=0.5),
         on_event=lambda order, kind, value: heard.append([order.attempt, kind, value]),
         output=lines.append,
     )
@@ -54,7 +53,7 @@ def main(folder: str, user: str, limits: str) -> None:
         said = run(gpu, payload)
         until = time.monotonic() + 30
         while payload.get("prints") and not lines and time.monotonic() < until:
-            time.sleep(0.01)  # they come another way than the run's end
+            time.sleep(0.01)  # they arrive by another channel than the run's end
         said |= {"lines": list(lines), "heard": list(heard), "spawned": gpu.spawned, "peak": peak_kb()}
         sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
@@ -72,7 +71,7 @@ def run(gpu: LocalGpu, payload: Any) -> dict[str, Any]:
     if thread is not None:
         thread.start()
     try:
-        said: dict[str, Any] = {"result": gpu.run(order, Patience()), "error": None}
+        said: dict[str, Any] = {"result": gpu.run(order, AbortSignal()), "error": None}
     except GpuError as error:
         said = {"result": None, "error": error.code, "message": error.message}
     if thread is not None:
@@ -82,7 +81,7 @@ def run(gpu: LocalGpu, payload: Any) -> dict[str, Any]:
 
 
 def peak_kb() -> int:
-    """Of this process, since it began."""
+    """Peak memory of this process."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
 

@@ -1,4 +1,4 @@
-"""Models that behave, and models that do not. Sizes in MiB, small enough for any machine."""
+"""Well-behaved and misbehaving models. Sizes in MiB, small enough for any machine."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _kept: list[RunContext] = []
 
 
 def filled(mib: int) -> bytearray:
-    """Memory that is really there: every page is written."""
+    """Return memory with every page written."""
     return bytearray(b"x") * (mib * _MIB)
 
 
 class Sized:
-    """Holds so much memory while it is loaded."""
+    """Uses a fixed amount of memory while it is loaded."""
 
     mib = 150
     vram_mb = 200
@@ -56,7 +56,7 @@ class C(Sized):
 
 
 class Keeps(Sized):
-    """Gives nothing back when it is unloaded, which is as soon as nobody uses it."""
+    """Frees nothing when it is unloaded, which is as soon as it is idle."""
 
     warm_seconds = 0
 
@@ -71,7 +71,7 @@ class LargeRuns(Sized):
 
 
 class KeepsContext(Sized):
-    """Keeps what it was given for a run, as a cache of an author's might."""
+    """Keeps the context of its run, as an author's cache might."""
 
     warm_seconds = 0
 
@@ -85,7 +85,7 @@ class Huge(Sized):
 
 
 class Understated(Sized):
-    """Finds less memory than it needs while another model is loaded, whatever it declared."""
+    """Has less memory than it needs while another model is loaded, whatever it declared."""
 
     vram_mb = 10
 
@@ -124,7 +124,7 @@ class Twice:
 
 
 class Deaf:
-    """Twice at a time, and heeds no cancel."""
+    """Two runs at a time, and ignores cancels."""
 
     at_once = 2
     vram_mb = 10
@@ -152,7 +152,7 @@ class BadLoad:
 
 
 class LateFault:
-    """Loses its GPU at some time after its run; the library says so when its memory is to go back."""
+    """Loses its GPU after its run; the library reports it when memory is freed."""
 
     vram_mb = 10
     warm_seconds = 0
@@ -163,7 +163,7 @@ class LateFault:
 
 
 class Wild:
-    """Does what it is told to: one name after `do`."""
+    """Does what `do` in its payload says."""
 
     vram_mb = 10
 
@@ -200,14 +200,14 @@ class Wild:
         }.get(payload["what"]) or ValueError(payload["what"])
 
     def hangs(self, payload: Any, ctx: RunContext) -> Any:
-        """Deaf to its cancel."""
+        """Ignores its cancel."""
         if "here" in payload:
             Path(payload["here"]).touch()
         while True:
             time.sleep(0.05)
 
     def waits(self, payload: Any, ctx: RunContext) -> Any:
-        """Heeds its cancel."""
+        """Stops after its cancel."""
         Path(payload["here"]).touch()
         ctx.wait(None)
 
@@ -231,14 +231,14 @@ class Wild:
         return Unspeakable({"a": 1})
 
     def spoil(self, payload: Any, ctx: RunContext) -> Any:
-        """The process can't tell its worker anything about the end of this run."""
+        """The process can't send the end of this run."""
         Pipe.send = broken  # type: ignore[method-assign]
 
     def cancels_itself(self, payload: Any, ctx: RunContext) -> Any:
         raise Cancelled
 
     def forks(self, payload: Any, ctx: RunContext) -> Any:
-        """One child that comes back out of here, and one that leaves its session and stays."""
+        """One child that returns from here, and one that leaves its session and stays."""
         if os.fork() == 0:
             return "from the fork"
         pid = os.fork()
@@ -246,7 +246,7 @@ class Wild:
             os.setsid()
             Path(payload["here"]).write_text(str(os.getpid()))
             time.sleep(600)
-            os._exit(0)  # whatever became of its warden, it ends
+            os._exit(0)  # it ends in any case, even without its warden
         while not Path(payload["here"]).exists() or not Path(payload["here"]).read_text():
             time.sleep(0.01)
         if payload.get("then"):

@@ -1,4 +1,4 @@
-"""A model whose code takes its time to be imported."""
+"""A model whose code is slow to import."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A process that dies with several runs in it: nobody pays for another, or is lost for free for ever."""
+"""A process that dies with several runs in it: no run pays for another, and none is lost for free for
+ever."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ def test_a_suspect_runs_alone_until_it_ended_by_itself(bench: Bench):
     assert bystander.job not in bench.gpu._table.suspects
 
 
-def test_a_suspect_waits_until_it_is_alone_and_nobody_passes_it(bench: Bench):
+def test_a_suspect_waits_until_it_is_alone_and_no_run_overtakes_it(bench: Bench):
     _, bystander = crash_together(bench)
     gate, here = bench.path(), bench.path()
     first = bench.begin(bench.order("deaf", {"here": str(here), "until": str(gate)}))

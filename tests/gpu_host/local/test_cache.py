@@ -1,4 +1,4 @@
-"""Who is unloaded for whom."""
+"""Which models are unloaded for which."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gpu_host.local.cache import (
     Unload,
     WaitForRuns,
     Warm,
-    cooled,
-    idle_ones,
+    decayed_use,
+    idle_models,
     is_leaking,
     make_room,
     ready,
@@ -29,56 +29,56 @@ def warm(name: str, reserved: float, **values) -> Warm:
     return dataclasses.replace(Warm(name, reserved, load_seconds=10, last_used=NOW), **values)
 
 
-def test_what_fits_evicts_nobody():
+def test_a_model_that_fits_evicts_no_other():
     assert make_room("c", 400, [warm("a", 300), warm("b", 300)], ROOM, NOW) == Load()
 
 
-def test_the_one_that_is_cheap_to_load_again_goes():
+def test_the_model_that_is_cheap_to_reload_is_evicted():
     ones = [warm("dear", 500, load_seconds=60), warm("cheap", 500, load_seconds=2)]
     assert make_room("c", 400, ones, ROOM, NOW) == Load(("cheap",))
 
 
-def test_the_one_that_is_unlikely_to_come_again_goes():
+def test_the_model_that_is_rarely_used_is_evicted():
     ones = [
-        warm("often", 500, heat=50.0),
-        warm("seldom", 500, heat=2.0),
+        warm("often", 500, use_score=50.0),
+        warm("seldom", 500, use_score=2.0),
     ]
     assert make_room("c", 400, ones, ROOM, NOW) == Load(("seldom",))
     old = dataclasses.replace(ones[0], last_used=NOW - 36_000)
     assert make_room("c", 400, [old, ones[1]], ROOM, NOW) == Load(("often",))
 
 
-def test_a_small_one_stays_if_a_larger_one_that_goes_makes_enough_room():
-    ones = [warm("small", 100, heat=1.0), warm("large", 800, heat=2.0)]
+def test_a_small_model_stays_if_evicting_a_larger_one_is_enough():
+    ones = [warm("small", 100, use_score=1.0), warm("large", 800, use_score=2.0)]
     assert make_room("c", 700, ones, ROOM, NOW) == Load(("large",))
 
 
-def test_what_runs_is_never_evicted():
+def test_a_running_model_is_never_evicted():
     assert make_room("c", 400, [warm("a", 700, running=1)], ROOM, NOW) == WaitForRuns()
 
 
-def test_a_resident_goes_last():
-    ones = [warm("resident", 500, min_resident=True, heat=0.0), warm("other", 500, heat=99.0)]
+def test_a_resident_model_is_evicted_last():
+    ones = [warm("resident", 500, min_resident=True, use_score=0.0), warm("other", 500, use_score=99.0)]
     assert make_room("c", 400, ones, ROOM, NOW) == Load(("other",))
     assert make_room("c", 900, ones, ROOM, NOW) == Load(("other", "resident"))
 
 
-def test_what_can_never_fit_says_so():
+def test_a_model_that_can_never_fit_is_permanently_refused():
     verdict = make_room("c", 990, [], dataclasses.replace(ROOM, base=50), NOW)
     assert isinstance(verdict, NoRoom)
-    assert verdict.for_ever
+    assert verdict.permanent
     assert "needs 990 MB" in verdict.why
     assert "950 MB" in verdict.why
 
 
-def test_what_others_hold_is_not_evicted_but_named():
+def test_memory_of_other_processes_is_reported_in_the_refusal():
     verdict = make_room("c", 400, [warm("a", 100)], Room(limit=1000, others=700), NOW)
     assert isinstance(verdict, NoRoom)
-    assert not verdict.for_ever
+    assert not verdict.permanent
     assert "700 MB" in verdict.why
 
 
-def test_what_our_own_process_holds_too_much_is_not_blamed_on_others():
+def test_excess_memory_of_our_process_is_not_attributed_to_others():
     room = Room(limit=1000, own=900, base=50)
     assert make_room("c", 400, [warm("a", 300, running=1)], room, NOW) == WaitForRuns()
     assert make_room("c", 600, [warm("a", 300)], room, NOW) == Unload(("a",))
@@ -91,12 +91,12 @@ def test_a_process_that_is_as_good_as_new_is_not_replaced_for_ever():
     assert make_room("c", 940, [], Room(limit=1000, own=70, base=50), NOW) == Load()
 
 
-def test_memory_beyond_what_was_reserved_is_not_given_twice():
+def test_memory_beyond_the_reservation_is_not_given_twice():
     assert make_room("c", 400, [warm("a", 300)], Room(limit=1000, own=800), NOW) == Load(("a",))
 
 
-def test_what_a_warm_one_holds_among_others_counts_once():
-    ollama = warm("ollama", 500, among_others=True)
+def test_memory_of_a_model_counted_as_others_counts_once():
+    ollama = warm("ollama", 500, counted_as_others=True)
     room = Room(limit=1000, others=500, own=50, base=50)
     assert make_room("c", 400, [ollama], room, NOW) == Load()
     assert make_room("c", 800, [ollama], room, NOW) == Unload(("ollama",)), "and then it is looked again"
@@ -105,7 +105,7 @@ def test_what_a_warm_one_holds_among_others_counts_once():
     strangers = dataclasses.replace(room, others=800)
     assert isinstance(make_room("c", 800, [ollama], strangers, NOW), NoRoom)
     both = dataclasses.replace(room, own=300)
-    assert make_room("c", 250, [ollama, warm("a", 100, heat=0.1)], both, NOW) == Load(("a",))
+    assert make_room("c", 250, [ollama, warm("a", 100, use_score=0.1)], both, NOW) == Load(("a",))
 
 
 def test_an_unmeasured_model_is_loaded_alone():
@@ -113,17 +113,17 @@ def test_an_unmeasured_model_is_loaded_alone():
     assert make_room("c", None, [warm("a", 1, running=1)], ROOM, NOW) == WaitForRuns()
 
 
-def test_idle_ones_leave_after_their_time():
+def test_idle_models_are_unloaded_after_their_time():
     ones = [
         warm("idle", 1, last_used=NOW - 300),
         warm("young", 1, last_used=NOW - 299),
         warm("busy", 1, last_used=NOW - 900, running=1),
         warm("resident", 1, last_used=NOW - 900, min_resident=True),
     ]
-    assert idle_ones(ones, NOW) == ["idle"]
+    assert idle_models(ones, NOW) == ["idle"]
 
 
-def test_ready_is_what_begins_without_a_load_used_last_first():
+def test_ready_lists_models_without_a_load_most_recently_used_first():
     ones = [
         warm("old", 1, last_used=NOW - 9),
         warm("full", 1, running=1),
@@ -136,16 +136,16 @@ def test_ready_is_what_begins_without_a_load_used_last_first():
     assert ready([], [], at_once) == []
 
 
-def test_while_one_is_being_loaded_it_counts_and_what_may_leave_for_it_does_not():
+def test_during_a_load_the_model_is_ready_and_evictable_ones_are_not():
     ones = [warm("idle", 1), warm("runs", 1, running=1)]
     at_once = {"idle": 1, "runs": 2, "comes": 2, "alone": 1}
     assert ready(ones, ["comes"], at_once) == ["runs", "comes"]
     assert ready(ones, ["comes", "comes", "alone", "unknown"], at_once) == ["runs"]
 
 
-def test_use_fades():
-    assert cooled(4.0, 0) == 4.0
-    assert 1.0 < cooled(4.0, 600) < 2.0
+def test_the_use_score_decays():
+    assert decayed_use(4.0, 0) == 4.0
+    assert 1.0 < decayed_use(4.0, 600) < 2.0
 
 
 @pytest.mark.parametrize(

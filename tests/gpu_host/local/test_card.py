@@ -1,4 +1,4 @@
-"""The memory of a card as a model process uses it: the driver's context, libraries' own, and models."""
+"""GPU memory of a model process: the driver's context, that of libraries, and models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from gpu_host.local.device import Memory
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.loaded_models import Knobs
+from gpu_host.local.loaded_models import LocalGpuOptions
 from tests.gpu_host.local.conftest import MODELS, Bench, Going
 from tests.support.waiting import wait_for
 
@@ -18,7 +18,7 @@ CONTEXT, WEIGHTS = 600.0, 150.0
 
 
 class Card:
-    """A gauge of which the test says what else our process holds."""
+    """A gauge whose memory of our process is set by the test."""
 
     def __init__(self) -> None:
         self.total, self.others = 2000.0, 100.0
@@ -29,7 +29,7 @@ class Card:
         self.told: list[tuple[str, dict[str, Any]]] = []
 
     def read(self, session: int | None) -> Memory:
-        if session != self.session:  # with its process all of it is gone
+        if session != self.session:  # it is freed with its process
             self.session, self.models, self.more = session, 0.0, 0.0
         own = 0.0 if session is None else self.context + self.models + self.more
         return Memory(self.total, own, self.others)
@@ -43,7 +43,7 @@ class Card:
         self.models += {"load": WEIGHTS, "unload": -WEIGHTS}[frame["do"]]
         return answer
 
-    def happened(self, event: str, **fields: Any) -> None:
+    def log_event(self, event: str, **fields: Any) -> None:
         if event == "model_process_replaced":
             self.context = 0.0
         self.events.append(event)
@@ -59,8 +59,8 @@ def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
         environment={},
         output_root=tmp_path,
         is_gpu=True,
-        knobs=Knobs(back_seconds=0.2, back_mb=100, library_mb=500, sample_seconds=0.0),
-        happened=card.happened,
+        options=LocalGpuOptions(free_seconds=0.2, free_tolerance_mb=100, library_mb=500, sample_seconds=0.0),
+        log_event=card.log_event,
     )
     card.gpu, card.real = gpu, gpu._owner.ask
     monkeypatch.setattr(gpu._owner, "ask", card.ask)
@@ -84,7 +84,7 @@ def test_the_drivers_context_is_no_models_memory(card: Card, bench: Bench):
     assert "model_process_replaced" not in card.events
 
 
-def test_what_a_running_model_uses_is_no_leak_of_another(card: Card, bench: Bench):
+def test_memory_of_a_running_model_is_no_leak_of_another(card: Card, bench: Bench):
     run(card, bench, "keeps_context")
     gate = bench.path()
     going = begin(card, bench, "large_runs", {"until": str(gate)})
@@ -98,7 +98,7 @@ def test_what_a_running_model_uses_is_no_leak_of_another(card: Card, bench: Benc
     assert "model_process_replaced" not in card.events
 
 
-def test_what_libraries_keep_is_granted_once_and_not_again_and_again(card: Card, bench: Bench):
+def test_memory_kept_by_libraries_is_allowed_only_once(card: Card, bench: Bench):
     for kept, replaced in ((400.0, False), (400.0, False), (800.0, True)):
         run(card, bench, "keeps_context")
         card.more = kept
@@ -106,7 +106,7 @@ def test_what_libraries_keep_is_granted_once_and_not_again_and_again(card: Card,
         assert ("model_process_replaced" in card.events) is replaced
 
 
-def test_what_is_kept_at_a_later_unload_is_a_leak_however_little_libraries_took(card: Card, bench: Bench):
+def test_memory_kept_at_a_later_unload_is_a_leak(card: Card, bench: Bench):
     for kept, replaced in ((150.0, False), (300.0, True)):
         run(card, bench, "keeps_context")
         card.more = kept
@@ -122,7 +122,7 @@ def test_what_is_kept_at_a_later_unload_is_a_leak_however_little_libraries_took(
     assert card.events.count("model_process_replaced") == 1, "in a new process it is the first again"
 
 
-def test_memory_that_our_process_keeps_is_taken_back_for_a_model_that_needs_it(card: Card, bench: Bench):
+def test_a_process_that_keeps_memory_is_replaced_for_a_model_that_needs_it(card: Card, bench: Bench):
     run(card, bench, "a")
     session = card.gpu.session
     card.more = 1200.0

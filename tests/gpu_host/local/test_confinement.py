@@ -11,13 +11,13 @@ from gpu_host.local.confinement import Confinement, NoSuchUser, User, find_user
 from gpu_host.local.output import folder_for_runs
 
 
-def test_it_comes_over_a_command_line() -> None:
+def test_a_confinement_survives_the_command_line() -> None:
     one = Confinement(User("m", 1, 2, (2, 3), "/home/m"), 10, 20, 30, 40, ("HF_TOKEN",))
     other = Confinement.from_text(one.as_text())
     assert (other.user, other.open_files, other.memory_mb) == (one.user, 10, 40)
 
 
-def test_the_own_user_is_no_other() -> None:
+def test_the_workers_own_user_is_no_other_user() -> None:
     assert find_user(pwd.getpwuid(os.geteuid()).pw_name) is None
 
 
@@ -29,7 +29,7 @@ def test_the_own_user_is_no_other() -> None:
         ("nobody", 1000, "only root"),
     ],
 )
-def test_a_user_that_can_not_be_is_refused(
+def test_an_impossible_user_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str, uid: int, why: str
 ) -> None:
     monkeypatch.setattr(confinement.os, "geteuid", lambda: uid)

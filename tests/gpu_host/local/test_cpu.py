@@ -1,4 +1,4 @@
-"""How busy a session's processes are, of real ones."""
+"""CPU use of a session's processes, of real ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUSY, IDLE = "while True: pass", "import time; time.sleep(600)"
 
 
 def percent_of(program: str, enough: Callable[[float], bool]) -> float:
-    """Of the first reading that is enough, or after a while of the last one."""
+    """Return the first reading that is high enough, or after a while the last one."""
     process = subprocess.Popen([sys.executable, "-S", "-c", program], start_new_session=True)
     try:
         meter = ProcessMeter(lambda: process.pid)
@@ -32,17 +32,17 @@ def percent_of(program: str, enough: Callable[[float], bool]) -> float:
         process.wait()
 
 
-def test_one_that_computes_is_busy_and_one_that_waits_is_not() -> None:
+def test_a_computing_process_is_busy_and_a_waiting_one_is_not() -> None:
     assert percent_of(BUSY, lambda found: found > 5.0) > 5.0
     assert percent_of(IDLE, lambda found: 0.0 <= found < 1.0) < 1.0
 
 
-def test_a_process_in_another_place_begins_anew() -> None:
+def test_a_new_session_restarts_the_measurement() -> None:
     sessions: list[int | None] = [1, 2, None, 2]
     meter = ProcessMeter(lambda: sessions.pop(0))
     assert [meter.read() for _ in range(4)] == [None] * 4
 
 
-def test_without_proc_nothing_is_known(tmp_path: Path) -> None:
+def test_without_proc_the_cpu_use_is_unknown(tmp_path: Path) -> None:
     meter = ProcessMeter(lambda: 1, proc=tmp_path / "gone")
     assert [meter.read(), meter.read()] == [None, None]

@@ -1,10 +1,10 @@
-"""What models' code sees of its worker's environment."""
+"""The environment variables of the worker that models see."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpu_host.local.process import for_models
+from gpu_host.local.process import model_environment
 from tests.gpu_host.local.conftest import Bench
 
 SECRETS = [
@@ -31,22 +31,22 @@ SECRETS = [
 
 
 @pytest.mark.parametrize("name", SECRETS)
-def test_what_is_the_dispatchers_stays_there(name):
-    assert for_models({name: "s", "PATH": "p"}) == {"PATH": "p"}
+def test_the_dispatchers_variables_stay_with_the_worker(name):
+    assert model_environment({name: "s", "PATH": "p"}) == {"PATH": "p"}
 
 
 @pytest.mark.parametrize(
     "name", ["HF_HOME", "TOKENIZERS_PARALLELISM", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HOME", "LC_ALL"]
 )
-def test_what_is_the_models_is_passed_on(name):
-    assert for_models({name: "x"}) == {name: "x"}
+def test_variables_of_model_libraries_are_passed_on(name):
+    assert model_environment({name: "x"}) == {name: "x"}
 
 
-def test_an_operator_names_what_else_is_theirs():
-    assert for_models({"HF_TOKEN": "t", "HF_TOKEN_2": "u"}, ["HF_TOKEN"]) == {"HF_TOKEN": "t"}
+def test_an_operator_can_pass_further_variables():
+    assert model_environment({"HF_TOKEN": "t", "HF_TOKEN_2": "u"}, ["HF_TOKEN"]) == {"HF_TOKEN": "t"}
 
 
-def test_a_model_process_has_none_of_it_and_what_is_given_to_it(
+def test_a_model_process_has_only_the_allowed_and_given_variables(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ):
     assert bench.gpu.release_memory()

@@ -1,5 +1,5 @@
-"""Model code that wants out, in a real model process under a real warden: as the worker's user, and as
-another one."""
+"""Hostile model code in a real model process under a real warden: as the worker's user, and as another
+one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ OTHERS = pytest.mark.skipif(
 
 @cache
 def readable_code() -> Path:
-    """A copy that every user may read; the checkout may be in somebody's home."""
+    """A copy that every user may read; the checkout may be in a private home."""
     folder = Path(tempfile.mkdtemp(prefix="hostile-code-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     for package in ("gpu_host", "gpus", "foundation"):
@@ -61,7 +61,7 @@ _OF_TESTS = ("__init__", "hostile", "hostile_box")
 
 
 class Box:
-    """A worker and its model process. who: as in `WHO`."""
+    """A worker and its model process. who: see `WHO`."""
 
     def __init__(self, who: str, **limits: Any) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="hostile-"))
@@ -110,7 +110,7 @@ class Box:
         return json.loads(line)
 
     def is_well(self) -> bool:
-        """A run after all that ends as it should."""
+        """Return True if a run ends normally."""
         return self.run("is_well")["error"] is None
 
     def close(self) -> None:
@@ -127,8 +127,8 @@ WHO = [
 
 @pytest.fixture(scope="module", params=WHO)
 def box(request: pytest.FixtureRequest) -> Iterator[Box]:
-    """plain user: the worker is no root, and its models have its user. another user: root's worker, whose
-    models have another one."""
+    """plain user: the worker is not root, and models have its user. another user: the worker is root, and
+    models have another user."""
     box = Box(request.param)
     box.who = request.param  # type: ignore[attr-defined]
     yield box
@@ -203,7 +203,7 @@ def test_its_files_go_where_it_may_write(box: Box) -> None:
     assert not stat.S_IMODE(written.parent.stat().st_mode) & 0o077
 
 
-# -- what it says -------------------------------------------------------------------------------------
+# -- frames -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("what", ["pickle", "text", "list", "deep", "utf8"])
@@ -254,7 +254,7 @@ def test_a_failure_is_cut_and_storable(box: Box) -> None:
     assert said["message"].startswith("x\\x00\\ud800x")
 
 
-def test_answers_that_nobody_asked_for_are_not_kept(box: Box) -> None:
+def test_unsolicited_answers_are_not_kept(box: Box) -> None:
     said = box.run("floods", said="name-{}")
     assert said["error"] == "server_lost"
     before = said["peak"]
@@ -264,7 +264,7 @@ def test_answers_that_nobody_asked_for_are_not_kept(box: Box) -> None:
     assert box.is_well()
 
 
-def test_what_a_run_says_is_bounded_here_too(box: Box) -> None:
+def test_output_of_a_run_is_limited_in_the_worker_too(box: Box) -> None:
     said = box.run("chatters", times=5000)
     assert said["result"] == "said"
     assert len([one for one in said["heard"] if one[1] == "partial"]) <= 200 * 20
@@ -281,7 +281,7 @@ def test_a_child_of_a_model_holds_no_end_of_the_frames(box: Box) -> None:
     assert box.run("forks_once")["result"] == [True, False]
 
 
-def test_half_a_frame_holds_up_nobody(box: Box) -> None:
+def test_half_a_frame_blocks_no_other_run(box: Box) -> None:
     said = box.run("half", limit=1.0)
     assert said["error"] == "timeout"
     assert box.is_well()
@@ -303,13 +303,13 @@ def test_no_command_for_a_terminal_reaches_the_log(box: Box) -> None:
     assert log["text"].isprintable()
 
 
-def test_output_without_end_is_read_no_faster_than_is_useful(box: Box) -> None:
+def test_endless_output_is_read_at_a_limited_rate(box: Box) -> None:
     said = box.run("prints", seconds=2.0)
     assert said["result"] < 40_000_000  # bytes; a pipe takes gigabytes a second
     assert len(said["lines"]) < 500
 
 
-# -- what it takes --------------------------------------------------------------------------------------
+# -- resources ------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module", params=WHO)
@@ -319,7 +319,7 @@ def narrow(request: pytest.FixtureRequest) -> Iterator[Box]:
     box.close()
 
 
-def test_its_limits_are_the_operators(narrow: Box) -> None:
+def test_its_limits_are_those_of_the_operator(narrow: Box) -> None:
     assert narrow.run("opens", most=1000)["result"] < 64
     assert narrow.run("allocates", mib=10)["result"] == 10 << 20
     assert narrow.run("allocates", mib=4000)["error"] == "out_of_memory"

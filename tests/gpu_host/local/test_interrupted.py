@@ -1,4 +1,4 @@
-"""Whoever is let go while its own thread spawns or loads: at once, and at no cost."""
+"""A run that is cancelled while its own thread spawns or loads ends at once, at no cost."""
 
 from __future__ import annotations
 

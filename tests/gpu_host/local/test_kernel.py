@@ -1,4 +1,4 @@
-"""Whether a GPU computes: asked in the process of the models, believed only of a new one."""
+"""Small kernels test whether a GPU computes: in the process of the models first, then in a new one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.waiting import wait_for
 
 
 class Card:
-    """The answers of a GPU by turns; the last one goes on."""
+    """The results of kernels in turn; the last one is repeated."""
 
     def __init__(self, gpu: LocalGpu) -> None:
         self.answers: list[str] = [""]
@@ -49,7 +49,7 @@ def card(gpu: LocalGpu, monkeypatch: pytest.MonkeyPatch) -> Card:
     return card
 
 
-def test_each_new_process_is_asked_before_its_memory_is_measured(gpu: LocalGpu, card: Card, monkeypatch):
+def test_each_new_process_runs_a_kernel_before_its_memory_is_measured(gpu: LocalGpu, card: Card, monkeypatch):
     asked_then: list[int] = []
     begin = gpu._loaded.begin
     monkeypatch.setattr(gpu._loaded, "begin", lambda: (asked_then.append(card.asked), begin()))
@@ -60,7 +60,7 @@ def test_each_new_process_is_asked_before_its_memory_is_measured(gpu: LocalGpu, 
 
 
 @pytest.mark.parametrize("answer", ["CUDA error 719", "hangs"])
-def test_a_process_that_fails_is_replaced_and_the_gpu_is_well(gpu: LocalGpu, card: Card, answer: str):
+def test_a_process_that_fails_is_replaced_and_the_gpu_is_healthy(gpu: LocalGpu, card: Card, answer: str):
     gpu.start()
     session = gpu.session
     card.answers = [answer, ""]
@@ -86,7 +86,7 @@ def test_a_gpu_that_fails_in_a_new_process_too_is_sick_until_one_computes(
     assert gpu.session is not None
 
 
-def test_a_sick_gpu_at_the_start_is_there_and_says_why(gpu: LocalGpu, card: Card):
+def test_a_gpu_that_is_sick_at_the_start_is_registered_with_the_reason(gpu: LocalGpu, card: Card):
     card.answers = ["CUDA error 719"]
     assert "a" in gpu.start()
     assert "719" in gpu.sick

@@ -1,4 +1,4 @@
-"""The machine's memory, as files of the kernel say it."""
+"""The machine's memory, as read from the kernel's files."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_host.local.device import PortableGauge, RamGauge, held_by, machine_gauge, members
+from gpu_host.local.device import PortableGauge, RamGauge, machine_gauge, pss_mb, session_pids
 
 MEMINFO = "MemTotal: 8388608 kB\nMemFree: 1 kB\nMemAvailable: 6291456 kB\n"
 
@@ -23,13 +23,13 @@ def proc(folder: Path) -> Path:
     return folder
 
 
-def test_a_session_is_told_from_the_rest(tmp_path: Path):
+def test_memory_of_a_session_is_separate_from_the_rest(tmp_path: Path):
     memory = RamGauge(proc(tmp_path), tmp_path / "none").read(7)
     assert (memory.total, memory.own, memory.others) == (8192, 3, 2048 - 3)
     assert RamGauge(tmp_path, tmp_path / "none").read(None).own == 0
 
 
-def test_a_containers_limit_counts_where_it_is_less(tmp_path: Path):
+def test_a_containers_lower_limit_counts(tmp_path: Path):
     cgroup = tmp_path / "cgroup"
     cgroup.mkdir()
     gauge = RamGauge(proc(tmp_path), cgroup)
@@ -41,12 +41,12 @@ def test_a_containers_limit_counts_where_it_is_less(tmp_path: Path):
 
 
 def test_this_process_is_in_its_session_and_holds_something():
-    assert os.getpid() in members(os.getsid(0))
-    assert held_by(os.getpid()) > 1
-    assert held_by(2**22 + 1) == 0
+    assert os.getpid() in session_pids(os.getsid(0))
+    assert pss_mb(os.getpid()) > 1
+    assert pss_mb(2**22 + 1) == 0
 
 
-def test_without_proc_processes_are_asked_of_ps():
+def test_without_proc_memory_is_read_from_ps():
     ours = subprocess.Popen(
         [sys.executable, "-c", "print(flush=True); input()"],
         stdin=subprocess.PIPE,
@@ -54,7 +54,7 @@ def test_without_proc_processes_are_asked_of_ps():
         start_new_session=True,
     )
     assert ours.stdout is not None
-    ours.stdout.readline()  # before that it may hold nothing yet
+    ours.stdout.readline()  # before that it may use no memory yet
     try:
         memory = PortableGauge().read(ours.pid)
         assert 1 < memory.own < memory.own + memory.others <= memory.total
@@ -77,10 +77,10 @@ def test_the_gauge_is_one_that_reads_here(monkeypatch: pytest.MonkeyPatch):
     assert isinstance(machine_gauge(), PortableGauge)
 
 
-def test_what_the_kernel_says_half_is_a_device_that_cannot_be_read(tmp_path: Path):
+def test_incomplete_kernel_files_make_the_device_unreadable(tmp_path: Path):
     (tmp_path / "meminfo").write_text("MemTotal: 8388608 kB\n")
     with pytest.raises(OSError, match="MemAvailable"):
         RamGauge(tmp_path, tmp_path / "none").read(None)
     (tmp_path / "12").mkdir()
     (tmp_path / "12" / "stat").write_text("")
-    assert members(7, tmp_path) == []
+    assert session_pids(7, tmp_path) == []

@@ -1,4 +1,4 @@
-"""What is read from the driver; the fake that the tests read from has the real library's signatures."""
+"""Readings of the driver; the tests' fake has the real library's signatures."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_fake_has_the_real_librarys_signatures():
     assert issubclass(pynvml.NVMLError, Exception)
 
 
-def test_what_is_asked_of_the_library_is_in_the_fake():
+def test_the_fake_has_every_function_that_is_used():
     asked = {name for module in (nvml_module, xids_module) for name in names_in(code_of(module))}
     found = {name for name in asked if name.lower().startswith("nvml") and name != "nvml"}
     assert {"nvmlInit", "nvmlEventSetWait_v2", "nvmlDeviceGetUUID"} <= found
@@ -66,7 +66,7 @@ def test_no_driver_is_no_gpu():
         Nvml(FakeNvml())
 
 
-def test_a_reading_says_what_the_card_tells():
+def test_a_reading_has_the_values_of_the_card():
     card = Card("GPU-a", utilisation=87, ecc=2, throttled=0x40, processes=[(1, 500), (2, None)])
     reading = Nvml(FakeNvml(card)).read("GPU-a")
     assert (reading.total_mb, reading.used_mb, reading.utilisation) == (16_000, 1_000, 87.0)
@@ -75,7 +75,7 @@ def test_a_reading_says_what_the_card_tells():
     assert reading.processes == {1: 500.0, 2: None}
 
 
-def test_what_a_card_does_not_tell_is_left_open_and_a_lost_card_is_an_error():
+def test_unsupported_values_are_none_and_a_lost_card_is_an_error():
     card = Card("GPU-a", utilisation=None, ecc=None)
     nvml = Nvml(FakeNvml(card))
     assert (nvml.read("GPU-a").utilisation, nvml.read("GPU-a").ecc_errors) == (None, None)
@@ -100,15 +100,17 @@ def test_a_gpu_is_named_by_index_or_uuid_and_a_part_by_its_own():
             choose_device(wrong, there)
 
 
-def test_memory_of_other_processes_is_told_from_ours():
+def test_memory_of_other_processes_is_separate_from_ours():
     card = Card("GPU-a", used_mb=3_000, processes=[(os.getpid(), 1_200), (999_999, 1_500)])
     memory = VramGauge(Nvml(FakeNvml(card)), "GPU-a").read(OURS)
     assert (memory.total, memory.own, memory.others) == (16_000, 1_200, 1_800)
-    memory = VramGauge(Nvml(FakeNvml(card)), "GPU-a", also=lambda: {999_999, os.getpid()}).read(OURS)
-    assert (memory.own, memory.beside, memory.others) == (2_700, 1_500, 300), "a unit's, beside the session"
+    memory = VramGauge(Nvml(FakeNvml(card)), "GPU-a", extra=lambda: {999_999, os.getpid()}).read(OURS)
+    assert (memory.own, memory.outside_session, memory.others) == (2_700, 1_500, 300), (
+        "a unit's, beside the session"
+    )
 
 
-def test_where_the_driver_names_no_process_what_was_there_before_is_others():
+def test_without_process_names_earlier_memory_counts_as_others():
     card = Card("GPU-a", used_mb=3_000)
     gauge = VramGauge(Nvml(FakeNvml(card)), "GPU-a")
     card.used_mb = 5_000
@@ -116,12 +118,12 @@ def test_where_the_driver_names_no_process_what_was_there_before_is_others():
     assert gauge.read(None).own == 0
 
 
-def test_where_the_driver_names_our_process_without_its_memory_it_is_what_came_since():
+def test_without_process_memory_later_growth_counts_as_ours():
     card = Card("GPU-a", used_mb=1_000)
     gauge = VramGauge(Nvml(FakeNvml(card)), "GPU-a")
     card.used_mb, card.processes = 5_000, [(os.getpid(), None)]
     assert (gauge.read(OURS).own, gauge.read(OURS).others) == (4_000, 1_000)
-    gauge = VramGauge(Nvml(FakeNvml(card)), "GPU-a", also=lambda: {999_999})
+    gauge = VramGauge(Nvml(FakeNvml(card)), "GPU-a", extra=lambda: {999_999})
     card.used_mb, card.processes = 7_000, [(os.getpid(), None), (999_999, 500)]
     assert gauge.read(OURS).own == 2_000
 
@@ -165,7 +167,7 @@ def test_telemetry_has_the_gpu_where_there_is_one_and_the_machine_always():
     assert "gpu" not in measure(MachineMeter(), None, warm=[], ram_mb=0)
 
 
-def test_a_gpu_that_cannot_be_read_says_so_in_its_telemetry():
+def test_telemetry_has_the_error_of_an_unreadable_gpu():
     nvml = Nvml(FakeNvml(Card("GPU-a")))
     found = measure(MachineMeter(), lambda: nvml.read("GPU-b"), warm=[], ram_mb=0)
     assert "Not Found" in found["gpu_error"]

@@ -1,4 +1,4 @@
-"""How long a run's files stay."""
+"""How long a run's files are kept."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from gpu_host.local.output import KEPT_SECONDS, make_own_folder, remove_old
 
 
-def test_folders_of_ended_runs_leave_after_their_time(tmp_path: Path):
+def test_folders_of_ended_runs_are_removed_after_their_time(tmp_path: Path):
     for name in ("ended", "running"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "image.png").touch()
@@ -22,7 +22,7 @@ def test_folders_of_ended_runs_leave_after_their_time(tmp_path: Path):
     assert remove_old(tmp_path / "none", []) == 0
 
 
-def test_what_a_killed_worker_left_is_removed_by_the_next_of_its_name(tmp_path: Path):
+def test_folders_of_a_killed_worker_are_removed_by_the_next_of_its_name(tmp_path: Path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     left, others, lives = (

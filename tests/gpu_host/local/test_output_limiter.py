@@ -1,4 +1,4 @@
-"""How much a run may say before its end."""
+"""Limits of a run's output."""
 
 from __future__ import annotations
 

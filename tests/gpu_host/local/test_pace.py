@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from foundation.network import UNIT_BYTES, Pace
+from foundation.network import OVERHEAD_BYTES, ByteRateLimiter
 
 
 class Time:
@@ -19,21 +19,21 @@ class Time:
 
 def test_a_burst_is_free_and_the_rest_takes_its_time() -> None:
     time = Time()
-    pace = Pace(1000.0, lambda: 10 * UNIT_BYTES, now=time.now, sleep=time.sleep)
+    pace = ByteRateLimiter(1000.0, lambda: 10 * OVERHEAD_BYTES, now=time.now, sleep=time.sleep)
     for _ in range(10):
         pace.take(0)
     assert time.slept == 0.0
-    pace.take(1000 - UNIT_BYTES)
+    pace.take(1000 - OVERHEAD_BYTES)
     assert time.slept == pytest.approx(1.0)
-    pace.take(2000 - UNIT_BYTES)
+    pace.take(2000 - OVERHEAD_BYTES)
     assert time.slept == pytest.approx(3.0)
 
 
-def test_what_is_not_used_does_not_pile_up() -> None:
+def test_an_unused_budget_does_not_grow() -> None:
     time = Time()
-    pace = Pace(1000.0, lambda: UNIT_BYTES, now=time.now, sleep=time.sleep)
+    pace = ByteRateLimiter(1000.0, lambda: OVERHEAD_BYTES, now=time.now, sleep=time.sleep)
     time.at = 1e9
     pace.take(0)
     assert time.slept == 0.0
-    pace.take(1000 - UNIT_BYTES)
+    pace.take(1000 - OVERHEAD_BYTES)
     assert time.slept == pytest.approx(1.0)

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gpu_host.handlers.errors import Failure
-from gpu_host.local.device import RamGauge, members
+from gpu_host.local.device import RamGauge, session_pids
 from gpu_host.local.gpu import LocalGpu
-from gpu_host.local.orders import Stopped, Verdicts, error_of
+from gpu_host.local.orders import EndErrors, Stopped, error_of
 from gpus.errors import (
     BadInput,
     DoesNotFit,
@@ -30,7 +30,7 @@ from tests.gpu_host.local.conftest import MODELS, Bench
 from tests.support.waiting import wait_for
 
 
-def test_a_run_brings_its_result_and_tells_of_itself(bench: Bench):
+def test_a_run_returns_its_result_and_its_events(bench: Bench):
     order = bench.order("wild", {"do": "tells"})
     job, attempt, folder = bench.begin(order).end()
     assert (job, attempt) == (order.job, order.attempt)
@@ -81,7 +81,7 @@ def test_a_result_that_fails_while_it_is_written_fails_the_run(bench: Bench):
         bench.wild("end_mute")
 
 
-def test_a_process_that_can_say_nothing_more_ends(bench: Bench):
+def test_a_process_that_cannot_send_any_more_ends(bench: Bench):
     with pytest.raises(ProcessDied, match="status 1"):
         bench.wild("spoil")
     assert bench.wild("echo")
@@ -115,7 +115,7 @@ def test_garbage_on_standard_output_goes_to_the_log_and_not_into_the_protocol(be
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_run_that_is_asked_to_stop_and_heeds_it_leaves_the_process_alone(bench: Bench):
+def test_a_run_that_stops_after_its_cancel_leaves_the_process_alone(bench: Bench):
     pid, here = bench.wild("echo"), bench.path()
     going = bench.begin(bench.order("wild", {"do": "waits", "here": str(here)}))
     wait_for(here.exists)
@@ -127,7 +127,7 @@ def test_a_run_that_is_asked_to_stop_and_heeds_it_leaves_the_process_alone(bench
 
 
 def test_a_handler_that_cancels_itself_fails_its_run(bench: Bench):
-    with pytest.raises(RunFailed, match="nobody had cancelled it") as raised:
+    with pytest.raises(RunFailed, match="without a cancel") as raised:
         bench.wild("cancels_itself")
     assert raised.value.counts
 
@@ -157,43 +157,43 @@ def test_a_run_that_hangs_past_its_limit_is_killed_and_counts_as_a_death(bench: 
     assert not raised.value.suspect
 
 
-def test_two_runs_that_are_killed_at_once_each_have_their_own_verdict(bench: Bench):
+def test_two_runs_that_are_killed_at_once_each_end_with_their_own_error(bench: Bench):
     bench.gpu.release_memory()
     going = [bench.begin(bench.order("deaf", limit_seconds=0.5)) for _ in range(2)]
     for one in going:
         with pytest.raises(RunTimedOut):
             one.end()
     first, second = (
-        Verdicts({"a": BadInput("a")}, BadInput("o")),
-        Verdicts({"a": BadInput("b"), "b": BadInput("b")}),
+        EndErrors({"a": BadInput("a")}, BadInput("o")),
+        EndErrors({"a": BadInput("b"), "b": BadInput("b")}),
     )
     both = first.joined(second)
-    assert (both.named, both.others) == ({"a": first.named["a"], "b": second.named["b"]}, first.others)
+    assert (both.by_attempt, both.others) == ({"a": first.by_attempt["a"], "b": second.by_attempt["b"]}, first.others)
 
 
-def test_a_verdict_is_of_one_process_only(bench: Bench):
+def test_the_errors_of_an_ended_process_do_not_affect_the_next_one(bench: Bench):
     bench.wild("echo")
     assert bench.gpu.release_memory()
-    bench.gpu.end_process(Verdicts(others=BadInput("of no process")))
+    bench.gpu.end_process(EndErrors(others=BadInput("of no process")))
     with pytest.raises(ProcessDied):
         bench.wild("crashes")
 
 
 @pytest.mark.usefixtures("patient")
-def test_a_run_past_its_limit_that_heeds_its_cancel_is_only_late(bench: Bench):
+def test_a_run_past_its_limit_that_stops_after_its_cancel_is_only_late(bench: Bench):
     with pytest.raises(RunTimedOut) as raised:
         bench.run("wild", {"do": "waits", "here": str(bench.path())}, limit_seconds=0.2)
     assert not raised.value.process_died
     assert raised.value.unfinished, "it ran, and must not run again where once is the most"
 
 
-def test_a_run_that_heeded_its_cancel_costs_nothing_and_had_begun():
+def test_a_run_that_stopped_after_its_cancel_costs_nothing_and_is_unfinished():
     heeded = error_of(Failure("cancelled", "Cancelled"), cancelled=True)
     assert isinstance(heeded, Interrupted)
     assert (heeded.counts, heeded.suspect, heeded.unfinished) == (False, False, True)
 
 
-def test_what_a_handler_forks_neither_speaks_nor_outlives_the_process(bench: Bench):
+def test_a_process_forked_by_a_handler_sends_nothing_and_ends_with_its_parent(bench: Bench):
     here = bench.path()
     assert bench.wild("forks", here=str(here)) == "from the parent"
     stays = int(here.read_text())
@@ -203,14 +203,14 @@ def test_what_a_handler_forks_neither_speaks_nor_outlives_the_process(bench: Ben
     wait_for(lambda: not Path(f"/proc/{stays}").exists())
 
 
-def test_a_process_ends_with_all_it_started_when_its_worker_lets_go_of_the_lifeline(bench: Bench):
+def test_a_process_ends_with_its_children_when_its_worker_closes_the_lifeline(bench: Bench):
     here = bench.path()
     bench.wild("forks", here=str(here))
     session, stays = bench.gpu.session, int(here.read_text())
     assert session is not None
     bench.gpu.stop()
     assert not Path(f"/proc/{stays}").exists()
-    assert members(session) == []
+    assert session_pids(session) == []
     assert bench.wild("echo") != os.getpid()
 
 
@@ -255,7 +255,7 @@ def test_a_warden_that_model_code_stopped_ends_with_its_killed_worker():
         warden = int(worker.stdout.readline())
         os.kill(warden, signal.SIGSTOP)
         worker.kill()
-    wait_for(lambda: not members(warden))
+    wait_for(lambda: not session_pids(warden))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a process of its parent's death")
@@ -265,11 +265,11 @@ def test_a_model_process_ends_with_its_killed_warden_whatever_its_worker_does():
     ) as worker:
         assert worker.stdout is not None
         warden = int(worker.stdout.readline())
-        (model,) = (pid for pid in members(warden) if pid != warden)
+        (model,) = (pid for pid in session_pids(warden) if pid != warden)
         os.kill(worker.pid, signal.SIGSTOP)
         os.kill(warden, signal.SIGKILL)
         try:
-            wait_for(lambda: model not in members(warden))
+            wait_for(lambda: model not in session_pids(warden))
         finally:
             worker.kill()
 
@@ -281,13 +281,13 @@ def test_a_load_that_fails_fails_its_run_only(bench: Bench):
     assert bench.wild("echo")
 
 
-def test_models_that_cannot_be_imported_are_no_jobs_fault(bench: Bench, tmp_path: Path):
+def test_models_that_cannot_be_imported_cost_jobs_nothing(bench: Bench, tmp_path: Path):
     other = LocalGpu(["no.such.module"], gauge=RamGauge(), environment={}, output_root=tmp_path)
     with pytest.raises(GpuBusy, match="No module named 'no'") as raised:
         other.run(bench.order("a"), Abort())
     assert not raised.value.counts
 
 
-def test_a_model_that_can_never_fit_says_so(bench: Bench):
+def test_a_model_that_can_never_fit_fails_its_run(bench: Bench):
     with pytest.raises(DoesNotFit, match=r"huge needs 50000000 MB, and this device has 5\d\d MB"):
         bench.run("huge")

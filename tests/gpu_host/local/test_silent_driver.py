@@ -1,4 +1,4 @@
-"""A driver that hangs, and says neither yes nor no: cancels reach the runs, no job is taken, it is said."""
+"""A driver that hangs: cancels still reach the runs, no job is taken, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpu_host.local.gpu import LocalGpu, notify_waiters
-from gpu_host.local.loaded_models import Knobs
+from gpu_host.local.loaded_models import LocalGpuOptions
 from gpu_host.local.nvml import Nvml, VramGauge
 from gpu_host.local.orders import Order, Stopped
 from gpu_host.local.watchdog import READ_SECONDS, Watchdog
@@ -36,7 +36,7 @@ class Box:
             gauge=VramGauge(self.nvml, "GPU-a"),
             environment={"CUDA_VISIBLE_DEVICES": "", "TEST_FOLDER": str(folder)},
             output_root=folder / "output",
-            knobs=Knobs(cancel_seconds=5.0, back_seconds=1.0),
+            options=LocalGpuOptions(cancel_seconds=5.0, free_seconds=1.0),
         )
         self.doctor = Watchdog(self.gpu, lambda: self.nvml.read("GPU-a"), clock=lambda: self.now)
 
@@ -66,7 +66,7 @@ def test_a_cancel_reaches_a_run_while_the_driver_hangs(box: Box, tmp_path: Path)
     wait_for((tmp_path / "here").exists)
     box.library.answers.clear()
     asked = box.library.asked
-    waits = Going(box.gpu, order("a"))  # the memory for it is looked at with the lock of the GPU held
+    waits = Going(box.gpu, order("a"))  # its memory is read with the lock of the GPU held
     wait_for(lambda: box.library.asked > asked)
     began = time.monotonic()
     running.abort.fire()
@@ -78,7 +78,7 @@ def test_a_cancel_reaches_a_run_while_the_driver_hangs(box: Box, tmp_path: Path)
     assert time.monotonic() - began < SOON
 
 
-def test_whoever_tells_of_cancels_does_not_wait_for_the_lock():
+def test_a_cancel_does_not_wait_for_the_lock():
     lock = threading.Condition()
     woken = threading.Thread(target=lambda: notify_waiters(lock), daemon=True)
     with lock:
@@ -90,7 +90,7 @@ def test_whoever_tells_of_cancels_does_not_wait_for_the_lock():
         assert lock.wait(SOON), "who waits hears of it where the lock is free"
 
 
-def test_it_says_why_takes_no_job_and_recovers(box: Box):
+def test_the_gpu_reports_the_reason_takes_no_job_and_recovers(box: Box):
     box.run("wild", {"do": "echo"})
     box.look()
     assert box.gpu.sick == ""
@@ -106,8 +106,8 @@ def test_it_says_why_takes_no_job_and_recovers(box: Box):
     assert box.run("wild", {"do": "echo"})
 
 
-def test_nothing_that_nobody_asked_for_is_asked_of_it(box: Box):
-    box.run("keeps_context")  # which is to leave as soon as it ended
+def test_housekeeping_does_not_call_a_hanging_driver(box: Box):
+    box.run("keeps_context")  # which is unloaded as soon as it is idle
     box.gpu.sick = "the driver does not answer"
     box.gpu.tick()
     assert box.gpu.warm() == ["keeps_context"]

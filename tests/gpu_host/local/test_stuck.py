@@ -1,4 +1,4 @@
-"""A process that is killed and does not go: a driver may hold it, and with it the GPU's memory."""
+"""A killed process that does not exit: a driver may block it, and with it the GPU's memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpu_host.local import process
-from gpu_host.local.device import members
+from gpu_host.local.device import session_pids
 from gpu_host.local.orders import Stopped
 from gpus.errors import GpuBusy, RunTimedOut
 from tests.gpu_host.local.conftest import Bench
@@ -19,14 +19,14 @@ NOBODY = 2**22 + 1
 
 @pytest.fixture
 def left(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Processes that stay whatever is done."""
+    """Processes that always stay."""
     pids: list[int] = []
-    monkeypatch.setattr(process, "members", lambda session: pids)
+    monkeypatch.setattr(process, "session_pids", lambda session: pids)
     monkeypatch.setattr("gpu_host.local.process.STUCK_SECONDS", 0.2)
     return pids
 
 
-def test_nothing_begins_before_it_is_gone_and_its_slot_is_not_free(bench: Bench, left: list[int]):
+def test_no_run_begins_and_no_slot_is_free_before_the_process_has_exited(bench: Bench, left: list[int]):
     here = bench.path()
     going = bench.begin(bench.order("wild", {"do": "hangs", "here": str(here)}))
     wait_for(here.exists)
@@ -57,8 +57,8 @@ def test_a_run_past_its_limit_in_a_process_that_stays_is_suspect(bench: Bench, l
     wait_for(lambda: bench.gpu.session is None)
 
 
-def test_what_is_over_and_not_reaped_is_not_there(tmp_path: Path):
+def test_zombies_do_not_count(tmp_path: Path):
     for pid, state in ((10, "D"), (11, "Z")):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (a) {state} 1 1 7 0 -1")
-    assert members(7, tmp_path) == [10]
+    assert session_pids(7, tmp_path) == [10]

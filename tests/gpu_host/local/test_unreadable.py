@@ -1,4 +1,4 @@
-"""A device that can't be read for a moment, a reader that breaks: no job pays, and none waits for ever."""
+"""A device that can't be read for a moment, a reader that fails: no job pays, and none waits for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.waiting import wait_for
 
 
 class Moody:
-    """Fails at the reads whose turn it is (0: the next one), else tells what is."""
+    """Fails at these reads (0: the next one), otherwise returns the real value."""
 
     def __init__(self) -> None:
         self.real, self.fails, self.reads = RamGauge(), range(0), 0
@@ -89,12 +89,12 @@ def test_a_reader_that_breaks_ends_its_process_and_the_run(bench: Bench, monkeyp
 
     monkeypatch.setattr(process, "_on_frame", broken)
     bench.gpu.runs()[0].send({"do": "cancel", "attempt": going.order.attempt})
-    with pytest.raises(ProcessDied, match="broke its worker: KeyError"):
+    with pytest.raises(ProcessDied, match="failed on a frame: KeyError"):
         going.end()
     assert bench.wild("echo")
 
 
-def test_who_is_told_may_fail_and_the_runs_end(bench: Bench, tmp_path):
+def test_runs_end_even_if_callbacks_raise(bench: Bench, tmp_path):
     def full(*arguments: Any, **values: Any) -> None:
         raise OSError("No space left on device")
 
@@ -105,7 +105,7 @@ def test_who_is_told_may_fail_and_the_runs_end(bench: Bench, tmp_path):
         output_root=tmp_path,
         on_event=full,
         output=full,
-        happened=full,
+        log_event=full,
     )
     try:
         assert gpu.run(bench.order("wild", {"do": "tells"}), Abort())
@@ -116,7 +116,7 @@ def test_who_is_told_may_fail_and_the_runs_end(bench: Bench, tmp_path):
         gpu.stop()
 
 
-def test_others_are_told_without_the_lock(bench: Bench, tmp_path):
+def test_callbacks_are_called_without_the_lock(bench: Bench, tmp_path):
     free: list[bool] = []
     gpu: LocalGpu
 

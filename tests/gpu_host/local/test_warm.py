@@ -1,4 +1,5 @@
-"""What stays loaded, what leaves, and what is replaced because its memory does not come back."""
+"""Which models stay loaded, which are unloaded, and which processes are replaced because memory is not
+freed."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def test_a_warm_model_is_not_loaded_again(bench: Bench):
 
 
 def test_two_models_that_do_not_fit_together_take_turns(bench: Bench):
-    """Budget 600, each 200 and the process itself: two fit, three do not."""
+    """Budget 600, each 200 plus the process itself: two fit, three do not."""
     for model in ("a", "b", "c", "a"):
         assert bench.run(model)["model"] == model
     assert len(bench.gpu.warm()) <= 2
@@ -46,8 +47,8 @@ def test_a_run_that_needs_the_room_of_another_waits_for_its_end(bench: Bench):
     assert [going.end()["model"] for going in (*holding, third, behind)] == ["a", "b", "c", "a"]
 
 
-def test_nobody_passes_a_run_that_waits_for_room(bench: Bench):
-    """`twice` has a place left, but the run before it in the line needs what the others hold."""
+def test_no_run_overtakes_one_that_waits_for_memory(bench: Bench):
+    """`twice` has capacity for another run, but the run queued before it needs the memory of the others."""
     gate, here, late = bench.path(), bench.path(), bench.path()
     holding = [
         bench.begin(bench.order("twice", {"here": str(here), "until": str(gate)})),
@@ -85,7 +86,7 @@ def test_memory_that_does_not_come_back_replaces_the_process(bench: Bench):
     )
 
 
-def test_a_gpu_that_fails_while_memory_goes_back_ends_no_thread(bench: Bench):
+def test_a_gpu_error_during_an_unload_ends_no_thread(bench: Bench):
     bench.run("late_fault")
     session = bench.gpu.session
     bench.gpu.tick()
@@ -110,7 +111,7 @@ def test_a_process_that_leaks_is_replaced_before_its_memory_is_gone(bench: Bench
     assert ("model_process_replaced", {"why": "it leaks"}) in bench.events
 
 
-def test_what_could_begin_at_once_is_told_and_a_process_that_died_has_nothing(bench: Bench):
+def test_ready_models_are_reported_and_a_dead_process_has_none(bench: Bench):
     bench.run("a")
     pid = bench.run("b")["pid"]
     assert bench.gpu.ready() == ["b", "a"]
@@ -124,7 +125,7 @@ def test_what_could_begin_at_once_is_told_and_a_process_that_died_has_nothing(be
     assert bench.gpu.ready() == []
 
 
-def test_an_idle_model_leaves(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+def test_an_idle_model_is_unloaded(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     bench.run("a")
     shelf = bench.gpu._loaded
     bench.gpu.tick()
@@ -135,7 +136,7 @@ def test_an_idle_model_leaves(bench: Bench, monkeypatch: pytest.MonkeyPatch):
     assert bench.gpu.warm() == []
 
 
-def test_rest_gives_all_memory_back_and_the_next_run_comes_back(bench: Bench):
+def test_release_memory_frees_everything_and_the_next_run_spawns_again(bench: Bench):
     bench.run("a")
     assert bench.gpu.release_memory()
     assert bench.gpu.session is None

@@ -1,4 +1,4 @@
-"""When a run is hung, and when a GPU may take nothing."""
+"""When a run counts as hung, and when a GPU may take no runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from gpu_host.handlers.code import Declared
 from gpu_host.local.nvml import GpuReading
 from gpu_host.local.orders import Order, Run, Stopped
-from gpu_host.local.watchdog import Activity, Watchdog, hung, observe, why_sick
+from gpu_host.local.watchdog import Activity, Watchdog, hung_runs, observe, unhealthy_reason
 from gpus.errors import RunTimedOut
 
 MODELS = {"m": Declared("m", quiet_seconds=60.0), "patient": Declared("patient")}
@@ -34,8 +34,8 @@ def test_a_gpu_is_idle_since_it_began_to_be():
 
 def test_silence_on_an_idle_gpu_is_a_hang():
     ours = run()
-    assert hung([ours], MODELS, Activity(0.0), 60.0) == [ours]
-    assert hung([ours], MODELS, Activity(0.0), 59.0) == []
+    assert hung_runs([ours], MODELS, Activity(0.0), 60.0) == [ours]
+    assert hung_runs([ours], MODELS, Activity(0.0), 59.0) == []
 
 
 @pytest.mark.parametrize(
@@ -50,26 +50,26 @@ def test_silence_on_an_idle_gpu_is_a_hang():
     ids=["a busy GPU", "busy a while ago", "a sign of life", "no quiet_seconds", "another process' model"],
 )
 def test_a_slow_run_is_not_dead(runs, seen):
-    assert hung(runs, MODELS, seen, 80.0) == []
+    assert hung_runs(runs, MODELS, seen, 80.0) == []
 
 
 def test_a_gpu_that_cannot_be_read_or_has_new_errors_is_sick():
     well = GpuReading(1, 1, ecc_errors=3)
-    assert why_sick(well, "", ecc_at_start=3) == ""
-    assert "2 uncorrected ECC errors" in why_sick(GpuReading(1, 1, ecc_errors=5), "", ecc_at_start=3)
-    assert "GPU is lost" in why_sick(None, "GPU is lost", ecc_at_start=3)
-    assert "Xid 79" in why_sick(GpuReading(1, 1, xids={13: 4, 79: 1}), "", ecc_at_start=0)
+    assert unhealthy_reason(well, "", ecc_at_start=3) == ""
+    assert "2 uncorrected ECC errors" in unhealthy_reason(GpuReading(1, 1, ecc_errors=5), "", ecc_at_start=3)
+    assert "GPU is lost" in unhealthy_reason(None, "GPU is lost", ecc_at_start=3)
+    assert "Xid 79" in unhealthy_reason(GpuReading(1, 1, xids={13: 4, 79: 1}), "", ecc_at_start=0)
 
 
 class Patient:
-    """As much of a `LocalGpu` as its doctor sees."""
+    """The part of a `LocalGpu` that the watchdog uses."""
 
     def __init__(self) -> None:
         self.models, self.spawned, self.sick = MODELS, 1, ""
         self.going: list[Run] = []
         self.stopped: list[tuple[str, Any]] = []
         self.kernel: str | None = ""
-        self.kernel_why = ""
+        self.kernel_error = ""
         self.probes = 0
 
     def runs(self) -> list[Run]:
@@ -82,7 +82,7 @@ class Patient:
     def probe(self) -> str | None:
         self.probes += 1
         if self.kernel is not None:
-            self.kernel_why = self.kernel
+            self.kernel_error = self.kernel
         return self.kernel
 
 
@@ -96,7 +96,7 @@ class Ward:
             gpu,
             read,
             cpu=lambda: self.cpu,
-            happened=lambda event, **fields: self.events.append((event, fields)),
+            log_event=lambda event, **fields: self.events.append((event, fields)),
             clock=lambda: self.now,
         )
 
@@ -127,18 +127,18 @@ def test_a_small_kernel_runs_now_and_then():
     assert ward.patient.probes == 2
 
 
-def test_not_asked_is_no_proof():
+def test_a_skipped_probe_proves_nothing():
     ward = Ward(lambda: GpuReading(1, 1))
     ward.patient.kernel = None
     ward.look()
     ward.look(6.0)
     assert ward.patient.probes == 2, "it is still due"
-    ward.patient.kernel_why = "cuInit failed"
+    ward.patient.kernel_error = "cuInit failed"
     ward.look(6.0)
     assert ward.patient.sick == "cuInit failed"
 
 
-def test_a_sick_gpu_says_why_and_is_asked_until_it_is_well():
+def test_a_sick_gpu_reports_why_and_is_probed_until_it_is_healthy():
     ward = Ward(lambda: GpuReading(1, 1))
     ward.patient.kernel = "cuInit failed: CUDA error 999"
     ward.look()
@@ -183,7 +183,7 @@ def test_no_kernel_is_tried_while_it_cannot_be_read_and_one_at_once_after_that()
     assert ward.patient.probes == 2
 
 
-def test_nobody_knows_that_it_was_idle_while_it_could_not_be_read():
+def test_time_without_a_reading_does_not_count_as_idle():
     gpu = Unsteady(utilisation=0.0)
     ward = Ward(gpu)
     ward.patient.going = [run(last_sign=1000.0)]
@@ -198,7 +198,7 @@ def test_nobody_knows_that_it_was_idle_while_it_could_not_be_read():
     assert len(ward.patient.stopped) == 1
 
 
-def test_an_xid_is_told_and_a_kernel_tried_and_a_grave_one_stays_a_sickness():
+def test_an_xid_is_logged_and_a_kernel_tried_and_a_fatal_one_stays_sick():
     gpu = Unsteady(utilisation=50.0, xids={})
     ward = Ward(gpu)
     ward.look()
@@ -214,16 +214,16 @@ def test_an_xid_is_told_and_a_kernel_tried_and_a_grave_one_stays_a_sickness():
     assert "Xid 95 (an uncontained memory error)" in ward.patient.sick
 
 
-def test_a_gpu_that_tells_no_utilisation_kills_no_silent_run_and_says_so_once():
+def test_without_utilisation_no_silent_run_is_killed_and_a_warning_is_logged_once():
     ward = Ward(lambda: GpuReading(1, 1, utilisation=None))
     ward.patient.going = [run(last_sign=0.0)]
     for _ in range(20):
         ward.look(30.0)
     assert ward.patient.stopped == []
-    assert ward.events == [("hangs_not_seen", {"why": "this GPU tells no utilisation", "models": ["m"]})]
+    assert ward.events == [("hangs_not_seen", {"why": "this GPU reports no utilisation", "models": ["m"]})]
 
 
-def test_without_a_gpu_nothing_is_asked_of_one():
+def test_without_a_gpu_none_is_read():
     ward = Ward(None)
     ward.patient.going = [run(last_sign=900.0)]
     ward.look()
@@ -233,7 +233,7 @@ def test_without_a_gpu_nothing_is_asked_of_one():
     assert "its process used no CPU" in str(ward.patient.stopped[0][1])
 
 
-def test_without_a_gpu_a_busy_cpu_works_however_silent_it_is():
+def test_without_a_gpu_a_silent_run_on_a_busy_cpu_is_not_killed():
     ward = Ward(None, cpu=100.0)
     ward.patient.going = [run(last_sign=900.0)]
     for _ in range(20):

@@ -1,10 +1,10 @@
-"""What the driver reports of a GPU in its log, and when that means that the GPU is sick."""
+"""Xid events of a GPU, and which of them mean that it is faulty."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpu_host.local.nvml import ANY_INSTANCE, Nvml, NvmlError, sick_by
+from gpu_host.local.nvml import ANY_INSTANCE, Nvml, NvmlError, describe_fatal_xids
 from tests.support.fake_nvml import Card, FakeNvml
 
 
@@ -18,13 +18,13 @@ def test_each_is_counted_from_the_first_reading_on():
     assert nvml.read("GPU-a").xids == {13: 3, 45: 1}
 
 
-def test_a_card_that_does_not_tell_is_read_all_the_same():
+def test_a_card_without_events_is_still_read():
     library = FakeNvml(Card("GPU-a", tells_xids=False, xids=[(79, 0)]))
     assert Nvml(library).read("GPU-a").xids == {}
     assert library.event_sets == 0
 
 
-def test_a_mig_instance_hears_of_its_own_and_of_those_of_the_whole_card():
+def test_a_mig_instance_counts_its_own_events_and_those_of_the_whole_card():
     parts = [Card("MIG-1", instance=1), Card("MIG-2", instance=2)]
     card = Card("GPU-a", parts=parts)
     nvml = Nvml(FakeNvml(card))
@@ -33,7 +33,7 @@ def test_a_mig_instance_hears_of_its_own_and_of_those_of_the_whole_card():
     assert nvml.read("MIG-1").xids == {13: 1, 95: 1}
 
 
-def test_what_came_before_the_card_was_lost_is_known_when_it_answers_again():
+def test_events_before_the_card_was_lost_are_kept():
     card = Card("GPU-a")
     library = FakeNvml(card)
     nvml = Nvml(library)
@@ -51,10 +51,10 @@ def test_what_came_before_the_card_was_lost_is_known_when_it_answers_again():
 
 
 @pytest.mark.parametrize("xid", [8, 13, 31, 43, 45, 63, 68, 92, 94, 109, 154, 155, 999])
-def test_a_runs_own_doing_or_what_was_mended_is_no_sickness(xid: int):
-    assert sick_by({xid: 3}) == ""
+def test_xids_of_runs_and_of_repairs_are_not_fatal(xid: int):
+    assert describe_fatal_xids({xid: 3}) == ""
 
 
 @pytest.mark.parametrize("xid", [46, 48, 62, 64, 74, 79, 95, 119, 120, 140])
-def test_what_asks_for_a_reset_is_one(xid: int):
-    assert sick_by({13: 1, xid: 1}).startswith(f"Xid {xid} (")
+def test_xids_that_require_a_reset_are_fatal(xid: int):
+    assert describe_fatal_xids({13: 1, xid: 1}).startswith(f"Xid {xid} (")

@@ -1,4 +1,5 @@
-"""What a process can't tell: an error without words, a result that breaks while it is read."""
+"""Results and errors that can't be sent: an error without a message, a result that raises while it is
+encoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Its model would hide a path of the node's own."""
+"""A model whose name would hide one of the node's own routes."""
 
 from tests.gpu_host.node.custom_handlers import only_payload
 

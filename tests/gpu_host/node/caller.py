@@ -1,4 +1,4 @@
-"""Speaks to a node like a dispatcher or like a direct caller, over a real connection per request."""
+"""Sends requests to a node as a dispatcher or a direct caller, over a real connection each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Caller:
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """Raises http.client's or the socket's errors where no answer comes."""
+        """Return the answer. Raises http.client's or the socket's errors without one."""
         connection = http.client.HTTPConnection("127.0.0.1", self.node.port, timeout=30)
         try:
             data = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()

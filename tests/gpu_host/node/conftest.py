@@ -24,13 +24,15 @@ def gate() -> Iterator[ModuleType]:
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Caller]]:
-    """``start(slots=1, …)``: a running simulator with these settings; it ends with the test."""
+    """``start(slots=1, …)``: a running simulator, stopped with the test."""
     with ExitStack() as stack:
 
         def begin(**settings: Any) -> Caller:
             if "handlers" not in settings:
                 settings.setdefault("handler", "gpu_host.node.simulator:run")
-            settings.setdefault("cancel_wait_seconds", 30.0)  # how fast a handler stops is not asked here
+            settings.setdefault(
+                "cancel_wait_seconds", 30.0
+            )  # the time of a handler's stop is not tested here
             caller = Caller(Node(NodeConfig(**settings)))
             stack.callback(caller.threads.shutdown)
             stack.enter_context(caller.node)

@@ -1,4 +1,4 @@
-"""What model owners may write."""
+"""Handlers as model owners may write them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def exits(payload: Any) -> Any:
 
 
 def says(payload: Any, ctx: RunContext) -> Any:
-    """All that a run may say of itself and leave behind; fails if it is told to."""
+    """Uses every output of a run and leaves a file; fails if its payload says so."""
     ctx.log("half\ndone", step=1)
     ctx.report(0.5)
     ctx.partial("tok")
@@ -56,7 +56,7 @@ def says(payload: Any, ctx: RunContext) -> Any:
 
 
 def held(payload: Any, ctx: RunContext) -> Any:
-    """Is half done until it is let go."""
+    """Is half done until the test releases it."""
     ctx.report(0.5)
     begun.set()
     release.wait(30)
@@ -64,7 +64,7 @@ def held(payload: Any, ctx: RunContext) -> Any:
 
 
 def stubborn(payload: Any) -> Any:
-    """Does not look whether it was cancelled."""
+    """Ignores its cancel."""
     release.wait(30)
     return "finished all the same"
 

@@ -1,4 +1,4 @@
-"""A module that names several models, as `gpu_worker --models` takes it."""
+"""A module with several models, as `gpu_worker --models` takes it."""
 
 from tests.gpu_host.node.custom_handlers import Counting
 

@@ -1,4 +1,4 @@
-"""Who gets a slot, and what the node remembers."""
+"""Which requests get a slot, and what the node remembers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_waiting_caller_can_be_cancelled(start):
     assert node.ask("GET", f"/status/{waiting}").body["error_code"] == "cancelled"
 
 
-def test_a_caller_that_left_the_queue_gets_nothing_run(start):
+def test_a_caller_that_left_the_queue_is_not_run(start):
     node = start(slots=1)
     node.later(node.dispatch, HANG, X_Job_Id="first")
     wait_for(lambda: node.health()["active_jobs"] == 1)
@@ -86,7 +86,7 @@ def test_many_dispatchers_never_run_more_than_the_slots(start):
     assert len(node.node.runs()) == answers.count(200) == 120 - answers.count(503)
 
 
-def test_health_lists_what_runs(start):
+def test_health_lists_the_active_runs(start):
     node = start(slots=2, mode="async")
     node.dispatch(HANG, X_Job_Id="j", Idempotency_Key="a")
     direct = node.direct(HANG).body["job_id"]
@@ -126,7 +126,7 @@ def test_a_refused_request_moves_the_fence_too(start):
     assert node.dispatch({}, X_Slot="gpu-1/0", X_Fence="6").status == 409
 
 
-def test_a_restart_forgets_everything_but_the_log(start):
+def test_a_restart_keeps_only_the_log(start):
     node = start(slots=2, mode="async")
     before = node.health()
     run = node.dispatch(HANG, X_Slot="gpu-1/0", X_Fence="5").body["job_id"]
@@ -158,7 +158,7 @@ def test_a_drain_gives_up_after_its_grace(start):
     assert node.node.drain(0.05) is False
 
 
-def test_the_log_file_tells_starts_ends_and_refusals_in_their_order(start, tmp_path):
+def test_the_log_file_has_starts_ends_and_refusals_in_order(start, tmp_path):
     file = tmp_path / "node.jsonl"
     node = start(slots=1, mode="async", log_file=str(file))
     slot = {"X_Slot": "gpu/0", "Idempotency_Key": "first", "X_Job_Id": "a"}

@@ -1,4 +1,4 @@
-"""Who may ask a node, and what a connection to it may cost."""
+"""Which callers a node accepts, and limits of their connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from gpu_host.node import http_server
 from gpu_host.node.config import TOKEN_VARIABLE, ConfigError, NodeConfig, token_from
-from gpu_host.node.http_server import Callers, HttpServer, reply_json
+from gpu_host.node.http_server import Connections, HttpServer, reply_json
 from tests.gpu_host.node.caller import Caller
 from tests.support.sockets import until_closed
 from tests.support.waiting import wait_for
@@ -36,7 +36,9 @@ def connect(caller: Caller, send: bytes = b"") -> socket.socket:
 @pytest.mark.parametrize(
     "asked", ["POST /generate", "GET /health", "GET /runs", "POST /cancel/x", "POST /faults"]
 )
-def test_without_its_token_a_node_does_nothing(start: Start, asked: str, sent: dict[str, str]) -> None:
+def test_without_its_token_a_node_refuses_every_request(
+    start: Start, asked: str, sent: dict[str, str]
+) -> None:
     method, path = asked.split()
     caller = start(token="secret")
     answer = caller.ask(method, path, {"seconds": 0}, {name: value.encode() for name, value in sent.items()})
@@ -74,7 +76,7 @@ def test_a_body_is_not_read_before_the_token(start: Start) -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "10.1.2.3", "gpu-box"])
-def test_a_node_that_others_reach_has_a_token(host: str) -> None:
+def test_a_node_that_others_can_reach_needs_a_token(host: str) -> None:
     with pytest.raises(ConfigError, match=r"other machines reach .*--token-file.*--open") as refused:
         NodeConfig(handler=SIMULATOR, host=host)
     assert "\n" not in str(refused.value)
@@ -83,12 +85,12 @@ def test_a_node_that_others_reach_has_a_token(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
-def test_a_node_of_this_machine_needs_none(host: str) -> None:
+def test_a_node_on_loopback_needs_no_token(host: str) -> None:
     NodeConfig(handler=SIMULATOR, host=host)
 
 
 @pytest.mark.parametrize("token", ["two words", "bell\x07", "ü"])
-def test_a_token_that_no_header_holds_is_refused(token: str) -> None:
+def test_a_token_that_no_header_can_carry_is_refused(token: str) -> None:
     with pytest.raises(ConfigError, match="printable ASCII"):
         NodeConfig(handler=SIMULATOR, token=token)
 
@@ -117,7 +119,7 @@ def test_where_the_token_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("fence", [str(2**53 + 1), "9" * 30, "-1", "1.5", "²"])
-def test_a_fence_beyond_what_the_dispatcher_counts_shuts_no_slot(start: Start, fence: str) -> None:
+def test_a_fence_beyond_the_dispatchers_range_blocks_no_slot(start: Start, fence: str) -> None:
     caller = start()
     wrong = caller.ask(
         "POST",
@@ -133,7 +135,7 @@ def test_the_largest_fence_is_taken(start: Start) -> None:
     assert start().dispatch({"seconds": 0}, X_Slot="box/0", X_Fence=str(2**53)).status == 200
 
 
-def test_so_many_slots_are_remembered(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_remembered_slots_is_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpu_host.node.admission._MOST_SLOT_NAMES", 3)
     caller = start(slots=4)
     for slot in range(5):
@@ -160,12 +162,12 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
     ids=["nothing", "a word", "half a head", "no body", "half a body"],
 )  # fmt: skip
-def test_a_request_that_does_not_come_is_not_waited_for(start: Start, hurried: None, sent: bytes) -> None:
+def test_a_connection_without_a_request_times_out(start: Start, hurried: None, sent: bytes) -> None:
     assert until_closed(connect(start(), sent)) == b""
 
 
 @pytest.mark.parametrize("body", [False, True], ids=["head", "body"])
-def test_nor_is_one_that_drips(start: Start, hurried: None, body: bool) -> None:
+def test_a_dripping_request_times_out(start: Start, hurried: None, body: bool) -> None:
     head = b"POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 900000\r\n" + (
         b"\r\n" if body else b"X: "
     )
@@ -187,7 +189,7 @@ def test_a_kept_connection_waits_longer_for_its_next_request(monkeypatch: pytest
     monkeypatch.setattr(http_server.time, "monotonic", lambda: now)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        kept, buffer = http_server.Reading(ours), memoryview(bytearray(10))
+        kept, buffer = http_server.TimedReader(ours), memoryview(bytearray(10))
         kept.await_next_head()
         now += http_server.IDLE_SECONDS - 1
         theirs.sendall(b"GE")
@@ -207,30 +209,30 @@ def test_a_kept_connection_waits_longer_for_its_next_request(monkeypatch: pytest
     ],
     ids=["the URL", "a header", "many headers"],
 )
-def test_a_head_is_bounded(start: Start, head: bytes) -> None:
+def test_the_size_of_a_head_is_limited(start: Start, head: bytes) -> None:
     said = until_closed(connect(start(), head))
     assert said.split(b" ")[1] in (b"431", b"414")
 
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No connection ends because it is late."""
+    """No connection is closed for being late."""
     monkeypatch.setattr(http_server, "HEAD_SECONDS", 3600.0)
 
 
-def test_a_node_has_so_many_connections_and_the_oldest_idle_one_goes(start: Start, patient: None) -> None:
+def test_at_the_limit_of_connections_the_oldest_idle_one_is_closed(start: Start, patient: None) -> None:
     caller = start(max_connections=2)
     oldest, second = connect(caller), None
-    wait_for(lambda: len(caller.node._http.callers._threads) == 1)
+    wait_for(lambda: len(caller.node._http.connections._threads) == 1)
     second = connect(caller)
-    wait_for(lambda: len(caller.node._http.callers._threads) == 2)
+    wait_for(lambda: len(caller.node._http.connections._threads) == 2)
     assert caller.ask("GET", "/health").status == 200
     assert until_closed(oldest) == b""
     second.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
     assert second.recv(65536).startswith(b"HTTP/1.1 200")
 
 
-def test_connections_with_a_run_do_not_go(start: Start, gate: Any, patient: None) -> None:
+def test_connections_with_a_run_are_not_closed(start: Start, gate: Any, patient: None) -> None:
     caller = start(handler="tests.gpu_host.node.custom_handlers:held", max_connections=1)
     run = caller.later(caller.direct, {})
     assert gate.begun.wait(60)
@@ -257,7 +259,7 @@ def test_without_a_descriptor_a_node_does_not_spin(monkeypatch: pytest.MonkeyPat
             return super().accept()
 
     ended = []
-    monkeypatch.setattr(Callers, "end_oldest", lambda self: ended.append(1))
+    monkeypatch.setattr(Connections, "end_oldest", lambda self: ended.append(1))
     plain = socket.create_server
 
     def create_server(*args: Any, **options: Any) -> socket.socket:

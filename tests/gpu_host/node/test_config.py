@@ -25,7 +25,7 @@ SIMULATOR = "gpu_host.node.simulator:run"
         {"handlers": {"a/b": SIMULATOR}},
     ],
 )
-def test_a_node_that_makes_no_sense_is_refused(settings):
+def test_an_invalid_configuration_is_refused(settings):
     with pytest.raises(ConfigError):
         NodeConfig(**settings)
 
@@ -50,7 +50,7 @@ def test_handlers_are_read_from_the_command_line():
         "tests.gpu_host.node.badly_named",
     ],
 )
-def test_a_handler_that_cannot_be_loaded_says_why(path):
+def test_a_handler_that_cannot_be_loaded_is_reported_with_the_reason(path):
     with pytest.raises(ConfigError, match=r"handler"):
         load_handlers(path)
 

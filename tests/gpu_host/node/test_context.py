@@ -1,4 +1,4 @@
-"""What a run on a node says of itself, and the files that it leaves."""
+"""Output of a run on a node, and its files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_files_of_a_run_that_goes_on_stay(start, monkeypatch: pytest.MonkeyP
     assert folder.exists()
 
 
-def test_they_are_gone_with_the_node_and_survive_a_restart_of_it(start):
+def test_its_files_survive_a_restart_of_the_node_and_are_removed_with_it(start):
     node = start(handler=SAYS)
     first = Path(node.dispatch({}).body["result"])
     node.node.restart()
@@ -63,7 +63,7 @@ def test_they_are_gone_with_the_node_and_survive_a_restart_of_it(start):
 
 
 @pytest.mark.parametrize("command", [("-m", "gpu_host.node"), ("manage.py", "gpu_node")])
-def test_the_log_of_a_node_tells_lines_and_tracebacks(command: tuple[str, ...]):
+def test_the_log_of_a_node_has_lines_and_tracebacks(command: tuple[str, ...]):
     process = start_process(*command, "--handler", SAYS, "--port", "0")
     said = ""
     try:

@@ -1,4 +1,4 @@
-"""A simulator does wrong what it is told to, and nothing else does."""
+"""A simulator has the ordered faults; other nodes have none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gpu_host.node.faults import BadOrder, FaultPlan
+from gpu_host.node.faults import BadFault, FaultPlan
 from tests.support.waiting import wait_for
 
 NO_ANSWER = (http.client.HTTPException, OSError)
@@ -33,7 +33,7 @@ def test_the_connection_is_cut_without_an_answer(start, fault):
     assert [entry["outcome"] for entry in node.node.runs()] == (["success"] if fault == "drop_reply" else [])
 
 
-def test_a_restart_takes_as_long_as_it_is_told(start):
+def test_a_restart_takes_as_long_as_ordered(start):
     node = start()
     port, began = node.node.port, time.monotonic()
     with pytest.raises(NO_ANSWER):
@@ -100,7 +100,7 @@ def test_posted_faults_are_for_the_next_requests(start):
 
 
 @pytest.mark.parametrize(("place", "path"), [("health", "/health"), ("status", "/status/x")])
-def test_faults_may_be_elsewhere(start, place, path):
+def test_faults_may_affect_other_routes(start, place, path):
     node = start()
     node.ask("POST", "/faults", {"fault": "500", "on": place})
     node.ask("POST", "/faults", {"fault": "drop_reply", "on": place})
@@ -129,7 +129,7 @@ def test_a_fault_may_be_for_one_model(start):
         [],
     ],
 )
-def test_a_fault_that_makes_no_sense_is_refused(start, wish):
+def test_an_invalid_fault_is_refused(start, wish):
     node = start()
     assert node.ask("POST", "/faults", wish).status == 400
     assert node.ask("GET", "/faults").body == {"faults": []}
@@ -139,7 +139,7 @@ def test_a_payload_with_an_unknown_fault_is_bad_input(start):
     assert start().dispatch({"fault": "typo"}).status == 400
 
 
-def test_a_real_server_takes_no_orders(start):
+def test_a_real_server_accepts_no_faults(start):
     node = start(handler="tests.gpu_host.node.custom_handlers:only_payload")
     assert node.dispatch({"fault": "500"}).body["result"] == {"got": {"fault": "500"}}
     assert node.ask("GET", "/faults").status == 404
@@ -149,20 +149,20 @@ def test_a_real_server_takes_no_orders(start):
 def test_probability_and_time_limit_a_fault():
     chances = iter([0.9, 0.1])
     plan = FaultPlan(chance=lambda: next(chances))
-    plan.order({"fault": "500", "probability": 0.5})
+    plan.add({"fault": "500", "probability": 0.5})
     assert [plan.take("run") is not None for _ in range(2)] == [False, True]
     brief = FaultPlan()
-    brief.order({"fault": "500", "seconds": 0})
+    brief.add({"fault": "500", "seconds": 0})
     assert brief.take("run") is None
     lasting = FaultPlan()
-    lasting.order({"fault": "500", "seconds": 60})
+    lasting.add({"fault": "500", "seconds": 60})
     assert all(lasting.take("run") for _ in range(5))
 
 
-def test_an_order_is_checked_before_it_stands():
+def test_a_fault_is_validated_before_it_is_active():
     plan = FaultPlan()
-    with pytest.raises(BadOrder):
-        plan.order({"fault": "99"})
+    with pytest.raises(BadFault):
+        plan.add({"fault": "99"})
     assert plan.active() == []
 
 
@@ -184,7 +184,7 @@ def test_a_late_server_runs_at_once_and_answers_later(start):
     assert time.monotonic() - began >= 0.4
 
 
-def test_a_server_that_lies_says_that_nothing_runs(start):
+def test_a_server_with_the_idle_fault_reports_no_runs(start):
     node = start(mode="async")
     node.dispatch({"fault": "hang"})
     node.ask("POST", "/faults", {"fault": "idle", "on": "health"})

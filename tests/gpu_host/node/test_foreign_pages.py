@@ -1,4 +1,4 @@
-"""A web page on the machine of a node without a token: it runs nothing there and reads nothing."""
+"""A web page in a browser on the machine of a node without a token: it starts no run and reads nothing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JSON = "application/json"
     ],
     ids=str,
 )
-def test_a_page_runs_nothing(start: Start, headers: dict[str, str]) -> None:
+def test_a_foreign_page_starts_no_run(start: Start, headers: dict[str, str]) -> None:
     caller = start()
     answer = caller.ask("POST", "/run", {"seconds": 0}, headers)
     assert (answer.status, answer.body["code"]) == (403, "stranger")
@@ -38,7 +38,7 @@ def test_a_page_runs_nothing(start: Start, headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/runs", "/health", "/status/x", "/faults"])
-def test_a_name_that_leads_here_reads_nothing(start: Start, path: str) -> None:
+def test_a_request_under_a_foreign_host_name_is_refused(start: Start, path: str) -> None:
     assert start().ask("GET", path, headers={"Host": "evil.example"}).status == 403
 
 
@@ -62,12 +62,12 @@ def test_others_on_this_machine_are_served(start: Start, headers: dict[str, str]
     assert start().ask("POST", "/run", {"seconds": 0}, headers).status == 200
 
 
-def test_with_a_token_any_name_is_good(start: Start) -> None:
+def test_with_a_token_any_host_name_is_accepted(start: Start) -> None:
     headers = {"Host": "gpu-box.example", "Authorization": "Bearer secret"}
     assert start(token="secret").ask("POST", "/run", {"seconds": 0}, headers).status == 200
 
 
-def test_an_open_node_has_any_name_and_takes_nothing_of_other_origins(start: Start) -> None:
+def test_an_open_node_accepts_any_host_name_but_no_foreign_origin(start: Start) -> None:
     caller = start(open_to_all=True)
     named = {"Host": "gpu-box"}
     assert caller.ask("POST", "/run", {"seconds": 0}, named).status == 200

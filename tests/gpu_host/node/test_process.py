@@ -1,4 +1,4 @@
-"""The node as a process of its own: by Django's command, without Django, and as a demo fleet."""
+"""The node in a process of its own: by Django's command, without Django, and as a demo fleet."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def get(url: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("command", [("-m", "gpu_host.node"), ("manage.py", "gpu_node")])
-def test_a_node_serves_until_it_is_told_to_stop(command):
+def test_a_node_serves_until_it_is_stopped(command):
     process = start(*command, "--handler", f"flux={SIMULATOR}", "--slots", "3", "--port", "0")
     try:
         assert process.stdout is not None
@@ -103,7 +103,7 @@ def test_a_second_signal_does_not_wait_for_the_runs(command, first, second):
         stop(process)
 
 
-def test_a_node_whose_output_nobody_reads_lets_its_runs_end():
+def test_a_node_with_a_closed_stdout_lets_its_runs_end():
     process = start("-m", "gpu_host.node", "--handler", SIMULATOR, "--port", "0")
     try:
         assert process.stdout is not None
@@ -120,7 +120,7 @@ def test_a_node_whose_output_nobody_reads_lets_its_runs_end():
         stop(process)
 
 
-def test_a_node_that_cannot_start_says_why():
+def test_a_node_that_cannot_start_reports_why():
     done = subprocess.run(
         [sys.executable, "-m", "gpu_host.node", "--handler", "nope:run"],
         cwd=ROOT,
@@ -160,7 +160,7 @@ def test_the_demo_fleet_serves_its_models_lean_and_without_django(tmp_path):
     assert code == 0
 
 
-def test_the_demo_fleet_moves_from_a_taken_port_and_comes_back_to_where_it_was_registered(tmp_path):
+def test_the_demo_fleet_avoids_a_taken_port_and_returns_to_its_registered_ports(tmp_path):
     ready = tmp_path / "ready.json"
 
     def serve(wanted: int) -> list[str]:
@@ -207,7 +207,7 @@ def test_the_demo_fleet_ends_with_its_parent(tmp_path):
     wait_for(lambda: not _serves(found["servers"][0]["endpoint"]))
 
 
-def test_nothing_of_the_node_needs_django():
+def test_no_module_of_the_node_needs_django():
     code = "import sys, gpu_host.node.demo, gpu_host.node.__main__; print(*sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True

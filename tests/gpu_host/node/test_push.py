@@ -1,4 +1,4 @@
-"""Results are pushed to whoever named a URL, and not twice without need."""
+"""Results are pushed to the caller's URL, and not twice without need."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_failure_is_pushed_too(start, receiver):
     assert receiver.pushed()[1]["error_code"] == "gpu_fault"
 
 
-def test_a_push_is_tried_again(start, receiver):
+def test_a_push_is_retried(start, receiver):
     node = start(mode="async")
     receiver.statuses = [500, 503]
     run = node.dispatch({"seconds": 0}, X_Callback_Url=receiver.url).body["job_id"]
@@ -67,7 +67,7 @@ def test_a_push_is_tried_again(start, receiver):
 @pytest.mark.parametrize(
     ("statuses", "requests", "delivered"), [([404], 1, False), ([500] * 9, 4, False), ([500, 200], 2, True)]
 )
-def test_a_push_ends(start, receiver, statuses, requests, delivered):
+def test_a_push_gives_up(start, receiver, statuses, requests, delivered):
     node = start()
     node.dispatch({"seconds": 0}, Idempotency_Key="a", X_Callback_Url=receiver.url)
     run = node.node.admission._by_attempt["a"]
@@ -77,7 +77,7 @@ def test_a_push_ends(start, receiver, statuses, requests, delivered):
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "ftp://x/", "nonsense"])
-def test_a_url_that_leads_nowhere_harms_nobody(start, receiver, url):
+def test_a_push_to_an_unreachable_url_does_no_harm(start, receiver, url):
     node = start(mode="async")
     run = node.dispatch({"seconds": 0}, X_Callback_Url=url).body["job_id"]
     wait_for(lambda: node.ask("GET", f"/status/{run}").body["status"] == "success")
@@ -105,7 +105,7 @@ def test_a_cancelled_run_is_not_pushed(start, receiver):
     assert receiver.pushed()[1]["result"]["echo"] == "other"
 
 
-def test_a_node_may_be_told_not_to_push(start, receiver):
+def test_pushes_can_be_switched_off(start, receiver):
     quiet = start(mode="async", push=False)
     run = quiet.dispatch({"seconds": 0}, X_Callback_Url=receiver.url).body["job_id"]
     wait_for(lambda: quiet.ask("GET", f"/status/{run}").body["status"] == "success")

@@ -1,4 +1,4 @@
-"""A run's way through the node, in its three modes."""
+"""A run's path through the node, in its three modes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_an_auto_node_answers_with_what_comes_first(start):
 
 
 def test_a_slot_is_free_before_its_result_is_out(start):
-    """The dispatcher hands the slot to the next job the moment it has the result."""
+    """The dispatcher gives the slot to the next job the moment it has the result."""
     node = start(slots=1)
     assert {node.dispatch({"seconds": 0}).status for _ in range(50)} == {200}
 
@@ -139,14 +139,14 @@ def test_a_repeated_attempt_of_an_async_run_gets_its_id_and_then_its_result(star
 
 
 def test_a_request_whose_sender_hung_up_is_not_run(start):
-    """Who cancels a run whose request is still on its way must not see it begin afterwards."""
+    """A run that was cancelled while its request was on its way must not begin afterwards."""
     node = start().node
     request = Request("POST", "/generate", {}, b'{"seconds": 0}', gone=lambda: True)
     assert Routes(node).answer(request).cut
     assert node.runs() == []
 
 
-def test_old_runs_are_forgotten(start):
+def test_old_runs_are_dropped(start):
     node = start(keep_runs=2, mode="async")
     ids = []
     for _ in range(3):
@@ -155,7 +155,7 @@ def test_old_runs_are_forgotten(start):
     assert [node.ask("GET", f"/status/{one}").status for one in ids] == [404, 200, 200]
 
 
-def test_large_results_are_not_hoarded(start):
+def test_large_results_are_dropped(start):
     node = start(keep_bytes=1000, handler=f"{CUSTOM}:only_payload")
     for number in range(5):
         node.dispatch("x" * 600, Idempotency_Key=f"large-{number}")
@@ -181,13 +181,13 @@ def test_large_results_are_not_hoarded(start):
         ("POST", "/cancel/none", b"", {}, 404),
     ],
 )
-def test_a_bad_request_is_told_so(start, method, path, body, headers, status):  # noqa: PLR0917
+def test_a_bad_request_is_refused(start, method, path, body, headers, status):  # noqa: PLR0917
     answer = start(max_body_bytes=200_000).ask(method, path, body, headers)
     assert answer.status == status
     assert answer.body["status"] in ("error", "not_running")
 
 
-def test_a_caller_that_leaves_inside_its_request_harms_nobody(start):
+def test_a_caller_that_hangs_up_inside_its_request_does_no_harm(start):
     node = start()
     with socket.create_connection(("127.0.0.1", node.node.port)) as sock:
         sock.sendall(b"POST /generate HTTP/1.1\r\nContent-Length: 100\r\n\r\n{")
@@ -206,7 +206,7 @@ def test_a_connection_is_kept_for_further_requests(start):
     connection.close()
 
 
-def test_the_log_tells_each_run(start):
+def test_the_log_has_each_run(start):
     node = start(slots=2, log_runs=2)
     for number in range(3):
         node.dispatch({"seconds": 0}, X_Slot="gpu-1/0", X_Fence=str(number), X_Job_Id=f"j{number}")

@@ -35,7 +35,7 @@ class TestAsyncHttpRunner(NodeContract):
 
     def begin_waiting(self, bench: Bench) -> RunRequest:
         self.remote_id = accepted(bench, request := bench.request({"seconds": 60}))
-        bench.node.faults.order({"fault": "hang", "on": "status"})
+        bench.node.faults.add({"fault": "hang", "on": "status"})
         return request
 
     def wait_until_waiting(self, bench: Bench) -> None:
@@ -53,7 +53,7 @@ class TestAsyncHttpRunner(NodeContract):
     def test_a_poll_that_fails_may_be_repeated(self, bench: Bench, status: int) -> None:
         request = bench.request({"seconds": 0})
         remote_id = accepted(bench, request)
-        bench.node.faults.order({"fault": status, "on": "status"})
+        bench.node.faults.add({"fault": status, "on": "status"})
         with pytest.raises(PollFailed) as raised:
             bench.runner.poll(request, remote_id, abort=Abort())
         assert not raised.value.gone
@@ -66,7 +66,7 @@ class TestAsyncHttpRunner(NodeContract):
         monkeypatch.setattr(http_runner, "POLL_SECONDS", 0.2)
         request = bench.request({"seconds": 60})
         remote_id = accepted(bench, request)
-        bench.node.faults.order({"fault": fault, "on": "status"})
+        bench.node.faults.add({"fault": fault, "on": "status"})
         with pytest.raises(PollFailed):
             bench.runner.poll(request, remote_id, abort=Abort())
         monkeypatch.undo()
@@ -86,7 +86,7 @@ class TestAsyncHttpRunner(NodeContract):
         assert raised.value.gone
 
     def test_a_poll_that_cannot_be_read_leaves_doubt(self, bench: Bench) -> None:
-        bench.node.faults.order({"fault": "wrong_json", "on": "status"})
+        bench.node.faults.add({"fault": "wrong_json", "on": "status"})
         request = bench.request({"seconds": 60})
         with pytest.raises(RunFailed) as raised:
             bench.runner.poll(request, accepted(bench, request), abort=Abort())

@@ -50,10 +50,10 @@ class NodeStage(ServerStage):
         return bool(result["echo"] == 1)
 
     def refuse(self, status: int) -> None:
-        self.node.faults.order({"fault": status})
+        self.node.faults.add({"fault": status})
 
     def garble(self) -> None:
-        self.node.faults.order({"fault": "wrong_json", "on": "status" if self.bad_options else "run"})
+        self.node.faults.add({"fault": "wrong_json", "on": "status" if self.bad_options else "run"})
 
     def senders(self) -> list[str]:
         return [entry["job"] for entry in self.node.runs()]

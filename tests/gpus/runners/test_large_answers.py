@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from foundation.json_text import TURN, JsonText
+from foundation.json_text import PARSE_LOCK, JsonText
 from gpus.errors import GpuError
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.base import Abort, Accepted, Finished, Response, Runner, RunRequest
@@ -52,7 +52,7 @@ def test_a_transaction_waits_for_one_large_answer_at_most() -> None:
         go.wait(LONG)
 
     def write() -> None:
-        with TURN:
+        with PARSE_LOCK:
             order.append("write")
 
     with ThreadPoolExecutor(9) as pool:
@@ -61,7 +61,7 @@ def test_a_transaction_waits_for_one_large_answer_at_most() -> None:
         wait_for(lambda: sum(done.running() for done in reads) == 8)
         written = pool.submit(write)
         try:
-            wait_for(lambda: len(TURN._waiting) > 0)
+            wait_for(lambda: len(PARSE_LOCK._waiting) > 0)
         finally:
             go.set()
         for done in (*reads, written):
@@ -72,7 +72,7 @@ def test_a_transaction_waits_for_one_large_answer_at_most() -> None:
 def test_a_failed_large_answer_releases_its_turn() -> None:
     with pytest.raises(ZeroDivisionError):
         read_one_at_a_time(LARGE, lambda: 1 // 0)
-    assert not TURN._is_taken
+    assert not PARSE_LOCK._is_taken
     assert read_one_at_a_time(LARGE, lambda: "read") == "read"
 
 
@@ -150,9 +150,9 @@ def test_a_large_piece_of_a_stream_is_read_one_at_a_time() -> None:
 
 def waits_for_its_turn(ask: Callable[[], Any]) -> bool:
     with ThreadPoolExecutor(1) as pool:
-        with TURN:
+        with PARSE_LOCK:
             asked = pool.submit(ask)
-            wait_for(lambda: asked.done() or bool(TURN._waiting))
+            wait_for(lambda: asked.done() or bool(PARSE_LOCK._waiting))
             waited = not asked.done()
         asked.result(LONG)
     return waited

@@ -24,7 +24,7 @@ class Gpu:
         self.how = Stopped.KILLED
         self.result: Any = {"ok": True}
 
-    def run(self, order: Order, patience: Any) -> Any:
+    def run(self, order: Order, abort: Any) -> Any:
         self.orders.append(order)
         return self.result
 

@@ -134,7 +134,7 @@ def test_a_fleet_that_hangs_is_not_asked_again_before_it_answered(
     anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
     probes = jobs.ports.production_ports().readiness.probes
-    monkeypatch.setattr(probes, "ask", partial(probes.ask, seconds=0.05))
+    monkeypatch.setattr(probes, "run", partial(probes.run, seconds=0.05))
     for _ in range(3):
         anonymous.get("/readyz")
     assert fleets.asked == 3, "each of the three once"

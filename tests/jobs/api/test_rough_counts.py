@@ -1,4 +1,4 @@
-"""The limit of tenants without one of their own: `FreePlaces` and its use in `QueueLimits`."""
+"""The limit of tenants without one of their own: `RemainingCapacity` and its use in `QueueLimits`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from foundation import ttl_cache
-from foundation.ttl_cache import FreePlaces
+from foundation.ttl_cache import RemainingCapacity
 from gpus.models import ModelConfig
 from jobs.models import Job
 from jobs.ports import LimitCaches
@@ -48,7 +48,7 @@ def test_zero_means_any(acme: Account, zimg: ModelConfig, settings: Any) -> None
 def test_the_rows_are_counted_once_in_some_seconds(
     acme: Account, zimg: ModelConfig, at_most_three: None, world: World
 ) -> None:
-    world.limit_caches = LimitCaches(free_places=FreePlaces(keep_seconds=3600.0))
+    world.limit_caches = LimitCaches(free_places=RemainingCapacity(keep_seconds=3600.0))
     submit(acme)
     with CaptureQueriesContext(connection) as seen:
         assert [submit(acme).status_code for _ in range(3)] == [202, 202, 429]
@@ -62,7 +62,7 @@ def test_the_rows_are_counted_once_in_some_seconds(
 def test_what_takes_long_to_count_is_counted_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr(ttl_cache.time, "monotonic", lambda: now)
-    counts, places = 0, FreePlaces()
+    counts, places = 0, RemainingCapacity()
 
     def slowly() -> int:
         nonlocal now, counts
@@ -76,5 +76,5 @@ def test_what_takes_long_to_count_is_counted_seldom(monkeypatch: pytest.MonkeyPa
 
 
 def test_no_reservation_goes_below_none() -> None:
-    places = FreePlaces()
+    places = RemainingCapacity()
     assert [places.take("one", 2, lambda: 3) for _ in range(3)] == [3, 1, 0]

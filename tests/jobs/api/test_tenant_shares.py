@@ -24,7 +24,7 @@ from dispatcher_project.web.request_limits import (
     TooManyInFlight,
     holder_of,
 )
-from foundation.http_api.json_body import LATER_KEY
+from foundation.http_api.json_body import BODY_PENDING_KEY
 from jobs.api import authentication
 from jobs.api.errors import count_refusal, unknown_route
 from jobs.reports import counters
@@ -122,7 +122,7 @@ def test_a_holder_has_its_threads_and_the_others_theirs() -> None:
 
 def test_what_has_a_long_body_waits_for_its_heavy_turn() -> None:
     short = [scope_of(client="a", length=LIGHT_BYTES) for _ in range(2)]
-    asked_first = [{**heavy("a"), LATER_KEY: True} for _ in range(2)]
+    asked_first = [{**heavy("a"), BODY_PENDING_KEY: True} for _ in range(2)]
     play([*(heavy("a") for _ in range(4)), *short, *asked_first], at_once=8, there=1 + 2 + 2)
 
 

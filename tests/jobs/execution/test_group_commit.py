@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from django.db import OperationalError, connection, connections
 
-from foundation.json_text import TURN
+from foundation.json_text import PARSE_LOCK
 from jobs.execution import group_commit
 from jobs.execution.group_commit import GroupCommitWriter, Write, write_batch
 from jobs.models import Tenant
@@ -70,9 +70,9 @@ def test_no_transaction_is_open_while_a_large_answer_is_read():
     writer = GroupCommitWriter(lambda outcomes: None)
     writer.start()
     try:
-        with TURN:
+        with PARSE_LOCK:
             future = writer.submit(lambda: create("late"))
-            wait_for(lambda: future.done() or bool(TURN._waiting))
+            wait_for(lambda: future.done() or bool(PARSE_LOCK._waiting))
             assert not future.done()
         assert future.result(10) == "late"
     finally:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.conf import LazySettings
 
-from foundation.foreign_schema import CHEAP_STEPS, Mismatch, NoneFree, TooLong, TooMuchMemory
+from foundation.foreign_schema import CHEAP_STEPS, CheckTimedOut, Mismatch, NoFreeProcess, TooMuchMemory
 from jobs.domain.errors import ModelSchemaUnusable, PayloadCheckBusy, PayloadCheckTooLong, PayloadInvalid
 from jobs.submission.request import CheckBudget, check_payload, is_slow_check
 
@@ -56,11 +56,11 @@ def test_a_check_that_took_too_long_is_refused_with_the_limit(
 ) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, schema_check_seconds=7.0, schema_checks=3)
     with pytest.raises(PayloadCheckTooLong, match="7 s"):
-        check({"$ref": "#"}, 1, elsewhere=Elsewhere(TooLong()))
+        check({"$ref": "#"}, 1, elsewhere=Elsewhere(CheckTimedOut()))
     with pytest.raises(PayloadCheckTooLong, match="536870912 bytes of memory"):
         check({"$ref": "#"}, 1, elsewhere=Elsewhere(TooMuchMemory()))
     with pytest.raises(PayloadCheckBusy, match="3 long checks") as busy:
-        check({"$ref": "#"}, 1, elsewhere=Elsewhere(NoneFree()))
+        check({"$ref": "#"}, 1, elsewhere=Elsewhere(NoFreeProcess()))
     assert (busy.value.passes, busy.value.retry_after_seconds) == (True, 1.0)
 
 

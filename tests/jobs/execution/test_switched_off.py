@@ -79,7 +79,7 @@ def test_switching_off_stops_the_runs_and_their_jobs_run_again_when_the_server_i
 
 def test_a_run_that_can_not_be_proven_over_leaves_its_slot_in_quarantine(shop: Shop) -> None:
     """And on again is not free again: the probe decides."""
-    shop.node.faults.order({"fault": 500, "on": "cancel", "seconds": 60})
+    shop.node.faults.add({"fault": 500, "on": "cancel", "seconds": 60})
     job, _ = running(shop)
     switch(shop, DesiredState.OFF)
     assert not back_in_line(shop, job).slot_freed
