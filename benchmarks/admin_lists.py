@@ -1,12 +1,12 @@
-"""How fast the admin's lists are over a million jobs: p95 of each page, through Django, on PostgreSQL.
+"""Latency of the admin's lists over a million jobs: p95 of each page, through Django, on PostgreSQL.
 
-    .venv/bin/python -m benchmarks.admin_lists                   fills a database of its own, drops it after
+    .venv/bin/python -m benchmarks.admin_lists                   fills a database, drops it afterwards
     .venv/bin/python -m benchmarks.admin_lists --keep            leaves it for the next call, which reuses it
-    .venv/bin/python -m benchmarks.admin_lists --only callback   only pages whose name says so
+    .venv/bin/python -m benchmarks.admin_lists --only callback   only pages with this in their name
 
 The server is that of --server, else of DISPATCHER_TEST_DATABASE_URL. p50 and p95 are of the whole request:
 queries, templates, everything but the network; `python` is this process' own CPU time of a typical one. The
-machine should have nothing else to do. Ends with 1 when a page's p95 is over --goal-ms.
+machine should be idle otherwise. Exit status 1 if a page's p95 exceeds --goal-ms.
 """
 
 from __future__ import annotations
@@ -74,10 +74,10 @@ def _measure(arguments: argparse.Namespace) -> int:
         if arguments.only not in name:
             continue
         with CaptureQueriesContext(connection) as capture:
-            setup_test_environment()  # answers then know their contexts, which costs: not while it is timed
+            setup_test_environment()  # it keeps contexts in answers, which costs: not while timing
             answer = client.get(path)
             teardown_test_environment()
-        asked = list(capture)  # the next request forgets them
+        asked = list(capture)  # the next request clears them
         if answer.status_code != 200:
             raise SystemExit(f"{name}: {path} answered {answer.status_code}")
         listed = len(answer.context["cl"].result_list) if answer.context and "cl" in answer.context else 0
@@ -99,14 +99,14 @@ def _measure(arguments: argparse.Namespace) -> int:
 
 
 def _milliseconds(client: Any, path: str) -> tuple[float, float]:
-    """By the clock, and of this process' CPU."""
+    """Return wall-clock time and CPU time of this process."""
     began, cpu = time.perf_counter(), time.process_time()
     client.get(path)
     return (time.perf_counter() - began) * 1000, (time.process_time() - cpu) * 1000
 
 
 def _explain(asked: list[dict[str, str]], connection: Any) -> None:
-    """The slowest query of the page, as PostgreSQL runs it."""
+    """Print PostgreSQL's plan of the slowest query of the page."""
     slowest = max(asked, key=lambda query: float(query["time"]))
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN (ANALYZE, BUFFERS) " + slowest["sql"])

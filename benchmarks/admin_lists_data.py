@@ -45,7 +45,7 @@ _ERROR = """CASE WHEN n % 1000 >= 50 OR n > {total} - 2300 THEN '' WHEN n % 2000
 
 
 def fill(jobs: int) -> None:
-    """Into an empty, migrated database: all of it or nothing."""
+    """Fill an empty, migrated database, in one transaction."""
     with transaction.atomic():
         _fill(jobs)
     with connection.cursor() as cursor:
@@ -71,7 +71,8 @@ def _fill(jobs: int) -> None:
 
 
 def _drop_indexes(cursor: Any) -> list[str]:
-    """Those that are no constraints; an index is built much faster than kept. Returns how to make them."""
+    """Drop indexes that are no constraints, since building one is much faster than keeping it; return how to
+    create them."""
     cursor.execute(
         "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public' AND tablename LIKE 'jobs_%'"
         " AND indexname NOT IN (SELECT conname FROM pg_constraint)"
@@ -164,7 +165,8 @@ def _rest(cursor: Any, total: int) -> None:
 
 
 def _insert(cursor: Any, rows: type[Model], source: str, /, skip: tuple[str, ...] = (), **given: str) -> None:
-    """given: columns by SQL; the others get their field's default. skip: the database makes it."""
+    """given: SQL by column; other columns get their field's default. skip: columns that the database
+    fills."""
     columns = dict(given)
     for field in rows._meta.concrete_fields:
         if field.attname not in columns and field.attname not in skip:

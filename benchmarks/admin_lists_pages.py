@@ -1,4 +1,4 @@
-"""The pages that are measured: each list, deep inside it, its filters (common and rare), its search."""
+"""The measured pages: each list, deep inside it, its filters (common and rare), its search."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""What warm affinity saves, and what it costs whoever stands first: through the real scripts, under
+"""Benefit of warm affinity, and its delay for the first job in the queue: with the real scripts, under
 virtual time.
 
     python -m benchmarks.affinity                        a million dispatches
     python -m benchmarks.affinity --dispatches 50000
 
-Four GPUs run eight models, whose jobs come by Zipf's law into one line that is never empty; a job takes a
-second, and ten more where another model ran before. Goals (exit status 1 if one is missed):
+Four GPUs run eight models, whose jobs are drawn by Zipf's law into one queue that is never empty; a job takes
+a second, and ten more if another model ran before. Goals (exit status 1 if one is missed):
 
-- nobody who stands first is passed over more than eight times, or any more once its patience is over (30 s
-  from when it could have gone): no violation in all dispatches;
-- 60 % of the swaps are saved that the same line costs without affinity.
+- the first job is passed over at most eight times, and never after 30 s from when it could have started: no
+  violation in all dispatches;
+- 60 % of the swaps of the same queue without affinity are saved.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ WAITING, PATIENCE_SECONDS, MAX_SKIPS, GOAL = 60, 30.0, 8, 0.6
 
 
 @dataclass
-class Watch:
-    """Of the line, as anybody outside sees it: in which order jobs came, and which one started."""
+class OrderChecker:
+    """Checks the queue from outside: in which order jobs came, and which one started."""
 
     fleet: VirtualFleet
     patience: float
@@ -62,7 +62,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """swaps: per dispatch. longest_delay: of a first one, from when it could have gone, seconds."""
+    """swaps: per dispatch. longest_delay: of a first job, from when it could have started, seconds."""
 
     dispatches: int
     swaps: float
@@ -81,8 +81,8 @@ def measure(client: Any, dispatches: int, *, patience: float = PATIENCE_SECONDS,
         swaps += warm != job.model
         return job.seconds + (SWAP_SECONDS if warm != job.model else 0.0)
 
-    def began(job: VirtualJob) -> None:
-        watch.started(job)
+    def on_start(job: VirtualJob) -> None:
+        checker.started(job)
         if fleet.waiting[job.tenant] <= WAITING // 2:
             more()
 
@@ -91,7 +91,7 @@ def measure(client: Any, dispatches: int, *, patience: float = PATIENCE_SECONDS,
             fleet.job("tenant", RUN_SECONDS, model=model)
             for model in chance.choices(models, shares, k=WAITING - fleet.waiting.get("tenant", 0))
         ]
-        watch.line.extend(came)
+        checker.line.extend(came)
         fleet.submit_all(came)
 
     fleet = VirtualFleet(
@@ -102,17 +102,17 @@ def measure(client: Any, dispatches: int, *, patience: float = PATIENCE_SECONDS,
         patience_seconds=patience,
         renew_seconds=60.0,
         cost=cost,
-        on_start=began,
+        on_start=on_start,
     )
-    watch = Watch(fleet, patience)
+    checker = OrderChecker(fleet, patience)
     more()
     fleet.open()
     while fleet.dispatches < dispatches:
         before = fleet.dispatches
         fleet.run(fleet.now + 1000)
         if before // 100_000 < fleet.dispatches // 100_000:
-            print(f"{fleet.dispatches:,}: {watch.violations} violations", file=sys.stderr, flush=True)
-    return Result(fleet.dispatches, swaps / fleet.dispatches, watch.violations, watch.longest_delay)
+            print(f"{fleet.dispatches:,}: {checker.violations} violations", file=sys.stderr, flush=True)
+    return Result(fleet.dispatches, swaps / fleet.dispatches, checker.violations, checker.longest_delay)
 
 
 def main() -> None:

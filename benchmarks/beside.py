@@ -23,14 +23,14 @@ from pathlib import Path
 
 from benchmarks.suite.contenders import Dispatcher
 from benchmarks.suite.cpu import running_cpu_seconds
+from benchmarks.suite.environment import SQLITE, BenchEnvironment, CannotMeasure
 from benchmarks.suite.gpu import NotDone
-from benchmarks.suite.ground import SQLITE, CannotMeasure, Ground
 from dispatcher_project.supervisor.data_folder import ROOT
 
 SLOTS = 8
 BURSTS = {"single": (150, 0.05), "batch": (1000, 0.01)}
 """Jobs of a burst and their seconds: submitted one by one over one connection, or 100 at a time."""
-_PATIENCE_SECONDS, _SETTLE_SECONDS = 60.0, 0.7
+_WAIT_SECONDS, _SETTLE_SECONDS = 60.0, 0.7
 _LEAST_SECONDS = 2e-5
 """A figure below that is noise."""
 
@@ -38,16 +38,15 @@ Figures = dict[str, float]
 
 
 class Side:
-    """A checkout's `up`, with one server of the simulated GPU."""
+    """The `up` of a checkout, with one server of the simulated GPU."""
 
-    def __init__(self, name: str, checkout: Path, ground: Ground) -> None:
-        self.name, self._gpu, self._submitted = name, ground.gpu, 0
-        self.dispatcher = Dispatcher(ground, checkout=checkout)
+    def __init__(self, name: str, checkout: Path, env: BenchEnvironment) -> None:
+        self.name, self._gpu, self._submitted = name, env.gpu, 0
+        self.dispatcher = Dispatcher(env, checkout=checkout)
         self.dispatcher.start(SLOTS)
 
     def burst(self, way: str) -> Figures:
-        """Jobs are submitted while a gate holds the first of them, and then let through. Raises
-        CannotMeasure, NotDone."""
+        """Submit jobs while a gate holds the first of them, then open it. Raises CannotMeasure, NotDone."""
         count, seconds = BURSTS[way]
         jobs = [(self._submitted + number, seconds) for number in range(count)]
         self._submitted += count
@@ -55,10 +54,10 @@ class Side:
         before, began = self._cpu(), time.monotonic()
         (self.dispatcher.submit_singly if way == "single" else self.dispatcher.fill)(jobs)
         submitted = time.monotonic()
-        self._gpu.wait_for("held", SLOTS, _PATIENCE_SECONDS, self.dispatcher.check)
+        self._gpu.wait_for("held", SLOTS, _WAIT_SECONDS, self.dispatcher.check)
         opened = time.monotonic()
         self._gpu.open_gate()
-        self._gpu.wait_for("ended", count, _PATIENCE_SECONDS, self.dispatcher.check)
+        self._gpu.wait_for("ended", count, _WAIT_SECONDS, self.dispatcher.check)
         drained = time.monotonic()
         time.sleep(_SETTLE_SECONDS)
         after = self._cpu()
@@ -95,15 +94,15 @@ def main() -> None:
 
 
 def _begin(name: str, checkout: Path, stack: contextlib.ExitStack) -> Side:
-    ground = Ground(SQLITE)
-    stack.callback(ground.close)
-    side = Side(name, checkout, ground)
+    env = BenchEnvironment(SQLITE)
+    stack.callback(env.close)
+    side = Side(name, checkout, env)
     stack.callback(side.dispatcher.stop)
     return side
 
 
 def rounds(sides: list[Side], way: str, count: int) -> Iterator[tuple[Figures, Figures]]:
-    """(other, this) of each round; the first one is thrown away."""
+    """Yield (other, this) of each round but the first."""
     for number in range(count + 1):
         found = {side.name: side.burst(way) for side in (sides if number % 2 else sides[::-1])}
         if number:

@@ -1,15 +1,15 @@
-"""A fleet far larger than this machine, driven through the real Lua scripts and the real services under
-virtual time: what it yields, what each job costs, and so what which part carries.
+"""A fleet far larger than this machine, with the real Lua scripts and the real services under virtual time:
+its throughput, the cost of each job, and so the capacity of each part.
 
     python -m benchmarks.big_fleet                                     1,000 slots, about a minute
     python -m benchmarks.big_fleet --database postgresql://postgres@127.0.0.1:5432/postgres
     python -m benchmarks.big_fleet --slots 10000 --models 100 --tenants 1000 --waiting 1000000 --seconds 300
 
 Two layers in turn: the scripts alone, called by one client; then everything (submits, claims, runs, group
-commits, renewals, sweeps) in this one process, with GPUs that only pause. Real seconds are what it costs,
-virtual seconds what the fleet does with it: the virtual world has all the processors it needs. --database: a
-PostgreSQL server, where a database of its own is made and dropped; else SQLite in a file. --fleets: pools are
-spread over so many. Linux: processor time is read from /proc.
+commits, renewals, sweeps) in this one process, with GPUs that only pause. Real seconds are the cost, virtual
+seconds the throughput: the virtual world has unlimited processors. --database: a PostgreSQL server, where a
+database is created and dropped; else SQLite in a file. --fleets: pools are spread over so many. Linux:
+processor time is read from /proc.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _WHOLE = ("slots", "models", "tenants", "waiting", "models_per_pool", "slots_per
 
 def main() -> None:
     arguments = _parser().parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its database goes also when it is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SIGTERM must drop its database too
     try:
         size = Size(**{field.name: getattr(arguments, field.name) for field in fields(Size)})
     except ValueError as error:
@@ -50,16 +50,22 @@ def main() -> None:
             from benchmarks.big_fleet_run import run_services
             from benchmarks.big_fleet_scripts import run_scripts
 
-            progress = _quiet if arguments.quiet else _tell
+            progress = _no_progress if arguments.quiet else _progress
             if not arguments.only or arguments.only == "scripts":
                 progress("the scripts alone")
                 with EmbeddedValkey(Path(folder, "scripts"), append_only=False) as valkey:
-                    found["scripts"] = run_scripts(Load(size), _patient(valkey.url), valkey.pid or 0)
+                    found["scripts"] = run_scripts(
+                        Load(size), _connect_with_long_timeout(valkey.url), valkey.pid or 0
+                    )
             if not arguments.only or arguments.only == "services":
                 with EmbeddedValkey(Path(folder, "services"), append_only=False) as valkey:
                     os.environ["REDIS_URL"] = valkey.url
                     found["services"] = run_services(
-                        Load(size), _patient(valkey.url), valkey, progress, rebuild=arguments.rebuild
+                        Load(size),
+                        _connect_with_long_timeout(valkey.url),
+                        valkey,
+                        progress,
+                        rebuild=arguments.rebuild,
                     )
         say(found)
         if arguments.json:
@@ -88,18 +94,18 @@ def _set_up(url: str, folder: str) -> None:
     call_command("migrate", verbosity=0, interactive=False)
 
 
-def _patient(url: str) -> Any:
-    """The product gives Redis two seconds; a benchmark on a busy machine waits."""
+def _connect_with_long_timeout(url: str) -> Any:
+    """The product gives Redis two seconds; a benchmark on a busy machine needs more."""
     import redis
 
     return redis.Redis.from_url(url, socket_timeout=120.0, decode_responses=True)
 
 
-def _tell(what: str) -> None:
+def _progress(what: str) -> None:
     print(what, file=sys.stderr, flush=True)
 
 
-def _quiet(what: str) -> None:
+def _no_progress(what: str) -> None:
     pass
 
 

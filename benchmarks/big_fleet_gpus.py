@@ -14,7 +14,7 @@ from verification.simulation.scheduler import Event, Scheduler
 
 
 class SimulatedGpus:
-    """`gpus.runners.base.Transport`. began: runs so far."""
+    """`gpus.runners.base.Transport`. began: number of runs so far."""
 
     def __init__(self, scheduler: Scheduler, ledger: Ledger, swap_seconds: float) -> None:
         self._scheduler, self._ledger, self._swap_seconds = scheduler, ledger, swap_seconds
@@ -54,7 +54,7 @@ class SimulatedGpus:
             if on_sent is not None:
                 on_sent()
             if ended.wait(swap + asked["seconds"]):
-                raise Interrupted("Stopped; nobody asked for that here.")
+                raise Interrupted("Stopped without a cancel.")
         finally:
             runs.pop(attempt, None)
             if abort is not None:
@@ -63,7 +63,7 @@ class SimulatedGpus:
         return _json({"status": "success", "result": {"url": f"s3://results/{attempt}", "seed": 7}})
 
     def close(self) -> None:
-        """What still runs counts up to now."""
+        """Count active runs up to now."""
         for runs in self._running.values():
             for _, began in runs.values():
                 self._ledger.still_running(began, self._scheduler.now)

@@ -1,9 +1,9 @@
-"""What a big fleet is asked to run: tenants of three kinds, their models, bands and jobs. Pure; seeded.
+"""The load of a big fleet: tenants of three kinds, their models, bands and jobs. Pure; seeded.
 
-- `flood`: one tenant in twenty; together they keep the line at its length; three jobs of ten are bulk;
+- `flood`: one tenant in twenty; together they keep the queue at its length; three jobs of ten are bulk;
 - `steady`: 45 of 100; each sends half of what its fair share of the slots would run, job by job;
 - `light`: the rest; each sends a twentieth of its share. One steady or light tenant in ten was granted the
-  urgent band, and every second job of it asks for that.
+  urgent band, and requests it for every second job.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ BAND_NAMES = {URGENT: "urgent", NORMAL: "normal", BULK: "bulk"}
 BULK_SHARE, URGENT_SHARE = 0.3, 0.5
 MODELS_OF_STEADY = 3
 LONGEST = 8.0
-"""Of a model's mean."""
+"""Multiple of a model's mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """waiting: the line's length, kept. seconds: virtual, of which the first `warm_up_seconds` don't count.
-    mean_seconds: of a job, over all models. swap_seconds: what a slot needs to load another model."""
+    """waiting: the queue's length, kept. seconds: virtual, of which the first `warm_up_seconds` don't count.
+    mean_seconds: of a job, over all models. swap_seconds: time for a slot to load another model."""
 
     slots: int = 1000
     models: int = 20
@@ -71,7 +71,7 @@ class Size:
         return tuple(model_name(n) for n in range(first, min(first + self.models_per_pool, self.models)))
 
     def servers(self) -> Iterator[tuple[str, int, int]]:
-        """(name, slots, number of its pool): pools take turns, so that they are equally large."""
+        """Yield (name, slots, number of its pool): pools take turns, so that they are equally large."""
         left, number = self.slots, 0
         while left > 0:
             slots = min(self.slots_per_server, left)
@@ -81,7 +81,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A tenant. number: from 0. per_second: jobs that it sends by chance; 0: it floods."""
+    """A tenant. number: from 0. per_second: jobs sent at random; 0: it floods."""
 
     number: int
     kind: str
@@ -95,8 +95,8 @@ class Sender:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One job as its client thinks of it."""
+class JobRequest:
+    """One job as its client requests it."""
 
     model: str
     priority: int
@@ -105,7 +105,7 @@ class Asked:
 
 @dataclass
 class Load:
-    """arrivals: jobs per second that come by chance, of all steady and light tenants together."""
+    """arrivals: random jobs per second of all steady and light tenants together."""
 
     size: Size
     senders: list[Sender] = field(init=False)
@@ -140,13 +140,13 @@ class Load:
         self.arrivals = sum(self._rates)
 
     def next_arrival(self) -> tuple[float, Sender] | None:
-        """After how many seconds who sends its next job; None: nobody ever does."""
+        """Return the seconds until the next random job, and its sender; None: there are none."""
         if not self.arrivals:
             return None
         (sender,) = self._chance.choices(self._others, self._rates)
         return self._chance.expovariate(self.arrivals), sender
 
-    def job(self, sender: Sender) -> Asked:
+    def job(self, sender: Sender) -> JobRequest:
         model = self._chance.choice(sender.models)
         priority = NORMAL
         if sender.kind == FLOOD and self._chance.random() < BULK_SHARE:
@@ -154,10 +154,10 @@ class Load:
         elif sender.is_urgent and self._chance.random() < URGENT_SHARE:
             priority = URGENT
         mean = self.mean_seconds(model)
-        return Asked(model, priority, min(self._chance.expovariate(1 / mean), LONGEST * mean))
+        return JobRequest(model, priority, min(self._chance.expovariate(1 / mean), LONGEST * mean))
 
     def mean_seconds(self, model: str) -> float:
-        """From half to one and a half times the mean of all."""
+        """Return half to one and a half times the mean of all models."""
         return self.size.mean_seconds * (0.5 + int(model.removeprefix("model-")) % 5 / 4)
 
 

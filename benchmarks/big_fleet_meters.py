@@ -1,4 +1,4 @@
-"""What a run costs and yields, counted where it happens: Redis, database, processor, slots, waits."""
+"""Counters of cost and throughput: Redis, database, processor, slots, waits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 def cpu_seconds_of(pid: int) -> float:
-    """Of another process on this machine, from its start (Linux)."""
+    """Return the CPU time of another process on this machine (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
 
@@ -44,7 +44,7 @@ class MeteredLeases(RedisLeases):
         self.sampled[script] = count + 1, total + spent
         return answer
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         self.calls.clear()
         self.sampled.clear()
 
@@ -53,7 +53,7 @@ class MeteredLeases(RedisLeases):
 
 
 class RedisMeter:
-    """client: of a server that does nothing else."""
+    """client: of a server for this benchmark only."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -62,7 +62,8 @@ class RedisMeter:
         self._client.config_resetstat()
 
     def read(self) -> dict[str, float]:
-        """Since the reset: script calls, commands inside them and beside them, µs; and bytes now."""
+        """Return the counts since the reset: script calls, commands inside them and beside them, µs; and
+        bytes now."""
         stats = {
             name.removeprefix("cmdstat_"): one for name, one in self._client.info("commandstats").items()
         }
@@ -81,7 +82,7 @@ class RedisMeter:
 
 @dataclass
 class DatabaseMeter:
-    """connection: Django's, the one itself. closes: connections that a thread would have given back (the
+    """connection: Django's, not its proxy. closes: connections that a thread would have returned (the
     simulator's one connection stays open: its threads are fibers)."""
 
     connection: Any
@@ -111,7 +112,7 @@ class DatabaseMeter:
         self.seconds = 0.0
 
     def server_cpu_seconds(self) -> float:
-        """Of the one PostgreSQL backend; SQLite works in this process."""
+        """Return that of the one PostgreSQL backend; SQLite works in this process."""
         if self.connection.vendor != "postgresql":
             return 0.0
         try:
@@ -120,7 +121,8 @@ class DatabaseMeter:
             return float("nan")
 
     def connect_seconds(self, tries: int = 20) -> float:
-        """By the clock, of one new connection, the quickest: what the next thread pays that gave its back."""
+        """Return the shortest time for a new connection: the cost for the next thread after one was
+        returned."""
         from django.db import connections
 
         fresh: Any = connections["default"].copy()
@@ -133,13 +135,13 @@ class DatabaseMeter:
         return min(took)
 
     def written_bytes(self) -> int:
-        """To the write-ahead log so far; SQLite: 0."""
+        """Return the bytes written to the write-ahead log so far; SQLite: 0."""
         if self.connection.vendor != "postgresql":
             return 0
         return int(self._one("SELECT pg_current_wal_lsn() - '0/0'::pg_lsn"))
 
     def sizes(self) -> dict[str, tuple[int, int, int]]:
-        """Rows, bytes of the table and of its indexes, of the tables of jobs; the largest first."""
+        """Return rows, bytes of the table and of its indexes, of the job tables; the largest first."""
         names = [name for name in self.connection.introspection.table_names() if name.startswith("jobs_")]
         found = {}
         for name in names:
@@ -176,7 +178,7 @@ class DatabaseMeter:
 
 @dataclass
 class Sections:
-    """Wall and processor seconds of this process, by what it did. A section must not wait in virtual time."""
+    """Wall and processor seconds of this process, by section. A section must not wait in virtual time."""
 
     wall: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     cpu: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -200,7 +202,7 @@ class Sections:
 
 @dataclass
 class Ledger:
-    """Of the runs on the slots, in virtual seconds; only what lies after `since` counts."""
+    """The runs on the slots, in virtual seconds; only times after `since` count."""
 
     since: float
     busy: float = 0.0
@@ -209,14 +211,14 @@ class Ledger:
     started: int = 0
     swaps: int = 0
     doubled: int = 0
-    """Runs that began on a slot that was not free: a defect."""
+    """Runs that began on a busy slot: a defect."""
     waits: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
-    """By (what kind of, name): band or kind of tenant."""
+    """By (kind, name): band or kind of tenant."""
     _warm: dict[str, str] = field(default_factory=dict)
     _taken: set[str] = field(default_factory=set)
 
     def start(self, slot: str, model: str, now: float, swap_seconds: float) -> float:
-        """Seconds that the slot needs for the model before it runs."""
+        """Return the seconds that the slot needs to load the model."""
         self.doubled += slot in self._taken
         self._taken.add(slot)
         cold = self._warm.get(slot) != model
@@ -240,11 +242,11 @@ class Ledger:
             self.busy += now - max(began, self.since)
 
     def still_running(self, began: float, now: float) -> None:
-        """At the end of the run, a slot that is busy."""
+        """Count a slot that is busy at the end."""
         self.busy += now - max(began, self.since)
 
 
 def percentile(values: list[float], share: float) -> float:
-    """NaN of nothing."""
+    """Return NaN without values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else float("nan")

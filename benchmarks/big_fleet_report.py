@@ -1,4 +1,4 @@
-"""The figures of a big fleet as a page of text."""
+"""Prints the figures of a big fleet."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _scripts(one: dict[str, Any]) -> None:
         f" {one['script_calls_per_job']:.1f} scripts and {one['commands_per_job']:.0f} commands per job ·"
         f" {one['bytes_per_ticket']:.0f} bytes per ticket"
     )
-    _by_script(one["us_by_script"])
+    _by_script(one["script_costs"])
 
 
 def _services(one: dict[str, Any]) -> None:
@@ -58,7 +58,7 @@ def _services(one: dict[str, Any]) -> None:
         f" + {submit['database_cpu_ms']:.3f} ms of the database server,"
         f" {submit['wal_bytes']:,.0f} bytes of log"
     )
-    _by_script(redis["us_by_script"])
+    _by_script(redis["script_costs"])
     print(
         f"\n  {'of this process':<24} {'times':>9} {'ms each':>9} {'ms per job':>11} {'share of a core':>16}"
     )

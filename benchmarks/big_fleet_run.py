@@ -1,4 +1,4 @@
-"""The whole of a big fleet: set up, fill the line, run, read the meters."""
+"""The steps of a big fleet: set up, fill the queue, run, read the meters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.big_fleet_meters import (
     cpu_seconds_of,
     percentile,
 )
-from benchmarks.big_fleet_scripts import us_by_script
+from benchmarks.big_fleet_scripts import script_costs
 from benchmarks.big_fleet_system import System
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from jobs.domain.states import JobState
@@ -28,7 +28,7 @@ from jobs.models import Job
 def run_services(
     load: Load, client: Any, valkey: EmbeddedValkey, tell: Callable[[str], None], *, rebuild: bool
 ) -> dict[str, Any]:
-    """Raises RuntimeError if anything broke: nothing should."""
+    """Run everything. Raises RuntimeError if anything failed."""
     size, pid = load.size, valkey.pid or 0
     settings.REDIS_URL = valkey.url
     database = DatabaseMeter(connections["default"])
@@ -69,7 +69,7 @@ def run_services(
     for meter in (database, redis, sections):
         meter.reset()
     for leases in system.fleets.values():
-        leases.forget()
+        leases.reset()
     system.wakes = 0
     own, redis_cpu, server_cpu = time.process_time(), cpu_seconds_of(pid), database.server_cpu_seconds()
     wal, began = database.written_bytes(), time.perf_counter()
@@ -85,7 +85,7 @@ def run_services(
         "us_per_job": seen["script_us"] / jobs,
         "cpu_us_per_job": (cpu_seconds_of(pid) - redis_cpu) * 1e6 / jobs,
         "bytes": seen["bytes"],
-        "us_by_script": us_by_script(list(system.fleets.values()), jobs),
+        "script_costs": script_costs(list(system.fleets.values()), jobs),
     }
     found["per_job"] = {
         "transactions": database.commits / jobs,
@@ -109,7 +109,7 @@ def run_services(
 
 
 def _steady(system: System, took: float, cpu: float) -> dict[str, Any]:
-    """What the window yielded, and where this process' time went."""
+    """Return the throughput of the window, and where this process' time went."""
     size, ledger, sections = system.size, system.ledger, system.sections
     window = size.seconds - size.warm_up_seconds
     jobs = ledger.finished
@@ -146,7 +146,7 @@ def _steady(system: System, took: float, cpu: float) -> dict[str, Any]:
 
 
 def _rebuild(system: System, client: Any) -> float:
-    """Real seconds of the sweep that makes the index anew, without the time it gives keepers to announce
+    """Return the real seconds of the sweep that rebuilds the index, without its wait for keepers to announce
     themselves."""
     system.sections.reset()
     client.flushdb()

@@ -1,4 +1,4 @@
-"""The first layer of a big fleet alone: the Lua scripts, called by one client, under virtual time."""
+"""The first layer of a big fleet: the Lua scripts alone, called by one client, under virtual time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ PUSH = 500
 
 
 def run_scripts(load: Load, client: Any, pid: int) -> dict[str, Any]:
-    """The same load as with the services, less what they add; what it took, in real time. A job's next one is
-    claimed with its release, as workers do with jobs of less than a second. pid: of the Valkey."""
+    """Run the same load as with the services, without their cost; return the real time.
+
+    The next job is claimed with a release, as workers do for jobs of less than a second. pid: of the Valkey.
+    """
     size = load.size
     swaps = 0
 
@@ -44,9 +46,9 @@ def run_scripts(load: Load, client: Any, pid: int) -> dict[str, Any]:
         following = load.next_arrival()
         if following is not None:
             seconds, sender = following
-            fleet.after(seconds, lambda: come(sender))
+            fleet.after(seconds, lambda: submit_next(sender))
 
-    def come(sender: Sender) -> None:
+    def submit_next(sender: Sender) -> None:
         submit(sender, 1)
         arrive()
 
@@ -72,7 +74,7 @@ def run_scripts(load: Load, client: Any, pid: int) -> dict[str, Any]:
     top_up()
     fleet.run(size.warm_up_seconds)
     meter.reset()
-    leases.forget()
+    leases.reset()
     dispatched, cpu, began = fleet.dispatches, cpu_seconds_of(pid), time.perf_counter()
     fleet.run(size.seconds)
     took = time.perf_counter() - began
@@ -87,12 +89,12 @@ def run_scripts(load: Load, client: Any, pid: int) -> dict[str, Any]:
         "redis_us_per_job": seen["script_us"] / jobs,
         "redis_cpu_us_per_job": (cpu_seconds_of(pid) - cpu) * 1e6 / jobs,
         "bytes_per_ticket": per_ticket,
-        "us_by_script": us_by_script([leases], jobs),
+        "script_costs": script_costs([leases], jobs),
     }
 
 
-def us_by_script(fleets: list[MeteredLeases], jobs: int) -> dict[str, dict[str, float]]:
-    """Calls per job, and Redis' µs per call of those that were timed."""
+def script_costs(fleets: list[MeteredLeases], jobs: int) -> dict[str, dict[str, float]]:
+    """Return calls per job, and Redis' µs per timed call, by script."""
     calls: dict[str, int] = {}
     timed: dict[str, tuple[int, int]] = {}
     for leases in fleets:

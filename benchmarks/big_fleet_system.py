@@ -1,8 +1,8 @@
-"""The dispatcher's processes under virtual time, with a database, a Valkey and a fleet that is only acted.
+"""The dispatcher's processes under virtual time, with a database, a Valkey and simulated GPUs.
 
 Submits, claims, runs, group commits, renewals and sweeps are the product's own, in fibers
-(`verification.simulation`); what a GPU does is a pause of virtual time. Nothing goes wrong here: that
-is `manage.py simulate`. Real time is what all of it costs, virtual time what the fleet does with it.
+(`verification.simulation`); a GPU only waits in virtual time. There are no faults: see `manage.py simulate`
+for those. Real time is the cost, virtual time the throughput.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from django.conf import settings
 
 from benchmarks.big_fleet_gpus import SimulatedGpus
-from benchmarks.big_fleet_load import BAND_NAMES, Asked, Load, Sender
+from benchmarks.big_fleet_load import BAND_NAMES, JobRequest, Load, Sender
 from benchmarks.big_fleet_meters import DatabaseMeter, Ledger, MeteredLeases, Sections
 from foundation import ids
 from gpus.leasing.values import Wakes
@@ -31,19 +31,19 @@ from jobs.submission.request import Submit, SubmitRequest
 from jobs.submission.submit import submit_batch
 from jobs.sweeps.registry import Entry, Sweeps
 from jobs.sweeps.runner import Runner
-from verification.simulation.roles import FiberWorker, spread
+from verification.simulation.roles import FiberWorker, single_wakes
 from verification.simulation.scheduler import START, Process, Scheduler, VirtualClock
 
 HOP_SECONDS = 0.004
-"""Of a wake through the broker."""
+"""Delay of a wake in the broker."""
 BATCH = 500
 PROMPT = "a lighthouse in a storm, oil on canvas, " * 6
 _LEFT_OUT = ("due_callbacks", "retention")
-"""Sweeps of what does not happen here."""
+"""Sweeps without work here."""
 
 
 class System:
-    """client: of a Valkey that holds nothing else. broken: what failed, which nothing should."""
+    """client: of an empty Valkey. broken: errors, of which there should be none."""
 
     def __init__(
         self, load: Load, client: Any, database: DatabaseMeter, sections: Sections, ledger: Ledger
@@ -77,8 +77,8 @@ class System:
     # -- set-up ----------------------------------------------------------------------------------------
 
     def register(self) -> None:
-        """The fleet and its tenants as rows (one by one over the API takes minutes for thousands), then the
-        index, by the sweep that makes it."""
+        """Insert the fleet and its tenants as rows (over the API thousands take minutes), then build the
+        index by its sweep."""
         rows = [
             Tenant(name=one.name, highest_band="urgent" if one.is_urgent else "normal")
             for one in self.load.senders
@@ -120,14 +120,14 @@ class System:
             self.workers.append(worker)
 
     def fill_line(self, told: Callable[[int], None] = lambda submitted: None) -> None:
-        """What waits at the beginning, all of it from floods."""
+        """Submit the initial queue, all of it from floods."""
         senders = itertools.cycle(self.load.floods)
         while (missing := self.size.waiting - self.waiting) > 0:
             self.submit(next(senders), min(BATCH, missing))
             told(self._submitted)
 
     def open(self) -> None:
-        """From now on jobs come by chance, and floods keep the line at its length."""
+        """From now on jobs come at random, and floods keep the queue at its length."""
         self._spawn("arrivals", self._arrive)
         self._spawn("floods", self._top_up)
 
@@ -143,7 +143,7 @@ class System:
             raise RuntimeError(f"{len(self.broken)} calls broke, the first:\n{self.broken[0]}")
 
     def submit(self, sender: Sender, count: int) -> None:
-        """One batch, or one job."""
+        """Submit one batch, or one job."""
         now = self.scheduler.now
         asked = [self.load.job(sender) for _ in range(count)]
         requests = [_request(one, sender, now) for one in asked]
@@ -205,7 +205,7 @@ class System:
         return int((START.timestamp() + self.scheduler.now) * 1000)
 
     def _send_wakes(self, wakes: Sequence[Wakes]) -> int:
-        sent = spread(wakes) if self.workers else []
+        sent = single_wakes(wakes) if self.workers else []
         for pool, host in sent:
             self._spawn("broker", partial(self._deliver, pool, host))
         self.wakes += len(sent)
@@ -234,7 +234,7 @@ class System:
 
 
 def _meter(worker: FiberWorker, sections: Sections) -> None:
-    """Commits, renewals and looks of one worker process."""
+    """Meter commits, renewals and checks of one worker process."""
     writer: Any = worker.completion.writer
     commit, step, look = writer._commit, worker.completion.keeper.step, worker.check_external_changes
 
@@ -247,7 +247,7 @@ def _meter(worker: FiberWorker, sections: Sections) -> None:
     vars(worker)["look"] = lambda: metered("watch", look)
 
 
-def _request(asked: Asked, sender: Sender, now: float) -> SubmitRequest:
+def _request(asked: JobRequest, sender: Sender, now: float) -> SubmitRequest:
     payload = {
         "prompt": PROMPT,
         "seconds": asked.seconds,

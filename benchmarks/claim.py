@@ -1,20 +1,19 @@
-"""What a claim costs Redis: microseconds of server time per script call, over the size of the line.
+"""Cost of a claim for Redis: microseconds of server time per script call, by queue size.
 
     python -m benchmarks.claim                      one dimension grows at a time; then all of them at once
     python -m benchmarks.claim --waiting 1000000    one row of your own
     python -m benchmarks.claim --waiting 1000000 --slots 10000 --tenants 10000 --limited
     python -m benchmarks.claim --json claim.json    rows and verdicts, also as JSON (`-`: on stdout)
 
-The times are Redis' own (`INFO commandstats`), so neither the client nor the socket is in them; each figure
-is that of the quietest few calls, so that other processes on the machine are not in it either. `client` is
-what one caller waits for a claim or a release-and-claim: median and 99th percentile of all of them.
-`bytes` is what the line takes per waiting job. --limited: every tenant may run as many as the slots allow it
-in the mean: most are at their limit. --warm: the worker tells with each call that so many of the models are
-loaded, as one does that holds them itself.
+The times are Redis' own (`INFO commandstats`), without client and socket; each figure is that of the quietest
+few calls, so that other processes on the machine do not count. `client` is a caller's wait for a claim or a
+release-and-claim: median and 99th percentile of all of them. `bytes` is the memory of the queue per waiting
+job. --limited: every tenant may run as many as the slots allow on average: most are at their limit. --warm:
+each call of the worker names so many of the models as loaded, as a pinned worker does.
 
-Goals (exit status 1 if one is missed): a claim and a release-and-claim take 30 µs at most; in no
-dimension does any row cost more than 30 % more, or less, than the first one; the client waits 1 ms at most at
-the 99th percentile; a waiting job takes 200 bytes at most.
+Goals (exit status 1 if one is missed): a claim and a release-and-claim take 30 µs at most; in no dimension
+does any row cost more than 30 % more, or less, than the first one; the client waits 1 ms at most at the 99th
+percentile; a waiting job takes 200 bytes at most.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from gpus.protocol import Lease, PoolSpec, QueueAlgorithm, ReleaseMode, ServerSp
 POOL, WORKER = "bench", "bench"
 SLOTS_PER_SERVER, CHUNK, MANY = 8, 20, 10_000
 CLAIMS = 1_000
-"""Claims by wake per row, beside the release-and-claims."""
+"""Claims by wake per row, besides the release-and-claims."""
 GROWING: Mapping[str, Sequence[int]] = {
     "waiting": (10_000, 100_000, 1_000_000),
     "slots": (100, 1_000, 10_000),
@@ -54,6 +53,8 @@ GROWING: Mapping[str, Sequence[int]] = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
+    """The dimensions of a row."""
+
     waiting: int = 1_000
     slots: int = 8
     tenants: int = 10
@@ -72,9 +73,11 @@ class Size:
 
 
 class Costs:
-    """Microseconds of server time per ticket pushed, claim, release-and-claim and end settled, each of the
-    quietest chunk. client: seconds that each claim and each release-and-claim took at the client. bytes: per
-    waiting ticket, None where there are too few to tell."""
+    """Microseconds of server time per pushed ticket, claim, release-and-claim and settled end, each of the
+    quietest chunk.
+
+    client: seconds of each claim and each release-and-claim at the client. bytes: per waiting ticket, None
+    for too few tickets."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -86,19 +89,19 @@ class Costs:
         return self._best[what]
 
     def client_us(self, share: float) -> int:
-        """So many of the calls took less, microseconds."""
+        """Return the percentile of the calls' durations, microseconds."""
         return round(sorted(self.client)[int(len(self.client) * share)] * 1e6)
 
     @contextmanager
     def waited(self) -> Iterator[None]:
-        """A call of the client is inside."""
+        """Time a call of the client in this block."""
         began = time.perf_counter()
         yield
         self.client.append(time.perf_counter() - began)
 
     @contextmanager
     def of(self, what: str, count: int) -> Iterator[None]:
-        """Scripts that are run inside are `count` times `what`."""
+        """Attribute the scripts in this block to `count` times `what`."""
         self._client.config_resetstat()
         yield
         spent = self._client.info("commandstats")["cmdstat_fcall"]["usec"] / count
@@ -128,7 +131,7 @@ def main() -> None:
 
 
 def default_sizes() -> Iterator[tuple[str, Size]]:
-    """What grows ('' where nothing does, or all), and the row. Every tenant has somebody waiting."""
+    """Yield the dimension that grows ('' for none, or all), and the row. Every tenant has waiting jobs."""
     base = Size()
     yield "", base
     for field, values in GROWING.items():
@@ -143,7 +146,7 @@ def default_sizes() -> Iterator[tuple[str, Size]]:
 
 
 def row_of(grows: str, size: Size, costs: Costs) -> dict[str, Any]:
-    """grows: which dimension; the size; and what was measured. Plain values, for JSON."""
+    """Return the dimension, the size and the measured values as plain values, for JSON."""
     return {
         "grows": grows,
         **asdict(size),
@@ -155,7 +158,7 @@ def row_of(grows: str, size: Size, costs: Costs) -> dict[str, Any]:
 
 
 def measure(size: Size, calls: int) -> Costs:
-    """On a server of its own. calls: release-and-claims; the line is kept at its length meanwhile."""
+    """Measure on a new server. calls: release-and-claims; the queue is kept at its length meanwhile."""
     chance = random.Random(1)
     with tempfile.TemporaryDirectory() as folder, EmbeddedValkey(Path(folder), append_only=False) as server:
         client: Any = connect(server.url)
@@ -169,7 +172,7 @@ def measure(size: Size, calls: int) -> Costs:
         for first in range(0, min(size.slots, calls), CHUNK):
             held += _claim(leases, size, f"c{first}", min(CHUNK, size.slots - first), costs)
             pushed = push_tickets(leases, size, pushed, CHUNK, costs)
-        for first in range(0, CLAIMS, CHUNK):  # where few slots are, they are claimed again and again
+        for first in range(0, CLAIMS, CHUNK):  # few slots are claimed repeatedly
             some = [held.pop(chance.randrange(len(held))) for _ in range(min(CHUNK, len(held)))]
             for lease in some:
                 leases.release(lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0)
@@ -188,7 +191,7 @@ def measure(size: Size, calls: int) -> Costs:
                             gpu_seconds=chance.expovariate(1), next_attempt_id=f"r{number}",
                             verdict=Verdict.WELL, warm=size.loaded,
                         )  # fmt: skip
-                    held[place] = must(following)
+                    held[place] = required(following)
             with costs.of("settled", CHUNK):
                 leases.settled(ended)
             pushed = push_tickets(leases, size, pushed, CHUNK, costs)
@@ -202,11 +205,12 @@ def _claim(leases: RedisLeases, size: Size, name: str, count: int, costs: Costs)
         for number in range(count):
             with costs.waited():
                 lease = leases.claim(POOL, worker=WORKER, attempt_id=f"{name}-{number}", warm=size.loaded)
-            held.append(must(lease))
+            held.append(required(lease))
     return held
 
 
 def open_index(leases: RedisLeases, size: Size) -> None:
+    """Register the fleet in an empty index."""
     leases.begin_rebuild(WORKER)
     leases.wipe(WORKER)
     leases.open_generation(WORKER)
@@ -221,7 +225,7 @@ def open_index(leases: RedisLeases, size: Size) -> None:
 
 
 def push_tickets(leases: RedisLeases, size: Size, first: int, count: int, costs: Costs) -> int:
-    """The number of the next ticket."""
+    """Push tickets; return the number of the next one."""
     for begin in range(first, first + count, 500):
         numbers = range(begin, min(begin + 500, first + count))
         with costs.of("push", len(numbers)):
@@ -230,7 +234,7 @@ def push_tickets(leases: RedisLeases, size: Size, first: int, count: int, costs:
 
 
 def _ticket(number: int, size: Size) -> Ticket:
-    """Ids as long as real ones."""
+    """Ids are as long as real ones."""
     chance = random.Random(number)
     return Ticket(
         job_id=f"01J{number:023d}",
@@ -241,7 +245,8 @@ def _ticket(number: int, size: Size) -> Ticket:
     )
 
 
-def must(lease: Lease | None) -> Lease:
+def required(lease: Lease | None) -> Lease:
+    """Return the lease; fail if there is none."""
     assert lease is not None
     return lease
 

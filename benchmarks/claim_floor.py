@@ -1,11 +1,11 @@
-"""What the commands of a release-and-claim cost by themselves: microseconds of server time.
+"""Cost of the commands of a release-and-claim commands_us: microseconds of server time.
 
     python -m benchmarks.claim_floor
     python -m benchmarks.claim_floor --models 4
 
 The commands of some release-and-claims are recorded on one server and sent again on another one in the same
-state, as scripts of nothing else, with constant arguments. What a release-and-claim takes beyond that is the
-work of Lua between them. Each figure is that of the quietest chunk, as in `benchmarks.claim`.
+state, as scripts of nothing else, with constant arguments. The rest of a release-and-claim's time is the work
+of Lua between them. Each figure is that of the quietest chunk, as in `benchmarks.claim`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.claim import CHUNK, POOL, WORKER, Costs, Size, must, open_index, push_tickets
+from benchmarks.claim import CHUNK, POOL, WORKER, Costs, Size, open_index, push_tickets, required
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import Verdict
 from gpus.leasing.connect import connect
@@ -43,13 +43,13 @@ def main() -> None:
     recorded = record(size, CHUNKS * CHUNK)
     commands = sum(map(len, recorded)) / len(recorded)
     print(f"{size.models} models, {commands:.1f} commands in a release-and-claim")
-    print(f"  as it is          {as_it_is(size):6.1f} µs")
-    print(f"  the commands only {alone(size, recorded):6.1f} µs")
-    print(f"  an empty script   {alone(size, [[] for _ in recorded]):6.1f} µs")
+    print(f"  as it is          {release_and_claim_us(size):6.1f} µs")
+    print(f"  the commands only {commands_us(size, recorded):6.1f} µs")
+    print(f"  an empty script   {commands_us(size, [[] for _ in recorded]):6.1f} µs")
 
 
 class Bench:
-    """A server with a line and held slots; always the same one."""
+    """A server with a queue and leased slots, always in the same state."""
 
     def __init__(self, url: str, size: Size) -> None:
         self.client: Any = connect(url)
@@ -61,11 +61,11 @@ class Bench:
         self.release(WARM_UP)
 
     def release(self, count: int) -> None:
-        """So many release-and-claims."""
+        """Carry out `count` release-and-claims."""
         for _ in range(count):
             place = self._chance.randrange(len(self._held))
             self._released += 1
-            self._held[place] = must(
+            self._held[place] = required(
                 self.leases.release(
                     self._held[place].ref, ReleaseMode.SETTLE, worker=WORKER,
                     gpu_seconds=self._chance.expovariate(1), next_attempt_id=f"r{self._released}",
@@ -74,7 +74,7 @@ class Bench:
             )  # fmt: skip
 
     def _claim(self, attempt_id: str) -> Lease:
-        return must(self.leases.claim(POOL, worker=WORKER, attempt_id=attempt_id))
+        return required(self.leases.claim(POOL, worker=WORKER, attempt_id=attempt_id))
 
 
 @contextmanager
@@ -88,7 +88,7 @@ def bench(size: Size) -> Iterator[Bench]:
 
 
 def record(size: Size, count: int) -> list[list[Command]]:
-    """Of so many release-and-claims, what each one's script asked the server for."""
+    """Return the commands that the script of each release-and-claim sent."""
     recorded: list[list[Command]] = []
     with bench(size) as one:
         watcher = one.client.connection_pool.get_connection()
@@ -105,7 +105,8 @@ def record(size: Size, count: int) -> list[list[Command]]:
     return recorded
 
 
-def as_it_is(size: Size) -> float:
+def release_and_claim_us(size: Size) -> float:
+    """Return the time of a whole release-and-claim, µs."""
     with bench(size) as one:
         for _ in range(CHUNKS):
             with one.costs.of("release", CHUNK):
@@ -113,18 +114,19 @@ def as_it_is(size: Size) -> float:
         return one.costs["release"]
 
 
-def alone(size: Size, recorded: list[list[Command]]) -> float:
+def commands_us(size: Size, recorded: list[list[Command]]) -> float:
+    """Return the time of the recorded commands without the work of Lua, µs."""
     with bench(size) as one:
         for first in range(0, len(recorded), CHUNK):
             names = load(one, f"alone_{first}", recorded[first : first + CHUNK])
-            with one.costs.of("alone", CHUNK):
+            with one.costs.of("commands_us", CHUNK):
                 for name in names:
                     one.client.fcall(name, 0)
-        return one.costs["alone"]
+        return one.costs["commands_us"]
 
 
 def load(one: Bench, library: str, recorded: list[list[Command]]) -> list[str]:
-    """A function for each; their names."""
+    """Load a function for each; return their names."""
     names = [f"{library}_{place}" for place in range(len(recorded))]
     functions = map(function, names, recorded)
     one.client.function_load("\n".join((f"#!lua name={library}", *functions)))
@@ -132,17 +134,18 @@ def load(one: Bench, library: str, recorded: list[list[Command]]) -> list[str]:
 
 
 def function(name: str, commands: list[Command]) -> str:
+    """Return the Lua source of a function that sends these commands."""
     calls = (f"redis.call({', '.join(map(literal, command))})" for command in commands)
     return f"redis.register_function('{name}', function() {' '.join(calls)} end)"
 
 
 def literal(value: bytes) -> str:
-    """As Lua writes it."""
+    """Return the value as a Lua literal."""
     return "'" + "".join(f"\\{byte:03d}" for byte in value) + "'"
 
 
 def arguments(line: bytes) -> Command:
-    """Of a line that MONITOR sent."""
+    """Return the arguments in a line of MONITOR."""
     _, _, command = line.partition(b"] ")
     texts = _ARGUMENT.findall(command.decode("latin-1"))
     return [codecs.escape_decode(text.encode("latin-1"))[0] for text in texts]  # type: ignore[attr-defined]

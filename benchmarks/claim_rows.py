@@ -1,4 +1,4 @@
-"""The rows of `benchmarks.claim`: how they are shown, how flat they are, and whether they reach the goals."""
+"""The rows of `benchmarks.claim`: output, flatness, and goals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def line_of(row: Mapping[str, Any]) -> str:
 
 
 def flatness(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """By dimension: the dearest row's cost by the cheapest one's, the first row among them."""
+    """Return by dimension the cost of the most expensive row over that of the cheapest, the first row
+    included."""
     found = {}
     for grows in dict.fromkeys(row["grows"] for row in rows if row["grows"]):
         of_it = [rows[0], *(row for row in rows if row["grows"] == grows)]
@@ -38,7 +39,7 @@ def flatness(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
 
 
 def goals(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """{text, measured, reached} of each."""
+    """Return {text, measured, reached} of each goal."""
 
     def at_most(text: str, limit: float, values: Sequence[float]) -> dict[str, Any]:
         return {"text": text, "measured": max(values), "reached": max(values) <= limit}

@@ -1,4 +1,4 @@
-"""PostgreSQL databases that a benchmark makes for itself, and drops."""
+"""PostgreSQL databases that a benchmark creates and drops."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ LOCAL = "postgresql://postgres@127.0.0.1:5432/postgres"
 
 @contextmanager
 def own_database(server: str, name: str, *, keep: bool = False) -> Iterator[str]:
-    """The URL of database `name` on the server of that URL. keep: leaves it for the next call, which finds
-    it as it is."""
+    """Yield the URL of database `name` on this server. keep: leave it for the next call, which reuses it."""
     with psycopg.connect(server, autocommit=True) as admin:
         known = admin.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
         if not known:

@@ -1,14 +1,14 @@
-"""How long the answer to "why does my job wait?" takes while a million wait.
+"""Latency of "why does my job wait?" while a million jobs wait.
 
     python -m benchmarks.explain                       a million tickets, 1,000 tenants, 10,000 slots
     python -m benchmarks.explain --database postgresql://…/empty      rows in an empty database of your own
 
-The line is a real Valkey's. The database (SQLite in a folder of its own unless you name one) has the fleet
-and `--rows` jobs; the answers come through the service that the API calls, and times are of all of it.
+The queue is in a real Valkey. The database (SQLite in a temporary folder by default) has the fleet and
+`--rows` jobs; the answers come from the service that the API calls, which is timed as a whole.
 
 Goals (exit status 1 if one is missed): an explanation and an estimate take less than 50 ms at the 95th
-percentile, and of the explanations 95 % say first what is so here: that others go before (of the first in
-line: that all slots are busy; of those with a slot: that they start).
+percentile, and 95 % of the explanations name the real cause first: that other jobs go first (of the first
+job: that all slots are busy; of those with a slot: that they start).
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def main() -> None:
 
 
 def misses(p95: Mapping[str, float], right: float) -> list[str]:
-    """Goals. p95: milliseconds, by what was asked; right: share of the first reasons, of 1."""
+    """Return the missed goals. p95: milliseconds, by request; right: share of correct first reasons, of 1."""
     slow = [what for what in ("explain", "estimate") if p95[what] >= MOST_MS]
     return slow + ["first reason"] * (right < RIGHT)
 
 
 def measure(url: str, wanted: Any) -> tuple[dict[str, float], float]:
-    """As `misses` takes it."""
+    """Return the arguments of `misses`."""
     from django.core.management import call_command
 
     call_command("migrate", verbosity=0)
@@ -91,7 +91,7 @@ def measure(url: str, wanted: Any) -> tuple[dict[str, float], float]:
             "estimate",
             lambda: estimate_job(f"model-{chance.randrange(MODELS)}", chance.choice(tenants), 5, ports),
         ),
-        ("outlook alone", lambda: leases.outlook(POOL, chance.choice(jobs).ticket)),
+        ("outlook commands_us", lambda: leases.outlook(POOL, chance.choice(jobs).ticket)),
     ):
         spent = []
         for _ in range(wanted.asks):
@@ -107,14 +107,14 @@ def measure(url: str, wanted: Any) -> tuple[dict[str, float], float]:
 
 
 def expected(position: int | None) -> tuple[str, ...]:
-    """What is so for each job of this fleet, whose slots are all busy."""
+    """Return the correct first reasons for a job of this fleet, whose slots are all busy."""
     if position is None:
         return ("starting",)
     return ("behind", "lower_share") if position > 1 else ("all_busy",)
 
 
 def fill(leases: Any, wanted: Any) -> list[Any]:
-    """The fleet and the rows in the database, all tickets in the line, all slots busy."""
+    """Insert the fleet and the rows, push all tickets, lease all slots."""
     from django.utils import timezone
 
     from foundation.ids import new_id

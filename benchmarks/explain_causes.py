@@ -1,4 +1,4 @@
-"""Whether the first reason names the cause: fleets in which one thing keeps a job waiting, on a real line.
+"""Share of correct first reasons: fleets in which one cause keeps a job waiting, on a real queue.
 
     python -m benchmarks.explain_causes                     50 cases of each cause
     python -m benchmarks.explain_causes --cases 200
@@ -6,7 +6,7 @@
 The causes, and the noise around them, are those of the tests (tests/jobs/explain/injected.py): made by the
 real services, with rows in SQLite and tickets in a real Valkey.
 
-Goal (exit status 1 if it is missed): of each cause's cases 95 % are told it first.
+Goal (exit status 1 if it is missed): the cause is the first reason in 95 % of its cases.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def measure(url: str, cases: int) -> dict[str, int]:
-    """Cases that were told their cause first, by cause."""
+    """Return by cause the number of cases with a correct first reason."""
     from gpus.leasing.connect import connect
     from tests.jobs.explain.injected import CAUSES, first_reason
     from tests.jobs.explain.scene import Scene
@@ -66,7 +66,7 @@ def measure(url: str, cases: int) -> dict[str, int]:
 
 
 def misses(shares: Mapping[str, float]) -> list[str]:
-    """Causes that too few cases were told first. shares: by cause, of 1."""
+    """Return the causes below the goal. shares: by cause, of 1."""
     return [cause for cause, share in shares.items() if share < GOAL]
 
 

@@ -1,12 +1,13 @@
-"""Whether nine in ten jobs start within the p90 that they were told: real scripts, real Valkey, virtual time.
+"""Coverage of forecasts: do nine in ten jobs start within their forecast p90? Real scripts, real Valkey,
+virtual time.
 
     python -m benchmarks.explain_intervals                  5,000 jobs in each of three shapes of traffic
     python -m benchmarks.explain_intervals --jobs 1000 --seed 7
 
-Each job asks for its forecast, then stands in line; the line learns from the starts as it does in production.
-Jobs that find a free slot start at once and are counted apart: any interval covers them. `covered` is the
-share of the others that started within their p90, `below p50` within their p50; the first tenth of the jobs,
-from which a new pool learns, is in `at first`; `width` is the median of p90 ÷ real wait.
+Each job requests its forecast, then is queued; forecasts learn from the starts as in production. Jobs that
+find a free slot start at once and are counted separately: any interval covers them. `covered` is the share of
+the others that started within their p90, `below p50` within their p50; the first tenth of the jobs, from
+which a new pool learns, is in `at first`; `width` is the median of p90 ÷ real wait.
 
 Goal (exit status 1 if it is missed): in each shape 85 to 95 % are covered.
 """
@@ -51,8 +52,8 @@ class Arrival:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a job was told, and how long it waited."""
+class ForecastResult:
+    """A job's forecast, and its real wait."""
 
     p50: float
     p90: float
@@ -62,11 +63,13 @@ class Told:
 
 @dataclass(slots=True)
 class Coverage:
-    told: list[Told] = field(default_factory=list)
+    """The results of one shape of traffic."""
 
-    def share(self, which: Callable[[Told], bool], *, learnt: bool = True) -> float:
-        first = round(len(self.told) * LEARNING)
-        rows = [one for one in (self.told[first:] if learnt else self.told[:first]) if not one.at_once]
+    results: list[ForecastResult] = field(default_factory=list)
+
+    def share(self, which: Callable[[ForecastResult], bool], *, learnt: bool = True) -> float:
+        first = round(len(self.results) * LEARNING)
+        rows = [one for one in (self.results[first:] if learnt else self.results[:first]) if not one.at_once]
         return sum(map(which, rows)) / len(rows) if rows else math.nan
 
     @property
@@ -74,8 +77,8 @@ class Coverage:
         return self.share(lambda one: one.waited <= one.p90)
 
 
-class Line:
-    """Slots that run what the scripts give them, one event after the other."""
+class ReplayedQueue:
+    """Slots that run the jobs that the scripts give them, one event after the other."""
 
     def __init__(self, client: Any, fleet: str, slots: int, models: tuple[str, ...]) -> None:
         self.now = 0.0
@@ -89,9 +92,10 @@ class Line:
         self.ends: list[tuple[float, int, Lease]] = []
         self.arrivals: dict[str, Arrival] = {}
         self.promised: dict[str, tuple[float, float, bool]] = {}
-        self.coverage: dict[str, Told] = {}
+        self.coverage: dict[str, ForecastResult] = {}
 
-    def play(self, arrivals: Iterator[Arrival], jobs: int) -> Coverage:
+    def replay(self, arrivals: Iterator[Arrival], jobs: int) -> Coverage:
+        """Let so many jobs arrive, run all to their end, and return the results."""
         for _, arrival in zip(range(jobs), arrivals, strict=False):
             self._until(arrival.at)
             self._arrive(arrival)
@@ -140,7 +144,7 @@ class Line:
         arrival = self.arrivals[lease.job_id]
         heapq.heappush(self.ends, (self.now + arrival.seconds, self.number, lease))
         p50, p90, at_once = self.promised[lease.job_id]
-        self.coverage[lease.job_id] = Told(p50, p90, self.now - arrival.at, at_once)
+        self.coverage[lease.job_id] = ForecastResult(p50, p90, self.now - arrival.at, at_once)
 
 
 def steady(chance: random.Random, slots: int) -> Iterator[Arrival]:
@@ -183,12 +187,13 @@ SHAPES = {"steady": steady, "bursty": bursty, "heavy_tailed": heavy_tailed}
 
 
 def measure(client: Any, shape: str, *, jobs: int, seed: int, slots: int = 8, fleet: str = "") -> Coverage:
-    line = Line(client, fleet or f"{shape}-{seed}", slots, ("a", "b"))
-    return line.play(SHAPES[shape](random.Random(seed), slots), jobs)
+    line = ReplayedQueue(client, fleet or f"{shape}-{seed}", slots, ("a", "b"))
+    return line.replay(SHAPES[shape](random.Random(seed), slots), jobs)
 
 
 def misses(covered: Mapping[str, float]) -> list[str]:
-    """Shapes whose share of covered waits, of 1, is no goal reached; also one in which nobody waited."""
+    """Return the shapes outside the goal; also those in which no job waited. covered: share of covered waits,
+    of 1."""
     least, most = COVERED
     return [shape for shape, share in covered.items() if not least <= share <= most]
 
@@ -205,10 +210,11 @@ def main() -> None:
         for shape in SHAPES:
             found = measure(client, shape, jobs=arguments.jobs, seed=arguments.seed)
             covered[shape] = found.covered
-            waiting = [one for one in found.told if not one.at_once]
+            waiting = [one for one in found.results if not one.at_once]
             wide = sorted(one.p90 / max(0.1, one.waited) for one in waiting)[len(waiting) // 2]
             print(
-                f"{shape:<14}{len(found.told):>7,}{len(waiting) / len(found.told):>8.0%}{found.covered:>9.1%}"
+                f"{shape:<14}{len(found.results):>7,}{len(waiting) / len(found.results):>8.0%}"
+                f"{found.covered:>9.1%}"
                 f"{found.share(lambda one: one.waited <= one.p90, learnt=False):>10.1%}"
                 f"{found.share(lambda one: one.waited <= one.p50):>11.1%}{wide:>7.1f}",
                 flush=True,

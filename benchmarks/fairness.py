@@ -1,27 +1,24 @@
-"""Who gets how much of a full fleet: the shares of many tenants, through the real scripts, under virtual
-time.
+"""Fairness on a full fleet: the shares of many tenants, through the real scripts, under virtual time.
 
     python -m benchmarks.fairness            200 slots, 20 tenants, two virtual hours and a half
     python -m benchmarks.fairness --seed 7 --hours 6
 
-Twenty tenants keep more jobs waiting than the fleet can run, of 1 to 600 s and of every kind: always
-short, always long, evenly mixed, mostly short, and either one second or ten minutes. The first has five
-hundred keys, and every one of its jobs is marked as most urgent. No job's length is known before it ran. A
-twenty-first tenant sends one job a minute. Exit status 1 if a goal is missed:
+Twenty tenants keep more jobs waiting than the fleet can run, of 1 to 600 s and of every kind: always short,
+always long, evenly mixed, mostly short, and either one second or ten minutes. The first has five hundred
+keys, and all its jobs have the highest priority. No job's length is known before it ran. A twenty-first
+tenant sends one job a minute. Exit status 1 if a goal is missed:
 
 - Jain's index of the GPU-seconds for the weight, over the tenants, is 0.95 or more in every window of
   20 x tenants x longest job / slots seconds;
 - in no interval [t1, t2] do the weighted services of two backlogged tenants f and g differ by more than the
-  bound of start-time fair queueing with D jobs under way at once, SFQ(D):
-
+  bound of start-time fair queueing with D concurrent jobs, SFQ(D):
       | W_f(t1, t2) / w_f  -  W_g(t1, t2) / w_g |  <=  (D + 1) (c_f / w_f + c_g / w_g)
-
   (W. Jin, J. S. Chase, J. Kaur: Interposed Proportional Sharing for a Storage Service Utility, SIGMETRICS
   2004; on one server, D = 0, it is that of P. Goyal, H. M. Vin, H. Cheng: Start-time Fair Queueing, SIGCOMM
-  1996). W: GPU-seconds received, w: the weight, c: the cost of the tenant's dearest job, D: slots. The
-  margin that is printed is the bound less the difference, of the pair and the interval where it is least;
-- 99 % of the slots' time is used while anybody waits;
-- the 99th percentile of the light tenant's waits is at most twice the longest job and what it waits alone.
+  1996). W: GPU-seconds received, w: the weight, c: the cost of the tenant's most expensive job, D: slots. The
+  margin that is printed is the bound less the difference, of the pair and interval with the smallest margin;
+- 99 % of the slots' time is used while any job waits;
+- the 99th percentile of the light tenant's waits is at most twice the longest job plus its wait alone.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two tenants: how far apart their services per weight were in any interval, and how far that may be, in
+    """Two tenants: the largest difference of their services per weight in any interval, and its bound, in
     GPU-seconds per weight."""
 
     tenants: tuple[str, str]
@@ -93,8 +90,8 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """jain: the worst window's. closest: the pair of tenants that came closest to its bound. used: share of
-    the slots' time. waits: of the light tenant, sorted, seconds; alone: the longest without others."""
+    """jain: of the worst window. closest: the pair of tenants closest to its bound. used: share of the slots'
+    time. waits: of the light tenant, sorted, seconds; alone: its longest wait without others."""
 
     jain: float
     closest: Pair
@@ -180,7 +177,7 @@ def measure(client: object, size: Size) -> Result:
 
 
 def service(runs: Sequence[tuple[float, float]], seconds: float) -> list[float]:
-    """GPU-seconds used up to each step of the clock, from 0."""
+    """Return the GPU-seconds used up to each step of the clock, from 0."""
     steps = [0.0] * (int(seconds / STEP) + 1)
     for start, end in runs:
         for step in range(int(start / STEP), min(int(end / STEP), len(steps) - 2) + 1):
@@ -189,7 +186,7 @@ def service(runs: Sequence[tuple[float, float]], seconds: float) -> list[float]:
 
 
 def worst_window(curves: Sequence[Sequence[float]], window: int) -> float:
-    """Jain's index, the smallest over all windows of so many steps."""
+    """Return Jain's index, the smallest over all windows of so many steps."""
     worst = 1.0
     for start in range(len(curves[0]) - window):
         got = [curve[start + window] - curve[start] for curve in curves]
@@ -203,8 +200,10 @@ def closest_pair(
     slots: int,
     weights: Mapping[str, float],
 ) -> Pair:
-    """Of all pairs the one with the least margin, over all intervals: an interval's difference is that of the
-    differences at its ends. costs: of each tenant's dearest job."""
+    """Return the pair with the smallest margin, over all intervals: an interval's difference is that of the
+    differences at its ends.
+
+    costs: of each tenant's most expensive job."""
     pairs = []
     for one, other in combinations(curves, 2):
         apart = [mine - theirs for mine, theirs in zip(curves[one], curves[other], strict=True)]

@@ -1,8 +1,7 @@
-"""``python -m benchmarks.idle``: what an `up` that rests costs, process by process (Linux).
+"""``python -m benchmarks.idle``: the cost of an idle `up`, process by process (Linux).
 
 Memory is the proportional set size (PSS): a page that several processes share counts once over all of them,
-so that the sum is what the machine would get back. CPU is of one core, over the seconds that it looks on.
-"""
+so that the sum is what the machine would get back. CPU is of one core, over the measured seconds."""
 
 from __future__ import annotations
 
@@ -25,13 +24,14 @@ _MEGABYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a process and what it started. core_share: 0.05 is five hundredths of a core."""
+    """Of a process and its descendants. core_share: 0.05 is five hundredths of a core."""
 
     pss_mb: float
     rss_mb: float
     core_share: float
 
     def less(self, others: Sequence[Cost]) -> Cost:
+        """Return the cost without that of these others."""
         return Cost(
             self.pss_mb - sum(one.pss_mb for one in others),
             self.rss_mb - sum(one.rss_mb for one in others),
@@ -39,9 +39,10 @@ class Cost:
         )
 
 
-def look_on(pids: Mapping[str, int], seconds: float = SECONDS) -> dict[str, Cost]:
-    """pids: of up.json; the others are children of the one called `UP`. By name, the dearest first; `ALL` is
-    the sum. Raises ValueError if one of them ended meanwhile."""
+def measure_processes(pids: Mapping[str, int], seconds: float = SECONDS) -> dict[str, Cost]:
+    """Return the cost by name, the highest first; `ALL` is the sum. Raises ValueError if a process exited.
+
+    pids: of up.json; the others are children of the one called `UP`."""
     roots = {ALL: pids[UP], **{name: pid for name, pid in pids.items() if name != UP}}
     before = {name: cpu_seconds([pid]) for name, pid in roots.items()}
     began = time.monotonic()
@@ -64,7 +65,7 @@ def look_on(pids: Mapping[str, int], seconds: float = SECONDS) -> dict[str, Cost
 
 
 def proportional_bytes(pid: int) -> int:
-    """Its resident size where the kernel tells no proportional one; 0 if it is gone."""
+    """Return the PSS, or the resident size if the kernel has no PSS; 0 if the process is gone."""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
             for line in file:
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     load = os.getloadavg()[0]
     try:
-        found = look_on(pids, given.seconds)
+        found = measure_processes(pids, given.seconds)
     except ValueError as error:
         sys.stderr.write(f"idle: {error}\n")
         return 1
@@ -97,8 +98,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(prog="python -m benchmarks.idle", description=__doc__)
-    arguments.add_argument("--data-dir", type=Path, default=default_folder(), help="of the `up` to look at")
-    arguments.add_argument("--seconds", type=float, default=SECONDS, help="how long (default %(default)s)")
+    arguments.add_argument("--data-dir", type=Path, default=default_folder(), help="data folder of the `up`")
+    arguments.add_argument(
+        "--seconds", type=float, default=SECONDS, help="duration of the measurement (default %(default)s)"
+    )
     return arguments
 
 

@@ -1,13 +1,13 @@
-"""Whether the job tables should be partitioned by time: what old jobs cost to remove row by row and by the
-partition, what each way costs the jobs of today, and which promises of the database it would take back.
+"""Should the job tables be partitioned by time? The cost of removing old jobs row by row and by the
+partition, the cost of each way for current jobs, and the constraints that would be lost.
 
     python -m benchmarks.partitions                  a million jobs, ten partitions; some ten minutes
     python -m benchmarks.partitions --jobs 100000
 
 PostgreSQL only (--server, else DISPATCHER_TEST_DATABASE_URL). A job's id begins with its time, so jobs can be
-cut by id, and attempts and events by their job's. The partitioned tables stand in a schema of their own,
-where the very same code finds them by `search_path`. Jobs, attempts and events are compared; a "part" is a
-tenth of the jobs, as a month of ten that are kept.
+cut by id, and attempts and events by their job's. The partitioned tables are in a schema of their own, where
+the same code finds them by `search_path`. Jobs, attempts and events are compared; a "part" is a tenth of the
+jobs, as a month of ten that are kept.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--server", default=os.environ.get("DISPATCHER_TEST_DATABASE_URL", LOCAL))
     parser.add_argument("--json", type=Path, metavar="FILE")
     arguments = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # its database goes also when it is stopped
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # SIGTERM must drop its database too
     if arguments.parts < 2 or arguments.jobs < 10_000:
         parser.error("at least 2 parts and 10,000 jobs")
     with own_database(arguments.server, f"dispatcher_partitions_{os.getpid()}") as url:
@@ -112,7 +112,7 @@ def _timed(meter: Any, work: Callable[[], object], count: int) -> Cost:
 
 @contextmanager
 def _spent(meter: Any) -> Iterator[list[float]]:
-    """Seconds, the server's processor seconds, bytes of log; filled at the end."""
+    """Yield [seconds, the server's processor seconds, bytes of log], filled in at the end."""
     spent: list[float] = []
     cpu, wal, began = meter.server_cpu_seconds(), meter.written_bytes(), time.perf_counter()
     yield spent
@@ -120,11 +120,11 @@ def _spent(meter: Any) -> Iterator[list[float]]:
     spent += [took, meter.server_cpu_seconds() - cpu, meter.written_bytes() - wal]
 
 
-# -- the jobs of today --------------------------------------------------------------------------------
+# -- current jobs -------------------------------------------------------------------------------------
 
 
 def _hot_path() -> list[tuple[str, Callable[[int], None], int]]:
-    """What to call with how many times, and that many: one job's life in three transactions, and looks."""
+    """Return (name, function of a count, count): one job's life in three transactions, and reads."""
     from django.db import transaction
     from django.utils import timezone
 
@@ -183,11 +183,11 @@ def _hot_path() -> list[tuple[str, Callable[[int], None], int]]:
     ]
 
 
-# -- what is old --------------------------------------------------------------------------------------
+# -- old jobs -----------------------------------------------------------------------------------------
 
 
 def _purge_rows(meter: Any, parts: int) -> dict[str, Any]:
-    """The real sweep, at a time when the first part is older than is kept."""
+    """Run the real sweep, at a time when the first part has exceeded its retention."""
     from django.conf import settings
 
     from jobs.models import SweepRun
@@ -227,7 +227,7 @@ def _purge_rows(meter: Any, parts: int) -> dict[str, Any]:
 
 
 def _vacuum(meter: Any, cursor: Any, removed: int) -> Cost:
-    """What autovacuum has to do afterwards, per removed job."""
+    """Run VACUUM, as autovacuum would afterwards; the cost is per removed job."""
 
     def vacuum() -> None:
         for table in KEYS:
@@ -239,7 +239,7 @@ def _vacuum(meter: Any, cursor: Any, removed: int) -> Cost:
 
 
 def _drop_part(meter: Any, cursor: Any) -> dict[str, Any]:
-    """All of it holds an exclusive lock on the three tables."""
+    """Drop a part, under an exclusive lock of the three tables."""
     with _spent(meter) as spent:
         counts = drop_first_part(cursor)
     took, cpu, wal = spent

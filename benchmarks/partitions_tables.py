@@ -1,4 +1,4 @@
-"""Copies of the three large tables of jobs, cut by the time in a job's id; and how a part of them goes."""
+"""Copies of the three large job tables, cut by the time in a job's id; and the removal of a part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 FIRST, DAYS = datetime(2026, 6, 1, tzinfo=UTC), 30.0
-"""As `benchmarks.admin_lists_data` makes them."""
+"""As in `benchmarks.admin_lists_data`."""
 KEYS = {"jobs_job": "id", "jobs_attempt": "job_id", "jobs_event": "job_id"}
 SCHEMA = "parted"
 
@@ -18,7 +18,7 @@ def bounds_of(parts: int) -> list[str]:
 
 
 def make_partitions(cursor: Any, parts: int) -> list[str]:
-    """Copies of the three tables, cut by job; returns the unique constraints that could not come along."""
+    """Create copies of the three tables, cut by job; return the unique constraints that were lost."""
     lost = []
     bounds = bounds_of(parts)
     cursor.execute(f"CREATE SCHEMA {SCHEMA}")
@@ -72,8 +72,10 @@ def _make_indexes(cursor: Any, table: str, key: str) -> list[str]:
 
 
 def drop_first_part(cursor: Any) -> dict[str, int]:
-    """As retention would have to: what goes is counted for the ledger, what must stay (dead letters that
-    nobody dismissed, and what is not over) goes into a part for what is kept, the parts go. Counts."""
+    """Drop the first part as retention would have to; return counts.
+
+    Removed jobs are counted for the ledger; jobs that must stay (dead letters that were not dismissed, and
+    unfinished ones) move into another part."""
     kept = "state NOT IN ('completed', 'failed', 'cancelled') OR (state = 'failed' AND dismissed_at IS NULL)"
     jobs = f"{SCHEMA}.jobs_job_0"
     cursor.execute("BEGIN")

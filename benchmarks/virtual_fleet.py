@@ -1,8 +1,7 @@
-"""A fleet of slots under virtual time, on the real scripts: what the line decides, without waiting for it.
+"""A fleet of slots under virtual time, on the real scripts: shows the decisions of the queue without waiting.
 
-Jobs end when the clock comes to their end; the slot is released with its next ticket in the same call, as
-workers do. What a job costs is said by the caller, once it is known on which slot it starts.
-"""
+Jobs end when the clock reaches their end; the slot is released with its next ticket in the same call, as
+workers do. The caller defines a job's duration, once its slot is known."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ START_MS = 1_700_000_000_000
 
 @dataclass(slots=True)
 class VirtualJob:
-    """seconds: what it runs for; the rest is filled in as it goes. Times in virtual seconds."""
+    """seconds: its duration; the rest is filled in later. Times in virtual seconds."""
 
     id: str
     tenant: str
@@ -35,7 +34,7 @@ class VirtualJob:
 
 
 Cost = Callable[[VirtualJob, str | None], float]
-"""Seconds that the job holds its slot, by the model that ran there last."""
+"""Seconds that the job holds its slot; the second argument is the model that ran there last."""
 
 
 MakeLeases = Callable[[Any, str, Callable[[], int]], RedisLeases]
@@ -47,13 +46,14 @@ def plain_leases(client: Any, name: str, now_ms: Callable[[], int]) -> RedisLeas
 
 
 def run_time(job: VirtualJob, warm: str | None) -> float:
+    """The default cost: the job's own seconds."""
     return job.seconds
 
 
 @dataclass
 class VirtualFleet:
-    """Servers name their pools; pool_of says that of a model. on_start, on_end: told of every job; they may
-    submit. renew_at_once: leases of one renewal, as of one worker process."""
+    """Servers name their pools; pool_of returns that of a model. on_start, on_end: called for every job; they
+    may submit. renew_at_once: leases per renewal call, as of one worker process."""
 
     client: Any
     name: str
@@ -88,7 +88,7 @@ class VirtualFleet:
         self.after(self.renew_seconds, self._renew)
 
     def open(self) -> None:
-        """The servers come, to whatever waits already."""
+        """Register the servers."""
         for server in self.servers:
             self.leases.configure_server(server)
         self._claim_all()
@@ -109,12 +109,12 @@ class VirtualFleet:
         return jobs
 
     def job(self, tenant: str, seconds: float, *, model: str = "model", priority: int = 5) -> VirtualJob:
-        """Not submitted yet."""
+        """Return a job that is not submitted yet."""
         number = next(self._numbers)
         return VirtualJob(f"job-{number:09}", tenant, model, priority, seconds, self.now)
 
     def submit_all(self, jobs: Sequence[VirtualJob]) -> None:
-        """In one call per pool, in this order."""
+        """Submit in one call per pool, in this order."""
         tickets: dict[str, list[Ticket]] = {}
         for job in jobs:
             self.jobs[job.id] = job
@@ -127,10 +127,11 @@ class VirtualFleet:
                 self._claim(pool)
 
     def after(self, seconds: float, act: Callable[[], None]) -> None:
+        """Call `act` after so many virtual seconds."""
         heapq.heappush(self._due, (self.now + seconds, next(self._numbers), act))
 
     def run(self, until: float) -> None:
-        """What ends or is due until then, in order."""
+        """Process all ends and due actions until then, in order."""
         while True:
             end = self._running[0][0] if self._running else float("inf")
             due = self._due[0][0] if self._due else float("inf")
@@ -192,6 +193,6 @@ class VirtualFleet:
         self.on_start(job)
 
     def _place_us(self) -> int:
-        """In the order of submission, also within one moment of the clock."""
+        """In order of submission, also within one moment of the clock."""
         self._place = max(self._place + 1, START_MS * 1000 + int(self.now * 1_000_000))
         return self._place

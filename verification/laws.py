@@ -1,8 +1,7 @@
-"""The laws of DESIGN §10 over database and leases: what `prove`, the simulator and the tests judge by.
+"""The laws over database and leases, by which `prove`, the simulator and the tests judge.
 
 (1), (6), (8) and the invariants inside one row hold at every moment; the others once writers and sweeps have
-drained (`drained=True`). Each law is a function that yields its violations in words.
-"""
+drained (`drained=True`). Each law is a function that yields its violations in words."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 _FINAL_EVENTS = frozenset(move.event for move in JOB_MOVES if move.target in FINAL_JOB_STATES)
 _PAGE = 500
 _LONG = timedelta(minutes=1)
-"""Much more than any sweep that repairs each second or two needs."""
+"""Far longer than any sweep that runs every second or two needs for a repair."""
 _MOVES = {(move.source.value, move.target.value): move.event for move in JOB_MOVES}
 
 _live = statements.Read(lambda: Attempt.objects.filter(state__in=Attempt.LIVE))
@@ -65,8 +64,10 @@ _dismissed = statements.Read(
 def check_laws(
     *, drained: bool, ports: Ports, accepted: int | None = None, peak_running: Mapping[str, int] | None = None
 ) -> list[str]:
-    """Violations, each beginning with its law's number. accepted: jobs that got a 202, if the scenario
-    counted them. peak_running: the most dispatcher jobs that each server ran at once, by its own count."""
+    """Return violations, each beginning with its law's number.
+
+    accepted: number of jobs that got a 202, if the scenario counted them. peak_running: the most dispatcher
+    jobs that each server ran at once, by its own count."""
     broken = [*_one_holder(ports, peak_running or {}), *_budget(), *_conserved(accepted)]
     if drained:
         broken += [*_leased(ports), *_running(), *_final(), *_reachable(ports), *replayed(), *_usage()]
@@ -81,7 +82,7 @@ def _one_holder(ports: Ports, peak_running: Mapping[str, int]) -> Iterator[str]:
     try:
         views = _views(ports)
     except LeasingUnavailable:
-        views = {}  # nobody is given a slot now
+        views = {}  # no slot is granted now
     for view in views.values():
         if view.state in ("leased", "adoptable") and view.job_id:
             holders[view.job_id].append(view.slot)
@@ -127,7 +128,7 @@ def _usage() -> Iterator[str]:
 
 
 def _views(ports: Ports) -> dict[str, SlotView]:
-    """Raises LeasingUnavailable."""
+    """Return the slots by name. Raises LeasingUnavailable."""
     servers: dict[str, list[str]] = defaultdict(list)
     for name, _, fleet in _slots():
         servers[fleet].append(name)
@@ -184,7 +185,7 @@ def _reachable(ports: Ports) -> Iterator[str]:
         if job.run_at is None:
             yield f"(5) job {job.id} is scheduled for no time"
         elif job.run_at < before:
-            yield f"(5) job {job.id} should have stood in line since {job.run_at}"
+            yield f"(5) job {job.id} should have been queued since {job.run_at}"
     for job in _in_state(state=JobState.CANCELLING.value):
         if evidence := slot_proof(job, before, ports):
             yield f"(5) job {job.id} is being cancelled although its GPU is free: {evidence}"
@@ -209,7 +210,7 @@ def _budget() -> Iterator[str]:
         jobs |= {job_id: (model, own) for job_id, model, own in _tried(tried[at : at + _PAGE])}
     for (job_id, number), tries in counted.items():
         if job_id not in jobs:
-            continue  # retention took it in between
+            continue  # removed by retention meanwhile
         model, own = jobs[job_id]
         budget = 1 + (retries.get(model, ModelSpec("", "").max_retries) if own is None else own)
         if tries > budget:
@@ -217,7 +218,8 @@ def _budget() -> Iterator[str]:
 
 
 def replayed() -> Iterator[str]:
-    """Law 7: the events of each job lead to its state, and none is missing but those of folded refusals."""
+    """Law 7: the events of each job lead to its state, and none is missing except those of folded
+    refusals."""
     present: dict[str, tuple[int, str | None]] = {}
     missing: Counter[str] = Counter()
     fields = ("job_id", "seq", "type", "data")

@@ -1,7 +1,6 @@
-"""The one thing that every peer's task does: the POST to the simulated GPU server. Standard library only.
+"""The task of every peer: a POST to the simulated GPU server. Standard library only.
 
-On a connection that stays open, one per thread: what each of these libraries' users can have.
-"""
+On a persistent connection per thread, which users of each of these libraries can have."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ _mine = threading.local()
 
 
 def call(job: int, seconds: float) -> None:
-    """Raises what http.client raises, and RuntimeError for an answer that is no success."""
+    """Run one job. Raises the errors of http.client, and RuntimeError for an answer that is no success."""
     connection = getattr(_mine, "connection", None)
     if connection is None:
         connection = _mine.connection = http.client.HTTPConnection(urlsplit(GPU).netloc, timeout=120)
@@ -41,7 +40,8 @@ def call(job: int, seconds: float) -> None:
 
 
 async def call_async(session: Any, job: int, seconds: float) -> None:
-    """session: aiohttp's. Raises its errors, and RuntimeError for an answer that is no success."""
+    """Run one job. session: aiohttp's. Raises its errors, and RuntimeError for an answer that is no
+    success."""
     async with session.post(f"{GPU}/run", json={"job": job, "seconds": seconds}) as answer:
         told = await answer.json()
         if answer.status != 200 or told["status"] != "success":
@@ -49,11 +49,11 @@ async def call_async(session: Any, job: int, seconds: float) -> None:
 
 
 def run_instead(*command: str) -> None:
-    """Becomes the peer's own command, out of the environment that this script runs in."""
+    """Replace this process by the peer's own command, in the environment of this script."""
     program = Path(sys.executable).parent / command[0]
     os.execv(program, [str(program), *command[1:]])
 
 
 def read_jobs() -> list[tuple[int, float]]:
-    """Those that ``fill FILE`` names."""
+    """Return the jobs of ``fill FILE``."""
     return [(int(job), float(seconds)) for job, seconds in json.loads(Path(sys.argv[2]).read_text())]

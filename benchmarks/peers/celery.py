@@ -1,5 +1,5 @@
-"""Celery on Redis, as its guide on optimizing has it for many short tasks that wait for the network: the
-threads pool, no results, no gossip."""
+"""Celery on Redis, following its optimizing guide for many short tasks that wait for the network: the threads
+pool, no results, no gossip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dramatiq on Redis: a process per core, as its command does by default, and threads for all slots."""
+"""Dramatiq on Redis: a process per core, its command's default, and threads for all slots."""
 
 from __future__ import annotations
 

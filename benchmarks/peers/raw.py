@@ -1,4 +1,4 @@
-"""The raw limit: threads, each pops a Redis list and speaks HTTP over its socket. Nothing is kept."""
+"""The raw limit: threads that pop a Redis list and send HTTP over a socket. Nothing is stored."""
 
 from __future__ import annotations
 

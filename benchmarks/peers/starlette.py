@@ -1,5 +1,6 @@
-"""A bare endpoint: checks that the body is JSON with a model, pushes it to a Redis list, answers 202. What it
-accepted is in no database; a list of jobs is pushed in one command."""
+"""A bare endpoint: checks that the body is JSON with a model, pushes it to a Redis list, answers 202.
+
+Accepted jobs are in no database; a list of jobs is pushed in one command."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A bare Django view that commits one row and answers 202: no API framework, no key, no checks, no line.
+"""A bare Django view that commits one row and answers 202: no API framework, no key, no checks, no queue.
 
-Started with the very command that serves the dispatcher (`submit.py`), on the same database, with the
-connection settings of the dispatcher's own.
-"""
+Started with the same command as the dispatcher's web server (`submit.py`), on the same database, with the
+same connection settings."""
 
 from __future__ import annotations
 
@@ -61,7 +60,7 @@ connection.close()
 
 
 def asgi() -> Any:
-    """As dispatcher_project.asgi serves Django: in as many threads."""
+    """Return the application as dispatcher_project.asgi serves Django: with as many threads."""
     from a2wsgi import WSGIMiddleware
 
     return WSGIMiddleware(application, workers=16)

@@ -1,5 +1,5 @@
-"""Redis time of a release-and-claim over the size of the line: the rows of `benchmarks/claim.py` that the
-goal speaks of, one dimension growing at a time."""
+"""Redis time of a release-and-claim by queue size: the rows of `benchmarks/claim.py` with a goal, in which
+one dimension grows at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CALLS = 5_000
 
 
 def measure(suite: Suite) -> dict[str, Any]:
-    """--jobs: calls per row."""
+    """Run the benchmark. --jobs: calls per row."""
     rows = []
     say(claim_rows.HEADS)
     for grows, size in sizes():
@@ -25,14 +25,15 @@ def measure(suite: Suite) -> dict[str, Any]:
 
 
 def sizes() -> Iterator[tuple[str, claim.Size]]:
-    """The first row, and those in which one dimension grows."""
+    """Yield the first row, and those in which one dimension grows."""
     base, *others = claim.default_sizes()
     yield base
     yield from ((grows, size) for grows, size in others if grows)
 
 
 def flatness(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of the release-and-claim: the dearest row, and the lowest and highest share of the first row's cost."""
+    """Return the most expensive row of the release-and-claim, and the lowest and highest ratio to the first
+    row's cost."""
     costs = [row["release_us"] for row in rows]
     return {
         "most_us": max(costs),

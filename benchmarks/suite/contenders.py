@@ -1,4 +1,5 @@
-"""Who is measured: us, the raw limit and the peers, all started, filled and stopped in the same way."""
+"""The contenders (the dispatcher, the raw limit and the peers), all started, filled and stopped in the same
+way."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from foundation.program import OWN_COMMAND
 from verification.proving.children import Child
 from verification.proving.system import UpSystem
 
-from .ground import CannotMeasure, Ground, tail_of
+from .environment import BenchEnvironment, CannotMeasure, tail_of
 from .peers import Peer
 
 DISPATCHER, RAW = "dispatcher", "raw"
@@ -35,23 +36,23 @@ Job = tuple[int, float]
 
 
 class Contender(Protocol):
-    """own_pids: all of its processes, its broker's too, by their roots. database_pids: those of a PostgreSQL
-    that it uses."""
+    """A system under test. own_pids: the root processes of it and its broker. database_pids: those of a
+    PostgreSQL that it uses."""
 
     name: str
 
     def start(self, slots: int) -> None: ...
 
     def warm_up(self) -> None:
-        """Returns when it works as it will go on working."""
+        """Return once it works at its normal speed."""
         ...
 
     def fill(self, jobs: Sequence[Job]) -> None:
-        """Puts all of them into its line."""
+        """Put all jobs into its queue."""
         ...
 
     def check(self) -> None:
-        """Raises CannotMeasure if it has ended."""
+        """Raise CannotMeasure if it has exited."""
         ...
 
     def own_pids(self) -> list[int]: ...
@@ -62,20 +63,20 @@ class Contender(Protocol):
 
 
 class Dispatcher:
-    """`manage.py up` as users start it, as a rule without its demo fleet."""
+    """`manage.py up` as users start it, by default without its demo fleet."""
 
     name = DISPATCHER
 
     def __init__(
         self,
-        ground: Ground,
+        env: BenchEnvironment,
         *,
         environment: Mapping[str, str] | None = None,
         demo: bool = False,
         checkout: Path = ROOT,
     ) -> None:
-        """environment: besides what every one is started with. checkout: another one has its own `.venv`."""
-        self._ground, self._environment = ground, dict(environment or {})
+        """environment: further variables. checkout: another one has its own `.venv`."""
+        self._env, self._environment = env, dict(environment or {})
         self._checkout = checkout
         self._start = OWN_COMMAND if checkout == ROOT else (str(checkout / ".venv/bin/python"), "manage.py")
         self._options = () if demo else ("--no-demo",)
@@ -88,23 +89,24 @@ class Dispatcher:
         self.model = ""
 
     def start(self, slots: int = 0, *, folder: Path | None = None) -> None:
-        """Returns when it is ready. slots: of the one GPU server to register, 0 for none yet. folder: its
-        data folder if not a new one. Raises CannotMeasure."""
-        ground = self._ground
-        self.folder = folder or ground.new_folder("up")
+        """Start it and return once it is ready. Raises CannotMeasure.
+
+        slots: of the one GPU server to register, 0 for none yet. folder: its data folder if not a new one."""
+        env = self._env
+        self.folder = folder or env.new_folder("up")
         environment = dict(self._environment)
         if folder is None:
-            self._database = ground.database(self.name)
+            self._database = env.database(self.name)
         if self._database:
             environment["DATABASE_URL"] = self._database
         command = [*self._start, "up", *self._options, "--data-dir", str(self.folder)]
         name = f"up-{self.folder.name}"
-        self._log = ground.logs / f"{name}.log"
-        self._up = ground.children.start(
+        self._log = env.logs / f"{name}.log"
+        self._up = env.children.start(
             name,
             *command,
             "--port",
-            str(next(ground.ports)),
+            str(next(env.ports)),
             environment=environment,
             folder=self._checkout,
         )
@@ -122,11 +124,11 @@ class Dispatcher:
     def register(
         self, model: str, slots: int, *, server: str = "", path: str = "/run", **fields: Any
     ) -> None:
-        """A server of the simulated GPU for a model; the model's pool is its own."""
+        """Register a server of the simulated GPU for a model in a pool of its own."""
         body = {
             "model": model,
             "server": server or f"{model}-1",
-            "endpoint": f"{self._ground.gpu.url}{path}",
+            "endpoint": f"{self._env.gpu.url}{path}",
             "slots": slots,
             "max_run_seconds": 300.0,
             "max_poll_time": 300.0,
@@ -135,7 +137,7 @@ class Dispatcher:
         self.ask("POST", "/admin/register", body)
 
     def warm_up(self) -> None:
-        """For one lease time after its index was made, each start is committed before anything is sent."""
+        """During the first lease time of an index, each start is committed before anything is sent."""
         settled = self._ready_at + DispatcherSettings().lease_seconds + _SETTLE_SECONDS
         time.sleep(max(0.0, settled - time.monotonic()))
 
@@ -145,7 +147,7 @@ class Dispatcher:
             self.ask("POST", "/queue/submit-batch", {"jobs": items})
 
     def submit_singly(self, jobs: Sequence[Job]) -> None:
-        """One after the other, over one connection. Raises CannotMeasure."""
+        """Submit one job after the other, over one connection. Raises CannotMeasure."""
         headers = {"Authorization": f"Bearer {self.system.operator_key}", "Content-Type": "application/json"}
         connection = http.client.HTTPConnection(urlsplit(self.system.url).netloc, timeout=_ANSWER_SECONDS)
         with contextlib.closing(connection):
@@ -158,11 +160,11 @@ class Dispatcher:
                     raise CannotMeasure(f"a submit was answered {answer.status}")
 
     def request(self, number: int, seconds: float) -> dict[str, Any]:
-        """A submit's body."""
+        """Return a submit's body."""
         return {"model": self.model, "payload": {"job": number, "seconds": seconds}}
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """Raises CannotMeasure for what is refused."""
+        """Send a request and return its JSON. Raises CannotMeasure for an error answer."""
         parts = urlsplit(self.system.url)
         connection = http.client.HTTPConnection(parts.netloc, timeout=_ANSWER_SECONDS)
         headers = {"Authorization": f"Bearer {self.system.operator_key}", "Content-Type": "application/json"}
@@ -178,14 +180,14 @@ class Dispatcher:
     def start_worker(
         self, name: str, environment: Mapping[str, str] | None = None, *, options: Sequence[str] = ()
     ) -> Child:
-        """One more GPU worker; returns when it takes jobs."""
-        ready = self._ground.folder / f"{name}-{self.folder.name}.ready"
-        ready.unlink(missing_ok=True)  # of one that was killed
+        """Start another GPU worker; return once it takes jobs."""
+        ready = self._env.folder / f"{name}-{self.folder.name}.ready"
+        ready.unlink(missing_ok=True)  # left by a killed worker
         command = [
             *OWN_COMMAND, "gpu_worker", "--name", name, "--ready-file", str(ready), *options,
         ]  # fmt: skip
         settings = {**self.system.settings(), **self._environment, **(environment or {})}
-        worker = self._ground.children.start(f"{name}-{self.folder.name}", *command, environment=settings)
+        worker = self._env.children.start(f"{name}-{self.folder.name}", *command, environment=settings)
         until = time.monotonic() + _START_SECONDS
         while not ready.exists():
             if not worker.is_running() or time.monotonic() > until:
@@ -201,27 +203,27 @@ class Dispatcher:
         return [self._up.pid] if self._up else []
 
     def database_pids(self) -> list[int]:
-        return self._ground.database_pids if self._database else []
+        return self._env.database_pids if self._database else []
 
     @property
     def database_url(self) -> str:
         return self._database
 
     def stop(self, *, keep_database: bool = False) -> None:
-        """As by Ctrl-C."""
+        """Stop it like Ctrl-C."""
         if self._up is not None:
             self._up.stop(_STOP_SECONDS, by=signal.SIGINT)
             self._up = None
         if self._database and not keep_database:
-            self._ground.drop(self._database)
+            self._env.drop(self._database)
             self._database = ""
 
 
 class Scripted:
     """A peer, or the raw limit: a script in `benchmarks/peers` with the verbs ``work`` and ``fill``."""
 
-    def __init__(self, ground: Ground, peer: Peer) -> None:
-        self._ground, self._peer = ground, peer
+    def __init__(self, env: BenchEnvironment, peer: Peer) -> None:
+        self._env, self._peer = env, peer
         self.name = peer.name
         self._worker: Child | None = None
         self._valkey: EmbeddedValkey | None = None
@@ -229,24 +231,24 @@ class Scripted:
         self._environment: dict[str, str] = {}
 
     def start(self, slots: int) -> None:
-        """Its worker may still be loading when this returns; what is filled in meanwhile waits."""
-        ground = self._ground
-        environment = {"BENCH_GPU": ground.gpu.url, "BENCH_SLOTS": str(slots), **self._peer.environment}
+        """Start its worker, which may still be loading when this returns; jobs filled in meanwhile wait."""
+        env = self._env
+        environment = {"BENCH_GPU": env.gpu.url, "BENCH_SLOTS": str(slots), **self._peer.environment}
         if self._peer.needs_postgresql:
-            self._database = ground.database(self.name)
+            self._database = env.database(self.name)
             if not self._database:
                 raise CannotMeasure(f"{self.name} needs PostgreSQL (--database)")
             environment["BENCH_DATABASE"] = self._database
         else:
-            self._valkey = ground.valkey(self.name)
+            self._valkey = env.valkey(self.name)
             environment["BENCH_REDIS_SOCKET"] = self._valkey.socket
         self._environment = environment
         if self._peer.prepares:
             self._do("prepare", "")
-        self._worker = ground.children.start(self.name, *self._peer.command("work"), environment=environment)
+        self._worker = env.children.start(self.name, *self._peer.command("work"), environment=environment)
 
     def warm_up(self) -> None:
-        """It is the same from its first job on."""
+        """It has full speed from its first job on."""
 
     def fill(self, jobs: Sequence[Job]) -> None:
         self._do("fill", json.dumps(jobs))
@@ -260,7 +262,7 @@ class Scripted:
         return [pid for pid in (self._worker.pid if self._worker else None, valkey) if pid]
 
     def database_pids(self) -> list[int]:
-        return self._ground.database_pids if self._database else []
+        return self._env.database_pids if self._database else []
 
     def stop(self) -> None:
         if self._worker is not None:
@@ -270,22 +272,22 @@ class Scripted:
             self._valkey.stop()
             self._valkey = None
         if self._database:
-            self._ground.drop(self._database)
+            self._env.drop(self._database)
             self._database = ""
 
     @property
     def _log(self) -> Path:
-        return self._ground.logs / f"{self.name}.log"
+        return self._env.logs / f"{self.name}.log"
 
     def _do(self, verb: str, text: str) -> None:
-        """A verb of the script that ends by itself. Raises CannotMeasure."""
-        orders = self._ground.folder / f"{self.name}.{verb}.json"
+        """Run a verb of the script to its end. Raises CannotMeasure."""
+        orders = self._env.folder / f"{self.name}.{verb}.json"
         orders.write_text(text)
-        child = self._ground.children.start(
+        child = self._env.children.start(
             f"{self.name}-{verb}", *self._peer.command(verb, str(orders)), environment=self._environment
         )
         code = child.process.wait()
         if code:
-            log = self._ground.logs / f"{self.name}-{verb}.log"
+            log = self._env.logs / f"{self.name}-{verb}.log"
             raise CannotMeasure(f"{self.name} {verb} failed: {tail_of(log)}")
         os.unlink(orders)

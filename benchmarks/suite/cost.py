@@ -1,8 +1,8 @@
-"""What one job costs its parts, and so what each of them carries: from its submit to its last row, jobs of
-20 ms on eight slots, submitted one by one and, in another pass, 100 at a time.
+"""The cost of one job for each part of the system, and so the capacity of each part: from its submit to its
+last row, jobs of 20 ms on eight slots, submitted one by one and, in another pass, 100 at a time.
 
-Counters are read when everything is at rest before and after; what the resting system does by itself in that
-time (beat, sweeps, probes) is measured first and taken off.
+Counters are read at rest before and after; the growth at rest (beat, sweeps, probes) is measured first and
+subtracted.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from verification.proving.terminal import say
 
 from .contenders import Dispatcher
 from .cpu import cpu_seconds
-from .ground import CannotMeasure
-from .rows import ask, count_jobs
+from .environment import CannotMeasure
+from .rows import count_jobs, query
 from .suite import Suite
 
 SLOTS, JOB_SECONDS, JOBS = 8, 0.02, 1_000
 REST_SECONDS = 10.0
 _BATCH_JOBS = 100
 _WARM_UP_JOBS = 100
-_PATIENCE_SECONDS = 120.0
+_WAIT_SECONDS = 120.0
 _SETTLE_SECONDS = 1.0
 _POSTGRESQL_SETTLE_SECONDS = 11.0
-"""An idle backend keeps its counts to itself for up to ten seconds."""
+"""An idle backend publishes its counters after up to ten seconds."""
 _SCRIPTS = ("evalsha", "eval", "fcall")
 
 Counters = dict[str, float]
@@ -37,7 +37,7 @@ def measure(suite: Suite) -> dict[str, Any]:
     count = suite.options.jobs or JOBS
     found: dict[str, Any] = {"jobs": count}
     with suite.dispatcher(SLOTS) as ours:
-        suite.ground.gpu.begin(SLOTS, gate=False)
+        suite.env.gpu.begin(SLOTS, gate=False)
         done = _run(suite, ours, 0, _WARM_UP_JOBS, batch=True)
         rest = _per_second(ours)
         for way, batch in (("single", False), ("batch", True)):
@@ -51,9 +51,9 @@ def measure(suite: Suite) -> dict[str, Any]:
 
 
 def read_counters(ours: Dispatcher) -> Counters:
-    """Everything that only grows: ``cpu_ms <process>``, ``redis …``, and with PostgreSQL ``postgresql …``."""
+    """Return all counters: ``cpu_ms <process>``, ``redis …``, and with PostgreSQL ``postgresql …``."""
     pids = ours.system.pids()
-    pids["all of these"] = pids.pop("up", ours.own_pids()[0])  # the supervisor is the others' parent
+    pids["all of these"] = pids.pop("up", ours.own_pids()[0])  # the supervisor is the parent of the others
     found: Counters = {f"cpu_ms {name}": cpu_seconds([pid]) * 1000 for name, pid in pids.items()}
     if ours.database_pids():
         found["cpu_ms postgresql"] = cpu_seconds(ours.database_pids()) * 1000
@@ -67,7 +67,7 @@ def per_job(
     took: float,
     count: int,
 ) -> Counters:
-    """rest: what grows by itself in a second."""
+    """Return the growth of each counter per job. rest: growth per second at rest."""
     return {
         name: round(max(0.0, after[name] - before[name] - rest.get(name, 0.0) * took) / count, 4)
         for name in after
@@ -76,7 +76,7 @@ def per_job(
 
 
 def carried(costs: Mapping[str, float]) -> dict[str, float]:
-    """Jobs per second at which a part would have used up one core."""
+    """Return the jobs per second at which each part would use one core."""
     parts = {
         "one Redis (a core)": costs.get("cpu_ms valkey", 0.0),
         "PostgreSQL, per core": costs.get("cpu_ms postgresql", 0.0),
@@ -87,18 +87,18 @@ def carried(costs: Mapping[str, float]) -> dict[str, float]:
 
 
 def _run(suite: Suite, ours: Dispatcher, first: int, count: int, *, batch: bool) -> int:
-    """Submits, and waits until the last row says that it is over. Returns the next number."""
+    """Submit jobs and wait until the last row has its final state. Return the next number."""
     if batch:
         for at in range(0, count, _BATCH_JOBS):
             size = min(_BATCH_JOBS, count - at)
             ours.fill([(first + at + place, JOB_SECONDS) for place in range(size)])
     else:
         ours.submit_singly([(number, JOB_SECONDS) for number in range(first, first + count)])
-    suite.ground.gpu.wait_for("ended", first + count, _PATIENCE_SECONDS, ours.check)
-    until = time.monotonic() + _PATIENCE_SECONDS
+    suite.env.gpu.wait_for("ended", first + count, _WAIT_SECONDS, ours.check)
+    until = time.monotonic() + _WAIT_SECONDS
     while count_jobs(ours, JobState.COMPLETED) < first + count:
         if time.monotonic() > until:
-            raise CannotMeasure("the jobs ran, and their rows do not say so")
+            raise CannotMeasure("the jobs ran, but their rows are not final")
         time.sleep(0.1)
     time.sleep(_POSTGRESQL_SETTLE_SECONDS if ours.database_url else _SETTLE_SECONDS)
     return first + count
@@ -118,7 +118,7 @@ def _redis(ours: Dispatcher) -> Counters:
     with redis.Redis.from_url(ours.system.redis_url) as client:
         told: Any = client.info("everything")
     commands = {name: one for name, one in told.items() if name.startswith("cmdstat_")}
-    # a script's time has that of its commands in it: the times of all must not be added up
+    # a script's time includes that of its commands: the times must not be added up
     scripts = [one for name, one in commands.items() if name.removeprefix("cmdstat_") in _SCRIPTS]
     return {
         "redis round trips": float(told["total_reads_processed"]),
@@ -133,7 +133,7 @@ def _redis(ours: Dispatcher) -> Counters:
 def _postgresql(ours: Dispatcher) -> Counters:
     if not ours.database_url:
         return {}
-    row = ask(
+    row = query(
         ours,
         "select xact_commit + xact_rollback, tup_inserted, tup_updated, tup_deleted,"
         " pg_database_size(datname), pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')"

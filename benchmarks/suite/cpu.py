@@ -1,4 +1,4 @@
-"""What processes and everything they started cost, out of /proc (Linux)."""
+"""CPU time of processes and their descendants, from /proc (Linux)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def cpu_seconds(roots: Iterable[int]) -> float:
-    """User and system time of these processes, of all that descend from them, and of descendants that ended
-    and were waited for: a sum that only grows, so that two readings give what was spent between them."""
+    """Return user and system time of these processes, their descendants, and descendants that were reaped.
+
+    The sum only grows, so that two readings give the time spent in between."""
     return sum(_spent(pid) for pid in tree(roots))
 
 
 def running_cpu_seconds(roots: Iterable[int]) -> float:
-    """Of those that run now, to the nanosecond: `/proc` counts in hundredths of a second. What ended
-    meanwhile is missing, so it fits processes that start no others."""
+    """Return the CPU time of running processes in nanosecond resolution; `/proc` counts in hundredths of a
+    second.
+
+    Processes that exited meanwhile are missing, so it is for processes that start no others."""
     return sum(map(_on_its_clock, tree(roots)))
 
 
 def tree(roots: Iterable[int]) -> set[int]:
-    """The processes and their descendants."""
+    """Return the processes and their descendants."""
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (fields := _stat(int(entry))):
@@ -45,14 +48,14 @@ def _spent(pid: int) -> float:
 
 
 def _on_its_clock(pid: int) -> float:
-    """The id of a process' CPU clock is made as clock_getcpuclockid(3) does."""
+    """The id of a process' CPU clock is computed as in clock_getcpuclockid(3)."""
     with contextlib.suppress(OSError):
         return time.clock_gettime((~pid << 3) | _CPU_CLOCK)
     return 0.0
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields after the name, beginning with the state; empty if it is gone."""
+    """Return the fields after the name, starting with the state; empty if the process is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()
     return []

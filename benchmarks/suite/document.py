@@ -1,4 +1,4 @@
-"""Writes a report's figures into docs/reference/benchmarks.md, between its marks, and its plots beside it."""
+"""Writes a report's figures into docs/reference/benchmarks.md, between its markers, and its plots beside it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 def write_docs(report: Path, document: Path = DOCUMENT) -> list[Path]:
-    """The files that it wrote. Raises FileNotFoundError without a report."""
+    """Write the files; return their paths. Raises FileNotFoundError without a report."""
     found = read(report)
     folder = document.with_suffix("")
     drawn = pictures(found["results"])

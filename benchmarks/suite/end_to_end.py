@@ -1,8 +1,8 @@
-"""On an idle fleet: how soon a job runs once it is accepted, and how soon its client hears that it finished.
+"""Latency on an idle fleet: from acceptance to the start of a run, and from its end to the callback.
 
-One job at a time, each when the one before is over and called back, after a pause of random length. All
-clocks are this machine's: accepted = the client has its 202; running = the GPU server has the request;
-finished = the GPU server's run is over; called back = the callback has arrived.
+One job at a time, each after the callback of the one before and a pause of random length. All clocks are this
+machine's: accepted = the client has its 202; running = the GPU server has the request; finished = the GPU
+server's run is over; called back = the callback has arrived.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from urllib.parse import urlsplit
 from verification.proving.terminal import say
 
 from .contenders import Dispatcher
-from .figures import spread
+from .figures import percentiles
 from .slot_log import Run
 from .suite import Suite
 
 SLOTS, JOB_SECONDS, JOBS, WARM_UP_JOBS = 8, 0.05, 200, 20
 _PAUSE_SECONDS = (0.02, 0.12)
-_PATIENCE_SECONDS = 30.0
+_WAIT_SECONDS = 30.0
 _KEPT_SECONDS = 2.0
 
 
 def measure(suite: Suite) -> dict[str, Any]:
     count = WARM_UP_JOBS + (suite.options.jobs or JOBS)
-    gpu = suite.ground.gpu
+    gpu = suite.env.gpu
     chance = random.Random(1)
     submitted: dict[str, tuple[float, float]] = {}
     with suite.dispatcher(SLOTS) as ours:
@@ -42,7 +42,7 @@ def measure(suite: Suite) -> dict[str, Any]:
             sent = time.monotonic()
             job = client.submit(number)
             submitted[job] = sent, time.monotonic()
-            gpu.wait_for("callbacks", number + 1, _PATIENCE_SECONDS, ours.check)
+            gpu.wait_for("callbacks", number + 1, _WAIT_SECONDS, ours.check)
             time.sleep(chance.uniform(*_PAUSE_SECONDS))
         client.close()
         runs, _, callbacks = gpu.log()
@@ -55,8 +55,10 @@ def measure(suite: Suite) -> dict[str, Any]:
 def figures(
     submitted: Mapping[str, tuple[float, float]], runs: list[Run], callbacks: Mapping[str, float]
 ) -> dict[str, Any]:
-    """submitted: by job id, when it was sent and when the answer was there; monotonic seconds. A job that is
-    running before its client has the answer counts as less than nothing."""
+    """Return the latencies. submitted: by job id, when it was sent and when the answer arrived; monotonic
+    seconds.
+
+    A job that runs before its client has the answer counts as negative."""
     by_job: dict[str, list[Run]] = {}
     for run in runs:
         by_job.setdefault(run.remote_id, []).append(run)
@@ -69,7 +71,7 @@ def figures(
         "sent → called back": [callbacks[job] - sent for job, (sent, _) in whole.items()],
     }
     return {
-        "ms": {name: spread(one * 1000 for one in seconds) for name, seconds in spans.items()},
+        "ms": {name: percentiles(one * 1000 for one in seconds) for name, seconds in spans.items()},
         "jobs": len(whole),
         "job_ms": JOB_SECONDS * 1000,
         "wrong": [f"{len(wrong)} jobs did not run once, or were not called back"] if wrong else [],
@@ -77,7 +79,7 @@ def figures(
 
 
 class _Client:
-    """One connection that stays, unless it was idle for so long that the server may have closed it."""
+    """A persistent connection, reopened if it was idle for so long that the server may have closed it."""
 
     def __init__(self, ours: Dispatcher, callback_url: str) -> None:
         self._ours, self._callback_url = ours, callback_url
@@ -89,7 +91,7 @@ class _Client:
         self._used = 0.0
 
     def submit(self, number: int) -> str:
-        """The job's id."""
+        """Submit a job; return its id."""
         if time.monotonic() - self._used > _KEPT_SECONDS:
             self._connection.close()
         self._used = time.monotonic()

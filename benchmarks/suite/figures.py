@@ -1,4 +1,4 @@
-"""Figures out of samples. Pure."""
+"""Statistics of samples. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from typing import Any
 
 
 def percentile(samples: Iterable[float], share: float) -> float:
-    """The smallest sample that at least `share` of them do not exceed. Raises ValueError without samples."""
+    """Return the smallest sample that at least `share` of them do not exceed. Raises ValueError without
+    samples."""
     ordered = sorted(samples)
     if not ordered:
         raise ValueError("no samples")
-    rank = -(-len(ordered) * share // 1)  # up to the next whole one
+    rank = -(-len(ordered) * share // 1)  # rounded up
     return ordered[min(len(ordered), max(1, int(rank))) - 1]
 
 
-def spread(samples: Iterable[float], digits: int = 2) -> dict[str, Any]:
-    """p50, p99, the largest, and how many there were; all None where nothing was seen."""
+def percentiles(samples: Iterable[float], digits: int = 2) -> dict[str, Any]:
+    """Return p50, p99, the largest and the number of samples; all None without samples."""
     found = list(samples)
     if not found:
         return {"p50": None, "p99": None, "max": None, "count": 0}
@@ -30,7 +31,7 @@ def spread(samples: Iterable[float], digits: int = 2) -> dict[str, Any]:
 
 
 def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Of each number that stands in every round."""
+    """Return the median of each number that is in every round."""
     if not rounds:
         return {}
     names = [name for name, value in rounds[0].items() if _is_number(value)]
@@ -42,7 +43,7 @@ def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def ratio(ours: float | None, other: float | None) -> float | None:
-    """None where one of them is missing, or nothing can be divided by the other."""
+    """Return the ratio; None if a value is missing or the divisor is 0."""
     return None if ours is None or not other else round(ours / other, 3)
 
 

@@ -16,8 +16,10 @@ SECONDS = 80.0
 
 
 def measure(suite: Suite) -> dict[str, Any]:
-    """--seconds: of the whole, at least 40. The first jobs are of every length up to the whole one, so that a
-    slot becomes free every 20 ms and not a thousand at once."""
+    """Run the benchmark. --seconds: of the whole, at least 40.
+
+    The first jobs are of every length up to the full one, so that a slot becomes free every 20 ms and not a
+    thousand at once."""
     seconds = suite.options.seconds or SECONDS
     count = max(2 * SLOTS, suite.options.jobs or int(seconds * SLOTS / JOB_SECONDS))
     chance = random.Random(1)
@@ -32,7 +34,7 @@ def measure(suite: Suite) -> dict[str, Any]:
         ours.model = "bench"
         worker = ours.start_worker("second", {"DISPATCHER_WORKER_THREADS": threads})
         try:
-            found = run_jobs(suite.ground.gpu, ours, jobs, SLOTS, also=[worker.pid])
+            found = run_jobs(suite.env.gpu, ours, jobs, SLOTS, also=[worker.pid])
         finally:
             worker.stop(20.0)
     say(f"{SLOTS} slots: utilisation {found['utilisation']:.4f}, {found['cores']} cores")

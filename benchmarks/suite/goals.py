@@ -1,4 +1,4 @@
-"""The goals, each beside what was measured. Pure."""
+"""The goals, each with the measured value. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PLAIN_PEERS = ("celery", "rq", "dramatiq", "huey", "taskiq", "procrastinate", "
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """met: None if nothing was measured that could tell."""
+    """met: None if nothing was measured that decides it."""
 
     benchmark: str
     goal: str
@@ -33,8 +33,8 @@ class Goal:
 
 
 def goals(results: Results) -> list[Goal]:
-    """All of them, in the order of the benchmarks."""
-    return [goal for name, read in _READERS.items() for goal in read(results.get(name, {}))]
+    """Return all goals, in order of the benchmarks."""
+    return [goal for name, read in _GOALS_OF.items() for goal in read(results.get(name, {}))]
 
 
 def _at_least(benchmark: str, what: str, limit: float, value: float | None, unit: str = "") -> Goal:
@@ -52,7 +52,7 @@ def _goal(benchmark: str, text: str, value: float | None, unit: str, met: Callab
 
 
 def _get(found: Any, *path: str) -> Any:
-    """None where the path ends early."""
+    """Return the value at a path; None if it does not exist."""
     for name in path:
         if not isinstance(found, Mapping) or name not in found:
             return None
@@ -146,7 +146,7 @@ def _memory(found: Mapping[str, Any]) -> Iterator[Goal]:
         yield Goal("memory", text, "not measured", None)
         return
     measured = f"{found['first_mb']:g} → {found['last_mb']:g} MB over {found['jobs']:,}"
-    enough = found["jobs"] >= MEMORY_JOBS or not found["flat"]  # growth shows sooner than its absence
+    enough = found["jobs"] >= MEMORY_JOBS or not found["flat"]  # growth shows sooner
     yield Goal("memory", text, measured, found["flat"] if enough else None)
 
 
@@ -199,7 +199,7 @@ def _polling(found: Mapping[str, Any]) -> Iterator[Goal]:
     yield Goal("polling", text, f"{share:.1%} with {jobs} jobs", met)
 
 
-_READERS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Goal]]] = {
+_GOALS_OF: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Goal]]] = {
     "utilisation": _utilisation,
     "submit": _submit,
     "end-to-end": _end_to_end,
@@ -215,7 +215,7 @@ _READERS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Goal]]] = {
 
 
 def wrongs(results: Results) -> Sequence[str]:
-    """What was not correct, whoever did it: a fast contender that loses jobs is not fast."""
+    """Return incorrect results of any contender: a fast one that loses jobs is not fast."""
     found = [f"{name}: {text}" for name, one in results.items() for text in one.get("wrong", ())]
     for who, lengths in (results.get("utilisation", {}).get("contenders") or {}).items():
         found += [f"{who}, {length}: {text}" for length, one in lengths.items() for text in one["wrong"]]

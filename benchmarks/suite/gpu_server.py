@@ -1,21 +1,21 @@
 """``python -m benchmarks.suite.gpu_server PORT``: the simulated GPU server that every contender works on.
 
-Its log is the judge, so it must cost little and say exactly when a slot was taken and freed: one thread, one
-event loop, nothing written while jobs run. (The node of `gpu_host/node` serves people: it takes a thread for
-each connection.)
+Results are judged by its log, so it must cost little and record exactly when a slot was taken and freed: one
+thread, one event loop, nothing written while jobs run. (The node of `gpu_host/node` takes a thread for each
+connection.)
 
     POST /run…       {"job": 7, "seconds": 0.02}: takes a slot, answers when the time is over
     POST /apart      as /run, the answer's head and body in two pieces, as Python's `http.server` sends them
-    POST /async…     the same, answers at once; GET /status/<job> says how it stands
-    POST /callback   what a dispatcher calls back, with the time it came
+    POST /async…     the same, answers at once; GET /status/<job> returns its state
+    POST /callback   a dispatcher's callback, logged with its time
     GET  /health     as docs/reference/gpu_protocol.md has it
 
-A request for which no slot is free gets 503 and is counted. While the gate is shut a run takes its slot and
-waits; its time begins when the gate opens: so contenders are warm and their lines are full before the clock
-runs. Orders come on stdin, one JSON object a line, each answered by one line (`gpu.py`). Standard library.
+A request without a free slot gets 503 and is counted. While the gate is shut a run takes its slot and waits;
+its time begins when the gate opens: so contenders are warm and their queues are full before the clock runs.
+Orders come on stdin, one JSON object a line, each answered by one line (`gpu.py`). Standard library.
 
-A slot is given to the run that comes, the longest free one first: the same for contenders that name slots and
-for those that don't.
+A run gets the slot that has been free for longest: the same for contenders that name slots and for those that
+don't.
 """
 
 from __future__ import annotations
@@ -34,29 +34,32 @@ _HEAD_END = b"\r\n\r\n"
 
 
 class GpuServer:
+    """Slots, gate and log."""
+
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._boot_id = os.urandom(8).hex()
-        self.forget(slots=1, gate=False)
+        self.reset(slots=1, gate=False)
 
     # -- orders ------------------------------------------------------------------------------------------
 
-    def forget(self, *, slots: int, gate: bool) -> None:
-        """A new log. gate: shut."""
+    def reset(self, *, slots: int, gate: bool) -> None:
+        """Start a new log. gate: shut."""
         self._slots = slots
         self._free: deque[int] = deque(range(slots))
         self._gate_shut = gate
-        self._held: list[tuple[list[Any], float, _Conversation | None]] = []
+        self._held: list[tuple[list[Any], float, _Connection | None]] = []
         self._runs: list[list[Any]] = []
         self._active: dict[str, tuple[str, str]] = {}
         self._ended: dict[str, bool] = {}
         self._refused = self._count_ended = self._polls = 0
         self._callbacks: list[tuple[str, float]] = []
 
-    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+    def execute(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Carry out an order; return its answer."""
         what = order["do"]
         if what == "begin":
-            self.forget(slots=order["slots"], gate=order["gate"])
+            self.reset(slots=order["slots"], gate=order["gate"])
         elif what == "open":
             self._open_gate()
         elif what == "log":
@@ -72,70 +75,70 @@ class GpuServer:
     def _open_gate(self) -> None:
         self._gate_shut = False
         now = time.monotonic()
-        for line, seconds, conversation in self._held:
+        for line, seconds, connection in self._held:
             line[1] = now
-            self._loop.call_later(seconds, self._end, line, conversation)
+            self._loop.call_later(seconds, self._end, line, connection)
         self._held.clear()
 
     # -- requests ----------------------------------------------------------------------------------------
 
-    def answer(self, conversation: _Conversation, head: bytes, body: bytes) -> None:
+    def answer(self, connection: _Connection, head: bytes, body: bytes) -> None:
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0]
         if method == b"POST" and path.startswith((b"/run", b"/apart", b"/async")):
             if path.startswith(b"/apart"):
-                conversation.write_apart()
-            self._run(conversation, head, body, at_once=path.startswith(b"/async"))
+                connection.write_separately()
+            self._run(connection, head, body, at_once=path.startswith(b"/async"))
         elif method == b"POST" and path.startswith(b"/callback"):
             self._callbacks.append((json.loads(body).get("job_id", ""), time.monotonic()))
-            conversation.send(_OK, b"{}")
+            connection.send(_OK, b"{}")
         elif method == b"GET" and path.startswith(b"/status/"):
-            self._status(conversation, path[8:].decode())
+            self._status(connection, path[8:].decode())
         elif path.startswith(b"/health"):
-            conversation.send(_OK, json.dumps(self._health()).encode())
+            connection.send(_OK, json.dumps(self._health()).encode())
         elif path.startswith(b"/cancel"):
-            conversation.send(_OK, b'{"status": "not_running", "running": false}')
+            connection.send(_OK, b'{"status": "not_running", "running": false}')
         else:
-            conversation.send(_UNKNOWN, b"{}")
+            connection.send(_UNKNOWN, b"{}")
 
-    def _run(self, conversation: _Conversation, head: bytes, body: bytes, *, at_once: bool) -> None:
+    def _run(self, connection: _Connection, head: bytes, body: bytes, *, at_once: bool) -> None:
         if not self._free:
             self._refused += 1
-            conversation.send(_BUSY, b'{"status": "busy"}')
+            connection.send(_BUSY, b'{"status": "busy"}')
             return
         order = json.loads(body)
         name = _header(head, b"x-job-id") or str(order["job"])
         line: list[Any] = [order["job"], time.monotonic(), 0.0, self._free.popleft(), name]
         self._runs.append(line)
         self._active[name] = name, _header(head, b"x-attempt")
-        heard_by = None if at_once else conversation
+        heard_by = None if at_once else connection
         if self._gate_shut:
             self._held.append((line, order["seconds"], heard_by))
         else:
             self._loop.call_later(order["seconds"], self._end, line, heard_by)
         if at_once:
             self._ended[name] = False
-            conversation.send(_ACCEPTED, json.dumps({"status": "processing", "job_id": name}).encode())
+            connection.send(_ACCEPTED, json.dumps({"status": "processing", "job_id": name}).encode())
 
-    def _end(self, line: list[Any], conversation: _Conversation | None) -> None:
+    def _end(self, line: list[Any], connection: _Connection | None) -> None:
         line[2] = time.monotonic()
         self._count_ended += 1
-        self._free.append(line[3])  # free before its caller hears: the next job may follow at once
+        self._free.append(line[3])  # free before the answer is sent: the next job may follow at once
         self._active.pop(line[4], None)
-        if conversation is None:
+        if connection is None:
             self._ended[line[4]] = True
         else:
-            conversation.send(_OK, b'{"status": "success", "result": {"job": %d}}' % line[0])
+            connection.send(_OK, b'{"status": "success", "result": {"job": %d}}' % line[0])
 
-    def _status(self, conversation: _Conversation, name: str) -> None:
+    def _status(self, connection: _Connection, name: str) -> None:
         self._polls += 1
         state = self._ended.get(name)
         if state is None:
-            conversation.send(_UNKNOWN, b"{}")
+            connection.send(_UNKNOWN, b"{}")
         elif state:
-            conversation.send(_OK, b'{"status": "success", "result": {}}')
+            connection.send(_OK, b'{"status": "success", "result": {}}')
         else:
-            conversation.send(_OK, b'{"status": "processing"}')
+            connection.send(_OK, b'{"status": "processing"}')
 
     def _health(self) -> dict[str, Any]:
         return {
@@ -148,12 +151,12 @@ class GpuServer:
         }
 
 
-class _Conversation(asyncio.Protocol):
-    """HTTP/1.1 with Content-Length and connections that stay: all that the contenders use."""
+class _Connection(asyncio.Protocol):
+    """HTTP/1.1 with Content-Length and persistent connections: all that the contenders use."""
 
     def __init__(self, server: GpuServer) -> None:
         self._server = server
-        self._heard = b""
+        self._received = b""
         self._apart = False
         self._transport: asyncio.Transport | None = None
 
@@ -165,17 +168,17 @@ class _Conversation(asyncio.Protocol):
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
-        self._heard += data
-        while (end := self._heard.find(_HEAD_END)) >= 0:
-            head = self._heard[:end]
+        self._received += data
+        while (end := self._received.find(_HEAD_END)) >= 0:
+            head = self._received[:end]
             whole = end + 4 + int(_header(head, b"content-length") or 0)
-            if len(self._heard) < whole:
+            if len(self._received) < whole:
                 return
-            body, self._heard = self._heard[end + 4 : whole], self._heard[whole:]
+            body, self._received = self._received[end + 4 : whole], self._received[whole:]
             self._server.answer(self, head, body)
 
-    def write_apart(self) -> None:
-        """From now on; with Nagle's algorithm, which asyncio turns off."""
+    def write_separately(self) -> None:
+        """Send head and body separately from now on, with Nagle's algorithm, which asyncio turns off."""
         if self._transport is not None:
             self._apart = True
             open_socket: socket.socket = self._transport.get_extra_info("socket")
@@ -204,15 +207,15 @@ def _header(head: bytes, name: bytes) -> str:
 
 
 async def serve(port: int) -> None:
-    """Until stdin ends."""
+    """Serve until stdin ends."""
     loop = asyncio.get_running_loop()
     server = GpuServer(loop)
-    listener = await loop.create_server(lambda: _Conversation(server), "127.0.0.1", port, backlog=2048)
+    listener = await loop.create_server(lambda: _Connection(server), "127.0.0.1", port, backlog=2048)
     orders = asyncio.StreamReader(limit=1 << 20)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
     _say({"port": port})
     while line := await orders.readline():
-        _say(server.obey(json.loads(line)))
+        _say(server.execute(json.loads(line)))
     listener.close()
 
 

@@ -1,4 +1,4 @@
-"""What the pinned workers of `pinned` hold: a model that needs nothing."""
+"""The model of the pinned workers in `pinned`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpu_host.handlers import RunContext
 
 
 class Waits:
-    """``{"seconds": …}``, or until it is cancelled."""
+    """Waits ``{"seconds": …}``, or until it is cancelled."""
 
     vram_mb = 1
     max_run_seconds = 600

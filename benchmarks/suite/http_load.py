@@ -1,15 +1,15 @@
-"""``python -m benchmarks.suite.http_load``: clients that post, in a process of their own.
+"""``python -m benchmarks.suite.http_load``: a load generator for POSTs, in a process of its own.
 
 Orders come on stdin, one JSON object a line: ``{"do": "closed" | "open", "url", "headers", "body",
-"connections", "seconds", "rate"}``; the answer says how long each took that was answered as wanted (seconds),
-what else came, and how late each request of an open loop left.
+"connections", "seconds", "rate"}``; the answer has the seconds of each request that was answered as expected,
+counts of all other answers, and how late each request of an open loop was sent.
 
-closed: each connection posts again as soon as it was answered, `connections` of them. open: requests become
-due at random moments, `rate` a second in the mean, whatever became of those before; the time counts from the
-moment a request was due, so that a server that stalls is charged for everybody who would have come meanwhile.
-It is charged for our own lateness too, on a machine that both of us share: therefore that is told.
+closed: each of `connections` posts again as soon as it was answered. open: requests become due at random
+moments, `rate` a second on average, independent of earlier answers; the time counts from the moment a request
+was due, so that a stalled server is charged for all requests of that time. Lateness of this process counts
+too, on a machine that both share: therefore it is reported.
 
-It costs little (one event loop, no client library), because it shares the machine with what it measures.
+It costs little (one event loop, no client library), because it shares the machine with the system under test.
 Standard library only.
 """
 
@@ -26,18 +26,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _HEAD_END = b"\r\n\r\n"
-_PATIENCE_SECONDS = 30.0
+_WAIT_SECONDS = 30.0
 
 
-class HangsUp(Exception):
+class ConnectionClosed(Exception):
     """The server closed the connection."""
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time."""
+    """A connection for one request at a time."""
 
     def __init__(self) -> None:
-        self._heard = b""
+        self._received = b""
         self._transport: asyncio.Transport | None = None
         self._answer: asyncio.Future[int] | None = None
 
@@ -48,20 +48,20 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._transport = None
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(HangsUp())
+            self._answer.set_exception(ConnectionClosed())
 
     def data_received(self, data: bytes) -> None:
-        self._heard += data
-        end = self._heard.find(_HEAD_END)
+        self._received += data
+        end = self._received.find(_HEAD_END)
         if end < 0:
             return
-        head = self._heard[:end].lower()
+        head = self._received[:end].lower()
         at = head.find(b"content-length:")
         length = int(head[at + 15 :].partition(b"\r\n")[0]) if at >= 0 else 0
-        if at < 0 and not self._heard.endswith(b"0\r\n\r\n"):  # chunked
+        if at < 0 and not self._received.endswith(b"0\r\n\r\n"):  # chunked
             return
-        if len(self._heard) - end - 4 >= length:
-            self._heard = b""
+        if len(self._received) - end - 4 >= length:
+            self._received = b""
             if self._answer is not None and not self._answer.done():
                 self._answer.set_result(int(head[9:12]))
 
@@ -70,12 +70,12 @@ class Connection(asyncio.Protocol):
         return self._transport is not None
 
     async def post(self, request: bytes) -> int:
-        """The status. Raises HangsUp, TimeoutError."""
+        """Send a request; return the status. Raises ConnectionClosed, TimeoutError."""
         if self._transport is None:
-            raise HangsUp
+            raise ConnectionClosed
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return await asyncio.wait_for(self._answer, _PATIENCE_SECONDS)
+        return await asyncio.wait_for(self._answer, _WAIT_SECONDS)
 
     def close(self) -> None:
         if self._transport is not None:
@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass(slots=True)
 class Load:
-    """host, port, request: whom to send what."""
+    """host, port, request: the target and the bytes to send."""
 
     host: str
     port: int
@@ -102,7 +102,7 @@ class Load:
     async def post(self, connection: Connection, due: float) -> None:
         try:
             status = await connection.post(self.request)
-        except (HangsUp, TimeoutError) as error:
+        except (ConnectionClosed, TimeoutError) as error:
             connection.close()
             self.other[type(error).__name__] += 1
             return
@@ -112,7 +112,7 @@ class Load:
             self.other[str(status)] += 1
 
     async def closed(self, connections: int, seconds: float, most: int = 0) -> None:
-        """most: requests in all, however much time is left; 0 for no such limit."""
+        """most: limit of requests in all; 0 for none."""
         until, sent = time.monotonic() + seconds, 0
 
         async def go_on() -> None:
@@ -154,7 +154,7 @@ class Load:
             self.idle.append(connection)
 
 
-async def obey(order: dict[str, Any]) -> dict[str, Any]:
+async def execute(order: dict[str, Any]) -> dict[str, Any]:
     parts = urlsplit(order["url"])
     body = order["body"].encode()
     lines = [f"POST {parts.path} HTTP/1.1", f"Host: {parts.netloc}", f"Content-Length: {len(body)}"]
@@ -173,7 +173,7 @@ async def obey(order: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     _say({})
     for line in sys.stdin:
-        _say(asyncio.run(obey(json.loads(line))))
+        _say(asyncio.run(execute(json.loads(line))))
 
 
 def _say(answer: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What `up` costs at rest, as users start it: with its demo fleet (benchmarks/idle.py)."""
+"""The cost of `up` at rest, as users start it: with its demo fleet (benchmarks/idle.py)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from dataclasses import astuple
 from typing import Any
 
-from benchmarks.idle import ALL, SECONDS, look_on
+from benchmarks.idle import ALL, SECONDS, measure_processes
 from verification.proving.terminal import say
 
 from .suite import Suite
@@ -17,7 +17,7 @@ _SETTLE_SECONDS = 30.0
 def measure(suite: Suite) -> dict[str, Any]:
     with suite.dispatcher(demo=True) as ours:
         time.sleep(_SETTLE_SECONDS)
-        found = look_on(ours.system.pids(), suite.options.seconds or SECONDS)
+        found = measure_processes(ours.system.pids(), suite.options.seconds or SECONDS)
     whole = found[ALL]
     say(f"`up` at rest: {whole.pss_mb:.0f} MB, {whole.core_share:.1%} of a core")
     rows = {name: [round(value, 4) for value in astuple(cost)] for name, cost in found.items()}

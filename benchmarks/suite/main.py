@@ -1,4 +1,4 @@
-"""`manage.py bench`: the order of a run."""
+"""`manage.py bench`: runs the benchmarks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 
 from dispatcher_project.supervisor.data_folder import ROOT
 from foundation.program import usage_name
-from verification.proving.children import Silent
+from verification.proving.children import NoReply
 from verification.proving.terminal import say
 
+from .environment import BenchEnvironment, CannotMeasure
 from .gpu import NotDone
-from .ground import CannotMeasure, Ground
 from .options import Options, read_options
 from .suite import Suite
 
-DONE, MISSED, BROKEN_OFF = 0, 1, 3
-_AGAIN_SECONDS = 5.0
+DONE, MISSED, ABORTED = 0, 1, 3
+_RETRY_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0 measured, 1 a goal was missed and --check given, 2 bad arguments, 3 broken off."""
+    """Exit status: 0 measured, 1 a goal was missed and --check given, 2 bad arguments, 3 aborted."""
     options = read_options(arguments)
     os.chdir(ROOT)  # children find their modules from here
     if options.setup is not None:
@@ -34,24 +34,24 @@ def main(arguments: Sequence[str]) -> int:
         return _write_docs(options)
     if not sys.platform.startswith("linux"):
         sys.stderr.write("bench: CPU and memory of processes are read from /proc: this needs Linux\n")
-        return BROKEN_OFF
+        return ABORTED
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM):
         signal.signal(number, _interrupted)
-    ground: Ground | None = None
+    env: BenchEnvironment | None = None
     try:
-        ground = Ground(options.database)
-        return _measure(Suite(options, ground))
+        env = BenchEnvironment(options.database)
+        return _measure(Suite(options, env))
     except (CannotMeasure, OSError) as error:
         say(f"bench: {error}")
-        return BROKEN_OFF
+        return ABORTED
     except KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0)
         say("broken off")
-        return BROKEN_OFF
+        return ABORTED
     finally:
-        if ground is not None:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # who is impatient would leave things behind
-            ground.close()
+        if env is not None:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the clean-up
+            env.close()
 
 
 def _measure(suite: Suite) -> int:
@@ -64,7 +64,7 @@ def _measure(suite: Suite) -> int:
         load_before = os.getloadavg()[0]
         try:
             found: Mapping[str, Any] = benchmark(name)(suite)
-        except (CannotMeasure, NotDone, Silent, OSError, ValueError) as error:
+        except (CannotMeasure, NotDone, NoReply, OSError, ValueError) as error:
             failed.append(name)
             say(f"{name} could not be measured: {error}")
             continue
@@ -73,12 +73,12 @@ def _measure(suite: Suite) -> int:
     sys.stdout.write(report.text() + "\n")
     say(f"report: {report.page_path}")
     if failed:
-        return BROKEN_OFF
+        return ABORTED
     return MISSED if suite.options.check and report.missed() else DONE
 
 
 def benchmark(name: str) -> Callable[[Suite], Mapping[str, Any]]:
-    """Of the module named after it."""
+    """Return the function of the module with this name."""
     found: Callable[[Suite], Mapping[str, Any]] = import_module(
         f"benchmarks.suite.{name.replace('-', '_')}"
     ).measure
@@ -86,12 +86,12 @@ def benchmark(name: str) -> Callable[[Suite], Mapping[str, Any]]:
 
 
 def _set_up(names: Sequence[str]) -> int:
-    from .peers import everybody, set_up
+    from .peers import available_peers, set_up
 
     failed = 0
     for name in names:
         say(f"setting up {name}")
-        if why := set_up(everybody()[name]):
+        if why := set_up(available_peers()[name]):
             failed += 1
             say(f"{name} is left out: {why}")
     return int(bool(failed))
@@ -113,7 +113,6 @@ def _write_docs(options: Options) -> int:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Raised again until somebody hears of it: a finaliser may be what runs now, and Python swallows what is
-    raised in one."""
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+    """Raise again until it is handled: a finaliser may be running, in which Python swallows exceptions."""
+    signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
     raise KeyboardInterrupt

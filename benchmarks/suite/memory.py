@@ -1,4 +1,4 @@
-"""A GPU worker's memory while it runs many short jobs on 64 slots, with as many threads."""
+"""Memory of a GPU worker while it runs many short jobs on 64 slots, with as many threads."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .suite import Suite
 
 SLOTS, JOB_SECONDS, JOBS = 64, 0.02, 5_000
 _AHEAD = 2_000
-"""So many jobs wait at most: the line is not what is measured."""
+"""Most jobs that wait: the queue is not measured here."""
 _PORTION = 500
-_PATIENCE_SECONDS = 60.0
+_WAIT_SECONDS = 60.0
 _MEGABYTE = 1024 * 1024
 FLAT_MB, FLAT_SHARE = 4.0, 0.05
 
@@ -27,9 +27,9 @@ Sample = tuple[int, float]
 
 
 def measure(suite: Suite) -> dict[str, Any]:
-    """--jobs 100000 for as many as the goal speaks of."""
+    """Run the benchmark. --jobs 100000 for as many as the goal requires."""
     count = suite.options.jobs or JOBS
-    gpu = suite.ground.gpu
+    gpu = suite.env.gpu
     samples: list[Sample] = []
     with suite.dispatcher(SLOTS) as ours:
         pid = ours.system.pid("gpu_worker")
@@ -44,9 +44,9 @@ def measure(suite: Suite) -> dict[str, Any]:
                 ours.fill([(given + place, JOB_SECONDS) for place in range(portion)])
                 given += portion
             if done > best or until == math.inf:
-                best, until = done, time.monotonic() + _PATIENCE_SECONDS
+                best, until = done, time.monotonic() + _WAIT_SECONDS
             if time.monotonic() > until:
-                raise NotDone(f"{done} of {count} jobs, and no more in {_PATIENCE_SECONDS:.0f} s")
+                raise NotDone(f"{done} of {count} jobs, and no more in {_WAIT_SECONDS:.0f} s")
             time.sleep(0.1)
         samples.append((done, resident_bytes(pid) / _MEGABYTE))
         runs, refused, _ = gpu.log()
@@ -66,8 +66,9 @@ def measure(suite: Suite) -> dict[str, Any]:
 
 
 def growth(samples: Sequence[Sample]) -> dict[str, Any]:
-    """The second fifth of the jobs beside the last one; the first one is warming up. flat: not more than 4 MB
-    or a twentieth larger. Raises ValueError for too few samples."""
+    """Compare the second fifth of the jobs with the last one; the first one is the warm-up.
+
+    flat: at most 4 MB or a twentieth larger. Raises ValueError for too few samples."""
     total = samples[-1][0] if samples else 0
 
     def fifth(number: int) -> list[float]:

@@ -1,8 +1,8 @@
-"""What a newcomer meets first: jobs right after `up` is ready, and a GPU server as Python's `http.server` is.
+"""First impressions: jobs right after `up` is ready, and a GPU server written with Python's `http.server`.
 
 Each row is measured like `utilisation`, on eight slots. Right after `up`: the first jobs of a new system,
-beside the same jobs once a lease time has passed. Apart: a server that writes an answer's head and its body
-in two pieces with Nagle's algorithm on, beside one that writes them together; jobs of 100 ms.
+compared with the same jobs after a lease time. Apart: a server that writes an answer's head and its body in
+two pieces with Nagle's algorithm on, compared with one that writes them together; jobs of 100 ms.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from verification.proving.terminal import say
 from .contenders import Dispatcher
 from .figures import medians
 from .suite import Suite
-from .utilisation import SLOTS, how_many, run_jobs, spread_out
+from .utilisation import SLOTS, job_count, run_jobs, spread_out
 
 SECONDS = 5.0
-"""So that the first jobs end within the first lease time."""
+"""Short enough for the first jobs to end within the first lease time."""
 FIRST, LATER, TOGETHER, APART = "right after `up`", "later", "head and body together", "head and body apart"
 _LENGTHS = {FIRST: 0.02, LATER: 0.02, TOGETHER: 0.1, APART: 0.1}
 
@@ -44,5 +44,5 @@ def measure(suite: Suite) -> dict[str, Any]:
 
 def _row(suite: Suite, ours: Dispatcher, name: str, place: int) -> dict[str, Any]:
     seconds = _LENGTHS[name]
-    jobs = spread_out((place + 1) * 10_000_000, how_many(suite, seconds, SECONDS), seconds, SLOTS)
-    return run_jobs(suite.ground.gpu, ours, jobs, SLOTS)
+    jobs = spread_out((place + 1) * 10_000_000, job_count(suite, seconds, SECONDS), seconds, SLOTS)
+    return run_jobs(suite.env.gpu, ours, jobs, SLOTS)

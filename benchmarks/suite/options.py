@@ -13,22 +13,22 @@ from typing import NoReturn
 from dispatcher_project.supervisor.data_folder import default_folder
 from foundation.program import usage_name
 
-from .ground import OWN, SQLITE
-from .peers import PEERS, everybody
+from .environment import OWN, SQLITE
+from .peers import PEERS, available_peers
 
 BENCHMARKS = {
-    "utilisation": "8 slots, jobs of 20, 100 and 500 ms: us, the raw limit and the peers in turn",
-    "submit": "requests and jobs per second at the front door, and how long they take under load",
-    "claim": "Redis time of a release-and-claim over the size of the line (benchmarks/claim.py)",
+    "utilisation": "8 slots, jobs of 20, 100 and 500 ms: dispatcher, raw limit and peers in turn",
+    "submit": "submitted requests and jobs per second, and their latency under load",
+    "claim": "Redis time of a release-and-claim by queue size (benchmarks/claim.py)",
     "end-to-end": "from accepted to running, from finished to called back, on an idle fleet",
     "memory": "a worker's memory over many jobs",
     "startup": "`up` until it is ready, and commands",
-    "idle": "memory and CPU of `up`, its demo fleet included, while nothing is asked of it",
+    "idle": "memory and CPU of `up` at rest, with its demo fleet",
     "pinned": "a killed pinned worker's job on another one; a pinned worker that is switched on",
     "newcomer": "jobs right after `up`, and a GPU server that writes head and body apart",
     "fleet": "1,000 slots with long jobs, two worker processes",
     "polling": "200 async jobs polled by one worker process",
-    "cost": "what one job costs: Redis commands, transactions, bytes, CPU by process",
+    "cost": "cost of one job: Redis commands, transactions, bytes, CPU by process",
 }
 ROUNDS = 5
 _MOST_ROUNDS, _MOST_SECONDS, _MOST_JOBS = 100, 3600.0, 10_000_000
@@ -36,11 +36,9 @@ _MOST_ROUNDS, _MOST_SECONDS, _MOST_JOBS = 100, 3600.0, 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """against: None for every peer that is set up. jobs, seconds: 0 leaves each benchmark its own.
-
-    setup: peers to set up, nothing is measured then; page: write docs from the report, the same. database:
-    ``own`` (a PostgreSQL for this run), ``sqlite`` or a URL.
-    """
+    """against: None for every peer that is set up. jobs, seconds: 0 for each benchmark's own. setup: peers to
+    set up, without measuring; page: write docs from the report, without measuring. database: ``own`` (a
+    PostgreSQL for this run), ``sqlite`` or a URL."""
 
     benchmarks: tuple[str, ...] = tuple(BENCHMARKS)
     against: tuple[str, ...] | None = None
@@ -58,25 +56,25 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog=usage_name("bench"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Measures the dispatcher beside the raw limit and its peers, on one simulated GPU server "
-        "whose own log is the judge.\n\n"
+        description="Compares the dispatcher with the raw limit and its peers, on one simulated GPU server "
+        "by whose log they are judged.\n\n"
         + "\n".join(f"  {name:<12} {what}" for name, what in BENCHMARKS.items()),
     )
     arguments.add_argument(
         "benchmarks",
         nargs="*",
         metavar="BENCHMARK",
-        help="which of them, with commas or spaces (default: all)",
+        help="benchmarks, separated by commas or spaces (default: all)",
     )
     arguments.add_argument(
         "--against",
         nargs="+",
         metavar="PEERS",
-        help=f"of {', '.join(PEERS)}, with commas or spaces; `none` (default: as set up)",
+        help=f"peers among {', '.join(PEERS)}, or `none` (default: those that are set up)",
     )
-    arguments.add_argument("--rounds", help=f"each contender so often, in turn (default {ROUNDS})")
-    arguments.add_argument("--jobs", help="per measurement (default: what the seconds need)")
-    arguments.add_argument("--seconds", help="per measurement (default: each benchmark's own)")
+    arguments.add_argument("--rounds", help=f"rounds of each contender, in turn (default {ROUNDS})")
+    arguments.add_argument("--jobs", help="jobs per measurement (default: enough for the seconds)")
+    arguments.add_argument("--seconds", help="seconds per measurement (default: each benchmark's own)")
     arguments.add_argument(
         "--database", help="postgresql:// URL, `own` (a PostgreSQL for this run; the default) or `sqlite`"
     )
@@ -92,13 +90,13 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_options(arguments: Sequence[str]) -> Options:
-    """Ends the process with status 2 and one line for what makes no sense."""
+    """Parse the command line; exit with status 2 and one line for invalid options."""
     given = parser().parse_args(arguments)
     database = given.database or (OWN if _has_postgresql() else SQLITE)
     if database not in (OWN, SQLITE) and not database.startswith(("postgresql://", "postgres://")):
         _refuse("--database is a postgresql:// URL, `own` or `sqlite`")
     against = None if given.against is None else _split(given.against)
-    # `--against huey submit`: the parser takes every word that follows
+    # the parser takes all words that follow
     late = [name for name in against or () if name in BENCHMARKS]
     return Options(
         benchmarks=_names("benchmark", [*_split(given.benchmarks), *late], BENCHMARKS) or tuple(BENCHMARKS),
@@ -110,7 +108,7 @@ def read_options(arguments: Sequence[str]) -> Options:
         report=(given.report or default_folder() / "bench" / "report").resolve(),
         setup=None
         if given.setup is None
-        else _names("peer", _split(given.setup), everybody()) or tuple(everybody()),
+        else _names("peer", _split(given.setup), available_peers()) or tuple(available_peers()),
         page=given.page,
         check=given.check,
     )
@@ -148,12 +146,12 @@ def _number(name: str, text: str | None, default: float, most: float, *, whole: 
         found = float(int(text)) if whole else float(text)
     except ValueError:
         _refuse(f"{name} is a {kind}, not {text!r}")
-    if not 0 < found <= most:  # also refuses NaN
+    if not 0 < found <= most:  # also rejects NaN
         _refuse(f"{name} is a {kind} above 0, at most {most:g}")
     return found
 
 
 def _refuse(why: str) -> NoReturn:
-    """One line, and no help that hides it."""
+    """Print one line, without the usage text that would hide it."""
     sys.stderr.write(f"bench: {why}\n")
     raise SystemExit(2)

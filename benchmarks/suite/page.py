@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else. Pure."""
+"""The report as one self-contained HTML file. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MARKS = {True: "<span class=yes>met</span>", False: "<span class=no>not met</sp
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """found: bench.json."""
+    """Return the page. found: bench.json."""
     results: Mapping[str, Mapping[str, Any]] = found["results"]
     drawn, read = pictures(results), tables(results)
     known = [goal for goal in found["goals"] if goal["met"] is not None]
@@ -66,7 +66,7 @@ def page(found: Mapping[str, Any]) -> str:
 
 
 def file_of(picture: str) -> str:
-    """The benchmark that a picture belongs to."""
+    """Return the benchmark of a picture."""
     first = picture.partition("-")[0]
     return {"gaps": "utilisation", "cpu": "utilisation", "end": "end-to-end"}.get(first, first)
 
@@ -85,6 +85,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _inline(text: str) -> str:
-    """The two marks of our tables: `code` and **bold**."""
+    """Render the two marks of our tables: `code` and **bold**."""
     text = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
     return re.sub(r"\*\*([^*]+)\*\*", r"<strong>\1</strong>", text)

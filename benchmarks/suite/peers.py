@@ -1,8 +1,7 @@
-"""The peers: what each needs, where it lives, and how it is set up (`bench --setup`).
+"""The peers: their packages, their environments, and the set-up (`bench --setup`).
 
 Each one has an environment of its own under `var/bench/<peer>`, with the versions of
-`benchmarks/peers/versions.toml`; none of them touches the dispatcher's.
-"""
+`benchmarks/peers/versions.toml`; none affects the dispatcher's."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ class Peer:
         return [str(self.python), "-m", f"benchmarks.peers.{self.name}", *verb]
 
     def why_not(self) -> str:
-        """Why it can't be measured here; empty if it can."""
+        """Return why it can't be measured here; empty if it can."""
         if self.ours:
             return ""
         if self.node and (why := _why_no_node()):
@@ -77,23 +76,23 @@ PEERS: Mapping[str, Peer] = {
     )
 }
 STARLETTE = Peer("starlette", "a bare endpoint that pushes to a Redis list")
-"""Only `bench submit` uses it."""
+"""Only used by `bench submit`."""
 _DONE = "set-up.json"
 
 
 def pinned() -> dict[str, list[str]]:
-    """What is installed for each: ``name==version``, or for npm ``name@version``."""
+    """Return the packages of each peer: ``name==version``, or for npm ``name@version``."""
     found = tomllib.loads(VERSIONS.read_text())
     return {name: list(packages) for name, packages in found.items()}
 
 
-def everybody() -> dict[str, Peer]:
-    """All that are set up, by name."""
+def available_peers() -> dict[str, Peer]:
+    """Return all peers that can be set up, by name."""
     return {**PEERS, STARLETTE.name: STARLETTE}
 
 
 def set_up(peer: Peer) -> str:
-    """Makes its environment anew; why it could not, in one line, or empty."""
+    """Create a peer's environment; return why it failed, in one line, or empty."""
     if peer.node and (why := _why_no_node()):
         return why
     packages = pinned()[peer.name]

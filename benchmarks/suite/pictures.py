@@ -1,4 +1,4 @@
-"""The plots of a report, by the name of their file. Pure."""
+"""The plots of a report, by file name. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LABELS = {RAW: "raw limit, no database", "procrastinate": "procrastinate (Postg
 
 
 def pictures(results: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """``{"utilisation-20-ms": "<svg …"}``, of what was measured."""
+    """Return ``{"utilisation-20-ms": "<svg …"}`` for the measured benchmarks."""
     found: dict[str, str] = {}
-    for name, draw in _DRAWN.items():
+    for name, draw in _PICTURES.items():
         if name in results:
             found.update(draw(results[name]))
     return found
@@ -138,7 +138,7 @@ def _row(who: str, samples: list[float]) -> Row:
     return Row(_LABELS.get(who, who), samples, who == DISPATCHER)
 
 
-_DRAWN = {
+_PICTURES = {
     "utilisation": _utilisation,
     "submit": _submit,
     "end-to-end": _end_to_end,

@@ -1,5 +1,5 @@
-"""Two pinned workers on the CPU: how soon the job of a killed one runs on the other, and how soon one that is
-switched on runs what waits. With the default settings: a lease of 15 s."""
+"""Two pinned workers on the CPU: the time until the job of a killed one runs on the other, and until a worker
+that is switched on runs a waiting job. With the default lease of 15 s."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from verification.proving.children import Child
 from verification.proving.terminal import say
 
 from .contenders import Dispatcher
-from .figures import spread
+from .figures import percentiles
 from .gpu import NotDone
 from .suite import Suite
 
 MODEL, BOXES = "waits", ("box-1", "box-2")
 _OPTIONS = ("--gpu", "none", "--models", "benchmarks.suite.holding")
 Sign = TypeVar("Sign")
-_LONG_SECONDS, _PATIENCE_SECONDS, _LOOK_SECONDS = 500.0, 90.0, 0.02
+_LONG_SECONDS, _WAIT_SECONDS, _POLL_SECONDS = 500.0, 90.0, 0.02
 
 
 def measure(suite: Suite) -> dict[str, Any]:
@@ -36,14 +36,14 @@ def measure(suite: Suite) -> dict[str, Any]:
 
 
 def summary(elsewhere: Sequence[float], switched_on: Sequence[float]) -> dict[str, Any]:
-    """Seconds of each round; the goals are of the longest."""
+    """Return the seconds of all rounds; the goals concern the longest."""
     return {
         "rounds": len(elsewhere),
         "elsewhere_seconds": max(elsewhere),
         "on_seconds": max(switched_on),
         "seconds": {
-            "killed → its job runs elsewhere": spread(elsewhere),
-            "switched on → a job that waited runs": spread(switched_on),
+            "killed → its job runs elsewhere": percentiles(elsewhere),
+            "switched on → a job that waited runs": percentiles(switched_on),
         },
     }
 
@@ -54,7 +54,7 @@ class _Boxes:
         self._workers: dict[str, Child] = {name: ours.start_worker(name, options=_OPTIONS) for name in BOXES}
 
     def killed(self) -> float:
-        """Seconds until the job of a killed worker runs on the other one. Both run afterwards."""
+        """Return the seconds until the job of a killed worker runs on the other one. Both run afterwards."""
         job = self._submit(_LONG_SECONDS)
         box = self._runs(job, lambda attempts: len(attempts) == 1)
         began = time.monotonic()
@@ -69,7 +69,8 @@ class _Boxes:
         return took
 
     def switched_on(self, box: str) -> float:
-        """Seconds until a job that waited, both being off, runs on the one that is switched on."""
+        """Return the seconds until a waiting job, both workers being off, runs on the one that is switched
+        on."""
         for name in BOXES:
             self._switch(name, "off")
         job = self._submit(0.0)
@@ -95,7 +96,7 @@ class _Boxes:
         return found
 
     def _runs(self, job: str, is_it: Callable[[Sequence[Any]], bool]) -> str:
-        """The server of its last attempt, once that began and is the one."""
+        """Return the server of its last attempt, once that began and matches."""
 
         def look() -> str:
             attempts = self._job(job)["attempts"]
@@ -112,10 +113,10 @@ class _Boxes:
         self._ours.ask("PATCH", f"/admin/servers/{box}", {"desired": desired})
 
     def _wait(self, look: Callable[[], Sign], what: str) -> Sign:
-        until = time.monotonic() + _PATIENCE_SECONDS
+        until = time.monotonic() + _WAIT_SECONDS
         while not (found := look()):
             self._ours.check()
             if time.monotonic() > until:
-                raise NotDone(f"{what} did not come in {_PATIENCE_SECONDS:.0f} s")
-            time.sleep(_LOOK_SECONDS)
+                raise NotDone(f"{what} did not come in {_WAIT_SECONDS:.0f} s")
+            time.sleep(_POLL_SECONDS)
         return found

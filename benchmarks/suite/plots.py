@@ -1,4 +1,4 @@
-"""Plots as plain SVG: three kinds, light and dark, no script, no font, no address. Pure."""
+"""Plots as plain SVG: three kinds, light and dark, no script, no font, no links. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _LINES = ("#0969da", "#bf3989", "#1a7f37", "#9a6700")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """samples: of the rounds, or p50 and p99. ours: stands out. more: drawn as the first one's sequel."""
+    """samples: of the rounds, or p50 and p99. ours: highlighted. more: drawn as continuation of the first
+    sample."""
 
     label: str
     samples: Sequence[float]
@@ -33,14 +34,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """log: for values above 0 only."""
+    """log: for positive values only."""
 
     low: float
     high: float
     log: bool = False
 
     def place(self, value: float) -> float:
-        """0 at the axis' low end, 1 at its high one; what lies outside is put to the end."""
+        """Return the position, 0 at the low end to 1 at the high end; values outside are clipped."""
         value = min(max(value, self.low), self.high)
         if self.log:
             return math.log(value / self.low) / math.log(self.high / self.low)
@@ -59,7 +60,7 @@ class Axis:
 
 
 def axis_for(values: Sequence[float], *, log: bool = False, low: float | None = None) -> Axis:
-    """Round ends around the values. low: where it begins, instead of below the lowest."""
+    """Return an axis with round ends around the values. low: its low end, instead of one below the lowest."""
     if log:
         positive = [value for value in values if value > 0] or [1.0]
         begin = 10.0 ** math.floor(math.log10(min(positive)))
@@ -70,7 +71,7 @@ def axis_for(values: Sequence[float], *, log: bool = False, low: float | None = 
 
 
 def strips(title: str, note: str, rows: Sequence[Row], axis: Axis, *, digits: int) -> str:
-    """A dot for each round, a bar for their median, whose value stands at the right."""
+    """A dot for each round, a bar for their median, whose value is at the right."""
 
     def draw(row: Row, y: float) -> Iterator[str]:
         middle = median(row.samples)
@@ -84,7 +85,7 @@ def strips(title: str, note: str, rows: Sequence[Row], axis: Axis, *, digits: in
 
 
 def spans(title: str, note: str, rows: Sequence[Row], axis: Axis) -> str:
-    """From the first sample to the second, as p50 and p99."""
+    """A line from the first sample to the second, as p50 and p99."""
 
     def draw(row: Row, y: float) -> Iterator[str]:
         kind = "o" if row.ours else "a"
@@ -101,7 +102,7 @@ def spans(title: str, note: str, rows: Sequence[Row], axis: Axis) -> str:
 
 
 def bars(title: str, note: str, rows: Sequence[Row], axis: Axis, *, digits: int = 2) -> str:
-    """The first sample as a bar, `more` as its lighter sequel; the sum stands at the right."""
+    """The first sample as a bar, `more` as its lighter continuation; the sum is at the right."""
 
     def draw(row: Row, y: float) -> Iterator[str]:
         kind = "o" if row.ours else "a"

@@ -1,4 +1,4 @@
-"""200 async jobs, polled by one worker process: its share of a core while nothing begins and nothing ends."""
+"""200 async jobs, polled by one worker process: its share of a core while no job starts or ends."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .suite import Suite
 
 JOBS, SECONDS, POLL_SECONDS = 200, 15.0, 2.0
 _SETTLE_SECONDS = 3.0
-_PATIENCE_SECONDS = 60.0
+_WAIT_SECONDS = 60.0
 
 
 def measure(suite: Suite) -> dict[str, Any]:
-    """With the default poll interval of a model."""
+    """Run the benchmark with a model's default poll interval."""
     count = suite.options.jobs or JOBS
     seconds = suite.options.seconds or SECONDS
-    gpu = suite.ground.gpu
+    gpu = suite.env.gpu
     with suite.dispatcher(DISPATCHER_WORKER_THREADS=str(count)) as ours:
         ours.register(
             "bench", count, path="/async", model_type="async", poll_endpoint_template="/status/{id}",
@@ -28,7 +28,7 @@ def measure(suite: Suite) -> dict[str, Any]:
         ours.model = "bench"
         gpu.begin(count)
         ours.fill([(number, 1.0) for number in range(count)])
-        gpu.wait_for("held", count, _PATIENCE_SECONDS, ours.check)
+        gpu.wait_for("held", count, _WAIT_SECONDS, ours.check)
         time.sleep(_SETTLE_SECONDS)
         worker = [ours.system.pid("gpu_worker")]
         before, polls, began = cpu_seconds(worker), gpu.standing()["polls"], time.monotonic()
@@ -37,7 +37,7 @@ def measure(suite: Suite) -> dict[str, Any]:
         share = (cpu_seconds(worker) - before) / took
         polled = (gpu.standing()["polls"] - polls) / took
         gpu.open_gate()
-        gpu.wait_for("ended", count, _PATIENCE_SECONDS, ours.check)
+        gpu.wait_for("ended", count, _WAIT_SECONDS, ours.check)
     found = {
         "jobs": count,
         "poll_interval_seconds": POLL_SECONDS,

@@ -1,4 +1,4 @@
-"""The results of one folder: kept as JSON, a later run replaces only the benchmarks that it measured."""
+"""The results of one folder as JSON; a later run replaces only the benchmarks that it measured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Report:
 
     @classmethod
     def open(cls, options: Options) -> Report:
-        """With what stands in the folder already."""
+        """Return the report with the results already in the folder."""
         options.report.mkdir(parents=True, exist_ok=True)
         results: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(FileNotFoundError):
@@ -43,7 +43,8 @@ class Report:
         return self.folder / PAGE
 
     def add(self, benchmark: str, found: Mapping[str, Any], skipped: Mapping[str, str], load: float) -> None:
-        """skipped: who was left out, and why. load: the machine's load average before."""
+        """Add the results of a benchmark. skipped: contenders left out, and why. load: the machine's load
+        average before."""
         known = {**about(self.options), "load_before": round(load, 1)}
         self.results[benchmark] = {**found, "about": known, "skipped": dict(skipped)}
 
@@ -61,18 +62,18 @@ class Report:
         _write(self.page_path, page(found))
 
     def missed(self) -> bool:
-        """A goal of the benchmarks of this run, or something that was not correct."""
+        """Return True if a goal of this run was missed, or a result was incorrect."""
         ran = {name: one for name, one in self.results.items() if name in self.options.benchmarks}
         return bool(wrongs(ran)) or any(goal.met is False for goal in goals(ran))
 
     def text(self) -> str:
-        """The goals of this run, as a table in Markdown: to be read on a terminal and to be pasted."""
+        """Return the goals of this run as a Markdown table, for the terminal and for pasting."""
         found = [goal for goal in goals(self.results) if goal.benchmark in self.options.benchmarks]
-        return goal_table(found) if found else "No goal speaks of this."
+        return goal_table(found) if found else "There is no goal for this."
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Raises FileNotFoundError; ValueError if it is no report."""
+    """Read a report. Raises FileNotFoundError; ValueError if it is not a report."""
     return dict(json.loads((folder / FILE).read_text()))
 
 
@@ -83,7 +84,7 @@ def goal_table(found: list[Goal]) -> str:
 
 
 def about(options: Options) -> dict[str, Any]:
-    """What these figures were measured on. Nothing that names the machine."""
+    """Return the conditions of the measurement, without the machine's name."""
     return {
         "at": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "commit": _git("rev-parse", "--short", "HEAD") + ("+" if _git("status", "--porcelain") else ""),
@@ -97,7 +98,7 @@ def about(options: Options) -> dict[str, Any]:
 
 
 def _git(*arguments: str) -> str:
-    """Empty where there is no repository."""
+    """Empty without a repository."""
     with contextlib.suppress(OSError):
         done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
         return done.stdout.strip()
@@ -105,7 +106,7 @@ def _git(*arguments: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write a file atomically."""
     draft = path.with_name(f".{path.name}.new")
     draft.write_text(text)
     draft.replace(path)

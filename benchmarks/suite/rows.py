@@ -1,4 +1,4 @@
-"""What stands in the dispatcher's database, read past it."""
+"""Reads the dispatcher's database directly."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from .contenders import Dispatcher
 
 
-def ask(ours: Dispatcher, statement: str) -> Sequence[Any]:
-    """The first row of the answer."""
+def query(ours: Dispatcher, statement: str) -> Sequence[Any]:
+    """Return the first row of a statement's result."""
     if ours.database_url:
         import psycopg
 
@@ -23,4 +23,4 @@ def ask(ours: Dispatcher, statement: str) -> Sequence[Any]:
 
 def count_jobs(ours: Dispatcher, state: str = "") -> int:
     where = f" where state = '{state}'" if state else ""
-    return int(ask(ours, f"select count(*) from jobs_job{where}")[0])
+    return int(query(ours, f"select count(*) from jobs_job{where}")[0])

@@ -1,8 +1,7 @@
-"""What a GPU server's own log says of whoever used it. Pure.
+"""Evaluates a GPU server's log of the runs of one contender. Pure.
 
-Looked at is the time from when a tenth of the jobs had begun (everybody is warm by then) to when the last one
-began (from then on slots are free because nobody waits).
-"""
+The window is from when a tenth of the jobs had begun (all processes are warm by then) to when the last one
+began (after that slots are free because no job waits)."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from .figures import spread
+from .figures import percentiles
 
 WARM_UP_SHARE = 0.1
 _SHOWN = 5
@@ -20,7 +19,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """began, ended: monotonic seconds. job: its number. remote_id: what the dispatcher calls it."""
+    """began, ended: monotonic seconds. job: its number. remote_id: the dispatcher's id of it."""
 
     job: int
     began: float
@@ -31,8 +30,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """gaps: how long a slot was free between two jobs, milliseconds. window_seconds: what was looked at.
-    wrong: what was not run exactly once, or came to a full server; empty for a sound contender."""
+    """gaps: how long a slot was free between two jobs, milliseconds. window_seconds: length of the window.
+    wrong: jobs that were not run exactly once, or came to a full server; empty for a correct contender."""
 
     utilisation: float
     gaps: dict[str, Any]
@@ -51,9 +50,9 @@ class Verdict:
         }
 
 
-def judged(runs: Iterable[Run], *, slots: int, expected: Iterable[int], refused: int = 0) -> Verdict:
-    """refused: requests that came while every slot was taken. Raises ValueError if too few jobs ran to say
-    anything: twice as many as there are slots."""
+def evaluate(runs: Iterable[Run], *, slots: int, expected: Iterable[int], refused: int = 0) -> Verdict:
+    """Return the verdict. refused: requests while every slot was busy. Raises ValueError for fewer jobs than
+    twice the slots."""
     ordered = sorted(runs, key=lambda run: run.began)
     if len(ordered) < 2 * slots:
         raise ValueError(f"only {len(ordered)} runs on {slots} slots: nothing can be said of them")
@@ -64,7 +63,7 @@ def judged(runs: Iterable[Run], *, slots: int, expected: Iterable[int], refused:
     busy = sum(max(0.0, min(run.ended, end) - max(run.began, begin)) for run in ordered)
     return Verdict(
         utilisation=busy / (slots * (end - begin)),
-        gaps=spread(gap * 1000 for gap in _gaps(ordered, begin, end)),
+        gaps=percentiles(gap * 1000 for gap in _gaps(ordered, begin, end)),
         window_seconds=end - begin,
         jobs=len(ordered),
         wrong=tuple(_wrongs(ordered, expected, refused)),

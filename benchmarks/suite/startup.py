@@ -1,7 +1,6 @@
-"""How long `up` takes until it is ready, on a folder that it had before, and how long commands take to start.
+"""Time until `up` is ready, on a folder that it has used before, and start-up time of commands.
 
-Without its demo fleet, as everything else here; with it: `--seconds` has no meaning, `--rounds` does.
-"""
+Without its demo fleet, as everywhere else here; `--seconds` has no effect, `--rounds` does."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from foundation.program import OWN_COMMAND, program_name
 from verification.proving.terminal import say
 
 from .contenders import Dispatcher
-from .ground import CannotMeasure
+from .environment import CannotMeasure
 from .suite import Suite
 
 COMMANDS = (
@@ -30,7 +29,7 @@ COMMANDS = (
 
 
 def measure(suite: Suite) -> dict[str, Any]:
-    ours = Dispatcher(suite.ground)
+    ours = Dispatcher(suite.env)
     ready: list[float] = []
     try:
         began = time.monotonic()
@@ -56,8 +55,8 @@ def measure(suite: Suite) -> dict[str, Any]:
 
 
 def _timed(suite: Suite, command: tuple[str, ...], settings: Mapping[str, str]) -> float:
-    """The median, seconds; once before, so that its bytecode is there."""
-    environment = {**suite.ground.children.environment, **settings, "DISPATCHER_NO_BOOTSTRAP": "1"}
+    """Return the median, seconds, after one call that writes the bytecode."""
+    environment = {**suite.env.children.environment, **settings, "DISPATCHER_NO_BOOTSTRAP": "1"}
     taken = []
     for _ in range(suite.options.rounds + 1):
         began = time.monotonic()

@@ -1,12 +1,12 @@
-"""How fast jobs come in: closed loop one by one and 100 at a time, and an open loop while the fleet works.
+"""Submit throughput and latency: closed loops one by one and 100 at a time, and an open loop on a busy fleet.
 
-Beside the dispatcher stand, in the same run on the same machine: a bare Starlette endpoint that pushes to a
-Redis list and stores nothing durable, and a bare Django view that commits one row on the same database behind
-the same web server (`deploy/systemd/dispatcher-web.service`).
+Compared in the same run on the same machine: a bare Starlette endpoint that pushes to a Redis list and stores
+nothing durable, and a bare Django view that commits one row on the same database behind the same web server
+(`deploy/systemd/dispatcher-web.service`).
 
-Closed: 16 connections, each posts again as soon as it was answered; every slot is taken meanwhile and nothing
-ends, so that what is measured is submitting. Open: requests come at random moments, half as many a second as
-the closed loop reached, while eight slots run jobs of 100 ms one after the other.
+Closed: 16 connections, each posts again as soon as it was answered; every slot is taken meanwhile and no job
+ends, so that only submitting is measured. Open: requests come at random moments, half as many a second as the
+closed loop reached, while eight slots run jobs of 100 ms one after the other.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from verification.proving.children import Child
 from verification.proving.terminal import say
 
 from .contenders import DISPATCHER, Dispatcher
-from .figures import medians, ratio, spread
-from .ground import CannotMeasure, Ground, tail_of
+from .environment import BenchEnvironment, CannotMeasure, tail_of
+from .figures import medians, percentiles, ratio
 from .peers import STARLETTE
 from .rows import count_jobs
 from .suite import Suite
@@ -37,13 +37,13 @@ SECONDS = 4.0
 DEPLOYED = "dispatcher (deploy/)"
 STARLETTE_NAME, DJANGO_NAME = "Starlette + Redis", "Django, one row"
 _START_SECONDS = 30.0
-_PATIENCE_SECONDS = 60.0
+_WAIT_SECONDS = 60.0
 _JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """body: of one job."""
+    """A server to submit to. body: of one job."""
 
     name: str
     url: str
@@ -53,7 +53,7 @@ class Target:
     served_by: str = ""
 
     def order(self, what: str, seconds: float, *, batch: bool = False, rate: float = 0.0) -> dict[str, Any]:
-        """For the load generator (http_load.py)."""
+        """Return the order for the load generator (http_load.py)."""
         body = {"jobs": [self.body] * BATCH_JOBS} if batch else self.body
         return {
             "do": what,
@@ -69,20 +69,20 @@ class Target:
 def measure(suite: Suite) -> dict[str, Any]:
     """``{"targets": {name: {"served_by", "single", "batch"}}, "open": {name: {…}}, "ratios": {…}}``"""
     seconds = suite.options.seconds or SECONDS
-    gpu = suite.ground.gpu
+    gpu = suite.env.gpu
     with contextlib.ExitStack() as stack:
         ours = stack.enter_context(suite.dispatcher())
         ours.register("bench", SLOTS, max_run_seconds=7200.0)
         ours.model = "bench"
         targets = list(_targets(suite, ours, stack))
-        load = suite.ground.children.start(
+        load = suite.env.children.start(
             "load", sys.executable, "-m", "benchmarks.suite.http_load", talks=True
         )
         stack.callback(load.stop)
         load.hear()
         gpu.begin(SLOTS)
         ours.fill([(number, JOB_SECONDS) for number in range(SLOTS)])
-        gpu.wait_for("held", SLOTS, _PATIENCE_SECONDS, ours.check)
+        gpu.wait_for("held", SLOTS, _WAIT_SECONDS, ours.check)
         rounds: dict[tuple[str, str], list[dict[str, Any]]] = {}
         accepted = SLOTS
         for number in range(suite.options.rounds):
@@ -92,7 +92,7 @@ def measure(suite: Suite) -> dict[str, Any]:
                     rounds.setdefault((target.name, way), []).append(one)
                     if target.name in (DISPATCHER, DEPLOYED):
                         accepted += one["answered"] * (BATCH_JOBS if way == "batch" else 1)
-                    _tell(f"round {number + 1}  {target.name:<20} {way:<7}", one)
+                    _progress(f"round {number + 1}  {target.name:<20} {way:<7}", one)
         wrong = _wrong(ours, accepted)
         gpu.open_gate()
         opened = {}
@@ -100,7 +100,7 @@ def measure(suite: Suite) -> dict[str, Any]:
             if target.name in (DISPATCHER, DEPLOYED):
                 capacity = medians(rounds[target.name, "single"])["requests_per_second"]
                 opened[target.name] = _open(load, target, capacity / 2, seconds * 2)
-                _tell(f"open loop, fleet at work  {target.name:<20}", opened[target.name])
+                _progress(f"open loop, fleet at work  {target.name:<20}", opened[target.name])
     found: dict[str, Any] = {
         target.name: {
             "served_by": target.served_by,
@@ -116,7 +116,7 @@ def measure(suite: Suite) -> dict[str, Any]:
 
 
 def ratios(targets: Mapping[str, Any]) -> dict[str, float | None]:
-    """The deployed server's, where it is another one than `up`'s."""
+    """Return the ratios, of the deployed server if it differs from `up`'s."""
     ours = targets.get(DEPLOYED) or targets[DISPATCHER]
 
     def jobs(target: Mapping[str, Any] | None, way: str) -> float | None:
@@ -132,7 +132,7 @@ def ratios(targets: Mapping[str, Any]) -> dict[str, float | None]:
 
 
 def _targets(suite: Suite, ours: Dispatcher, stack: contextlib.ExitStack) -> Iterator[Target]:
-    ground = suite.ground
+    env = suite.env
     mine = {"Authorization": f"Bearer {ours.system.operator_key}"}
     body = ours.request(1, JOB_SECONDS)
     unit = deployed_unit()
@@ -143,32 +143,34 @@ def _targets(suite: Suite, ours: Dispatcher, stack: contextlib.ExitStack) -> Ite
         return Target(name, f"{queue}/submit", body, mine, f"{queue}/submit-batch", serves_with(command))
 
     yield dispatcher(DISPATCHER, ours.system.url, of_up)
-    port = next(ground.ports)
+    port = next(env.ports)
     command = deployed_command(unit, port)
     if _without_port(command) != _without_port(of_up):
-        stack.callback(_serve(ground, "web-deployed", command, port, ours.system.settings()).stop)
+        stack.callback(_serve(env, "web-deployed", command, port, ours.system.settings()).stop)
         yield dispatcher(DEPLOYED, f"http://127.0.0.1:{port}", command)
-    port = next(ground.ports)
+    port = next(env.ports)
     command = deployed_command(unit, port, bare=True)
-    rows = ground.database("bare") or f"sqlite:///{ground.new_folder('bare')}/rows.sqlite3"
-    stack.callback(_serve(ground, "bare-django", command, port, {"DATABASE_URL": rows}).stop)
+    rows = env.database("bare") or f"sqlite:///{env.new_folder('bare')}/rows.sqlite3"
+    stack.callback(_serve(env, "bare-django", command, port, {"DATABASE_URL": rows}).stop)
     yield Target(DJANGO_NAME, f"http://127.0.0.1:{port}/submit", body, served_by=serves_with(command))
     if why := STARLETTE.why_not():
         suite.skip(STARLETTE_NAME, why)
         return
-    port = next(ground.ports)
-    environment = {"BENCH_REDIS_SOCKET": ground.valkey("starlette").socket, "BENCH_PORT": str(port)}
-    stack.callback(_serve(ground, "starlette", STARLETTE.command("work"), port, environment).stop)
+    port = next(env.ports)
+    environment = {"BENCH_REDIS_SOCKET": env.valkey("starlette").socket, "BENCH_PORT": str(port)}
+    stack.callback(_serve(env, "starlette", STARLETTE.command("work"), port, environment).stop)
     url = f"http://127.0.0.1:{port}/submit"
     yield Target(STARLETTE_NAME, url, body, batch_url=url, served_by="uvicorn")
 
 
-def _serve(ground: Ground, name: str, command: list[str], port: int, environment: Mapping[str, str]) -> Child:
-    child = ground.children.start(name, *command, environment=environment)
+def _serve(
+    env: BenchEnvironment, name: str, command: list[str], port: int, environment: Mapping[str, str]
+) -> Child:
+    child = env.children.start(name, *command, environment=environment)
     until = time.monotonic() + _START_SECONDS
     while not port_is_open("127.0.0.1", port):
         if not child.is_running() or time.monotonic() > until:
-            raise CannotMeasure(f"{name} did not start: {tail_of(ground.logs / f'{name}.log')}")
+            raise CannotMeasure(f"{name} did not start: {tail_of(env.logs / f'{name}.log')}")
         time.sleep(0.05)
     return child
 
@@ -180,12 +182,12 @@ def _closed(load: Child, target: Target, way: str, seconds: float) -> dict[str, 
 
 def _open(load: Child, target: Target, rate: float, seconds: float) -> dict[str, Any]:
     told = load.ask(**target.order("open", seconds, rate=rate))
-    late = spread(one * 1000 for one in told["late"])
+    late = percentiles(one * 1000 for one in told["late"])
     return {"rate": round(rate, 1), **_figures(told, 1), "late_p99_ms": late["p99"]}
 
 
 def _figures(told: Mapping[str, Any], jobs: int) -> dict[str, Any]:
-    took = spread(one * 1000 for one in told["took"])
+    took = percentiles(one * 1000 for one in told["took"])
     per_second = len(told["took"]) / told["seconds"]
     return {
         "requests_per_second": round(per_second, 1),
@@ -202,7 +204,7 @@ def _wrong(ours: Dispatcher, accepted: int) -> list[str]:
     return [] if rows == accepted else [f"{accepted} jobs were accepted, {rows} are in the database"]
 
 
-def _tell(what: str, one: Mapping[str, Any]) -> None:
+def _progress(what: str, one: Mapping[str, Any]) -> None:
     late = f"  sent late: p99 {one['late_p99_ms']} ms" if "late_p99_ms" in one else ""
     other = f"  OTHER ANSWERS: {one['other']}" if one["other"] else ""
     say(
@@ -216,7 +218,7 @@ def _command_of(pid: int) -> list[str]:
 
 
 def _without_port(command: list[str]) -> list[str]:
-    """What makes the server what it is: neither where it listens nor which Python runs it."""
+    """Return the command without port and Python, to compare servers."""
     kept = list(command[1:])
     for option in ("--port", "--host"):
         if option in kept:

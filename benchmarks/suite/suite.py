@@ -1,4 +1,4 @@
-"""What every benchmark is given: the options, the ground, and who takes part."""
+"""The input of every benchmark: options, environment and contenders."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from verification.proving.terminal import say
 
 from .contenders import Contender, Dispatcher, Scripted
-from .ground import Ground
+from .environment import BenchEnvironment
 from .options import Options
 from .peers import PEERS, RAW, Peer
 
 
 @dataclass(slots=True)
 class Suite:
-    """skipped: whoever does not take part, and why."""
+    """skipped: contenders that do not take part, and why."""
 
     options: Options
-    ground: Ground
+    env: BenchEnvironment
     skipped: dict[str, str] = field(default_factory=dict)
 
     def peers(self) -> list[Peer]:
-        """Those wanted that can be measured here; why others can't is said once."""
+        """Return the requested peers that can be measured here; report once why others can't."""
         wanted = self.options.against
         found = []
         for name in PEERS if wanted is None else wanted:
@@ -34,9 +34,9 @@ class Suite:
         return found
 
     def contenders(self) -> list[Contender]:
-        """Us, the raw limit, then the peers."""
-        scripted: list[Contender] = [Scripted(self.ground, peer) for peer in (RAW, *self.peers())]
-        return [Dispatcher(self.ground), *scripted]
+        """Return the dispatcher, the raw limit, then the peers."""
+        scripted: list[Contender] = [Scripted(self.env, peer) for peer in (RAW, *self.peers())]
+        return [Dispatcher(self.env), *scripted]
 
     def skip(self, name: str, why: str) -> None:
         if self.skipped.get(name) != why:
@@ -45,8 +45,9 @@ class Suite:
 
     @contextmanager
     def dispatcher(self, slots: int = 0, *, demo: bool = False, **environment: str) -> Iterator[Dispatcher]:
-        """Ready, and ended afterwards. slots: of its one GPU server, 0 for none yet. demo: with up's own."""
-        ours = Dispatcher(self.ground, environment=environment, demo=demo)
+        """Yield a ready dispatcher, stopped afterwards. slots: of its one GPU server, 0 for none yet. demo:
+        with the demo fleet of `up`."""
+        ours = Dispatcher(self.env, environment=environment, demo=demo)
         try:
             ours.start(slots)
             yield ours

@@ -1,4 +1,4 @@
-"""The figures of a report as tables: heads, and rows of texts. Pure."""
+"""The figures of a report as tables of texts. Pure."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Table:
 
 
 def tables(results: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Table]]:
-    """By benchmark, of what was measured."""
-    return {name: list(_READ[name](found)) for name, found in results.items() if name in _READ}
+    """Return the tables of the measured benchmarks, by name."""
+    return {name: list(_TABLES[name](found)) for name, found in results.items() if name in _TABLES}
 
 
 def conditions(results: Mapping[str, Mapping[str, Any]]) -> Table:
@@ -179,7 +179,7 @@ def _cost(found: Mapping[str, Any]) -> Iterator[Table]:
     yield Table("What the parts carry, jobs per second", ("part", *heads[1:]), rows)
 
 
-_READ: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {
+_TABLES: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Table]]] = {
     "utilisation": _utilisation,
     "submit": _submit,
     "end-to-end": _end_to_end,

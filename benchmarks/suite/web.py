@@ -1,4 +1,4 @@
-"""The web server's command, as `deploy/systemd` has it: so that what is measured is what is deployed."""
+"""The web server's command from `deploy/systemd`, so that the deployed one is measured."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 from dispatcher_project.supervisor.data_folder import ROOT
 
-from .ground import CannotMeasure
+from .environment import CannotMeasure
 
 UNIT = ROOT / "deploy" / "systemd" / "dispatcher-web.service"
 _WITHOUT_UNIT = "ExecStart=python -m dispatcher_project.web --host 127.0.0.1 --port 8000"
 _OURS = {"dispatcher_project.asgi:application": "asgi", "dispatcher_project.wsgi:application": "wsgi"}
 _SERVER = "dispatcher_project.web"
-"""It serves ours unless its first argument names another application."""
+"""It serves the dispatcher unless its first argument names another application."""
 _BARE = {
     "asgi": "benchmarks.suite.bare_django_asgi:application",
     "wsgi": "benchmarks.suite.bare_django:application",
@@ -27,7 +27,8 @@ def deployed_unit() -> str:
 
 
 def deployed_command(unit: str, port: int, *, bare: bool = False) -> list[str]:
-    """The unit's ExecStart with this Python, on that port of loopback. bare: serving the bare Django view.
+    """Return the unit's ExecStart with this Python, on that port of loopback. bare: for the bare Django view.
+
     Raises CannotMeasure if it has no such line, port or application."""
     line = next((line for line in unit.splitlines() if line.startswith("ExecStart=")), "")
     command = shlex.split(line.removeprefix("ExecStart="))
@@ -47,6 +48,6 @@ def _replace(command: list[str], option: str, value: str) -> None:
 
 
 def serves_with(command: Sequence[str]) -> str:
-    """For people: its program, without paths."""
+    """Return the program without paths, for the report."""
     shown = list(command[1:])
     return " ".join(shown[1:] if shown[:1] == ["-m"] else shown)

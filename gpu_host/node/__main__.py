@@ -18,7 +18,7 @@ def main() -> int:
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        serve(vars(options), _say)
+        serve(vars(options), _print)
     except (ConfigError, OSError) as error:
         parser.exit(2, f"gpu_node: {error}\n")
     return 0

@@ -1,4 +1,4 @@
-"""Results as a run leaves them."""
+"""Results of a run, made by hand."""
 
 from __future__ import annotations
 

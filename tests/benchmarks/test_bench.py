@@ -1,4 +1,4 @@
-"""`manage.py bench` for real, in short: the raw limit on the judge's server, Ctrl-C, by hand us as well."""
+"""`manage.py bench` for real, shortened: the raw limit, Ctrl-C; by hand the dispatcher too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.suite.contenders import Scripted
-from benchmarks.suite.ground import SQLITE, Ground
+from benchmarks.suite.environment import SQLITE, BenchEnvironment
 from benchmarks.suite.peers import RAW
 from benchmarks.suite.utilisation import run_jobs, spread_out
 from dispatcher_project.supervisor.data_folder import ROOT
@@ -58,32 +58,32 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines and folders of processes that have to do with it, by what they were started with."""
+    """Return the command lines and folders of related processes, by how they were started."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
-                told = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                results = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if str(folder).encode() in told:
-                found.append(told.replace(b"\0", b" ").decode(errors="replace")[:200])
+            if str(folder).encode() in results:
+                found.append(results.replace(b"\0", b" ").decode(errors="replace")[:200])
     return found
 
 
 def test_the_raw_limit_runs_each_job_once_and_keeps_the_slots_busy():
-    ground = Ground(SQLITE)
-    contender = Scripted(ground, RAW)
+    env = BenchEnvironment(SQLITE)
+    contender = Scripted(env, RAW)
     try:
         contender.start(4)
-        found = run_jobs(ground.gpu, contender, spread_out(0, 400, 0.02, 4), 4)  # CPU counts in 10 ms
+        found = run_jobs(env.gpu, contender, spread_out(0, 400, 0.02, 4), 4)  # CPU counts in 10 ms
     finally:
         contender.stop()
-        ground.close()
+        env.close()
     assert (found["wrong"], found["jobs"]) == ([], 400)
     assert 0.0 < found["utilisation"] <= 1.0
     assert found["cpu_ms_per_job"] > 0.0
-    assert not ground.folder.exists()
+    assert not env.folder.exists()
 
 
 def test_ctrl_c_leaves_no_process_and_no_folder(short_path: Path):

@@ -1,4 +1,4 @@
-"""What is sent again is what was recorded."""
+"""The repeated commands are those that were recorded."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SMALL, COUNT = Size(waiting=400, models=4), 3
 
 
 def state(one: claim_floor.Bench) -> tuple[dict[str, int], dict[str, str]]:
-    """How many wait for each model; which slot each attempt holds."""
+    """The number of waiting jobs of each model; the slot of each attempt."""
     (held,) = one.client.scan_iter(match="*:leases", count=1000)
     return dict(one.leases.depth(POOL).waiting), one.client.hgetall(held)
 
@@ -26,7 +26,7 @@ def test_the_commands_alone_do_what_the_release_and_claims_did() -> None:
         after = state(one)
     with claim_floor.bench(SMALL) as one:
         before = state(one)
-        for name in claim_floor.load(one, "alone", recorded):
+        for name in claim_floor.load(one, "commands_us", recorded):
             one.client.fcall(name, 0)
         assert state(one) == after != before
 

@@ -1,4 +1,4 @@
-"""CPU of processes with everything they started."""
+"""CPU time of processes with their descendants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ sys.stdin.read()
 """
 
 
-def test_what_a_child_burnt_counts_also_when_it_has_ended():
+def test_cpu_time_of_a_child_counts_after_its_exit():
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -34,7 +34,7 @@ def test_what_a_child_burnt_counts_also_when_it_has_ended():
         parent.stdin.close()
 
 
-def test_a_process_that_is_gone_costs_nothing():
+def test_a_process_that_has_exited_costs_nothing():
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     assert cpu_seconds([gone.pid]) == 0.0

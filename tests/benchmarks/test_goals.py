@@ -1,4 +1,4 @@
-"""Each goal stands beside what was measured."""
+"""Each goal is compared with its measured value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def of(found: dict, text: str) -> Goal:
     return goal
 
 
-def test_what_was_not_measured_is_neither_met_nor_missed():
+def test_an_unmeasured_goal_is_neither_met_nor_missed():
     found = goals({})
     assert {goal.met for goal in found} == {None}
     assert {goal.benchmark for goal in found} == {
@@ -47,20 +47,20 @@ def test_goals_at_and_below_their_limits():
 @pytest.mark.parametrize(
     ("jobs", "share", "met"), [(200, 0.02, True), (60, 0.02, None), (60, 0.2, False), (200, 0.1, False)]
 )
-def test_fewer_jobs_than_the_goal_speaks_of_can_miss_it_and_not_meet_it(jobs, share, met):
+def test_too_few_jobs_can_miss_a_goal_but_not_meet_it(jobs, share, met):
     assert of({"polling": {"jobs": jobs, "core_share": share}}, "200 async jobs").met is met
     few = {"memory": {"jobs": 500, "first_mb": 80.0, "last_mb": 99.0, "most_mb": 99.0, "flat": False}}
     assert of(few, "flat over 100,000 jobs").met is False
 
 
-def test_first_jobs_and_plain_servers_are_measured_beside_their_like():
+def test_first_jobs_and_plain_servers_are_compared_with_their_counterparts():
     rows = {FIRST: 0.94, LATER: 0.95, APART: 0.7, TOGETHER: 0.98}
     found = {"newcomer": {"rows": {name: {"median": {"utilisation": one}} for name, one in rows.items()}}}
     assert of(found, "right after `up` / later").met is True
     assert of(found, "head and body apart / together").met is False
 
 
-def test_what_rest_and_a_pinned_worker_may_cost():
+def test_goals_of_an_idle_system_and_of_pinned_workers():
     found = {
         "idle": {"mb": 651.0, "core_percent": 5.2},
         "pinned": summary([18.0, 25.5, 19.0], [0.2, 0.9, 0.3]),
@@ -78,6 +78,6 @@ def test_ahead_of_the_best_peer_at_20_ms_and_hardly_behind_at_100():
     assert of(results(dispatcher=measured(0.95), huey=measured(0.95)), "at 20 ms").met is False
 
 
-def test_who_was_fast_and_wrong_is_named():
+def test_an_incorrect_contender_is_named():
     found = results(dispatcher=measured(0.9), rq=measured(0.99, wrong=("3 never run (1, 2, 3)",)))
     assert wrongs(found) == ["rq, 20 ms: 3 never run (1, 2, 3)", "rq, 100 ms: 3 never run (1, 2, 3)"]

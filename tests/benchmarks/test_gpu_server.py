@@ -1,4 +1,4 @@
-"""The judge's server: slots, gate, log, and what a dispatcher asks of a GPU server."""
+"""The simulated GPU server: slots, gate, log, and a dispatcher's requests."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def ask(gpu: Gpu) -> Ask:
 
 
 def nothing() -> None:
-    """No reason to give up."""
+    """A check that never raises."""
 
 
 def test_a_run_takes_a_slot_for_its_time_and_is_in_the_log(gpu: Gpu, ask: Ask):
     gpu.begin(1, gate=False)
-    status, told = ask("POST", "/run", {"job": 7, "seconds": 0.05}, **{"X-Job-Id": "01K"})
-    assert (status, told["status"], told["result"]) == (200, "success", {"job": 7})
+    status, results = ask("POST", "/run", {"job": 7, "seconds": 0.05}, **{"X-Job-Id": "01K"})
+    assert (status, results["status"], results["result"]) == (200, "success", {"job": 7})
     (run,), refused, _ = gpu.log()
     assert (run.job, run.slot, run.remote_id, refused) == (7, 0, "01K", 0)
     assert 0.05 <= run.ended - run.began < 5.0
@@ -92,10 +92,10 @@ def test_a_runs_time_begins_when_the_gate_opens(gpu: Gpu, ask: Ask):
     assert gpu.standing()["ended"] == 1
 
 
-def test_health_names_what_runs(gpu: Gpu, ask: Ask):
+def test_health_names_the_active_runs(gpu: Gpu, ask: Ask):
     gpu.begin(2)
-    status, told = ask("POST", "/async", {"job": 5, "seconds": 0.0}, **{"X-Job-Id": "j", "X-Attempt": "a"})
-    assert (status, told) == (202, {"status": "processing", "job_id": "j"})
+    status, results = ask("POST", "/async", {"job": 5, "seconds": 0.0}, **{"X-Job-Id": "j", "X-Attempt": "a"})
+    assert (status, results) == (202, {"status": "processing", "job_id": "j"})
     assert ask("GET", "/health")[1]["jobs"] == [{"job_id": "j", "attempt": "a"}]
     assert ask("GET", "/status/j")[1]["status"] == "processing"
     gpu.open_gate()
@@ -106,7 +106,7 @@ def test_health_names_what_runs(gpu: Gpu, ask: Ask):
     assert gpu.standing()["polls"] == 3
 
 
-def test_callbacks_are_kept_with_their_time(gpu: Gpu, ask: Ask):
+def test_callbacks_are_logged_with_their_time(gpu: Gpu, ask: Ask):
     gpu.begin(1, gate=False)
     ask("POST", "/callback", {"job_id": "j"})
     (callback,) = gpu.log()[2]

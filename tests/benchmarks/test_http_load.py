@@ -1,11 +1,11 @@
-"""Clients that post: what they count, and that an open loop waits for nobody."""
+"""The load generator: its counts, and an open loop that waits for no answer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from benchmarks.suite.http_load import Connection, Load, obey
+from benchmarks.suite.http_load import Connection, Load, execute
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 ANSWER = b"HTTP/1.1 %d X\r\nContent-Length: 2\r\n\r\n{}"
@@ -16,7 +16,7 @@ def load(serve: Serve, **order: object) -> dict:
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         async with server:
-            return await obey(
+            return await execute(
                 {"url": f"http://127.0.0.1:{port}/submit", "headers": {"A": "b"}, "body": "{}", **order}
             )
 
@@ -34,7 +34,7 @@ def answering(*statuses: int) -> tuple[Serve, list[bytes]]:
     return serve, heard
 
 
-def test_a_closed_loop_goes_on_and_counts_what_was_refused():
+def test_a_closed_loop_continues_and_counts_refusals():
     serve, heard = answering(202, 503, 202)
     found = load(serve, do="closed", connections=1, seconds=60.0, most=5)
     assert found["other"] == {"503": 1}
@@ -52,22 +52,22 @@ def test_a_closed_loop_ends_when_its_time_is_up():
     assert len(found["took"]) == len(heard)
 
 
-def test_connections_that_are_closed_are_counted_and_made_anew():
+def test_closed_connections_are_counted_and_reopened():
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
         writer.close()
 
     found = load(serve, do="closed", connections=2, seconds=60.0, most=6)
-    assert (found["took"], found["other"]) == ([], {"HangsUp": 6})
+    assert (found["took"], found["other"]) == ([], {"ConnectionClosed": 6})
 
 
-def test_an_open_loop_does_not_wait_for_who_is_not_answered():
+def test_an_open_loop_does_not_wait_for_missing_answers():
     stalled = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
         asyncio.get_running_loop().call_later(0.3, stalled.set)
-        await stalled.wait()  # the first ones wait for one another: nobody is answered before
+        await stalled.wait()  # the first ones wait for one another: none is answered before
         writer.write(ANSWER % 202)
 
     found = load(serve, do="open", rate=200.0, seconds=0.1)
@@ -75,8 +75,8 @@ def test_an_open_loop_does_not_wait_for_who_is_not_answered():
     assert len(found["took"]) > 5  # it did not wait for the first one before it sent the others
 
 
-def test_an_open_loop_tells_how_late_its_requests_left(monkeypatch):
-    """Here because a connection takes its time: the server is charged for what is not its own."""
+def test_an_open_loop_reports_how_late_its_requests_were_sent(monkeypatch):
+    """Connecting takes time here: the server is charged for that, too."""
     serve, heard = answering(202)
     connect = Load.connect
 

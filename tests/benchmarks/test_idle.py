@@ -1,4 +1,4 @@
-"""What a resting tree of processes is said to cost."""
+"""The reported cost of an idle tree of processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.idle import ALL, UP, look_on, main, proportional_bytes
+from benchmarks.idle import ALL, UP, main, measure_processes, proportional_bytes
 from dispatcher_project.supervisor.embedded import die_with_parent
 from verification.proving.memory import resident_bytes
 
@@ -29,7 +29,7 @@ for child in children:
 
 @pytest.fixture
 def pids() -> Iterator[dict[str, int]]:
-    """As up.json has them: a parent that does nothing, a child that holds memory, one that is never idle."""
+    """As in up.json: an idle parent, a child that uses memory, one that is always busy."""
     up = subprocess.Popen(
         [sys.executable, "-S", "-c", _PARENT],
         stdin=subprocess.PIPE,
@@ -45,7 +45,7 @@ def pids() -> Iterator[dict[str, int]]:
 
 
 def test_each_process_has_its_own_cost_and_the_sum_is_of_all(pids: dict[str, int]) -> None:
-    found = look_on(pids, 1.0)
+    found = measure_processes(pids, 1.0)
     assert list(found)[-1] == ALL
     assert found["quiet"].pss_mb > found["busy"].pss_mb + 20
     assert found["busy"].core_share > max(found["quiet"].core_share, found[UP].core_share)
@@ -57,14 +57,14 @@ def test_each_process_has_its_own_cost_and_the_sum_is_of_all(pids: dict[str, int
     assert 0 < proportional_bytes(pids["busy"]) < resident_bytes(pids["busy"]), "shared pages count once"
 
 
-def test_a_process_that_is_gone_is_said_and_not_measured(pids: dict[str, int]) -> None:
+def test_a_process_that_has_exited_is_reported_and_not_measured(pids: dict[str, int]) -> None:
     gone = subprocess.Popen([sys.executable, "-S", "-c", ""])
     gone.wait()
     with pytest.raises(ValueError, match=rf"web \({gone.pid}\) has ended"):
-        look_on({**pids, "web": gone.pid}, 0.0)
+        measure_processes({**pids, "web": gone.pid}, 0.0)
 
 
-def test_a_folder_without_an_up_is_said_in_one_line(
+def test_a_folder_without_an_up_is_reported_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["--data-dir", str(tmp_path)]) == 1

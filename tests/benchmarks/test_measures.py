@@ -1,4 +1,4 @@
-"""What the benchmarks make of what they saw."""
+"""How the benchmarks evaluate their samples."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_spans_of_a_job_end_to_end():
     assert found["wrong"] == []
 
 
-def test_a_job_that_ran_twice_or_was_not_called_back_is_said_and_not_measured():
+def test_a_job_that_ran_twice_or_had_no_callback_is_reported_and_not_measured():
     runs = [
         Run(0, 1.0, 1.1, 0, "a"),
         Run(0, 1.2, 1.3, 0, "a"),
@@ -63,7 +63,7 @@ def test_claims_are_measured_over_the_whole_range_of_the_goal():
     }  # fmt: skip
 
 
-def test_the_cost_of_resting_is_taken_off():
+def test_the_cost_at_rest_is_subtracted():
     found = per_job({"cpu": 10.0, "new": 1.0}, {"cpu": 60.0, "new": 1.0, "late": 5.0}, {"cpu": 1.0}, 10.0, 20)
     assert found == {"cpu": 2.0, "new": 0.0}
     assert carried({"cpu_ms gpu_worker": 2.0, "cpu_ms valkey": 0.1}) == {
@@ -71,7 +71,7 @@ def test_the_cost_of_resting_is_taken_off():
     }  # fmt: skip
 
 
-def test_ratios_are_of_the_deployed_server_where_that_is_another_one():
+def test_ratios_are_of_the_deployed_server_if_it_differs():
     def rate(single: float, batch: float) -> dict:
         return {
             way: {"median": {"jobs_per_second": one}} for way, one in (("single", single), ("batch", batch))

@@ -1,4 +1,4 @@
-"""A command line that makes no sense is answered with one line, before anything is started."""
+"""Invalid options are refused in one line, before anything is started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.suite.main import benchmark, main
 from benchmarks.suite.options import BENCHMARKS, read_options
-from benchmarks.suite.peers import PEERS, STARLETTE, everybody, pinned
+from benchmarks.suite.peers import PEERS, STARLETTE, available_peers, pinned
 from dispatcher_project.supervisor.data_folder import ROOT
 
 
@@ -28,7 +28,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
         (["--database", "mysql://x"], "--database is a postgresql:// URL, `own` or `sqlite`"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(arguments, says, capsys):
+def test_invalid_options_are_refused_in_one_line(arguments, says, capsys):
     with pytest.raises(SystemExit) as refused:
         main(arguments)
     assert refused.value.code == 2
@@ -36,7 +36,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(arguments, says, capsys):
     assert line.startswith(f"bench: {says}")
 
 
-def test_a_page_without_results_says_what_to_run(tmp_path: Path, capsys):
+def test_a_page_without_results_names_the_command_to_run(tmp_path: Path, capsys):
     assert main(["--page", "--report", str(tmp_path / "none")]) == 2
     assert "run `manage.py bench` first" in capsys.readouterr().err
 
@@ -44,7 +44,7 @@ def test_a_page_without_results_says_what_to_run(tmp_path: Path, capsys):
 def test_names_are_taken_once_and_in_order():
     found = read_options(["polling", "fleet", "polling", "--against", "huey, rq", "--setup"])
     assert (found.benchmarks, found.against) == (("polling", "fleet"), ("huey", "rq"))
-    assert found.setup == tuple(everybody())
+    assert found.setup == tuple(available_peers())
     assert read_options(["--against", "none"]).against == ()
     assert read_options([]).against is None
 
@@ -56,13 +56,13 @@ def test_every_benchmark_named_on_the_command_line_is_there(name):
 
 def test_every_peer_has_a_script_and_pinned_versions():
     assert set(pinned()) == {*PEERS, STARLETTE.name}
-    for name, peer in everybody().items():
+    for name, peer in available_peers().items():
         script = ROOT / "benchmarks" / "peers" / f"{name}.{'js' if peer.node else 'py'}"
         assert script.is_file()
         assert all("==" in one or "@" in one for one in pinned()[name])
 
 
-def test_a_peer_that_is_not_set_up_says_how(tmp_path: Path, monkeypatch):
+def test_a_peer_that_is_not_set_up_names_the_command(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("DISPATCHER_DATA_DIR", str(tmp_path))
     assert PEERS["celery"].why_not() == "not set up: python3 manage.py bench --setup celery"
     folder = PEERS["celery"].folder
@@ -71,7 +71,7 @@ def test_a_peer_that_is_not_set_up_says_how(tmp_path: Path, monkeypatch):
     assert PEERS["celery"].why_not().startswith("set up with other versions")
 
 
-def test_a_peer_that_needs_node_says_so_where_there_is_none(tmp_path: Path, monkeypatch):
+def test_a_peer_that_needs_node_reports_that_it_is_missing(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     peers = import_module("benchmarks.suite.peers")
     for why in (PEERS["bullmq"].why_not(), peers.set_up(PEERS["bullmq"])):

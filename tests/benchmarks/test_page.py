@@ -1,4 +1,4 @@
-"""The page, the plots and the document: whole, and in need of nothing else."""
+"""The page, the plots and the document are complete and self-contained."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report(folder: Path) -> Report:
     return Report(folder, found, Options(report=folder))
 
 
-def test_the_page_asks_nobody_for_anything(tmp_path: Path):
+def test_the_page_loads_no_external_resource(tmp_path: Path):
     text = page(report(tmp_path).as_json())
     outside = set(re.findall(r"https?://[^\s'\"<)]+", text))
     assert outside == {"http://www.w3.org/2000/svg"}  # a name, not an address
@@ -87,7 +87,7 @@ def test_a_later_run_replaces_only_what_it_measured(tmp_path: Path):
     assert "utilisation" not in later.text()
 
 
-def test_the_documents_figures_are_replaced_and_its_words_are_kept(tmp_path: Path):
+def test_the_documents_figures_are_replaced_and_its_text_is_kept(tmp_path: Path):
     report(tmp_path).write()
     document = tmp_path / "benchmarks.md"
     document.write_text(f"# Words\n\n{BEGIN}\nold\n{END}\n\nmore words\n")

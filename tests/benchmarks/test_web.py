@@ -1,4 +1,4 @@
-"""The web server that `bench submit` measures is the one that deploy/ starts."""
+"""The web server that `bench submit` measures is that of deploy/."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from benchmarks.suite.ground import CannotMeasure
+from benchmarks.suite.environment import CannotMeasure
 from benchmarks.suite.web import UNIT, deployed_command
 
 
@@ -42,6 +42,6 @@ def test_the_bare_view_is_served_by_our_own_server():
 @pytest.mark.parametrize(
     ("unit", "says"), [("", "has no ExecStart"), ("ExecStart=python x", "has no --port")]
 )
-def test_a_unit_that_says_nothing_is_refused(unit, says):
+def test_a_unit_without_an_exec_start_is_refused(unit, says):
     with pytest.raises(CannotMeasure, match=says):
         deployed_command(unit, 1)

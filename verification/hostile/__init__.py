@@ -1,4 +1,4 @@
-"""`manage.py prove --hostile`: attacks on a running dispatcher, and what another tenant notices of them.
+"""`manage.py prove --hostile`: attacks on a running dispatcher, and their effect on another tenant.
 
-The attacks are in `attacks/`, one small class each; docs/explanation/security.md says how to play them.
+The attacks are in `attacks/`, one small class each; docs/explanation/security.md explains how to run them.
 """

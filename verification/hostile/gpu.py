@@ -1,4 +1,4 @@
-"""A GPU server that answers whatever an attack wants."""
+"""A GPU server whose answers are chosen by an attack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ HEALTHY = {"status": "ok", "active_jobs": 0, "max_concurrent": 8, "direct_queue"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ReceivedRequest:
+    """A request of the dispatcher."""
+
     method: str
     path: str
     headers: Mapping[str, str]
@@ -23,9 +25,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """pieces: the body, sent one by one. length: of Content-Length; None for that of the pieces, which are
-    then put together; -1 for none at all, and the connection's end."""
+class CraftedReply:
+    """An answer, possibly broken. pieces: the body, sent one by one. length: value of Content-Length; None
+    for that of the pieces, which are then joined; -1 for no such header, with the connection closed at the
+    end."""
 
     pieces: Iterable[bytes] = ()
     status: int = 200
@@ -34,20 +37,21 @@ class Told:
     kind: str = "application/json"
 
 
-def told_json(value: Any, status: int = 200, **headers: str) -> Told:
-    return Told((json.dumps(value).encode(),), status, headers)
+def json_reply(value: Any, status: int = 200, **headers: str) -> CraftedReply:
+    """Return an answer with a JSON body."""
+    return CraftedReply((json.dumps(value).encode(),), status, headers)
 
 
-Behaviour = Callable[[Asked], Told]
+Behaviour = Callable[[ReceivedRequest], CraftedReply]
 
 
 class HostileServer:
-    """behave: what a POST (a run) is answered, and whatever else it claims by not answering None for it;
-    without it `GET /health` is that of a good server."""
+    """behave: returns the answer to a POST (a run), and to other requests unless it returns None; by default
+    `GET /health` is that of a healthy server."""
 
-    def __init__(self, behave: Callable[[Asked], Told | None]) -> None:
+    def __init__(self, behave: Callable[[ReceivedRequest], CraftedReply | None]) -> None:
         self.asked: Counter[str] = Counter()
-        self.requests: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self._behave = behave
         self._http = _Server(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True).start()
@@ -64,16 +68,17 @@ class HostileServer:
         self._http.shutdown()
         self._http.server_close()
 
-    def answer(self, asked: Asked) -> Told:
+    def answer(self, asked: ReceivedRequest) -> CraftedReply:
+        """Return the answer to a request."""
         self.asked[f"{asked.method} {asked.path.partition('?')[0]}"] += 1
         if len(self.requests) < 1000:
             self.requests.append(asked)
-        told = self._behave(asked)
-        if told is not None:
-            return told
+        reported = self._behave(asked)
+        if reported is not None:
+            return reported
         if asked.method == "GET" and asked.path == "/health":
-            return told_json(HEALTHY)
-        return told_json({"detail": "no such page"}, 404)
+            return json_reply(HEALTHY)
+        return json_reply({"detail": "no such page"}, 404)
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self
@@ -84,15 +89,17 @@ class HostileServer:
             def _serve(self) -> None:
                 length = int(self.headers.get("Content-Length") or 0)
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                told = server.answer(Asked(self.command, self.path, headers, self.rfile.read(length)))
-                pieces, length_told = told.pieces, told.length
+                reported = server.answer(
+                    ReceivedRequest(self.command, self.path, headers, self.rfile.read(length))
+                )
+                pieces, length_told = reported.pieces, reported.length
                 if length_told is None:
                     whole = b"".join(pieces)
                     pieces, length_told = (whole,), len(whole)
                 with contextlib.suppress(OSError):
-                    self.send_response(told.status)
-                    self.send_header("Content-Type", told.kind)
-                    for name, value in told.headers.items():
+                    self.send_response(reported.status)
+                    self.send_header("Content-Type", reported.kind)
+                    for name, value in reported.headers.items():
                         self.send_header(name.replace("_", "-"), value)
                     if length_told >= 0:
                         self.send_header("Content-Length", str(length_told))
@@ -118,4 +125,4 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Connections that break are part of it."""
+        """Ignore broken connections: attacks cause them."""

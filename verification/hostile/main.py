@@ -1,4 +1,4 @@
-"""`manage.py prove --hostile`: the order of a trial."""
+"""`manage.py prove --hostile`: runs the attacks one after another."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Sequence
 from types import FrameType
 
 from verification.hostile.attacks.registry import ATTACKS
-from verification.hostile.ground import Ground
+from verification.hostile.environment import Environment
 from verification.hostile.options import read_options
 from verification.hostile.report import write_report
-from verification.hostile.trial import Quiet, Story, play
-from verification.proving.children import Silent
+from verification.hostile.trial import AttackResult, QuietBaseline, play
+from verification.proving.children import NoReply
 from verification.proving.system import CannotProve
 from verification.proving.terminal import say
 
-HELD, NOT_HELD, BROKEN_OFF = 0, 1, 3
+HELD, NOT_HELD, ABORTED = 0, 1, 3
 _FIRST_QUIET = 6
-"""Times the quiet time before each attack."""
+"""The first baseline takes this many times the quiet time of later ones."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0 every attack was held, 1 one was not, 2 bad arguments, 3 the trial could not be held."""
+    """Exit status: 0 every attack was held, 1 one was not, 2 bad arguments, 3 the trial could not be run."""
     options = read_options(arguments, tuple(ATTACKS))
     if options.list_only:
         for attack in ATTACKS.values():
@@ -31,37 +31,37 @@ def main(arguments: Sequence[str]) -> int:
         return HELD
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupted)
-    ground: Ground | None = None
+    env: Environment | None = None
     try:
-        ground = Ground(options)
-        return _run(ground)
-    except (CannotProve, Silent, OSError) as error:
+        env = Environment(options)
+        return _run(env)
+    except (CannotProve, NoReply, OSError) as error:
         say(f"prove --hostile: {error}")
-        return BROKEN_OFF
+        return ABORTED
     except KeyboardInterrupt:
         say("broken off")
-        return BROKEN_OFF
+        return ABORTED
     finally:
-        if ground is not None:
-            ground.close()
+        if env is not None:
+            env.close()
 
 
-def _run(ground: Ground) -> int:
+def _run(env: Environment) -> int:
     begun = time.monotonic()
-    ground.open()
-    options = ground.options
-    say(f"{ground.url} is attacked {len(options.attacks)} times, seed {options.seed}; {ground.report}")
-    quiet = Quiet()
-    ground.wait_until_calm()
-    quiet.measure(ground, _FIRST_QUIET * options.quiet_seconds)
-    stories: list[Story] = []
+    env.open()
+    options = env.options
+    say(f"{env.url} is attacked {len(options.attacks)} times, seed {options.seed}; {env.report}")
+    quiet = QuietBaseline()
+    env.wait_until_calm()
+    quiet.measure(env, _FIRST_QUIET * options.quiet_seconds)
+    results: list[AttackResult] = []
     for name in options.attacks:
-        stories.append(play(ground, ATTACKS[name](), quiet))
-        say(stories[-1].line())
-    page = write_report(ground, stories, time.monotonic() - begun)
+        results.append(play(env, ATTACKS[name](), quiet))
+        say(results[-1].line())
+    page = write_report(env, results, time.monotonic() - begun)
     say(f"report: {page}")
-    bad = [story.id for story in stories if story.wrongs]
-    played = sum(not story.skipped for story in stories)
+    bad = [result.id for result in results if result.wrongs]
+    played = sum(not result.skipped for result in results)
     say(f"NOT HELD: {', '.join(bad)}" if bad else f"every attack was held ({played} played)")
     return NOT_HELD if bad else HELD
 

@@ -1,4 +1,4 @@
-"""What the neighbour saw in a stretch of time, and what it may have seen. Pure."""
+"""The neighbour's observations in a span of time, and the limits for them. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RATIO = 3.0
-"""A submit's p99 under attack may be so many times its quiet value …"""
+"""Limit of a submit's p99 under attack: this many times its quiet value …"""
 FLOOR_SECONDS = 0.25
-"""… or this, if that is more: on a machine with two cores a quiet p99 of 10 ms is a few unlucky wake-ups away
+"""… or this, if it is more: on a machine with two cores a quiet p99 of 10 ms is a few unlucky wake-ups away
 from 100 ms."""
 STEADY_SECONDS = 1.0
-"""Recovered is a neighbour whose submits are quick again for so long."""
+"""The neighbour has recovered once its submits are quick for so long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """at: Unix seconds when it was due. took: seconds from then. status: of the answer, 0 for none."""
+    """One request. at: Unix seconds when it was due. took: seconds from then. status: of the answer, 0 for
+    none."""
 
     at: float
     took: float
@@ -31,9 +32,9 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Sightings:
+class Observations:
     """submits, reads: requests. ends: from a job's acceptance to `done` in its event stream. callbacks: from
-    its acceptance to its callback; `status` 0 in both: it never came."""
+    its acceptance to its callback. `status` 0 in both: it never came."""
 
     submits: list[Sample] = field(default_factory=list)
     reads: list[Sample] = field(default_factory=list)
@@ -44,8 +45,8 @@ class Sightings:
     def count(self) -> int:
         return sum(map(len, (self.submits, self.reads, self.ends, self.callbacks)))
 
-    def between(self, since: float, until: float) -> Sightings:
-        return Sightings(
+    def between(self, since: float, until: float) -> Observations:
+        return Observations(
             *(
                 [sample for sample in samples if since <= sample.at < until]
                 for samples in (self.submits, self.reads, self.ends, self.callbacks)
@@ -54,7 +55,7 @@ class Sightings:
 
 
 def percentile(samples: Sequence[Sample], share: float) -> float:
-    """Of what they took, by nearest rank; 0 for none."""
+    """Return a percentile of the durations, by nearest rank; 0 without samples."""
     if not samples:
         return 0.0
     ordered = sorted(sample.took for sample in samples)
@@ -62,47 +63,48 @@ def percentile(samples: Sequence[Sample], share: float) -> float:
 
 
 def limit_of(quiet: Sequence[Sample], floor: float = FLOOR_SECONDS) -> float:
+    """Return the limit of the p99 under attack."""
     return max(RATIO * percentile(quiet, 0.99), floor)
 
 
 def recovered_at(submits: Iterable[Sample], since: float, limit: float, rate: float) -> float | None:
-    """When, from `since` on, the first `STEADY_SECONDS` began in which every submit was quick.
+    """Return when, from `since` on, the first `STEADY_SECONDS` began in which every submit was quick; None:
+    not yet.
 
-    rate: submits a second; four in five of them must be there. None: not yet.
-    """
+    rate: submits a second; four in five of them must be there."""
     begin: float | None = None
-    seen = 0
+    count = 0
     for sample in sorted(submits, key=lambda sample: sample.at):
         if sample.at < since:
             continue
         if not sample.is_good or sample.took > limit:
-            begin, seen = None, 0
+            begin, count = None, 0
             continue
         begin = sample.at if begin is None else begin
-        seen += 1
-        if sample.at - begin >= STEADY_SECONDS - 1 / rate and seen >= STEADY_SECONDS * rate * 0.8:
+        count += 1
+        if sample.at - begin >= STEADY_SECONDS - 1 / rate and count >= STEADY_SECONDS * rate * 0.8:
             return max(since, begin)
     return None
 
 
-def neighbour_wrongs(
-    seen: Sightings, limit: float, *, ends_within: float, callbacks_within: float
+def neighbour_findings(
+    observations: Observations, limit: float, *, ends_within: float, callbacks_within: float
 ) -> list[str]:
-    """What another tenant suffered, in words."""
+    """Return in words which limits the neighbour's observations exceed."""
     wrongs = []
-    p99 = percentile(seen.submits, 0.99)
-    if not seen.submits:
+    p99 = percentile(observations.submits, 0.99)
+    if not observations.submits:
         wrongs.append("no submit of the neighbour was answered")
     elif p99 > limit:
         wrongs.append(f"the neighbour's submit p99 was {p99:.2f} s, the limit is {limit:.2f} s")
-    for name, samples in (("submit", seen.submits), ("read", seen.reads)):
+    for name, samples in (("submit", observations.submits), ("read", observations.reads)):
         bad = Counter(sample.status for sample in samples if not sample.is_good)
         if bad:
             counts = ", ".join(f"{status}: {times}" for status, times in sorted(bad.items()))
             wrongs.append(f"{sum(bad.values())} of {len(samples)} {name}s of the neighbour failed ({counts})")
     for name, samples, bound in (
-        ("job", seen.ends, ends_within),
-        ("callback", seen.callbacks, callbacks_within),
+        ("job", observations.ends, ends_within),
+        ("callback", observations.callbacks, callbacks_within),
     ):
         late = [sample for sample in samples if sample.took > bound or not sample.is_good]
         if late:
@@ -114,15 +116,15 @@ def neighbour_wrongs(
     return wrongs
 
 
-def figures(seen: Sightings) -> Mapping[str, Any]:
-    """For the report, in milliseconds."""
+def figures(observations: Observations) -> Mapping[str, Any]:
+    """Return the figures for the report, in milliseconds."""
     return {
         f"{name}_{which}_ms": round(value * 1000)
         for name, samples in (
-            ("submit", seen.submits),
-            ("read", seen.reads),
-            ("job", seen.ends),
-            ("callback", seen.callbacks),
+            ("submit", observations.submits),
+            ("read", observations.reads),
+            ("job", observations.ends),
+            ("callback", observations.callbacks),
         )
         for which, value in (("p50", percentile(samples, 0.5)), ("p99", percentile(samples, 0.99)))
-    } | {"submits": len(seen.submits), "jobs_followed": len(seen.ends)}
+    } | {"submits": len(observations.submits), "jobs_followed": len(observations.ends)}

@@ -1,4 +1,4 @@
-"""What the author of a hostile model writes: it looks for the dispatcher's secrets (attack s17)."""
+"""A hostile model: it searches for the dispatcher's secrets (attack s17)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Look:
     vram_mb = 16
 
     def run(self, payload: Any, ctx: Any) -> Any:
-        """Names of the places where secrets could be read; never the secrets themselves."""
+        """Return the names of the places where secrets can be read; never the secrets."""
         read = ["own environment"] if _has_secrets("/proc/self/environ") else []
         read += (
             ["os.environ"]

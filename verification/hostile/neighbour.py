@@ -1,8 +1,8 @@
-"""``python -m verification.hostile.neighbour PLAN``: the other tenant, who only wants its jobs done.
+"""``python -m verification.hostile.neighbour PLAN``: the other tenant, whose jobs must not suffer.
 
-PLAN is a JSON file: ``{url, key, model, rate, log}``. It submits `rate` jobs a second on time, however long
-the answers take (a request that waits for a free thread here counts from when it was due); of five jobs one
-is followed by its event stream, one wants a callback, and one is read. Every answer is a line of the log:
+PLAN is a JSON file: ``{url, key, model, rate, log}``. It submits `rate` jobs a second on schedule, however
+long the answers take (a request that waits for a free thread here counts from when it was due); of five jobs
+one is followed by its event stream, one wants a callback, and one is read. Every answer is a line of the log:
 ``{what, at, took, status}``.
 """
 
@@ -21,7 +21,7 @@ from verification.hostile.wire import ask, head, open_socket
 from verification.proving.ledger import Ledger
 
 _THREADS = 24
-_PATIENCE_SECONDS = 20.0
+_WAIT_SECONDS = 20.0
 _FOLLOW_SECONDS = 60.0
 RUN_SECONDS = 0.02
 
@@ -32,9 +32,9 @@ class Neighbour:
         self._ledger = Ledger(Path(plan["log"]))
         self._due: queue.SimpleQueue[tuple[int, float]] = queue.SimpleQueue()
         self._awaited: dict[str, float] = {}
-        self._came: dict[str, float] = {}
+        self._arrived: dict[str, float] = {}
         self._lock = threading.Lock()
-        self._hook = ThreadingHTTPServer(("127.0.0.1", 0), _hook(self._has_come))
+        self._hook = ThreadingHTTPServer(("127.0.0.1", 0), _hook(self._mark_arrived))
         threading.Thread(target=self._hook.serve_forever, daemon=True).start()
         for _ in range(_THREADS):
             threading.Thread(target=self._work_for_ever, daemon=True).start()
@@ -70,7 +70,7 @@ class Neighbour:
         elif number % 5 == 1:
             self._expect("callback", job_id, accepted)
             with self._lock:
-                came = self._came.pop(job_id, 0.0)
+                came = self._arrived.pop(job_id, 0.0)
                 if not came:
                     self._awaited[job_id] = accepted
             if came:
@@ -86,12 +86,12 @@ class Neighbour:
             path,
             key=self._plan["key"],
             body=body,
-            timeout=_PATIENCE_SECONDS,
+            timeout=_WAIT_SECONDS,
             as_neighbour=True,
         )
 
     def _follow(self, job_id: str, accepted: float) -> None:
-        """Comes back with the last id while the job is not over, as a browser does."""
+        """Reconnect with the last event id until the job has ended, as a browser does."""
         last, until = 0, accepted + _FOLLOW_SECONDS
         while time.time() < until:
             over, last = self._read_stream(job_id, last)
@@ -110,7 +110,7 @@ class Neighbour:
         )
         said = b""
         try:
-            with open_socket(self._plan["url"], _PATIENCE_SECONDS, as_neighbour=True) as sock:
+            with open_socket(self._plan["url"], _WAIT_SECONDS, as_neighbour=True) as sock:
                 sock.sendall(request)
                 while piece := sock.recv(65536):
                     said += piece
@@ -123,12 +123,12 @@ class Neighbour:
         ]
         return b"event: done" in said, max([last, *ids])
 
-    def _has_come(self, job_id: str) -> None:
+    def _mark_arrived(self, job_id: str) -> None:
         now = time.time()
         with self._lock:
             accepted = self._awaited.pop(job_id, None)
             if accepted is None:
-                self._came[job_id] = now  # its submit is not answered yet
+                self._arrived[job_id] = now  # its submit has not been answered yet
                 return
         self._note("callback", accepted, 204, until=now, job=job_id)
 
@@ -149,13 +149,13 @@ class Neighbour:
         self._ledger.write({"what": what, "at": at, "took": round(took, 4), "status": status, "job": job})
 
 
-def _hook(has_come: Any) -> type[BaseHTTPRequestHandler]:
+def _hook(mark_arrived: Any) -> type[BaseHTTPRequestHandler]:
     class Hook(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(204)
             self.end_headers()
-            has_come(json.loads(body).get("job_id", ""))
+            mark_arrived(json.loads(body).get("job_id", ""))
 
         def log_message(self, *_: object) -> None:
             pass
@@ -166,5 +166,5 @@ def _hook(has_come: Any) -> type[BaseHTTPRequestHandler]:
 if __name__ == "__main__":
     plan = Path(sys.argv[1])
     neighbour = Neighbour(json.loads(plan.read_text()))
-    plan.unlink()  # it names a key
+    plan.unlink()  # the file contains a key
     neighbour.run()

@@ -20,8 +20,8 @@ ATTACKER, NEIGHBOUR = "hostile-attacker", "hostile-neighbour"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """attacks: ids in the order to play them. seconds: of each, None for its own. up_json, or url and api_key
-    with two tenants' names: a dispatcher that runs already."""
+    """attacks: ids in the order of the trial. seconds: of each, None for its own. up_json, or url and api_key
+    with the names of two tenants: a dispatcher that runs already."""
 
     attacks: tuple[str, ...]
     seconds: float | None = None
@@ -47,33 +47,33 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog=f"{usage_name('prove')} --hostile",
         description="Attacks a dispatcher as a hostile tenant, GPU server, model, receiver or stranger, and "
-        "measures what another tenant notices. Exit status 0: every attack was held.",
+        "measures the effect on another tenant. Exit status 0: every attack was held.",
     )
-    arguments.add_argument("--attacks", help="ids with commas, or `all` (the default)")
-    arguments.add_argument("--list", action="store_true", help="name the attacks and end")
-    arguments.add_argument("--seconds", type=float, help="how long each attack lasts (default: its own time)")
+    arguments.add_argument("--attacks", help="comma-separated ids, or `all` (the default)")
+    arguments.add_argument("--list", action="store_true", help="list the attacks and exit")
+    arguments.add_argument("--seconds", type=float, help="duration of each attack (default: its own)")
     arguments.add_argument(
         "--quiet-seconds",
         type=float,
         default=QUIET_SECONDS,
-        help="quiet time that is measured before each attack (default %(default)s), six times at first",
+        help="seconds of baseline before each attack (default %(default)s), six times as many at first",
     )
-    arguments.add_argument("--seed", type=int, help="repeats the choices of another trial (default: random)")
+    arguments.add_argument("--seed", type=int, help="repeat the choices of another trial (default: random)")
     arguments.add_argument(
         "--floor-ms",
         type=float,
         default=FLOOR_SECONDS * 1000,
-        help="a neighbour's p99 below this is no finding, whatever its quiet value (default %(default)s)",
+        help="a neighbour's p99 below this is never a finding (default %(default)s)",
     )
     arguments.add_argument("--up-json", type=Path, help="the up.json of a dispatcher on this machine")
-    arguments.add_argument("--url", default="", help="a dispatcher that runs; needs --api-key")
+    arguments.add_argument("--url", default="", help="URL of a running dispatcher; needs --api-key")
     arguments.add_argument(
-        "--api-key", default=os.environ.get("DISPATCHER_API_KEY", ""), help="an operator's key for --url"
+        "--api-key", default=os.environ.get("DISPATCHER_API_KEY", ""), help="operator key for --url"
     )
     arguments.add_argument(
         "--tenants",
         default=f"{ATTACKER},{NEIGHBOUR}",
-        help="with --url: two tenants that exist, the attacker first (default %(default)s)",
+        help="with --url: two existing tenants, the attacker first (default %(default)s)",
     )
     arguments.add_argument("--data-dir", type=Path, help="of the trial's own system (default: a new one)")
     arguments.add_argument(
@@ -84,10 +84,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
-    """known: the attacks there are. Ends the process with status 2 and one line for what makes no sense."""
+    """Parse the command line; exit with status 2 and one line for invalid options. known: ids of all
+    attacks."""
     given = parser().parse_args([one for one in arguments if one != "--hostile"])
     if given.url and given.up_json:
-        _refuse("--url and --up-json are two ways to say the same: give one")
+        _refuse("give either --url or --up-json")
     if given.url and not given.api_key:
         _refuse("--url needs --api-key (or DISPATCHER_API_KEY), of the operator kind")
     if given.up_json is not None and not given.up_json.is_file():

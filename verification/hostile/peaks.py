@@ -1,4 +1,4 @@
-"""The most memory that processes had at once since they were last asked (Linux)."""
+"""Peak memory of processes since the last reset (Linux)."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _RESET_PEAK = "5"
 """proc(5), /proc/pid/clear_refs."""
 
 
-def forget(pids: Mapping[str, int]) -> None:
-    """From now on their peak counts anew."""
+def reset_peaks(pids: Mapping[str, int]) -> None:
+    """Start a new measurement of these processes."""
     for pid in pids.values():
         with contextlib.suppress(OSError):
             Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK)
 
 
 def peaks_mb(pids: Mapping[str, int]) -> dict[str, int]:
-    """By name; what is gone is left out."""
+    """Return the peak memory by name; processes that have exited are left out."""
     found = {name: _peak_bytes(pid) for name, pid in pids.items()}
     return {name: round(size / _MEGABYTE) for name, size in found.items() if size}
 

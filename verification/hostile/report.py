@@ -1,4 +1,4 @@
-"""Writes what was found: report.json, report.md and a page."""
+"""Writes the results: report.json, report.md and an HTML page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from verification.hostile.ground import Ground
-from verification.hostile.trial import Story
+from verification.hostile.environment import Environment
+from verification.hostile.trial import AttackResult
 
 _STYLE = (
     ":root{color-scheme:light dark;font:15px/1.5 system-ui,sans-serif}body{max-width:90rem;margin:2rem auto;"
@@ -17,27 +17,27 @@ _STYLE = (
     "padding:.3rem .7rem .3rem 0;border-bottom:1px solid #8884}.held{color:#1a7f37}.FAILS{color:#cf222e}"
     ".skipped{color:#8a8a8a}small{color:#8a8a8a}"
 )
-_HEADS = ("attack", "who", "verdict", "neighbour's submit p99", "recovery", "web", "figures", "seen")
+_HEADS = ("attack", "who", "verdict", "neighbour's submit p99", "recovery", "web", "figures", "observations")
 
 
-def write_report(ground: Ground, stories: Sequence[Story], seconds: float) -> Path:
-    """The page's path."""
-    found = summary(ground, stories, seconds)
-    (ground.report / "report.json").write_text(json.dumps(found, indent=2) + "\n")
-    (ground.report / "report.md").write_text(markdown(found))
-    page = ground.report / "report.html"
+def write_report(env: Environment, results: Sequence[AttackResult], seconds: float) -> Path:
+    """Write the report; return the path of the page."""
+    found = summary(env, results, seconds)
+    (env.report / "report.json").write_text(json.dumps(found, indent=2) + "\n")
+    (env.report / "report.md").write_text(markdown(found))
+    page = env.report / "report.html"
     page.write_text(html(found), encoding="utf-8")
     return page
 
 
-def summary(ground: Ground, stories: Sequence[Story], seconds: float) -> dict[str, Any]:
+def summary(env: Environment, results: Sequence[AttackResult], seconds: float) -> dict[str, Any]:
     return {
-        "verdict": "not held" if any(story.wrongs for story in stories) else "every attack was held",
-        "seed": ground.options.seed,
+        "verdict": "not held" if any(result.wrongs for result in results) else "every attack was held",
+        "seed": env.options.seed,
         "seconds": round(seconds),
-        "system": "its own" if ground.options.starts_its_own else ground.url,
-        "floor_ms": round(ground.options.floor_seconds * 1000),
-        "attacks": [story.as_json() for story in stories],
+        "system": "its own" if env.options.starts_its_own else env.url,
+        "floor_ms": round(env.options.floor_seconds * 1000),
+        "attacks": [result.as_json() for result in results],
     }
 
 
@@ -73,7 +73,7 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
     if one["skipped"]:
         return (f"{one['attack']} {one['title']}", one["who"], "skipped", "", "", "", "", one["skipped"])
     recovery = one["recovery_seconds"]
-    told = ", ".join(f"{name} {value}" for name, value in one["figures"].items())
+    reported = ", ".join(f"{name} {value}" for name, value in one["figures"].items())
     answers = ", ".join(f"{times} × {label}" for label, times in one["answers"].items())
     return (
         f"{one['attack']} {one['title']}",
@@ -82,6 +82,6 @@ def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
         f"{one['quiet_p99_ms']} → {one['neighbour'].get('submit_p99_ms', '–')} ms",
         "–" if recovery is None else f"{recovery} s",
         f"{one['peak_mb'].get('web', '–')} MB",
-        "; ".join(part for part in (told, answers) if part),
+        "; ".join(part for part in (reported, answers) if part),
         "; ".join(one["wrong"]),
     )

@@ -1,6 +1,6 @@
 """``python -m verification.hostile.small_disk``: a PostgreSQL whose disk can be filled, until Ctrl-C.
 
-A file system in memory, so it needs root. A server that ends because its disk is full is started again, as a
+A file system in memory, so it needs root. If the server exits because its disk is full, it is restarted, as a
 service manager would. Prints its URL, for `prove --hostile --attacks n36 --database URL`.
 """
 
@@ -19,12 +19,14 @@ from verification.proving.ports import free_ports
 from verification.proving.postgresql import OwnPostgresql
 from verification.proving.system import CannotProve
 
-_LOOK_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 def main() -> int:
     arguments = argparse.ArgumentParser(prog="python -m verification.hostile.small_disk", description=__doc__)
-    arguments.add_argument("--megabytes", type=int, default=200, help="of the disk (default %(default)s)")
+    arguments.add_argument(
+        "--megabytes", type=int, default=200, help="size of the disk (default %(default)s)"
+    )
     options = arguments.parse_args()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
@@ -39,7 +41,7 @@ def main() -> int:
         sys.stdout.write(f"{postgresql.url}\n")
         sys.stdout.flush()
         while True:
-            time.sleep(_LOOK_SECONDS)
+            time.sleep(_POLL_SECONDS)
             if not postgresql.is_running:
                 with suppress(CannotProve):  # its disk is still full
                     postgresql.start()

@@ -1,4 +1,4 @@
-"""One attack from its quiet time to its verdict."""
+"""Runs one attack, from its baseline to its verdict."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from verification.hostile.attacks.base import Attack
-from verification.hostile.ground import RATE, Ground
+from verification.hostile.environment import RATE, Environment
 from verification.hostile.measure import (
+    Observations,
     Sample,
-    Sightings,
     figures,
     limit_of,
-    neighbour_wrongs,
+    neighbour_findings,
     percentile,
     recovered_at,
 )
-from verification.hostile.peaks import forget, peaks_mb
+from verification.hostile.peaks import peaks_mb, reset_peaks
 from verification.proving.system import CannotProve
 
-_PATIENCE_SECONDS = 30.0
+_WAIT_SECONDS = 30.0
 _KEPT_QUIET = 600
 _WEB = "web"
 
 
 @dataclass(slots=True)
-class Story:
-    """What became of one attack. wrongs: empty where it was held. skipped: why it was not played."""
+class AttackResult:
+    """wrongs: empty if the attack was held. skipped: why it was not run."""
 
     id: str
     title: str
@@ -70,7 +70,7 @@ class Story:
         }
 
     def line(self) -> str:
-        """For the terminal."""
+        """Return the line for the terminal."""
         if self.skipped:
             return f"{self.id:<5} skipped  {self.title}: {self.skipped}"
         back = "  –  " if self.recovery is None else f"{self.recovery:4.1f}s"
@@ -81,96 +81,96 @@ class Story:
         return text + (f"  [{more}]" if more else "") + "".join(f"\n        ! {one}" for one in self.wrongs)
 
 
-class Quiet:
-    """What the neighbour's submits took while it was not attacked, the latest of them."""
+class QuietBaseline:
+    """The latest durations of the neighbour's submits without an attack."""
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
 
-    def measure(self, ground: Ground, seconds: float) -> None:
+    def measure(self, env: Environment, seconds: float) -> None:
         begin = time.time()
         time.sleep(seconds)
-        self.samples += ground.seen().between(begin, time.time()).submits
+        self.samples += env.observations().between(begin, time.time()).submits
         del self.samples[:-_KEPT_QUIET]
 
 
-def play(ground: Ground, attack: Attack, quiet: Quiet) -> Story:
-    story = Story(attack.id, attack.title, attack.who)
-    story.skipped = attack.skip(ground)
-    if story.skipped:
-        return story
+def play(env: Environment, attack: Attack, quiet: QuietBaseline) -> AttackResult:
+    """Run an attack and return its result."""
+    result = AttackResult(attack.id, attack.title, attack.who)
+    result.skipped = attack.skip(env)
+    if result.skipped:
+        return result
     begun = played = time.time()
     try:
-        attack.prepare(ground)
-        quiet.measure(ground, ground.options.quiet_seconds)
-        story.limit = limit_of(quiet.samples, ground.options.floor_seconds)
-        story.quiet_p99 = percentile(quiet.samples, 0.99)
-        pids = ground.pids()
-        forget(pids)
+        attack.prepare(env)
+        quiet.measure(env, env.options.quiet_seconds)
+        result.limit = limit_of(quiet.samples, env.options.floor_seconds)
+        result.quiet_p99 = percentile(quiet.samples, 0.99)
+        pids = env.pids()
+        reset_peaks(pids)
         begun = time.time()
-        attack.play(ground, time.monotonic() + (ground.options.seconds or attack.seconds))
+        attack.play(env, time.monotonic() + (env.options.seconds or attack.seconds))
     except CannotProve as error:
         attack.wrong(f"it could not be played: {error}")
     finally:
         played = max(time.time(), begun + 1.0)
         with contextlib.suppress(CannotProve):
-            attack.end(ground)
-    story.seconds = played - begun
-    _recover(ground, attack, story, max(time.time(), played))
-    peaks = peaks_mb(ground.pids())
-    if story.recovery is None and not ground.rescue():
+            attack.end(env)
+    result.seconds = played - begun
+    _recover(env, attack, result, max(time.time(), played))
+    peaks = peaks_mb(env.pids())
+    if result.recovery is None and not env.restart_web_if_needed():
         raise CannotProve(f"the dispatcher did not come back after {attack.id}")
-    attack.check(ground)
-    seen = _seen(ground, attack, begun, played)
-    story.neighbour = dict(figures(seen))
-    story.memory_mb = peaks
-    story.answers = dict(attack.answers.most_common(12))
-    story.figures = attack.figures
-    story.load = os.getloadavg()[0]
-    if attack.neighbour_feels:
-        story.wrongs += neighbour_wrongs(
-            seen, story.limit, ends_within=attack.ends_within, callbacks_within=attack.ends_within
+    attack.check(env)
+    observations = _seen(env, attack, begun, played)
+    result.neighbour = dict(figures(observations))
+    result.memory_mb = peaks
+    result.answers = dict(attack.answers.most_common(12))
+    result.figures = attack.figures
+    result.load = os.getloadavg()[0]
+    if attack.judges_neighbour:
+        result.wrongs += neighbour_findings(
+            observations, result.limit, ends_within=attack.ends_within, callbacks_within=attack.ends_within
         )
-    story.wrongs += _memory_wrongs(attack, story)
-    story.wrongs += attack.wrongs()
-    return story
+    result.wrongs += _memory_wrongs(attack, result)
+    result.wrongs += attack.wrongs()
+    return result
 
 
-def _recover(ground: Ground, attack: Attack, story: Story, ended: float) -> None:
-    """The bound counts from the end of the attack, and of what tidies up after it, to the begin of a quiet
-    second."""
-    until = time.time() + _PATIENCE_SECONDS
+def _recover(env: Environment, attack: Attack, result: AttackResult, ended: float) -> None:
+    """Wait for the recovery: from the end of the attack and its clean-up to the start of a quiet second."""
+    until = time.time() + _WAIT_SECONDS
     ready_at: float | None = None
     while time.time() < until:
-        if ready_at is None and ground.is_ready():
+        if ready_at is None and env.is_ready():
             ready_at = time.time()
-        at = recovered_at(ground.seen().submits, ended, story.limit, RATE)
+        at = recovered_at(env.observations().submits, ended, result.limit, RATE)
         if ready_at is not None and at is not None:
-            story.recovery = max(at, ready_at) - ended
+            result.recovery = max(at, ready_at) - ended
             break
         time.sleep(0.1)
-    if story.recovery is None:
-        story.wrongs.append(f"it did not recover within {_PATIENCE_SECONDS:.0f} s")
-    elif story.recovery > attack.recovery_seconds:
-        story.wrongs.append(
-            f"it took {story.recovery:.1f} s to recover, the bound is {attack.recovery_seconds:.0f} s"
+    if result.recovery is None:
+        result.wrongs.append(f"it did not recover within {_WAIT_SECONDS:.0f} s")
+    elif result.recovery > attack.recovery_seconds:
+        result.wrongs.append(
+            f"it took {result.recovery:.1f} s to recover, the bound is {attack.recovery_seconds:.0f} s"
         )
 
 
-def _seen(ground: Ground, attack: Attack, begun: float, ended: float) -> Sightings:
+def _seen(env: Environment, attack: Attack, begun: float, ended: float) -> Observations:
     """What the neighbour saw while it was attacked; its last jobs get their time to end."""
     until = ended + attack.ends_within
-    while (left := ground.unfinished(begun, ended)).count and time.time() < until:
+    while (left := env.unfinished(begun, ended)).count and time.time() < until:
         time.sleep(0.1)
-    seen = ground.seen().between(begun, ended)
-    seen.ends += left.ends
-    seen.callbacks += left.callbacks
-    return seen
+    observations = env.observations().between(begun, ended)
+    observations.ends += left.ends
+    observations.callbacks += left.callbacks
+    return observations
 
 
-def _memory_wrongs(attack: Attack, story: Story) -> list[str]:
+def _memory_wrongs(attack: Attack, result: AttackResult) -> list[str]:
     wrongs = []
-    for name, size in story.memory_mb.items():
+    for name, size in result.memory_mb.items():
         bound = attack.web_mb if name == _WEB else attack.worker_mb
         if size > bound:
             wrongs.append(f"{name} took {size} MB, the bound is {bound} MB")

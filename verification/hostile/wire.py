@@ -1,4 +1,4 @@
-"""HTTP and raw sockets of the attacker: nothing is retried, and no answer raises."""
+"""HTTP and raw sockets of the attacker: no retries, and no answer raises."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _ELSEWHERE = "127.0.0.2"
-"""Where the attacker's connections come from, so that bounds by address do not hit the neighbour."""
+"""Source address of the attacker, so that limits by address do not affect the neighbour."""
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 _MAX_WORKERS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: 0 where none came. code: of the problem, or why no answer came. seconds: until it was read."""
+    """status: 0 without an answer. code: of the problem, or why no answer came. seconds: until it was
+    read."""
 
     status: int
     code: str = ""
@@ -32,7 +33,7 @@ class Answer:
 
     @property
     def said(self) -> dict[str, Any]:
-        """Its JSON object; an empty one where it is none."""
+        """Return its JSON object; empty if it is none."""
         try:
             said = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -41,7 +42,7 @@ class Answer:
 
     @property
     def rows(self) -> list[Any]:
-        """The list in its JSON object."""
+        """Return the list in its JSON object."""
         return next((value for value in self.said.values() if isinstance(value, list)), [])
 
     @property
@@ -60,7 +61,8 @@ def address_of(url: str) -> tuple[str, int]:
 
 @cache
 def _source(host: str) -> tuple[str, int] | None:
-    """None: where the machine has one loopback address only, or the dispatcher is on another one."""
+    """Return the source address; None if the machine has only one loopback address, or the dispatcher is
+    elsewhere."""
     if host not in ("127.0.0.1", "localhost"):
         return None
     with socket.socket() as probe:
@@ -82,7 +84,7 @@ def ask(
     timeout: float = 30.0,
     as_neighbour: bool = False,
 ) -> Answer:
-    """One request on a connection of its own. body: bytes as they are, anything else as JSON."""
+    """Send one request on a connection of its own. body: bytes are sent as they are, other values as JSON."""
     sent = dict(headers or {})
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
@@ -97,8 +99,8 @@ def ask(
         connection.request(method, path, body, sent)
         response = connection.getresponse()
         said = response.read(MAX_ANSWER_BYTES)
-        told = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, _code(told, said), told, said, time.monotonic() - began)
+        reported = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(response.status, _code(reported, said), reported, said, time.monotonic() - began)
     except (OSError, http.client.HTTPException, ValueError) as error:
         return Answer(0, type(error).__name__, seconds=time.monotonic() - began)
     finally:
@@ -116,7 +118,7 @@ def _code(headers: Mapping[str, str], body: bytes) -> str:
 
 
 def head(method: str, path: str, *, key: str = "", headers: Mapping[str, str] | None = None) -> bytes:
-    """A request's head with its empty line."""
+    """Return a request's head with its empty line."""
     lines = [f"{method} {path} HTTP/1.1", "Host: dispatcher"]
     lines += [f"Authorization: Bearer {key}"] if key else []
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -132,7 +134,7 @@ def open_socket(url: str, timeout: float = 5.0, *, as_neighbour: bool = False) -
 
 
 def exchange(url: str, data: bytes, *, timeout: float = 5.0, at_most: int = 65536) -> bytes:
-    """What comes back until the server closes, is silent for `timeout`, or has said so much."""
+    """Return what the server sends until it closes, is silent for `timeout`, or has sent `at_most` bytes."""
     said = b""
     try:
         with open_socket(url, timeout) as sock:
@@ -148,7 +150,7 @@ def exchange(url: str, data: bytes, *, timeout: float = 5.0, at_most: int = 6553
 
 
 def status_of(said: bytes) -> int:
-    """Of the first answer in it; 0 for none."""
+    """Return the status of the first answer in these bytes; 0 if there is none."""
     first = said.split(b"\r\n", 1)[0].split(b" ")
     return int(first[1]) if len(first) > 1 and first[1].isdigit() else 0
 
@@ -156,15 +158,14 @@ def status_of(said: bytes) -> int:
 def flood(
     work: Callable[[int], Any], *, workers: int, until: float, at_most: int = 100_000, pause: float = 0.0
 ) -> int:
-    """Call `work` with 0, 1, 2 … from so many threads until the monotonic time; returns how often.
+    """Call `work` with 0, 1, 2 … from several threads until the monotonic time; return the number of calls.
 
-    pause: of each thread after each call, in seconds.
-    """
+    pause: of each thread after each call, in seconds."""
     assert workers <= _MAX_WORKERS
     numbers, lock = count(), threading.Lock()
     done = 0
 
-    def go_on() -> None:
+    def work_loop() -> None:
         nonlocal done
         while time.monotonic() < until:
             with lock:
@@ -177,7 +178,7 @@ def flood(
             if pause:
                 time.sleep(pause)
 
-    threads = [threading.Thread(target=go_on, daemon=True) for _ in range(workers)]
+    threads = [threading.Thread(target=work_loop, daemon=True) for _ in range(workers)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -185,7 +186,7 @@ def flood(
     return done
 
 
-class Crowd:
+class IdleConnections:
     """Many idle connections, opened one after another. Closed by `close`."""
 
     def __init__(self, url: str) -> None:
@@ -194,7 +195,7 @@ class Crowd:
         self.refused = 0
 
     def open(self, count_: int, data: bytes | Callable[[int], bytes], *, until: float) -> None:
-        """data: what each sends first."""
+        """Open connections. data: the first bytes that each sends."""
         for number in range(count_):
             if time.monotonic() > until:
                 return
@@ -210,7 +211,7 @@ class Crowd:
                 self.refused += 1
 
     def said(self) -> list[bytes]:
-        """What each was sent so far, and b'closed' for those without a word that are closed."""
+        """Return the bytes that each received so far; b'closed' for closed ones that received none."""
         found = []
         for sock in self.sockets:
             sock.setblocking(False)

@@ -1,7 +1,6 @@
-"""Processes that the trial starts itself. Each one dies with us; `close` leaves none.
+"""Processes started by the trial. Each one dies with it; `close` ends all.
 
-Start them from the main thread only: a child gets SIGKILL when the *thread* that forked it ends.
-"""
+Start them from the main thread only: a child gets SIGKILL when the *thread* that forked it ends."""
 
 from __future__ import annotations
 
@@ -23,12 +22,13 @@ _ANSWER_SECONDS = 30.0
 _STOP_SECONDS = 10.0
 
 
-class Silent(Exception):
-    """A child of ours did not answer, or ended."""
+class NoReply(Exception):
+    """A child did not answer, or exited."""
 
 
 class Child:
-    """talks: it answers each line on stdin with one line of JSON on stdout. folder: of its code."""
+    """A child process. talks: it answers each line on stdin with one line of JSON on stdout. folder: of its
+    code."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Child:
                 stdout=subprocess.PIPE if talks else output,
                 stderr=output,
                 preexec_fn=die_with_parent,  # noqa: PLW1509  (it calls one preloaded C function)
-                start_new_session=True,  # Ctrl-C is ours to pass on, in order
+                start_new_session=True,  # Ctrl-C must reach only the trial, which stops its children in order
                 bufsize=0,
             )
         self._heard = b""
@@ -64,17 +64,17 @@ class Child:
         return self.process.poll() is None
 
     def ask(self, **order: Any) -> dict[str, Any]:
-        """The answer to an order. Raises Silent."""
+        """Send an order and return the answer. Raises NoReply."""
         with self._lock:
             assert self.process.stdin is not None
             try:
                 self.process.stdin.write(json.dumps(order).encode() + b"\n")
             except OSError as error:
-                raise Silent(f"{self.name} is gone") from error
+                raise NoReply(f"{self.name} is gone") from error
             return self._hear()
 
     def hear(self) -> dict[str, Any]:
-        """What it says unasked: that it is ready. Raises Silent."""
+        """Return the next unsolicited message, such as that it is ready. Raises NoReply."""
         with self._lock:
             return self._hear()
 
@@ -83,7 +83,7 @@ class Child:
             os.kill(self.pid, number)
 
     def stop(self, seconds: float = _STOP_SECONDS, *, by: signal.Signals = signal.SIGTERM) -> None:
-        """Asks it to end, and makes it."""
+        """Send the signal; kill the process if it does not exit within `seconds`."""
         if self.is_running():
             self.send(signal.SIGCONT)
             self.send(by)
@@ -92,7 +92,7 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """SIGKILL to it and to what it started in its process group."""
+        """Kill the process and its process group."""
         with contextlib.suppress(OSError):
             os.killpg(self.pid, signal.SIGKILL)
         self.process.wait()
@@ -103,15 +103,17 @@ class Child:
             ready, _, _ = select.select([self.process.stdout], [], [], _ANSWER_SECONDS)
             piece = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             if not piece:
-                raise Silent(f"{self.name} {'ended' if ready else 'does not answer'}")
+                raise NoReply(f"{self.name} {'ended' if ready else 'does not answer'}")
             self._heard += piece
         line, _, self._heard = self._heard.partition(b"\n")
         return dict(json.loads(line))
 
 
 class Children:
+    """All children of the trial."""
+
     def __init__(self, logs: Path, environment: Mapping[str, str]) -> None:
-        """environment: what each is started with, besides its own."""
+        """environment: variables for every child, besides its own."""
         self.logs, self.environment = logs, dict(environment)
         self._children: list[Child] = []
         logs.mkdir(parents=True, exist_ok=True)
@@ -136,10 +138,10 @@ class Children:
         return child
 
     def pids(self) -> dict[str, int]:
-        """Of those that run."""
+        """Return the pids of running children, by name."""
         return {child.name: child.pid for child in self._children if child.is_running()}
 
     def close(self) -> None:
-        """The latest first."""
+        """Stop all, the latest first."""
         while self._children:
             self._children.pop().stop()

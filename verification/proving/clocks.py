@@ -1,4 +1,4 @@
-"""Wall clocks of single processes of the trial, which can be set while they run (clock_shim.c)."""
+"""Wall clocks of single processes of the trial, settable while they run (clock_shim.c)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ _SOURCE = Path(__file__).with_name("clock_shim.c")
 
 
 class Clocks:
-    """folder: made here. words: which clocks there are, each a word of its processes' command lines.
-
-    why_not: why this machine can't shift clocks; empty where it can.
-    """
+    """folder: created here. words: names of the clocks, each a word of its processes' command lines. why_not:
+    why this machine can't shift clocks; empty if it can."""
 
     def __init__(self, folder: Path, words: Iterable[str]) -> None:
         self._files = folder / "set"
@@ -28,13 +26,13 @@ class Clocks:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """For processes whose clocks shall be settable."""
+        """Return the variables for processes whose clocks shall be settable."""
         if self.why_not:
             return {}
         return {"LD_PRELOAD": str(self._library), "PROVE_CLOCKS": str(self._files)}
 
     def shift(self, word: str, seconds: float) -> None:
-        """From now on the wall clock of these processes is so far ahead of this machine's."""
+        """Set the wall clock of these processes ahead of the machine's by `seconds`."""
         if not (self._files / word).exists():
             raise KeyError(word)
         self._write(word, seconds)

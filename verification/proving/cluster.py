@@ -1,4 +1,4 @@
-"""A Redis Cluster of the trial's own, for `prove --redis cluster`; the broker is a Valkey beside it."""
+"""A Redis Cluster for `prove --redis cluster`; the broker is a Valkey beside it."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ NODES, SLOTS = 3, 16384
 _START_SECONDS = 30.0
 _KEYS_AT_ONCE = 3
 _MOVE_PAUSE_SECONDS = 0.05
-"""Between two batches of keys: a large slot takes its time."""
+"""Between two batches of keys: moving a large slot takes time."""
 
 
 class ClusterValkeys:
+    """The cluster's nodes."""
+
     def __init__(self, folder: Path, ports: Iterator[int], *, silent_seconds: float = 5.0) -> None:
-        """silent_seconds: after this long without an answer a node is down for the others."""
+        """silent_seconds: after this long without an answer the others consider a node down."""
         timeout = str(int(silent_seconds * 1000))
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", timeout, "--cluster-port")
         self._bus_ports = [next(ports) for _ in range(NODES)]
@@ -37,7 +39,7 @@ class ClusterValkeys:
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self._nodes)
 
     def start(self) -> None:
-        """Returns when every node serves its share. Raises CannotProve."""
+        """Start the nodes; return once all slots are served. Raises CannotProve."""
         for node in self._nodes:
             node.start()
         clients: list[Any] = [redis.Redis(port=node.port, decode_responses=True) for node in self._nodes]
@@ -57,9 +59,8 @@ class ClusterValkeys:
             node.stop()
 
     def move_fleet(self, fleet: str) -> int:
-        """Moves the fleet's hash slot to another node, as `redis-cli --cluster reshard` does.
-
-        Returns the number of its keys."""
+        """Move the fleet's hash slot to another node, like `redis-cli --cluster reshard`; return the number
+        of its keys."""
         client: Any = connect(self.url)
         try:
             return move_slot(client, prefix(fleet))
@@ -68,7 +69,7 @@ class ClusterValkeys:
 
 
 def move_slot(client: Any, key: str) -> int:
-    """Moves all keys of this key's hash slot to another node, in small batches; returns how many they were.
+    """Move all keys of this key's hash slot to another node, in small batches; return their number.
 
     Raises redis.ResponseError (BUSYKEY) if the other node has one of them already."""
     slot, source = client.keyslot(key), client.get_node_from_key(key)

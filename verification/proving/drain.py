@@ -1,4 +1,4 @@
-"""After the last fault: everything that was accepted comes to its end, or it is said what does not."""
+"""Waits after the last fault until all accepted jobs have ended, and reports those that do not."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
     from verification.proving.trial import Trial
 
 STUCK_SECONDS = 150.0
-"""Nothing changed for so long: it is over, as badly as it stands."""
+"""Without a change for so long the drain ends."""
 CALLBACK_SECONDS = 420.0
-"""Two failed tries bring the third after five minutes."""
+"""After two failed tries the third follows five minutes later."""
 _SETTLE_SECONDS = 90.0
 _LINE_JOBS = 1000
 _SAY_SECONDS = 15.0
 
 
 def release_rest(trial: Trial) -> None:
-    """What is left of the jobs, as the line gets shorter."""
+    """Release the rest of the jobs as the queue gets shorter."""
     said = time.monotonic()
     while True:
         left = trial.options.jobs - trial.feeder.released
@@ -37,10 +37,10 @@ def release_rest(trial: Trial) -> None:
 
 
 def drain(trial: Trial) -> list[str]:
-    """Waits until nothing moves any more. Returns what was still open when patience ended."""
+    """Wait until nothing changes any more; return what was still open."""
     if trial.state is None:
         return _drain_from_outside(trial)
-    open_jobs = _until_still(trial)
+    open_jobs = _wait_until_stable(trial)
     left = [f"{open_jobs} jobs are not over"] if open_jobs else []
     until = time.monotonic() + CALLBACK_SECONDS
     said = 0.0
@@ -59,30 +59,30 @@ def drain(trial: Trial) -> list[str]:
     return [*left, *slots]
 
 
-def ask_fates(trial: Trial) -> list[str]:
-    """Every client reads how its jobs ended."""
-    standing = trial.load.ask(do="fates")
+def read_ends(trial: Trial) -> list[str]:
+    """Let every client read how its jobs ended."""
+    counts = trial.load.ask(do="fates")
     until = time.monotonic() + 60.0 + trial.options.jobs / 50
-    while standing["fates"] == "asking":
+    while counts["fates"] == "asking":
         if time.monotonic() > until:
             return ["the clients could not read how their jobs ended in time"]
         time.sleep(0.5)
-        standing = trial.load.ask(do="say")
+        counts = trial.load.ask(do="say")
     return (
         []
-        if standing["fates"] == "told"
-        else [f"the clients could not read how their jobs ended: {standing}"]
+        if counts["fates"] == "reported"
+        else [f"the clients could not read how their jobs ended: {counts}"]
     )
 
 
-def _until_still(trial: Trial) -> int:
-    """Jobs that are not over, once that number is 0 or has not changed for a long time."""
+def _wait_until_stable(trial: Trial) -> int:
+    """Return the number of unfinished jobs, once it is 0 or has not changed for a long time."""
     assert trial.state is not None
     last, since, said = -1, time.monotonic(), time.monotonic()
     while True:
         trial.check()
-        standing = trial.feeder.standing()
-        coming = standing["released"] - standing["accepted"] - standing["given_up"]
+        counts = trial.feeder.counts()
+        coming = counts["released"] - counts["accepted"] - counts["given_up"]
         unfinished = trial.state.unfinished()
         now = time.monotonic()
         if unfinished is not None and unfinished + coming != last:
@@ -96,7 +96,7 @@ def _until_still(trial: Trial) -> int:
 
 
 def _unsettled(trial: Trial) -> list[str]:
-    """Leases and quarantines that outlive their jobs."""
+    """Return leases and quarantines that outlive their jobs."""
     assert trial.state is not None
     views = trial.state.slot_views([gpu.name for gpu in trial.fleet.gpus])
     if views is None:
@@ -107,14 +107,11 @@ def _unsettled(trial: Trial) -> list[str]:
 
 
 def _drain_from_outside(trial: Trial) -> list[str]:
-    """The clients ask for their jobs' ends until all are over."""
+    """Let the clients poll until all their jobs have ended."""
     until = time.monotonic() + STUCK_SECONDS + trial.options.jobs / 5
     while time.monotonic() < until:
-        standing = trial.feeder.standing()
-        if (
-            standing["released"] <= standing["accepted"] + standing["given_up"]
-            and not trial.feeder.waiting_now()
-        ):
+        counts = trial.feeder.counts()
+        if counts["released"] <= counts["accepted"] + counts["given_up"] and not trial.feeder.waiting_now():
             trial.signs.read()
             if not trial.signs.running:
                 return []

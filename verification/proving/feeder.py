@@ -1,4 +1,4 @@
-"""Keeps the line of waiting jobs as long as the moment needs, out of the jobs that a fault may use up."""
+"""Keeps the queue of waiting jobs as long as a fault needs, within the fault's allowance of jobs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ import threading
 import time
 from collections.abc import Callable
 
-from verification.proving.children import Child, Silent
+from verification.proving.children import Child, NoReply
 
 _EVERY_SECONDS = 0.2
-_BLIND_JOBS = 1
-"""How many are released at a time while nobody can say how many wait."""
+_JOBS_WHILE_UNKNOWN = 1
+"""Jobs released at a time while the number of waiting jobs is unknown."""
 _BATCH_FROM = 30
 
 
 class Feeder:
-    """level: how many jobs shall wait. allowance: how many may still be released for that. trickles: whether
-    one a second comes in anyhow. limit: how many there are in all.
-
-    waiting: how many do now, None if that can't be seen. at_end: called by its thread when that ends.
-    """
+    """level: number of jobs that shall wait. allowance: number of jobs that may still be released for that.
+    trickles: release one a second in any case. limit: number of all jobs. waiting: returns the number of
+    waiting jobs, None if unknown. at_end: called by its thread when that ends."""
 
     def __init__(
         self,
@@ -48,7 +46,8 @@ class Feeder:
         self._thread.join(10)
 
     def release(self, count: int, *, model: str = "", seconds: float = 0.0) -> dict[str, object]:
-        """At once, whatever is allowed; what they are is the seed's choice unless it is said."""
+        """Release jobs at once, whatever the allowance; the seed decides their model and duration unless
+        given."""
         kind = {"model": model, "seconds": seconds} if model else {}
         with self._lock:
             self.released += count
@@ -58,17 +57,18 @@ class Feeder:
     def waiting_now(self) -> int | None:
         return self._waiting()
 
-    def standing(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
+        """Return the load's counts: released, accepted, given_up."""
         return self._load.ask(do="say")
 
     def _run(self) -> None:
         while not self._ended.wait(_EVERY_SECONDS):
-            with contextlib.suppress(Silent):
+            with contextlib.suppress(NoReply):
                 self.feed(time.monotonic())
         self._at_end()
 
     def feed(self, now: float) -> None:
-        """Once. Raises Silent."""
+        """Release jobs if needed. Raises NoReply."""
         missing = self._missing() if self.level > 0 and self.allowance > 0 else 0
         missing = min(missing, self.allowance, self.limit - self.released)
         if missing > 0:
@@ -78,9 +78,9 @@ class Feeder:
             self.release(1)
 
     def _missing(self) -> int:
-        standing = self.standing()
-        on_their_way = standing["released"] - standing["accepted"] - standing["given_up"]
+        counts = self.counts()
+        on_their_way = counts["released"] - counts["accepted"] - counts["given_up"]
         waiting = self._waiting()
         if waiting is None:
-            return _BLIND_JOBS if on_their_way < self.level else 0
+            return _JOBS_WHILE_UNKNOWN if on_their_way < self.level else 0
         return self.level - waiting - on_their_way

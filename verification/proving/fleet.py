@@ -1,7 +1,7 @@
-"""The trial's own GPU servers: nodes in processes of their own, each with a log that nobody else writes.
+"""The trial's own GPU servers: nodes in processes of their own, each with a log of its own.
 
 Four servers with two slots each, two pools: ``image`` answers with the result, ``video`` with an id to poll,
-and one of its servers also pushes. One server of each pool stands behind the proxy: it can be cut off.
+and one of its servers also pushes. One server of each pool is behind the proxy, which can cut it off.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(slots=True)
 class Gpu:
-    """name, pool, models: as registered. port: its own; entrance: where the dispatcher finds it."""
+    """A GPU server. name, pool, models: as registered. port: its own; entrance: the port that the dispatcher
+    uses."""
 
     name: str
     pool: str
@@ -62,11 +63,12 @@ class Gpu:
             "--slots", str(self.slots), "--port", str(self.port), "--log", str(self.log),
         ]  # fmt: skip
 
-    def order(self, **fault: Any) -> None:
-        """A fault on order (gpu_host/node/faults.py)."""
+    def inject(self, **fault: Any) -> None:
+        """Post a fault to the node (gpu_host/node/faults.py)."""
         self._faults("POST", json.dumps(fault).encode())
 
-    def forgive(self) -> None:
+    def clear_faults(self) -> None:
+        """Remove all posted faults."""
         self._faults("DELETE", None)
 
     def _faults(self, method: str, body: bytes | None) -> None:
@@ -77,7 +79,7 @@ class Gpu:
 
 @dataclass(slots=True)
 class Fleet:
-    """prefix: begins every name, so that trials of one dispatcher don't meet."""
+    """prefix: of every name, so that trials of one dispatcher don't collide."""
 
     prefix: str
     children: Children
@@ -131,7 +133,7 @@ class Fleet:
             time.sleep(0.05)
 
     def registrations(self) -> Iterator[dict[str, Any]]:
-        """Bodies for `/admin/register`."""
+        """Yield bodies for `/admin/register`."""
         for gpu in self.gpus:
             for model in gpu.models:
                 yield {

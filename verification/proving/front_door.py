@@ -1,4 +1,4 @@
-"""What clients may be answered while something is broken. Pure."""
+"""The answers that clients may get during a fault. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from verification.proving.records import Answer
 
 LONGEST_SECONDS = 3.5
 ALWAYS, DATABASE, AWAY = "always", "database", "away"
-"""A submit is accepted within 3.5 s · or refused with 503 and Retry-After · or nobody answers at all."""
+"""A submit is accepted within 3.5 s · or may be refused with 503 and Retry-After · or may get no answer."""
 
 
-def front_door_wrongs(answers: Iterable[Answer], may: str, begin: float, end: float) -> list[str]:
-    """answers: tries that were slow, refused or unanswered. may: one of the three."""
+def gateway_findings(answers: Iterable[Answer], may: str, begin: float, end: float) -> list[str]:
+    """Return findings among these answers. answers: tries that were slow, refused or unanswered. may: one of
+    the three."""
     wrongs = []
     for one in answers:
         if not begin <= one.asked_at <= end:

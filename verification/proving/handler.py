@@ -1,4 +1,4 @@
-"""What the trial's GPU servers run: nothing, for as long as they are told; the result names its attempt."""
+"""The handler of the trial's GPU servers: it sleeps; the result names its attempt."""
 
 from __future__ import annotations
 
@@ -10,5 +10,6 @@ from gpu_host.node.simulator import takes_faults
 
 @takes_faults
 def run(payload: Any, ctx: RunContext) -> dict[str, Any]:
+    """Sleep for the payload's seconds; return the attempt's id."""
     ctx.wait(float(payload["seconds"]))
     return {"number": payload["number"], "attempt": ctx.attempt_id}

@@ -1,4 +1,4 @@
-"""A file of JSON lines: one process appends, others read what has come since they last looked."""
+"""A file of JSON lines: one process appends, others read the new lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Ledger:
-    """Lines are whole and in the file when `write` returns; any thread may write."""
+    """Appends lines. They are complete and in the file when `write` returns; thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("a", encoding="utf-8")
@@ -24,8 +24,9 @@ class Ledger:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """All whole lines; none where there is no file. A line cut off by SIGKILL is left out, as is what was
-    appended to it."""
+    """Yield all complete lines; none if there is no file.
+
+    A line that was cut off by SIGKILL is skipped, with what was appended to it."""
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
             for text in file:
@@ -35,7 +36,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class Tail:
-    """The lines that came since the last `read`. One reader."""
+    """Reads the lines since the last `read`. For one reader."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0

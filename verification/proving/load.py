@@ -1,12 +1,12 @@
 """``python -m verification.proving.load PLAN``: clients that submit, retry, cancel, and keep a ledger.
 
 PLAN is a JSON file: ``{url, keys: {tenant: key}, seed, shorten, prefix, ledger, callback_url}``. Orders come
-on stdin, one JSON object a line, and are answered with how things stand. ``release``: so many more jobs,
-submitted at once, or in batches; ``model`` and ``seconds`` in place of what the seed says. ``fates``: ask for
-the end of every job.
+on stdin, one JSON object a line, and are answered with the current counts. ``release``: so many more jobs,
+submitted at once, or in batches; ``model`` and ``seconds`` override the seed. ``fates``: read the end of
+every job.
 
 Ledger lines, by ``what``: ``asked`` (before the first try), ``accepted``, ``unanswered``, ``refused``,
-``doubled``, ``cancel``, ``answer`` (what was slow, refused or never came), ``told`` (how a job ended, as its
+``doubled``, ``cancel``, ``answer`` (a slow, refused or missing one), ``reported`` (how a job ended, as its
 client reads it).
 """
 
@@ -32,10 +32,12 @@ SUBMITTERS = 6
 BATCH_JOBS = 100
 SLOW_SECONDS = 1.0
 RESULTS_ASKED = 3000
-"""The ends of all jobs are read from the list; the results of so many are asked for one by one."""
+"""The ends of all jobs are read from the list; of so many the results are read one by one."""
 
 
 class Load:
+    """The clients of all tenants, with one ledger."""
+
     def __init__(self, plan: dict[str, Any]) -> None:
         self._plan = plan
         self._ledger = Ledger(Path(plan["ledger"]))
@@ -56,12 +58,13 @@ class Load:
             threading.Thread(target=self._submit_for_ever, daemon=True).start()
         threading.Thread(target=self._cancel_for_ever, daemon=True).start()
 
-    def obey(self, order: dict[str, Any]) -> dict[str, Any]:
+    def execute(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Carry out an order; return the counts."""
         if order["do"] == "release":
             self._release(order)
         elif order["do"] == "fates":
             self._fates = "asking"
-            threading.Thread(target=self._ask_fates, daemon=True).start()
+            threading.Thread(target=self._read_ends, daemon=True).start()
         with self._lock:
             return {**self._state, "fates": self._fates}
 
@@ -72,7 +75,7 @@ class Load:
         jobs = [
             planned_job(next(self._numbers), tenants=self._tenants, **drawn) for _ in range(order["count"])
         ]
-        if "model" in order:  # ordered to be there when something breaks: it must last
+        if "model" in order:  # it must still run when the fault begins
             ordered = {"model": order["model"], "seconds": order["seconds"], "priority": 1}
             jobs = [replace(job, **ordered, cancel_after=None, deadline_seconds=None) for job in jobs]
         with self._lock:
@@ -178,9 +181,9 @@ class Load:
             with self._lock:
                 self._state["cancels"] += 1
 
-    # -- how it all ended ----------------------------------------------------------------------------------
+    # -- ends of jobs --------------------------------------------------------------------------------------
 
-    def _ask_fates(self) -> None:
+    def _read_ends(self) -> None:
         try:
             for tenant, client in self._clients.items():
                 self._read_list(client, set(self._jobs[tenant]))
@@ -191,13 +194,13 @@ class Load:
         except DispatcherError as error:
             self._fates = f"unanswered: {error}"
         else:
-            self._fates = "told"
+            self._fates = "reported"
 
     def _read_list(self, client: WatchedClient, wanted: set[str]) -> None:
         following: str | None = None
         while wanted:
             page, following = client.page(following)
-            lines = [_told(job) for job in page if job["job_id"] in wanted]
+            lines = [_reported_end(job) for job in page if job["job_id"] in wanted]
             wanted -= {line["job"] for line in lines}
             self._ledger.write(*lines)
             if following is None:
@@ -206,15 +209,15 @@ class Load:
     def _read_result(self, client: WatchedClient, job_id: str) -> None:
         try:
             job = client.get(job_id)
-        except NotFound:  # the judge sees that the database has no such row
+        except NotFound:  # the judge finds the missing row
             return
         attempt = job.result.get("attempt", "") if isinstance(job.result, dict) else ""
-        self._ledger.write({**_told(job.data), "attempt": attempt})
+        self._ledger.write({**_reported_end(job.data), "attempt": attempt})
 
 
-def _told(job: Any) -> dict[str, Any]:
+def _reported_end(job: Any) -> dict[str, Any]:
     error = job.get("error") or {}
-    return {"what": "told", "job": job["job_id"], "status": job["status"], "code": error.get("code", "")}
+    return {"what": "reported", "job": job["job_id"], "status": job["status"], "code": error.get("code", "")}
 
 
 def main() -> None:
@@ -222,7 +225,7 @@ def main() -> None:
     sys.stdout.write("{}\n")
     sys.stdout.flush()
     for line in sys.stdin:
-        sys.stdout.write(json.dumps(load.obey(json.loads(line))) + "\n")
+        sys.stdout.write(json.dumps(load.execute(json.loads(line))) + "\n")
         sys.stdout.flush()
 
 

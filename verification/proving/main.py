@@ -1,4 +1,4 @@
-"""`manage.py prove`: the order of a trial."""
+"""`manage.py prove`: runs a trial."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import time
 from collections.abc import Iterator, Sequence
 from types import FrameType
 
-from verification.proving.children import Silent
-from verification.proving.drain import ask_fates, drain, release_rest
+from verification.proving.children import NoReply
+from verification.proving.drain import drain, read_ends, release_rest
 from verification.proving.faults.registry import FAULTS
-from verification.proving.judge import Wrong
+from verification.proving.judge import Finding
 from verification.proving.options import HOSTILE, read_options
-from verification.proving.phases import BACKLOG_JOBS, EAGER_JOBS, Story, play
+from verification.proving.phases import BACKLOG_JOBS, MANY_JOBS, FaultResult, play
 from verification.proving.report import write_report
 from verification.proving.system import CannotProve
 from verification.proving.terminal import say
 from verification.proving.trial import Trial
-from verification.proving.verdict import judged, read_records
+from verification.proving.verdict import judge_records, read_records
 
-SOUND, WRONG, BROKEN_OFF = 0, 1, 3
+SOUND, WRONG, ABORTED = 0, 1, 3
 _ROUND_JOBS = 60
-"""What one fault may use up in later rounds, also when the jobs are used up already."""
+"""Jobs for one fault of later rounds, even if the planned jobs are used up."""
 _SHOWN = 15
-_AGAIN_SECONDS = 5.0
+_RETRY_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0 nothing is wrong, 1 something is, 2 bad arguments, 3 the trial could not be held."""
+    """Exit status: 0 no finding, 1 findings, 2 bad arguments, 3 the trial could not be run."""
     if HOSTILE in arguments:
         from verification.hostile.main import main as attack
 
@@ -41,13 +41,13 @@ def main(arguments: Sequence[str]) -> int:
     try:
         trial = Trial(options)
         return _run(trial)
-    except (CannotProve, Silent, RuntimeError, OSError) as error:
+    except (CannotProve, NoReply, RuntimeError, OSError) as error:
         say(f"prove: {error}")
-        return BROKEN_OFF
+        return ABORTED
     except KeyboardInterrupt:
         signal.setitimer(signal.ITIMER_REAL, 0)
         say("broken off")
-        return BROKEN_OFF
+        return ABORTED
     finally:
         if trial is not None:
             trial.close()
@@ -58,21 +58,21 @@ def _run(trial: Trial) -> int:
     trial.open()
     options = trial.options
     say(f"{trial.system.url} is on trial: {options.jobs} jobs, seed {options.seed}; {trial.report}")
-    stories = list(_play_all(trial, begun))
+    results = list(_play_all(trial, begun))
     release_rest(trial)
     say("drain: waiting until everything is over")
     left = drain(trial)
     trial.watch.samples.end()
-    left += ask_fates(trial)
+    left += read_ends(trial)
     trial.watch.stop()
     trial.feeder.stop()
     records = read_records(trial)
-    outcome = judged(trial, records)
-    outcome.wrongs += [Wrong("left_open", text) for text in left]
-    page = write_report(trial, stories, records, outcome, seconds=time.monotonic() - begun)
+    outcome = judge_records(trial, records)
+    outcome.wrongs += [Finding("left_open", text) for text in left]
+    page = write_report(trial, results, records, outcome, seconds=time.monotonic() - begun)
     for one in outcome.wrongs[:_SHOWN]:
         say(f"! {one.kind} {one.job_id} {one.text}")
-    bad = [story.name for story in stories if story.wrongs]
+    bad = [result.name for result in results if result.wrongs]
     totals = outcome.totals
     say(
         f"{totals['jobs_accepted']} jobs accepted, {totals['jobs_by_state']}; {totals['gpu_runs']} GPU runs; "
@@ -86,7 +86,7 @@ def _run(trial: Trial) -> int:
     return WRONG
 
 
-def _play_all(trial: Trial, begun: float) -> Iterator[Story]:
+def _play_all(trial: Trial, begun: float) -> Iterator[FaultResult]:
     names = tuple(FAULTS) if trial.options.faults is None else trial.options.faults
     if not names:
         _only_load(trial, begun)
@@ -97,29 +97,31 @@ def _play_all(trial: Trial, begun: float) -> Iterator[Story]:
     in_time = False
     while True:
         for name in order:
-            if in_time:  # its faults need jobs, also when all are used up
+            if in_time:  # faults of further rounds need jobs too
                 trial.feeder.limit = max(trial.feeder.limit, trial.feeder.released + allowances[name])
-            story = play(trial, FAULTS[name](), allowances[name])
-            say(story.line())
-            yield story
+            result = play(trial, FAULTS[name](), allowances[name])
+            say(result.line())
+            yield result
         left = trial.options.jobs - trial.feeder.released
         in_time = time.monotonic() - begun < trial.options.minutes * 60
-        if not in_time and not (left > 0 and min(allowances.values()) >= EAGER_JOBS):
+        if not in_time and not (left > 0 and min(allowances.values()) >= MANY_JOBS):
             return
-        allowances = dict.fromkeys(names, max(_ROUND_JOBS, left if left >= EAGER_JOBS else 0))
+        allowances = dict.fromkeys(names, max(_ROUND_JOBS, left if left >= MANY_JOBS else 0))
         chance.shuffle(order)
 
 
 def shares(jobs: int, names: Sequence[str]) -> dict[str, int]:
-    """How many jobs each fault of the first round may use up; one that wants a long line gets most of a last
-    quarter. Many jobs last for further rounds: a fault uses up what its time allows."""
+    """Return the number of jobs for each fault of the first round; a fault that needs a long queue gets most
+    of the last quarter.
+
+    With many jobs some are left for further rounds: a fault uses as many as its time allows."""
     reserve = min(BACKLOG_JOBS + BACKLOG_JOBS // 5, jobs // 4)
     share = max(1, (jobs - reserve) // max(1, len(names)))
     return {name: reserve * 5 // 6 if FAULTS[name].backlog else share for name in names}
 
 
 def _only_load(trial: Trial, begun: float) -> None:
-    """Evenly over the minutes, if some were given."""
+    """Without faults: release the jobs evenly over the minutes, if given."""
     seconds = trial.options.minutes * 60
     while (passed := time.monotonic() - begun) < seconds:
         due = int(trial.options.jobs * passed / seconds) - trial.feeder.released
@@ -129,9 +131,8 @@ def _only_load(trial: Trial, begun: float) -> None:
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:
-    """Raised again until somebody hears of it: a finaliser may be what runs now, and Python
-    swallows what is raised in one."""
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+    """Raise again until it is handled: a finaliser may be running, in which Python swallows exceptions."""
+    signal.setitimer(signal.ITIMER_REAL, _RETRY_SECONDS)
     raise KeyboardInterrupt
 
 

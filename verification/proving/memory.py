@@ -1,4 +1,4 @@
-"""Whether processes grow."""
+"""Detects processes whose memory grows."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from statistics import linear_regression, median
 from typing import Any
 
 from dispatcher_project.web.memory import resident_bytes
-from verification.proving.judge import Wrong
+from verification.proving.judge import Finding
 
 WARM_UP_SECONDS = 60.0
 SHORTEST_SECONDS = 120.0
-"""A life shorter than this after its warm-up says nothing."""
+"""A process that lived shorter than this after its warm-up is not judged."""
 GROWTH_BYTES = 12 * 1024 * 1024
 GROWTH_SHARE = 0.12
 END_PART = 6
-"""What grows evenly gains a quarter of that within the last third of its life, from one half of it to the
-other. What gains less than a sixth is a cache that is full by then."""
+"""Even growth gains a quarter of its total within the last third, from one half of it to the other. Less than
+a sixth is a cache that has filled up."""
 _MEGABYTE = 1024 * 1024
 
 Sample = tuple[float, int]
@@ -26,7 +26,7 @@ Sample = tuple[float, int]
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """One life of one process, its warm-up left out. flat: None if it was too short to tell."""
+    """The memory of one process, without its warm-up. flat: None if it lived too short to tell."""
 
     name: str
     pid: int
@@ -49,7 +49,7 @@ class Slope:
 
 
 def slope(name: str, pid: int, samples: Sequence[Sample]) -> Slope:
-    """Flat: the last third of its life is hardly larger than the first one, or it does not grow any more."""
+    """Flat: the last third is hardly larger than the first one, or growth has stopped."""
     since = samples[0][0] + WARM_UP_SECONDS
     warm = [sample for sample in samples if sample[0] >= since]
     if len(warm) < 6 or warm[-1][0] - warm[0][0] < SHORTEST_SECONDS:
@@ -64,20 +64,21 @@ def slope(name: str, pid: int, samples: Sequence[Sample]) -> Slope:
 
 
 def _gain(samples: Sequence[Sample]) -> float:
-    """Between their first half and their second one, bytes."""
+    """Return the bytes gained between the first and the second half."""
     half = len(samples) // 2
     return median(size for _, size in samples[half:]) - median(size for _, size in samples[:half])
 
 
-def growing(slopes: Sequence[Slope]) -> Iterator[Wrong]:
+def memory_findings(slopes: Sequence[Slope]) -> Iterator[Finding]:
+    """Yield a finding for each process that grows."""
     for one in slopes:
         if one.flat is False:
             sizes = f"{one.first_bytes / _MEGABYTE:.0f} to {one.last_bytes / _MEGABYTE:.0f} MB"
-            yield Wrong("memory", f"{one.name} ({one.pid}) grew from {sizes} in {one.seconds:.0f} s")
+            yield Finding("memory", f"{one.name} ({one.pid}) grew from {sizes} in {one.seconds:.0f} s")
 
 
 class Samples:
-    """Bounded: a series that gets long is thinned, and goes on more slowly."""
+    """Memory samples, bounded: a long series is thinned, and continues more slowly."""
 
     MAX = 1200
 
@@ -87,7 +88,7 @@ class Samples:
         self._is_over = False
 
     def end(self) -> None:
-        """Sizes under another kind of load are not compared with those before."""
+        """End all series: sizes under another kind of load are not comparable."""
         self._is_over = True
 
     def take(self, pids: Mapping[str, int], now: float) -> None:

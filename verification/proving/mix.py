@@ -1,4 +1,4 @@
-"""What each job of the load is: drawn from the seed and its number alone. Pure."""
+"""The jobs of the load: each follows from the seed and its number alone. Pure."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _PRIORITIES = {5: 60, 2: 10, 8: 20, 4: 5, 1: 5}
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """key: its Idempotency-Key. seconds: how long its GPU is busy. cancel_after: seconds after it was
-    accepted, None: never. doubled: its client sends the request a second time, with the same key."""
+    """key: its Idempotency-Key. seconds: duration on the GPU. cancel_after: seconds after its acceptance;
+    None: never. doubled: its client sends the request twice, with the same key."""
 
     key: str
     number: int
@@ -34,7 +34,7 @@ class PlannedJob:
 def planned_job(
     number: int, *, seed: int, prefix: str, tenants: Sequence[str], shorten: float = 1.0
 ) -> PlannedJob:
-    """Most take 50 to 500 ms, one in a hundred several seconds; shorten: that much less."""
+    """Return a job; most take 50 to 500 ms, one in a hundred several seconds. shorten: divides these."""
     chance = random.Random(f"{seed} {number}")
     model = _weighted(chance, _MODELS)
     seconds = chance.uniform(2.0, 5.0) if chance.random() < 0.01 else chance.triangular(0.05, 0.5, 0.1)

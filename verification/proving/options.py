@@ -20,12 +20,10 @@ HOSTILE = "--hostile"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """faults: names in the order to play them, None for every one. data_dir, report: None for the default.
-
-    url and api_key, or up_json: a dispatcher that runs already; without them the trial starts its own.
-    database: empty for SQLite, ``own`` for a PostgreSQL that the trial starts, or a URL. redis: empty for one
-    Valkey, ``sentinel`` or ``cluster``.
-    """
+    """faults: names in the order of the trial, None for all. data_dir, report: None for the default. url and
+    api_key, or up_json: a dispatcher that runs already; without them the trial starts its own. database:
+    empty for SQLite, ``own`` for a PostgreSQL started by the trial, or a URL. redis: empty for one Valkey,
+    ``sentinel`` or ``cluster``."""
 
     jobs: int = JOBS
     minutes: float = 0.0
@@ -48,22 +46,24 @@ class Options:
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog=usage_name("prove"),
-        description="Breaks a dispatcher in every way there is, under load, and compares what the clients, "
-        "the database, the GPU servers and the callback receiver saw. Exit status 0: nothing is wrong.",
+        description="Injects all kinds of faults into a dispatcher under load, and compares the records of "
+        "clients, database, GPU servers and callback receiver. Exit status 0: no finding.",
     )
-    arguments.add_argument(HOSTILE, action="store_true", help="attack it instead (`prove --hostile --help`)")
-    arguments.add_argument("--jobs", type=positive, default=JOBS, help="how many (default %(default)s)")
     arguments.add_argument(
-        "--minutes", type=float, default=0.0, help="play the faults again until so much time has passed"
+        HOSTILE, action="store_true", help="run attacks instead (`prove --hostile --help`)"
     )
-    arguments.add_argument("--seed", type=int, help="repeats the load of another trial (default: random)")
+    arguments.add_argument("--jobs", type=positive, default=JOBS, help="number of jobs (default %(default)s)")
     arguments.add_argument(
-        "--shorten", type=float, default=1.0, metavar="N", help="the load's jobs take an Nth of their time"
+        "--minutes", type=float, default=0.0, help="repeat the faults for this many minutes"
     )
-    arguments.add_argument("--faults", help="names with commas, `none`, or `all` (the default)")
-    arguments.add_argument("--url", default="", help="a dispatcher that runs; needs --api-key")
+    arguments.add_argument("--seed", type=int, help="repeat the load of another trial (default: random)")
     arguments.add_argument(
-        "--api-key", default=os.environ.get("DISPATCHER_API_KEY", ""), help="an operator's key for --url"
+        "--shorten", type=float, default=1.0, metavar="N", help="divide the duration of jobs by N"
+    )
+    arguments.add_argument("--faults", help="comma-separated names, `none`, or `all` (the default)")
+    arguments.add_argument("--url", default="", help="URL of a running dispatcher; needs --api-key")
+    arguments.add_argument(
+        "--api-key", default=os.environ.get("DISPATCHER_API_KEY", ""), help="operator key for --url"
     )
     arguments.add_argument("--up-json", type=Path, help="the up.json of a dispatcher on this machine")
     arguments.add_argument("--report", type=Path, help="folder of the report (default <data-dir>/prove)")
@@ -82,10 +82,11 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read_options(arguments: Sequence[str], known: Sequence[str]) -> Options:
-    """known: the faults there are. Ends the process with status 2 and one line for what makes no sense."""
+    """Parse the command line; exit with status 2 and one line for invalid options. known: names of all
+    faults."""
     given = parser().parse_args(arguments)
     if given.url and given.up_json:
-        _refuse("--url and --up-json are two ways to say the same: give one")
+        _refuse("give either --url or --up-json")
     if given.url and not given.api_key:
         _refuse("--url needs --api-key (or DISPATCHER_API_KEY), of the operator kind")
     if not 1.0 <= given.shorten <= 100.0:
@@ -127,6 +128,6 @@ def _faults(text: str | None, known: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _refuse(why: str) -> NoReturn:
-    """One line, and no help that hides it."""
+    """Print one line, without the usage text that would hide it."""
     sys.stderr.write(f"prove: {why}\n")
     raise SystemExit(2)

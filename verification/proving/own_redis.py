@@ -1,4 +1,4 @@
-"""What a trial does to the Redis of the system it tries: empty it, fill it up, lift the limit."""
+"""Operations on the Redis of the system on trial: flush it, fill it up, lift the limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def flush(url: str) -> None:
 
 
 def fill_up(url: str) -> str:
-    """Lower the memory limit below what Redis uses; return the limit before."""
+    """Lower the memory limit below the memory in use; return the former limit."""
     with _client(url) as client:
         before = str(client.config_get("maxmemory")["maxmemory"])
         client.config_set("maxmemory", int(client.info("memory")["used_memory"] * 0.9))
@@ -23,7 +23,7 @@ def fill_up(url: str) -> str:
 
 
 def refused_writes(url: str) -> int:
-    """How many commands Redis has answered with OOM since it started."""
+    """Return the number of commands answered with OOM since the server started."""
     with _client(url) as client:
         return int(client.info("errorstats").get("errorstat_OOM", {}).get("count", 0))
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else. Pure."""
+"""The report as one self-contained HTML file. Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ th { font-weight: 600; } .n { text-align: right; font-variant-numeric: tabular-n
 
 
 def page(found: Mapping[str, Any], fates: Sequence[Mapping[str, Any]]) -> str:
-    """found: report.json. fates: the jobs worth a look."""
+    """Return the page. found: report.json. fates: the jobs that did not simply complete."""
     good = found["verdict"] == "nothing is wrong"
     checks = found["conservation_checks"]
     intro = (

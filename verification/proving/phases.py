@@ -1,4 +1,4 @@
-"""One fault from its first moment to its verdict."""
+"""Runs one fault, from its preparation to its verdict."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from verification.proving.faults.base import Fault, wait
-from verification.proving.front_door import front_door_wrongs
+from verification.proving.front_door import gateway_findings
 from verification.proving.recovery import Measurement, Recovery
 
 if TYPE_CHECKING:
     from verification.proving.state import Live
     from verification.proving.trial import Trial
 
-EAGER_JOBS = 500
-"""With so many jobs for one fault the line is kept long; with fewer it is filled when it matters."""
-EAGER_LEVEL, THRIFTY_LEVEL = 40, 3
+MANY_JOBS = 500
+"""With so many jobs for one fault the queue is kept long; with fewer it is filled only when needed."""
+LONG_QUEUE, SHORT_QUEUE = 40, 3
 BACKLOG_JOBS = 10_000
 _BUSY_SECONDS = 25.0
-_PATIENCE_SECONDS = 30.0
+_WAIT_SECONDS = 30.0
 _ANCHORS = (
     ("video", (6.0, 2.5, 1.5)),
     ("speech", (5.0,)),
     ("image", (2.5, 2.0, 1.5)),
 )
-"""With one more of the fault's own a run for every slot, long enough to be there when something breaks:
-model, seconds."""
+"""Model and seconds. With one more of the fault, a run for every slot that is long enough to be active when
+the fault begins."""
 
 
 @dataclass(slots=True)
-class Story:
-    """What became of one fault. wrongs: empty for a good one. skipped: why it was not played."""
+class FaultResult:
+    """wrongs: findings; empty if good. skipped: why it was not run."""
 
     name: str
     expected: str
@@ -70,7 +70,7 @@ class Story:
         }
 
     def line(self) -> str:
-        """For the terminal."""
+        """Return the line for the terminal."""
         if self.skipped:
             return f"{self.name:<17} skipped: {self.skipped}"
         seconds = self.recovery.seconds if self.recovery else None
@@ -82,49 +82,49 @@ class Story:
         )
 
 
-def play(trial: Trial, fault: Fault, allowance: int) -> Story:
-    """allowance: how many jobs it may use up."""
+def play(trial: Trial, fault: Fault, allowance: int) -> FaultResult:
+    """Run a fault. allowance: how many jobs it may use up."""
     from_play = fault.mends_itself or fault.recovers_while_on
     measured_from = "when it was played" if from_play else "when it was mended"
-    story = Story(fault.name, fault.expected, fault.bound_seconds, measured_from)
-    story.skipped = fault.skip(trial)
-    if story.skipped:
-        return story
-    level = EAGER_LEVEL if allowance >= EAGER_JOBS else THRIFTY_LEVEL
-    live = _get_busy(trial, fault, allowance, level, story)
-    story.load_before = os.getloadavg()[0]
-    story.played_at = time.time()
+    result = FaultResult(fault.name, fault.expected, fault.bound_seconds, measured_from)
+    result.skipped = fault.skip(trial)
+    if result.skipped:
+        return result
+    level = LONG_QUEUE if allowance >= MANY_JOBS else SHORT_QUEUE
+    live = _fill_slots(trial, fault, allowance, level, result)
+    result.load_before = os.getloadavg()[0]
+    result.played_at = time.time()
     played = time.monotonic()
     trial.feeder.trickles = True
-    patience = fault.bound_seconds * 2 + _PATIENCE_SECONDS
+    patience = fault.bound_seconds * 2 + _WAIT_SECONDS
     try:
         fault.play(trial)
-        affected = [one for one in live if fault.hits(one)]
+        affected = [one for one in live if fault.affects(one)]
         if fault.recovers_while_on:
             trial.feeder.level = level
-            story.recovery = _measurement(trial, fault, affected).run(played, patience)
+            result.recovery = _measurement(trial, fault, affected).run(played, patience)
         wait(trial, fault.hold_seconds)
     finally:
         fault.mend(trial)
-    story.mended_at = time.time()
+    result.mended_at = time.time()
     mended = time.monotonic()
     trial.feeder.level = level
-    if story.recovery is None:
+    if result.recovery is None:
         zero = played if fault.mends_itself else mended
-        story.recovery = _measurement(trial, fault, affected).run(zero, patience)
+        result.recovery = _measurement(trial, fault, affected).run(zero, patience)
     trial.feeder.level, trial.feeder.trickles = 0, False
-    story.wrongs += late(story.recovery, fault.bound_seconds)
-    story.wrongs += ran_again(trial, fault, affected)
+    result.wrongs += recovery_findings(result.recovery, fault.bound_seconds)
+    result.wrongs += rerun_findings(trial, fault, affected)
     trial.watch.read_ledger()
-    story.wrongs += front_door_wrongs(trial.watch.answers, fault.front_door, story.played_at, time.time())
-    story.wrongs += fault.wrongs(trial, affected)
-    story.notes += fault.notes(trial)
-    _settle(trial, fault, story)
-    return story
+    result.wrongs += gateway_findings(trial.watch.answers, fault.front_door, result.played_at, time.time())
+    result.wrongs += fault.wrongs(trial, affected)
+    result.notes += fault.notes(trial)
+    _settle(trial, fault, result)
+    return result
 
 
 def _measurement(trial: Trial, fault: Fault, affected: Sequence[Live]) -> Measurement:
-    sick = set(fault.sick_servers(trial))
+    sick = set(fault.excluded_servers(trial))
     return Measurement(
         trial.state,
         trial.signs,
@@ -135,19 +135,19 @@ def _measurement(trial: Trial, fault: Fault, affected: Sequence[Live]) -> Measur
     )
 
 
-def _settle(trial: Trial, fault: Fault, story: Story) -> None:
-    """The next fault meets a whole system, or the report says that this one left something behind."""
+def _settle(trial: Trial, fault: Fault, result: FaultResult) -> None:
+    """Wait until the system is whole for the next fault, or note that this one left something behind."""
     until = time.monotonic() + fault.settle_seconds
     while not (fault.is_over(trial) and trial.is_whole()):
         trial.check()
         if time.monotonic() > until:
-            story.notes.append(f"{fault.settle_seconds:.0f} s later the system was not whole yet")
+            result.notes.append(f"{fault.settle_seconds:.0f} s later the system was not whole yet")
             return
         time.sleep(0.2)
 
 
-def _get_busy(trial: Trial, fault: Fault, allowance: int, level: int, story: Story) -> list[Live]:
-    """Returns what runs at a moment at which every slot is busy, some of them for longer."""
+def _fill_slots(trial: Trial, fault: Fault, allowance: int, level: int, result: FaultResult) -> list[Live]:
+    """Return the runs at a moment at which every slot is busy, some of them for longer."""
     feeder = trial.feeder
     feeder.allowance = allowance
     trial.signs.read()
@@ -178,28 +178,31 @@ def _get_busy(trial: Trial, fault: Fault, allowance: int, level: int, story: Sto
         time.sleep(0.02)
     idle = sorted(slots - seen.keys())
     if idle:
-        story.wrongs.append(f"before it was played, {', '.join(idle)} did not work for {_BUSY_SECONDS:.0f} s")
+        result.wrongs.append(
+            f"before it was played, {', '.join(idle)} did not work for {_BUSY_SECONDS:.0f} s"
+        )
     return live
 
 
 def _until_accepted(trial: Trial, seconds: float = 120.0) -> None:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        standing = trial.feeder.standing()
-        if standing["released"] <= standing["accepted"] + standing["given_up"]:
+        counts = trial.feeder.counts()
+        if counts["released"] <= counts["accepted"] + counts["given_up"]:
             return
         time.sleep(0.1)
 
 
-def late(recovery: Recovery, bound: float) -> list[str]:
+def recovery_findings(recovery: Recovery, bound: float) -> list[str]:
+    """Return a finding if the recovery was late or missing."""
     if recovery.seconds is None:
         missing = ", ".join(recovery.waits_for[:6])
-        return [f"did not recover in {bound * 2 + _PATIENCE_SECONDS:.0f} s; it still waits for {missing}"]
+        return [f"did not recover in {bound * 2 + _WAIT_SECONDS:.0f} s; it still waits for {missing}"]
     return [f"took {recovery.seconds:.1f} s, the bound is {bound:.0f} s"] if recovery.seconds > bound else []
 
 
-def ran_again(trial: Trial, fault: Fault, affected: Sequence[Live]) -> list[str]:
-    """Attempts that had to be the last ones of their jobs and were not."""
+def rerun_findings(trial: Trial, fault: Fault, affected: Sequence[Live]) -> list[str]:
+    """Return findings for attempts that should have been the last ones of their jobs and were not."""
     ran = [
         one for one in affected if fault.runs_once == "all" or (fault.runs_once == "polled" and one.polled)
     ]

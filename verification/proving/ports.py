@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 
 def free_ports() -> Iterator[int]:
-    """Each one is given once; somebody else may still take it before it is used."""
+    """Yield each free port once; another process may still take it before it is used."""
     given: set[int] = set()
     while True:
         with socket.socket() as probe:

@@ -1,4 +1,4 @@
-"""A PostgreSQL of the trial's own, for `--database own`: this machine's binaries, a folder of its own."""
+"""A PostgreSQL for `--database own`, from this machine's binaries, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ _START_SECONDS = 30.0
 
 
 class OwnPostgresql:
-    """As root it runs as the system's user ``postgres``: it refuses to run as root.
+    """As root it runs as the system's user ``postgres``: PostgreSQL refuses to run as root.
 
-    of: the primary that this one is an asynchronous standby of; None for a server of its own.
-    """
+    of: the primary, if this is its asynchronous standby; None for a server of its own."""
 
     def __init__(self, log: Path, port: int, *, of: OwnPostgresql | None = None) -> None:
         self._log, self._port, self._primary = log, port, of
@@ -42,7 +41,7 @@ class OwnPostgresql:
 
     @property
     def pid(self) -> int | None:
-        """Of the postmaster."""
+        """The pid of the postmaster."""
         return self._process.pid if self._process else None
 
     @property
@@ -50,23 +49,23 @@ class OwnPostgresql:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Raises CannotProve."""
+        """Start the server. Raises CannotProve."""
         if not self._data.exists():
             self._create()
         until = time.monotonic() + _START_SECONDS
         while not self._comes_up(until):
             if time.monotonic() > until:
                 raise CannotProve(f"the trial's PostgreSQL did not start; see {self._log}")
-            time.sleep(0.2)  # children of a killed one still hold its memory
+            time.sleep(0.2)  # children of a killed postmaster still hold its memory
 
     def kill(self) -> None:
-        """kill -9 of the postmaster; its children end when they see that."""
+        """Kill the postmaster with SIGKILL; its children exit when they notice."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
 
     def cut_off(self) -> None:
-        """A standby: it receives nothing more from its primary, and so begins to lag."""
+        """On a standby: stop replication, so that it begins to lag."""
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -79,7 +78,7 @@ class OwnPostgresql:
                 time.sleep(0.05)
 
     def promote(self) -> None:
-        """A standby: it takes writes from now on, with what it had received."""
+        """On a standby: accept writes from now on, with the data received so far."""
         import psycopg
 
         with psycopg.connect(self.url, autocommit=True) as connection:
@@ -105,14 +104,14 @@ class OwnPostgresql:
         self._run("pg_basebackup", "-D", str(self._data), "-R", "-X", "stream", "-c", "fast", *source)
 
     def _run(self, program: str, *arguments: str) -> None:
-        """Raises CannotProve."""
+        """Run a program. Raises CannotProve."""
         command = [str(self._binaries / program), *arguments]
         made = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **self._user)
         if made.returncode:
             raise CannotProve(f"{program} failed: {made.stderr.strip()[-500:]}")
 
     def _comes_up(self, until: float) -> bool:
-        """False: it ended again."""
+        """Return False if it exited again."""
         import psycopg
 
         command = [

@@ -1,4 +1,4 @@
-"""Our end of the proxy process (proxy.py)."""
+"""The trial's interface to the proxy process (proxy.py)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,21 @@ class Proxies:
         return self._ports[name]
 
     def silence(self, name: str) -> None:
-        """Nothing passes any more, nobody is told."""
+        """Pass nothing on any more, without closing connections."""
         self._child.ask(do="silence", name=name)
 
     def cut(self, name: str) -> None:
-        """Every connection ends with a RST; new ones are taken."""
+        """Reset every connection; accept new ones."""
         self._child.ask(do="cut", name=name)
 
     def close(self, name: str) -> None:
-        """The same, and new ones are refused."""
+        """Reset every connection; refuse new ones."""
         self._child.ask(do="close", name=name)
 
     def aim(self, name: str, port: int) -> None:
-        """New connections go to that port of this machine."""
+        """Forward new connections to that port of this machine."""
         self._child.ask(do="aim", name=name, port=port)
 
     def heal(self, name: str) -> None:
+        """Forward normally again."""
         self._child.ask(do="heal", name=name)

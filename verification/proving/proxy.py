@@ -1,10 +1,10 @@
-"""``python -m verification.proving.proxy name=host:port …``: a TCP proxy that breaks on order.
+"""``python -m verification.proving.proxy name=host:port …``: a TCP proxy that fails on request.
 
-Says ``{name: port}`` when it listens, then takes orders on stdin, one JSON object a line:
-``{"do": "silence", "name": …}``: nothing is passed on any more, in either direction; connections stay, new
-ones are taken and stay silent; what the kernels hold back flows on after ``heal``. ``cut``: every connection
-ends with a RST. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new
-connections go to that port of this machine.
+Prints ``{name: port}`` when it listens, then takes orders on stdin, one JSON object a line: ``{"do":
+"silence", "name": …}``: nothing is passed on any more, in either direction; connections stay, new ones are
+accepted and stay silent; bytes buffered by the kernels flow on after ``heal``. ``cut``: every connection is
+reset. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new connections
+go to that port of this machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Side(asyncio.Protocol):
             task.add_done_callback(self.route.tasks.discard)
 
     async def _reach(self) -> None:
-        """Connects to the target on behalf of a new caller; a silent route connects later."""
+        """Connect to the target for a new caller; a silent route connects later."""
         await self.route.open.wait()
         loop = asyncio.get_running_loop()
         try:
@@ -58,7 +58,7 @@ class _Side(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.peer is not None and self.peer.transport is not None:
             self.peer.transport.write(data)
-        else:  # the first Pythons 3.11 read on although they were told to pause in `connection_made`
+        else:  # the first releases of Python 3.11 read on despite a pause in `connection_made`
             self._early += data
 
     def pause_writing(self) -> None:
@@ -74,7 +74,7 @@ class _Side(asyncio.Protocol):
             self.peer.follow()
 
     def follow(self) -> None:
-        """Closes what has lost its other end; a silent route tells nobody before it is healed."""
+        """Close after the other end has; a silent route does so only once it is healed."""
         if (
             self.peer is not None
             and self.peer.lost
@@ -123,7 +123,7 @@ class _Route:
             )
             self.port = self._server.sockets[0].getsockname()[1]
 
-    async def obey(self, do: str) -> None:
+    async def execute(self, do: str) -> None:
         if do == "silence":
             self.open.clear()
         elif do == "heal":
@@ -159,7 +159,7 @@ async def main(arguments: list[str]) -> None:
         if order["do"] == "aim":
             routes[order["name"]].target = ("127.0.0.1", order["port"])
         else:
-            await routes[order["name"]].obey(order["do"])
+            await routes[order["name"]].execute(order["do"])
         _say({"done": order["do"]})
 
 

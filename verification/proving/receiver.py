@@ -1,8 +1,7 @@
-"""``python -m verification.proving.receiver --log FILE --port N``: somebody's web hook.
+"""``python -m verification.proving.receiver --log FILE --port N``: a callback receiver.
 
 Tenants' secrets come as one line of JSON on stdin, ``{tenant: secret}``. Messages for ``/<tenant>`` are
-verified with the public library of Standard Webhooks, logged, and answered 204.
-"""
+verified with the public library of Standard Webhooks, logged, and answered 204."""
 
 from __future__ import annotations
 
@@ -56,7 +55,7 @@ def _server(port: int, secrets: dict[str, str], log: TextIO) -> _Server:
 
 
 def entry(body: bytes, headers: dict[str, str], secret: str) -> dict[str, Any]:
-    """What is logged of a message. secret: empty if nobody told it to us: `signed` is null then."""
+    """Return the log entry of a message. secret: empty if unknown: then `signed` is null."""
     signed: bool | None = None
     if secret:
         try:
@@ -65,15 +64,15 @@ def entry(body: bytes, headers: dict[str, str], secret: str) -> dict[str, Any]:
         except (WebhookVerificationError, ValueError):
             signed = False
     try:
-        told = json.loads(body)
+        reported = json.loads(body)
     except ValueError:
-        told = {}
-    result = told.get("result")
+        reported = {}
+    result = reported.get("result")
     return {
         "webhook_id": headers.get("webhook-id", ""),
         "signed": signed,
-        "job": told.get("job_id", ""),
-        "status": told.get("status", ""),
+        "job": reported.get("job_id", ""),
+        "status": reported.get("status", ""),
         "attempt": result.get("attempt", "") if isinstance(result, dict) else "",
     }
 

@@ -1,4 +1,5 @@
-"""Our end of the callback receiver (receiver.py): it can be killed and started again on its port."""
+"""The trial's interface to the callback receiver (receiver.py): it can be killed and restarted on its
+port."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from verification.proving.ledger import Tail
 
 
 class CallbackReceiver:
-    """secrets: by tenant; a tenant without one gets its messages logged unverified."""
+    """secrets: by tenant; messages of a tenant without one are logged unverified."""
 
     def __init__(self, children: Children, log: Path, port: int, secrets: Mapping[str, str]) -> None:
         self.log, self._port = log, port
@@ -43,7 +44,7 @@ class CallbackReceiver:
             self._child.kill()
 
     def last_at(self) -> float:
-        """When the last message arrived, Unix seconds."""
+        """Return when the last message arrived, Unix seconds."""
         for line in self._tail.read():
             self._last_at = max(self._last_at, line["at"])
         return self._last_at

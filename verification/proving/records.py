@@ -1,4 +1,4 @@
-"""What the four records say, as values: what clients know, rows, runs of GPU servers, messages."""
+"""The four records as values: the clients' orders, rows, runs of GPU servers, callback messages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FINAL = ("completed", "failed", "cancelled")
 
 @dataclass(slots=True)
 class Order:
-    """A job as its client knows it. job_ids: what it was ever told for its key, more than one is a defect.
+    """A job as its client knows it.
 
-    told: its end as the API says, empty if nobody asked. told_attempt: of the result, None if nobody read it.
-    """
+    job_ids: all ids that it got for its key; more than one is a defect. reported: its end by the API, empty
+    if never read. reported_attempt: of the result, None if never read."""
 
     key: str
     tenant: str
@@ -32,9 +32,9 @@ class Order:
     took: float = 0.0
     problem: str = ""
     cancel: str = ""
-    told: str = ""
-    told_code: str = ""
-    told_attempt: str | None = None
+    reported: str = ""
+    reported_code: str = ""
+    reported_attempt: str | None = None
 
     @property
     def job_id(self) -> str:
@@ -43,7 +43,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A try to submit that was slow, refused, or never answered (status 0)."""
+    """A submit that was slow, refused, or not answered (status 0)."""
 
     status: int
     retry_after: str
@@ -67,7 +67,7 @@ class AttemptRow:
 
 @dataclass(frozen=True, slots=True)
 class JobRow:
-    """A job as the database knows it. result_attempt: the attempt that its result names, None without one."""
+    """A job's row. result_attempt: the attempt that its result names, None without one."""
 
     id: str
     tenant: str
@@ -83,7 +83,7 @@ class JobRow:
 
 @dataclass(slots=True)
 class Run:
-    """A run as its GPU server logged it. outcome: ``crashed`` if the server died under it, empty: it runs."""
+    """A run in its GPU server's log. outcome: ``crashed`` if the server died during it; empty: active."""
 
     server: str
     job_id: str
@@ -97,7 +97,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """why: ``full``, ``stale_fence``, ``stopping`` or ``direct_caller`` (gpu_host/node/runs.py)."""
+    """A refused request. why: ``full``, ``stale_fence``, ``stopping`` or ``direct_caller``
+    (gpu_host/node/runs.py)."""
 
     server: str
     job_id: str
@@ -122,18 +123,18 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class NodeLog:
-    """runs: in the order in which they began. peak: the most that ran at one time."""
+    """The log of a GPU server. runs: in the order of their starts. peak: most concurrent runs."""
 
     server: str
     runs: list[Run]
     refusals: list[Refusal]
     peak: int
-    crossed: list[tuple[Run, Run]]
-    """Runs that began on a slot on which another one still ran."""
+    overlapping: list[tuple[Run, Run]]
+    """Pairs of runs that overlapped on one slot."""
 
 
 def read_orders(path: Path) -> tuple[dict[str, Order], list[Answer]]:
-    """By key, in the order in which they were asked."""
+    """Return the orders by key, in order of their submits, and the notable answers."""
     orders: dict[str, Order] = {}
     by_job: dict[str, Order] = {}
     answers: list[Answer] = []
@@ -163,19 +164,19 @@ def read_orders(path: Path) -> tuple[dict[str, Order], list[Answer]]:
 def _note(order: Order, line: Mapping[str, Any]) -> None:
     if line["what"] == "cancel":
         order.cancel = line["outcome"]
-    elif line["what"] == "told":
-        order.told, order.told_code = line["status"], line["code"]
-        order.told_attempt = line.get("attempt", order.told_attempt)
+    elif line["what"] == "reported":
+        order.reported, order.reported_code = line["status"], line["code"]
+        order.reported_attempt = line.get("attempt", order.reported_attempt)
 
 
 def read_node_log(server: str, lines: Iterable[Mapping[str, Any]]) -> NodeLog:
-    """The order of its lines is the order in which things happened: no clock is trusted for that."""
+    """Lines are in order of the events: no clock is used for that."""
     log = NodeLog(server, [], [], 0, [])
     running: dict[str, Run] = {}
     peak = 0
     for line in lines:
         what = line["what"]
-        if what == "boot":  # what still ran did so in a process that is gone
+        if what == "boot":  # runs that were active died with the old process
             for run in running.values():
                 run.ended, run.outcome = line["at"], "crashed"
             running.clear()
@@ -183,7 +184,7 @@ def read_node_log(server: str, lines: Iterable[Mapping[str, Any]]) -> NodeLog:
             run = Run(
                 server, line["job"], line["attempt"], line["slot"], line["fence"], started=line["started"]
             )
-            log.crossed.extend((other, run) for other in running.values() if other.slot == run.slot)
+            log.overlapping.extend((other, run) for other in running.values() if other.slot == run.slot)
             running[line["run"]] = run
             log.runs.append(run)
             peak = max(peak, len(running))
@@ -193,7 +194,7 @@ def read_node_log(server: str, lines: Iterable[Mapping[str, Any]]) -> NodeLog:
         elif what == "refused" and line["source"] == "dispatcher":
             fields = {name: line[name] for name in ("slot", "why", "running", "at")}
             log.refusals.append(Refusal(server, line["job"], line["attempt"], **fields))
-    return NodeLog(server, log.runs, log.refusals, peak, log.crossed)
+    return NodeLog(server, log.runs, log.refusals, peak, log.overlapping)
 
 
 def read_messages(lines: Iterable[Mapping[str, Any]]) -> Iterator[Message]:

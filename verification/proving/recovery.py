@@ -1,7 +1,6 @@
-"""Measures the time until all that a fault hit runs again and all healthy slots work.
+"""Measures the time until all that a fault affected runs again and all healthy slots work.
 
-Everything is looked at ten times a second; each part counts from the moment at which it was first seen well.
-"""
+All parts are checked ten times a second; each counts until it first works."""
 
 from __future__ import annotations
 
@@ -21,12 +20,12 @@ if TYPE_CHECKING:
 
 EVERY_SECONDS = 0.1
 Sign = Callable[[float], bool]
-"""Whether something works again, given when it was mended (Unix seconds)."""
+"""Returns True if something works again; the argument is when the fault was repaired (Unix seconds)."""
 
 
 @dataclass(slots=True)
 class RunSigns:
-    """What the GPU servers' own logs say so far."""
+    """The state of runs by the GPU servers' own logs."""
 
     fleet: Fleet
     last_began: dict[str, float] = field(default_factory=dict)
@@ -47,18 +46,18 @@ class RunSigns:
                     if line["outcome"] == "success":
                         self.ended_well.add(line["attempt"])
 
-    def goes_on(self, attempt_id: str) -> bool:
-        """It runs on its GPU, or came to its end there."""
+    def still_runs(self, attempt_id: str) -> bool:
+        """Return True if the attempt runs on its GPU, or ended there successfully."""
         return attempt_id in self.running or attempt_id in self.ended_well
 
     def forget(self) -> None:
-        """Before a new fault: ends that nobody asks for any more."""
+        """Drop old ends before a new fault."""
         self.ended_well.clear()
 
 
 @dataclass(slots=True)
 class Recovery:
-    """Seconds since it was mended; None: not seen in time. load: of the machine, at the end."""
+    """Seconds since the repair; None: not seen in time. load: of the machine, at the end."""
 
     affected: int
     jobs_seconds: float | None = None
@@ -85,8 +84,8 @@ class Recovery:
 
 
 class Measurement:
-    """affected: the attempts that were live when it broke. killed: those whose holder is gone, so that only
-    another attempt, or a raised epoch, is going on with the job."""
+    """affected: attempts that were live at the fault. killed: those whose worker is gone, so that only
+    another attempt, or a raised epoch, can continue the job."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class Measurement:
         self._recovery = Recovery(len(self._jobs))
 
     def run(self, zero: float, limit_seconds: float) -> Recovery:
-        """zero: when it was mended, monotonic."""
+        """Measure for at most `limit_seconds`. zero: when the fault was repaired, monotonic."""
         mended_at = time.time() - (time.monotonic() - zero)
         found = self._recovery
         while True:
@@ -137,7 +136,7 @@ class Measurement:
             return
         views = state.slot_views(self._servers) if self._jobs or self._slots else {}
         if self._jobs:
-            waiting = state.in_line(list(self._jobs)) or {}
+            waiting = state.queued(list(self._jobs)) or {}
             for job in [job for job, pool in waiting.items() if self._is_full(pool, views or {})]:
                 del self._jobs[job]
             rows = state.attempts_of(list(self._jobs)) or {}
@@ -161,7 +160,7 @@ class Measurement:
         return before.attempt_id not in self._killed and self._is_held(before, views)
 
     def _is_full(self, pool: str, views: Mapping[str, SlotView]) -> bool:
-        """All its slots work: a job that stands in line there has everything that it can have."""
+        """All slots of the pool work: a waiting job has all that it can have."""
         slots = [view for view in views.values() if view.pool == pool]
         working = [
             view for view in slots if view.state == "leased" and view.attempt_id in self._signs.running
@@ -169,13 +168,13 @@ class Measurement:
         return bool(slots) and len(working) == len(slots)
 
     def _is_held(self, live: Live, views: Mapping[str, SlotView] | None) -> bool:
-        """Its worker holds its lease, and its GPU works on it."""
+        """Its worker holds the lease, and the GPU runs it."""
         view = (views or {}).get(live.slot)
         held = view is not None and (view.state, view.attempt_id) == ("leased", live.attempt_id)
-        return held and self._signs.goes_on(live.attempt_id)
+        return held and self._signs.still_runs(live.attempt_id)
 
     def _slot_works(self, view: SlotView | None, waits: Mapping[str, bool]) -> bool:
-        """A run goes on there, or nobody waits for it."""
+        """A run is active there, or no job waits for it."""
         if view is None:
             return False
         if view.state == "leased":

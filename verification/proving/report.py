@@ -1,4 +1,4 @@
-"""Writes what was found: report.json, jobs.jsonl with every job's fate, and a page for people."""
+"""Writes the results: report.json, jobs.jsonl with the end of every job, and an HTML page."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from verification.proving.page import page
-from verification.proving.verdict import Outcome, Records, fates, rows_as_told
+from verification.proving.verdict import Outcome, Records, fates, rows_as_reported
 
 if TYPE_CHECKING:
-    from verification.proving.phases import Story
+    from verification.proving.phases import FaultResult
     from verification.proving.trial import Trial
 
 SHOWN_WRONGS = 200
@@ -19,26 +19,26 @@ SHOWN_FATES = 300
 
 
 def write_report(
-    trial: Trial, stories: list[Story], records: Records, outcome: Outcome, *, seconds: float
+    trial: Trial, results: list[FaultResult], records: Records, outcome: Outcome, *, seconds: float
 ) -> Path:
-    """The page's path."""
-    rows = records.rows if records.rows is not None else rows_as_told(records)
+    """Write the report; return the path of the page."""
+    rows = records.rows if records.rows is not None else rows_as_reported(records)
     unusual: list[dict[str, Any]] = []
     with (trial.report / "jobs.jsonl").open("w", encoding="utf-8") as file:
         for fate in fates(records, rows):
             file.write(json.dumps(fate) + "\n")
             if len(unusual) < SHOWN_FATES and (fate["state"] != "completed" or len(fate["attempts"]) != 1):
                 unusual.append(fate)
-    found = summary(trial, stories, outcome, seconds=seconds)
+    found = summary(trial, results, outcome, seconds=seconds)
     (trial.report / "report.json").write_text(json.dumps(found, indent=2) + "\n")
     path = trial.report / "report.html"
     path.write_text(page(found, unusual), encoding="utf-8")
     return path
 
 
-def summary(trial: Trial, stories: list[Story], outcome: Outcome, *, seconds: float) -> dict[str, Any]:
+def summary(trial: Trial, results: list[FaultResult], outcome: Outcome, *, seconds: float) -> dict[str, Any]:
     options = trial.options
-    bad_faults = [story.name for story in stories if story.wrongs]
+    bad_faults = [result.name for result in results if result.wrongs]
     return {
         "verdict": "wrong" if outcome.wrongs or bad_faults else "nothing is wrong",
         "seed": options.seed,
@@ -47,7 +47,7 @@ def summary(trial: Trial, stories: list[Story], outcome: Outcome, *, seconds: fl
         "database": "SQLite" if trial.sqlite_file else "PostgreSQL" if trial.state else "not seen",
         "system": "its own" if options.starts_its_own else trial.system.url,
         "conservation_checks": {"looked": trial.watch.looks, "could_not_look": trial.watch.blind},
-        "faults": [story.as_json() for story in stories],
+        "faults": [result.as_json() for result in results],
         "skipped": outcome.skipped,
         "wrong_by_kind": dict(Counter(one.kind for one in outcome.wrongs)),
         "wrong": [

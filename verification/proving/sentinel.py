@@ -1,8 +1,7 @@
-"""A master, a replica and three Sentinels of the trial's own, for `prove --redis sentinel`.
+"""A master, a replica and three Sentinels for `prove --redis sentinel`.
 
-Clients, Sentinels and the replica know both servers by ports of the trial's proxy, so that one of them can be
-cut off from everybody while it lives on.
-"""
+Clients, Sentinels and the replica reach both servers through the trial's proxy, which can cut one off while
+it lives on."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ _START_SECONDS = 30.0
 
 class SentinelValkeys:
     """listens, known_as: the ports of both servers by name, their own and those of the proxy. sentinel_ports:
-    of one Sentinel each. down_after_seconds: a master silent for so long is down for them. failover_seconds:
-    their failover-timeout; one that found no replica is tried again after twice that."""
+    of the Sentinels. down_after_seconds: a master silent for so long is down for them. failover_seconds:
+    their failover-timeout; a failover that found no replica is retried after twice that."""
 
     def __init__(
         self,
@@ -60,7 +59,7 @@ class SentinelValkeys:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a dispatcher needs to find the master."""
+        """Return the variables by which a dispatcher finds the master."""
         hosts = [f"127.0.0.1:{port}" for port in self._ports]
         return {
             "REDIS_URL": f"redis+sentinel://{','.join(hosts)}/{MASTER}/0",
@@ -70,7 +69,7 @@ class SentinelValkeys:
 
     @property
     def master(self) -> str:
-        """The name of the one that the Sentinels name; empty while none of them answers."""
+        """Return the name of the master by the Sentinels; empty while none of them answers."""
         for port in self._ports:
             with contextlib.suppress(redis.RedisError), _client(port) as client:
                 found = client.execute_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER)
@@ -85,7 +84,7 @@ class SentinelValkeys:
         return {name: server.pid for name, server in self.servers.items() if server.pid and server.is_running}
 
     def start(self) -> None:
-        """Returns when the Sentinels know master and replica. Raises CannotProve."""
+        """Return once the Sentinels know master and replica. Raises CannotProve."""
         for server in self.servers.values():
             server.start()
         self._until(self.is_replicating)
@@ -94,7 +93,7 @@ class SentinelValkeys:
         self._until(self._all_know)
 
     def is_replicating(self) -> bool:
-        """Both are there, and one follows the other."""
+        """Return True if one server follows the other."""
         return any(self._info(name).get("master_link_status") == "up" for name in NAMES)
 
     def send(self, name: str, number: signal.Signals) -> None:

@@ -1,7 +1,6 @@
-"""Looks into the database and the leases of the dispatcher on trial. Needs Django set up for it (trial.py).
+"""Reads the database and the leases of the dispatcher on trial. Needs Django set up for it (trial.py).
 
-What can't be read now, because a fault is on, is None: the next look may see it.
-"""
+A value that can't be read now, because of a fault, is None: a later read may succeed."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ _LOOKED_AT = 200
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """An attempt that runs now. worker: as it calls itself, ``host:pid:…``. polled: its remote id is kept."""
+    """A live attempt. worker: its name, ``host:pid:…``. polled: its remote id is stored."""
 
     job_id: str
     attempt_id: str
@@ -62,12 +61,12 @@ class State:
         self._leases = RedisFleets(lambda: self.redis_url)
 
     def use_database_port(self, port: int) -> None:
-        """Every thread's next connection goes there."""
+        """Use this port for every thread's next connection."""
         connections.settings["default"]["PORT"] = port
         connection.close()
 
     def make_tenants(self, names: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Keys and webhook secrets by name."""
+        """Create tenants; return keys and webhook secrets by name."""
         keys, secrets = {}, {}
         for index, name in enumerate(names):
             tenant, secrets[name] = create_tenant(name, weight=1.0 + index, highest_band="urgent")
@@ -76,7 +75,7 @@ class State:
         return keys, secrets
 
     def ports(self) -> Ports:
-        """Nothing that only looks shall wake anybody."""
+        """A reader must wake no process."""
         return Ports(
             clock=SystemClock(),
             leases=self._leases,
@@ -86,6 +85,7 @@ class State:
         )
 
     def broken_laws(self, *, drained: bool = False, **more: Any) -> list[str] | None:
+        """Return violations of the laws; None if the stores can't be read."""
         with _unless_away():
             return check_laws(drained=drained, ports=self.ports(), **more)
         return None
@@ -93,6 +93,7 @@ class State:
     # -- now -----------------------------------------------------------------------------------------------
 
     def live(self) -> list[Live] | None:
+        """Return all live attempts."""
         fields = ("job_id", "id", "number", "epoch", "worker", "server", "slot", "model", "state")
         with _unless_away():
             rows = Attempt.objects.filter(state__in=Attempt.LIVE).values_list(*fields)
@@ -105,14 +106,14 @@ class State:
         return None
 
     def counts(self) -> dict[str, int] | None:
-        """The trial's jobs, by state."""
+        """Return the trial's jobs by state."""
         with _unless_away():
             jobs = Job.objects.filter(tenant__in=self.tenants.values()).order_by()
             return dict(jobs.values_list("state").annotate(Count("id")))
         return None
 
     def unfinished(self, *, but: bool = False) -> int | None:
-        """Of the trial; but: of everybody else."""
+        """Return the number of the trial's unfinished jobs; but: of all others."""
         with _unless_away():
             jobs = Job.objects.exclude(state__in=_FINAL)
             ours = {"tenant__in": list(self.tenants.values())}
@@ -120,12 +121,14 @@ class State:
         return None
 
     def waiting(self, pool: str | None = None) -> int | None:
+        """Return the number of waiting jobs, of all pools or one."""
         with _unless_away():
             jobs = Job.objects.filter(state=JobState.QUEUED.value)
             return (jobs if pool is None else jobs.filter(pool=pool)).count()
         return None
 
     def slot_views(self, servers: Collection[str]) -> dict[str, SlotView] | None:
+        """Return the slots of these servers by name."""
         try:
             leases = self._leases(FLEET)
             return {view.slot: view for server in servers for view in leases.slots(server)}
@@ -133,15 +136,15 @@ class State:
             return None
 
     def attempts_of(self, jobs: Collection[str]) -> dict[str, tuple[str, list[AttemptRow]]] | None:
-        """(state, attempts) by job."""
+        """Return (state, attempts) by job."""
         with _unless_away():
             states = dict(Job.objects.filter(id__in=jobs).values_list("id", "state"))
             found = _attempts(jobs)
             return {job: (state, found.get(job, [])) for job, state in states.items()}
         return None
 
-    def in_line(self, jobs: Collection[str]) -> dict[str, str] | None:
-        """The pools of those that wait and have their ticket."""
+    def queued(self, jobs: Collection[str]) -> dict[str, str] | None:
+        """Return the pools of the jobs that wait and have their ticket."""
         try:
             with _unless_away():
                 waiting = Job.objects.filter(id__in=jobs, state=JobState.QUEUED.value)
@@ -156,15 +159,15 @@ class State:
         return None
 
     def tickets(self, pools: Collection[str]) -> int:
-        """How many jobs have their ticket; 0 while Redis does not answer."""
+        """Return the number of jobs with a ticket; 0 while Redis does not answer."""
         try:
             leases = self._leases(FLEET)
             return sum(sum(leases.depth(pool).waiting.values()) for pool in pools)
         except (LeasingUnavailable, RedisError):
             return 0
 
-    def all_in_line(self) -> bool:
-        """Whether the jobs that have waited longest have their tickets."""
+    def all_queued(self) -> bool:
+        """Return True if the jobs that have waited longest have their tickets."""
         oldest = Job.objects.filter(state=JobState.QUEUED.value).order_by("place_us")
         lines: dict[str, list[Ticket]] = {}
         try:
@@ -178,20 +181,21 @@ class State:
         return False
 
     def last_tick(self) -> float:
-        """When a sweep last came to its end, Unix seconds; written every five seconds at most."""
+        """Return when a sweep last ended, Unix seconds; written every five seconds at most."""
         with _unless_away():
             at = SweepRun.objects.order_by("-at").values_list("at", flat=True).first()
             return at.timestamp() if at else 0.0
         return 0.0
 
     def failed_by_deadline(self) -> list[str]:
+        """Return the jobs that failed by their deadline."""
         with _unless_away():
             jobs = Job.objects.filter(state=JobState.FAILED.value, error_code__in=DEADLINE_CODES)
             return list(jobs.values_list("id", flat=True))
         return []
 
     def pending_callbacks(self) -> tuple[int, float] | None:
-        """How many are not delivered, and when the last of them is due, Unix seconds."""
+        """Return the number of undelivered callbacks, and when the last one is due (Unix seconds)."""
         with _unless_away():
             pending = Callback.objects.filter(
                 state=Callback.State.PENDING, job__tenant__in=self.tenants.values()
@@ -200,7 +204,8 @@ class State:
         return None
 
     def remove_servers(self, names: Collection[str]) -> None:
-        """From the registry of a dispatcher that is not ours; off, where a slot is in quarantine."""
+        """Unregister servers from a dispatcher that is not the trial's own; only switch them off if a slot is
+        in quarantine."""
         with _unless_away():
             for name in names:
                 try:
@@ -211,7 +216,7 @@ class State:
     # -- at the end ----------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[JobRow]:
-        """All of the trial's jobs."""
+        """Yield all jobs of the trial."""
         names = {pk: name for name, pk in self.tenants.items()}
         fields = (
             "id",
@@ -257,7 +262,7 @@ def _attempts(jobs: Collection[str]) -> dict[str, list[AttemptRow]]:
 
 
 class _unless_away:
-    """Swallows what a database says that is not there; its connection starts anew."""
+    """Swallow errors of an unreachable database; reconnect next time."""
 
     def __enter__(self) -> None: ...
 

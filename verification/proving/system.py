@@ -1,4 +1,4 @@
-"""The dispatcher on trial: one of our own, one of this machine (its up.json), or only an address."""
+"""The dispatcher on trial: the trial's own, one of this machine (its up.json), or only an address."""
 
 from __future__ import annotations
 
@@ -20,13 +20,12 @@ _REPLACED = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE"
 
 
 class CannotProve(Exception):
-    """The trial can't begin; the message says why and what to do."""
+    """The trial can't begin; the message says why and how to fix that."""
 
 
 class System(Protocol):
-    """url: where clients reach it. operator_key: may register. redis_url, database_url: as we reach them,
-    past any proxy; empty where we can't look inside. settings: the variables its processes were started with.
-    """
+    """url: for clients. operator_key: may register. redis_url, database_url: direct, past any proxy; empty if
+    not accessible. settings: the variables its processes were started with."""
 
     url: str
     operator_key: str
@@ -34,7 +33,7 @@ class System(Protocol):
     database_url: str
 
     def pid(self, name: str) -> int:
-        """Of one of its processes; 0 while it is not there."""
+        """Return the pid of one of its processes; 0 while it does not run."""
         ...
 
     def pids(self) -> dict[str, int]: ...
@@ -67,7 +66,7 @@ class UpSystem:
         return dict(json.loads((self._up_json.parent / "environment.json").read_text()))
 
     def stop(self) -> None:
-        """It is not ours to stop."""
+        """No effect: the trial did not start it."""
 
     def _facts(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
@@ -76,7 +75,7 @@ class UpSystem:
 
 
 class RemoteSystem:
-    """A dispatcher of which we know the address and a key."""
+    """A dispatcher of which only the address and a key are known."""
 
     redis_url = database_url = ""
 
@@ -93,14 +92,13 @@ class RemoteSystem:
         return {}
 
     def stop(self) -> None:
-        """It is not ours to stop."""
+        """No effect: the trial did not start it."""
 
 
 class OwnSystem(UpSystem):
-    """`manage.py up` with production's time settings, on a Valkey of ours behind a proxy of ours.
+    """`manage.py up` with production's time settings, on a Valkey of the trial behind its proxy.
 
-    environment: of its processes. redis_url, database_url: as we reach them; empty for the embedded ones.
-    """
+    environment: of its processes. redis_url, database_url: direct; empty for the embedded ones."""
 
     def __init__(
         self,
@@ -121,7 +119,7 @@ class OwnSystem(UpSystem):
         self.database_url = database_url or self.database_url
 
     def stop(self) -> None:
-        """As by Ctrl-C."""
+        """Stop it as Ctrl-C does."""
         self._up.stop(_STOP_SECONDS, by=signal.SIGINT)
 
     def _wait_until_ready(self, up_json: Path, log: Path) -> None:
@@ -133,7 +131,8 @@ class OwnSystem(UpSystem):
 
 
 def clean_environment() -> dict[str, str]:
-    """What children inherit: without what would lead them to another dispatcher, or change its times."""
+    """Return the environment for children, without variables that point to another dispatcher or change its
+    times."""
     return {
         name: value
         for name, value in os.environ.items()

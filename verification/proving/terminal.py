@@ -1,4 +1,4 @@
-"""What the trial says as it goes: one line per happening, with the time."""
+"""Progress lines of the trial, with the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything of one trial: the system, its surroundings, and what the faults ask of them."""
+"""A trial: the system, its surroundings, and operations for the faults."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ TENANTS = ("ada", "bob", "cyd")
 SECOND_WORKER = "second_worker"
 LONGEST_RUN_SECONDS = 7.0
 QUIET_SECONDS = 5.0
-"""So long after a fault a callback that is due was tried, or its worker is not back."""
+"""A callback that was due must be tried within this time after a fault."""
 _WORKER_SECONDS = 60.0
 CLOCK_WORDS = ("gpu_worker", "beat", "sweeps", "callbacks", "valkey-server")
 _DJANGO = ("web", "gpu_worker", "sweeps", "callbacks", "beat")
 
 
 class Trial:
-    """Made in steps by `open`; `close` ends whatever was begun by then."""
+    """Made in steps by `open`; `close` ends everything started by then."""
 
     system: System
     fleet: Fleet
@@ -92,10 +92,10 @@ class Trial:
     def ledger(self) -> Path:
         return self.report / "ledger.jsonl"
 
-    # -- its life ------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Raises CannotProve."""
+        """Start everything. Raises CannotProve."""
         self.fleet = Fleet.planned(self.prefix, self.children, self.report, self._ports)
         self._start_system()
         self.fleet.start()
@@ -118,7 +118,7 @@ class Trial:
         self._opened += [self.watch, self.feeder]
 
     def close(self) -> None:
-        """Ends everything that it began, the dispatcher first."""
+        """End everything that was started, the dispatcher first."""
         for thread in reversed(self._opened):
             thread.stop()
         if self.state is not None and not self.options.starts_its_own:
@@ -201,12 +201,12 @@ class Trial:
         valkeys = SentinelValkeys(
             self.report / "valkey", listens=listens, known_as=known_as, sentinel_ports=ports
         )
-        self.sentinel = valkeys  # to be stopped also if it does not come up
+        self.sentinel = valkeys  # must also be stopped if it does not start
         valkeys.start()
         return valkeys
 
     def _start_database(self) -> str:
-        """As we reach it; empty for SQLite."""
+        """Return its direct URL; empty for SQLite."""
         if self.options.database != "own":
             return self.options.database
         self.postgresql = OwnPostgresql(self.children.logs / "postgresql.log", next(self._ports))
@@ -221,7 +221,7 @@ class Trial:
         return self.proxies
 
     def _set_up_django(self) -> None:
-        """This process looks where the dispatcher looks, but past the proxy."""
+        """Let this process use the dispatcher's stores, but past the proxy."""
         os.environ.update(self.system.settings())
         os.environ["DATABASE_URL"], os.environ["REDIS_URL"] = self.system.database_url, self.system.redis_url
         if self.sentinel is not None:
@@ -263,10 +263,10 @@ class Trial:
         command = [sys.executable, "-m", "verification.proving.load", str(file)]
         self.load = self.children.start("load", *command, talks=True)
         self.load.hear()
-        file.unlink()  # it names keys
+        file.unlink()  # the file contains keys
 
     def start_standby(self) -> OwnPostgresql:
-        """An asynchronous standby of the trial's PostgreSQL, which has caught up."""
+        """Return an asynchronous standby of the trial's PostgreSQL that has caught up."""
         assert self.postgresql is not None
         log = self.children.logs / "postgresql.log"
         standby = OwnPostgresql(log, next(self._ports), of=self.postgresql)
@@ -284,16 +284,18 @@ class Trial:
         self.postgresql.stop()
         self.postgresql = standby
 
-    def begin_to_forget(self) -> None:
+    def begin_losing_commits(self) -> None:
+        """From now on commits may be lost."""
         self.forgotten.append((time.time(), float("inf")))
         self.watch.forgets = True
 
-    def end_forgetting(self) -> None:
+    def end_losing_commits(self) -> None:
+        """Commits are safe again."""
         begin, _ = self.forgotten.pop()
         self.forgotten.append((begin, time.time()))
 
     def start_worker(self, name: str, **environment: str) -> Child:
-        """One more GPU worker of this dispatcher; returns when it takes jobs."""
+        """Start another GPU worker of this dispatcher; return once it takes jobs."""
         ready = self.children.logs / f"{name}.ready"
         ready.unlink(missing_ok=True)
         called = ["--name", name.replace("_", "-"), "--ready-file", str(ready)]
@@ -312,15 +314,15 @@ class Trial:
     def _waiting(self) -> int | None:
         return self.state.waiting() if self.state is not None else None
 
-    # -- what faults ask -----------------------------------------------------------------------------------
+    # -- used by faults ------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises CannotProve if what we judge by is gone."""
+        """Raise CannotProve if a record can't be written any more."""
         if not self.load.is_running():
-            raise CannotProve(f"the load has ended; see {self.children.logs / 'load.log'}")
+            raise CannotProve(f"the load has exited; see {self.children.logs / 'load.log'}")
 
     def is_whole(self) -> bool:
-        """Every slot is free, or works, and every process is there."""
+        """Return True if every slot is free or works, and every process runs."""
         if self.state is None:
             return True
         self.signs.read()
@@ -333,7 +335,7 @@ class Trial:
         return works and all(name in pids for name in self._processes)
 
     def pids(self) -> dict[str, int]:
-        """Of everything whose memory is looked at."""
+        """Return the processes whose memory is measured."""
         ours = {f"prove: {name}": pid for name, pid in self.children.pids().items() if name != "up"}
         if f"prove: {SECOND_WORKER}" in ours:
             ours[SECOND_WORKER] = ours.pop(f"prove: {SECOND_WORKER}")
@@ -341,18 +343,19 @@ class Trial:
         return {**self.system.pids(), **valkey, **ours, "prove": os.getpid()}
 
     def django_pids(self) -> dict[str, int]:
-        """Processes that write into the database."""
+        """Return the processes that write to the database."""
         pids = self.pids()
         return {name: pids[name] for name in (*_DJANGO, SECOND_WORKER) if name in pids}
 
     def web_answers(self) -> bool:
-        """Past any client's patience."""
+        """Return True if the web process answers, even after a client's time-out."""
         parts = urlsplit(self.system.url)
         return http_says_ok(parts.hostname or "", parts.port or 80, "/readyz?strict=1")
 
     def runs_begin_since(self, at: float) -> bool:
-        """In every pool, but where nobody waits: at the end of a trial there is nothing left to begin."""
-        self.signs.read()  # the checks wait while a fault lasts
+        """Return True if a run began in every pool with waiting jobs: at the end of a trial none may be
+        left."""
+        self.signs.read()  # `check` is not called while a fault lasts
         began: dict[str, float] = {}
         for gpu in self.fleet.gpus:
             latest = max((self.signs.last_began.get(slot, 0.0) for slot in gpu.slot_names), default=0.0)
@@ -361,20 +364,22 @@ class Trial:
         return all(self.state is not None and self.state.waiting(pool) == 0 for pool in behind)
 
     def ticked_since(self, at: float) -> bool:
+        """Return True if a sweep has ended since then."""
         return self.state is not None and self.state.last_tick() >= at
 
     def called_back_since(self, at: float) -> bool:
-        """Or nobody is owed a call any more, as at the end of a trial."""
+        """Return True if a callback arrived, or none is due, as at the end of a trial."""
         if self.receiver.last_at() >= at:
             return True
         pending = self.state.pending_callbacks() if self.state and time.time() - at > QUIET_SECONDS else None
         return pending is not None and pending[0] == 0
 
-    def excuse(self, server: str) -> None:
-        """From now on this server lies: what it is sent although it is full is not the dispatcher's fault."""
+    def begin_excuse(self, server: str) -> None:
+        """From now on this server reports wrongly: requests to it while it is full are not the dispatcher's
+        fault."""
         self.excuses.setdefault(server, []).append((time.time(), float("inf")))
 
-    def accuse(self, server: str) -> None:
-        """It is honest again; what was believed of it is wrong until the runs that it denied have ended."""
+    def end_excuse(self, server: str) -> None:
+        """The server reports correctly again; the excuse lasts until the runs that it denied have ended."""
         begin, _ = self.excuses[server].pop()
         self.excuses[server].append((begin, time.time() + LONGEST_RUN_SECONDS + 3.0))

@@ -1,8 +1,8 @@
-"""``manage.py prove_upgrade --from COMMIT``: one version's hosts are replaced by another's, one by one and
-under load: no job may be lost or run twice, none may need a second attempt, no slot may have two runs.
+"""``manage.py prove_upgrade --from COMMIT``: replaces one version's hosts by another's, one by one and under
+load. No job may be lost or run twice or need a second attempt, and no slot may have two runs.
 
 Each version is a checkout of its own; all processes are real: web, GPU workers, sweeps and beat of the hosts,
-and GPU servers of our own with a log each. `rolling_upgrade` is also what the gate plays, shorter.
+and GPU servers of the trial with a log each. The tests also use `rolling_upgrade`, shorter.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ print("ROWS" + json.dumps([{**row, "attempts": attempts.get(row["id"], [])} for 
 
 
 def checkout_of(commit: str, folder: Path) -> Path:
-    """The tree of a commit of this repository. Raises CannotProve where there is no such commit."""
+    """Return the tree of a commit of this repository. Raises CannotProve if there is no such commit."""
     folder.mkdir(parents=True)
     archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True, check=False)
     if archive.returncode != 0:
@@ -70,7 +70,7 @@ def checkout_of(commit: str, folder: Path) -> Path:
 
 
 def copy_of_present(folder: Path) -> Path:
-    """A copy of the checkout, uncommitted changes included."""
+    """Return a copy of the checkout, with uncommitted changes."""
     folder.mkdir(parents=True)
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
@@ -80,7 +80,7 @@ def copy_of_present(folder: Path) -> Path:
 
 
 def raise_layout(checkout: Path) -> int:
-    """As a version would that gives keys another meaning; returns the layout it has now."""
+    """Raise the key layout of a checkout, as an incompatible version would; return the new one."""
     file = checkout / LAYOUT_FILE
     line = next(line for line in file.read_text().splitlines() if line.startswith("LAYOUT = "))
     raised = int(line.removeprefix("LAYOUT = ")) + 1
@@ -93,12 +93,14 @@ def raise_layout(checkout: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """versions: each takes the place of the one before it. shortest, longest: of the runs, in seconds.
-    before, between, after: so long the load goes on before the first host is replaced, after each one, and
-    after the last. lease_seconds: of the dispatcher; 0 for production's times. database: a URL; empty for
-    SQLite. switch: the operator hands the index over after the first host, and does not wait until the last
-    one is gone. sweepers, webs: hosts that also run these, the first ones; with one sweeper, the other hosts
-    of a version that leaves go on without.
+    """A rolling upgrade.
+
+    versions: each replaces the one before it. shortest, longest: of the runs, in seconds. before, between,
+    after: seconds of load before the first host is replaced, after each one, and after the last.
+    lease_seconds: of the dispatcher; 0 for production's times. database: a URL; empty for SQLite. switch: the
+    operator switches the index after the first host, without waiting for the last old one to end. sweepers,
+    webs: number of hosts, the first ones, that also run these; with one sweeper, the other hosts of a leaving
+    version have none.
     """
 
     versions: tuple[Path, ...]
@@ -119,7 +121,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """wrongs: what must not be, a line each. figures: what was counted."""
+    """wrongs: findings, a line each. figures: counts."""
 
     wrongs: tuple[str, ...]
     figures: Mapping[str, Any]
@@ -137,7 +139,7 @@ class _Gpu:
 
 @dataclass(slots=True)
 class _Host:
-    """services: what it runs; children: by service. web: its port; 0 where none is."""
+    """services: that it runs; children: by service. web: its port; 0 without one."""
 
     name: str
     web: int
@@ -146,7 +148,7 @@ class _Host:
 
 
 def services(number: int, plan: Plan) -> Iterator[str]:
-    """Of the host of this number."""
+    """Yield the services of the host of this number."""
     yield "gpu"
     if number < plan.webs:
         yield "web"
@@ -157,7 +159,7 @@ def services(number: int, plan: Plan) -> Iterator[str]:
 
 
 class _Load:
-    """Jobs as they come, each accepted once: tries again until some web has answered."""
+    """Submits jobs, each accepted once: retries until some web process has answered."""
 
     def __init__(self, plan: Plan, webs: Sequence[int], key: str, models: Sequence[str]) -> None:
         self._plan, self._webs, self._key, self._models = plan, webs, key, models
@@ -176,7 +178,7 @@ class _Load:
         self._thread.join(30.0)
 
     def _submit(self) -> None:
-        """A little more work than the slots can do, so that all are busy most of the time."""
+        """Submit a little more work than the slots can do, so that all are busy most of the time."""
         plan = self._plan
         pause = (plan.shortest + plan.longest) / 2 / plan.slots * 0.9
         for number in itertools.count():
@@ -199,8 +201,8 @@ class _Load:
 class Rolling:
     """One trial, from start to verdict; `close` ends all that it began."""
 
-    def __init__(self, plan: Plan, folder: Path, tell: Callable[[str], None] = lambda line: None) -> None:
-        self._plan, self._folder, self._tell = plan, folder, tell
+    def __init__(self, plan: Plan, folder: Path, report: Callable[[str], None] = lambda line: None) -> None:
+        self._plan, self._folder, self._report = plan, folder, report
         self._ports = free_ports()
         self._valkey = EmbeddedValkey(folder / "valkey", append_only=False)
         self._children = Children(folder / "log", {**clean_environment(), **self._settings()})
@@ -253,15 +255,15 @@ class Rolling:
         self._valkey.stop()
 
     def _upgrade(self, version: Path, load: _Load) -> None:
-        """As docs/how-to/deploying.md says: migrate, then the hosts one by one."""
+        """Follow docs/how-to/deploying.md: migrate, then replace the hosts one by one."""
         if _migrations(version) != _migrations(self._version):
             self._manage(version, "migrate", "--no-input")
         self._version = version
         for number, host in enumerate(self._hosts):
             self._replace(host)
-            self._tell(f"{version.name}: {host.name} is replaced; {len(load.jobs)} jobs so far")
+            self._report(f"{version.name}: {host.name} is replaced; {len(load.jobs)} jobs so far")
             if self._plan.switch and number == 0:
-                self._tell(self._manage(version, "index", "switch").strip())
+                self._report(self._manage(version, "index", "switch").strip())
             time.sleep(self._plan.between)
 
     # -- processes -----------------------------------------------------------------------------------------
@@ -317,7 +319,7 @@ class Rolling:
         return True
 
     def _replace(self, host: _Host) -> None:
-        """As a deploy restarts each service of a host: its successor starts when it has ended."""
+        """Restart each service of a host as a deploy does: its successor starts after its exit."""
         leaving = dict(host.children)
         for child in leaving.values():
             child.send(signal.SIGTERM)
@@ -382,8 +384,8 @@ class Rolling:
     # -- the verdict ---------------------------------------------------------------------------------------
 
     def _drain(self, load: _Load) -> None:
-        """Wait until every job is over; the judge reports jobs that are not."""
-        self._tell(f"{len(load.jobs)} jobs accepted; waiting for their ends")
+        """Wait until every job has ended; the judge reports those that have not."""
+        self._report(f"{len(load.jobs)} jobs accepted; waiting for their ends")
         until = time.monotonic() + 3 * self._plan.longest + 60
         left = set(load.jobs)
         while left and time.monotonic() < until:
@@ -411,7 +413,7 @@ class Rolling:
             "run_more_than_once": sum(count > 1 for count in times.values()),
             "deaths": sum(row["deaths"] for row in rows.values()),
             "most_at_once": {log.server: log.peak for log in logs},
-            "two_on_one_slot": sum(len(log.crossed) for log in logs),
+            "two_on_one_slot": sum(len(log.overlapping) for log in logs),
             "refused_by_servers": sum(len(log.refusals) for log in logs),
             "longest_gap_seconds": round(_longest_gap([run.started for run in runs]), 1),
         }
@@ -445,14 +447,14 @@ def _wrongs(
     for log in logs:
         if log.peak > slots[log.server]:
             yield f"{log.server} ran {log.peak} at once and has {slots[log.server]} slots"
-        for one, other in log.crossed:
+        for one, other in log.overlapping:
             yield f"{log.server}: {one.job_id} and {other.job_id} ran on slot {one.slot} at once"
         for refusal in log.refusals:
             yield f"{log.server} refused {refusal.job_id} on {refusal.slot}: {refusal.why}"
 
 
 def _longest_gap(started: Sequence[float]) -> float:
-    """Between two runs that began."""
+    """Return the longest time between two starts of runs."""
     moments = sorted(started)
     return max((after - before for before, after in itertools.pairwise(moments)), default=0.0)
 
@@ -460,7 +462,7 @@ def _longest_gap(started: Sequence[float]) -> float:
 def _ask(
     address: tuple[int, str], method: str, path: str, body: Any = None, idempotency: str = ""
 ) -> dict[str, Any] | None:
-    """The answer's JSON; None while there is none that counts. address: a web's port, and the key."""
+    """Return the answer's JSON; None without a usable answer. address: a web's port, and the key."""
     port, key = address
     headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
     if idempotency:
@@ -478,9 +480,9 @@ def _ask(
         return None
 
 
-def rolling_upgrade(plan: Plan, folder: Path, tell: Callable[[str], None] = lambda line: None) -> Outcome:
-    """Raises CannotProve."""
-    trial = Rolling(plan, folder, tell)
+def rolling_upgrade(plan: Plan, folder: Path, report: Callable[[str], None] = lambda line: None) -> Outcome:
+    """Run one trial. Raises CannotProve."""
+    trial = Rolling(plan, folder, report)
     try:
         return trial.run()
     finally:
@@ -493,27 +495,31 @@ def rolling_upgrade(plan: Plan, folder: Path, tell: Callable[[str], None] = lamb
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="manage.py prove_upgrade",
-        description="Replaces hosts of one version by another one's, one by one, under load. "
-        "Exit status 0: nothing is wrong.",
+        description="Replaces hosts of one version by those of another, one by one, under load. "
+        "Exit status 0: no finding.",
     )
+    arguments.add_argument("--from", dest="old", required=True, metavar="COMMIT", help="`.`: this checkout")
+    arguments.add_argument("--to", dest="new", default=".", metavar="COMMIT", help="default: this checkout")
     arguments.add_argument(
-        "--from", dest="old", required=True, metavar="COMMIT", help="`.` for what lies here"
+        "--raise-layout", action="store_true", help="give the new version another key layout"
     )
-    arguments.add_argument("--to", dest="new", default=".", metavar="COMMIT", help="default: what lies here")
-    arguments.add_argument("--raise-layout", action="store_true", help="the new one has another key layout")
-    arguments.add_argument("--switch", action="store_true", help="`index switch` after the first host")
+    arguments.add_argument("--switch", action="store_true", help="run `index switch` after the first host")
     arguments.add_argument("--hosts", type=positive, default=3, help="default %(default)s")
-    arguments.add_argument("--sweepers", type=positive, default=1, help="hosts with sweeps (%(default)s)")
+    arguments.add_argument(
+        "--sweepers", type=positive, default=1, help="number of hosts with sweeps (default %(default)s)"
+    )
     arguments.add_argument("--slots", type=positive, default=8, help="default %(default)s")
     arguments.add_argument("--longest", type=float, default=40.0, metavar="SECONDS", help="run (%(default)s)")
-    arguments.add_argument("--lease-seconds", type=float, default=0.0, help="default: production's times")
-    arguments.add_argument("--database", default="", help="PostgreSQL URL, empty (default: SQLite)")
+    arguments.add_argument("--lease-seconds", type=float, default=0.0, help="default: as in production")
+    arguments.add_argument(
+        "--database", default="", help="URL of an empty PostgreSQL database (default: SQLite)"
+    )
     arguments.add_argument("--data-dir", type=Path, help="default: a new one")
     return arguments
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0 nothing is wrong, 1 something is, 3 the trial could not be held."""
+    """Exit status: 0 no finding, 1 findings, 3 the trial could not be run."""
     given = parser().parse_args(arguments)
     folder = (given.data_dir or Path(tempfile.mkdtemp(prefix="upgrade-"))).resolve()
     try:
@@ -543,7 +549,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def version_of(said: str, folder: Path) -> Path:
-    """A commit's tree, or with ``.`` a copy of what lies here."""
+    """Return a commit's tree, or for ``.`` a copy of this checkout."""
     return copy_of_present(folder) if said == "." else checkout_of(said, folder)
 
 

@@ -1,4 +1,4 @@
-"""The Valkey of the trial: one that can be killed and started again where it was."""
+"""The trial's Valkey, which can be killed and restarted on its port and folder."""
 
 from __future__ import annotations
 

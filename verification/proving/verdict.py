@@ -1,4 +1,4 @@
-"""Brings the four records together when all is over."""
+"""Collects the four records after the drain, and judges them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from verification.proving import judge
-from verification.proving.judge import Wrong
+from verification.proving.judge import Finding
 from verification.proving.ledger import read_lines
-from verification.proving.memory import Slope, growing
+from verification.proving.memory import Slope, memory_findings
 from verification.proving.records import (
     Answer,
     JobRow,
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 FORGET_SLACK_SECONDS = 3.0
-"""An end is committed after its run was over, a start before or after it began."""
+"""An end is committed after its run, a start before or after its begin."""
 
 
 @dataclass(slots=True)
 class Records:
-    """rows: None if we could not look into the database."""
+    """rows: None if the database is not accessible."""
 
     orders: dict[str, Order]
     answers: list[Answer]
@@ -43,53 +43,59 @@ class Records:
 
 @dataclass(slots=True)
 class Outcome:
-    wrongs: list[Wrong]
+    """The judgement of a trial. skipped: checks that were not possible."""
+
+    wrongs: list[Finding]
     totals: dict[str, Any]
     slopes: list[Slope] = field(default_factory=list)
     skipped: list[str] = field(default_factory=list)
 
 
 def read_records(trial: Trial) -> Records:
+    """Read the four records of a trial."""
     orders, answers = read_orders(trial.ledger)
     rows = None if trial.state is None else {row.id: row for row in trial.state.rows()}
     logs = [read_node_log(gpu.name, read_lines(gpu.log)) for gpu in trial.fleet.gpus]
     return Records(orders, answers, rows, logs, list(read_messages(read_lines(trial.receiver.log))))
 
 
-def judged(trial: Trial, records: Records) -> Outcome:
+def judge_records(trial: Trial, records: Records) -> Outcome:
+    """Judge the records by all checks."""
     slopes = trial.watch.samples.slopes()
     skipped: list[str] = []
-    wrongs = [*trial.watch.wrongs.values(), *growing(_dispatchers(slopes))]
+    wrongs = [*trial.watch.wrongs.values(), *memory_findings(_dispatchers(slopes))]
     if trial.forgotten:
-        records, left_out = without_forgotten(records, trial.forgotten)
+        records, left_out = without_lost_commits(records, trial.forgotten)
         skipped.append(f"{left_out} jobs that were accepted, ran or called back while commits were lost")
     rows, orders = records.rows, list(records.orders.values())
     if rows is None:
         skipped.append("the database and the laws: only the address of the dispatcher is known")
-        rows = rows_as_told(records)
-        wrongs += [one for one in judge.ledger_against_rows(orders, rows) if one.kind != "told_otherwise"]
+        rows = rows_as_reported(records)
+        wrongs += [
+            one for one in judge.compare_ledger_with_rows(orders, rows) if one.kind != "told_otherwise"
+        ]
     else:
-        wrongs += judge.ledger_against_rows(orders, rows)
-        wrongs += judge.too_early(orders, trial.watch.failed_at)
+        wrongs += judge.compare_ledger_with_rows(orders, rows)
+        wrongs += judge.check_deadlines(orders, trial.watch.failed_at)
         wrongs += _laws(trial, records, skipped)
         if trial.flushed_at:
-            wrongs += judge.order_kept(rows, records.logs, trial.flushed_at)
+            wrongs += judge.check_order(rows, records.logs, trial.flushed_at)
         slots = {gpu.name: gpu.slots for gpu in trial.fleet.gpus}
-        wrongs += judge.rows_against_runs(rows, records.logs, slots, excused=trial.excuses)
+        wrongs += judge.compare_rows_with_runs(rows, records.logs, slots, excused=trial.excuses)
     if any(message.signed is None for message in records.messages):
         skipped.append("the signatures of callbacks: the tenant's secret is not known")
     if trial.state is None:
-        skipped.append(f"left behind: servers {trial.prefix}-* stay registered, nobody listens there")
-    wrongs += judge.arrivals_at_full(records.logs, trial.excuses)
-    wrongs += judge.rows_against_messages(orders, rows, records.messages)
+        skipped.append(f"left behind: servers {trial.prefix}-* stay registered without a process")
+    wrongs += judge.requests_to_full_servers(records.logs, trial.excuses)
+    wrongs += judge.compare_rows_with_messages(orders, rows, records.messages)
     return Outcome(wrongs, totals(records, rows), slopes, skipped)
 
 
-def without_forgotten(records: Records, spans: Sequence[tuple[float, float]]) -> tuple[Records, int]:
-    """The records of the jobs that the database can't have forgotten anything of, and how many it can have.
+def without_lost_commits(records: Records, spans: Sequence[tuple[float, float]]) -> tuple[Records, int]:
+    """Return the records of the jobs of which the database can't have lost anything, and the number of all
+    others.
 
-    spans: when commits were lost, Unix seconds.
-    """
+    spans: when commits were lost, Unix seconds."""
 
     def is_in(begin: float, end: float) -> bool:
         return any(begin <= last and first <= end for first, last in spans)
@@ -125,19 +131,20 @@ def without_forgotten(records: Records, spans: Sequence[tuple[float, float]]) ->
     return kept, len(touched)
 
 
-def rows_as_told(records: Records) -> dict[str, JobRow]:
-    """What the API told the clients, in place of the database."""
+def rows_as_reported(records: Records) -> dict[str, JobRow]:
+    """Return rows as the API reported them to clients, instead of the database's."""
     rows = {}
     for order in records.orders.values():
-        if order.told:
+        if order.reported:
             rows[order.job_id] = JobRow(
-                order.job_id, order.tenant, order.model, order.priority, 0, order.told, order.told_code, 1,
-                order.told_attempt, (),
+                order.job_id, order.tenant, order.model, order.priority, 0, order.reported,
+                order.reported_code, 1, order.reported_attempt, (),
             )  # fmt: skip
     return rows
 
 
 def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
+    """Return the totals for the report."""
     runs = [run for log in records.logs for run in log.runs]
     refusals = Counter(one.why for log in records.logs for one in log.refusals)
     winners = {row.result_attempt for row in rows.values()}
@@ -158,7 +165,7 @@ def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
         "gpu_runs": len(runs),
         "gpu_runs_by_end": dict(Counter(run.outcome for run in runs)),
         "gpu_runs_thrown_away": thrown,
-        "gpu_runs_without_a_row": len(judge.unwritten_runs(rows, records.logs)),
+        "gpu_runs_without_a_row": len(judge.unrecorded_runs(rows, records.logs)),
         "late_senders_refused": refusals["stale_fence"],
         "requests_to_a_full_server": refusals["full"],
         "most_runs_at_once": {log.server: log.peak for log in records.logs},
@@ -174,7 +181,7 @@ def totals(records: Records, rows: Mapping[str, JobRow]) -> dict[str, Any]:
 
 
 def fates(records: Records, rows: Mapping[str, JobRow]) -> Iterator[dict[str, Any]]:
-    """One line per job, in the order in which clients asked."""
+    """Yield one line per job, in order of the submits."""
     runs = Counter(run.job_id for log in records.logs for run in log.runs)
     messages = Counter(message.job_id for message in records.messages)
     for order in records.orders.values():
@@ -197,7 +204,7 @@ def fates(records: Records, rows: Mapping[str, JobRow]) -> Iterator[dict[str, An
         }
 
 
-def _laws(trial: Trial, records: Records, skipped: list[str]) -> Iterator[Wrong]:
+def _laws(trial: Trial, records: Records, skipped: list[str]) -> Iterator[Finding]:
     assert trial.state is not None
     foreign = trial.state.unfinished(but=True)
     if foreign:
@@ -208,9 +215,9 @@ def _laws(trial: Trial, records: Records, skipped: list[str]) -> Iterator[Wrong]
     accepted = sum(len(order.job_ids) for order in records.orders.values()) if counts else None
     peaks = {log.server: log.peak for log in records.logs}
     for text in trial.state.broken_laws(drained=True, accepted=accepted, peak_running=peaks) or ():
-        yield Wrong(f"law {text[:3]}", f"{text} (after the drain)")
+        yield Finding(f"law {text[:3]}", f"{text} (after the drain)")
 
 
 def _dispatchers(slopes: Sequence[Slope]) -> list[Slope]:
-    """Those of the dispatcher; what we measure with may keep its records."""
+    """Return those of the dispatcher; processes of the trial may keep their records."""
     return [one for one in slopes if not one.name.startswith("prove") and one.name != "valkey"]

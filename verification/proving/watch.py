@@ -1,4 +1,4 @@
-"""What is looked at every second while the trial runs, in a thread of its own."""
+"""Checks of every second during the trial, in a thread of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verification.proving.judge import Wrong
+from verification.proving.judge import Finding
 from verification.proving.ledger import Tail
 from verification.proving.memory import Samples
 from verification.proving.records import Answer
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from verification.proving.state import State
 
 EVERY_SECONDS = 1.0
-_AGAIN_SECONDS = 0.1
+_RETRY_SECONDS = 0.1
 _MAX_WRONGS = 200
 
 
 class Watch:
-    """pids: of the processes whose memory is measured."""
+    """pids: returns the processes whose memory is measured."""
 
     def __init__(self, state: State | None, ledger: Path, pids: Callable[[], Mapping[str, int]]) -> None:
         self._state, self._pids = state, pids
@@ -34,7 +34,7 @@ class Watch:
         self.failed_at: dict[str, float] = {}
         self.forgets = False
         """Whether the database lost commits: then there may be fewer rows than jobs were accepted."""
-        self.wrongs: dict[str, Wrong] = {}
+        self.wrongs: dict[str, Finding] = {}
         self.looks = self.blind = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -48,7 +48,7 @@ class Watch:
         self._thread.join(30)
 
     def read_ledger(self) -> int:
-        """How many jobs clients have been told of by now."""
+        """Return how many jobs are known as accepted to clients by now."""
         with self._lock:
             for line in self._ledger.read():
                 if line["what"] == "accepted":
@@ -69,7 +69,7 @@ class Watch:
             self._state.close()
 
     def _look(self, state: State, accepted: int) -> None:
-        """accepted was counted before the rows are: there may be more of these, never fewer."""
+        """accepted was counted before the rows are read: there may be more rows, never fewer."""
         counts, broken = state.counts(), state.broken_laws()
         if counts is None or broken is None:
             self.blind += 1
@@ -77,8 +77,8 @@ class Watch:
         self.looks += 1
         if sum(counts.values()) < accepted and not self.forgets:
             self._note("(8) conservation", f"{accepted} jobs were accepted, there are {counts}")
-        if broken:  # several reads are no snapshot: what is wrong is still so a moment later
-            self._ended.wait(_AGAIN_SECONDS)
+        if broken:  # several reads are no snapshot: a real violation is still there a moment later
+            self._ended.wait(_RETRY_SECONDS)
             for text in set(broken) & set(state.broken_laws() or ()):
                 self._note(f"law {text[:3]}", text)
         for job_id in state.failed_by_deadline():
@@ -87,4 +87,4 @@ class Watch:
     def _note(self, kind: str, text: str) -> None:
         if len(self.wrongs) < _MAX_WRONGS:
             at = time.strftime("%H:%M:%S")
-            self.wrongs.setdefault(text, Wrong(kind, f"{text} (seen at {at}, while it ran)"))
+            self.wrongs.setdefault(text, Finding(kind, f"{text} (seen at {at}, while it ran)"))

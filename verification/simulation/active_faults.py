@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class ActiveFaults:
-    """Chances are per step, 0..1. Sets name GPU servers, or processes that are cut off."""
+    """Chances are per step, 0 to 1. Sets name GPU servers, or processes that are cut off."""
 
     chance: random.Random
     database_down: bool = False
@@ -36,7 +36,7 @@ class ActiveFaults:
         return self.database_down or process in self.cut_from_database
 
     def blocks_sweeps(self, process: str) -> bool:
-        """Whether anything is wrong that a sweep of this process, or its tick, must go through."""
+        """Return True if an active fault affects a sweep of this process, or its tick."""
         return bool(
             self.is_database_down(process)
             or self.redis_refuses

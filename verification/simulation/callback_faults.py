@@ -1,31 +1,34 @@
-"""What goes wrong with callbacks: their process, its clock, and the receivers."""
+"""Faults of callbacks: of their process, its clock, and the receivers."""
 
 from __future__ import annotations
 
 from verification.simulation.clock_faults import ClockFaults
-from verification.simulation.receivers import Mood
+from verification.simulation.receivers import Behaviour
 
 DATABASE_AWAY = frozenset({"commit_replies_lost", "commits_fail", "database_down", "database_forgets"})
 """Faults under which callbacks may be late, or sent again."""
 
 
 class CallbackFaults(ClockFaults):
+    """Faults of the callbacks process and of receivers."""
+
     def callbacks_killed(self) -> None:
-        """In a step of a delivery: between taking, sending and writing down."""
+        """Kill the process in a step of a delivery: between taking, sending and recording it."""
         world, role = self._world, self._world.callbacks
         until = world.scheduler.now + 30.0
         while role.process.alive and not role.worker.busy() and world.scheduler.now < until:
             world.scheduler.sleep(0.01)
-        role.process.doomed_after = self._chance.randint(1, 3)
+        role.process.dies_after = self._chance.randint(1, 3)
         while role.process.alive and world.scheduler.now < until:
             world.scheduler.sleep(0.2)
-        role.process.doomed_after = 0
+        role.process.dies_after = 0
         self._sleep(0.1, 5.0)
         if not world.callbacks.process.alive:
             world.start_callbacks()
 
     def callbacks_clock_steps(self) -> None:
-        """Of the host of the callbacks process; or it starts there while the clock is wrong."""
+        """Step the clock of the callbacks process' host, or start the process there while the clock is
+        wrong."""
         world = self._world
         with self._one_wrong_clock() as is_mine:
             if is_mine:
@@ -39,21 +42,23 @@ class CallbackFaults(ClockFaults):
                 process.skew_seconds = 0.0
 
     def receiver_is_sick(self) -> None:
-        """One of a tenant's; then it heals."""
+        """One receiver of a tenant fails for a while."""
         receivers, tenant = self._world.receivers, self._chance.choice(self._world.tenants)
         url = self._chance.choice(receivers.urls(tenant))
-        receivers.change(tenant, url, self._chance.choice([one for one in Mood if one is not Mood.HEALTHY]))
+        receivers.change(
+            tenant, url, self._chance.choice([one for one in Behaviour if one is not Behaviour.HEALTHY])
+        )
         self._sleep(10.0, 60.0)
-        receivers.change(tenant, url, Mood.HEALTHY)
+        receivers.change(tenant, url, Behaviour.HEALTHY)
 
     def receivers_hang(self) -> None:
-        """All those of a tenant, whose next jobs all have a callback."""
+        """All receivers of a tenant hang; all its next jobs have a callback."""
         world = self._world
         tenant = self._chance.choice(world.tenants)
         urls = world.receivers.urls(tenant)
         for url in urls:
-            world.receivers.change(tenant, url, Mood.HANGS)
-        world.ask_for_callbacks(tenant)
+            world.receivers.change(tenant, url, Behaviour.HANGS)
+        world.request_callbacks(tenant)
         self._sleep(30.0, 60.0)
         for url in urls:
-            world.receivers.change(tenant, url, Mood.HEALTHY)
+            world.receivers.change(tenant, url, Behaviour.HEALTHY)

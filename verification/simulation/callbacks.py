@@ -16,26 +16,26 @@ from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.receivers import Receivers
 from verification.simulation.scheduler import Event, Process, Scheduler
 
-LOOK_SECONDS = 2.0
-"""Less often than in life."""
+CHECK_SECONDS = 2.0
+"""Longer than in production."""
 DELAYS_SECONDS = (0.0, 2.0, 3.0, 3.0, 4.0, 4.0, 5.0, 5.0, 6.0, 6.0)
-"""As many tries as in life, sooner: some messages are given up within a history."""
+"""As many tries as in production, sooner: some messages are given up within a history."""
 LEASE_MARGIN_SECONDS = 5.0
 LIMITS = Limits(total=4, per_tenant=2, per_receiver=2, bytes=64_000_000, circuit_failures=3)
-"""So few that the hanging receivers of one tenant use up its share."""
+"""So low that the hanging receivers of one tenant use up its share."""
 _CARRIED_SECONDS = 0.02
-"""The longest that the broker takes for a message."""
+"""Longest delay of a message in the broker."""
 
 
-def shorten() -> None:
-    """What takes hours in life."""
-    delivery_worker.LOOK_SECONDS = LOOK_SECONDS
+def use_short_delays() -> None:
+    """Shorten delays that take hours in production."""
+    delivery_worker.LOOK_SECONDS = CHECK_SECONDS
     deliver.DELAYS_SECONDS = DELAYS_SECONDS
     deliver.LEASE_MARGIN_SECONDS = LEASE_MARGIN_SECONDS
 
 
 class FiberCondition:
-    """`threading.Condition` where one thread runs everybody, and goes on at points only."""
+    """`threading.Condition` for fibers, which switch only at scheduler points."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._notified = Event(scheduler)
@@ -73,7 +73,7 @@ class FiberDeliveryWorker(DeliveryWorker):
 
 
 class CallbacksRole:
-    """One process. began_at: in virtual seconds."""
+    """One callbacks process. began_at: in virtual seconds."""
 
     def __init__(self, scheduler: Scheduler, process: Process, ports: Ports, receivers: Receivers) -> None:
         self.process, self.began_at = process, scheduler.now
@@ -82,7 +82,7 @@ class CallbacksRole:
 
 
 class CallbackWakes:
-    """The messages that name due callbacks. Only the broker loses them."""
+    """The messages that name due callbacks; only faults of the broker lose them."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Many seeds, over as many processes as there are cores, each with a Valkey and a database of its own."""
+"""Plays many seeds on all cores, in processes with a Valkey and a database of their own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from verification.simulation.size import Size
 from verification.simulation.world import make_template
 
 _client: Any = None
-"""Of this process's own Valkey."""
+"""Of this process' own Valkey."""
 
 
 def verdicts(seeds: Iterable[int], size: Size, *, processes: int) -> Iterator[Verdict]:
-    """In the order of the seeds. Raises RuntimeError where no Valkey is found."""
+    """Yield the verdicts in the order of the seeds. Raises RuntimeError if no Valkey is found."""
     with ExitStack() as stack:
         urls = [stack.enter_context(_valkey()).url for _ in range(processes)]
         make_template()
@@ -34,7 +34,7 @@ def verdicts(seeds: Iterable[int], size: Size, *, processes: int) -> Iterator[Ve
             for seed in seeds:
                 yield simulate(seed, client, size)
             return
-        # forked, so that Django, the tables and the registry of every seed are there already
+        # forked: Django, the tables and the registry of every seed are set up already
         context = multiprocessing.get_context("fork")
         theirs = context.SimpleQueue()
         for url in urls:
@@ -55,7 +55,7 @@ def _valkey() -> Iterator[EmbeddedValkey]:
 def _begin_child(urls: Any) -> None:
     global _client
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     _client = connect(urls.get())
 
 
@@ -63,5 +63,5 @@ def _one(size: Size, seed: int) -> Verdict:
     try:
         return simulate(seed, _client, size)
     except Exception as error:
-        error.add_note(f"It was raised in seed {seed}.")
+        error.add_note(f"Raised in seed {seed}.")
         raise

@@ -1,6 +1,5 @@
-"""Clients that keep their own ledger: they submit under a key until it is accepted, now or for later, and
-sometimes cancel.
-"""
+"""Clients with a ledger of their own: they submit under a key until it is accepted, now or for later, and
+sometimes cancel."""
 
 from __future__ import annotations
 
@@ -22,11 +21,11 @@ from verification.simulation.scheduler import START
 from verification.simulation.size import Size
 from verification.simulation.world import SECOND_MODEL, WARM_UP_SECONDS, World
 
-MORE_EVERY_SECONDS = 0.05
-TOLD_SHARE = 0.25
-"""Of jobs with a callback; a delivery costs as much as a tenth of a job."""
-PATIENCE_SECONDS = 10.0
-"""Of a client that is told to come back at midnight."""
+SUBMIT_PAUSE_SECONDS = 0.05
+CALLBACK_SHARE = 0.25
+"""Share of jobs with a callback; a delivery costs as much as a tenth of a job."""
+RETRY_SECONDS = 10.0
+"""How long a client with a used-up quota waits, instead of until midnight."""
 
 
 _ids = statements.Read(lambda: Job.objects.order_by().values_list("id", flat=True))
@@ -34,7 +33,7 @@ _ids = statements.Read(lambda: Job.objects.order_by().values_list("id", flat=Tru
 
 @dataclass(slots=True)
 class Order:
-    """What one client wants. job_ids: all that it was ever told for its key; more than one is a defect."""
+    """A job that a client wants. job_ids: all ids that it got for its key; more than one is a defect."""
 
     key: str
     tenant: int
@@ -46,7 +45,7 @@ class Order:
     max_retries: int | None = None
     cancel_after: float | None = None
     run_at: float | None = None
-    """In seconds since START; None: now."""
+    """Seconds since START; None: now."""
     callback_url: str = ""
     job_ids: set[str] = field(default_factory=set)
     accepted_at: float = 0.0
@@ -55,12 +54,15 @@ class Order:
 
     @property
     def must_complete(self) -> bool:
+        """Return True unless its client's own choices may end it otherwise."""
         return not (
             self.payload["fails"] or self.deadline_seconds or self.model == "once" or self.cancel_after
         )
 
 
 class Clients:
+    """All clients of a world, with their orders."""
+
     def __init__(self, world: World, size: Size) -> None:
         self._world, self._size = world, size
         chance = random.Random(f"{world.seed} clients")
@@ -69,15 +71,15 @@ class Clients:
             order.run_at = chance.choice([None] * 4 + [order.at + chance.choice([0.3, 3.0, 15.0])])
         self._callbacks = random.Random(f"{world.seed} callback URLs")
         for order in self.orders:
-            if self._callbacks.random() < TOLD_SHARE:
+            if self._callbacks.random() < CALLBACK_SHARE:
                 order.callback_url = self._callback_url(order.tenant)
             world.scheduler.spawn(world.outside, partial(self._submit, order))
         world.on_forgotten = self._ask_again
         world.send_jobs = self._send_jobs
-        world.ask_for_callbacks = self._ask_for_callbacks
+        world.request_callbacks = self._request_callbacks
 
     def waiting(self) -> int:
-        """Orders that nobody has accepted yet."""
+        """Return the number of orders that were not accepted yet."""
         return sum(not order.job_ids for order in self.orders)
 
     def _order(self, chance: random.Random, number: int) -> Order:
@@ -96,7 +98,7 @@ class Clients:
             cancel_after=chance.choice([None] * 5 + [chance.random() * 20.0]),
         )
 
-    def _ask_for_callbacks(self, tenant: int) -> None:
+    def _request_callbacks(self, tenant: int) -> None:
         for order in self.orders:
             if order.tenant == tenant and not order.job_ids and not order.callback_url:
                 order.callback_url = self._callback_url(tenant)
@@ -113,13 +115,13 @@ class Clients:
                 model=model,
                 payload={"seconds": seconds, "fails": 0.0},
                 priority=5,
-                at=now + MORE_EVERY_SECONDS * number,
+                at=now + SUBMIT_PAUSE_SECONDS * number,
             )
             self.orders.append(order)
             self._world.scheduler.spawn(self._world.outside, partial(self._submit, order))
 
     def _ask_again(self) -> None:
-        """Those whose job the database does not know any more, although it was accepted."""
+        """Submit again the orders whose jobs the database has lost since they were accepted."""
         known = set(_ids())
         for order in self.orders:
             if order.job_ids - known:
@@ -134,18 +136,18 @@ class Clients:
         while True:
             asked_at = world.scheduler.now
             try:
-                done = world.web.ask(
+                done = world.web.call(
                     lambda ports: submit_job(_request(order), tenant=order.tenant, ports=ports)
                 )
                 if world.forgotten.since(asked_at):
-                    continue  # the answer may tell of a commit that is gone
+                    continue  # the answer may be about a commit that the database lost
                 order.job_ids.add(done.job.id)
                 order.accepted_at = world.scheduler.now
                 break
-            except RunAtInPast:  # so it was never accepted, else this would have been its repetition
+            except RunAtInPast:  # it was never accepted, otherwise this would be a repeated submit
                 order.run_at = None
-            except QuotaExhausted as error:  # it obeys, and comes a little earlier than midnight
-                world.scheduler.sleep(min(error.retry_after_seconds or 0.0, PATIENCE_SECONDS))
+            except QuotaExhausted as error:  # it waits, but not until midnight
+                world.scheduler.sleep(min(error.retry_after_seconds or 0.0, RETRY_SECONDS))
             except (ConnectionError, DatabaseError, Refused) as error:
                 world.scheduler.note(order.key, f"submit failed: {error}")
                 world.scheduler.sleep(again)
@@ -156,12 +158,12 @@ class Clients:
 
     def _cancel(self, order: Order) -> None:
         if not order.job_ids:
-            return  # forgotten; the caller of a later look-up cancels it
+            return  # lost; the caller of a later look-up cancels it
         (job_id, *_), accepted_at = sorted(order.job_ids), order.accepted_at
         for _ in range(20):
             asked_at = self._world.scheduler.now
             try:
-                self._world.web.ask(lambda ports: cancel_job(job_id, ports=ports))
+                self._world.web.call(lambda ports: cancel_job(job_id, ports=ports))
                 if self._world.forgotten.since(asked_at):
                     continue
                 order.cancel_asked_at = self._world.scheduler.now
@@ -171,7 +173,7 @@ class Clients:
             except Job.DoesNotExist:
                 if not self._world.forgotten.since(accepted_at):
                     raise
-                return  # forgotten since it was accepted: `_ask_again` submits it once more
+                return  # lost since it was accepted: `_ask_again` submits it again
             except (ConnectionError, DatabaseError):
                 self._world.scheduler.sleep(1.0)
 

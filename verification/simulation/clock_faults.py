@@ -1,4 +1,4 @@
-"""Clocks that are wrong, and a sweeper that seldom looks."""
+"""Wrong clocks, and a sweeper that runs rarely."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ClockFaults(Operators):
     """One clock is wrong at a time: with two wrong clocks there is no majority."""
 
     def redis_clock_steps(self) -> None:
-        """Back or ahead; later it is set right."""
+        """Redis' clock is behind or ahead for a while."""
         redis = self._world.redis
         with self._one_wrong_clock() as is_mine:
             if is_mine:
@@ -22,7 +22,7 @@ class ClockFaults(Operators):
                 redis.offset_seconds = 0.0
 
     def redis_fails_over_to_another_clock(self) -> None:
-        """The replica's host is behind or ahead; later it is set right."""
+        """The clock of the replica's host is behind or ahead for a while."""
         redis = self._world.redis
         with self._one_wrong_clock() as is_mine:
             redis.save()
@@ -43,7 +43,7 @@ class ClockFaults(Operators):
                 database.offset_seconds = 0.0
 
     def clock_steps(self) -> None:
-        """Of the host of one process; whoever follows it there has a right one."""
+        """Step the clock of one process' host; its successor there has a right one."""
         process = self._chance.choice([process for process in self._world.processes() if process.alive])
         with self._one_wrong_clock() as is_mine:
             if is_mine:
@@ -52,16 +52,16 @@ class ClockFaults(Operators):
                 process.skew_seconds = 0.0
 
     def slow_sweeper(self) -> None:
-        """It looks seldom, and goes on so for a while after everything else is mended."""
+        """The sweeper runs rarely, and does so for a while after all other faults are repaired."""
         world = self._world
         world.beat_seconds = self._chance.uniform(2.0, 14.0)
         self._sleep(40.0, 80.0)
         world.beat_seconds = BEAT_SECONDS
-        world.disturbed_until = max(world.disturbed_until, world.scheduler.now)  # bounds are shorter again
+        world.disturbed_until = max(world.disturbed_until, world.scheduler.now)  # bounds are short again
 
     @contextmanager
     def _one_wrong_clock(self) -> Iterator[bool]:
-        """Whether this fault may set one."""
+        """Yield whether this fault may set a clock wrong."""
         is_mine = not self._world.is_a_clock_wrong
         self._world.is_a_clock_wrong = True
         try:

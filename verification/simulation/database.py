@@ -1,8 +1,7 @@
 """The real SQLite behind Django, in memory, with points where a process can die or lose its database.
 
-A transaction is one step: with one connection nobody can come in between, as on a server with serialisable
-transactions. Statements outside of one are steps of their own.
-"""
+A transaction is one step: with one connection no other process can act in between, as on a server with
+serialisable transactions. Statements outside a transaction are steps of their own."""
 
 from __future__ import annotations
 
@@ -18,19 +17,18 @@ from django.db import OperationalError, connections
 from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
 
-connection: Any = connections["default"]  # the one itself, not the proxy: its methods are replaced
+connection: Any = connections["default"]  # not Django's proxy: its methods are replaced
 _templates: dict[str, sqlite3.Connection] = {}
 _EMPTY = ""
 
 
 def fresh_database(register: Callable[[], None], registry: str) -> None:
-    """Tables that hold the registry and nothing else; migrations and register run once per process and
-    registry.
+    """Create the tables with the registry and nothing else; migrations and `register` run once per process
+    and registry.
 
-    register: fills the tables. registry: the name under which its result is kept.
-    """
+    register: fills the tables. registry: the name under which its result is kept."""
     if connection.vendor != "sqlite" or not connection.is_in_memory_db():
-        raise RuntimeError("the simulator wipes its database: it runs on one in memory only")
+        raise RuntimeError("the simulator wipes its database: it needs one in memory")
     connection.ensure_connection()
     if _EMPTY not in _templates:
         call_command("migrate", verbosity=0, run_syncdb=True)
@@ -43,15 +41,16 @@ def fresh_database(register: Callable[[], None], registry: str) -> None:
 
 
 def copy_database() -> sqlite3.Connection:
-    """A snapshot in memory; `restore_database` brings it back."""
+    """Return a snapshot in memory, for `restore_database`."""
     copy = sqlite3.connect(":memory:", check_same_thread=False)
     connection.connection.backup(copy)
     return copy
 
 
 def restore_database(copy: sqlite3.Connection) -> set[str]:
-    """Every commit since the copy is lost, as after the promotion of an asynchronous standby. Returns the
-    attempts whose start, acceptance or end was among them."""
+    """Drop every commit since the copy, as after the promotion of an asynchronous standby.
+
+    Returns the attempts whose start, acceptance or end was lost."""
     before, since = _attempt_states(copy), _attempt_states(connection.connection)
     copy.backup(connection.connection)
     copy.close()
@@ -59,20 +58,20 @@ def restore_database(copy: sqlite3.Connection) -> set[str]:
 
 
 def has_attempt(attempt_id: str) -> bool:
-    """Read past Django, whose statements are steps of the history."""
+    """Read without Django, whose statements are steps of the history."""
     found = connection.connection.execute("SELECT 1 FROM jobs_attempt WHERE id = ?", (attempt_id,))
     return found.fetchone() is not None
 
 
 def _attempt_states(database: sqlite3.Connection) -> dict[str, str]:
-    """Read past Django, whose statements are steps of the history."""
+    """Read without Django, whose statements are steps of the history."""
     return dict(database.execute("SELECT id, state FROM jobs_attempt"))
 
 
 @dataclass(slots=True)
 class Forgotten:
-    """Commits that the database lost. spans: from when to when. attempts: whose start, acceptance or end was
-    among them."""
+    """Commits that the database lost. spans: (begin, end) of each loss. attempts: whose start, acceptance or
+    end was lost."""
 
     spans: list[tuple[float, float]] = field(default_factory=list)
     attempts: set[str] = field(default_factory=set)
@@ -81,18 +80,18 @@ class Forgotten:
         return any(begin <= at <= end for begin, end in self.spans)
 
     def since(self, at: float) -> bool:
-        """Whether commits were lost after this moment: an answer of then may tell of one of them."""
+        """Return True if commits after this moment were lost: an answer of then may be about one of them."""
         return any(end >= at for _, end in self.spans)
 
 
 class _Severed(Exception):
-    """What PostgreSQL's driver raises where the connection breaks: no answer, and so no code."""
+    """The error of PostgreSQL's driver for a broken connection: it has no code."""
 
     sqlstate = None
 
 
 class DatabaseLink:
-    """Stands between Django's connection and SQLite while a world runs."""
+    """Intercepts Django's connection to SQLite while a world runs."""
 
     def __init__(self, scheduler: Scheduler, active_faults: ActiveFaults) -> None:
         self._scheduler, self._faults = scheduler, active_faults
@@ -104,7 +103,7 @@ class DatabaseLink:
 
     def open(self) -> None:
         connection.execute_wrappers.append(self._execute)
-        connection.connection.create_function("strftime", 2, self._now)  # what Django's Now() calls
+        connection.connection.create_function("strftime", 2, self._now)  # called by Django's Now()
         vars(connection)["_commit"] = self._commit_or_lose
 
     def close(self) -> None:
@@ -112,12 +111,12 @@ class DatabaseLink:
         vars(connection).pop("_commit", None)
 
     def sever(self, processes: Iterable[str]) -> None:
-        """Their connections, of which each has one to write over and one for the rest: the next thing that is
-        asked over each fails."""
+        """Break the connections of these processes, of which each has one for writes and one for reads: the
+        next statement on each fails."""
         self._severed.update((name, writes) for name in processes for writes in (False, True))
 
     def time(self) -> float:
-        """Its wall clock, as PostgreSQL tells it. Raises OperationalError."""
+        """Return its wall clock, as PostgreSQL does. Raises OperationalError."""
         process = self._scheduler.current()
         self._scheduler.point("database time")
         if process is not None and self._faults.is_database_down(process.name):
@@ -125,7 +124,7 @@ class DatabaseLink:
         return START.timestamp() + self._scheduler.now + self.offset_seconds
 
     def _now(self, form: str, moment: str) -> str:
-        """SQLite's own, of the only moment that anybody asks for."""
+        """SQLite's function, for the only argument that is used."""
         if (form, moment) != ("%Y-%m-%d %H:%M:%f", "NOW"):
             raise ValueError(f"no strftime({form!r}, {moment!r}) in the simulator")
         now = START + timedelta(seconds=self._scheduler.now + self.offset_seconds)
@@ -145,7 +144,7 @@ class DatabaseLink:
         return execute(sql, params, many, context)
 
     def _commit_or_lose(self) -> None:
-        """No step of its own: a crash comes right before it or right after."""
+        """Not a step of its own: a crash comes right before it or right after."""
         process = self._scheduler.current()
         if process is not None and self._faults.is_database_down(process.name):
             raise OperationalError("the database is down")

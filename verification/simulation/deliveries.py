@@ -1,7 +1,6 @@
-"""What callbacks promise: sent soon, at least once, one try at a time, by the schedule.
+"""Checks of callbacks: sent soon, at least once, one try at a time, by the schedule.
 
-Looked at between steps, and in the end against the record of the receivers.
-"""
+Checked between steps, and at the end against the record of the receivers."""
 
 from __future__ import annotations
 
@@ -16,16 +15,16 @@ from gpus.leasing.clock import COMPARE_SECONDS
 from jobs.callbacks.deliver import JITTER
 from jobs.models import Callback, ReceiverCircuit
 from verification.simulation.callback_faults import DATABASE_AWAY
-from verification.simulation.callbacks import DELAYS_SECONDS, LEASE_MARGIN_SECONDS, LIMITS, LOOK_SECONDS
+from verification.simulation.callbacks import CHECK_SECONDS, DELAYS_SECONDS, LEASE_MARGIN_SECONDS, LIMITS
 from verification.simulation.receivers import Post
 from verification.simulation.scheduler import START
 from verification.simulation.world import World
 
-SENT_SECONDS = 5.0 + LOOK_SECONDS - 1.0
-"""As in life, and what looks come later by."""
+SENT_SECONDS = 5.0 + CHECK_SECONDS - 1.0
+"""As in production, plus the longer interval of checks here."""
 _SLACK_SECONDS = 1.0
 _NOISE_SECONDS = 0.5
-"""By which clocks that agree are apart."""
+"""Largest difference between clocks that agree."""
 _State = Callback.State
 
 _due = statements.Read(
@@ -42,7 +41,7 @@ _all = statements.Read(lambda: Callback.objects.order_by("id").values_list("id",
 
 
 class Deliveries:
-    """broken: laws."""
+    """broken: violated laws."""
 
     def __init__(self, world: World) -> None:
         self.broken: list[str] = []
@@ -52,8 +51,8 @@ class Deliveries:
         worker could not write for a while is due since long before."""
         self._looked_at = 0.0
 
-    def look(self) -> None:
-        """A due callback of a healthy receiver is sent soon while the database answers, whatever other
+    def check(self) -> None:
+        """A due callback of a healthy receiver must be sent soon while the database answers, whatever other
         tenants' receivers do."""
         now, since = self._world.scheduler.now, self._undisturbed_since()
         due = _due(next_at=START + timedelta(seconds=now))
@@ -73,23 +72,23 @@ class Deliveries:
                 self.broken.append(f"unsent: callback {callback_id} for {receiver} is due since {at:.1f}")
 
     def _undisturbed_since(self) -> float | None:
-        """Since when nothing has kept the process from its work; None: something does."""
+        """Return since when no fault has disturbed the process; None: one does."""
         world, role = self._world, self._world.callbacks
         if world.database_away or not role.process.is_well:
             return None
         since = max(role.began_at, world.database_back_at)
         if world.is_a_clock_wrong or role.process.skew_seconds:
-            # a process that has just begun knows the time once Redis answers
+            # a new process knows the time once Redis answers
             since = max(since, world.disturbed_until + COMPARE_SECONDS)
         return since
 
     def _free_since(self, tenant: int) -> float:
-        """Since when no try hangs any more that began while one of the tenant's receivers was sick."""
+        """Return since when no try hangs any more that began while one of the tenant's receivers failed."""
         healthy_since = self._world.receivers.healthy_since.get(tenant)
         return 0.0 if healthy_since is None else healthy_since + settings.DISPATCHER.callback_timeout_seconds
 
     def judge(self, faults: Collection[str]) -> list[str]:
-        """In the end; faults: names of those that were planned."""
+        """Return all violations at the end. faults: names of those that were planned."""
         certain, posts = DATABASE_AWAY.isdisjoint(faults), self._world.receivers.posts
         broken = [one for row in _all() for one in self._row(*row, certain=certain)]
         if certain:
@@ -102,9 +101,9 @@ class Deliveries:
         posts = self._world.receivers.posts.get(callback_id, [])
         statuses = {post.status for post in posts}
         if state == _State.DELIVERED and 200 not in statuses:
-            yield f"callback {callback_id} is delivered, and its receiver took none"
+            yield f"callback {callback_id} is delivered, but its receiver accepted none"
         if state == _State.GONE and 410 not in statuses:
-            yield f"callback {callback_id} is gone, and its receiver never said so"
+            yield f"callback {callback_id} is gone, but its receiver never answered 410"
         if state == _State.GAVE_UP and tries < len(DELAYS_SECONDS):
             yield f"callback {callback_id} was given up after {tries} tries"
         if certain and len(posts) > tries:
@@ -116,15 +115,16 @@ class Deliveries:
 
 
 def _order(callback_id: str, posts: Sequence[Post]) -> Iterator[str]:
-    """One try at a time, none after a success, and none sooner than the schedule or the lease says."""
+    """Yield violations: one try at a time, none after a success, and none before the schedule or the lease
+    allows it."""
     for post, later in pairwise(posts):
         ended = later.began if post.ended is None else post.ended
         died_at = post.sender.died_at
         is_recorded = died_at is None or died_at > ended + _SLACK_SECONDS
         if post.ended is None or later.began < ended:
-            yield f"twice: callback {callback_id} is sent at {later.began:.2f}, and a try is under way"
+            yield f"twice: callback {callback_id} is sent at {later.began:.2f} during another try"
         elif post.status == 200 and is_recorded:
-            yield f"twice: callback {callback_id} is sent at {later.began:.2f}, and was delivered"
+            yield f"twice: callback {callback_id} is sent at {later.began:.2f} after its delivery"
         elif post.status == 200 and later.began - post.began < _lease_seconds() - _SLACK_SECONDS:
             yield f"early: callback {callback_id} is sent again at {later.began:.2f} under another's lease"
         elif is_recorded and later.began - ended < DELAYS_SECONDS[1] * (1 - JITTER) - _NOISE_SECONDS:

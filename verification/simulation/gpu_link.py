@@ -17,6 +17,8 @@ from verification.simulation.scheduler import START, Event, Process, Scheduler
 
 
 class GpuLink:
+    """Connections to the GPU servers, with the active faults."""
+
     def __init__(
         self, scheduler: Scheduler, active_faults: ActiveFaults, servers: Mapping[str, GpuServer]
     ) -> None:
@@ -36,19 +38,19 @@ class GpuLink:
         abort: Abort | None = None,
         on_sent: Callable[[], None] | None = None,
     ) -> Response:
-        """Raises as `Transport` says."""
+        """Send a request; see `Transport.request`."""
         if abort is not None and abort.fired:
             raise Interrupted("Interrupted before the request was sent.")
         name, path = server_of(url), urlsplit(url).path
         server, until = self._servers[name], self._scheduler.now + deadline_seconds
         asked_at = self._scheduler.now
         if (process := self._scheduler.current()) is not None:
-            server.comes_from(process.name, headers)
+            server.record_sender(process.name, headers)
         self._scheduler.point(f"{method} {name}{path[:20]}")
         if self._scheduler.now - asked_at > settings.DISPATCHER.lease_seconds:
-            server.comes_late(headers)
+            server.record_late_sender(headers)
         if self._claimed_ago(headers) > settings.DISPATCHER.lease_seconds:
-            server.was_claimed_long_ago(headers)
+            server.record_old_claim(headers)
         ended = Event(self._scheduler)
         if abort is not None:
             abort.set_reader(ended.set)
@@ -66,7 +68,7 @@ class GpuLink:
                 abort.set_reader(None)
 
     def _claimed_ago(self, headers: Mapping[str, str]) -> float:
-        """Seconds since the claim of what is sent, by its sender's clock; its attempt's id was made then."""
+        """Return the seconds since the claim, by the sender's clock; the attempt's id was made then."""
         process, attempt_id = self._scheduler.current(), headers.get("Idempotency-Key")
         if process is None or attempt_id is None:
             return 0.0
@@ -82,8 +84,8 @@ class GpuLink:
         ended: Event,
         abort: Abort | None,
     ) -> Response:
-        """The server works on what it began whether or not its sender stays; what it did not begin by then,
-        it does not begin any more."""
+        """Await the server's work, which goes on if its sender leaves; work that has not begun by then never
+        begins."""
         answers: list[Answer] = []
         waits = [True]
 

@@ -1,4 +1,4 @@
-"""What a history has to answer for once everything was mended and drained."""
+"""Checks a history at its end, once everything was repaired and drained, and some laws at any moment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jobs.models import Attempt, Job
 from jobs.sweeps import expired_leases
 from verification.laws import check_laws
 from verification.simulation.clients import Clients, Order
-from verification.simulation.gpu import Ran
+from verification.simulation.gpu import RunRecord
 from verification.simulation.nemesis import Planned
 from verification.simulation.scheduler import START
 from verification.simulation.world import World
@@ -22,9 +22,9 @@ from verification.simulation.world import World
 FINAL = {state.value for state in FINAL_JOB_STATES}
 POISON_DEATHS = 3
 CLOCKS_APART_SECONDS = 5.0
-"""At most, where two of them agree."""
-HONEST = {"deadline_exceeded", "stopped_by_deadline", "run_failed", "poison"}
-"""What a job may fail of whose client did nothing to it."""
+"""Largest difference, if two of them agree."""
+EXPECTED_ERRORS = {"deadline_exceeded", "stopped_by_deadline", "run_failed", "poison"}
+"""Errors that a job may end with although its client did nothing to it."""
 
 _jobs = statements.Read(Job.objects.all)
 _job_states = statements.Read(lambda: Job.objects.values_list("state", flat=True))
@@ -50,14 +50,14 @@ _failed_late = statements.ReadAmong(
 
 
 def judge_now(world: World, clients: Clients) -> list[str]:
-    """What holds at every moment."""
+    """Return violations of the laws that hold at every moment."""
     return [*check_laws(drained=False, ports=world.true_ports()), *_too_soon(world, clients)]
 
 
 def judge(world: World, clients: Clients, plan: Sequence[Planned]) -> list[str]:
-    """Violations in words."""
+    """Return all violations in words. plan: the faults of this history."""
     jobs = {job.id: job for job in _jobs()}
-    runs: dict[str, list[Ran]] = defaultdict(list)
+    runs: dict[str, list[RunRecord]] = defaultdict(list)
     for server in world.servers.values():
         for ran in server.ran:
             runs[ran.job_id].append(ran)
@@ -82,7 +82,7 @@ def judge(world: World, clients: Clients, plan: Sequence[Planned]) -> list[str]:
 
 
 def cost(world: World) -> dict[str, int]:
-    """What the faults cost beyond one run per job."""
+    """Return what the faults cost beyond one run per job."""
     attempts, jobs = Counter(_attempt_states()), Counter(_job_states())
     runs = sum(len(server.ran) for server in world.servers.values())
     return {
@@ -100,7 +100,7 @@ def _laws(world: World, clients: Clients) -> list[str]:
     try:
         return check_laws(drained=True, ports=world.true_ports(), accepted=_accepted(clients))
     except LeasingUnavailable as error:
-        return [f"Redis answers nothing in the end: {error}"]
+        return [f"Redis does not answer at the end: {error}"]
 
 
 def _accepted(clients: Clients) -> int:
@@ -116,7 +116,7 @@ def _oversubscribed(world: World) -> Iterator[str]:
 def _ledger(clients: Clients, jobs: dict[str, Job]) -> Iterator[str]:
     for order in clients.orders:
         if len(order.job_ids) != 1:
-            yield f"{order.key} has the jobs {sorted(order.job_ids)}, not one"
+            yield f"{order.key} has the jobs {sorted(order.job_ids)} instead of one"
         yield from (f"job {one} was accepted and is not there" for one in order.job_ids if one not in jobs)
 
 
@@ -129,8 +129,8 @@ def _fates(clients: Clients, jobs: dict[str, Job]) -> Iterator[str]:
                 yield f"job {job.id} ({order.model}) ended {job.state}: {job.error_code}, {job.error_message}"
 
 
-def _early(clients: Clients, runs: dict[str, list[Ran]]) -> Iterator[str]:
-    """Only workers' clocks are wrong here, and it is not they who say that a job's time has come."""
+def _early(clients: Clients, runs: dict[str, list[RunRecord]]) -> Iterator[str]:
+    """Only workers' clocks are wrong here, and workers do not decide that a job's time has come."""
     for order in clients.orders:
         for ran in (ran for job_id in order.job_ids for ran in runs[job_id]):
             if order.run_at is not None and ran.began < order.run_at:
@@ -138,12 +138,12 @@ def _early(clients: Clients, runs: dict[str, list[Ran]]) -> Iterator[str]:
 
 
 def _used_up(job: Job, order: Order) -> bool:
-    """Three workers died of it, or its budget of three retries was used up by lost servers."""
+    """Return True if three workers died of the job, or lost servers used up its budget of three retries."""
     return job.error_code == "poison" or order.max_retries == 3
 
 
-def _results(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
-    """A completed job has the result of the attempt that won, and that one really ran to its end."""
+def _results(jobs: dict[str, Job], runs: dict[str, list[RunRecord]]) -> Iterator[str]:
+    """A completed job must have the result of the completed attempt, whose run must really have ended."""
     winners: dict[str, list[str]] = defaultdict(list)
     for job_id, attempt_id in _completed():
         winners[job_id].append(attempt_id)
@@ -153,16 +153,18 @@ def _results(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
             yield f"job {job.id} is {job.state} with the completed attempts {won}"
         if job.state != JobState.COMPLETED:
             continue
-        told = (job.result or {}).get("attempt")
-        if told not in won:
-            yield f"job {job.id} has the result of {told}, completed are {won}"
-        if not any(ran.attempt_id == told and ran.outcome == "success" for ran in runs[job.id]):
-            yield f"job {job.id} has the result of {told}, which no GPU server ran to its end"
+        attempt_id = (job.result or {}).get("attempt")
+        if attempt_id not in won:
+            yield f"job {job.id} has the result of {attempt_id}, completed are {won}"
+        if not any(ran.attempt_id == attempt_id and ran.outcome == "success" for ran in runs[job.id]):
+            yield f"job {job.id} has the result of {attempt_id}, which no GPU server ran to its end"
 
 
 def _too_soon(world: World, clients: Clients) -> Iterator[str]:
-    """No clock that is wrong ends a job for good before its deadline. The deadline itself is set by whoever
-    accepts the job: one who began while Redis was away has two clocks, and no means to say which is right."""
+    """A wrong clock must not end a job for good before its deadline.
+
+    The deadline itself is set by the process that accepts the job: one that started without Redis has two
+    clocks, and can't know which is right."""
     asked = [order for order in clients.orders if order.deadline_seconds is not None]
     job_ids = sorted(job_id for order in asked for job_id in order.job_ids)
     for job_id, deadline_at in _failed_late(job_ids) if job_ids else ():
@@ -172,19 +174,21 @@ def _too_soon(world: World, clients: Clients) -> Iterator[str]:
 
 
 def blamed(world: World) -> Iterator[str]:
-    """No run is given up for lost whose worker lived all the time and could reach everybody: that Redis was
-    silent is nobody's death. A run may be whose start, acceptance or end the database lost."""
+    """A run must not be LOST if its worker lived all the time and could reach every service: a silent Redis
+    is no death.
+
+    Excepted are runs whose start, acceptance or end the database lost."""
     for attempt_id, job_id, worker, at in _given_up():
         process = world.known.get(worker)
         if process is None or attempt_id in world.forgotten.attempts:
             continue
         lost_at = (at - START).total_seconds() + CLOCKS_APART_SECONDS
-        if process.troubled_at is None or lost_at < process.troubled_at:
+        if process.disturbed_at is None or lost_at < process.disturbed_at:
             yield f"blamed: attempt {attempt_id} of job {job_id} was LOST, and nothing kept {worker} from it"
 
 
 def _poisoned(world: World, jobs: dict[str, Job]) -> Iterator[str]:
-    """Three workers died of it, and did not only lose their leases."""
+    """A poison job must have killed three workers, not only lost their leases."""
     for job in jobs.values():
         if job.error_code != POISON:
             continue
@@ -195,10 +199,10 @@ def _poisoned(world: World, jobs: dict[str, Job]) -> Iterator[str]:
 
 
 def _unknown_runs(
-    world: World, jobs: dict[str, Job], runs: dict[str, list[Ran]], plan: Sequence[Planned]
+    world: World, jobs: dict[str, Job], runs: dict[str, list[RunRecord]], plan: Sequence[Planned]
 ) -> Iterator[str]:
-    """What ran to its end stands in the history, also where the database forgot its start meanwhile, or
-    in the quarantine: a start that is refused may have been sent already."""
+    """Every run that ended must be in the history, even if the database lost its start, or in quarantine: a
+    start that is refused may have been sent already."""
     if {planned.name for planned in plan} != {"database_forgets"}:
         return
     known = {*_attempt_ids(), *(row.attempt_id for row in _quarantined())}
@@ -209,10 +213,10 @@ def _unknown_runs(
                 yield f"unknown: attempt {ran.attempt_id} of job {job.id} ran to its end and is in no history"
 
 
-def _at_most_once(world: World, jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
-    """A run whose server told that it failed is certain to be over: such a job may run again. What the
-    database forgot can't be kept from running again (docs/how-to/deploying.md asks for a synchronous
-    standby)."""
+def _at_most_once(world: World, jobs: dict[str, Job], runs: dict[str, list[RunRecord]]) -> Iterator[str]:
+    """A run whose server reported a failure is certain to be over: such a job may run again.
+
+    Jobs that the database lost can run again (docs/how-to/deploying.md asks for a synchronous standby)."""
     for job in jobs.values():
         uncertain = [
             ran
@@ -225,7 +229,7 @@ def _at_most_once(world: World, jobs: dict[str, Job], runs: dict[str, list[Ran]]
             yield f"job {job.id} runs at most once and ran {len(uncertain)} times"
 
 
-def _cancelled(jobs: dict[str, Job], runs: dict[str, list[Ran]]) -> Iterator[str]:
+def _cancelled(jobs: dict[str, Job], runs: dict[str, list[RunRecord]]) -> Iterator[str]:
     for job in jobs.values():
         if job.state != JobState.CANCELLED or job.finished_at is None:
             continue

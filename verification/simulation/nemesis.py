@@ -1,4 +1,4 @@
-"""What goes wrong, when, and for how long: drawn from the seed."""
+"""Decides from the seed which faults happen, when, and for how long."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from verification.simulation.version_faults import VersionFaults
 from verification.simulation.world import WARM_UP_SECONDS, World
 
 LEASE_SECONDS = 15.0
-OFTEN = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
-"""How much more often than others."""
+WEIGHTS = {"kill": 3, "kill_in_a_step": 4, "pause": 2, "pause_in_a_step": 3, "cut_from_redis": 2, "deploy": 2}
+"""Faults that are more frequent than others (1)."""
 CLOCKS = frozenset(
     {
         "callbacks_clock_steps",
@@ -39,7 +39,7 @@ LASTING = CLOCKS | {
     "slow_sweeper",
     "tenants_capped",
 }
-"""Faults that nothing ends but themselves."""
+"""Faults that only end by themselves."""
 CLAIMS_GO_ON = frozenset(
     {
         "callbacks_clock_steps",
@@ -73,7 +73,7 @@ CLAIMS_GO_ON = frozenset(
         "tenants_capped",
     }
 )
-"""Faults under which free slots are claimed, dead leases judged and cancels ended as ever; after a kill,
+"""Faults under which free slots are claimed, dead leases judged and cancels ended as usual; after a kill,
 once others had time to notice."""
 
 
@@ -84,9 +84,10 @@ class Planned:
 
 
 def make_plan(seed: int, size: Size) -> list[Planned]:
+    """Return the faults of a seed, by time."""
     chance = random.Random(f"{seed} nemesis")
     names = size.names or FAULTS.keys()
-    kinds = [name for name in sorted(names) for _ in range(OFTEN.get(name, 1))]
+    kinds = [name for name in sorted(names) for _ in range(WEIGHTS.get(name, 1))]
     planned = (
         Planned(WARM_UP_SECONDS + 1.0 + chance.random() * size.fault_seconds, chance.choice(kinds))
         for _ in range(size.faults)
@@ -95,7 +96,7 @@ def make_plan(seed: int, size: Size) -> list[Planned]:
 
 
 class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
-    """plan: of this seed, by `make_plan`."""
+    """Carries out the faults. plan: of this seed, by `make_plan`."""
 
     def __init__(self, world: World, plan: list[Planned]) -> None:
         super().__init__(world, random.Random(f"{world.seed} faults"))
@@ -127,8 +128,9 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
             if disturbs and not self._disturbing:
                 world.disturbed_until = world.scheduler.now
 
-    def _somebody(self) -> Process:
-        """Mostly a worker: it has the most to lose. With nobody alive, one to whom nothing happens."""
+    def _random_process(self) -> Process:
+        """Return mostly a worker, which has the most to lose; if none is alive, a process that does
+        nothing."""
         world = self._world
         everybody = [process for process in world.processes() if process.alive]
         workers = [role.process for role in world.workers if role.process.alive]
@@ -136,7 +138,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
             return self._chance.choice(workers)
         return self._chance.choice(everybody or [world.web.process])
 
-    def _come_back(self, process: Process) -> None:
+    def _start_successor(self, process: Process) -> None:
         world = self._world
         if process.name.startswith("web") and world.web.process is process:
             world.start_web()
@@ -148,38 +150,39 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
     # -- processes -------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        process = self._somebody()
+        process = self._random_process()
         self._world.scheduler.kill(process)
         self._sleep(0.2, 25.0)
-        self._come_back(process)
+        self._start_successor(process)
 
     def kill_in_a_step(self) -> None:
-        """At a point that chance chooses: between a call and what follows from it."""
-        process = self._somebody()
-        process.doomed_after = self._chance.randint(1, 40)
+        """Kill a process at a random point: between a call and its consequence."""
+        process = self._random_process()
+        process.dies_after = self._chance.randint(1, 40)
         until = self._world.scheduler.now + 10.0
         while process.alive and self._world.scheduler.now < until:
             self._world.scheduler.sleep(0.2)
         if process.alive:
-            process.doomed_after = 0
+            process.dies_after = 0
             return
         self._sleep(0.2, 10.0)
-        self._come_back(process)
+        self._start_successor(process)
 
     def pause(self) -> None:
-        """Longer than the lease, or a little."""
-        process = self._somebody()
+        """Stop a process for longer than the lease, or for a moment."""
+        process = self._random_process()
         self._world.scheduler.stop(process)
         self._sleep(0.5, 2.5 * LEASE_SECONDS)
-        self._world.scheduler.go_on(process)
+        self._world.scheduler.resume(process)
 
     def pause_in_a_step(self) -> None:
-        """Between a look at the lease and what it sends under it, for instance."""
-        process = self._somebody()
+        """Stop a process at a random point, for instance between a check of its lease and a request under
+        it."""
+        process = self._random_process()
         process.stops_after = self._chance.randint(1, 60)
         self._sleep(LEASE_SECONDS + 3.0, 2.5 * LEASE_SECONDS)
         process.stops_after = 0
-        self._world.scheduler.go_on(process)
+        self._world.scheduler.resume(process)
 
     def deploy(self) -> None:
         role = self._chance.choice(self._world.workers)
@@ -189,18 +192,18 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
             self._world.start_worker()
 
     def cut_from_redis(self) -> None:
-        """It lives and works, and its leases run out."""
-        process = self._somebody()
+        """A process lives and works while its leases expire."""
+        process = self._random_process()
         name = process.name
-        self._world.scheduler.trouble(process)
+        self._world.scheduler.mark_disturbed(process)
         self._faults.cut_from_redis.add(name)
         self._sleep(2.0, 3.0 * LEASE_SECONDS)
         self._faults.cut_from_redis.discard(name)
 
     def cut_from_database(self) -> None:
-        process = self._somebody()
+        process = self._random_process()
         name = process.name
-        self._world.scheduler.trouble(process)
+        self._world.scheduler.mark_disturbed(process)
         self._faults.cut_from_database.add(name)
         self._sleep(2.0, 2.0 * LEASE_SECONDS)
         self._faults.cut_from_database.discard(name)
@@ -237,7 +240,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._faults.redis_refuses = False
 
     def redis_fails_over(self) -> None:
-        """Its last seconds are lost."""
+        """The last seconds of writes are lost."""
         self._world.redis.save()
         self._sleep(0.05, 6.0)
         self._world.redis.fail_over()
@@ -302,7 +305,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._faults.commit_reply_lost = 0.0
 
     def commits_fail(self) -> None:
-        """The database answers, and takes nothing."""
+        """The database answers, but every commit fails."""
         self._faults.commit_fails = self._chance.choice([0.3, 1.0])
         self._sleep(1.0, 10.0)
         self._faults.commit_fails = 0.0

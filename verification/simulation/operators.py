@@ -1,4 +1,4 @@
-"""What operators do while everything else goes wrong: they switch, pause and move what they like."""
+"""Operators who switch, pause and move things at random while faults are active."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from jobs.transitions import WAITING
 from verification.simulation.world import FLEET, SHORT_MODEL, World, models_of, register
 
 OPERATOR = "cli:nemesis"
-_PATIENCE_SECONDS = 20.0
+_RETRY_SECONDS = 20.0
 _UNREADABLE = "under another key"
 _SHORT_SECONDS = 0.6
 
 
 class Operators:
+    """The operators' faults. chance: random generator of the seed."""
+
     def __init__(self, world: World, chance: random.Random) -> None:
         self._world, self._chance = world, chance
 
@@ -34,8 +36,8 @@ class Operators:
         self._world.scheduler.sleep(self._chance.uniform(shortest, longest))
 
     def _await_index(self) -> None:
-        """Until it is whole, or patience is over."""
-        until = self._world.scheduler.now + _PATIENCE_SECONDS
+        """Wait until the index is whole, or the time is over."""
+        until = self._world.scheduler.now + _RETRY_SECONDS
         while not self._world.versions.is_whole(FLEET) and self._world.scheduler.now < until:
             self._world.scheduler.sleep(1.0)
 
@@ -55,15 +57,15 @@ class Operators:
             self._sleep(2.0, 20.0)
 
     def server_removed(self) -> None:
-        """Under whatever runs there; later it is registered again, as it was."""
+        """Unregister a server, whatever runs there; later it is registered again."""
         name = self._server()
-        self._world.operate(lambda ports: _remove(name, ports), patience_seconds=30.0)
+        self._world.operate(lambda ports: _remove(name, ports), retry_seconds=30.0)
         self._world.removed.add(name)
         self._sleep(20.0, 80.0)
         self._register(name)
 
     def placement_removed(self) -> None:
-        """One model leaves a server, in the admin."""
+        """Remove one model from a server."""
         name = self._server()
         model = self._chance.choice(models_of(name))
         self._world.operate(lambda ports: _take_off(name, model, ports))
@@ -71,14 +73,14 @@ class Operators:
         self._register(name)
 
     def secret_unreadable(self) -> None:
-        """A server's headers were stored under another key."""
+        """Store a server's headers under another key."""
         name = self._server()
         for headers in (_UNREADABLE, ""):
             self._world.operate(partial(_store_headers, name, headers))
             self._sleep(15.0, 40.0)
 
     def tenants_capped(self) -> None:
-        """All tenants may run few jobs at once, and one of them sends many short ones."""
+        """Limit the running jobs of all tenants, while one of them sends many short ones."""
         self._await_index()
         cap = self._chance.choice([2, 3])
         for tenant in self._world.tenants:
@@ -98,7 +100,7 @@ class Operators:
         self._hold(Pause.Kind.SYSTEM, "")
 
     def tenant_ruled(self) -> None:
-        """Another weight, another highest band, a limit of running jobs; in the end none."""
+        """Change a tenant's weight, highest band and limit of running jobs; later remove the limits."""
         tenant = self._chance.choice(self._world.tenants)
         limit = {"max_running": self._chance.choice([1, 2])}
         for rules in (
@@ -109,7 +111,7 @@ class Operators:
             self._sleep(2.0, 20.0)
 
     def quota_cut(self) -> None:
-        """A tenant's day gets short, and long again."""
+        """Lower a tenant's daily quota, and raise it again."""
         tenant = self._chance.choice(self._world.tenants)
         for seconds, longest in (
             (self._chance.uniform(0.5, 8.0), 40.0),
@@ -119,11 +121,11 @@ class Operators:
             self._sleep(0.25 * longest, longest)
 
     def moved_in_line(self) -> None:
-        """A few waiting jobs, under the hands of everybody who pushes and claims tickets."""
+        """Move a few waiting jobs while tickets are pushed and claimed."""
         for _ in range(5):
             place, priority = self._chance.randrange(10), self._chance.choice([None, 1, 3, 5, 9])
             try:
-                self._world.web.ask(partial(_move, place, priority))
+                self._world.web.call(partial(_move, place, priority))
             except Exception as error:
                 self._world.scheduler.note("operator", f"failed: {error}")
             self._sleep(0.1, 2.0)
@@ -141,7 +143,7 @@ class Operators:
     def _operate(self, service: Callable[..., Any], *what: object) -> None:
         def ask(ports: Ports) -> None:
             done = service(*what, by=OPERATOR, leases=ports.leases)
-            if done is not None:  # else there is no such server by now
+            if done is not None:  # None: the server is gone by now
                 ports.send_wakes(done.wakes)
 
         self._world.operate(ask)
@@ -153,16 +155,17 @@ _name_of = statements.Read(
 
 
 def rule_tenant(tenant: int, rules: dict[str, Any], ports: Ports) -> None:
+    """Change a tenant's limits."""
     ports.send_wakes(change_rules(_name_of.first(id=tenant), rules, by=OPERATOR, ports=ports).wakes)
 
 
 def is_unreadable(headers: str) -> bool:
-    """Of a server's stored headers."""
+    """Return True if a server's stored headers can't be decrypted."""
     return headers == _UNREADABLE
 
 
 def _remove(name: str, ports: Ports) -> None:
-    """Raises RegistryRefused while a slot of it is in quarantine."""
+    """Unregister a server. Raises RegistryRefused while one of its slots is in quarantine."""
     remove_server(name, by=OPERATOR, leases=ports.leases)
 
 
@@ -183,7 +186,7 @@ def _store_headers(server: str, headers: str, _ports: Ports) -> None:
 
 
 def _move(place: int, priority: int | None, ports: Ports) -> None:
-    """One of the first ten in line; None: it runs next."""
+    """Move one of the first ten waiting jobs. priority None: it runs next."""
     line = Job.objects.filter(state__in=WAITING).order_by("place_us", "id").values_list("id", flat=True)
     if first := list(line[:10]):
         job_id = first[place % len(first)]

@@ -1,9 +1,8 @@
-"""What must happen soon wherever nothing stands in its way: free slots are claimed, runs of dead workers
-judged, cancels ended.
+"""Checks of promptness: unless a fault prevents it, free slots are claimed, runs of dead workers judged and
+cancels ended soon.
 
-Looked at between steps, more often while something is under suspicion. Bounds are those of life, plus what
-the sweeps of a history are later by (`BEAT_SECONDS`).
-"""
+Checked between steps, more often while a violation is suspected. The time limits are those of production,
+plus the longer intervals of sweeps here (`BEAT_SECONDS`)."""
 
 from __future__ import annotations
 
@@ -29,11 +28,11 @@ LATER_SECONDS = BEAT_SECONDS - 2.0
 CLAIM_SECONDS = 5.0 + LATER_SECONDS
 CANCEL_SECONDS = 10.0
 FORGOTTEN_END_SECONDS = 100.0
-"""For a run whose end the database forgot: as docs/reference/failures.md promises."""
+"""For a run whose end the database lost: docs/reference/failures.md promises this."""
 LEASE_SECONDS = 15.0
 RECOVERY_SECONDS = 10.0
-"""After the end of what disturbed everybody, as docs/reference/failures.md promises."""
-LOOK_SECONDS, SUSPICIOUS_SECONDS = 4.0, 1.0
+"""After a fault that disturbed all processes: docs/reference/failures.md promises this."""
+CHECK_SECONDS, SUSPICION_CHECK_SECONDS = 4.0, 1.0
 
 _Live = tuple[str, str, str, str, str, int]
 _Suspicion = tuple[tuple[str, ...], float, str]
@@ -79,7 +78,7 @@ _pauses = statements.Read(lambda: Pause.objects.order_by().values_list("kind", "
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """What still holds a slot though its run is over. died_at: of its worker, which can't give it back."""
+    """A run that is over but still holds a slot. died_at: when its worker died and so can't release it."""
 
     worker: str
     died_at: float | None
@@ -89,8 +88,11 @@ _Slot = tuple[SlotView, _Ended | None]
 
 
 def _is_idle(view: SlotView, ended: _Ended | None) -> bool:
-    """Also if its run is over and its worker, which lives, could not give it back. The lease of a dead worker
-    must run out first, a whole lease time after the look that follows a silence."""
+    """Return True if no run is active in the slot, or its run is over and its living worker could not release
+    it.
+
+    The lease of a dead worker must expire first, a whole lease time after the check that follows a silence.
+    """
     if view.resting or view.circuit is not CircuitState.CLOSED:
         return False
     if ended is None:
@@ -99,20 +101,20 @@ def _is_idle(view: SlotView, ended: _Ended | None) -> bool:
 
 
 class Promptness:
-    """broken: laws. held_back: by pool, the tenants that Redis was told to hold back for their quota."""
+    """broken: violated laws. quota_holds: by pool, the tenants that Redis holds back for their quota."""
 
-    def __init__(self, world: World, held_back: dict[str, set[str]]) -> None:
+    def __init__(self, world: World, quota_holds: dict[str, set[str]]) -> None:
         self.broken: list[str] = []
-        self._world, self._held_back = world, held_back
+        self._world, self._held_back = world, quota_holds
         self._ports = world.true_ports()
         self._since: dict[tuple[str, ...], float] = {}
 
     @property
-    def next_look_seconds(self) -> float:
-        return SUSPICIOUS_SECONDS if self._since else LOOK_SECONDS
+    def next_check_seconds(self) -> float:
+        return SUSPICION_CHECK_SECONDS if self._since else CHECK_SECONDS
 
-    def look(self) -> None:
-        """A suspicion that was there at every look for too long breaks a law."""
+    def check(self) -> None:
+        """A suspicion present at every check for too long is a violation."""
         now = self._world.scheduler.now
         if now < self._disturbed_until() + RECOVERY_SECONDS:
             self._since.clear()
@@ -130,7 +132,7 @@ class Promptness:
         return max(world.disturbed_until, *deaths, 0.0) if is_swept else math.inf
 
     def _suspicions(self) -> Iterator[_Suspicion]:
-        """What must not last, the seconds that it may, and the law."""
+        """Yield what must not last, the seconds that it may, and the law."""
         live = _live()
         slots = list(self._slots(live))
         yield from self._dead(live)
@@ -174,7 +176,7 @@ class Promptness:
                     break
 
     def _registry_seconds(self) -> float:
-        """The database may have lost a pause of which the index was told, until the sweep tells it again."""
+        """The database may have lost a pause that the index has, until the sweep repairs that."""
         spans = self._world.forgotten.spans
         is_told = not spans or self._world.scheduler.now - spans[-1][1] > REFRESH_SECONDS + RECOVERY_SECONDS
         return 0.0 if is_told else REFRESH_SECONDS
@@ -213,8 +215,7 @@ class Promptness:
 
     @property
     def _judged_seconds(self) -> float:
-        """A silence grants a lease its time once more, and each is seen at a look
-        (docs/reference/failures.md)."""
+        """A silence extends a lease once, and each is noticed at a check (docs/reference/failures.md)."""
         return 2.0 * (LEASE_SECONDS + self._world.beat_seconds) + LATER_SECONDS
 
     def _kept(self, slots: list[_Slot]) -> Iterator[_Suspicion]:
@@ -252,7 +253,7 @@ class Promptness:
         placed = {server for server, _ in _placed()}
         for job_id, state in () if self._world.active_faults.silent_fleets else _asked():
             if state == JobState.RUNNING and not self._is_well(workers.get(job_id, "")):
-                continue  # first its lease must run out
+                continue  # its lease must expire first
             server = _last_server.first(job=job_id) if state in _AT_A_GPU else None
             if state == JobState.CANCELLING and server not in placed:
                 continue  # no endpoint to probe: the slot's quarantine lasts up to the model's run limit
@@ -265,7 +266,7 @@ class Promptness:
                 )
 
     def _with_forgotten_ends(self, live: list[_Live]) -> set[str]:
-        """Jobs that run by their row, and whose run was over before the database last failed over."""
+        """Return running jobs whose run ended before the database last failed over."""
         world = self._world
         if not world.forgotten.spans:
             return set()
@@ -283,13 +284,13 @@ class Promptness:
         return process is not None and process.is_well
 
     def _can_prove(self, name: str) -> bool:
-        """Whether the server says what it runs, and stops it when it is asked to."""
+        """Return True if the server reports its runs, and stops a run on request."""
         world, server = self._world, self._world.servers[name]
         active_faults = world.active_faults
         return not (
-            name in world.removed  # then no row of the quarantine says what the slot waits for
-            or server.plain
-            or server.deaf
+            name in world.removed  # no quarantine row says what the slot waits for then
+            or server.anonymous
+            or server.ignores_cancel
             or not server.up
             or name in active_faults.hung
             or name in active_faults.unreachable

@@ -1,4 +1,4 @@
-"""Checks that `explain` names the quota, with true figures, for jobs that wait for it, and for no others."""
+"""Checks that `explain` names the quota, with correct figures, for exactly the jobs that wait for it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from verification.simulation.world import World
 
 ROUNDED = 0.1
 ASKED_EVERY = 3
-"""Looks at the books: an explanation costs as much as a job."""
+"""Checks per explanation, which costs as much as a job."""
 _ELSEWHERE = {"index_away", "index_rebuilding", "starting"}
-"""Told in place of what the line knows."""
+"""Reasons that are given instead of those known from the queue."""
 
 _waiting = statements.Read(
     lambda: (
@@ -31,9 +31,9 @@ _of_id = statements.Read(
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """limits, used: GPU-seconds by tenant, of those that have a quota. held: by pool, whom Redis was told to
-    hold back for it."""
+class QuotaLedger:
+    """limits, used: GPU-seconds by tenant, of those with a quota. held: by pool, the tenants held back for
+    it."""
 
     limits: Mapping[int, float]
     used: Mapping[int, float]
@@ -45,56 +45,56 @@ class Books:
 
 class QuotaChecks:
     """Called between steps: every third time it explains a job of each tenant that is held back, and of one
-    more tenant in rotation. broken: collects the broken laws."""
+    more tenant in rotation. broken: collects violations."""
 
     def __init__(self, world: World, broken: list[str]) -> None:
         self._world, self._broken, self._looks = world, broken, 0
         self._ports = world.true_ports()
 
-    def check(self, books: Books) -> None:
+    def check(self, ledger: QuotaLedger) -> None:
         self._looks += 1
         if self._looks % ASKED_EVERY:
             return
-        next_one = self._world.tenants[self._asked % len(self._world.tenants)]
-        for tenant in {next_one, *(int(name) for names in books.held.values() for name in names)}:
+        next_one = self._world.tenants[self._checks % len(self._world.tenants)]
+        for tenant in {next_one, *(int(name) for names in ledger.held.values() for name in names)}:
             if ids := _waiting(tenant=tenant):
-                self._explain(_of_id.first(id=ids[self._asked % len(ids)]), books)
-        self._estimate(next_one, books)
+                self._explain(_of_id.first(id=ids[self._checks % len(ids)]), ledger)
+        self._estimate(next_one, ledger)
 
     @property
-    def _asked(self) -> int:
+    def _checks(self) -> int:
         """How often so far."""
         return self._looks // ASKED_EVERY
 
-    def _explain(self, job: Job, books: Books) -> None:
-        told = explain_job(job, self._ports)
-        codes = [reason.code for reason in told.reasons]
+    def _explain(self, job: Job, ledger: QuotaLedger) -> None:
+        explanation = explain_job(job, self._ports)
+        codes = [reason.code for reason in explanation.reasons]
         if _ELSEWHERE.intersection(codes):
             return
-        waits = str(job.tenant_id) in books.held[job.pool]
+        waits = str(job.tenant_id) in ledger.held[job.pool]
         if waits != ("quota" in codes):
-            said = "waits for its tenant's quota" if waits else "does not wait for a quota"
-            self._broken.append(f"told: job {job.id} {said}, and is told {codes}")
-        self._check_figures(f"job {job.id}", job.tenant_id, told, books)
+            state = "waits for its tenant's quota" if waits else "does not wait for a quota"
+            self._broken.append(f"explained: job {job.id} {state}, but the explanation has {codes}")
+        self._check_figures(f"job {job.id}", job.tenant_id, explanation, ledger)
 
-    def _estimate(self, tenant: int, books: Books) -> None:
-        model = self._world.models[self._asked % len(self._world.models)]
-        told = estimate_job(model, tenant, 5, self._ports)
-        refused = any(one.evidence.get("refused_with") == QuotaExhausted.code for one in told.reasons)
-        if refused != books.is_used_up(tenant):
+    def _estimate(self, tenant: int, ledger: QuotaLedger) -> None:
+        model = self._world.models[self._checks % len(self._world.models)]
+        explanation = estimate_job(model, tenant, 5, self._ports)
+        refused = any(one.evidence.get("refused_with") == QuotaExhausted.code for one in explanation.reasons)
+        if refused != ledger.is_used_up(tenant):
             how = "would be" if refused else "would not be"
             self._broken.append(
-                f"told: tenant {tenant} used {books.used.get(tenant, 0.0):.2f} of"
-                f" {books.limits.get(tenant)}, and is told that its next job {how} refused for that"
+                f"explained: tenant {tenant} used {ledger.used.get(tenant, 0.0):.2f} of"
+                f" {ledger.limits.get(tenant)}, but by the explanation its next job {how} refused for that"
             )
-        self._check_figures(f"the next job of tenant {tenant}", tenant, told, books)
+        self._check_figures(f"the next job of tenant {tenant}", tenant, explanation, ledger)
 
-    def _check_figures(self, who: str, tenant: int, told: Explanation, books: Books) -> None:
-        for evidence in (reason.evidence for reason in told.reasons if reason.code == "quota"):
+    def _check_figures(self, who: str, tenant: int, explanation: Explanation, ledger: QuotaLedger) -> None:
+        for evidence in (reason.evidence for reason in explanation.reasons if reason.code == "quota"):
             limit, used = evidence.get("limit_gpu_seconds"), evidence.get("used_gpu_seconds", 0.0)
-            real = books.used.get(tenant, 0.0)
-            if limit != books.limits.get(tenant) or abs(used - real) > ROUNDED:
+            real = ledger.used.get(tenant, 0.0)
+            if limit != ledger.limits.get(tenant) or abs(used - real) > ROUNDED:
                 self._broken.append(
-                    f"told: {who} is told that {used} of {limit} GPU-seconds are used, and it is"
-                    f" {real:.2f} of {books.limits.get(tenant)}"
+                    f"explained: {who} has used {used} of {limit} GPU-seconds by the explanation, but really"
+                    f" {real:.2f} of {ledger.limits.get(tenant)}"
                 )

@@ -1,8 +1,7 @@
-"""Tenants whose day has few GPU-seconds, and the books by which it is judged whether that was kept.
+"""Tenants with small daily quotas, and a ledger by which the quotas are checked.
 
-The books are our own: what the attempts' rows add up to, what Redis was told and what it gave, as it carried
-it out. They are looked at between steps, so that no history depends on it.
-"""
+The ledger is the simulation's own: the sum of the attempts' rows, and the requests and answers that Redis
+carried out. It is checked between steps, so that no history depends on it."""
 
 from __future__ import annotations
 
@@ -20,19 +19,19 @@ from jobs.domain.states import JobState
 from jobs.models import Attempt, Job, Tenant
 from jobs.reports.rollups import day_of
 from verification.simulation.operators import rule_tenant
-from verification.simulation.quota_checks import Books, QuotaChecks
+from verification.simulation.quota_checks import QuotaChecks, QuotaLedger
 from verification.simulation.scheduler import START
 from verification.simulation.size import Size
 from verification.simulation.world import World
 
-LOOK_SECONDS = 4.0
+CHECK_SECONDS = 4.0
 GRACE_SECONDS = 15.0
-"""For the sweep, where nothing keeps it from its work: a tick or two, and ten seconds in which a process that
-stood still may have told what was true before."""
+"""For an undisturbed sweep: a tick or two, and ten seconds in which a process that was stopped may have sent
+an older state."""
 HELD_SECONDS = 20.0
-"""From when all is mended until operators lift the quotas."""
+"""From the repair of all faults until operators lift the quotas."""
 SHARE = 0.5
-"""Of histories in which a tenant has one from the start."""
+"""Share of histories in which a tenant has a quota from the start."""
 
 _limits = statements.Read(
     lambda: Tenant.objects.exclude(daily_gpu_seconds=None).order_by().values_list("pk", "daily_gpu_seconds")
@@ -55,14 +54,14 @@ _queued = statements.Read(
 
 
 class Quotas:
-    """broken: laws. held: looks at which a tenant was held back whose jobs waited."""
+    """broken: violations. held: checks at which a tenant with waiting jobs was held back."""
 
     def __init__(self, world: World, size: Size) -> None:
         self.broken: list[str] = []
         self.held = 0
         self._world = world
-        self.told: dict[str, set[str]] = {pool: set() for pool in world.pools}
-        """By pool, the tenants that Redis was told to hold back."""
+        self.holds: dict[str, set[str]] = {pool: set() for pool in world.pools}
+        """By pool, the tenants that Redis holds back."""
         self._given: set[str] = set()
         self._wrong_since: dict[tuple[int, bool], float] = {}
         self._why = QuotaChecks(world, self.broken)
@@ -70,11 +69,12 @@ class Quotas:
         if chance.random() < SHARE:
             seconds = chance.uniform(0.1, 0.7) * size.jobs
             Tenant.objects.filter(pk=chance.choice(world.tenants)).update(daily_gpu_seconds=seconds)
-        world.redis.witness = self._carried_out
+        world.redis.observer = self._on_script
 
     def lift(self) -> None:
-        """By an operator, after a while in which nothing but the quotas holds anybody back. Again where a cut
-        that was under way had its last word later: it makes a day long, not endless."""
+        """Lift all quotas as an operator, after a while in which only quotas hold tenants back.
+
+        Repeated if a cut that was under way took effect later: it makes a day long, not endless."""
         tenants = self._world.tenants
         while True:
             self._world.scheduler.sleep(HELD_SECONDS)
@@ -82,18 +82,18 @@ class Quotas:
                 self._world.operate(partial(rule_tenant, tenant, {"daily_gpu_seconds": None}))
             tenants = [tenant for tenant, _ in _limits()]
 
-    def look(self) -> None:
-        """What must be so, and in calm times is wrong for too long, breaks a law."""
+    def check(self) -> None:
+        """A rule that is broken in calm times for too long is a violation."""
         limits: dict[int, float] = dict(_limits())
-        if not limits and not any(self.told.values()):
+        if not limits and not any(self.holds.values()):
             self._wrong_since.clear()
             return
         used = self._used(limits)
-        self._why.check(Books(limits, used, self.told))
+        self._why.check(QuotaLedger(limits, used, self.holds))
         is_calm = self._world.is_calm()
         for tenant in self._world.tenants:
             is_used_up = tenant in limits and used[tenant] >= limits[tenant]
-            held = sum(str(tenant) in names for names in self.told.values())
+            held = sum(str(tenant) in names for names in self.holds.values())
             if held == (len(self._world.pools) if is_used_up else 0) or not is_calm:
                 self._wrong_since.pop((tenant, is_used_up), None)
             elif self._lasts((tenant, is_used_up)):
@@ -115,7 +115,7 @@ class Quotas:
         return now - self._wrong_since.setdefault(what, now) > GRACE_SECONDS
 
     def _used(self, tenants: Iterable[int]) -> dict[int, float]:
-        """Of this UTC day: of what ended in it all, of what runs as much as ran in it."""
+        """Return the GPU-seconds of this UTC day: ended runs, and the elapsed part of active ones."""
         now = START + timedelta(seconds=self._world.scheduler.now)
         day, used = day_of(now), dict.fromkeys(tenants, 0.0)
         for tenant in used:
@@ -126,18 +126,18 @@ class Quotas:
                     used[tenant] += seconds or 0.0
         return used
 
-    def _carried_out(self, script: str, args: Mapping[str, Any], answer: Any) -> None:
-        """By Redis, whether or not its reply arrives."""
+    def _on_script(self, script: str, args: Mapping[str, Any], answer: Any) -> None:
+        """Called when Redis carried out a script, whether or not its reply arrives."""
         if script == "set_paused_tenants" and args["reason"] == ParkedFor.QUOTA.value:
-            self.told[args["pool"]] = set(args["tenants"])
+            self.holds[args["pool"]] = set(args["tenants"])
         if script not in ("claim", "release", "reserve") or not isinstance(answer, list):
             return
         lease = read_lease(as_text(answer))
         if lease is None or lease.adopted or lease.attempt_id in self._given:
             return
         self._given.add(lease.attempt_id)
-        if lease.tenant in self.told[lease.pool]:
+        if lease.tenant in self.holds[lease.pool]:
             self.broken.append(
                 f"quota: job {lease.job_id} got {lease.slot} at {self._world.scheduler.now:.2f}, after Redis "
-                f"was told that the day of tenant {lease.tenant} is used up"
+                f"was informed that the day of tenant {lease.tenant} is used up"
             )

@@ -1,4 +1,4 @@
-"""Receivers of callbacks under virtual time, and the record of what came to them."""
+"""Receivers of callbacks under virtual time, and the record of their requests."""
 
 from __future__ import annotations
 
@@ -16,30 +16,32 @@ from jobs.callbacks.sending import Answer, Message, Outcome
 from verification.simulation.scheduler import Process, Scheduler
 
 RECEIVERS_EACH = 6
-"""Of a tenant; more than it may have callbacks in flight."""
+"""Receivers per tenant; more than its limit of callbacks in flight."""
 _FIRST_PORT = 8000
 
 
-class Mood(StrEnum):
+class Behaviour(StrEnum):
+    """How a receiver answers."""
+
     HEALTHY = "healthy"
     SLOW = "slow"
     HANGS = "hangs"
-    """It accepts, and never answers."""
+    """Accepts the connection and never answers."""
     REFUSES = "refuses"
-    """No connection."""
+    """Refuses connections."""
     FAILS = "fails"
     """Answers 503."""
     GONE = "gone"
     """Answers 410."""
 
 
-_STATUS = {Mood.FAILS: 503, Mood.GONE: 410}
+_STATUS = {Behaviour.FAILS: 503, Behaviour.GONE: 410}
 
 
 @dataclass(slots=True)
 class Post:
-    """One request; times in virtual seconds. ended: when its sender had the answer, gave up or died; status:
-    None where no answer came."""
+    """One request; times in virtual seconds. ended: when its sender had the answer, gave up or died. status:
+    None without an answer."""
 
     message_id: str
     sender: Process
@@ -49,11 +51,10 @@ class Post:
 
 
 class Receivers:
-    """Each tenant has some of its own. A receiver is healthy unless a fault says otherwise.
+    """The receivers of all tenants. A receiver is healthy unless a fault changes that.
 
-    posts: of every message, in their order. healthy_since: by tenant; the latest end of a time in which
-    one of its receivers was not.
-    """
+    posts: requests of every message, in order. healthy_since: by tenant, the latest end of a fault of one of
+    its receivers."""
 
     def __init__(self, scheduler: Scheduler, chance: random.Random, tenants: Sequence[int]) -> None:
         self.posts: dict[str, list[Post]] = {}
@@ -66,33 +67,33 @@ class Receivers:
             ]
             for at, tenant in enumerate(tenants)
         }
-        self._moods: dict[str, Mood] = {}
+        self._moods: dict[str, Behaviour] = {}
 
     def urls(self, tenant: int) -> list[str]:
-        """Of literal addresses, so that no name is looked up."""
+        """Return URLs with literal addresses, so that no name is resolved."""
         return self._urls[tenant]
 
     def are_healthy(self, tenant: int) -> bool:
         return not self._moods or not any(receiver_of(url) in self._moods for url in self._urls[tenant])
 
-    def change(self, tenant: int, url: str, mood: Mood) -> None:
+    def change(self, tenant: int, url: str, behaviour: Behaviour) -> None:
         receiver = receiver_of(url)
-        if mood is not Mood.HEALTHY:
-            self._moods[receiver] = mood
+        if behaviour is not Behaviour.HEALTHY:
+            self._moods[receiver] = behaviour
         elif self._moods.pop(receiver, None) is not None:
             self.healthy_since[tenant] = self._scheduler.now
 
     def heal(self) -> None:
         for tenant, urls in self._urls.items():
             for url in urls:
-                self.change(tenant, url, Mood.HEALTHY)
+                self.change(tenant, url, Behaviour.HEALTHY)
 
     def post(self, message: Message, sender: Process, at: datetime) -> Outcome:
-        """As `jobs.callbacks.sending.send`, in a fiber of the sender; a message is signed as there."""
+        """Simulate `jobs.callbacks.sending.send`, in a fiber of the sender; a message is signed as there."""
         headers, receiver = sign(message.secrets, message.id, at, message.body), receiver_of(message.url)
         began = self._scheduler.now
         self._scheduler.point(f"POST {receiver}")
-        if self._mood(receiver) is Mood.REFUSES:
+        if self._behaviour(receiver) is Behaviour.REFUSES:
             return Outcome(None, "ConnectionRefusedError: Connection refused", self._milliseconds(began))
         post = Post(headers["webhook-id"], sender, self._scheduler.now)
         self.posts.setdefault(post.message_id, []).append(post)
@@ -108,16 +109,18 @@ class Receivers:
         return Outcome(Answer(post.status, None), error, took)
 
     def _answer(self, receiver: str) -> int | None:
-        """The status, after as long as it takes; None: there was none in time."""
-        mood = self._mood(receiver)
-        if mood is Mood.HANGS:
+        """Return the status after the receiver's time; None: no answer in time."""
+        behaviour = self._behaviour(receiver)
+        if behaviour is Behaviour.HANGS:
             self._scheduler.sleep(settings.DISPATCHER.callback_timeout_seconds)
             return None
-        self._scheduler.sleep(self._chance.uniform(*((2.0, 8.0) if mood is Mood.SLOW else (0.005, 0.1))))
-        return _STATUS.get(mood, 200)
+        self._scheduler.sleep(
+            self._chance.uniform(*((2.0, 8.0) if behaviour is Behaviour.SLOW else (0.005, 0.1)))
+        )
+        return _STATUS.get(behaviour, 200)
 
-    def _mood(self, receiver: str) -> Mood:
-        return self._moods.get(receiver, Mood.HEALTHY)
+    def _behaviour(self, receiver: str) -> Behaviour:
+        return self._moods.get(receiver, Behaviour.HEALTHY)
 
     def _milliseconds(self, began: float) -> int:
         return int((self._scheduler.now - began) * 1000)

@@ -1,4 +1,4 @@
-"""The real Valkey with the real scripts, whose clock, runs and replies are ours."""
+"""A real Valkey with the real scripts; clock, restarts and lost replies are simulated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from verification.simulation.active_faults import ActiveFaults
 from verification.simulation.scheduler import START, Scheduler
 
 TIMEOUT_SECONDS = 2.0
-Witness = Callable[[str, Mapping[str, Any], Any], None]
+ScriptObserver = Callable[[str, Mapping[str, Any], Any], None]
 _SAVED = 1
 _COPY = """
 redis.call('SELECT', ARGV[1])
@@ -34,8 +34,10 @@ return #found
 
 
 class _OneConnection(redis.ConnectionPool):
-    """Of one thread that never waits inside a call. redis-py's own pool looks before each call whether the
-    connection is free, alive and empty, which costs as much as the call."""
+    """The connection of one thread that never waits inside a call.
+
+    redis-py's own pool checks before each call whether the connection is free, alive and empty, which costs
+    as much as the call."""
 
     _one: Any = None
 
@@ -54,20 +56,20 @@ def connect(url: str) -> redis.Redis:
 
 
 class RedisServer:
-    """The process that answers now, which changes with a restart and a failover.
+    """The Redis process that answers now, which changes with a restart and a failover.
 
-    run_id: of that process. replication: a name that a process gets anew when it becomes the master. term:
-    grows with each change; a greeting counts for one term, because functions are loaded anew by a restart and
-    by a replica's full resync. witness: is called with each script that was
-    carried out, its arguments and its answer (in bytes).
+    run_id: of that process. replication: the id that a process gets when it becomes the master. term: grows
+    with each change; a greeting is valid for one term, because functions are reloaded after a restart and
+    after a replica's full resync. observer: called with each script that was carried out, its arguments and
+    its answer (bytes).
     """
 
     def __init__(self, client: Any, scheduler: Scheduler, active_faults: ActiveFaults) -> None:
         self.client, self.scheduler, self.active_faults = client, scheduler, active_faults
         self.run_id, self.replication, self.term = "run-1", "replication-1", 1
-        self.witness: Witness = lambda script, args, answer: None
+        self.observer: ScriptObserver = lambda script, args, answer: None
         self.index_lost_at = 0.0
-        """When an index was last lost: whatever a new run of the server has is not trusted."""
+        """When an index was last lost: data of a restarted server is not trusted."""
         self._filled = 0
         self.offset_seconds = 0.0
         """Of its wall clock."""
@@ -78,30 +80,30 @@ class RedisServer:
         return int(self._timestamp() * 1000)
 
     def time(self) -> float:
-        """Its wall clock, as `TIME` answers."""
-        self._answer_at_all("time")
+        """Return its wall clock, like `TIME`."""
+        self._check_reachable("time")
         return self._timestamp()
 
     def leases(self, fleet: str, layout: int = 0, refusal: Callable[[], str] = str) -> SimulatedLeases:
-        """layout, refusal: as of `RedisLeases`."""
+        """layout, refusal: see `RedisLeases`."""
         return SimulatedLeases(self, fleet, layout, refusal)
 
     def gate(self, fleet: str, layout: int) -> IndexGate:
         return SimulatedGate(self, fleet, layout)
 
     def is_whole(self, fleet: str, layout: int = 0) -> bool:
-        """The fleet's index, as this run of the server knows it."""
+        """Return True if this run of the server has the fleet's whole index."""
         made = self.client.hmget(keys.Keys(fleet, layout).generation(), "run_id", "replication")
         return bool(as_text(made) == [self.run_id, self.replication])
 
     def is_held(self, fleet: str, job_id: str, layout: int = 0) -> bool:
-        """Under a lease, or claimed ahead of one."""
+        """Return True if the job is leased, or claimed ahead of a lease."""
         return bool(self.client.hexists(keys.Keys(fleet, layout).held(), job_id))
 
     def _timestamp(self) -> float:
         return START.timestamp() + self.scheduler.now + self.offset_seconds
 
-    # -- what happens to it ----------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------
 
     def flush(self) -> None:
         self.client.flushdb()
@@ -113,33 +115,34 @@ class RedisServer:
             self.flush()
 
     def save(self) -> None:
-        """A replica has come so far; see `fail_over`."""
-        with self._room():
+        """Record the state that a replica has; see `fail_over`."""
+        with self._without_memory_limit():
             self.client.eval("redis.call('SELECT', '1') redis.call('FLUSHDB') redis.call('SELECT', '0')", 0)
             self.client.eval(_COPY, 0, 0, _SAVED)
 
     def fail_over(self, run_id: str = "") -> None:
-        """The replica takes over, with what it had when it was last saved. run_id: of its process, where
-        that has been the master before."""
+        """Promote the replica, with the state last saved. run_id: of its process, if it was the master
+        before."""
         self.flush()
-        with self._room():
+        with self._without_memory_limit():
             self.client.eval(_COPY, 0, _SAVED, 0)
         self._change_to(run_id or f"run-{self.term + 1}")
 
     def fill_up(self) -> None:
-        """At maxmemory, without an eviction policy: the real server refuses what needs memory."""
+        """Set the memory limit without an eviction policy: the real server then refuses commands that need
+        memory."""
         self._filled += 1
         self.client.config_set("maxmemory", 1)
 
-    def get_room(self) -> None:
-        """An end of one `fill_up`."""
+    def free_memory(self) -> None:
+        """End one `fill_up`."""
         self._filled -= 1
         if not self._filled:
             self.client.config_set("maxmemory", 0)
 
     @contextmanager
-    def _room(self) -> Iterator[None]:
-        """For copies between databases, which stand for other servers."""
+    def _without_memory_limit(self) -> Iterator[None]:
+        """For copies between databases, which represent other servers."""
         if not self._filled:
             yield
             return
@@ -157,33 +160,33 @@ class RedisServer:
     # -- calls -----------------------------------------------------------------------------------------
 
     def load(self, fleet: str) -> tuple[Loaded, int]:
-        """With the term in which that counts."""
-        self._answer_at_all("load", fleet)
-        with self._room():  # a library is there already, on a real server
+        """Load the functions; return the term in which they are valid, too."""
+        self._check_reachable("load", fleet)
+        with self._without_memory_limit():  # a real server already has the library
             library = _library(self.client, self.run_id, self.replication, library_code())
         return Loaded(self.run_id, library, self.replication), self.term
 
     def call(self, fleet: str, term: int, name: str, args: Mapping[str, Any], send: Callable[[], Any]) -> Any:
-        self._answer_at_all(name, fleet)
+        self._check_reachable(name, fleet)
         if term != self.term:
             raise ResponseError(UNGREETED)
         process = self.scheduler.current()
         if process is None:
-            with self._room():  # who judges always gets an answer
+            with self._without_memory_limit():  # the judge always gets an answer
                 return send()
         answer = send()
-        self.witness(name, args, answer)
+        self.observer(name, args, answer)
         if self.active_faults.happens(self.active_faults.redis_call_doubled):
             self.scheduler.note(process.name, "sent again")
             answer = send()
-            self.witness(name, args, answer)
+            self.observer(name, args, answer)
         if self.active_faults.happens(self.active_faults.redis_reply_lost):
             self.scheduler.note(process.name, "reply lost")
             self.scheduler.sleep(TIMEOUT_SECONDS)
             raise RedisTimeoutError("Timeout reading from socket")
         return answer
 
-    def _answer_at_all(self, what: str, fleet: str = "") -> None:
+    def _check_reachable(self, what: str, fleet: str = "") -> None:
         process = self.scheduler.current()
         if process is None:
             return
@@ -202,7 +205,7 @@ class RedisServer:
 
 @lru_cache(maxsize=64)
 def _library(client: Any, run_id: str, replication: str, code: str) -> str:
-    """One for each run of the server, greeted with it, once per client: the real server lives on."""
+    """Return a library for each run of the server, once per client: the real server keeps running."""
     name = library_name(run_id + replication + code)
     client.function_load(library_text(name, code), replace=True)
     client.fcall(f"{name}_greet", 0, run_id, replication)
@@ -225,7 +228,7 @@ class SimulatedScripts(Scripts):
         return self._loaded
 
     def _load_once(self, known: Loaded | None) -> Loaded:
-        """Without the lock: it would stop the one thread of the simulator."""
+        """Without the lock, which would stop the simulator's only thread."""
         return self._loaded if self._loaded and self._loaded is not known else self.load()
 
     def run(self, script: str, /, **args: Argument) -> Any:
@@ -233,7 +236,7 @@ class SimulatedScripts(Scripts):
         return super().run(script, **args)
 
     def _send(self, loaded: Loaded, name: str, since_us: int | str, values: Sequence[Any]) -> Any:
-        """Each time with the time of then: the caller may stand still in between."""
+        """Each call takes the current time: the caller may be stopped in between."""
         args, send = self._args, partial(super()._send, loaded, name, since_us, values)
         return self._server.call(self._fleet, self._term, name, args, send)
 

@@ -1,4 +1,4 @@
-"""The processes of the system, each with the threads it has in life, as fibers."""
+"""The processes of the system, with the threads of production as fibers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from verification.simulation.scheduler import Event, Process, Scheduler
 
 GRACE_SECONDS = 20.0
 KEEPER_SECONDS = 2.5
-"""Less often than in life, as `BEAT_SECONDS`; renewals come as often."""
+"""Longer than in production, as `BEAT_SECONDS`; leases are renewed as often."""
 HEARTBEAT_SECONDS = 4.0
-"""Of a worker that lives, in the database; less often than in life."""
+"""Interval of a worker's heartbeat in the database; longer than in production."""
 PRESENCE_SECONDS = 2.0
-"""Between two looks at the layout in use; less often than in life."""
+"""Interval of checks of the layout in use; longer than in production."""
 OLD_ROWS_SECONDS = 30.0
 KEPT_SECONDS = 8.0
-"""For a follower: runs are long here, and some are longer than this."""
+"""For a prefetched job: runs are long here, some longer than this."""
 
 
 class FiberWriter(GroupCommitWriter):
-    """The group commit with a fiber in place of its thread."""
+    """The group commit with a fiber instead of its thread."""
 
     def __init__(
         self, after_commit: AfterCommit, latest_writes: LatestWrites, scheduler: Scheduler, process: Process
@@ -79,7 +79,7 @@ class FiberWriter(GroupCommitWriter):
 
 
 class FiberPresence(Presence):
-    """A process says that it lives: a fiber in place of the thread."""
+    """A process' sign of life, with a fiber instead of its thread."""
 
     def __init__(
         self, ports: Ports, scheduler: Scheduler, process: Process, kind: ProcessRow.Kind, **options: Any
@@ -116,9 +116,9 @@ class FiberWorker(GpuWorker):
             **options,
         )
         self._scheduler, self._process = scheduler, process
-        self._told = Event(scheduler)
+        self._nudge = Event(scheduler)
         self.row_prefetch.requested = Event(scheduler)  # type: ignore[assignment]
-        # jobs are long here, and rows that are much older than in life must break no law
+        # jobs are long here, and rows much older than in production must break no law
         self.row_prefetch.short_seconds, self.row_prefetch.fresh_seconds = math.inf, OLD_ROWS_SECONDS
         self.prefetched.short_seconds, self.prefetched.kept_seconds = math.inf, KEPT_SECONDS
 
@@ -128,7 +128,7 @@ class FiberWorker(GpuWorker):
         self.completion.writer.start()
         self._scheduler.spawn(self._process, self._keep)
         self._scheduler.spawn(self._process, self._watch)
-        self._scheduler.spawn(self._process, self._look_ahead)
+        self._scheduler.spawn(self._process, self._prefetch_rows)
         self._scheduler.spawn(self._process, self._write_heartbeats)
 
     def running(self, lease: Lease, run: AttemptRun) -> Any:
@@ -149,12 +149,12 @@ class FiberWorker(GpuWorker):
     def nudge(self, job_ids: Sequence[str]) -> None:
         super().nudge(job_ids)
         if self._nudged.is_set():
-            self._told.set()
+            self._nudge.set()
 
     def _watch(self) -> None:
         while True:
-            self._told.wait(2.0 * WATCH_SECONDS)
-            self._told.clear()
+            self._nudge.wait(2.0 * WATCH_SECONDS)
+            self._nudge.clear()
             self._nudged.clear()
             self._step("watch", self.check_external_changes)
 
@@ -169,14 +169,14 @@ class FiberWorker(GpuWorker):
             self._scheduler.sleep(2.0 * WATCH_SECONDS)
             self._step("heartbeat", self.heartbeats.write_if_due)
 
-    def _look_ahead(self) -> None:
+    def _prefetch_rows(self) -> None:
         while True:
             self.row_prefetch.requested.wait()
             self._scheduler.sleep(GATHER_SECONDS)
             self._step("row-prefetch", self.row_prefetch.read_requested)
 
     def _step(self, name: str, step: Callable[[], Any]) -> None:
-        """Threads of a worker outlive what goes wrong in one of their rounds."""
+        """A worker's threads survive errors in one of their rounds."""
         try:
             step()
         except Exception as error:
@@ -184,8 +184,8 @@ class FiberWorker(GpuWorker):
 
 
 class WorkerRole:
-    """is_present: it says in the database that it lives, as all do in life; only where layouts change does
-    anybody look."""
+    """A worker process. is_present: it writes signs of life to the database, which is only needed if layouts
+    change."""
 
     def __init__(
         self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
@@ -204,7 +204,7 @@ class WorkerRole:
 
     @property
     def takes_wakes(self) -> bool:
-        """Not while another layout is in use."""
+        """Return False while another layout is in use."""
         return self.takes and self.worker.takes_wakes()
 
     def work(self, pool: str, host: str | None) -> None:
@@ -217,7 +217,7 @@ class WorkerRole:
             self._scheduler.note(self.process.name, f"task failed: {error}")
 
     def stop(self) -> None:
-        """SIGTERM: hand over, wait the grace, interrupt, write what is queued, end."""
+        """SIGTERM: drain, wait for the grace period, interrupt, write what is queued, exit."""
         self.takes = False
         self._scheduler.spawn(self.process, self._stop)
 
@@ -239,7 +239,7 @@ class WorkerRole:
 
 
 class SweepsRole:
-    """One process that runs the sweeps when beat ticks. is_present: as of `WorkerRole`."""
+    """A process that runs the sweeps when beat ticks. is_present: see `WorkerRole`."""
 
     def __init__(
         self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
@@ -264,7 +264,7 @@ class SweepsRole:
 
 
 class WebRole:
-    """Answers requests; a request whose process dies gets no answer. is_present: as of `WorkerRole`."""
+    """A web process; a request gets no answer if it dies. is_present: see `WorkerRole`."""
 
     def __init__(
         self, scheduler: Scheduler, process: Process, ports: Ports, is_present: bool = False
@@ -274,8 +274,8 @@ class WebRole:
         if is_present:
             FiberPresence(ports, scheduler, process, ProcessRow.Kind.WEB).start()
 
-    def ask(self, service: Callable[[Ports], Any], seconds: float = 10.0) -> Any:
-        """What the service returns or raises, to a client; ConnectionError if no answer comes."""
+    def call(self, service: Callable[[Ports], Any], seconds: float = 10.0) -> Any:
+        """Return or raise what the service does; ConnectionError if no answer comes."""
         answers: list[tuple[Any, Exception | None]] = []
         done = Event(self._scheduler)
 
@@ -297,13 +297,14 @@ class WebRole:
 
 
 LEFT_OUT = {"retention", "rollups"}
-"""Sweeps whose work is not simulated: nothing gets old or is counted."""
+"""Sweeps that are not simulated: nothing grows old or is counted."""
 
 
 def simulated(sweeps: Sweeps) -> Callable[[], dict[str, Entry]]:
-    """Return what the simulator runs of these sweeps."""
+    """Return a function for the simulated ones of these sweeps."""
     return lambda: {name: entry for name, entry in sweeps.entries().items() if name not in LEFT_OUT}
 
 
-def spread(wakes: Sequence[Wakes]) -> list[tuple[str, str | None]]:
+def single_wakes(wakes: Sequence[Wakes]) -> list[tuple[str, str | None]]:
+    """Return one (pool, host) per wake."""
     return [(wake.pool, wake.host) for wake in wakes for _ in range(wake.count)]

@@ -15,15 +15,15 @@ from verification.simulation.deliveries import Deliveries
 from verification.simulation.judge import FINAL, cost, judge, judge_now
 from verification.simulation.nemesis import CLOCKS, Nemesis, Planned, make_plan
 from verification.simulation.promptness import Promptness
-from verification.simulation.quotas import LOOK_SECONDS, Quotas
+from verification.simulation.quotas import CHECK_SECONDS, Quotas
 from verification.simulation.size import Size
 from verification.simulation.world import World
 
-LOOKS_EVERY_SECONDS = 20.0
+CHECKS_EVERY_SECONDS = 20.0
 DRAIN_SECONDS = 600.0
 STEP_SECONDS = 4.0
 SETTLE_SECONDS = 20.0
-"""After the last job's end: a lease time and a few ticks, in which leftovers must vanish."""
+"""After the end of the last job: a lease time and a few ticks, in which all leftovers must vanish."""
 
 _not_over = statements.Read(lambda: Job.objects.exclude(state__in=sorted(FINAL)).values_list("state")[:1])
 _in_quarantine = statements.Read(
@@ -33,7 +33,8 @@ _in_quarantine = statements.Read(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """broken: empty for a good history. seconds: virtual until all was drained; took: real."""
+    """The result of a seed. broken: violations; empty if good. seconds: virtual time until all was drained;
+    took: real time."""
 
     seed: int
     broken: list[str]
@@ -46,13 +47,11 @@ class Verdict:
 
 
 def simulate(seed: int, client: Any, size: Size) -> Verdict:
-    """client: of a Valkey that holds nothing else."""
+    """Play one seed. client: of an empty Valkey."""
     began = time.perf_counter()
     plan = make_plan(seed, size)
     names = {planned.name for planned in plan}
-    with statements.use_connection(
-        lambda: connection
-    ):  # one thread, one connection: nobody needs to look for it
+    with statements.use_connection(lambda: connection):  # one thread, one connection: no look-up is needed
         world = World(
             seed,
             client,
@@ -67,11 +66,11 @@ def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Ve
     try:
         quotas, clients = Quotas(world, size), Clients(world, size)
         Nemesis(world, plan)
-        promptness, deliveries = Promptness(world, quotas.told), Deliveries(world)
+        promptness, deliveries = Promptness(world, quotas.holds), Deliveries(world)
         broken: list[str] = []
         scheduler = world.scheduler
-        while scheduler.now < size.fault_seconds + LOOKS_EVERY_SECONDS and not broken:
-            _play(world, quotas, promptness, deliveries, LOOKS_EVERY_SECONDS)
+        while scheduler.now < size.fault_seconds + CHECKS_EVERY_SECONDS and not broken:
+            _play(world, quotas, promptness, deliveries, CHECKS_EVERY_SECONDS)
             broken = judge_now(world, clients) + quotas.broken + promptness.broken + deliveries.broken
         world.heal()
         scheduler.spawn(world.outside, quotas.lift)
@@ -86,7 +85,7 @@ def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Ve
             broken += deliveries.broken or deliveries.judge({planned.name for planned in plan})
         return Verdict(
             world.seed, broken, drained_at, time.perf_counter() - began, scheduler.points,
-            plan, cost(world) | {"held_back": quotas.held},
+            plan, cost(world) | {"quota_holds": quotas.held},
             list(scheduler.history) if broken or size.keeps_history else [],
         )  # fmt: skip
     finally:
@@ -98,12 +97,12 @@ def _play(
 ) -> None:
     scheduler, until = world.scheduler, world.scheduler.now + seconds
     while scheduler.now < until and not (promptness.broken or deliveries.broken):
-        look_at = min(until, scheduler.now + LOOK_SECONDS)
+        look_at = min(until, scheduler.now + CHECK_SECONDS)
         while scheduler.now < look_at:
-            scheduler.run(min(look_at, scheduler.now + promptness.next_look_seconds))
-            promptness.look()
-            deliveries.look()
-        quotas.look()
+            scheduler.run(min(look_at, scheduler.now + promptness.next_check_seconds))
+            promptness.check()
+            deliveries.check()
+        quotas.check()
 
 
 def _is_drained(world: World, clients: Clients) -> bool:

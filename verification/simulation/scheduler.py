@@ -1,8 +1,8 @@
-"""One thread that plays many: processes of fibers that run in turn by virtual time.
+"""A cooperative scheduler: processes of fibers that run in turn by virtual time, in one thread.
 
-A fiber runs until it reaches a *point* (every call of the database, Redis, a GPU server, every wait). There
-it sleeps a little virtual time, so that others come in between; there its process can be killed or stopped.
-Which of them runs next follows from the seed alone.
+A fiber runs until it reaches a *point* (every call of the database, Redis or a GPU server, every wait). There
+it sleeps a little virtual time, so that others run in between; there its process can be killed or stopped.
+The order of fibers follows from the seed alone.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import Any
 from greenlet import getcurrent, greenlet
 
 START = datetime(2025, 12, 31, 23, 59, tzinfo=UTC)
-"""A minute before midnight, when quotas begin anew."""
+"""A minute before midnight, when quotas start again."""
 HISTORY_LINES = 20_000
 
 
 class Killed(BaseException):
-    """SIGKILL, as the code that runs sees it: never, its fibers just end."""
+    """SIGKILL: the code that runs never sees it, its fibers just end."""
 
 
 class Fiber(greenlet):
-    """process: whose it is. turn: which of its waits is the present one; an older wake-up is void."""
+    """process: its owner. turn: number of its current wait; earlier wake-ups are void."""
 
     process: Process
     turn: int = 0
@@ -35,16 +35,17 @@ class Fiber(greenlet):
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """skew_seconds: of its wall clock. troubled_at: when it was killed, stopped or cut off first.
-    held: fibers that came due while it was stopped. chance: of how long its steps take; None: everybody's."""
+    """skew_seconds: of its wall clock. disturbed_at: when it was first killed, stopped or cut off. held:
+    fibers that came due while it was stopped. chance: generator of its step durations; None: the shared one.
+    """
 
     name: str
     skew_seconds: float = 0.0
     alive: bool = True
-    troubled_at: float | None = None
+    disturbed_at: float | None = None
     died_at: float | None = None
     stopped: bool = False
-    doomed_after: int = 0
+    dies_after: int = 0
     """Points until it is killed; 0: it is not."""
     stops_after: int = 0
     """Points until it is stopped; 0: it is not."""
@@ -54,11 +55,11 @@ class Process:
 
     @property
     def is_well(self) -> bool:
-        return self.alive and not (self.stopped or self.doomed_after or self.stops_after)
+        return self.alive and not (self.stopped or self.dies_after or self.stops_after)
 
 
 class Scheduler:
-    """`now`: virtual seconds since START. point_seconds: the longest a step takes where nothing is wrong."""
+    """`now`: virtual seconds since START. point_seconds: the longest step without a fault."""
 
     def __init__(self, seed: int, *, point_seconds: float = 0.004) -> None:
         self.now = 0.0
@@ -74,7 +75,7 @@ class Scheduler:
     # -- processes -------------------------------------------------------------------------------------
 
     def spawn(self, process: Process, work: Callable[[], Any]) -> None:
-        """Starts a fiber of a living process; a dead one's work is dropped."""
+        """Start a fiber of a living process; work of a dead one is dropped."""
         if not process.alive:
             return
         fiber = Fiber(self._body(work), parent=self._hub)
@@ -83,16 +84,16 @@ class Scheduler:
         self._wake(fiber, self.now)
 
     def kill(self, process: Process) -> None:
-        """Ends it between two points. Called by a fiber of its own it raises Killed."""
+        """End a process between two points. Raises Killed if called by one of its fibers."""
         if not process.alive:
             return
         process.alive = False
         process.died_at = self.now
-        self.trouble(process)
+        self.mark_disturbed(process)
         self.note(process.name, "killed")
         current = getcurrent()
         for fiber in list(process.fibers):
-            if fiber is not current and fiber:  # one that has not begun would raise it here
+            if fiber is not current and fiber:  # a fiber that has not begun would raise it here
                 fiber.parent = current
                 fiber.throw(Killed)
         process.held.clear()
@@ -100,17 +101,17 @@ class Scheduler:
             raise Killed
 
     def stop(self, process: Process) -> None:
-        """SIGSTOP: its fibers stand still, its clocks go on."""
+        """SIGSTOP: its fibers stop, its clocks go on."""
         process.stopped = True
-        self.trouble(process)
+        self.mark_disturbed(process)
         self.note(process.name, "stopped")
 
-    def trouble(self, process: Process) -> None:
-        """From now on what it holds may be lost."""
-        if process.troubled_at is None:
-            process.troubled_at = self.now
+    def mark_disturbed(self, process: Process) -> None:
+        """From now on the process may have lost its leases."""
+        if process.disturbed_at is None:
+            process.disturbed_at = self.now
 
-    def go_on(self, process: Process) -> None:
+    def resume(self, process: Process) -> None:
         if process.stopped and process.alive:
             self.note(process.name, "goes on")
         process.stopped = False
@@ -121,12 +122,12 @@ class Scheduler:
     # -- for fibers ------------------------------------------------------------------------------------
 
     def current(self) -> Process | None:
-        """None: the simulator itself runs, whose steps are no points."""
+        """The process of the running fiber; None: the simulator itself, whose calls are not points."""
         fiber = getcurrent()
         return fiber.process if isinstance(fiber, Fiber) else None
 
     def point(self, what: str) -> None:
-        """A step of the world begins: others come in between, and the process may die here."""
+        """Begin a step: others run in between, and the process may die here."""
         fiber = getcurrent()
         if not isinstance(fiber, Fiber):
             return
@@ -135,9 +136,9 @@ class Scheduler:
         self.history.append((self.now, process.name, what))
         if not process.alive:
             raise Killed
-        if process.doomed_after:
-            process.doomed_after -= 1
-            if not process.doomed_after:
+        if process.dies_after:
+            process.dies_after -= 1
+            if not process.dies_after:
                 self.kill(process)
         if process.stops_after:
             process.stops_after -= 1
@@ -150,8 +151,8 @@ class Scheduler:
         self._sleep_until(self.now + max(0.0, seconds), self._fiber())
 
     def _sleep_until(self, at: float, fiber: Fiber) -> None:
-        """Who would be the next to go on anyway just does, without the way over the hub. At the same moment
-        the one is first that was told first."""
+        """A fiber that would be next anyway goes on without a switch. Fibers due at the same moment run in
+        order of registration."""
         fiber.turn += 1
         if at <= self._until and (not self._heap or at < self._heap[0][0]):
             process = fiber.process
@@ -167,7 +168,7 @@ class Scheduler:
     # -- the hub ---------------------------------------------------------------------------------------
 
     def run(self, until: float) -> None:
-        """Lets everybody go on to this moment."""
+        """Run all fibers until this moment."""
         self._until = until
         while self._heap and self._heap[0][0] <= until:
             at, _, fiber, turn = heapq.heappop(self._heap)
@@ -182,7 +183,7 @@ class Scheduler:
         self.now = until
 
     def end(self) -> None:
-        """Nobody goes on: what still sleeps is unwound."""
+        """Unwind all fibers."""
         for process in dict.fromkeys(entry[2].process for entry in self._heap):
             self.kill(process)
         self._heap.clear()
@@ -234,7 +235,7 @@ class Event:
         self._set = False
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it is set; None: waits until it is."""
+        """Return whether it is set. seconds: None: wait until it is."""
         if not self._set:
             fiber = self._scheduler._fiber()
             fiber.turn += 1
@@ -246,7 +247,7 @@ class Event:
 
 
 class VirtualClock:
-    """A process's own view of the time (`gpus.protocol.Clock`)."""
+    """A process' own clock (`gpus.protocol.Clock`)."""
 
     def __init__(self, scheduler: Scheduler, process: Process) -> None:
         self._scheduler, self._process = scheduler, process

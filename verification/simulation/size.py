@@ -1,4 +1,4 @@
-"""How much happens in one seed."""
+"""The size of one seed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """names: which faults; all where empty. keeps_history: also of good seeds."""
+    """names: the faults to use; empty: all. keeps_history: also for good seeds."""
 
     jobs: int = 40
     faults: int = 20
@@ -16,10 +16,11 @@ class Size:
 
     @property
     def fault_seconds(self) -> float:
-        """Faults begin within this time; it grows with them, so that they lie equally dense."""
+        """The time within which faults begin; it grows with their number, so that their density stays the
+        same."""
         return 2.0 * self.faults
 
     @property
     def submit_seconds(self) -> float:
-        """Jobs come within this time: faster than the fleet can run them."""
+        """The time within which jobs are submitted: faster than the fleet can run them."""
         return 0.625 * self.jobs

@@ -1,4 +1,4 @@
-"""Redis and database that answer, and yet are full, old, or gone for some fleets only."""
+"""Faults of Redis and database that still answer: full, outdated, or down for some fleets only."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ from verification.simulation.operators import Operators
 
 
 class StoreFaults(Operators):
+    """Faults of the stores."""
+
     def redis_full(self) -> None:
         """At maxmemory, with a whole index: commands that need memory are refused."""
         self._await_index()
         self._world.redis.fill_up()
         self._sleep(5.0, 40.0)
-        self._world.redis.get_room()
+        self._world.redis.free_memory()
 
     def redis_fails_over_and_back(self) -> None:
-        """A replica that lacks the last writes is promoted, and shortly after the process that had lost its
-        role to it, which has got all from it by then."""
+        """Promote a replica that lacks the last writes, and shortly after the former master, which has
+        replicated all from it by then."""
         redis = self._world.redis
         first = redis.run_id
         redis.save()
@@ -28,7 +30,7 @@ class StoreFaults(Operators):
             redis.fail_over(first)
 
     def fleet_hangs(self) -> None:
-        """Its Redis node of a cluster, while those of other fleets answer."""
+        """One fleet's Redis node of a cluster hangs, while those of other fleets answer."""
         world = self._world
         fleet = self._chance.choice(world.fleets)
         world.active_faults.silent_fleets.add(fleet)
@@ -37,5 +39,5 @@ class StoreFaults(Operators):
         world.disturbed_until = max(world.disturbed_until, world.scheduler.now)  # it needs a while
 
     def database_forgets(self) -> None:
-        """An asynchronous standby is promoted, which lacks the last commits."""
+        """Promote an asynchronous standby, which lacks the last commits."""
         self._world.forget_commits(self._chance.uniform(0.05, 2.0))

@@ -1,4 +1,5 @@
-"""A rolling upgrade to processes of another key layout, and back: both versions side by side for a while."""
+"""A rolling upgrade to processes of another key layout, and back: both versions run side by side for a
+while."""
 
 from __future__ import annotations
 
@@ -13,14 +14,17 @@ from verification.simulation.roles import SweepsRole, WebRole, WorkerRole
 LONG_MODELS = ("zimg", "ltx2")
 _Role = WorkerRole | SweepsRole | WebRole
 SWITCH_SECONDS = 180.0
-"""For the slowest switch: processes that died count as living for a while, runs end first."""
+"""For the slowest switch: processes that died count as living for a while, and runs end first."""
 
 
 class VersionFaults(Operators):
+    """Upgrades as faults."""
+
     def layouts_change(self) -> None:
-        """Each process is replaced by one of the other layout, while long jobs run. The index is switched by
-        itself then, once nobody works in it; or an operator has begun that while old workers still ran jobs.
-        One upgrade at a time."""
+        """Replace each process by one of the other layout, while long jobs run.
+
+        The index is switched automatically once no old process uses it, or an operator has begun that while
+        old workers still ran jobs. One upgrade at a time."""
         world, versions, chance = self._world, self._world.versions, self._chance
         if versions.is_changing:
             return
@@ -43,12 +47,12 @@ class VersionFaults(Operators):
 
     def _replace_all(self, olds: Sequence[_Role]) -> None:
         for old in self._chance.sample(olds, len(olds)):
-            if old.process.alive:  # else one of the newest layout follows it
+            if old.process.alive:  # a dead one is followed by a process of the newest layout anyway
                 self._replace(old)
             self._sleep(0.1, 8.0)
 
     def _replace(self, old: _Role) -> None:
-        """The next one starts first or last; the old one says goodbye or dies."""
+        """The new process starts before or after the end of the old one, which signs off or dies."""
         world = self._world
         start: Callable[[], None] = world.start_web
         end: Callable[[], None] = partial(world.scheduler.kill, old.process)

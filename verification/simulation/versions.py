@@ -1,4 +1,4 @@
-"""Which key layout processes have that start now, and which one each fleet's index has."""
+"""The key layout of new processes, and of each fleet's index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from verification.simulation.redis_link import RedisServer
 
 
 class Versions:
-    """differ: whether processes of another layout may come. newest: the layout of those that start now."""
+    """differ: whether processes of another layout may start. newest: the layout of new processes."""
 
     def __init__(self, redis: RedisServer, *, differ: bool) -> None:
         self._redis, self.differ = redis, differ
@@ -22,11 +22,11 @@ class Versions:
         self.is_changing = False
 
     def change(self) -> None:
-        """To the next layout, or back: of processes that start from now on."""
+        """Switch new processes to the next layout, or back."""
         self.newest = keys.LAYOUT if self.newest != keys.LAYOUT else keys.LAYOUT + 1
 
     def of_new_process(self, clock: Clock) -> tuple[Layouts, LeasesOf]:
-        """What it knows of layouts, and how it reaches the indexes of its own."""
+        """Return the layouts that it knows, and its access to the indexes of its own layout."""
         read = read_index_states if self.differ else None
         layouts = Layouts(read, layout=self.newest, monotonic=clock.monotonic)
 
@@ -36,20 +36,20 @@ class Versions:
         return layouts, cache(leases)
 
     def of_the_judge(self) -> tuple[Layouts, LeasesOf]:
-        """Who judges looks at the index that is in use."""
+        """The judge reads the index that is in use."""
         leases = cache(self._redis.leases)
         return Layouts(), lambda fleet: leases(fleet, self.in_use(fleet))
 
     def in_use(self, fleet: str) -> int:
-        """By the row; asked past Django, so that it is no step."""
+        """Return the layout in the fleet's row; read without Django, so that it is no step."""
         found = connection.connection.execute("SELECT layout FROM gpus_fleetindex WHERE fleet = ?", [fleet])
         (layout,) = found.fetchone() or (FIRST_LAYOUT,)
         return int(layout)
 
     def is_whole(self, fleet: str) -> bool:
-        """The index that is in use."""
+        """Return True if the index in use is whole."""
         return self._redis.is_whole(fleet, self.in_use(fleet))
 
     def is_held(self, fleet: str, job_id: str) -> bool:
-        """The job, in the index that is in use."""
+        """Return True if the index in use has a lease of the job."""
         return self._redis.is_held(fleet, job_id, self.in_use(fleet))

@@ -1,4 +1,4 @@
-"""Everything of one seed: the fleet, the processes, the messages between them."""
+"""The simulated world of one seed: the fleet, the processes, the messages between them."""
 
 from __future__ import annotations
 
@@ -44,27 +44,27 @@ from verification.simulation.database import (
     has_attempt,
     restore_database,
 )
-from verification.simulation.gpu import GpuServer, Ran, origin
+from verification.simulation.gpu import GpuServer, RunRecord, origin
 from verification.simulation.gpu_link import GpuLink
 from verification.simulation.receivers import Receivers
 from verification.simulation.redis_link import RedisServer
-from verification.simulation.roles import HEARTBEAT_SECONDS, SweepsRole, WebRole, WorkerRole, spread
+from verification.simulation.roles import HEARTBEAT_SECONDS, SweepsRole, WebRole, WorkerRole, single_wakes
 from verification.simulation.scheduler import START, Process, Scheduler, VirtualClock
 from verification.simulation.versions import Versions
 
 WORKERS, TENANTS = 3, ("ada", "bob", "cyd")
 FLEET, SECOND_FLEET = "main", "edge"
 BEAT_SECONDS = 4.0
-"""Less often than in life: what repairs comes later, and a history costs less."""
+"""Longer than in production: repairs come later, and a history costs less."""
 QUEUED_SECONDS = 60.0
-"""So long a wake waits for a worker; in life queues are bounded by their length."""
+"""How long a wake waits for a worker; in production queues are bounded by their length."""
 WARM_UP_SECONDS = 3.0
 """Until the first index is whole."""
 RUN_LIMIT_SECONDS = 60.0
-PATIENCE_SECONDS = 30.0
+RETRY_SECONDS = 30.0
 SHORT_MODEL = "tiny"
 SHORT_SLICES = 3
-"""Less than in life, so that a line of few jobs sees a thread hand back."""
+"""Fewer than in production, so that a short queue is enough to see a thread return its slot."""
 _FIELDS: Mapping[str, Any] = {"max_run_seconds": RUN_LIMIT_SECONDS, "max_poll_time": RUN_LIMIT_SECONDS}
 MODELS: Mapping[str, Mapping[str, Any]] = {
     "zimg": _FIELDS,
@@ -75,19 +75,19 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "poll_endpoint_template": "/status/{id}", "id_field": "job_id",
     },
 }  # fmt: skip
-"""zimg, once and tiny are sync and share a pool, ltx2 is async. tiny is for jobs of less than a second: only
-behind a model that is known for them the next job is claimed ahead."""
+"""zimg, once and tiny are sync and share a pool, ltx2 is async. tiny is for jobs of less than a second: the
+next job is prefetched only for a model known for them."""
 POOL_OF: Mapping[str, str] = {"zimg": "image", "once": "image", SHORT_MODEL: "image", "ltx2": "ltx2"}
 SLOTS: Mapping[str, int] = {"zimg-1": 2, "zimg-2": 2, "ltx2-1": 2, "ltx2-2": 1}
 """By server."""
 SECOND_MODEL, SECOND_SERVER, SECOND_SLOTS = "far", "far-1", 2
-"""What the second fleet has, in a world of two: a sync model in a pool of its own."""
+"""The second fleet, in a world of two: a sync model in a pool of its own."""
 
 
 class World:
-    """client: a Valkey of its own, which is wiped. two_fleets: whether there is a second one. layouts_change:
-    whether processes of another key layout may come. skewed: whether a worker's clock may be half a minute
-    off from the start."""
+    """client: of a Valkey for this world, which is wiped. two_fleets: whether there is a second fleet.
+    layouts_change: whether processes of another key layout may start. skewed: whether a worker's clock may be
+    off by half a minute from the start."""
 
     def __init__(
         self,
@@ -112,30 +112,30 @@ class World:
         self.outside = Process("outside")
         self.servers = {server.name: server for server in self._fleet()}
         for server in self.servers.values():
-            server.is_known_here_only = self._only_its_server_knows
+            server.only_here_known = self._only_server_knows
         self.workers: list[WorkerRole] = []
         self.sweepers: list[SweepsRole] = []
         self.beat_is_up, self.beat_seconds = True, BEAT_SECONDS
         self.lasting = 0
-        """Faults that go on although everything was mended: the end is judged after them."""
+        """Faults that go on after the repair: the end is judged after them."""
         self.is_a_clock_wrong = False
         self.removed: set[str] = set()
         """Servers that were ever unregistered."""
         self.known: dict[str, Process] = {}
-        """Every process that ever was, by name."""
+        """Every process that ever started, by name."""
         self.disturbed_until = 0.0
-        """The moment at which the last disturbing fault ended; infinite while one lasts."""
+        """When the last disturbing fault ended; infinite while one lasts."""
         self.database_away = 0
-        """Faults of the database that are under way."""
+        """Number of active database faults."""
         self.database_back_at = 0.0
         """When the last of them ended."""
         self.forgotten = Forgotten()
-        self._is_forgetting, self._asking_again = False, 0  # operators who repeat what it lost
+        self._is_forgetting, self._repeating = False, 0  # operators who repeat lost operations
         self.on_forgotten: Callable[[], None] = lambda: None
         self.send_jobs: Callable[[int, str, int, float], None] = lambda tenant, model, count, seconds: None
-        """By a client of the tenant, which run for so many seconds each."""
-        self.ask_for_callbacks: Callable[[int], None] = lambda tenant: None
-        """For all that the tenant has not submitted yet."""
+        """Submits that many jobs of a tenant, each of which runs for that many seconds."""
+        self.request_callbacks: Callable[[int], None] = lambda tenant: None
+        """Gives all jobs that the tenant has not submitted yet a callback."""
         self._operations: list[tuple[float, Callable[[Ports], object]]] = []
         self._names = 0
         self.tenants = list(
@@ -177,7 +177,7 @@ class World:
         return process
 
     def ports(self, process: Process) -> Ports:
-        """As in production, also in how a wrong clock is corrected."""
+        """Return ports as in production, including the correction of wrong clocks."""
         clock = SharedClock(
             VirtualClock(self.scheduler, process),
             self.redis.time,
@@ -190,7 +190,7 @@ class World:
         return self._ports(process, clock, clock, *self.versions.of_new_process(clock))
 
     def true_ports(self) -> Ports:
-        """Of who judges: its clock is right, and nothing happens to it."""
+        """Return the ports of the judge: its clock is right, and no fault affects it."""
         judge = Process("judge")
         clock = VirtualClock(self.scheduler, judge)
         return self._ports(judge, clock, AgreedClocks(), *self.versions.of_the_judge())
@@ -210,14 +210,14 @@ class World:
             transport=GpuLink(self.scheduler, self.active_faults, self.servers),
             parallel_probes=1,
             after=partial(self._after, process),
-            limit_caches=LimitCaches(  # by no clock but ours
+            limit_caches=LimitCaches(  # expires only by virtual time
                 limits=RowCache(1e9, max_entries=1000, of=(Tenant,)),
                 used_seconds=TtlCache(0.0, max_entries=1000),
             ),
         )
 
     def processes(self) -> list[Process]:
-        """Workers first; also dead ones, until somebody follows them."""
+        """Return workers first; also dead ones that were not replaced yet."""
         return [
             *(role.process for role in self.workers),
             *(role.process for role in self.sweepers),
@@ -234,43 +234,45 @@ class World:
     def start_worker(self) -> None:
         process = self.process("worker")
         self.workers = [role for role in self.workers if role.process.alive]
-        self.workers.append(WorkerRole(*self._born(process)))
+        self.workers.append(WorkerRole(*self._new_role(process)))
 
     def start_sweeper(self) -> None:
         process = self.process("sweeps")
         self.sweepers = [role for role in self.sweepers if role.process.alive]
-        self.sweepers.append(SweepsRole(*self._born(process)))
+        self.sweepers.append(SweepsRole(*self._new_role(process)))
 
     def start_web(self) -> None:
         process = self.process("web")
-        self.web = WebRole(*self._born(process))
+        self.web = WebRole(*self._new_role(process))
 
-    def _born(self, process: Process) -> tuple[Scheduler, Process, Ports, bool]:
+    def _new_role(self, process: Process) -> tuple[Scheduler, Process, Ports, bool]:
         return self.scheduler, process, self.ports(process), self.versions.differ
 
     def start_callbacks(self, skew_seconds: float = 0.0) -> None:
-        """skew_seconds: of its host's clock. Its steps draw from a random generator of their own, so that
-        deliveries change no other process's history."""
+        """Start the callbacks process. skew_seconds: of its host's clock.
+
+        Its steps draw from a random generator of their own, so that deliveries change no other process'
+        history."""
         name = f"callbacks-{sum(known.startswith('callbacks') for known in self.known) + 1}"
         process = Process(name, skew_seconds, chance=self._callback_chance)
         self.known[process.name] = process
         self.callbacks = CallbacksRole(self.scheduler, process, self.ports(process), self.receivers)
 
     def heal(self) -> None:
-        """Everything that is wrong ends: who is dead comes back, who is stopped goes on."""
+        """End all faults: restart dead processes, resume stopped ones."""
         self.active_faults.clear()
         self.receivers.heal()
         self.beat_is_up = True
         for server in self.servers.values():
-            server.fails = False  # a circuit that opens again and again would outlast any drain
+            server.fails = False  # a circuit that keeps opening would outlast any drain
             if not server.up:
                 server.start()
         for process in self.processes():
-            process.doomed_after = process.stops_after = 0
-            self.scheduler.go_on(process)
+            process.dies_after = process.stops_after = 0
+            self.scheduler.resume(process)
         if not self.web.process.alive:
             self.start_web()
-        self.callbacks.process.doomed_after = 0
+        self.callbacks.process.dies_after = 0
         if not self.callbacks.process.alive:
             self.start_callbacks()
         if not any(role.process.alive for role in self.sweepers):
@@ -279,7 +281,7 @@ class World:
             self.start_worker()
 
     def is_calm(self) -> bool:
-        """Whether nothing keeps the sweeps from what they are for."""
+        """Return True if no fault disturbs the sweeps."""
         return (
             self.beat_is_up
             and self.beat_seconds <= BEAT_SECONDS
@@ -292,11 +294,11 @@ class World:
             )
         )
 
-    def operate(self, ask: Callable[[Ports], object], *, patience_seconds: float = math.inf) -> None:
-        """By an operator, until it is done, for the last word must stand, or patience is over."""
-        until = self.scheduler.now + patience_seconds
+    def operate(self, ask: Callable[[Ports], object], *, retry_seconds: float = math.inf) -> None:
+        """Carry out an operator's call, again until it succeeds or `retry_seconds` are over."""
+        until = self.scheduler.now + retry_seconds
         while self.scheduler.now < until:
-            if self._asking_again:  # what came before must not undo it
+            if self._repeating:  # repeated earlier operations must not undo it
                 self.scheduler.sleep(0.5)
             elif self._operate_once(ask):
                 return
@@ -304,7 +306,7 @@ class World:
     def _operate_once(self, ask: Callable[[Ports], object]) -> bool:
         asked_at = self.scheduler.now
         try:
-            self.web.ask(ask)
+            self.web.call(ask)
         except Exception as error:
             self.scheduler.note("operator", f"failed: {error}")
             self.scheduler.sleep(1.0)
@@ -314,17 +316,19 @@ class World:
         self._operations.append((self.scheduler.now, ask))
         return True
 
-    def _operate_again(self, asks: Sequence[Callable[[Ports], object]]) -> None:
-        """What was forgotten, in its order."""
+    def _repeat_operations(self, asks: Sequence[Callable[[Ports], object]]) -> None:
+        """Repeat lost operations, in order."""
         for ask in asks:
-            until = self.scheduler.now + PATIENCE_SECONDS
+            until = self.scheduler.now + RETRY_SECONDS
             while self.scheduler.now < until and not self._operate_once(ask):
                 pass
-        self._asking_again -= 1
+        self._repeating -= 1
 
     def forget_commits(self, seconds: float) -> None:
-        """The database loses what it commits from now until so many seconds later. Clients and operators who
-        got an answer in between ask again. One at a time: no standby has what the promoted one lacks."""
+        """Let the database lose its commits of the next `seconds`.
+
+        Clients and operators who got an answer in between repeat their requests. One at a time: a standby
+        can't have more than the promoted one."""
         if self._is_forgetting:
             return
         self._is_forgetting = True
@@ -335,9 +339,9 @@ class World:
         self.database.sever(self.known)
         _forget_registry()
         self.forgotten.spans.append((since, self.scheduler.now))
-        self._asking_again += 1
+        self._repeating += 1
         asks = [ask for at, ask in self._operations if at >= since]
-        self.scheduler.spawn(self.outside, partial(self._operate_again, asks))
+        self.scheduler.spawn(self.outside, partial(self._repeat_operations, asks))
         while self.active_faults.is_database_down(self.outside.name):
             self.scheduler.sleep(0.5)
         self.on_forgotten()
@@ -348,7 +352,7 @@ class World:
         self.scheduler.point("broker")
         if self.active_faults.broker_down:
             return 0
-        messages = spread(wakes)
+        messages = single_wakes(wakes)
         for pool, host in messages:
             if self.active_faults.happens(self.active_faults.wake_lost):
                 continue
@@ -380,7 +384,7 @@ class World:
                     role.tick()
 
     def _ticked(self) -> Sequence[SweepsRole]:
-        """In life one of them takes a tick; here all do, so that they meet, but those of another layout."""
+        """In production one sweeper takes a tick; here all of the same layout do, so that they meet."""
         roles = [role for role in self.sweepers if role.process.alive and not role.process.stopped]
         layouts = sorted({role.ports.layouts.layout for role in roles})
         if len(layouts) < 2:
@@ -391,7 +395,7 @@ class World:
     # -- set-up ----------------------------------------------------------------------------------------
 
     def _reset(self) -> None:
-        """What processes keep in modules."""
+        """Reset state that processes keep in modules."""
         connection.execute_wrappers.clear()
         # first: the one that makes it must draw nothing from what follows
         if self.two_fleets:
@@ -406,10 +410,10 @@ class World:
         ids.chance_bits = chance.getrandbits  # type: ignore[assignment]
         ids._last_milliseconds = -1
         _forget_registry()
-        queries.KEEP_SECONDS = 1e9  # by no clock but ours
+        queries.KEEP_SECONDS = 1e9  # expires only by virtual time
         worker_state.SHORT_SLICES = SHORT_SLICES
         worker_heartbeats.HEARTBEAT_SECONDS = HEARTBEAT_SECONDS
-        callbacks.shorten()
+        callbacks.use_short_delays()
 
     def _fleet(self) -> list[GpuServer]:
         fleet = []
@@ -423,22 +427,22 @@ class World:
                     random.Random(f"{self.seed} {name}"),
                     slots=slots,
                     is_async=is_async,
-                    plain=name == "zimg-2" and self.chance.random() < 0.5,
-                    deaf=name.endswith("-2") and self.chance.random() < 0.3,
+                    anonymous=name == "zimg-2" and self.chance.random() < 0.5,
+                    ignores_cancel=name.endswith("-2") and self.chance.random() < 0.3,
                     push=self._push if name == "ltx2-1" and self.chance.random() < 0.5 else None,
                 )
             )
         return fleet
 
-    def _only_its_server_knows(self, ran: Ran) -> bool:
-        """There is no row of its start, not written yet or lost again, and its worker died before it could
-        announce the lease to the index that is made anew."""
+    def _only_server_knows(self, ran: RunRecord) -> bool:
+        """Return True if the start has no row (not written yet, or lost again), and the worker died before it
+        could announce the lease to the rebuilt index."""
         sender = self.known.get(ran.sender)
         is_gone = sender is not None and not sender.alive
         return is_gone and self.redis.index_lost_at > ran.began and not has_attempt(ran.attempt_id)
 
     def _push(self, job_id: str, attempt_id: str, body: Mapping[str, Any]) -> None:
-        """The GPU server calls the web process; it does not try for ever."""
+        """The GPU server calls the web process, a limited number of times."""
 
         def take(ports: Ports) -> None:
             if admit_push(job_id, attempt_id, ports) is not None:
@@ -446,7 +450,7 @@ class World:
 
         for _ in range(3):
             try:
-                self.web.ask(take, 5.0)
+                self.web.call(take, 5.0)
                 return
             except Refused:
                 return
@@ -456,18 +460,18 @@ class World:
 
 
 def make_template() -> None:
-    """The tables and the fleets of every world, once for all processes that are forked from this one."""
+    """Create the tables and fleets of every world, once for all processes forked from this one."""
     fresh_database(_register, "one fleet")
     fresh_database(_register_two_fleets, "two fleets")
 
 
 def _forget_registry() -> None:
-    """What processes remember of rows."""
+    """Clear cached rows."""
     queries.rows_changed.send(None)
 
 
 def _register() -> None:
-    """The same fleet in every seed; before any index there is nobody to tell."""
+    """Register the same fleet in every seed; there is no index yet that must be informed."""
     for name in TENANTS:
         Tenant.objects.create(name=name, webhook_secret_encrypted=encrypt(new_secret()))
     for name in SLOTS:
@@ -486,7 +490,7 @@ def models_of(server: str) -> tuple[str, ...]:
 
 
 def register(server: str, *, by: str, leases: LeasesOf) -> tuple[Wakes, ...]:
-    """Puts the server's models on it, as at the beginning; the wakes to send."""
+    """Put the server's models on it, as at the start; return the wakes to send."""
     wakes: list[Wakes] = []
     slots = SLOTS.get(server, SECOND_SLOTS)
     for model in models_of(server):

@@ -1,4 +1,4 @@
-"""The attack on PostgreSQL's disk: what it takes for a small one, and for a full one."""
+"""The attack on PostgreSQL's disk: which disks count as small, and as full."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from verification.hostile.attacks import full_disk
 from verification.hostile.attacks.full_disk import (
     MOST_BYTES,
     FullDisk,
+    exhausts_log,
     fill,
     is_small,
     refuses_writes,
-    uses_up_log,
 )
 
 URL = "postgresql://postgres@127.0.0.1:1/postgres"
 
 
-def ground(url: str) -> Any:
-    return SimpleNamespace(inside=True, system=SimpleNamespace(database_url=url))
+def env(url: str) -> Any:
+    return SimpleNamespace(sees_processes=True, system=SimpleNamespace(database_url=url))
 
 
 @pytest.mark.parametrize(("blocks", "small"), [(MOST_BYTES // 4096, True), (MOST_BYTES // 4096 + 1, False)])
@@ -34,11 +34,11 @@ def test_only_a_small_disk_is_filled(blocks: int, small: bool, monkeypatch: pyte
     monkeypatch.setattr(os, "statvfs", lambda path: disk)
     assert is_small(Path("/data")) is small
     monkeypatch.setattr(full_disk, "data_folder", lambda url: Path("/data"))
-    assert (FullDisk().skip(ground(URL)) == "") is small
+    assert (FullDisk().skip(env(URL)) == "") is small
 
 
-def test_without_a_look_at_its_files_nothing_is_filled() -> None:
-    assert "small disk" in FullDisk().skip(ground("sqlite:///db.sqlite3"))
+def test_without_access_to_its_files_no_disk_is_filled() -> None:
+    assert "small disk" in FullDisk().skip(env("sqlite:///db.sqlite3"))
 
 
 def test_the_last_page_is_filled_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ class _Refused(psycopg.OperationalError): ...
 
 
 class Server:
-    """What a connection to it does. breaks_after: statements that it executes."""
+    """The behaviour of a connection. breaks_after: number of statements that it executes."""
 
     def __init__(self, error: Exception | None, breaks_after: int = 0) -> None:
         self._error, self._left = error, breaks_after
@@ -90,7 +90,7 @@ class Server:
     ("error", "full"),
     [(_Full("No space left on device"), True), (_Refused("connection refused"), True), (None, False)],
 )
-def test_a_disk_is_full_where_the_server_writes_nothing(
+def test_a_disk_is_full_if_the_server_can_write_no_page(
     error: Exception | None, full: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(psycopg, "connect", lambda *_, **__: Server(error))
@@ -98,8 +98,8 @@ def test_a_disk_is_full_where_the_server_writes_nothing(
 
 
 @pytest.mark.parametrize(("error", "ends"), [(_Refused("server closed the connection"), True), (None, False)])
-def test_the_log_is_used_up_where_the_server_ends(
+def test_the_log_is_exhausted_if_the_server_exits(
     error: Exception | None, ends: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(psycopg, "connect", lambda *_, **__: Server(error, breaks_after=7))
-    assert uses_up_log(URL) is ends
+    assert exhausts_log(URL) is ends

@@ -1,4 +1,4 @@
-"""The attack on a full Redis, against a real one: it is held only where Redis refused writes."""
+"""The attack on a full Redis, against a real one: it is held only if Redis refused writes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOT_FULL = "Redis refused no write: it was not full"
 
 
 def play(monkeypatch: pytest.MonkeyPatch, url: str, submit: Any) -> FullRedis:
-    """The attack, whose submits do `submit` and are refused."""
+    """Run the attack, whose submits call `submit` and are refused."""
 
     def ask(*_: Any, **__: Any) -> Answer:
         submit()
@@ -28,12 +28,12 @@ def play(monkeypatch: pytest.MonkeyPatch, url: str, submit: Any) -> FullRedis:
     monkeypatch.setattr(FullRedis, "submit", ask)
     monkeypatch.setattr(full_store, "ask", ask)
     monkeypatch.setattr(full_store, "flood", lambda once, **_: once(0))
-    ground: Any = SimpleNamespace(
+    env: Any = SimpleNamespace(
         system=SimpleNamespace(redis_url=url), url="", attacker_key="", neighbour_key="", shared_model="m"
     )
     attack = FullRedis()
-    attack.prepare(ground)
-    attack.play(ground, until=time.monotonic())
+    attack.prepare(env)
+    attack.play(env, until=time.monotonic())
     return attack
 
 
@@ -53,7 +53,7 @@ def test_a_redis_that_refuses_writes_was_full(
         assert client.set("key", "value"), "the limit is lifted"
 
 
-def test_an_attack_that_filled_nothing_is_not_held(
+def test_an_attack_that_did_not_fill_redis_is_not_held(
     valkey: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(own_redis, "fill_up", lambda url: "0")

@@ -1,4 +1,4 @@
-"""What the neighbour saw becomes a verdict."""
+"""The verdict on the neighbour's observations."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from verification.hostile.measure import (
     FLOOR_SECONDS,
+    Observations,
     Sample,
-    Sightings,
     limit_of,
-    neighbour_wrongs,
+    neighbour_findings,
     percentile,
     recovered_at,
 )
@@ -21,14 +21,14 @@ def samples(*took: float, since: float = 0.0, status: int = 202) -> list[Sample]
     return [Sample(since + n / RATE, one, status) for n, one in enumerate(took)]
 
 
-def wrongs(seen: Sightings, limit: float = 0.25) -> list[str]:
-    return neighbour_wrongs(seen, limit, ends_within=10.0, callbacks_within=10.0)
+def wrongs(observations: Observations, limit: float = 0.25) -> list[str]:
+    return neighbour_findings(observations, limit, ends_within=10.0, callbacks_within=10.0)
 
 
 def test_a_percentile_is_a_sample_by_its_rank() -> None:
-    seen = samples(*(n / 100 for n in range(1, 101)))
-    assert percentile(seen, 0.5) == 0.5
-    assert percentile(seen, 0.99) == 0.99
+    observations = samples(*(n / 100 for n in range(1, 101)))
+    assert percentile(observations, 0.5) == 0.5
+    assert percentile(observations, 0.99) == 0.99
     assert percentile(samples(7.0), 0.99) == 7.0
     assert percentile([], 0.99) == 0.0
 
@@ -39,34 +39,34 @@ def test_the_limit_is_three_times_the_quiet_value_or_the_floor() -> None:
     assert limit_of(samples(0.01), floor=0.05) == 0.05
 
 
-def test_a_quiet_neighbour_suffered_nothing() -> None:
+def test_a_quiet_neighbour_has_no_findings() -> None:
     ends = samples(0.1, 0.2, status=200)
-    assert wrongs(Sightings(samples(*[0.02] * 50), samples(0.01, status=200), ends, ends)) == []
+    assert wrongs(Observations(samples(*[0.02] * 50), samples(0.01, status=200), ends, ends)) == []
 
 
 @pytest.mark.parametrize(
-    ("seen", "says"),
+    ("observations", "says"),
     [
-        (Sightings(), "no submit of the neighbour was answered"),
-        (Sightings(samples(*[0.02] * 50, 0.3)), "submit p99 was 0.30 s, the limit is 0.25 s"),
-        (Sightings(samples(0.1, status=503)), "1 of 1 submits of the neighbour failed (503: 1)"),
-        (Sightings(samples(0.1), samples(0.1, status=0)), "1 of 1 reads of the neighbour failed (0: 1)"),
+        (Observations(), "no submit of the neighbour was answered"),
+        (Observations(samples(*[0.02] * 50, 0.3)), "submit p99 was 0.30 s, the limit is 0.25 s"),
+        (Observations(samples(0.1, status=503)), "1 of 1 submits of the neighbour failed (503: 1)"),
+        (Observations(samples(0.1), samples(0.1, status=0)), "1 of 1 reads of the neighbour failed (0: 1)"),
         (
-            Sightings(samples(0.1), ends=samples(11.0, 1.0, status=200)),
+            Observations(samples(0.1), ends=samples(11.0, 1.0, status=200)),
             "1 of 2 jobs of the neighbour took longer than 10 s (the longest 11.0 s)",
         ),
         (
-            Sightings(samples(0.1), callbacks=samples(3.0, status=0)),
+            Observations(samples(0.1), callbacks=samples(3.0, status=0)),
             "1 of 1 callbacks of the neighbour took longer than 10 s (the longest 3.0 s)",
         ),
     ],
 )
-def test_what_a_neighbour_suffered_is_a_finding(seen: Sightings, says: str) -> None:
-    (wrong,) = wrongs(seen)
+def test_each_exceeded_limit_of_the_neighbour_is_a_finding(observations: Observations, says: str) -> None:
+    (wrong,) = wrongs(observations)
     assert says in wrong
 
 
-def test_it_has_recovered_where_a_quick_second_begins() -> None:
+def test_the_recovery_ends_with_the_first_quick_second() -> None:
     slow = samples(0.02, 2.0, 2.0, 0.02, 2.0)
     assert recovered_at(slow, 0.0, 0.25, RATE) is None
     quick = samples(*[0.02] * 12, since=0.5)

@@ -1,4 +1,4 @@
-"""A command line that makes no sense is answered with one line, before anything is started."""
+"""Invalid options are refused in one line, before anything is started."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KNOWN = ("s05", "s06")
         (["--tenants", "one"], "--tenants names two tenants"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(
+def test_invalid_options_are_refused_in_one_line(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DISPATCHER_API_KEY", raising=False)

@@ -1,30 +1,30 @@
-"""The attacker's tools: bounded in count and time, and no answer raises."""
+"""The attacker's tools: limited in count and time, and no answer raises."""
 
 from __future__ import annotations
 
 import time
 
 from verification.hostile.attacks.base import Attack
-from verification.hostile.gpu import Asked, HostileServer, Told, told_json
-from verification.hostile.wire import Answer, Crowd, ask, exchange, flood, head, status_of
+from verification.hostile.gpu import CraftedReply, HostileServer, ReceivedRequest, json_reply
+from verification.hostile.wire import Answer, IdleConnections, ask, exchange, flood, head, status_of
 
 
-class Quiet(Attack):
+class QuietBaseline(Attack):
     id, title = "x", "for tests"
 
 
 def test_a_flood_ends_with_its_count_and_with_its_time() -> None:
-    seen: list[int] = []
-    assert flood(seen.append, workers=4, until=time.monotonic() + 60, at_most=50) == 50
-    assert sorted(seen) == list(range(50))
-    assert flood(seen.append, workers=4, until=time.monotonic() - 1) == 0
+    calls: list[int] = []
+    assert flood(calls.append, workers=4, until=time.monotonic() + 60, at_most=50) == 50
+    assert sorted(calls) == list(range(50))
+    assert flood(calls.append, workers=4, until=time.monotonic() - 1) == 0
 
 
-def test_a_hostile_server_answers_what_it_is_made_to() -> None:
-    def behave(asked: Asked) -> Told | None:
+def test_a_hostile_server_answers_as_crafted() -> None:
+    def behave(asked: ReceivedRequest) -> CraftedReply | None:
         if asked.path == "/odd":
-            return Told((b"a", b"b"), 418, {"X-Odd": "1"}, length=-1)
-        return told_json({"code": "busy"}, 503, Retry_After="0") if asked.method == "POST" else None
+            return CraftedReply((b"a", b"b"), 418, {"X-Odd": "1"}, length=-1)
+        return json_reply({"code": "busy"}, 503, Retry_After="0") if asked.method == "POST" else None
 
     server = HostileServer(behave)
     url = f"http://127.0.0.1:{server.port}"
@@ -41,9 +41,9 @@ def test_a_hostile_server_answers_what_it_is_made_to() -> None:
     assert ask(url, "GET", "/odd", timeout=1.0).status == 0
 
 
-def test_a_crowd_knows_what_it_was_sent_and_who_was_closed() -> None:
+def test_idle_connections_record_received_bytes_and_closes() -> None:
     server = HostileServer(lambda asked: None)
-    crowd = Crowd(f"http://127.0.0.1:{server.port}")
+    crowd = IdleConnections(f"http://127.0.0.1:{server.port}")
     try:
         crowd.open(3, head("GET", "/health"), until=time.monotonic() + 30)
         until = time.monotonic() + 30
@@ -57,7 +57,7 @@ def test_a_crowd_knows_what_it_was_sent_and_who_was_closed() -> None:
 
 
 def test_server_errors_and_refusals_without_retry_after_are_findings() -> None:
-    attack = Quiet()
+    attack = QuietBaseline()
     for answer in (Answer(202), Answer(422), Answer(0), Answer(503, headers={"retry-after": "1"})):
         attack.note(answer, "POST /x")
     assert attack.wrongs() == []

@@ -1,4 +1,4 @@
-"""Records by hand: a trial of one job in which nothing is wrong, to be changed by each test."""
+"""Records made by hand: a trial of one job without findings, changed by each test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def order(**fields: Any) -> Order:
         "asked_at": 1000.0,
         "job_ids": [JOB],
         "accepted_at": 1000.1,
-        "told": "completed",
+        "reported": "completed",
     }
     return Order(**(usual | fields))
 
@@ -77,9 +77,12 @@ def run(**fields: Any) -> Run:
 
 
 def log(
-    *runs: Run, refusals: tuple[Refusal, ...] = (), peak: int = 1, crossed: tuple[tuple[Run, Run], ...] = ()
+    *runs: Run,
+    refusals: tuple[Refusal, ...] = (),
+    peak: int = 1,
+    overlapping: tuple[tuple[Run, Run], ...] = (),
 ) -> NodeLog:
-    return NodeLog("gpu", list(runs or (run(),)), list(refusals), peak, list(crossed))
+    return NodeLog("gpu", list(runs or (run(),)), list(refusals), peak, list(overlapping))
 
 
 def refusal(**fields: Any) -> Refusal:

@@ -1,4 +1,4 @@
-"""Processes of the trial answer, and end when they are told to, whatever they think of it."""
+"""Processes of the trial answer, and exit on request even if they ignore signals."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from verification.proving import children as module
-from verification.proving.children import Children, Silent
+from verification.proving.children import Children, NoReply
 
 ECHO = "import sys\nprint('{}', flush=True)\nfor line in sys.stdin: print(line, end='', flush=True)"
 DEAF = (
@@ -33,25 +33,25 @@ def test_a_child_answers_each_order(children):
     assert children.pids() == {"echo": child.pid}
 
 
-def test_one_that_ends_or_says_nothing_is_silent(children, monkeypatch):
+def test_a_child_that_exits_or_does_not_answer_raises(children, monkeypatch):
     gone = children.start("gone", sys.executable, "-c", "pass", talks=True)
-    with pytest.raises(Silent, match="gone ended"):
+    with pytest.raises(NoReply, match="gone ended"):
         gone.hear()
     deaf = children.start("deaf", sys.executable, "-c", DEAF, talks=True)
     deaf.hear()
     monkeypatch.setattr(module, "_ANSWER_SECONDS", 0.2)
-    with pytest.raises(Silent, match="deaf does not answer"):
+    with pytest.raises(NoReply, match="deaf does not answer"):
         deaf.ask(do="this")
 
 
-def test_one_that_will_not_stop_is_killed(children):
+def test_a_child_that_does_not_stop_is_killed(children):
     child = children.start("deaf", sys.executable, "-c", DEAF, talks=True)
     child.hear()
     child.stop(0.1)
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_a_stopped_one_is_woken_to_end(children):
+def test_a_stopped_child_is_continued_and_ended(children):
     child = children.start("echo", sys.executable, "-c", ECHO, talks=True)
     child.hear()
     child.send(signal.SIGSTOP)

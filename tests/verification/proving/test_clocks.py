@@ -1,4 +1,4 @@
-"""Clocks of single processes are really wrong, and a system that stands still meanwhile is found out."""
+"""Clocks of single processes are really wrong, and a system that hangs meanwhile is found."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def clocks(tmp_path: Path) -> Clocks:
 
 @pytest.fixture
 def process(clocks: Clocks) -> Iterator[Any]:
-    """It tells its clocks for each line; its command line has the word "beat"."""
+    """Prints its clocks for each line; its command line has the word "beat"."""
     command = [sys.executable, "-c", ASK, "beat"]
     environment = {**os.environ, **clocks.environment}
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "bufsize": 1}
@@ -45,9 +45,9 @@ def process(clocks: Clocks) -> Iterator[Any]:
 def off_by(process: Any) -> tuple[float, float, float]:
     """Seconds by which time(), datetime and the monotonic clock differ from ours."""
     process.stdin.write("?\n")
-    told = [float(word) for word in process.stdout.readline().split()]
+    reported = [float(word) for word in process.stdout.readline().split()]
     ours = (time.time(), time.time(), time.monotonic())
-    return told[0] - ours[0], told[1] - ours[1], told[2] - ours[2]
+    return reported[0] - ours[0], reported[1] - ours[1], reported[2] - ours[2]
 
 
 def test_a_process_named_by_a_word_has_its_own_wall_clock_and_the_true_monotonic_one(
@@ -55,7 +55,7 @@ def test_a_process_named_by_a_word_has_its_own_wall_clock_and_the_true_monotonic
 ) -> None:
     for seconds in (0.0, -120.5, 3600.25, 0.0):
         clocks.shift("beat", seconds)
-        clocks.shift("sweeps", 77.0)  # another's clock is none of its business
+        clocks.shift("sweeps", 77.0)  # another clock does not affect it
         assert off_by(process) == pytest.approx((seconds, seconds, 0.0), abs=2.0)
 
 
@@ -65,7 +65,7 @@ def test_an_unknown_clock_is_refused(clocks: Clocks) -> None:
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_what_stands_still_while_a_clock_is_wrong_is_wrong(works: bool) -> None:
+def test_a_system_that_hangs_while_a_clock_is_wrong_is_a_finding(works: bool) -> None:
     shifted: list[tuple[str, float]] = []
     trial: Any = SimpleNamespace(
         clocks=SimpleNamespace(why_not="", shift=lambda word, seconds: shifted.append((word, seconds))),
@@ -82,7 +82,7 @@ def test_what_stands_still_while_a_clock_is_wrong_is_wrong(works: bool) -> None:
     assert fault.wrongs(trial, []) == expected
 
 
-def test_where_clocks_cannot_be_set_it_says_why() -> None:
+def test_a_machine_without_settable_clocks_reports_why() -> None:
     trial: Any = SimpleNamespace(state=object(), clocks=SimpleNamespace(why_not="no compiler"), valkey=None)
     assert WorkersAhead().skip(trial) == "no compiler"
     trial.clocks = None

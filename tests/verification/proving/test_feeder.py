@@ -1,4 +1,4 @@
-"""The line is kept as long as it is told, and never longer than the jobs last."""
+"""The queue is kept at its requested length, and no longer than there are jobs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from verification.proving.feeder import Feeder
 
 
 class Load:
-    """Takes every order at once."""
+    """Accepts every order at once."""
 
     def __init__(self) -> None:
         self.orders: list[dict[str, Any]] = []
@@ -25,7 +25,7 @@ def feeder(load: Load, waiting: Any, *, limit: int = 1000) -> Feeder:
     return Feeder(load, waiting, limit)  # type: ignore[arg-type]
 
 
-def test_what_is_missing_is_released_and_no_more_than_allowed():
+def test_missing_jobs_are_released_up_to_the_allowance():
     load = Load()
     fed = feeder(load, lambda: load.released)
     fed.level, fed.allowance = 10, 4
@@ -37,7 +37,7 @@ def test_what_is_missing_is_released_and_no_more_than_allowed():
     assert load.released == 10
 
 
-def test_the_jobs_end_some_time():
+def test_the_feeder_ends_with_the_last_job():
     load = Load()
     fed = feeder(load, lambda: 0, limit=7)
     fed.level = fed.allowance = 100
@@ -47,7 +47,7 @@ def test_the_jobs_end_some_time():
     assert load.released == 7
 
 
-def test_one_a_second_trickles_in_while_it_shall():
+def test_one_job_a_second_trickles_in_if_requested():
     load = Load()
     fed = feeder(load, lambda: 5)
     fed.trickles = True
@@ -59,7 +59,7 @@ def test_one_a_second_trickles_in_while_it_shall():
     assert load.released == 4
 
 
-def test_blind_it_feeds_a_little():
+def test_without_a_count_of_waiting_jobs_few_are_released():
     load = Load()
     fed = feeder(load, lambda: None)
     fed.level = fed.allowance = 10
@@ -67,7 +67,7 @@ def test_blind_it_feeds_a_little():
     assert load.released == 1
 
 
-def test_many_at_once_are_sent_in_batches():
+def test_many_jobs_are_sent_in_batches():
     load = Load()
     fed = feeder(load, lambda: 0)
     fed.release(100)
@@ -76,7 +76,7 @@ def test_many_at_once_are_sent_in_batches():
     assert load.orders[1]["seconds"] == 6.0
 
 
-def test_its_thread_feeds_and_ends():
+def test_the_feeders_thread_releases_jobs_and_ends():
     load = Load()
     ended: list[bool] = []
     fed = Feeder(load, lambda: load.released, 1000, lambda: ended.append(True))  # type: ignore[arg-type]

@@ -1,15 +1,15 @@
-"""What a client may be answered depends on what is broken."""
+"""The answers that a client may get depend on the fault."""
 
 from __future__ import annotations
 
 import pytest
 
-from verification.proving.front_door import ALWAYS, AWAY, DATABASE, front_door_wrongs
+from verification.proving.front_door import ALWAYS, AWAY, DATABASE, gateway_findings
 from verification.proving.records import Answer
 
 
 def wrongs(may: str, status: int, *, took: float = 0.1, retry_after: str = "5", at: float = 5.0) -> list[str]:
-    return front_door_wrongs([Answer(status, retry_after, at, took)], may, 0.0, 10.0)
+    return gateway_findings([Answer(status, retry_after, at, took)], may, 0.0, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,9 @@ def test_each_fault_has_its_answers(may, status, took, is_wrong):
     assert bool(wrongs(may, status, took=took)) is is_wrong
 
 
-def test_a_503_says_when_to_come_again():
+def test_a_503_needs_a_retry_after():
     assert wrongs(DATABASE, 503, retry_after="") == ["a submit got 503 without Retry-After"]
 
 
-def test_only_what_was_asked_during_the_fault_counts():
+def test_only_requests_during_the_fault_count():
     assert wrongs(ALWAYS, 500, at=11.0) == []

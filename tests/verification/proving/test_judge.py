@@ -1,4 +1,4 @@
-"""A judge that sees nothing proves nothing: each wrong thing is found, and nothing where nothing is wrong."""
+"""The judge finds each contradiction, and none in consistent records."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import pytest
 
 from tests.verification.proving import made
 from verification.proving import judge
-from verification.proving.judge import Wrong
+from verification.proving.judge import Finding
 from verification.proving.records import JobRow, Order
 
 
-def kinds(wrongs: Iterable[Wrong]) -> list[str]:
+def kinds(wrongs: Iterable[Finding]) -> list[str]:
     return sorted(wrong.kind for wrong in wrongs)
 
 
 def ledger(order: Order, *rows: JobRow) -> list[str]:
-    return kinds(judge.ledger_against_rows([order], made.rows(*rows)))
+    return kinds(judge.compare_ledger_with_rows([order], made.rows(*rows)))
 
 
-def test_nothing_is_wrong_with_sound_records():
+def test_consistent_records_have_no_findings():
     orders, rows, logs = [made.order(callback=True)], made.rows(), [made.log()]
     assert ledger(made.order()) == []
-    assert kinds(judge.rows_against_runs(rows, logs, {"gpu": 1})) == []
-    assert kinds(judge.rows_against_messages(orders, rows, [made.message()])) == []
-    assert kinds(judge.arrivals_at_full(logs, {})) == []
+    assert kinds(judge.compare_rows_with_runs(rows, logs, {"gpu": 1})) == []
+    assert kinds(judge.compare_rows_with_messages(orders, rows, [made.message()])) == []
+    assert kinds(judge.requests_to_full_servers(logs, {})) == []
 
 
 # -- the clients' ledger and the database --------------------------------------------------------------------
 
 
 def test_a_lost_job_is_found():
-    assert kinds(judge.ledger_against_rows([made.order()], {})) == ["lost"]
+    assert kinds(judge.compare_ledger_with_rows([made.order()], {})) == ["lost"]
 
 
 def test_a_job_that_no_client_knows_is_found():
@@ -44,15 +44,15 @@ def test_two_jobs_of_one_key_are_found():
 
 
 def test_a_submit_that_never_succeeded_is_found():
-    assert ledger(made.order(job_ids=[], told=""), made.row()) == ["never_accepted", "unknown_job"]
+    assert ledger(made.order(job_ids=[], reported=""), made.row()) == ["never_accepted", "unknown_job"]
 
 
 def test_a_job_that_is_not_over_is_found():
-    assert ledger(made.order(told=""), made.row(state="running")) == ["not_over"]
+    assert ledger(made.order(reported=""), made.row(state="running")) == ["not_over"]
 
 
-def test_a_client_that_was_told_otherwise_is_found():
-    assert ledger(made.order(told="cancelled", told_code="cancelled")) == ["told_otherwise"]
+def test_a_client_that_read_another_end_is_found():
+    assert ledger(made.order(reported="cancelled", reported_code="cancelled")) == ["told_otherwise"]
 
 
 def test_a_confirmed_cancel_that_did_not_happen_is_found():
@@ -61,11 +61,11 @@ def test_a_confirmed_cancel_that_did_not_happen_is_found():
     assert ledger(made.order(cancel="unanswered: gone")) == ["cancel_unanswered"]
 
 
-def test_a_cancel_that_nobody_asked_for_is_found():
+def test_an_unrequested_cancel_is_found():
     cancelled = made.row(state="cancelled", error_code="cancelled", attempts=())
-    told = {"told": "cancelled", "told_code": "cancelled"}
-    assert ledger(made.order(**told), cancelled) == ["cancelled_unasked"]
-    assert ledger(made.order(**told, cancel="cancelled"), cancelled) == []
+    reported = {"reported": "cancelled", "reported_code": "cancelled"}
+    assert ledger(made.order(**reported), cancelled) == ["cancelled_unasked"]
+    assert ledger(made.order(**reported, cancel="cancelled"), cancelled) == []
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_a_cancel_that_nobody_asked_for_is_found():
 def test_a_failure_needs_a_reason_in_its_order(code, order, lost_attempts, found):
     lost = tuple(made.attempt(id=f"a{n}", number=n, state="lost") for n in range(lost_attempts))
     failed = made.row(state="failed", error_code=code, attempts=lost, result_attempt=None)
-    assert ledger(made.order(told="failed", told_code=code, **order), failed) == found
+    assert ledger(made.order(reported="failed", reported_code=code, **order), failed) == found
 
 
 def test_a_deadline_that_passed_too_early_is_found():
     order = made.order(deadline_seconds=60.0)
-    assert kinds(judge.too_early([order], {made.JOB: 1020.0})) == ["deadline_too_early"]
-    assert kinds(judge.too_early([order], {made.JOB: 1059.5})) == []
+    assert kinds(judge.check_deadlines([order], {made.JOB: 1020.0})) == ["deadline_too_early"]
+    assert kinds(judge.check_deadlines([order], {made.JOB: 1059.5})) == []
 
 
 # -- the database and the GPU servers ------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_a_deadline_that_passed_too_early_is_found():
 
 def against_runs(*runs, row=None, **log) -> list[str]:
     rows = made.rows(*([row] if row else []))
-    return kinds(judge.rows_against_runs(rows, [made.log(*runs, **log)], {"gpu": 1}))
+    return kinds(judge.compare_rows_with_runs(rows, [made.log(*runs, **log)], {"gpu": 1}))
 
 
 def test_a_server_that_ran_more_than_it_has_slots_is_found():
@@ -105,14 +105,14 @@ def test_a_server_that_ran_more_than_it_has_slots_is_found():
 
 
 def test_two_runs_at_once_on_one_slot_are_found():
-    assert against_runs(crossed=((made.run(), made.run()),)) == ["slot_shared"]
+    assert against_runs(overlapping=((made.run(), made.run()),)) == ["slot_shared"]
 
 
 @pytest.mark.parametrize(("lied_until", "found"), [(1000.0, ["slot_shared"]), (1001.0, [])])
-def test_a_server_that_denied_what_it_runs_may_be_given_the_slot_again(lied_until, found):
-    logs = [made.log(crossed=((made.run(), made.run(started=1000.5)),))]
+def test_a_server_that_denied_its_runs_may_get_the_slot_again(lied_until, found):
+    logs = [made.log(overlapping=((made.run(), made.run(started=1000.5)),))]
     excused = {"gpu": [(990.0, lied_until)]}
-    assert kinds(judge.rows_against_runs(made.rows(), logs, {"gpu": 1}, excused=excused)) == found
+    assert kinds(judge.compare_rows_with_runs(made.rows(), logs, {"gpu": 1}, excused=excused)) == found
 
 
 def test_a_completed_job_that_no_gpu_ran_to_its_end_is_found():
@@ -129,7 +129,7 @@ def test_a_result_of_another_attempt_is_found():
     assert against_runs(row=made.row(result_attempt="attempt-0")) == ["result_of_another"]
 
 
-def test_a_result_that_was_thrown_away_is_found():
+def test_a_discarded_result_is_found():
     assert against_runs(row=made.row(state="failed", error_code="timeout")) == ["result_thrown_away"]
 
 
@@ -142,7 +142,7 @@ def test_a_second_run_where_only_one_is_allowed_is_found():
     assert against_runs(made.run(), made.run(attempt_id="attempt-0"), row=once) == ["ran_more_than_once"]
 
 
-def test_a_run_that_goes_on_after_all_is_over_is_found():
+def test_a_run_that_is_active_after_the_drain_is_found():
     found = against_runs(made.run(), made.run(attempt_id="attempt-2", outcome="", ended=None))
     assert found == ["still_runs"]
 
@@ -153,16 +153,16 @@ def test_a_run_of_a_job_that_does_not_exist_is_found():
 
 def test_runs_without_an_attempt_are_counted():
     stray = made.run(attempt_id="attempt-0")
-    assert judge.unwritten_runs(made.rows(), [made.log(made.run(), stray)]) == [stray]
+    assert judge.unrecorded_runs(made.rows(), [made.log(made.run(), stray)]) == [stray]
 
 
 def test_a_request_to_a_full_server_is_found_although_that_refused_it():
     full = [made.log(refusals=(made.refusal(),))]
-    assert kinds(judge.arrivals_at_full(full, {})) == ["sent_to_full"]
-    assert kinds(judge.arrivals_at_full(full, {"gpu": [(990.0, 1010.0)]})) == []
-    assert kinds(judge.arrivals_at_full(full, {"other": [(990.0, 1010.0)]})) == ["sent_to_full"]
+    assert kinds(judge.requests_to_full_servers(full, {})) == ["sent_to_full"]
+    assert kinds(judge.requests_to_full_servers(full, {"gpu": [(990.0, 1010.0)]})) == []
+    assert kinds(judge.requests_to_full_servers(full, {"other": [(990.0, 1010.0)]})) == ["sent_to_full"]
     late = [made.log(refusals=(made.refusal(why="stale_fence"),))]
-    assert kinds(judge.arrivals_at_full(late, {})) == []
+    assert kinds(judge.requests_to_full_servers(late, {})) == []
 
 
 # -- the database and the callback receiver ------------------------------------------------------------------
@@ -170,14 +170,14 @@ def test_a_request_to_a_full_server_is_found_although_that_refused_it():
 
 def against_messages(*messages, asked=True, row=None) -> list[str]:
     rows = made.rows(*([row] if row else []))
-    return kinds(judge.rows_against_messages([made.order(callback=asked)], rows, messages))
+    return kinds(judge.compare_rows_with_messages([made.order(callback=asked)], rows, messages))
 
 
 def test_a_callback_that_never_came_is_found():
     assert against_messages() == ["callback_missing"]
 
 
-def test_a_callback_that_nobody_asked_for_is_found():
+def test_an_unrequested_callback_is_found():
     assert against_messages(made.message(), asked=False) == ["callback_unasked"]
 
 
@@ -205,7 +205,7 @@ def test_a_callback_of_an_unknown_job_is_found():
     assert against_messages(made.message(), made.message(job_id="job-9")) == ["callback_unknown"]
 
 
-# -- the line after a flush ----------------------------------------------------------------------------------
+# -- the queue after a flush ---------------------------------------------------------------------------------
 
 
 def test_an_order_that_a_flush_lost_is_found():
@@ -215,7 +215,7 @@ def test_an_order_that_a_flush_lost_is_found():
     def runs(*starts: float):
         return [made.log(*(made.run(job_id=f"job-{n}", started=at) for n, at in enumerate(starts)))]
 
-    assert kinds(judge.order_kept(rows, runs(2001.0, 2002.0, 2003.0), flushed_at)) == []
-    assert kinds(judge.order_kept(rows, runs(2004.0, 2002.0, 2003.0), flushed_at)) == []
-    assert kinds(judge.order_kept(rows, runs(2020.0, 2002.0, 2003.0), flushed_at)) == ["order_lost"]
-    assert kinds(judge.order_kept(rows, runs(1950.0, 2002.0, 2003.0), flushed_at)) == []
+    assert kinds(judge.check_order(rows, runs(2001.0, 2002.0, 2003.0), flushed_at)) == []
+    assert kinds(judge.check_order(rows, runs(2004.0, 2002.0, 2003.0), flushed_at)) == []
+    assert kinds(judge.check_order(rows, runs(2020.0, 2002.0, 2003.0), flushed_at)) == ["order_lost"]
+    assert kinds(judge.check_order(rows, runs(1950.0, 2002.0, 2003.0), flushed_at)) == []

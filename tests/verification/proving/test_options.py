@@ -1,4 +1,4 @@
-"""A command line that makes no sense is answered with one line, before anything is started."""
+"""Invalid options are refused in one line, before anything is started."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KNOWN = ("kill_worker", "flush")
         (["--url", "http://x", "--api-key", "k", "--redis", "sentinel"], "that the trial starts itself"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(arguments, says, capsys, monkeypatch):
+def test_invalid_options_are_refused_in_one_line(arguments, says, capsys, monkeypatch):
     monkeypatch.delenv("DISPATCHER_API_KEY", raising=False)
     with pytest.raises(SystemExit) as refused:
         read_options(arguments, KNOWN)
@@ -49,7 +49,7 @@ def test_the_command_itself_lists_every_fault(capsys):
     assert capsys.readouterr().err.strip().endswith(", ".join(FAULTS))
 
 
-def test_what_is_given_is_read(tmp_path: Path):
+def test_given_options_are_read(tmp_path: Path):
     up_json = tmp_path / "up.json"
     up_json.write_text("{}")
     options = read_options(
@@ -61,7 +61,7 @@ def test_what_is_given_is_read(tmp_path: Path):
     assert read_options([], KNOWN).faults is None
 
 
-def test_every_fault_says_what_it_is():
+def test_every_fault_has_a_description():
     for name, fault in FAULTS.items():
         assert fault.name == name
         assert fault.expected
@@ -69,7 +69,7 @@ def test_every_fault_says_what_it_is():
         assert fault.runs_once in ("all", "polled", "none")
 
 
-def test_the_jobs_are_shared_out_and_a_flush_gets_a_long_line():
+def test_jobs_are_divided_among_faults_and_a_flush_gets_a_long_queue():
     names = ("kill_worker", "kill_web", "flush")
     share = shares(50_000, names)
     assert share == {"kill_worker": 12_666, "kill_web": 12_666, "flush": 10_000}

@@ -1,4 +1,4 @@
-"""The page for people says what report.json says, whatever is in it."""
+"""The page has the content of report.json, whatever that is."""
 
 from __future__ import annotations
 
@@ -69,17 +69,17 @@ FATE = {
 
 def test_it_shows_verdict_faults_findings_and_fates():
     text = page(FOUND, [FATE])
-    for part in ("Wrong", "kill_worker", "31.0 s", "no Redis", "job-1", "gpu/0 lost", "59", "the database"):
+    for part in ("Finding", "kill_worker", "31.0 s", "no Redis", "job-1", "gpu/0 lost", "59", "the database"):
         assert part in text
 
 
-def test_what_others_wrote_is_never_markup():
+def test_foreign_text_is_never_markup():
     text = page(FOUND, [FATE])
     assert "<script>" not in text
     assert "<at once>" not in text
 
 
-def test_a_good_one_lists_nothing_wrong():
+def test_a_good_trial_lists_no_findings():
     text = page(FOUND | {"verdict": "nothing is wrong", "wrong": [], "faults": [], "memory": []}, [])
     assert "Nothing is wrong" in text
     assert "What is wrong" not in text

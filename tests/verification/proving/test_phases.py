@@ -1,4 +1,4 @@
-"""A fault's verdict: too late, not at all, a run thrown away."""
+"""A fault's verdict: recovery too recovery_findings, none, a discarded run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.verification.proving import made
 from verification.proving.faults.base import Fault
 from verification.proving.faults.registry import FAULTS
-from verification.proving.phases import Story, late, ran_again
+from verification.proving.phases import FaultResult, recovery_findings, rerun_findings
 from verification.proving.recovery import Recovery
 from verification.proving.state import Live
 
@@ -25,10 +25,10 @@ def test_recovery_is_its_slowest_part():
     assert recovery(jobs=None).seconds is None
 
 
-def test_what_comes_late_or_not_at_all_is_wrong():
-    assert late(recovery(), 2.0) == []
-    assert late(recovery(slots=2.1), 2.0) == ["took 2.1 s, the bound is 2 s"]
-    (wrong,) = late(recovery(jobs=None), 2.0)
+def test_a_late_or_missing_recovery_is_a_finding():
+    assert recovery_findings(recovery(), 2.0) == []
+    assert recovery_findings(recovery(slots=2.1), 2.0) == ["took 2.1 s, the bound is 2 s"]
+    (wrong,) = recovery_findings(recovery(jobs=None), 2.0)
     assert wrong.startswith("did not recover")
     assert "job job-1" in wrong
 
@@ -47,7 +47,7 @@ def live(*, polled: bool) -> Live:
         ("none", True, False),
     ],
 )
-def test_a_run_that_was_thrown_away_is_wrong_where_it_must_not_be(runs_once, polled, is_wrong):
+def test_a_discarded_run_is_a_finding_if_it_had_to_be_the_last(runs_once, polled, is_wrong):
     class Some(Fault):
         name, expected, bound_seconds = "some", "", 1.0
 
@@ -55,22 +55,22 @@ def test_a_run_that_was_thrown_away_is_wrong_where_it_must_not_be(runs_once, pol
     first, second = made.attempt(state="lost", error_code="server_lost"), made.attempt(id="a2", number=2)
     attempts = {made.JOB: ("completed", [first, second])}
     trial: Any = SimpleNamespace(state=SimpleNamespace(attempts_of=lambda jobs: attempts))
-    assert bool(ran_again(trial, Some(), [live(polled=polled)])) is is_wrong
+    assert bool(rerun_findings(trial, Some(), [live(polled=polled)])) is is_wrong
     attempts[made.JOB] = ("completed", [first])
-    assert ran_again(trial, Some(), [live(polled=polled)]) == []
+    assert rerun_findings(trial, Some(), [live(polled=polled)]) == []
 
 
-def test_a_story_says_on_one_line_how_it_went():
-    story = Story("flush", "order is kept", 15.0, recovery=recovery())
-    assert story.verdict == "ok"
-    assert story.line().startswith("flush             ok         2.0 s of 15  3 running jobs hit")
-    story.wrongs.append("took 16.0 s")
-    assert (story.verdict, story.as_json()["recovery_seconds"]) == ("WRONG", 2.0)
-    assert "! took 16.0 s" in story.line()
-    assert Story("flush", "", 15.0, skipped="no Redis").line() == "flush             skipped: no Redis"
+def test_a_fault_result_is_one_line():
+    result = FaultResult("flush", "order is kept", 15.0, recovery=recovery())
+    assert result.verdict == "ok"
+    assert result.line().startswith("flush             ok         2.0 s of 15  3 running jobs hit")
+    result.wrongs.append("took 16.0 s")
+    assert (result.verdict, result.as_json()["recovery_seconds"]) == ("WRONG", 2.0)
+    assert "! took 16.0 s" in result.line()
+    assert FaultResult("flush", "", 15.0, skipped="no Redis").line() == "flush             skipped: no Redis"
 
 
-def test_faults_that_need_a_look_inside_say_so_without_one():
+def test_faults_that_need_access_to_the_system_are_skipped_without_it():
     outside: Any = SimpleNamespace(state=None, proxies=None, sqlite_file="", valkey=None, postgresql=None)
     outside.clocks = outside.sentinel = outside.cluster = None
     outside.system = SimpleNamespace(pid=lambda name: 0)

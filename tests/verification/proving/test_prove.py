@@ -1,4 +1,4 @@
-"""`manage.py prove` for real, in short: its own system, one fault, and a verdict."""
+"""`manage.py prove` for real, shortened: its own system, one fault, and a verdict."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines that name the folder: what the trial started itself carries no mark."""
+    """Return command lines that name the folder: processes of the trial carry no mark."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -60,7 +60,7 @@ def test_gpu_servers_that_restart_cost_no_job(tmp_path: Path) -> None:
     (fault,) = report["faults"]
     assert fault["affected_jobs"] > 0
     assert fault["recovery_seconds"] is not None, output
-    # how long it took depends on this machine's other work; that everything came back does not
+    # the duration depends on the machine's other work, the recovery does not
     assert [wrong for wrong in fault["wrong"] if "the bound is" not in wrong] == [], output
     totals = report["totals"]
     assert (totals["jobs_asked"], totals["jobs_accepted"]) == (60, 60)
@@ -75,7 +75,7 @@ def test_gpu_servers_that_restart_cost_no_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_broken_off_it_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_aborted_trial_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     folder = tmp_path / "var"
     trial = start(folder, "--jobs", "60", "--faults", "none")
     wait_for(lambda: marked_processes(f"{folder.resolve()}#"), seconds=60, what="a dispatcher that starts")
@@ -85,7 +85,7 @@ def test_broken_off_it_leaves_no_process(tmp_path: Path, number: signal.Signals)
     wait_for(lambda: not processes_of(folder), what="an end of what the trial started")
 
 
-def test_an_interrupt_that_was_swallowed_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swallowed_interrupt_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
     timers: list[float] = []
     monkeypatch.setattr(proving.signal, "setitimer", lambda which, seconds: timers.append(seconds))
 
@@ -98,7 +98,7 @@ def test_an_interrupt_that_was_swallowed_comes_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(proving, "Trial", trial)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)}
     try:
-        assert proving.main(["--jobs", "1"]) == proving.BROKEN_OFF
+        assert proving.main(["--jobs", "1"]) == proving.ABORTED
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

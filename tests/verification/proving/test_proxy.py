@@ -1,4 +1,4 @@
-"""The proxy passes everything on until it is told to break, and breaks as it is told."""
+"""The proxy passes everything on until a fault is ordered, and then fails as ordered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from verification.proving.children import Children, Silent
+from verification.proving.children import Children, NoReply
 from verification.proving.proxies import Proxies
 from verification.proving.proxy import _Route, _Side
 from verification.proving.system import clean_environment
@@ -61,14 +61,14 @@ def ask(connection: socket.socket, text: bytes = b"hello") -> bytes:
     return connection.recv(65536)
 
 
-def test_it_passes_on_what_it_gets_and_the_end_of_it(proxies):
+def test_the_proxy_passes_on_bytes_and_their_end(proxies):
     with connect(proxies) as caller:
         assert ask(caller) == b"hello"
         caller.shutdown(socket.SHUT_WR)
         assert caller.recv(1) == b""
 
 
-def test_a_silent_route_keeps_everything_back_until_it_is_healed(proxies):
+def test_a_silent_route_holds_bytes_back_until_it_is_healed(proxies):
     with connect(proxies) as caller, connect(proxies, "other") as other:
         assert ask(caller) == b"hello"
         proxies.silence("echo")
@@ -110,12 +110,12 @@ def test_a_closed_route_refuses_until_it_is_healed_on_the_same_port(proxies):
 
 def test_an_order_to_a_proxy_that_is_gone_is_refused(proxies, children):
     children.close()
-    with pytest.raises(Silent):
+    with pytest.raises(NoReply):
         proxies.heal("echo")
 
 
-def test_what_comes_before_the_target_is_reached_is_passed_on(echo: int) -> None:
-    """The first Pythons 3.11 read on although they were told to pause."""
+def test_bytes_sent_before_the_target_is_connected_are_passed_on(echo: int) -> None:
+    """The first releases of Python 3.11 read on despite a pause."""
 
     async def converse() -> bytes:
         answered = asyncio.get_running_loop().create_future()

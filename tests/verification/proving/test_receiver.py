@@ -1,4 +1,4 @@
-"""The callback receiver tells signed messages from others, and says nothing of what it can't check."""
+"""The callback receiver distinguishes signed messages, and claims nothing that it can't check."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def headers(secret: str, body: str = BODY) -> dict[str, str]:
     return sign(secret, "msg-1", datetime.now(UTC), body)
 
 
-def test_a_signed_message_is_logged_with_what_it_says():
+def test_a_signed_message_is_logged_with_its_content():
     secret = new_secret()
     assert entry(BODY.encode(), headers(secret), secret) == {
         "webhook_id": "msg-1",
@@ -33,7 +33,7 @@ def test_a_wrong_signature_is_seen():
     assert entry(BODY.encode(), {}, secret)["signed"] is False
 
 
-def test_without_a_secret_nothing_is_claimed():
+def test_without_a_secret_the_signature_is_unknown():
     assert entry(BODY.encode(), headers(new_secret()), "")["signed"] is None
 
 

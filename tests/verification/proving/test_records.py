@@ -1,4 +1,4 @@
-"""What the logs and the ledger say is read as it was written, also where a process was killed in between."""
+"""Logs and ledger are read as they were written, even if a process was killed in between."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def test_a_run_is_read_with_its_end():
         ("job-1", "gpu/0", "success"),
         ("job-2", "gpu/1", ""),
     ]
-    assert (log.peak, log.crossed) == (1, [])
+    assert (log.peak, log.overlapping) == (1, [])
 
 
-def test_runs_at_once_are_seen_by_the_order_of_lines_alone():
+def test_concurrent_runs_are_found_by_the_order_of_lines_alone():
     log = read_node_log("gpu", [began(1, at=5.0), began(2, at=5.0), ended(1), ended(2)])
     assert log.peak == 2
-    assert [(one.job_id, other.job_id) for one, other in log.crossed] == [("job-1", "job-2")]
+    assert [(one.job_id, other.job_id) for one, other in log.overlapping] == [("job-1", "job-2")]
 
 
 def test_a_boot_ends_what_ran_before_it():
     log = read_node_log("gpu", [began(1), {"what": "boot", "at": 9.0}, began(2), ended(2)])
     assert [(run.outcome, run.ended) for run in log.runs] == [("crashed", 9.0), ("success", 2.0)]
-    assert (log.peak, log.crossed) == (1, [])
+    assert (log.peak, log.overlapping) == (1, [])
 
 
-def test_direct_callers_are_none_of_the_dispatchers_business():
+def test_runs_of_direct_callers_are_ignored():
     direct = {**began(1), "source": "direct"}
     refused = {
         "what": "refused", "source": "direct", "job": "", "attempt": "", "slot": "", "why": "full",
@@ -65,7 +65,7 @@ def test_a_line_cut_off_by_a_kill_is_left_out(tmp_path: Path):
     assert tail.read() == []
 
 
-def test_the_ledger_tells_each_orders_story(tmp_path: Path):
+def test_the_ledger_is_read_into_orders(tmp_path: Path):
     file = tmp_path / "ledger.jsonl"
     ledger = Ledger(file)
     jobs = [planned_job(n, seed=1, prefix="prove", tenants=["ada"]) for n in range(3)]
@@ -75,19 +75,19 @@ def test_the_ledger_tells_each_orders_story(tmp_path: Path):
     ledger.write({"what": "doubled", "key": jobs[0].key, "job": "b"})
     ledger.write({"what": "unanswered", "key": jobs[1].key, "error": "no answer", "at": 12.0})
     ledger.write({"what": "cancel", "job": "a", "outcome": "requested", "at": 12.0})
-    ledger.write({"what": "told", "job": "a", "status": "completed", "code": "", "attempt": "x"})
-    ledger.write({"what": "told", "job": "a", "status": "completed", "code": ""})
+    ledger.write({"what": "reported", "job": "a", "status": "completed", "code": "", "attempt": "x"})
+    ledger.write({"what": "reported", "job": "a", "status": "completed", "code": ""})
     orders, answers = read_orders(file)
     first, second, third = (orders[job.key] for job in jobs)
     assert (first.job_ids, first.took, first.cancel) == (["a", "b"], 1.0, "requested")
-    assert (first.told, first.told_attempt) == ("completed", "x")
+    assert (first.reported, first.reported_attempt) == ("completed", "x")
     assert second.problem == "unanswered: no answer"
-    assert (third.job_id, third.told) == ("", "")
+    assert (third.job_id, third.reported) == ("", "")
     assert [(one.status, one.retry_after) for one in answers] == [(503, "5")]
     assert json.loads(file.read_text().splitlines()[0])["key"] == jobs[0].key
 
 
-def test_the_seed_and_the_number_alone_say_what_a_job_is():
+def test_a_job_follows_from_seed_and_number_alone():
     def jobs(seed: int) -> list[Any]:
         return [planned_job(n, seed=seed, prefix="p", tenants=["ada", "bob"]) for n in range(400)]
 

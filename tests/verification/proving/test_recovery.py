@@ -1,4 +1,4 @@
-"""Recovery is measured by what really works again: each part counts from when it was first seen well."""
+"""Recovery is measured by what really works again: each part counts until it first works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POOL, SLOT = "prove-image", "prove-image-1/0"
 
 @dataclass
 class Scene:
-    """What the state says; `then`: what happens when it is looked at for the so-maniest time."""
+    """The answers of the state; `then`: what happens at the n-th read."""
 
     views: dict[str, SlotView] | None = field(default_factory=dict)
     jobs: dict[str, tuple[str, list[AttemptRow]]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Scene:
     def attempts_of(self, jobs: Any) -> dict[str, tuple[str, list[AttemptRow]]]:
         return {job: self.jobs[job] for job in jobs if job in self.jobs}
 
-    def in_line(self, jobs: Any) -> dict[str, str]:
+    def queued(self, jobs: Any) -> dict[str, str]:
         return {job: pool for job, pool in self.lined_up.items() if job in jobs}
 
     def waiting(self, pool: str) -> int:
@@ -76,12 +76,12 @@ def attempts(**fields: Any) -> tuple[str, list[AttemptRow]]:
     return "running", [made.attempt(state="waiting", **fields)]
 
 
-def test_a_job_is_back_when_it_is_over(tmp_path):
+def test_a_finished_job_has_recovered(tmp_path):
     scene = Scene(views={SLOT: view()}, jobs={made.JOB: ("completed", [])})
     assert measured(scene, signs(tmp_path)).seconds is not None
 
 
-def test_a_killed_workers_attempt_is_back_only_when_somebody_took_it_over(tmp_path):
+def test_a_killed_workers_attempt_has_recovered_only_once_it_was_adopted(tmp_path):
     held = {SLOT: view("leased", attempt=made.ATTEMPT)}
     found = signs(tmp_path, running=(made.ATTEMPT,))
     scene = Scene(views=held, jobs={made.JOB: attempts(epoch=1)})
@@ -93,13 +93,13 @@ def test_a_killed_workers_attempt_is_back_only_when_somebody_took_it_over(tmp_pa
     assert measured(again, found, killed=[live()]).jobs_seconds is not None
 
 
-def test_an_attempt_whose_gpu_lost_it_is_not_back(tmp_path):
+def test_an_attempt_lost_by_its_gpu_has_not_recovered(tmp_path):
     scene = Scene(views={SLOT: view("leased", attempt=made.ATTEMPT)}, jobs={made.JOB: attempts()})
     assert measured(scene, signs(tmp_path)).jobs_seconds is None
     assert measured(scene, signs(tmp_path, ended=(made.ATTEMPT,))).jobs_seconds is not None
 
 
-def test_a_job_in_line_is_back_only_where_every_slot_works(tmp_path):
+def test_a_queued_job_has_recovered_only_if_every_slot_works(tmp_path):
     waiting = {"jobs": {made.JOB: ("queued", [])}, "lined_up": {made.JOB: POOL}}
     full = Scene(views={SLOT: view("leased", attempt="other")}, **waiting)
     assert measured(full, signs(tmp_path, running=("other",))).jobs_seconds is not None
@@ -107,7 +107,7 @@ def test_a_job_in_line_is_back_only_where_every_slot_works(tmp_path):
     assert measured(Scene(views={SLOT: view()}, **waiting), signs(tmp_path)).jobs_seconds is None
 
 
-def test_a_slot_works_when_it_is_free_and_nobody_waits_for_it(tmp_path):
+def test_a_free_slot_works_if_no_job_waits_for_it(tmp_path):
     assert measured(Scene(views={SLOT: view()}), signs(tmp_path), affected=[]).slots_seconds is not None
     assert measured(Scene(views={SLOT: view()}, waits=1), signs(tmp_path), affected=[]).slots_seconds is None
     for state in ("quarantined", "adoptable", "settling"):
@@ -116,7 +116,7 @@ def test_a_slot_works_when_it_is_free_and_nobody_waits_for_it(tmp_path):
     assert measured(Scene(views=None), signs(tmp_path), affected=[]).slots_seconds is None
 
 
-def test_a_slot_that_a_dead_holder_keeps_does_not_work(tmp_path):
+def test_a_slot_held_by_a_dead_worker_does_not_work(tmp_path):
     found = signs(tmp_path, running=(made.ATTEMPT,))
     kept = Scene(views={SLOT: view("leased", attempt=made.ATTEMPT)}, jobs={made.JOB: ("failed", [])})
     assert measured(kept, found, killed=[live()]).slots_seconds is None

@@ -1,4 +1,4 @@
-"""Runs that begin and callers that are called are signs of recoveries; a trial that ends waits for none."""
+"""New runs and callbacks are signs of recovery; at the end of a trial none is awaited."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def seen(*, video_began: float, video_waits: int | None) -> bool:
     [(102.0, 3, True), (99.0, 3, False), (99.0, 0, True), (99.0, None, False)],
     ids=["a run begins everywhere", "one pool stands", "nobody waits there", "the database does not say"],
 )
-def test_runs_begin_wherever_somebody_waits(video_began: float, video_waits: int | None, well: bool) -> None:
+def test_runs_must_begin_in_every_pool_with_waiting_jobs(
+    video_began: float, video_waits: int | None, well: bool
+) -> None:
     assert seen(video_began=video_began, video_waits=video_waits) is well
 
 
@@ -51,7 +53,7 @@ def test_runs_begin_wherever_somebody_waits(video_began: float, video_waits: int
         "the database does not say",
     ],
 )
-def test_callers_are_called_as_long_as_somebody_is_owed_a_call(
+def test_a_callback_must_arrive_while_one_is_due(
     called_at: float, mended: float, pending: tuple[int, float] | None, well: bool
 ) -> None:
     now = time.time()

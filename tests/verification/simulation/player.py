@@ -1,7 +1,8 @@
-"""`python3 -m tests.verification.simulation.player`: plays seeds as its standard input asks.
+"""`python3 -m tests.verification.simulation.player`: plays seeds on request.
 
-A line of JSON says what `_play` takes; another one answers: `{"broken": [laws], "played", "cost": {},
-"steps": []}`. One process for many questions: starting Django and making its tables costs more than playing.
+A line of JSON on stdin has the arguments of `_play`; another one answers: `{"broken": [laws], "played",
+"cost": {}, "steps": []}`. One process for many requests: starting Django and creating its tables costs more
+than playing.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ HASH_SEED = "1"
 
 
 class Player:
-    """The process, seen from a test. without: mechanisms taken out; faults: empty for all; it plays until a
-    law breaks, or the one that `law` begins, or, whatever breaks, until the cost `until` is there; tells: the
-    steps of the last seed."""
+    """The process, as used by a test. without: mechanisms to remove; faults: empty for all. It plays until a
+    law breaks, or the one that `law` begins, or until the cost `until` occurs; tells: return the steps of the
+    last seed."""
 
     def __init__(self, process: Popen[str]) -> None:
         self._process = process
@@ -79,7 +80,7 @@ def started_player() -> Iterator[Player]:
     try:
         yield Player(process)
     finally:
-        process.communicate()  # its standard input ends, and so does it
+        process.communicate()  # it exits at the end of its standard input
 
 
 def main() -> None:

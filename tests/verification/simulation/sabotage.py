@@ -1,4 +1,4 @@
-"""Takes one mechanism out of the product, as if nobody had built it."""
+"""Removes one mechanism from the product."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Sabotage = Callable[[], Any]
 
 @contextmanager
 def each_write_reads_its_own() -> Iterator[None]:
-    """Not a mechanism: what a sabotage does to a row before a write must be seen by it."""
+    """Not a mechanism: a write must see what a sabotage did to its row before."""
     with patch.object(group_commit, "unit_of_work", lambda touched: nullcontext()):
         yield
 
 
 @contextmanager
 def result_fence() -> Iterator[None]:
-    """Whoever comes with a result writes it."""
+    """Any attempt may write a result."""
     real = transitions.end_attempt
 
     def end_attempt(end: transitions.End) -> transitions.Ended:
@@ -71,7 +71,7 @@ class _Whatever:
 
 @contextmanager
 def look_at_the_row() -> Iterator[None]:
-    """A claim does not look whether its job still waits, nor does who reads for it."""
+    """A claim does not check whether its job still waits, nor does the row prefetch."""
     anything = SimpleNamespace(QUEUED=_Whatever())
     with patch.object(claiming, "JobState", anything), patch.object(row_prefetch, "JobState", anything):
         yield
@@ -99,7 +99,7 @@ def without_sweeps(*names: str) -> Iterator[None]:
 
 @contextmanager
 def quarantine() -> Iterator[None]:
-    """A slot is given on, whatever may still run there."""
+    """A slot is reused even if a run may still be active there."""
     release, resolve = RedisLeases.release, RedisLeases.resolve_expired
 
     def release_anyway(self: Any, ref: Any, mode: ReleaseMode, **how: Any) -> Any:
@@ -117,7 +117,7 @@ def quarantine() -> Iterator[None]:
 
 @contextmanager
 def unique_slot() -> Iterator[None]:
-    """Two live attempts may stand on one slot."""
+    """Two live attempts may have one slot."""
     real = database.fresh_database
 
     def fresh(register: Callable[[], None], registry: str) -> None:
@@ -131,7 +131,7 @@ def unique_slot() -> Iterator[None]:
 
 @contextmanager
 def counted_bookings(counts: Counter[str]) -> Iterator[None]:
-    """Not a mechanism: counts starts on a slot that has a live attempt already, and of jobs that moved on."""
+    """Not a mechanism: counts starts on a slot with a live attempt, and of jobs that moved on."""
     real = transitions.start_attempt
 
     def start_attempt(start: transitions.Start) -> transitions.StartOutcome:
@@ -150,7 +150,7 @@ def counted_bookings(counts: Counter[str]) -> Iterator[None]:
 
 @contextmanager
 def adoption() -> Iterator[None]:
-    """A run whose worker is gone is given up, although its server goes on with it."""
+    """A run without a worker is given up, although its server continues it."""
     with patch.object(transitions, "note_remote_id", lambda *_: False):
         yield
 
@@ -166,14 +166,14 @@ def scripts_without(replaced: Mapping[str, str]) -> Iterator[None]:
 
 
 def generation_marker() -> Any:
-    """An index is believed whoever made it, also one that a fail-over brought back."""
+    """Every index is trusted, also an old one after a failover."""
 
     mine = "is_of_this_run(redis.call('HMGET', Keys.generation(), 'run_id', 'replication'))"
     return scripts_without({mine: "redis.call('EXISTS', Keys.generation()) == 1"})
 
 
 def idempotent_requests() -> Any:
-    """A script that is sent twice does twice what it does."""
+    """A script that is sent twice takes effect twice."""
 
     return scripts_without(
         {
@@ -185,7 +185,7 @@ def idempotent_requests() -> Any:
 
 @contextmanager
 def later_starts() -> Iterator[None]:
-    """What is for later comes into the line at once."""
+    """Jobs for later are queued at once."""
     due = due_starts._due
 
     def all_of_them(now: datetime) -> Any:
@@ -196,18 +196,18 @@ def later_starts() -> Iterator[None]:
 
 
 def quota_in_the_rebuild() -> Any:
-    """An index that is made anew is not told whose day is used up."""
+    """A rebuilt index does not know whose quota is used up."""
     return patch.object(rebuild, "park_exhausted", lambda *_: ())
 
 
 def ends_in_the_quota() -> Any:
-    """What ended counts once it is summed up, which happens here never."""
+    """Ended runs count once they are summed up, which never happens here."""
     return patch.object(gpu_seconds, "_ended_since", lambda *_: {})
 
 
 @contextmanager
 def end_of_the_quota() -> Iterator[None]:
-    """Who was held back once is held back for ever."""
+    """A tenant that was held back once is held back for ever."""
     held: set[int] = set()
 
     def park_exhausted(fleet: str, leases: Any, tenants: Iterable[int]) -> Any:
@@ -219,22 +219,22 @@ def end_of_the_quota() -> Iterator[None]:
 
 
 def quota_told() -> Any:
-    """Who waits for a quota is told something else."""
+    """An explanation names another reason instead of the quota."""
     return patch.dict(decide.PARKED, {decide.QUOTA: decide.PARKED[decide.CAP]})
 
 
 def quota_told_to_who_waits_for_it() -> Any:
-    """Everybody is told so."""
+    """Every explanation names the quota."""
     return scripts_without({"parked = reasons, fifo": "parked = reasons .. 'q', fifo"})
 
 
 def quota_at_the_door() -> Any:
-    """An estimate does not look at it."""
+    """An estimate ignores the quota."""
     return patch.object(explain_job, "quota_refusal", lambda *_: None)
 
 
 def figures_of_the_quota() -> Any:
-    """What runs is left out of what an explanation says was used."""
+    """Active runs are left out of the used quota in an explanation."""
     real = explain_job.quota_of
 
     def quota_of(*told: Any) -> Any:

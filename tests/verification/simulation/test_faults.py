@@ -1,4 +1,4 @@
-"""Each fault that once broke a law, by itself: a few histories of it hold them all."""
+"""Each fault that once broke a law, alone: a few histories of it keep all laws."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ def test_no_law_is_broken(player: Player, faults: str, first: int) -> None:
 
 @pytest.mark.parametrize("seed", [4, 11])
 def test_an_upgrade_to_another_layout_breaks_no_law(player: Player, seed: int) -> None:
-    """4: sweeps of both layouts take ticks by turns. 11: old workers' runs outlive the switch by a lease."""
+    """4: sweeps of both layouts take ticks in turn. 11: old workers' runs outlive the switch by a lease."""
     played = player.play(1, first=seed, faults="layouts_change", jobs=20, faults_each=4)
     assert played["broken"] == []

@@ -1,4 +1,4 @@
-"""What the judge makes of rows whose history is known."""
+"""The judge's findings on rows with a known history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.django_db
 
 
 class Known:
-    """What the judge asks the simulated world for."""
+    """The part of the simulated world that the judge uses."""
 
     def __init__(self, process: Process) -> None:
         self.known, self.forgotten = {process.name: process}, Forgotten()
@@ -42,5 +42,5 @@ def test_a_run_taken_from_a_worker_that_lived_breaks_the_law(world: World, verdi
     known.forgotten.attempts.add(lease.attempt_id)
     assert not list(blamed(judged)), "the database lost what the worker had written"
     known.forgotten.attempts.clear()
-    worker.troubled_at = -1.0
+    worker.disturbed_at = -1.0
     assert not list(blamed(judged))

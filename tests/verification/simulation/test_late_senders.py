@@ -1,4 +1,4 @@
-"""A full server is the dispatcher's fault, unless somebody is there whom nobody could stop."""
+"""A full server is the dispatcher's fault, unless a sender could not be stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django.conf import settings
 from foundation.ids import new_id
 from verification.simulation import world
 from verification.simulation.active_faults import ActiveFaults
-from verification.simulation.gpu import GpuServer, Ran, origin
+from verification.simulation.gpu import GpuServer, RunRecord, origin
 from verification.simulation.gpu_link import GpuLink
 from verification.simulation.scheduler import START, Process, Scheduler
 
@@ -52,8 +52,8 @@ def request(
 @pytest.mark.parametrize(
     ("stood_still", "is_excused"), [(LEASE_SECONDS + 1.0, True), (LEASE_SECONDS - 1.0, False)]
 )
-def test_a_sender_that_stood_still_for_a_lease_is_nobodys_fault(stood_still: float, is_excused: bool) -> None:
-    """Its lease is over, and the next one's request comes a moment after its own."""
+def test_a_sender_that_was_stopped_for_a_lease_is_excused(stood_still: float, is_excused: bool) -> None:
+    """Its lease has expired, and the next one's request comes a moment after its own."""
     scheduler, chance = Scheduler(1), random.Random(1)
     server = GpuServer("gpu", scheduler, chance, slots=1, is_async=False)
     link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
@@ -62,7 +62,7 @@ def test_a_sender_that_stood_still_for_a_lease_is_nobodys_fault(stood_still: flo
     scheduler.spawn(Process("nemesis"), lambda: scheduler.stop(stopped))
     scheduler.run(stood_still)
     assert server.running() == []
-    scheduler.go_on(stopped)
+    scheduler.resume(stopped)
     scheduler.run(stood_still + 1.0)
     assert [one.attempt_id for one in server.running()] == [FIRST]
     scheduler.spawn(Process("other"), sender(link, SECOND, 2))
@@ -72,8 +72,8 @@ def test_a_sender_that_stood_still_for_a_lease_is_nobodys_fault(stood_still: flo
     assert server.late_senders == is_excused
 
 
-def test_a_poll_that_stood_still_excuses_nothing() -> None:
-    """Its run began in time, and whoever gave its slot away did wrong."""
+def test_a_stopped_poll_is_no_excuse() -> None:
+    """Its run began in time, so its slot must not have been reused."""
     scheduler, chance = Scheduler(1), random.Random(1)
     server = GpuServer("gpu", scheduler, chance, slots=1, is_async=True)
     link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
@@ -83,7 +83,7 @@ def test_a_poll_that_stood_still_excuses_nothing() -> None:
     scheduler.spawn(polls, poll(link, FIRST))
     scheduler.spawn(Process("nemesis"), lambda: scheduler.stop(polls))
     scheduler.run(LEASE_SECONDS + 2.0)
-    scheduler.go_on(polls)
+    scheduler.resume(polls)
     scheduler.run(LEASE_SECONDS + 3.0)
     scheduler.spawn(Process("other"), sender(link, SECOND, 2))
     scheduler.run(LEASE_SECONDS + 4.0)
@@ -91,17 +91,17 @@ def test_a_poll_that_stood_still_excuses_nothing() -> None:
     assert len(server.oversubscribed) == 1
 
 
-@pytest.mark.parametrize(("plain", "is_known", "is_excused"), [
+@pytest.mark.parametrize(("anonymous", "is_known", "is_excused"), [
     (True, False, True),
     (True, True, False),
     (False, False, False),
 ])  # fmt: skip
 def test_a_run_that_only_its_server_knows_excuses_a_server_that_names_no_jobs(
-    plain: bool, is_known: bool, is_excused: bool
+    anonymous: bool, is_known: bool, is_excused: bool
 ) -> None:
     scheduler, chance = Scheduler(1), random.Random(1)
-    server = GpuServer("gpu", scheduler, chance, slots=1, is_async=False, plain=plain)
-    server.is_known_here_only = lambda ran: ran.sender == "forgotten" and not is_known
+    server = GpuServer("gpu", scheduler, chance, slots=1, is_async=False, anonymous=anonymous)
+    server.only_here_known = lambda ran: ran.sender == "forgotten" and not is_known
     link = GpuLink(scheduler, ActiveFaults(chance), {"gpu": server})
     scheduler.spawn(Process("forgotten"), sender(link, FIRST, 1, seconds=100))
     scheduler.run(1.0)
@@ -135,5 +135,5 @@ def test_a_run_is_known_while_its_worker_its_lease_or_its_row_is_there(
     remembered: Remembered, is_lost: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world, "has_attempt", lambda attempt_id: remembered.has_row)
-    ran = Ran("job", FIRST, began=2.0, sender="worker-1")
-    assert world.World._only_its_server_knows(cast(Any, remembered), ran) is is_lost
+    ran = RunRecord("job", FIRST, began=2.0, sender="worker-1")
+    assert world.World._only_server_knows(cast(Any, remembered), ran) is is_lost

@@ -1,4 +1,5 @@
-"""Each mechanism of the protocol, taken out: a law breaks, or, where another guard is behind it, it costs."""
+"""Each mechanism of the protocol, removed: a law breaks, or, if another guard is behind it, there is a
+cost."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ pytestmark = [
         ("later starts", "kill", "early:", (12, 6, 3)),
         ("quota's sweep", "quota_cut", "quota:", (6, 6, 0)),
         ("quota in the rebuild", "quota_cut,redis_flushed", "quota:", (12, 12, 14)),
-        ("ends in the quota", "quota_cut", "told:", (12, 6, 2)),
+        ("ends in the quota", "quota_cut", "explained:", (12, 6, 2)),
         ("end of the quota", "quota_cut", "quota:", (6, 6, 0)),
-        ("quota told", "quota_cut", "told: job", (12, 6, 0)),
-        ("quota told to who waits for it", "quota_cut", "told: job", (12, 6, 0)),
-        ("quota at the door", "quota_cut", "told: tenant", (12, 6, 0)),
-        ("figures of the quota", "quota_cut", "told: ", (12, 6, 0)),
+        ("quota told", "quota_cut", "explained: job", (12, 6, 0)),
+        ("quota told to who waits for it", "quota_cut", "explained: job", (12, 6, 0)),
+        ("quota at the door", "quota_cut", "explained: tenant", (12, 6, 0)),
+        ("figures of the quota", "quota_cut", "explained: ", (12, 6, 0)),
         ("look at the row,start compare-and-set", "redis_refuses,cut_from_redis", "(4)", (12, 6, 3)),
     ],
 )
@@ -51,7 +52,7 @@ def test_a_law_breaks_without(
     assert any(one.startswith(law) for one in played["broken"]), played["broken"]
 
 
-def test_a_start_is_refused_by_the_row_where_the_look_before_it_is_missing(
+def test_without_the_check_before_it_a_start_is_refused_by_the_row(
     player: Player,
 ) -> None:
     """Either of the two keeps the laws; without the first, runs are begun that are stopped again."""
@@ -63,8 +64,9 @@ def test_a_start_is_refused_by_the_row_where_the_look_before_it_is_missing(
     assert missing["cost"]["refused_starts"] > whole["cost"]["refused_starts"]
 
 
-def test_the_unique_slot_stands_behind_the_generation_marker(player: Player) -> None:
-    """An index that lies gives a slot twice: the database refuses the second, as long as it has its own."""
+def test_without_the_generation_marker_the_unique_slot_keeps_the_law(player: Player) -> None:
+    """An outdated index leases a slot twice: the database refuses the second, as long as its constraint
+    exists."""
     options = {"faults": "redis_fails_over", "jobs": 24, "faults_each": 6, "until": "double_bookings"}
     missing = player.play(60, first=4, without="generation marker,unique slot", **options)
     behind = player.play(missing["played"], first=4, without="generation marker", **options)["cost"]
@@ -72,7 +74,7 @@ def test_the_unique_slot_stands_behind_the_generation_marker(player: Player) -> 
     assert (behind["double_bookings"], behind["refused_bookings"] > 0) == (0, True)
 
 
-def test_without_adoption_runs_are_repeated_that_somebody_could_have_gone_on_polling(player: Player) -> None:
+def test_without_adoption_runs_are_repeated_that_could_have_been_polled(player: Player) -> None:
     faults = "kill,kill_in_a_step"
     missing, whole = (player.play(1, without=name, faults=faults, jobs=12) for name in ("adoption", ""))
     assert missing["broken"] == whole["broken"] == []

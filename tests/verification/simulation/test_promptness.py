@@ -1,5 +1,5 @@
-"""What is judged as a slot that stands idle: who holds it decides how soon it must be used again; and which
-cancels must be final soon."""
+"""Which slots count as idle: their holder decides how soon they must be used again; and which cancels must be
+final soon."""
 
 from __future__ import annotations
 
@@ -32,11 +32,13 @@ CANCELLED_SECONDS = CANCEL_SECONDS + 3.0 * (BEAT_SECONDS - 2.0)
 
 
 class StillWorld:
-    """One slot, held by a run that is over, and a job that waits for it; nothing else goes on."""
+    """One slot, held by a run that is over, and a job that waits for it; nothing else happens."""
 
     def __init__(self, worker: Process, state: str) -> None:
         self.server = make_server(model=make_model())
-        self.servers = {self.server.name: SimpleNamespace(plain=False, deaf=False, up=True, ran=[])}
+        self.servers = {
+            self.server.name: SimpleNamespace(anonymous=False, ignores_cancel=False, up=True, ran=[])
+        }
         self.removed = set[str]()
         attempt = make_running(make_job(), worker=worker.name)
         Attempt.objects.filter(id=attempt).update(state=AttemptState.COMPLETED.value)
@@ -85,7 +87,7 @@ def laws_after(world: StillWorld, seconds: float) -> list[str]:
     promptness = Promptness(cast(World, world), {"zimg": set()})
     until = world.scheduler.now + seconds
     while world.scheduler.now <= until:
-        promptness.look()
+        promptness.check()
         world.scheduler.now += 1.0
     return [law.split(":")[0] for law in promptness.broken]
 
@@ -95,39 +97,39 @@ def a_worker(*, lives: bool) -> Process:
 
 
 @pytest.mark.parametrize("state", ["leased", "settling"])
-def test_a_worker_that_lives_gives_its_slot_back(state: str) -> None:
+def test_a_living_worker_must_release_its_slot(state: str) -> None:
     world = StillWorld(a_worker(lives=True), state)
     assert laws_after(world, CLAIM_SECONDS) == []
     assert laws_after(world, CLAIM_SECONDS + 1.0) == ["unclaimed"]
 
 
 @pytest.mark.parametrize("state", ["leased", "settling"])
-def test_a_dead_workers_lease_must_run_out_first(state: str) -> None:
+def test_a_dead_workers_lease_must_expire_first(state: str) -> None:
     world = StillWorld(a_worker(lives=False), state)
     assert laws_after(world, JUDGED_SECONDS) == []
 
 
-def test_what_a_dead_worker_held_is_claimed_once_it_ran_out() -> None:
+def test_a_dead_workers_slot_is_claimed_once_its_lease_expired() -> None:
     world = StillWorld(a_worker(lives=False), "leased")
     world.expires_in = 0.0
     assert laws_after(world, CLAIM_SECONDS) == []
     assert laws_after(world, CLAIM_SECONDS + 1.0) == ["unclaimed"]
 
 
-def test_a_dead_workers_lease_runs_out() -> None:
+def test_a_dead_workers_lease_must_not_be_extended_for_ever() -> None:
     """Whoever puts that off again and again."""
     world = StillWorld(a_worker(lives=False), "leased")
     assert laws_after(world, JUDGED_SECONDS + 1.0) == ["kept"]
 
 
-def test_a_slot_that_runs_something_is_not_idle() -> None:
+def test_a_slot_with_an_active_run_is_not_idle() -> None:
     world = StillWorld(a_worker(lives=True), "leased")
     Attempt.objects.update(state=AttemptState.SENT.value)
     assert laws_after(world, JUDGED_SECONDS + 1.0) == []
 
 
 def cancel_running_job(world: StillWorld, state: JobState) -> None:
-    """Where the job is CANCELLING, its attempt is over. The other job is out of the way."""
+    """If the job is CANCELLING, its attempt is over. The other job is out of the way."""
     Job.objects.filter(state=JobState.QUEUED.value).delete()
     Job.objects.update(cancel_requested_at=START)
     Attempt.objects.update(state=AttemptState.SENT.value)
@@ -138,7 +140,7 @@ def cancel_running_job(world: StillWorld, state: JobState) -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.RUNNING, JobState.CANCELLING])
-def test_a_cancel_is_final_soon_where_the_server_can_prove_its_gpu_free(state: JobState) -> None:
+def test_a_cancel_is_final_soon_if_the_server_can_prove_its_gpu_free(state: JobState) -> None:
     world = StillWorld(a_worker(lives=True), "leased")
     cancel_running_job(world, state)
     assert laws_after(world, CANCELLED_SECONDS) == []
@@ -153,7 +155,7 @@ def test_a_quarantine_without_an_endpoint_to_probe_keeps_its_job_cancelling() ->
 
 
 def test_a_worker_still_cancels_its_run_after_the_placement_is_removed() -> None:
-    """It sent the run to that endpoint, and keeps it."""
+    """It sent the run to that endpoint, and remembers it."""
     world = StillWorld(a_worker(lives=True), "leased")
     cancel_running_job(world, JobState.RUNNING)
     Placement.objects.all().delete()

@@ -1,4 +1,4 @@
-"""Processes of fibers: who is killed, when, and whom that does not concern."""
+"""Processes of fibers: kills, stops, and the order of steps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def test_a_process_may_be_killed_before_its_first_step() -> None:
     assert seen == ["killed"]
 
 
-def test_a_history_may_end_before_somebody_began() -> None:
+def test_a_history_may_end_before_a_fiber_began() -> None:
     scheduler, seen = Scheduler(1), []
     scheduler.spawn(Process("late"), lambda: seen.append("ran"))
     scheduler.end()
     assert seen == []
 
 
-def test_who_was_told_first_is_first_at_the_same_moment() -> None:
+def test_fibers_due_at_the_same_moment_run_in_order_of_registration() -> None:
     scheduler, seen = Scheduler(1), []
 
     def one(name: str) -> None:
@@ -39,7 +39,7 @@ def test_who_was_told_first_is_first_at_the_same_moment() -> None:
     assert seen == [(0.25, "a"), (0.25, "b"), (0.5, "a"), (0.5, "b")]
 
 
-def test_alone_a_fiber_goes_no_further_than_the_others_are_let() -> None:
+def test_a_lone_fiber_does_not_run_past_the_end_of_the_step() -> None:
     scheduler, seen = Scheduler(1), []
 
     def work() -> None:
@@ -67,6 +67,6 @@ def test_alone_a_fiber_stops_where_its_process_is_stopped() -> None:
     scheduler.spawn(process, work)
     scheduler.run(1.0)
     assert (seen, process.stopped) == ([0], True)
-    scheduler.go_on(process)
+    scheduler.resume(process)
     scheduler.run(2.0)
     assert seen == [0, 1, 2]

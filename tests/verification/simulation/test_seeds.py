@@ -1,4 +1,4 @@
-"""Sixty short histories of the real protocol break no law; a seed is always the same history.
+"""Sixty short histories of the real protocol break no law; a seed always gives the same history.
 
 `manage.py simulate` plays more and longer ones (docs/explanation/simulation.md)."""
 
@@ -35,7 +35,7 @@ def test_no_law_is_broken(player: Player, part: int) -> None:
 
 
 def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
-    """In another process, with another order of hashes, whatever was played before."""
+    """In another process, with another order of hashes, after any other seeds."""
     file = tmp_path / "steps.txt"
     size = ("--jobs", "8", "--faults", "20")
     done = subprocess.run(
@@ -61,14 +61,14 @@ def test_a_seed_replays_exactly(player: Player, tmp_path: Path) -> None:
         (("--faults", "-1"), "must not be negative"),
     ],
 )
-def test_bad_arguments_are_told_in_one_line(arguments: tuple[str, ...], says: str) -> None:
+def test_bad_arguments_are_refused_in_one_line(arguments: tuple[str, ...], says: str) -> None:
     with pytest.raises(CommandError) as told:
         call_command("simulate", *arguments)
     assert says in str(told.value)
     assert "\n" not in str(told.value)
 
 
-def test_an_unknown_fault_is_no_broken_law() -> None:
+def test_an_unknown_fault_is_not_a_broken_law() -> None:
     """Status 1 says that a law broke."""
     with pytest.raises(CommandError) as told:
         call_command("simulate", "--only", "nope")

@@ -1,4 +1,4 @@
-"""What every attack is: who can do it, what it does, and what must hold."""
+"""The base of every attack: who can run it, what it does, and what must hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from verification.hostile.wire import Answer, ask
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 ANYBODY, TENANT, GPU_SERVER, MODEL_AUTHOR, OPERATOR, LOCAL_USER, RECEIVER = (
     "anybody",
@@ -23,11 +23,11 @@ ANYBODY, TENANT, GPU_SERVER, MODEL_AUTHOR, OPERATOR, LOCAL_USER, RECEIVER = (
     "a callback receiver",
 )
 _EXPECTED_FAILURES = (503,)
-"""Of the server errors, where they say when to come back."""
+"""Server errors that are allowed, with a Retry-After."""
 
 
 class Attack:
-    """seconds: how long it is played. recovery_seconds: bound until the neighbour is quiet again.
+    """An attack. seconds: its duration. recovery_seconds: limit until the neighbour is quiet again.
     ends_within: seconds in which each job of the neighbour ends, and each callback arrives."""
 
     id: ClassVar[str]
@@ -36,10 +36,10 @@ class Attack:
     seconds: ClassVar[float] = 8.0
     recovery_seconds: ClassVar[float] = 5.0
     ends_within: ClassVar[float] = 10.0
-    neighbour_feels: ClassVar[bool] = True
-    """Whether the neighbour's p99 and jobs are judged; not where Redis is emptied as part of it."""
-    needs_inside: ClassVar[bool] = False
-    """Whether it needs a look into the processes, logs or database of the dispatcher."""
+    judges_neighbour: ClassVar[bool] = True
+    """Whether the neighbour's p99 and jobs are judged; not if the attack empties Redis."""
+    needs_processes: ClassVar[bool] = False
+    """Whether it needs access to the processes, logs or database of the dispatcher."""
     server_errors: ClassVar[tuple[int, ...]] = _EXPECTED_FAILURES
     web_mb: ClassVar[int] = 400
     worker_mb: ClassVar[int] = 600
@@ -51,45 +51,54 @@ class Attack:
         self._wrongs: list[str] = []
         self._lock = threading.Lock()
 
-    def skip(self, ground: Ground) -> str:
-        """Why it can't be played here; empty if it can."""
-        return "it needs a look inside: give --up-json" if self.needs_inside and not ground.inside else ""
+    def skip(self, env: Environment) -> str:
+        """Return why it can't be run here; empty if it can."""
+        return (
+            "it needs access to the processes: give --up-json"
+            if self.needs_processes and not env.sees_processes
+            else ""
+        )
 
-    def prepare(self, ground: Ground) -> None:
-        """What it needs, before the quiet time is measured."""
+    def prepare(self, env: Environment) -> None:
+        """Set up, before the baseline is measured."""
 
-    def play(self, ground: Ground, until: float) -> None:
-        """until: monotonic. May end earlier."""
+    def play(self, env: Environment, until: float) -> None:
+        """Run the attack. until: monotonic; may end earlier."""
         raise NotImplementedError
 
-    def end(self, ground: Ground) -> None:
+    def end(self, env: Environment) -> None:
         """Release all resources; called once, also after an error."""
 
-    def check(self, ground: Ground) -> None:
-        """After the recovery: calls `wrong` for each of its own conditions that does not hold."""
+    def check(self, env: Environment) -> None:
+        """After the recovery: call `wrong` for each condition of this attack that does not hold."""
 
     def wrong(self, text: str) -> None:
+        """Record a finding."""
         if text not in self._wrongs:
             self._wrongs.append(text)
 
     def must(self, holds: bool, text: str) -> None:
+        """Record a finding unless the condition holds."""
         if not holds:
             self.wrong(text)
 
     def wrongs(self) -> list[str]:
         return list(self._wrongs)
 
-    # -- asking --------------------------------------------------------------------------------------------
+    # -- requests ------------------------------------------------------------------------------------------
 
-    def ask(self, ground: Ground, method: str, path: str, *, key: str | None = None, **more: Any) -> Answer:
-        """As the attacker; its answer is counted and looked at. key: in place of the attacker's."""
-        answer = ask(ground.url, method, path, key=ground.attacker_key if key is None else key, **more)
+    def ask(self, env: Environment, method: str, path: str, *, key: str | None = None, **more: Any) -> Answer:
+        """Send a request as the attacker; the answer is counted and checked. key: instead of the
+        attacker's."""
+        answer = ask(env.url, method, path, key=env.attacker_key if key is None else key, **more)
         return self.note(answer, f"{method} {path}")
 
-    def submit(self, ground: Ground, body: Mapping[str, Any], **more: Any) -> Answer:
-        return self.ask(ground, "POST", "/api/v1/queue/submit", body=body, **more)
+    def submit(self, env: Environment, body: Mapping[str, Any], **more: Any) -> Answer:
+        """Submit a job as the attacker."""
+        return self.ask(env, "POST", "/api/v1/queue/submit", body=body, **more)
 
     def note(self, answer: Answer, what: str) -> Answer:
+        """Count an answer; record a finding for an unexpected server error. Returns the answer."""
         what = what.partition("?")[0]
         with self._lock:
             self.answers[answer.label] += 1
@@ -102,7 +111,7 @@ class Attack:
 
 
 def wait_until(sign: Callable[[], Any], seconds: float, pause: float = 0.1) -> Any:
-    """What `sign` says once it is true; its last word after `seconds`."""
+    """Return the value of `sign` once it is true, or its last value after `seconds`."""
     until = time.monotonic() + seconds
     while True:
         said = sign()

@@ -1,4 +1,4 @@
-"""Bodies that cost more than they weigh."""
+"""Small bodies that are expensive to process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from verification.hostile.attacks.tenants import job
 from verification.hostile.wire import exchange, flood, head, open_socket, status_of
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 _JSON = "application/json"
 _SUBMIT, _BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
@@ -21,11 +21,11 @@ _SUBMIT, _BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
 class ManyLists(Attack):
     id, title = "s03", "batches of 4 MB that hold nothing but []"
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         body = b'{"jobs":[' + b"[]," * 1_390_000 + b"[]]}"
         sent = {"Content-Type": "application/json"}
         flood(
-            lambda n: self.ask(ground, "POST", _BATCH, body=body, headers=sent, timeout=60),
+            lambda n: self.ask(env, "POST", _BATCH, body=body, headers=sent, timeout=60),
             workers=2,
             until=until,
             at_most=6,
@@ -35,51 +35,51 @@ class ManyLists(Attack):
 class UniqueItems(Attack):
     id, title = "s04", "200 KB for a schema with uniqueItems, 24 at a time"
 
-    def prepare(self, ground: Ground) -> None:
-        self.model = f"{ground.prefix}-unique"
+    def prepare(self, env: Environment) -> None:
+        self.model = f"{env.prefix}-unique"
         schema = {"type": "object", "properties": {"list": {"type": "array", "uniqueItems": True}}}
-        ground.register(self.model, f"http://127.0.0.1:{ground.gpu.port}/x", payload_schema=schema)
+        env.register(self.model, f"http://127.0.0.1:{env.gpu.port}/x", payload_schema=schema)
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         values = [{"a": number} for number in range(14_000)]
         body = json.dumps({"model": self.model, "payload": {"list": values}}).encode()
         sent = {"Content-Type": "application/json"}
-        flood(lambda n: self.submit(ground, body, headers=sent), workers=24, until=until, at_most=72)  # type: ignore[arg-type]
+        flood(lambda n: self.submit(env, body, headers=sent), workers=24, until=until, at_most=72)  # type: ignore[arg-type]
 
-    def end(self, ground: Ground) -> None:
-        ground.unregister(self.model)
+    def end(self, env: Environment) -> None:
+        env.unregister(self.model)
 
 
 class Backtracking(Attack):
     id, title = "s05", "texts that make a schema's pattern go back and back"
 
-    def prepare(self, ground: Ground) -> None:
-        self.model = f"{ground.prefix}-pattern"
+    def prepare(self, env: Environment) -> None:
+        self.model = f"{env.prefix}-pattern"
         schema = {"type": "object", "properties": {"text": {"type": "string", "pattern": "^(a|a|aa)+$"}}}
-        answer = ground.register(self.model, f"http://127.0.0.1:{ground.gpu.port}/x", payload_schema=schema)
+        answer = env.register(self.model, f"http://127.0.0.1:{env.gpu.port}/x", payload_schema=schema)
         self.figures["registered"] = answer.status
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         if self.figures["registered"] == 422:
             return
         for size in (28, 32, 40, 5000):
             if time.monotonic() < until:
                 body = {"model": self.model, "payload": {"text": "a" * size + "!"}}
-                self.submit(ground, body, timeout=30)
+                self.submit(env, body, timeout=30)
         self.must(self.slowest < 5.0, f"one submit took {self.slowest:.1f} s")
 
-    def end(self, ground: Ground) -> None:
-        ground.unregister(self.model) if self.figures["registered"] != 422 else None
+    def end(self, env: Environment) -> None:
+        env.unregister(self.model) if self.figures["registered"] != 422 else None
 
 
 class Gzip(Attack):
     id, title = "n11", "bodies of 100 MB as 100 KB of gzip"
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         body = gzip.compress(b"[" + b" " * 100_000_000 + b"]")
         sent = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         flood(
-            lambda n: self.ask(ground, "POST", _BATCH, body=body, headers=sent),
+            lambda n: self.ask(env, "POST", _BATCH, body=body, headers=sent),
             workers=4,
             until=until,
             at_most=200,
@@ -106,34 +106,34 @@ class OddNumbers(Attack):
         '{"e": ' + "0." + "0" * 300_000 + "1}",
     )
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         sent = {"Content-Type": "application/json"}
 
         def once(number: int) -> None:
             payload = self._PAYLOADS[number % len(self._PAYLOADS)]
-            text = f'{{"model": "{ground.shared_model}", "payload": {payload}}}'
+            text = f'{{"model": "{env.shared_model}", "payload": {payload}}}'
             data = text.encode() if number % 3 else b"\xef\xbb\xbf" + text.encode("utf-8")
-            self.submit(ground, data, headers=sent)  # type: ignore[arg-type]
+            self.submit(env, data, headers=sent)  # type: ignore[arg-type]
 
         flood(once, workers=4, until=until, at_most=len(self._PAYLOADS) * 6)
 
-    def end(self, ground: Ground) -> None:
-        ground.cancel_all(ground.shared_model, ground.options.attacker)
+    def end(self, env: Environment) -> None:
+        env.cancel_all(env.shared_model, env.options.attacker)
 
 
 class TinyChunks(Attack):
     id, title = "n03", "bodies of 40,000 chunks of one byte, on 16 connections"
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         start = head(
-            "POST", _SUBMIT, key=ground.attacker_key,
+            "POST", _SUBMIT, key=env.attacker_key,
             headers={"Content-Type": _JSON, "Transfer-Encoding": "chunked", "Connection": "close"},
         )  # fmt: skip
         data = start + b"1\r\n \r\n" * 40_000 + b"2\r\n{}\r\n0\r\n\r\n"
-        flood(lambda n: self._send(ground, data), workers=16, until=until, at_most=64)
+        flood(lambda n: self._send(env, data), workers=16, until=until, at_most=64)
 
-    def _send(self, ground: Ground, data: bytes) -> None:
-        said = exchange(ground.url, data, timeout=20)
+    def _send(self, env: Environment, data: bytes) -> None:
+        said = exchange(env.url, data, timeout=20)
         with self._lock:
             self.answers[str(status_of(said))] += 1
 
@@ -142,15 +142,15 @@ class Expectations(Attack):
     id, title = "n12", "400 requests with Expect: 100-continue whose body never comes"
     seconds = 14.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         start = head(
-            "POST", _SUBMIT, key=ground.attacker_key,
+            "POST", _SUBMIT, key=env.attacker_key,
             headers={"Content-Type": _JSON, "Content-Length": "200000", "Expect": "100-continue"},
         )  # fmt: skip
         self.open: list[Any] = []
         for _ in range(400):
             try:
-                sock = open_socket(ground.url, 2.0)
+                sock = open_socket(env.url, 2.0)
                 self.open.append(sock)
                 sock.sendall(start)
             except OSError:
@@ -158,7 +158,7 @@ class Expectations(Attack):
         self.figures["held"] = len(self.open)
         time.sleep(max(0.0, until - time.monotonic()))
 
-    def end(self, ground: Ground) -> None:
+    def end(self, env: Environment) -> None:
         for sock in self.open:
             sock.close()
 
@@ -167,23 +167,23 @@ class WideForms(Attack):
     id, title = "n19", "batches of 1,000 with 3.6 KB of metadata and 10 tags each, just under 4 MiB"
     seconds = 10.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         item = job(
-            ground, metadata={f"k{n}": "v" * 100 for n in range(33)}, tags=[f"tag-{n}" for n in range(10)],
+            env, metadata={f"k{n}": "v" * 100 for n in range(33)}, tags=[f"tag-{n}" for n in range(10)],
             payload={"number": 0, "seconds": 0.0},
         )  # fmt: skip
         body = json.dumps({"jobs": [item] * 1000}).encode()
         sent = {"Content-Type": "application/json"}
         flood(
-            lambda n: self.ask(ground, "POST", _BATCH, body=body, headers=sent, timeout=60),
+            lambda n: self.ask(env, "POST", _BATCH, body=body, headers=sent, timeout=60),
             workers=3,
             until=until,
             at_most=6,
         )
-        self.ask(ground, "GET", "/api/v1/queue/jobs?limit=200")
+        self.ask(env, "GET", "/api/v1/queue/jobs?limit=200")
 
-    def end(self, ground: Ground) -> None:
-        ground.cancel_all(ground.shared_model, ground.options.attacker)
+    def end(self, env: Environment) -> None:
+        env.cancel_all(env.shared_model, env.options.attacker)
 
 
 ATTACKS = (UniqueItems, Backtracking, Gzip, OddNumbers, TinyChunks, Expectations, WideForms, ManyLists)

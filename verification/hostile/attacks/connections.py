@@ -8,26 +8,27 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from verification.hostile.attacks.base import ANYBODY, TENANT, Attack
-from verification.hostile.wire import Crowd, ask, head, open_socket
+from verification.hostile.wire import IdleConnections, ask, head, open_socket
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 
 class HalfHeads(Attack):
     id, title, who = "s07", "1,200 connections with half a request head", ANYBODY
     seconds = 14.0
-    crowd: Crowd
+    crowd: IdleConnections
 
-    def first(self, ground: Ground) -> bytes:
+    def first(self, env: Environment) -> bytes:
+        """Return the bytes that each connection sends first."""
         return b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "
 
-    def play(self, ground: Ground, until: float) -> None:
-        self.crowd = Crowd(ground.url)
-        self.crowd.open(1200, self.first(ground), until=until - 4)
+    def play(self, env: Environment, until: float) -> None:
+        self.crowd = IdleConnections(env.url)
+        self.crowd.open(1200, self.first(env), until=until - 4)
         lives = 0
         while time.monotonic() < until:
-            answer = ask(ground.url, "GET", "/livez", timeout=2.0, as_neighbour=True)
+            answer = ask(env.url, "GET", "/livez", timeout=2.0, as_neighbour=True)
             lives += answer.status == 200
             self.answers[f"livez {answer.status}"] += 1
             self._drip()
@@ -37,7 +38,7 @@ class HalfHeads(Attack):
         self.must(lives > 0, "/livez was not answered while they were held")
 
     def _drip(self) -> None:
-        """A byte each, so that no idle time is over."""
+        """Send a byte on each, so that no idle time-out expires."""
         for sock in self.crowd.sockets:
             try:
                 sock.setblocking(False)
@@ -45,40 +46,40 @@ class HalfHeads(Attack):
             except OSError:
                 continue
 
-    def end(self, ground: Ground) -> None:
+    def end(self, env: Environment) -> None:
         self.crowd.close()
 
 
 class SilentConnections(HalfHeads):
     id, title = "s07b", "1,200 connections that say nothing"
 
-    def first(self, ground: Ground) -> bytes:
+    def first(self, env: Environment) -> bytes:
         return b""
 
     def _drip(self) -> None:
-        """Nothing."""
+        """Send nothing."""
 
 
 class SlowBodies(HalfHeads):
     id, title, who = "s07c", "400 submits whose body comes a byte at a time", TENANT
 
-    def first(self, ground: Ground) -> bytes:
+    def first(self, env: Environment) -> bytes:
         sent = {"Content-Type": "application/json", "Content-Length": "100000"}
-        return head("POST", "/api/v1/queue/submit", key=ground.attacker_key, headers=sent) + b"{"
+        return head("POST", "/api/v1/queue/submit", key=env.attacker_key, headers=sent) + b"{"
 
 
 class SlowReaders(Attack):
     id, title, who = "s07d", "200 connections that ask for lists and read nothing of them", TENANT
     seconds = 10.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         self.sockets: list[socket.socket] = []
-        data = head("GET", "/api/v1/queue/jobs?limit=200", key=ground.attacker_key) * 10
+        data = head("GET", "/api/v1/queue/jobs?limit=200", key=env.attacker_key) * 10
         for _ in range(200):
             if time.monotonic() > until - 2:
                 break
             try:
-                sock = open_socket(ground.url, 2.0)
+                sock = open_socket(env.url, 2.0)
             except OSError:
                 continue
             self.sockets.append(sock)
@@ -88,7 +89,7 @@ class SlowReaders(Attack):
         self.figures["held"] = len(self.sockets)
         time.sleep(max(0.0, until - time.monotonic()))
 
-    def end(self, ground: Ground) -> None:
+    def end(self, env: Environment) -> None:
         for sock in self.sockets:
             sock.close()
 

@@ -1,4 +1,4 @@
-"""PostgreSQL on a full disk while a tenant submits as much as it can."""
+"""PostgreSQL on a full disk while a tenant submits as fast as it can."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from typing import TYPE_CHECKING, Any
 from verification.hostile.attacks.full_store import FullStore
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 MOST_BYTES = 1024**3
-"""A larger disk is not one that was made to be filled."""
+"""A larger disk was not made to be filled."""
 _STEP_BYTES = 1024 * 1024
 _DISK_FULL = "53100"
 _MOST_SEGMENTS = 200
 
 
 class FullDisk(FullStore):
-    """Its data folder lies on a small file system of this machine (`verification.hostile.small_disk`)."""
+    """The data folder is on a small file system of this machine (`verification.hostile.small_disk`)."""
 
     id, title = "n36", "submits on 8 connections while the disk of PostgreSQL is full"
     seconds, recovery_seconds = 10.0, 15.0
 
-    def skip(self, ground: Ground) -> str:
-        missing = super().skip(ground)
+    def skip(self, env: Environment) -> str:
+        missing = super().skip(env)
         if missing:
             return missing
-        folder = data_folder(ground.system.database_url)
+        folder = data_folder(env.system.database_url)
         small = folder is not None and is_small(folder)
         return "" if small else "it needs a PostgreSQL on a small disk: verification.hostile.small_disk"
 
-    def go_further(self, url: str) -> None:
-        """What else is done to the server once its disk is full."""
+    def exhaust(self, url: str) -> None:
+        """Hook: further load on the server once its disk is full."""
 
-    def body(self, ground: Ground) -> dict[str, Any]:
-        """Long enough to need new pages soon."""
-        return {**super().body(ground), "metadata": {"ballast": "x" * 4000}}
+    def body(self, env: Environment) -> dict[str, Any]:
+        """Large enough to need new pages soon."""
+        return {**super().body(env), "metadata": {"ballast": "x" * 4000}}
 
     @contextmanager
-    def full(self, ground: Ground) -> Iterator[None]:
-        url = ground.system.database_url
+    def full(self, env: Environment) -> Iterator[None]:
+        url = env.system.database_url
         folder = data_folder(url)
         assert folder is not None
-        ballast = folder.parent / f"{ground.prefix}-ballast"
+        ballast = folder.parent / f"{env.prefix}-ballast"
         try:
             fill(ballast)
-            self.go_further(url)
+            self.exhaust(url)
             yield
             self.must(refuses_writes(url), "PostgreSQL wrote new pages: its disk was not full")
         finally:
@@ -59,17 +59,17 @@ class FullDisk(FullStore):
 
 
 class FullLog(FullDisk):
-    """PostgreSQL ends where it can't write its log, and comes up only once there is room again."""
+    """PostgreSQL exits when it can't write its log, and starts again only once there is space."""
 
     id, title = "n37", "the same, until PostgreSQL can't write its log and ends"
     recovery_seconds = 40.0
 
-    def go_further(self, url: str) -> None:
-        self.must(uses_up_log(url), "PostgreSQL still had segments for its log")
+    def exhaust(self, url: str) -> None:
+        self.must(exhausts_log(url), "PostgreSQL still had segments for its log")
 
 
 def data_folder(url: str) -> Path | None:
-    """Where the server keeps its files; None: no PostgreSQL, or not on this machine."""
+    """Return the server's data folder; None if it is no PostgreSQL, or not on this machine."""
     if not url.startswith(("postgresql://", "postgres://")):
         return None
     import psycopg
@@ -81,12 +81,13 @@ def data_folder(url: str) -> Path | None:
 
 
 def is_small(folder: Path) -> bool:
+    """Return True if the file system is small enough to be filled."""
     disk = os.statvfs(folder)
     return disk.f_blocks * disk.f_frsize <= MOST_BYTES
 
 
 def fill(ballast: Path) -> None:
-    """Until the file system has not one page left."""
+    """Write until the file system has no page left."""
     with ballast.open("wb", buffering=0) as file:
         for size in (_STEP_BYTES, os.sysconf("SC_PAGE_SIZE")):
             piece = bytes(size)
@@ -95,8 +96,8 @@ def fill(ballast: Path) -> None:
                     file.write(piece)
 
 
-def uses_up_log(url: str) -> bool:
-    """Begin new segments of the write-ahead log until the server ends. Return False if it does not."""
+def exhausts_log(url: str) -> bool:
+    """Start new segments of the write-ahead log until the server exits. Return False if it does not."""
     import psycopg
 
     try:
@@ -110,7 +111,7 @@ def uses_up_log(url: str) -> bool:
 
 
 def refuses_writes(url: str) -> bool:
-    """Whether the server answers that its disk is full, or does not answer any more."""
+    """Return True if the server reports a full disk, or does not answer any more."""
     import psycopg
 
     try:

@@ -1,4 +1,4 @@
-"""Redis without memory while a tenant submits as much as it can."""
+"""Redis without memory while a tenant submits as fast as it can."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from verification.hostile.attacks.full_store import FullStore
 from verification.proving import own_redis
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 
 class FullRedis(FullStore):
     id, title = "n35", "submits on 8 connections while Redis is full"
 
     @contextmanager
-    def full(self, ground: Ground) -> Iterator[None]:
-        redis_url = ground.system.redis_url
+    def full(self, env: Environment) -> Iterator[None]:
+        redis_url = env.system.redis_url
         earlier = own_redis.refused_writes(redis_url)
         before = own_redis.fill_up(redis_url)
         try:

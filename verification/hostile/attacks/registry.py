@@ -1,4 +1,4 @@
-"""Every attack by its id, in the order in which a trial plays them: the quiet ones first."""
+"""Every attack by its id, in the order of a trial: the quiet ones first."""
 
 from __future__ import annotations
 

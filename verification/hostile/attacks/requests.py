@@ -1,4 +1,4 @@
-"""Requests whose head is the weapon."""
+"""Requests whose head is the attack."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from verification.hostile.attacks.tenants import job
 from verification.hostile.wire import ask, exchange, flood, head, open_socket, status_of
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 _JOBS = "/api/v1/queue/jobs"
 
@@ -20,9 +20,9 @@ class Schema(Attack):
     id, title, who = "s24", "32 readers of the OpenAPI document", ANYBODY
     seconds = 6.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         def once(number: int) -> None:
-            self.ask(ground, "GET", "/api/v1/schema", key="")
+            self.ask(env, "GET", "/api/v1/schema", key="")
 
         flood(once, workers=32, until=until, at_most=400, pause=0.2)
 
@@ -31,7 +31,7 @@ class Headers(Attack):
     id, title, who = "n02", "heads of 60 KB, 1,000 lines, long names, and doubled ones", ANYBODY
     seconds = 6.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         heads = (
             head("GET", "/livez", headers={f"X-{n}": "v" * 40 for n in range(1000)}),
             head("GET", "/livez", headers={"X" * 60_000: "v"}),
@@ -39,14 +39,14 @@ class Headers(Attack):
             head("GET", _JOBS, headers={"Authorization": "Bearer " + "x" * 60_000}),
             head("GET", _JOBS, key="'; DROP TABLE jobs; --"),
             head("GET", "/" + "a/" * 30_000),
-            head("GET", _JOBS, key=ground.attacker_key, headers={"Accept": ",".join(["a/b;q=0.1"] * 6000)}),
-            head("GET", _JOBS, key=ground.attacker_key, headers={"Accept-Encoding": "gzip," * 10_000}),
-            head("GET", _JOBS, key=ground.attacker_key, headers={"Range": "bytes=" + "0-1," * 10_000}),
-            head("GET", _JOBS, key=ground.attacker_key, headers={"Prefer": "wait=1," * 8000}),
+            head("GET", _JOBS, key=env.attacker_key, headers={"Accept": ",".join(["a/b;q=0.1"] * 6000)}),
+            head("GET", _JOBS, key=env.attacker_key, headers={"Accept-Encoding": "gzip," * 10_000}),
+            head("GET", _JOBS, key=env.attacker_key, headers={"Range": "bytes=" + "0-1," * 10_000}),
+            head("GET", _JOBS, key=env.attacker_key, headers={"Prefer": "wait=1," * 8000}),
         )
 
         def once(number: int) -> None:
-            said = exchange(ground.url, heads[number % len(heads)], timeout=2.0, at_most=1)
+            said = exchange(env.url, heads[number % len(heads)], timeout=2.0, at_most=1)
             with self._lock:
                 self.answers[str(status_of(said))] += 1
 
@@ -58,7 +58,7 @@ class Queries(Attack):
     id, title = "n07", "10,000 parameters, deep names, long texts to search for"
     seconds = 6.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         queries = (
             "&".join(f"tag={n}" for n in range(8000)),
             "&".join(f"p{n}=1" for n in range(9000)),
@@ -72,7 +72,7 @@ class Queries(Attack):
         )
 
         def once(number: int) -> None:
-            self.ask(ground, "GET", f"{_JOBS}?{queries[number % len(queries)]}")
+            self.ask(env, "GET", f"{_JOBS}?{queries[number % len(queries)]}")
 
         flood(once, workers=8, until=until, at_most=600)
 
@@ -81,7 +81,7 @@ class Cursors(Attack):
     id, title = "n08", "forged cursors, ids and positions"
     seconds = 5.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         cursors = (
             "cD0yMDI2", "A" * 30_000, "cj0xJnA9MQ==", "bz05OTk5OTk5OTk5OTk5", "%FF%FE", "-1", "' OR 1=1 --",
             "cD0lMDA=", "cD0lRjAlOUYlOTIlQTk=",
@@ -93,15 +93,15 @@ class Cursors(Attack):
         ]
         paths += [f"{_JOBS}/x/events?last_event_id={n}" for n in ("-1", "9" * 400, "1e9", "%00")]
         paths += [f"{_JOBS}?attempts_before={n}" for n in ("-1", "9" * 400, "x")]
-        flood(lambda n: self.ask(ground, "GET", paths[n % len(paths)]), workers=6, until=until, at_most=600)
+        flood(lambda n: self.ask(env, "GET", paths[n % len(paths)]), workers=6, until=until, at_most=600)
 
 
 class Pipelining(Attack):
     id, title = "n09", "2,000 pipelined requests on each of 8 connections that read nothing"
 
-    def play(self, ground: Ground, until: float) -> None:
-        data = head("GET", f"{_JOBS}?limit=50", key=ground.attacker_key) * 2000
-        sockets = [open_socket(ground.url, 1.0) for _ in range(8)]
+    def play(self, env: Environment, until: float) -> None:
+        data = head("GET", f"{_JOBS}?limit=50", key=env.attacker_key) * 2000
+        sockets = [open_socket(env.url, 1.0) for _ in range(8)]
 
         def push(number: int) -> None:
             try:
@@ -120,7 +120,7 @@ class Confusables(Attack):
     id, title = "n10", "look-alike names, bidi controls and smuggled line ends in names, tags and heads"
     seconds = 4.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         names = (
             "ѕhared",
             "shared\u200b",
@@ -135,18 +135,18 @@ class Confusables(Attack):
             if time.monotonic() > until:
                 break
             name = names[number % len(names)]
-            answer = self.submit(ground, job(ground, model=f"{ground.prefix}-{name}"))
+            answer = self.submit(env, job(env, model=f"{env.prefix}-{name}"))
             self.must(answer.status in (404, 422), f"the model {name!a} was answered {answer.label}")
-            self.submit(ground, job(ground, tags=[name], metadata={name: name}))
+            self.submit(env, job(env, tags=[name], metadata={name: name}))
         smuggled = (
             head(
                 "POST",
                 "/api/v1/queue/submit",
-                key=ground.attacker_key,
+                key=env.attacker_key,
                 headers={"Content-Length": "5", "Transfer-Encoding": "chunked"},
             )
             + b"0\r\n\r\nGET /api/v1/admin/audit HTTP/1.1\r\nHost: x\r\n\r\n",
-            head("POST", "/api/v1/queue/submit", key=ground.attacker_key, headers={"Content-Length": "+5"})
+            head("POST", "/api/v1/queue/submit", key=env.attacker_key, headers={"Content-Length": "+5"})
             + b"{}   ",
             head("GET", "/livez", headers={"Transfer-Encoding": "xchunked"}) + b"0\r\n\r\n",
             b"GET /livez HTTP/1.1\r\nHost: x\r\nX-A: b\rX-C: d\r\n\r\n",
@@ -156,37 +156,37 @@ class Confusables(Attack):
             b"TRACE / HTTP/1.1\r\nHost: x\r\n\r\n",
         )
         for data in smuggled:
-            status = status_of(exchange(ground.url, data, timeout=1.0, at_most=1))
+            status = status_of(exchange(env.url, data, timeout=1.0, at_most=1))
             self.answers[f"raw {status}"] += 1
             self.must(status < 500, f"{data[:40]!r} was answered {status}")
 
-    def end(self, ground: Ground) -> None:
-        ground.cancel_all(ground.shared_model, ground.options.attacker)
+    def end(self, env: Environment) -> None:
+        env.cancel_all(env.shared_model, env.options.attacker)
 
 
 class UnknownNames(Attack):
     id, title = "n04", "6,000 different models, paths, methods and keys, to blow caches and metrics"
     seconds = 10.0
 
-    def prepare(self, ground: Ground) -> None:
-        self.before = self._metrics(ground)
+    def prepare(self, env: Environment) -> None:
+        self.before = self._metrics(env)
 
-    def _metrics(self, ground: Ground) -> int:
-        token = ground.settings().get("DISPATCHER_METRICS_TOKEN", "")
-        return len(ask(ground.url, "GET", "/metrics", key=token).body.splitlines())
+    def _metrics(self, env: Environment) -> int:
+        token = env.settings().get("DISPATCHER_METRICS_TOKEN", "")
+        return len(ask(env.url, "GET", "/metrics", key=token).body.splitlines())
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         def once(number: int) -> None:
             name = f"{number:05d}{'x' * 50}"
             if number % 3 == 0:
-                self.submit(ground, job(ground, model=name))
+                self.submit(env, job(env, model=name))
             elif number % 3 == 1:
-                self.ask(ground, ("GET", "BREW", "PATCH")[number % 9 // 3], f"/api/v1/{name}")
+                self.ask(env, ("GET", "BREW", "PATCH")[number % 9 // 3], f"/api/v1/{name}")
             else:
-                self.ask(ground, "GET", _JOBS, key=f"{name}.{name}")
+                self.ask(env, "GET", _JOBS, key=f"{name}.{name}")
 
         self.figures["requests"] = flood(once, workers=6, until=until, at_most=6000)
-        self.figures["metric lines"] = self._metrics(ground) - self.before
+        self.figures["metric lines"] = self._metrics(env) - self.before
         self.must(self.figures["metric lines"] < 100, "every name made a line of /metrics")
 
 
@@ -194,7 +194,7 @@ class Hosts(Attack):
     id, title = "n24", "foreign Host and Forwarded headers in the URLs of answers"
     who, seconds = ANYBODY, 2.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         for headers in (
             {"Host": "evil.example"},
             {"X-Forwarded-Host": "evil.example"},
@@ -202,7 +202,7 @@ class Hosts(Attack):
             {"Host": "evil.example:99999"},
             {"Host": "a b"},
         ):
-            answer = self.ask(ground, "GET", f"{_JOBS}?limit=1", headers=headers)
+            answer = self.ask(env, "GET", f"{_JOBS}?limit=1", headers=headers)
             if "Host" not in headers:
                 self.must(b"evil.example" not in answer.body, f"the answer names evil.example ({headers})")
 

@@ -1,4 +1,4 @@
-"""GPU servers that answer what no good one would."""
+"""GPU servers whose answers no honest server would send."""
 
 from __future__ import annotations
 
@@ -9,59 +9,60 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from verification.hostile.attacks.base import GPU_SERVER, Attack, wait_until
-from verification.hostile.attacks.secrets import job_over
-from verification.hostile.gpu import HEALTHY, Asked, Told, told_json
+from verification.hostile.attacks.secrets import finished_job
+from verification.hostile.gpu import HEALTHY, CraftedReply, ReceivedRequest, json_reply
 from verification.hostile.wire import flood
 from verification.proving import own_redis
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 
 class HostileGpu(Attack):
-    """A server of one model that `behave`s, and jobs of the attacker for it. fields: of the registration."""
+    """A server of one model with `behave`, and jobs of the attacker for it. fields: of the registration."""
 
     who = GPU_SERVER
     slots, jobs = 4, 8
     fields: dict[str, Any] = {}
     path = "/run"
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
+        """Return the server's answer; None for the default."""
         raise NotImplementedError
 
-    def prepare(self, ground: Ground) -> None:
-        self.model, self.server = ground.hostile_server(
+    def prepare(self, env: Environment) -> None:
+        self.model, self.server = env.hostile_server(
             self.id, self.behave, slots=self.slots, path=self.path, **self.fields
         )
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         if self.jobs:
             body = {"jobs": [{"model": self.model, "payload": self.payload()}] * self.jobs}
-            batch = self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=body)
+            batch = self.ask(env, "POST", "/api/v1/queue/submit-batch", body=body)
             self.ids = [row.get("job_id", "") for row in batch.rows]
         time.sleep(max(0.0, until - time.monotonic()))
 
     def payload(self) -> Any:
         return {}
 
-    def end(self, ground: Ground) -> None:
-        ground.dismiss(self.id)
+    def end(self, env: Environment) -> None:
+        env.end_model(self.id)
 
 
 class Refusals(HostileGpu):
     id, title = "s31", "a server that answers 409 stale_fence and 503 Retry-After: 0 to every run"
     seconds, jobs = 15.0, 2
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
         if asked.method != "POST" or "cancel" in asked.path:
             return None
         self.turn = getattr(self, "turn", 0) + 1
         if self.turn % 2:
-            return told_json({"code": "stale_fence"}, 409)
-        return told_json({"code": "busy"}, 503, Retry_After="0")
+            return json_reply({"code": "stale_fence"}, 409)
+        return json_reply({"code": "busy"}, 503, Retry_After="0")
 
-    def check(self, ground: Ground) -> None:
-        size = len(ground.job(self.ids[0]).body)
+    def check(self, env: Environment) -> None:
+        size = len(env.job(self.ids[0]).body)
         self.figures |= {"runs a second": round(self.turn / 15.0, 1), "bytes of the job": size}
         self.must(self.turn <= 60, f"it was asked {self.turn} times in 15 s")
         self.must(size <= 65_536, f"the job's answer has {size} bytes")
@@ -72,8 +73,8 @@ class ManyAnswers(HostileGpu):
     seconds, slots, jobs = 15.0, 12, 24
     fields = {"max_response_bytes": 17_000_000, "max_retries": 0}
 
-    def behave(self, asked: Asked) -> Told | None:
-        return Told((_LISTS,)) if asked.method == "POST" else None
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
+        return CraftedReply((_LISTS,)) if asked.method == "POST" else None
 
 
 _LISTS = b'{"status":"success","result":[' + b"[]," * 5_500_000 + b"[]]}"
@@ -84,8 +85,8 @@ class FlatAnswers(HostileGpu):
     seconds, slots, jobs = 15.0, 12, 36
     fields = {"max_response_bytes": 17_000_000, "max_retries": 0}
 
-    def behave(self, asked: Asked) -> Told | None:
-        return Told((_NUMBERS,)) if asked.method == "POST" else None
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
+        return CraftedReply((_NUMBERS,)) if asked.method == "POST" else None
 
 
 _NUMBERS = b'{"status":"success","result":[' + b"1," * 1_999_000 + b"1]}"
@@ -96,19 +97,21 @@ class ByteUnder(HostileGpu):
     seconds, slots, jobs = 12.0, 4, 100
     fields = {"max_response_bytes": 1_000_000, "max_retries": 0}
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
         start, end = b'{"status":"success","result":"', b'"}'
         return (
-            Told((start, b"x" * (999_999 - len(start) - len(end)), end)) if asked.method == "POST" else None
+            CraftedReply((start, b"x" * (999_999 - len(start) - len(end)), end))
+            if asked.method == "POST"
+            else None
         )
 
-    def play(self, ground: Ground, until: float) -> None:
-        super().play(ground, time.monotonic() + 4.0)
+    def play(self, env: Environment, until: float) -> None:
+        super().play(env, time.monotonic() + 4.0)
         flood(
-            lambda n: self.note(ground.job(self.ids[n % len(self.ids)]), "GET job"),
+            lambda n: self.note(env.job(self.ids[n % len(self.ids)]), "GET job"),
             workers=8, until=until, at_most=1500,
         )  # fmt: skip
-        self.ask(ground, "GET", "/api/v1/queue/jobs?limit=200")
+        self.ask(env, "GET", "/api/v1/queue/jobs?limit=200")
 
 
 class LongHealth(HostileGpu):
@@ -117,12 +120,12 @@ class LongHealth(HostileGpu):
     fields = {"model_type": "openai"}
     path = ""
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
         if asked.path.endswith("/metrics"):
-            return Told((b"vllm:num_requests_running{a\n" * 37_000,), kind="text/plain")
-        return told_json({"data": []}) if asked.method == "GET" else None
+            return CraftedReply((b"vllm:num_requests_running{a\n" * 37_000,), kind="text/plain")
+        return json_reply({"data": []}) if asked.method == "GET" else None
 
-    def check(self, ground: Ground) -> None:
+    def check(self, env: Environment) -> None:
         self.figures["asked"] = self.server.asked["GET /metrics"]
         self.must(self.server.asked["GET /metrics"] > 0, "its metrics were not asked for")
 
@@ -131,18 +134,18 @@ class BadHealth(HostileGpu):
     """Empties Redis: the index must be rebuilt although the server's health can't be read."""
 
     seconds, jobs, recovery_seconds = 3.0, 0, 20.0
-    neighbour_feels = False
-    needs_inside = True
+    judges_neighbour = False
+    needs_processes = True
 
     def health(self) -> bytes:
         raise NotImplementedError
 
-    def behave(self, asked: Asked) -> Told | None:
-        return Told((self.health(),)) if asked.method == "GET" else None
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
+        return CraftedReply((self.health(),)) if asked.method == "GET" else None
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         wait_until(lambda: self.server.asked["GET /health"] > 0, 10.0)
-        own_redis.flush(ground.system.redis_url)
+        own_redis.flush(env.system.redis_url)
         time.sleep(max(0.0, until - time.monotonic()))
 
 
@@ -165,11 +168,11 @@ class ManyHealthy(HostileGpu):
     id, title = "n32", "health answers that list 100,000 running jobs, with numbers out of range"
     seconds, jobs = 8.0, 0
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
         if asked.method != "GET":
             return None
         jobs = [{"job_id": f"j{n}", "attempt": f"a{n}"} for n in range(100_000)]
-        return told_json({**HEALTHY, "active_jobs": 10**300, "max_concurrent": -5, "jobs": jobs})
+        return json_reply({**HEALTHY, "active_jobs": 10**300, "max_concurrent": -5, "jobs": jobs})
 
 
 class Drips(HostileGpu):
@@ -177,15 +180,15 @@ class Drips(HostileGpu):
     seconds, slots, jobs = 10.0, 8, 24
     fields = {"max_retries": 0, "max_run_seconds": 5}
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
         if asked.method != "POST" or "cancel" in asked.path:
             return None
         turn = self.server.asked[f"POST {asked.path}"] % 3
         if turn == 0:
-            return Told(_slowly(2000), length=100_000)
+            return CraftedReply(_slowly(2000), length=100_000)
         if turn == 1:
-            return Told((b"{}",), headers={f"X-{n}": "y" * 1000 for n in range(2000)})
-        return Told((b'{"status":',), length=500_000)
+            return CraftedReply((b"{}",), headers={f"X-{n}": "y" * 1000 for n in range(2000)})
+        return CraftedReply((b'{"status":',), length=500_000)
 
 
 def _slowly(pieces: int) -> Iterator[bytes]:
@@ -204,13 +207,13 @@ class Progress(HostileGpu):
     def payload(self) -> Any:
         return {"messages": [{"role": "user", "content": "x"}], "stream": True}
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
         if asked.method != "POST":
-            return told_json({"data": []})
+            return json_reply({"data": []})
         piece = json.dumps({"choices": [{"index": 0, "delta": {"content": "x"}}]})
         line = f"data: {piece}\n\n".encode()
         pieces = itertools.chain(itertools.repeat(line, 20_000), (b"data: [DONE]\n\n",))
-        return Told(pieces, length=-1, kind="text/event-stream")
+        return CraftedReply(pieces, length=-1, kind="text/event-stream")
 
 
 class Redirects(HostileGpu):
@@ -218,12 +221,12 @@ class Redirects(HostileGpu):
     seconds, jobs = 6.0, 4
     fields = {"max_retries": 0}
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
         if asked.path == "/planted":
-            return told_json({"status": "success", "result": "planted"})
-        return told_json({}, 307, Location=f"http://127.0.0.1:{self.server.port}/planted")
+            return json_reply({"status": "success", "result": "planted"})
+        return json_reply({}, 307, Location=f"http://127.0.0.1:{self.server.port}/planted")
 
-    def check(self, ground: Ground) -> None:
+    def check(self, env: Environment) -> None:
         self.must(
             not self.server.asked["GET /planted"] + self.server.asked["POST /planted"],
             "a redirect was followed",
@@ -249,15 +252,15 @@ class OddResults(HostileGpu):
         b'{"status":"processing","job_id":"../../admin?x=\\u0000"}',
     )
 
-    def behave(self, asked: Asked) -> Told | None:
+    def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
         if asked.method != "POST" or "cancel" in asked.path:
             return None
-        return Told((self._ANSWERS[self.server.asked["POST /run"] % len(self._ANSWERS)],))
+        return CraftedReply((self._ANSWERS[self.server.asked["POST /run"] % len(self._ANSWERS)],))
 
-    def play(self, ground: Ground, until: float) -> None:
-        super().play(ground, time.monotonic() + 2.0)
-        for job_id in self.ids:  # the last may wait: the server's circuit is open by then
-            answer = self.note(job_over(ground, job_id, 1.0), "GET a job with an odd result")
+    def play(self, env: Environment, until: float) -> None:
+        super().play(env, time.monotonic() + 2.0)
+        for job_id in self.ids:  # the last one may wait: the server's circuit is open by then
+            answer = self.note(finished_job(env, job_id, 1.0), "GET a job with an odd result")
             self.must(answer.status == 200, f"a job with an odd result was answered {answer.label}")
 
 

@@ -1,4 +1,4 @@
-"""The admin's login."""
+"""Attacks on the admin's login."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from verification.hostile.attacks.base import ANYBODY, Attack
 from verification.hostile.wire import Answer, ask, flood
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 _LOGIN = "/admin/login/"
 _TOKEN = re.compile(rb'name="csrfmiddlewaretoken" value="([^"]+)"')
 
 
 def log_in(url: str, user: str, password: str, *, timeout: float = 30.0) -> tuple[Answer, str]:
-    """The answer, and the cookies after it."""
+    """Return the answer, and the cookies after it."""
     page = ask(url, "GET", _LOGIN, timeout=timeout)
     found = _TOKEN.search(page.body)
     cookie = page.headers.get("set-cookie", "").partition(";")[0]
@@ -33,11 +33,11 @@ class Logins(Attack):
     id, title, who = "s06", "40 connections that guess passwords at /admin/login/", ANYBODY
     seconds = 10.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         users = ("admin", "root", "operator", "nobody")
 
         def once(number: int) -> None:
-            answer, _ = log_in(ground.url, users[number % len(users)], f"guess-{number}")
+            answer, _ = log_in(env.url, users[number % len(users)], f"guess-{number}")
             self.note(answer, "POST /admin/login/")
 
         self.figures["guesses"] = flood(once, workers=40, until=until, at_most=1500)
@@ -50,14 +50,14 @@ class LongPasswords(Attack):
     id, title, who = "n27", "passwords of 2 MB, and forms with 5,000 fields", ANYBODY
     seconds = 6.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         def once(number: int) -> None:
             if number % 2:
-                answer, _ = log_in(ground.url, "nobody", "x" * 2_000_000)
+                answer, _ = log_in(env.url, "nobody", "x" * 2_000_000)
             else:
                 body = "&".join(f"f{n}=1" for n in range(5000)).encode()
                 sent = {"Content-Type": "application/x-www-form-urlencoded"}
-                answer = ask(ground.url, "POST", _LOGIN, body=body, headers=sent)
+                answer = ask(env.url, "POST", _LOGIN, body=body, headers=sent)
             self.note(answer, "POST /admin/login/")
 
         flood(once, workers=8, until=until, at_most=80)

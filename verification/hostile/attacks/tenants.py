@@ -10,57 +10,57 @@ from verification.hostile.attacks.base import OPERATOR, Attack
 from verification.hostile.wire import ask, flood
 
 if TYPE_CHECKING:
-    from verification.hostile.ground import Ground
+    from verification.hostile.environment import Environment
 
 Body = dict[str, Any]
 
 
-def job(ground: Ground, **more: Any) -> Body:
-    return {"model": ground.shared_model, "payload": {"number": 0, "seconds": 0.02}, **more}
+def job(env: Environment, **more: Any) -> Body:
+    return {"model": env.shared_model, "payload": {"number": 0, "seconds": 0.02}, **more}
 
 
-def open_circuits(ground: Ground) -> list[str]:
-    """Names of servers and models whose circuit is open."""
-    return [str(row.get("name")) for row in ground.operator("GET", "/admin/circuits").rows]
+def open_circuits(env: Environment) -> list[str]:
+    """Return the names of servers and models whose circuit is open."""
+    return [str(row.get("name")) for row in env.operator("GET", "/admin/circuits").rows]
 
 
 class BreaksItsModel(Attack):
-    """Jobs of the attacker on a model that runs nothing else; while more come, the neighbour wants it."""
+    """Jobs of the attacker on a model that runs nothing else; meanwhile the neighbour uses it too."""
 
     seconds = 12.0
     jobs = 40
-    patience_seconds = 8.0
+    wait_seconds = 8.0
     cancellable = True
 
     def body(self, number: int) -> Body:
         raise NotImplementedError
 
-    def prepare(self, ground: Ground) -> None:
+    def prepare(self, env: Environment) -> None:
         more: Body = {"cancel_endpoint_template": "/cancel/{job_id}"} if self.cancellable else {}
-        self.model = ground.honest_model(self.id, max_retries=3, **more)
+        self.model = env.honest_model(self.id, max_retries=3, **more)
 
-    def play(self, ground: Ground, until: float) -> None:
-        self._submit(ground, self.jobs)
+    def play(self, env: Environment, until: float) -> None:
+        self._submit(env, self.jobs)
         time.sleep(2.0)
-        more = Thread(target=self._submit_more, args=(ground, until), daemon=True)
+        more = Thread(target=self._submit_more, args=(env, until), daemon=True)
         more.start()
-        done = ground.neighbour_gets(self.model, 8, self.patience_seconds)
+        done = env.neighbour_gets(self.model, 8, self.wait_seconds)
         self.figures["the neighbour's jobs done"] = f"{done} of 8"
         self.must(done == 8, f"{8 - done} of the neighbour's 8 jobs on that model were not done in 8 s")
         more.join()
-        self.must(self.model not in open_circuits(ground), "the model's circuit is open for all")
+        self.must(self.model not in open_circuits(env), "the model's circuit is open for all")
 
-    def _submit(self, ground: Ground, count: int) -> None:
+    def _submit(self, env: Environment, count: int) -> None:
         jobs = {"jobs": [{"model": self.model, **self.body(number)} for number in range(count)]}
-        self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=jobs)
+        self.ask(env, "POST", "/api/v1/queue/submit-batch", body=jobs)
 
-    def _submit_more(self, ground: Ground, until: float) -> None:
+    def _submit_more(self, env: Environment, until: float) -> None:
         while time.monotonic() < until:
-            self._submit(ground, 8)
+            self._submit(env, 8)
             time.sleep(0.5)
 
-    def end(self, ground: Ground) -> None:
-        ground.dismiss(self.id)
+    def end(self, env: Environment) -> None:
+        env.end_model(self.id)
 
 
 class ShortRuns(BreaksItsModel):
@@ -87,81 +87,81 @@ class Retries(Attack):
     id, title = "s20", "max_retries 100,000 where the model says 2"
     seconds = 3.0
 
-    def prepare(self, ground: Ground) -> None:
-        ground.register(f"{ground.prefix}-two", f"http://127.0.0.1:{ground.gpu.port}/x", max_retries=2)
+    def prepare(self, env: Environment) -> None:
+        env.register(f"{env.prefix}-two", f"http://127.0.0.1:{env.gpu.port}/x", max_retries=2)
 
-    def play(self, ground: Ground, until: float) -> None:
-        answer = self.submit(ground, {"model": f"{ground.prefix}-two", "payload": {}, "max_retries": 100_000})
+    def play(self, env: Environment, until: float) -> None:
+        answer = self.submit(env, {"model": f"{env.prefix}-two", "payload": {}, "max_retries": 100_000})
         self.must(answer.status == 422, f"it was answered {answer.label}")
 
-    def end(self, ground: Ground) -> None:
-        ground.unregister(f"{ground.prefix}-two")
+    def end(self, env: Environment) -> None:
+        env.unregister(f"{env.prefix}-two")
 
 
 class Estimates(Attack):
     id, title = "s15", "estimates and refused submits from a tenant with a rate limit"
     seconds = 6.0
 
-    def prepare(self, ground: Ground) -> None:
-        self._limit(ground, 5)
+    def prepare(self, env: Environment) -> None:
+        self._limit(env, 5)
 
-    def _limit(self, ground: Ground, rate: float | None) -> None:
+    def _limit(self, env: Environment, rate: float | None) -> None:
         rules = {"submits_per_second": rate, "submit_burst": rate and 10}
-        ground.operator("PATCH", f"/admin/tenants/{ground.options.attacker}", rules)
+        env.operator("PATCH", f"/admin/tenants/{env.options.attacker}", rules)
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         time.sleep(2.1)  # changes take effect within two seconds
-        bodies = (job(ground), {**job(ground), "priority": 77})
+        bodies = (job(env), {**job(env), "priority": 77})
         paths = ("/api/v1/queue/estimate", "/api/v1/queue/submit")
-        flood(lambda n: self.ask(ground, "POST", paths[n % 2], body=bodies[n % 2]), workers=4, until=until)
+        flood(lambda n: self.ask(env, "POST", paths[n % 2], body=bodies[n % 2]), workers=4, until=until)
         self.must(
             any(label.startswith("429") for label in self.answers), "no estimate and no bad submit was a 429"
         )
 
-    def end(self, ground: Ground) -> None:
-        self._limit(ground, None)
+    def end(self, env: Environment) -> None:
+        self._limit(env, None)
 
 
 class Urgency(Attack):
     id, title = "n21", "2,000 waiting jobs of the highest priority on the shared model"
     seconds = 10.0
 
-    def play(self, ground: Ground, until: float) -> None:
-        jobs = {"jobs": [job(ground, priority=1, payload={"number": 0, "seconds": 0.2}) for _ in range(1000)]}
+    def play(self, env: Environment, until: float) -> None:
+        jobs = {"jobs": [job(env, priority=1, payload={"number": 0, "seconds": 0.2}) for _ in range(1000)]}
         for _ in range(2):
-            self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=jobs)
+            self.ask(env, "POST", "/api/v1/queue/submit-batch", body=jobs)
         time.sleep(max(0.0, until - time.monotonic()))
 
-    def end(self, ground: Ground) -> None:
-        ground.cancel_all(ground.shared_model, ground.options.attacker)
+    def end(self, env: Environment) -> None:
+        env.cancel_all(env.shared_model, env.options.attacker)
 
 
 class Monopoly(Attack):
     id, title = "n22", "8 jobs that hold every slot for 4 s each, again and again"
     seconds, ends_within = 10.0, 15.0
 
-    def play(self, ground: Ground, until: float) -> None:
-        long = {"jobs": [job(ground, payload={"number": 0, "seconds": 4.0}) for _ in range(24)]}
-        self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=long)
+    def play(self, env: Environment, until: float) -> None:
+        long = {"jobs": [job(env, payload={"number": 0, "seconds": 4.0}) for _ in range(24)]}
+        self.ask(env, "POST", "/api/v1/queue/submit-batch", body=long)
         time.sleep(max(0.0, until - time.monotonic()))
 
-    def end(self, ground: Ground) -> None:
-        ground.cancel_all(ground.shared_model, ground.options.attacker)
+    def end(self, env: Environment) -> None:
+        env.cancel_all(env.shared_model, env.options.attacker)
 
 
 class CancelStorm(Attack):
     id, title = "n05", "the same 200 jobs cancelled again and again by 12 connections"
 
-    def prepare(self, ground: Ground) -> None:
+    def prepare(self, env: Environment) -> None:
         later = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
-        jobs = {"jobs": [job(ground, run_at=later) for _ in range(200)]}
-        batch = self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=jobs)
+        jobs = {"jobs": [job(env, run_at=later) for _ in range(200)]}
+        batch = self.ask(env, "POST", "/api/v1/queue/submit-batch", body=jobs)
         self.ids = [row["job_id"] for row in batch.rows if "job_id" in row] or ["none"]
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         ids = self.ids
         flood(
-            lambda n: self.ask(ground, "POST", f"/api/v1/queue/jobs/{ids[n % len(ids)]}/cancel"),
+            lambda n: self.ask(env, "POST", f"/api/v1/queue/jobs/{ids[n % len(ids)]}/cancel"),
             workers=12,
             until=until,
         )
@@ -171,44 +171,44 @@ class ManyForLater(Attack):
     id, title = "n20", "3,000 jobs for one and the same second"
     seconds = 12.0
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 5))
-        jobs = {"jobs": [job(ground, run_at=at, payload={"number": 0, "seconds": 0.0}) for _ in range(1000)]}
+        jobs = {"jobs": [job(env, run_at=at, payload={"number": 0, "seconds": 0.0}) for _ in range(1000)]}
         for _ in range(3):
-            self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=jobs)
+            self.ask(env, "POST", "/api/v1/queue/submit-batch", body=jobs)
         time.sleep(max(0.0, until - time.monotonic()))
 
-    def end(self, ground: Ground) -> None:
-        ground.cancel_all(ground.shared_model, ground.options.attacker)
+    def end(self, env: Environment) -> None:
+        env.cancel_all(env.shared_model, env.options.attacker)
 
 
 class OneBadItem(Attack):
     id, title = "n13", "batches of 1,000 with one bad item, from 4 connections"
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         items: list[Any] = [
-            job(ground, tags=["x" * 50], payload={"number": 0, "seconds": 0.0}) for _ in range(1000)
+            job(env, tags=["x" * 50], payload={"number": 0, "seconds": 0.0}) for _ in range(1000)
         ]
-        items[777] = {**job(ground), "priority": "high"}
+        items[777] = {**job(env), "priority": "high"}
         jobs = {"jobs": items}
         flood(
-            lambda n: self.ask(ground, "POST", "/api/v1/queue/submit-batch", body=jobs, timeout=60),
+            lambda n: self.ask(env, "POST", "/api/v1/queue/submit-batch", body=jobs, timeout=60),
             workers=4,
             until=until,
             at_most=12,
         )
 
-    def end(self, ground: Ground) -> None:
-        ground.cancel_all(ground.shared_model, ground.options.attacker)
+    def end(self, env: Environment) -> None:
+        env.cancel_all(env.shared_model, env.options.attacker)
 
 
 class OneKey(Attack):
     id, title = "n26", "one idempotency key with different bodies on 32 connections"
 
-    def play(self, ground: Ground, until: float) -> None:
+    def play(self, env: Environment, until: float) -> None:
         def once(number: int) -> None:
-            body = job(ground, payload={"number": number % 7, "seconds": 0.0})
-            self.submit(ground, body, headers={"Idempotency-Key": "the-same"})
+            body = job(env, payload={"number": number % 7, "seconds": 0.0})
+            self.submit(env, body, headers={"Idempotency-Key": "the-same"})
 
         flood(once, workers=32, until=until, at_most=2000)
 
@@ -217,17 +217,17 @@ class MovedSecrets(Attack):
     id, title, who = "s21", "an endpoint moved to another origin, with its secret headers", OPERATOR
     seconds = 2.0
 
-    def play(self, ground: Ground, until: float) -> None:
-        name = f"{ground.prefix}-moved"
-        ground.register(name, "http://127.0.0.1:9/run", headers={"X-Secret": "planted-secret"})
-        answer = ground.register(name, "http://127.0.0.1:10/run")
+    def play(self, env: Environment, until: float) -> None:
+        name = f"{env.prefix}-moved"
+        env.register(name, "http://127.0.0.1:9/run", headers={"X-Secret": "planted-secret"})
+        answer = env.register(name, "http://127.0.0.1:10/run")
         self.note(answer, "POST /admin/register")
         self.must(answer.status == 422, f"the move was answered {answer.label}")
-        shown = ask(ground.url, "GET", f"/api/v1/admin/servers/{name}", key=ground.system.operator_key)
+        shown = ask(env.url, "GET", f"/api/v1/admin/servers/{name}", key=env.system.operator_key)
         self.must(b"planted-secret" not in shown.body, "the secret header is shown")
 
-    def end(self, ground: Ground) -> None:
-        ground.unregister(f"{ground.prefix}-moved")
+    def end(self, env: Environment) -> None:
+        env.unregister(f"{env.prefix}-moved")
 
 
 ATTACKS = (

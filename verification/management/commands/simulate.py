@@ -23,7 +23,7 @@ from verification.simulation.size import Size
 PROGRESS_SECONDS = 30.0
 SHOWN_LAWS, SHOWN_STEPS = 10, 40
 BROKEN, NOT_PLAYED = 1, 3
-"""Exit statuses: a law broke; the seeds could not be played."""
+"""Exit statuses: a law was broken; the seeds could not be played."""
 
 
 class Command(BaseCommand):
@@ -34,16 +34,18 @@ class Command(BaseCommand):
     suppressed_base_arguments = HIDDEN_OPTIONS
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--seeds", type=positive, default=200, help="how many (default 200)")
+        parser.add_argument("--seeds", type=positive, default=200, help="number of seeds (default 200)")
         parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
-        parser.add_argument("--seed", type=int, help="just this one, with its plan of faults")
+        parser.add_argument("--seed", type=int, help="play only this seed, and show its faults")
         parser.add_argument("--jobs", type=positive, default=Size().jobs, help="jobs per seed (default 40)")
         parser.add_argument("--faults", type=int, default=Size().faults, help="faults per seed (default 20)")
-        parser.add_argument("--only", default="", metavar="A,B", help="only these faults")
+        parser.add_argument("--only", default="", metavar="A,B", help="use only these faults")
         parser.add_argument(
             "--processes", type=positive, default=os.cpu_count() or 1, help="default: one per core"
         )
-        parser.add_argument("--history", type=Path, metavar="FILE", help="with --seed: where every step goes")
+        parser.add_argument(
+            "--history", type=Path, metavar="FILE", help="with --seed: write every step to this file"
+        )
 
     def handle(self, **options: Any) -> None:
         names = tuple(name for name in options["only"].split(",") if name)

@@ -1,1 +1,1 @@
-"""What the trial breaks, each fault a small class; `registry` has them by name."""
+"""The faults of a trial, each a small class; `registry` lists them by name."""

@@ -1,4 +1,4 @@
-"""What every fault is: how it is played and mended, whom it hits, and what must hold afterwards."""
+"""The base of every fault: how it is played and repaired, what it affects, and what must hold afterwards."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ if TYPE_CHECKING:
 
 
 class Fault:
-    """bound_seconds: for the recovery, from when it was mended, or played if it mends itself.
-
-    hold_seconds: how long it lasts. runs_once: whose attempts must not be followed by another one: ``all``
-    that ran when it began, ``polled`` ones, or ``none`` of them.
-    """
+    """A fault. bound_seconds: limit of the recovery, from its repair, or from its start if it repairs itself.
+    hold_seconds: how long it lasts. runs_once: attempts that must not be followed by another one: ``all``
+    that ran when it began, ``polled`` ones, or ``none``."""
 
     name: ClassVar[str]
     expected: ClassVar[str]
@@ -27,61 +25,64 @@ class Fault:
     hold_seconds: ClassVar[float] = 0.0
     mends_itself: ClassVar[bool] = False
     recovers_while_on: ClassVar[bool] = False
-    """Whether it must recover before it is mended, counted from when it was played."""
+    """Whether it must recover before its repair, counted from its start."""
     runs_once: ClassVar[str] = "none"
     front_door: ClassVar[str] = ALWAYS
-    """What clients may be answered while it is on (front_door.py)."""
+    """The answers that clients may get while it lasts (front_door.py)."""
     settle_seconds: ClassVar[float] = 45.0
     """Longest pause before the next fault, while traces of this one remain."""
     longest_run_seconds: ClassVar[float] = 4.0
-    """Of the longest run that is answered with its result: it shall outlast the lease where that matters."""
+    """The longest synchronous run; longer than a lease where that matters."""
     backlog: ClassVar[bool] = False
-    """Whether it wants a long line of waiting jobs."""
+    """Whether it needs a long queue of waiting jobs."""
 
     def skip(self, trial: Trial) -> str:
-        """Why it can't be played here; empty if it can."""
-        return "" if trial.state is not None else "it needs a look into the dispatcher: give --up-json"
+        """Return why it can't be played here; empty if it can."""
+        return "" if trial.state is not None else "it needs access to the dispatcher's stores: give --up-json"
 
     def play(self, trial: Trial) -> None:
+        """Start the fault."""
         raise NotImplementedError
 
     def mend(self, trial: Trial) -> None:
-        """Ends it. Called once, also if the trial is broken off."""
+        """Repair it. Called once, also if the trial is aborted."""
 
     def aims_at(self, trial: Trial, live: Live) -> bool:
-        """Whether it would hit this attempt if it was played now: it is not, as long as it would hit none."""
+        """Return True if it would affect this attempt if played now; it is not played while it would affect
+        none."""
         return True
 
-    def hits(self, live: Live) -> bool:
-        """Whether this attempt, live when it was played, is affected."""
+    def affects(self, live: Live) -> bool:
+        """Return True if this attempt, live when it was played, is affected."""
         return True
 
     def kills(self, live: Live) -> bool:
-        """Whether nobody holds this attempt any more, so that it must be taken over or run again."""
+        """Return True if the attempt has lost its worker, so that it must be adopted or run again."""
         return False
 
-    def sick_servers(self, trial: Trial) -> Sequence[str]:
-        """GPU servers whose slots need not work again."""
+    def excluded_servers(self, trial: Trial) -> Sequence[str]:
+        """Return GPU servers whose slots need not work again."""
         return ()
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
-        """What else must work again."""
+        """Return what else must work again."""
         return {}
 
     def is_over(self, trial: Trial) -> bool:
-        """Whether nothing of it is left that the next fault could meet."""
+        """Return True if nothing of it is left that could disturb the next fault."""
         return True
 
     def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
-        """What else must hold once it recovered, in words if it does not."""
+        """Return findings after its recovery."""
         return []
 
     def notes(self, trial: Trial) -> list[str]:
-        """What a reader of the report should know besides."""
+        """Return remarks for the report."""
         return []
 
 
 def wait(trial: Trial, seconds: float) -> None:
+    """Sleep, but end at once if a record of the trial fails."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         trial.check()

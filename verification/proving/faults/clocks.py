@@ -1,4 +1,4 @@
-"""Wall clocks that are wrong: of workers, beat and Redis, each in its own process."""
+"""Wrong wall clocks of workers, beat and Redis, each in its own process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from verification.proving.trial import Trial
 
 GRACE_SECONDS = 6.0
-"""After a clock was set its processes may pause for so long; from then on everything must work."""
+"""After a clock was set its processes may pause for so long; then everything must work."""
 
 
 class ClockFault(Fault):
@@ -44,7 +44,7 @@ class ClockFault(Fault):
         trial.clocks.shift(self.word, 0.0)
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
-        """What works while the clock is wrong, and after it was set right."""
+        """Return what works while the clock is wrong, and after it was corrected."""
         return {"runs begin": trial.runs_begin_since}
 
     def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
@@ -113,8 +113,8 @@ class RedisBack(RedisClockFault):
     def aims_at(self, trial: Trial, live: Live) -> bool:
         return self.killed.aims_at(trial, live)
 
-    def hits(self, live: Live) -> bool:
-        return self.killed.hits(live)
+    def affects(self, live: Live) -> bool:
+        return self.killed.affects(live)
 
     def kills(self, live: Live) -> bool:
         return self.killed.kills(live)

@@ -1,4 +1,4 @@
-"""The database: locked, gone, full."""
+"""The database: locked, down, full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LAG_SECONDS = 2.0
 
 
 class DatabaseFault(Fault):
-    """Running jobs notice nothing of it, so that new ones must show that it is over."""
+    """Running jobs are not affected, so that new ones must show that it is over."""
 
     front_door = DATABASE
 
@@ -32,7 +32,7 @@ class DatabaseFault(Fault):
 
 class LockDatabase(DatabaseFault):
     name = "lock_database"
-    expected = "somebody else holds SQLite's write lock for 10 s: everything waits, nothing is lost"
+    expected = "another process holds SQLite's write lock for 10 s: everything waits, nothing is lost"
     bound_seconds, hold_seconds, runs_once = 10.0, 10.0, "all"
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class KillPostgresql(DatabaseFault):
 
 
 class FailoverPostgresql(DatabaseFault):
-    """The last commits are gone: the judge leaves out jobs of that time (`Trial.forgotten`)."""
+    """The last commits are lost: the judge leaves out jobs of that time (`Trial.forgotten`)."""
 
     name = "failover_postgresql"
     expected = (
@@ -107,7 +107,7 @@ class FailoverPostgresql(DatabaseFault):
     def play(self, trial: Trial) -> None:
         assert trial.postgresql is not None
         self._standby = trial.start_standby()
-        trial.begin_to_forget()  # before the cut, whose moment only the servers know
+        trial.begin_losing_commits()  # before the cut, whose moment only the servers know
         self._standby.cut_off()
         wait(trial, LAG_SECONDS)
         trial.postgresql.kill()
@@ -116,10 +116,10 @@ class FailoverPostgresql(DatabaseFault):
         assert self._standby is not None
         self._standby.promote()
         trial.follow(self._standby)
-        trial.end_forgetting()
+        trial.end_losing_commits()
 
     def is_over(self, trial: Trial) -> bool:
-        """Attempts whose end was forgotten have no lease any more; the sweep `orphans` finds them."""
+        """Attempts whose end was lost have no lease any more; the sweep `orphans` finds them."""
         assert trial.state is not None
         live = trial.state.live() or []
         views = trial.state.slot_views([gpu.name for gpu in trial.fleet.gpus]) or {}
@@ -127,7 +127,7 @@ class FailoverPostgresql(DatabaseFault):
 
 
 class DiskFull(DatabaseFault):
-    """No process of the dispatcher can write to any file, as on a full disk (RLIMIT_FSIZE)."""
+    """No process of the dispatcher can write to a file, as on a full disk (RLIMIT_FSIZE)."""
 
     name = "disk_full"
     expected = "submits get 503 and no 202; results wait in the workers until there is room again"

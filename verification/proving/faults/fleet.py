@@ -1,4 +1,4 @@
-"""GPU servers that restart, hang, are cut off, answer late, or lie."""
+"""GPU servers that restart, hang, are cut off, answer late, or report wrongly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class ServerFault(Fault):
-    """Hits one server of each pool, those behind the proxy. It can be played from outside."""
+    """Affects one server of each pool, those behind the proxy. Possible without access to the dispatcher."""
 
     def __init__(self) -> None:
         self.servers: list[Gpu] = []
@@ -25,19 +25,19 @@ class ServerFault(Fault):
     def play(self, trial: Trial) -> None:
         self.servers = trial.fleet.behind_proxy
         for gpu in self.servers:
-            self.strike(trial, gpu)
+            self.inflict(trial, gpu)
 
     def mend(self, trial: Trial) -> None:
         for gpu in self.servers:
-            self.relieve(trial, gpu)
+            self.repair(trial, gpu)
 
-    def strike(self, trial: Trial, gpu: Gpu) -> None:
+    def inflict(self, trial: Trial, gpu: Gpu) -> None:
         raise NotImplementedError
 
-    def relieve(self, trial: Trial, gpu: Gpu) -> None:
-        """Nothing to do."""
+    def repair(self, trial: Trial, gpu: Gpu) -> None:
+        """No effect by default."""
 
-    def hits(self, live: Live) -> bool:
+    def affects(self, live: Live) -> bool:
         return any(gpu.name == live.server for gpu in self.servers)
 
 
@@ -46,11 +46,11 @@ class RestartServer(ServerFault):
     expected = "the probe sees a new boot id: its slots are back, its jobs run elsewhere or again"
     bound_seconds = 10.0
 
-    def strike(self, trial: Trial, gpu: Gpu) -> None:
+    def inflict(self, trial: Trial, gpu: Gpu) -> None:
         assert gpu.child is not None
         gpu.child.kill()
 
-    def relieve(self, trial: Trial, gpu: Gpu) -> None:
+    def repair(self, trial: Trial, gpu: Gpu) -> None:
         if gpu.child is None or not gpu.child.is_running():
             trial.fleet.begin(gpu)
             trial.fleet.wait_until_up(gpu)
@@ -64,32 +64,32 @@ class HangServer(ServerFault):
     expected = "its runs go on when it wakes up; the other servers work meanwhile"
     bound_seconds, hold_seconds = 10.0, 15.0
 
-    def strike(self, trial: Trial, gpu: Gpu) -> None:
+    def inflict(self, trial: Trial, gpu: Gpu) -> None:
         assert gpu.child is not None
         gpu.child.send(signal.SIGSTOP)
 
-    def relieve(self, trial: Trial, gpu: Gpu) -> None:
+    def repair(self, trial: Trial, gpu: Gpu) -> None:
         assert gpu.child is not None
         gpu.child.send(signal.SIGCONT)
 
 
-class WayToServerFault(ServerFault):
-    """It needs our proxy before the servers."""
+class ServerConnectionFault(ServerFault):
+    """Needs the trial's proxy in front of the servers."""
 
     def skip(self, trial: Trial) -> str:
         return "" if trial.proxies is not None else "its GPU servers stand behind no proxy"
 
 
-class PartitionServer(WayToServerFault):
+class PartitionServer(ServerConnectionFault):
     name = "partition_server"
     expected = "nothing reaches it for 20 s; nothing is sent to its slots that may still be busy"
     bound_seconds, hold_seconds = 10.0, 20.0
 
-    def strike(self, trial: Trial, gpu: Gpu) -> None:
+    def inflict(self, trial: Trial, gpu: Gpu) -> None:
         assert trial.proxies is not None
         trial.proxies.silence(gpu.name)
 
-    def relieve(self, trial: Trial, gpu: Gpu) -> None:
+    def repair(self, trial: Trial, gpu: Gpu) -> None:
         assert trial.proxies is not None
         trial.proxies.heal(gpu.name)
 
@@ -99,15 +99,15 @@ class LateServer(ServerFault):
     expected = "every answer comes 2 s late; nothing is sent twice"
     bound_seconds, hold_seconds, runs_once = 10.0, 15.0, "all"
 
-    def strike(self, trial: Trial, gpu: Gpu) -> None:
+    def inflict(self, trial: Trial, gpu: Gpu) -> None:
         for place in ("run", "status", "health", "cancel"):
-            gpu.order(fault="late", delay_seconds=2.0, on=place, seconds=self.hold_seconds)
+            gpu.inject(fault="late", delay_seconds=2.0, on=place, seconds=self.hold_seconds)
 
-    def relieve(self, trial: Trial, gpu: Gpu) -> None:
-        gpu.forgive()
+    def repair(self, trial: Trial, gpu: Gpu) -> None:
+        gpu.clear_faults()
 
 
-class LyingServer(WayToServerFault):
+class LyingServer(ServerConnectionFault):
     name = "lying_server"
     expected = (
         "it says that nothing runs, while connections to it break: what the dispatcher then sends to a full "
@@ -115,12 +115,12 @@ class LyingServer(WayToServerFault):
     )
     bound_seconds, hold_seconds = 10.0, 8.0
 
-    def strike(self, trial: Trial, gpu: Gpu) -> None:
+    def inflict(self, trial: Trial, gpu: Gpu) -> None:
         assert trial.proxies is not None
-        gpu.order(fault="idle", on="health", seconds=self.hold_seconds * 4)
-        trial.excuse(gpu.name)
+        gpu.inject(fault="idle", on="health", seconds=self.hold_seconds * 4)
+        trial.begin_excuse(gpu.name)
         trial.proxies.cut(gpu.name)
 
-    def relieve(self, trial: Trial, gpu: Gpu) -> None:
-        gpu.forgive()
-        trial.accuse(gpu.name)
+    def repair(self, trial: Trial, gpu: Gpu) -> None:
+        gpu.clear_faults()
+        trial.end_excuse(gpu.name)

@@ -1,4 +1,4 @@
-"""Callback receivers that are away."""
+"""Callback receivers that are down."""
 
 from __future__ import annotations
 

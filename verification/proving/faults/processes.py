@@ -1,4 +1,4 @@
-"""The dispatcher's own processes: killed, stopped for longer than a lease, asked to end as by a deploy."""
+"""The dispatcher's own processes: killed, stopped for longer than a lease, or terminated as by a deploy."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class ProcessFault(Fault):
     def aims_at(self, trial: Trial, live: Live) -> bool:
         return self.process != "gpu_worker" or f":{trial.system.pid(self.process)}:" in live.worker
 
-    def hits(self, live: Live) -> bool:
+    def affects(self, live: Live) -> bool:
         return self.process != "gpu_worker" or f":{self.pid}:" in live.worker
 
     def is_over(self, trial: Trial) -> bool:
         return self.is_back(trial) and (self.number is signal.SIGSTOP or not is_alive(self.pid))
 
     def is_back(self, trial: Trial) -> bool:
-        """A successor is there; a stopped one is itself again."""
+        """Return True if a successor runs, or a stopped process works again."""
         pid = trial.system.pid(self.process)
         return pid != 0 and (pid != self.pid or self.number is signal.SIGSTOP)
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
-        """Its successor's work: what it did itself before it ended proves nothing."""
+        """Return signs of its successor's work: its own work before its exit proves nothing."""
         works: dict[str, tuple[str, Sign]] = {
             "gpu_worker": ("a worker is back", lambda since: True),
             "web": ("it answers", lambda since: trial.web_answers()),
@@ -145,7 +145,7 @@ class StopBeat(KillBeat):
     bound_seconds = 40.0
 
     def mend(self, trial: Trial) -> None:
-        """It stays as it is: that it is replaced is what is shown."""
+        """No effect: the supervisor must replace it."""
 
     def is_over(self, trial: Trial) -> bool:
         return self.is_back(trial)

@@ -1,4 +1,4 @@
-"""Valkey, and the way to it."""
+"""Valkey, and the network to it."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ ROUTE = "valkey"
 
 
 class RedisFault(Fault):
-    """Running jobs notice nothing of it, so that new ones must show that it is over."""
+    """Running jobs are not affected, so that new ones must show that it is over."""
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
         state = trial.state
         assert state is not None
         return {
             "runs begin": trial.runs_begin_since,
-            "who waits has a ticket": lambda since: state.all_in_line(),
+            "who waits has a ticket": lambda since: state.all_queued(),
         }
 
 
 class OwnValkeyFault(RedisFault):
-    """It needs a Valkey that the trial started itself."""
+    """Needs a Valkey that the trial started."""
 
     def skip(self, trial: Trial) -> str:
         return super().skip(trial) or ("" if trial.valkey else "its Valkey is not the trial's own")
 
 
 class ProcessOfValkeyFault(RedisFault):
-    """It needs the pid of a Valkey: the trial's own, or one that `up` started and starts again."""
+    """Needs the pid of a Valkey: the trial's own, or one that `up` starts and restarts."""
 
     def skip(self, trial: Trial) -> str:
         return super().skip(trial) or ("" if trial.pids().get("valkey") else "up.json names no valkey")
@@ -50,7 +50,7 @@ class ProcessOfValkeyFault(RedisFault):
 
 
 def start_again(trial: Trial) -> None:
-    """One of our own; another's supervisor does it."""
+    """Restart the trial's own Valkey; another one's supervisor does it."""
     if trial.valkey is not None and not trial.valkey.is_running:
         trial.valkey.start()
 
@@ -102,7 +102,7 @@ class StopValkey(ProcessOfValkeyFault):
 
 
 class Flush(RedisFault):
-    """Also without a Valkey of ours: the address is enough."""
+    """Possible on any Valkey: the address is enough."""
 
     name = "flush"
     expected = "the index is rebuilt; within tenant and priority jobs start in their old order"
@@ -132,7 +132,7 @@ class FullValkey(RedisFault):
 
     def __init__(self) -> None:
         self.played_at = 0.0
-        self.stood_still = False
+        self.no_run_began = False
         self.before: str | None = None
 
     def play(self, trial: Trial) -> None:
@@ -143,12 +143,12 @@ class FullValkey(RedisFault):
     def mend(self, trial: Trial) -> None:
         assert trial.state is not None
         left = trial.state.tickets({gpu.pool for gpu in trial.fleet.gpus})
-        self.stood_still = left > 0 and not trial.runs_begin_since(self.played_at + 2.0)
+        self.no_run_began = left > 0 and not trial.runs_begin_since(self.played_at + 2.0)
         if self.before is not None:
             own_redis.set_max_memory(trial.state.redis_url, self.before)
 
     def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
-        return ["no run began while Redis was full, though jobs waited there"] if self.stood_still else []
+        return ["no run began while Redis was full, though jobs waited there"] if self.no_run_began else []
 
 
 class CutConnections(OwnValkeyFault):
@@ -163,7 +163,7 @@ class CutConnections(OwnValkeyFault):
 
 class BlackHole(OwnValkeyFault):
     name = "black_hole"
-    expected = "nothing reaches Valkey for 40 s and nobody is told; submits are still accepted"
+    expected = "nothing reaches Valkey for 40 s, without a reset; submits are still accepted"
     bound_seconds, hold_seconds = 5.0, 40.0
 
     def play(self, trial: Trial) -> None:

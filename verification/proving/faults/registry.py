@@ -1,8 +1,7 @@
-"""Every fault by name, in the order in which a trial plays them.
+"""Every fault by name, in the order of a trial.
 
-No process is hit twice within a minute: its supervisor would take it for sick, and wait longer and longer
-before it starts it again.
-"""
+No process is hit twice within a minute: its supervisor would consider it faulty, and wait longer and longer
+before each restart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis under Sentinel: its master killed, hung, paused, cut off, or replaced by a stale replica."""
+"""A Redis under Sentinel: its master killed, hung, paused, cut off, or replaced by an outdated replica."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class SentinelFault(RedisFault):
     def play(self, trial: Trial) -> None:
         valkeys = valkeys_of(trial)
         self.master = valkeys.master
-        self.strike(trial, valkeys)
+        self.inflict(trial, valkeys)
 
     def mend(self, trial: Trial) -> None:
         if self.master:
-            self.relieve(trial, valkeys_of(trial))
+            self.repair(trial, valkeys_of(trial))
 
     def is_over(self, trial: Trial) -> bool:
         return valkeys_of(trial).is_replicating()
 
-    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def inflict(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         raise NotImplementedError
 
-    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def repair(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         raise NotImplementedError
 
 
@@ -57,57 +57,59 @@ class KillMaster(SentinelFault):
     name = "kill_master"
     expected = "the master is killed: the promoted one is a new run, its index is rebuilt, running jobs go on"
 
-    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def inflict(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         valkeys.servers[self.master].kill()
 
-    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def repair(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         valkeys.servers[self.master].start()
 
 
 class HangMaster(SentinelFault):
     name = "hang_master"
-    expected = "the master stands still: clients leave it for the promoted one; later it follows as a replica"
+    expected = "the master hangs: clients switch to the promoted one; later it follows as a replica"
 
-    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def inflict(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         valkeys.send(self.master, signal.SIGSTOP)
 
-    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def repair(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         valkeys.send(self.master, signal.SIGCONT)
 
 
 class PauseMaster(HangMaster):
-    """Longer than no client's patience, shorter than the Sentinels'."""
+    """Longer than any client's time-out, shorter than the Sentinels'."""
 
     name = "pause_master"
-    expected = "the master stands still for 1.8 s and stays master: no connection is an answer behind"
+    expected = (
+        "the master hangs for 1.8 s and stays master: no connection gets the answer to an earlier command"
+    )
     bound_seconds, hold_seconds = 10.0, 1.8
     recovers_while_on = False
 
 
 class PartitionMaster(SentinelFault):
     name = "partition_master"
-    expected = "nobody reaches the master, which lives: the promoted one takes over, nothing runs twice"
+    expected = "the master lives but is unreachable: the promoted one takes over, nothing runs twice"
 
-    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def inflict(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         assert trial.proxies is not None
         trial.proxies.silence(self.master)
 
-    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def repair(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         assert trial.proxies is not None
         trial.proxies.heal(self.master)
 
 
 class PromoteStale(SentinelFault):
     name = "promote_stale"
-    expected = "the promoted replica missed the last 5 s: its index is not believed, it is rebuilt"
+    expected = "the promoted replica missed the last 5 s: its index is not trusted, but rebuilt"
     bound_seconds = 35.0
 
-    def strike(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def inflict(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         replica = valkeys.servers[valkeys.replica]
         replica.kill()
         wait(trial, STALE_SECONDS)
         valkeys.servers[self.master].kill()
         replica.start()
 
-    def relieve(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+    def repair(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         valkeys.servers[self.master].start()

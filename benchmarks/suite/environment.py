@@ -1,4 +1,4 @@
-"""What a run of the suite stands on: a temporary folder, processes, databases. `close` leaves none of it."""
+"""The resources of a run of the suite: a temporary folder, processes, databases. `close` removes all."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ OWN, SQLITE = "own", "sqlite"
 
 
 class CannotMeasure(Exception):
-    """A benchmark or a contender can't be measured here; the message says why, in one line."""
+    """A benchmark or contender can't be measured here; the message says why, in one line."""
 
 
-class Ground:
+class BenchEnvironment:
     """database: ``own`` (a PostgreSQL started for this run), ``sqlite``, or a postgresql:// URL of a role
-    that may create databases. gpu: the one simulated GPU server of the run."""
+    that may create databases. gpu: the simulated GPU server of the run."""
 
     def __init__(self, database: str) -> None:
         self.database_kind = database
@@ -55,24 +55,24 @@ class Ground:
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder))
 
     def valkey(self, name: str) -> EmbeddedValkey:
-        """One of its own for each contender, with the settings that `up` gives its own."""
+        """Start a Valkey for one contender, with the settings of `up`."""
         server = EmbeddedValkey(self.new_folder(f"valkey-{name}"))
         self._valkeys.append(server)
         server.start()
         return server
 
     def database(self, name: str) -> str:
-        """The URL of a new, empty database; empty for SQLite. Raises CannotMeasure."""
+        """Return the URL of a new, empty database; empty for SQLite. Raises CannotMeasure."""
         if self.database_kind == SQLITE:
             return ""
         database = f"bench_{name}_{secrets.token_hex(4)}"
-        self._ask_database(f'create database "{database}"')
+        self._execute_on_server(f'create database "{database}"')
         self._databases.append(database)
         return urlsplit(self.server_url)._replace(path=f"/{database}").geturl()
 
     @property
     def server_url(self) -> str:
-        """Of the PostgreSQL server. Raises CannotMeasure."""
+        """Return the URL of the PostgreSQL server. Raises CannotMeasure."""
         if self.database_kind != OWN:
             return self.database_kind
         if self._postgresql is None:
@@ -85,20 +85,20 @@ class Ground:
 
     @property
     def database_pids(self) -> list[int]:
-        """Of the PostgreSQL that this run started; of another one nothing is known."""
+        """Return the pids of the PostgreSQL that this run started; none for another one."""
         if self._postgresql is None or self._postgresql.pid is None:
             return []
         return [self._postgresql.pid]
 
     def drop(self, url: str) -> None:
-        """A database of ours, when its user is gone."""
+        """Drop one of our databases, once its user has exited."""
         name = urlsplit(url).path.strip("/")
         if name in self._databases:
             self._databases.remove(name)
-            self._ask_database(f'drop database if exists "{name}" with (force)')
+            self._execute_on_server(f'drop database if exists "{name}" with (force)')
 
     def close(self) -> None:
-        """Ends and removes everything, the latest first; whatever fails, the rest is ended too."""
+        """End and remove everything, the latest first, also after errors."""
         with contextlib.ExitStack() as ending:
             ending.callback(shutil.rmtree, self.folder, ignore_errors=True)
             ending.callback(guard.kill_marked, self._marker)
@@ -114,7 +114,7 @@ class Ground:
         for name in list(self._databases):
             self.drop(f"postgresql:///{name}")
 
-    def _ask_database(self, statement: str) -> None:
+    def _execute_on_server(self, statement: str) -> None:
         import psycopg
 
         try:
@@ -125,7 +125,7 @@ class Ground:
 
 
 def tail_of(log: Path, characters: int = 400) -> str:
-    """The end of a log on one line."""
+    """Return the end of a log on one line."""
     with contextlib.suppress(OSError):
         return " ".join(log.read_text(errors="replace")[-characters:].split())
     return ""

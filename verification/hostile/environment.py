@@ -1,4 +1,5 @@
-"""Where the attacks take place: the dispatcher, an honest GPU server, a neighbour, the attacker's tools."""
+"""The environment of the attacks: the dispatcher, an honest GPU server, a neighbour (another tenant), the
+attacker's tools."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from dispatcher_project.supervisor.signs import http_says_ok
-from verification.hostile.gpu import Asked, HostileServer, Told
-from verification.hostile.measure import Sample, Sightings
+from verification.hostile.gpu import CraftedReply, HostileServer, ReceivedRequest
+from verification.hostile.measure import Observations, Sample
 from verification.hostile.options import Options
 from verification.hostile.wire import Answer, address_of, ask
 from verification.proving.children import Child, Children
@@ -35,18 +36,18 @@ from verification.proving.system import (
 from verification.proving.terminal import say
 
 RATE = 10.0
-"""Submits of the neighbour a second."""
+"""Submits of the neighbour per second."""
 SHARED_SLOTS = 8
 FILES = 1024
-"""Open files that each process of the trial may have, unless it raises that itself: Linux' default."""
+"""Limit of open files of each process, unless it raises that itself: Linux' default."""
 _NICE = 10
-"""The attacker and its servers would run on other machines: here they give way to the dispatcher."""
+"""Attacker and its servers would run on other machines: here the dispatcher has priority."""
 _SLOW_NAMES = Path(__file__).parent / "slow_names"
 _KINDS = {"submit": "submits", "read": "reads", "end": "ends", "callback": "callbacks"}
 
 
-class Ground:
-    """Made in steps by `open`; `close` ends whatever was begun by then."""
+class Environment:
+    """Made in steps by `open`; `close` ends everything started by then."""
 
     system: System
     gpu: Gpu
@@ -57,7 +58,7 @@ class Ground:
         self.chance = random.Random(options.seed)
         self.folder = (options.data_dir or Path(tempfile.mkdtemp(prefix="hostile-"))).resolve()
         if options.starts_its_own and not options.data_dir:
-            self.folder.chmod(0o755)  # as an operator may have made it: s18 looks at what becomes of it
+            self.folder.chmod(0o755)  # as an operator may have created it; attack s18 checks the result
         self.report = (options.report or self.folder / "hostile").resolve()
         self.report.mkdir(parents=True, exist_ok=True)
         self.children = Children(self.report / "log", clean_environment())
@@ -70,7 +71,7 @@ class Ground:
         self._registered: list[str] = []
         self._made_keys: list[tuple[str, str]] = []
         self._tail: Tail | None = None
-        self._seen = Sightings()
+        self._seen = Observations()
         self._awaited: dict[tuple[str, str], float] = {}
         self._nice = os.nice(0)
 
@@ -79,18 +80,18 @@ class Ground:
         return self.system.url
 
     @property
-    def inside(self) -> bool:
-        """Whether its processes are on this machine, and its settings known."""
+    def sees_processes(self) -> bool:
+        """Return True if the processes of the dispatcher run on this machine and their settings are known."""
         return bool(self.system.settings())
 
     @property
     def data_dir(self) -> Path:
         return Path(self.system.settings()["DISPATCHER_DATA_DIR"])
 
-    # -- its life ------------------------------------------------------------------------------------------
+    # -- start and stop ------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Raises CannotProve."""
+        """Start everything. Raises CannotProve."""
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, hard), hard))
         self._start_system()
@@ -109,7 +110,7 @@ class Ground:
         self._nice = os.nice(_NICE)
 
     def close(self) -> None:
-        """Ends everything that it began, the dispatcher last."""
+        """End everything that was started, the dispatcher last."""
         if hasattr(self, "neighbour"):
             self.neighbour.stop()
         for name in list(self._registered):
@@ -141,7 +142,7 @@ class Ground:
 
     def _make_keys(self) -> None:
         names = (self.options.attacker, self.options.neighbour)
-        if not self.inside:
+        if not self.sees_processes:
             self.attacker_key, self.neighbour_key = (self.make_key(name) for name in names)
             return
         os.environ.update(self.system.settings())
@@ -162,7 +163,7 @@ class Ground:
         self.attacker_key, self.neighbour_key = (self.make_key(name) for name in names)
 
     def make_key(self, tenant: str) -> str:
-        """Revoked at the end of the trial."""
+        """Return a new API key of the tenant, revoked at the end of the trial."""
         answer = self.operator("POST", f"/admin/tenants/{tenant}/keys", {"name": "prove --hostile"})
         said = answer.said
         if answer.status != 201:
@@ -188,15 +189,16 @@ class Ground:
         self.neighbour = self.children.start("neighbour", *command)
         self._tail = Tail(log)
 
-    # -- what attacks ask ----------------------------------------------------------------------------------
+    # -- used by attacks -----------------------------------------------------------------------------------
 
     def operator(self, method: str, path: str, body: Any = None) -> Answer:
+        """Send a request with an operator's key."""
         return ask(
             self.url, method, f"/api/v1{path}", key=self.system.operator_key, body=body, as_neighbour=True
         )
 
     def register(self, model: str, endpoint: str, *, slots: int = 2, **fields: Any) -> Answer:
-        """fields: of the model and server, as `/admin/register` takes them. The server is named as it."""
+        """Register a model and a server of the same name. fields: as `/admin/register` takes them."""
         body = {"model": model, "server": model, "endpoint": endpoint, "slots": slots, "max_run_seconds": 30}
         answer = self.operator("POST", "/admin/register", {**body, **fields})
         if answer.status in (200, 201) and model not in self._registered:
@@ -206,13 +208,13 @@ class Ground:
     def hostile_server(
         self,
         name: str,
-        behave: Callable[[Asked], Told | None],
+        behave: Callable[[ReceivedRequest], CraftedReply | None],
         *,
         slots: int = 2,
         path: str = "/run",
         **fields: Any,
     ) -> tuple[str, HostileServer]:
-        """The model's name, and its server, registered."""
+        """Register a hostile server; return its model's name and the server."""
         model = f"{self.prefix}-{name}"
         server = HostileServer(behave)
         self._servers.append((model, server))
@@ -222,7 +224,8 @@ class Ground:
         return model, server
 
     def honest_model(self, name: str, *, slots: int = 4, **fields: Any) -> str:
-        """A model of a good server of its own, which the neighbour may use too. Ended by `dismiss`."""
+        """Register a model with a good server of its own, which the neighbour may use too; `end_model` ends
+        it."""
         model = f"{self.prefix}-{name}"
         gpu = Gpu(
             name=model, pool=model, models=(model,), slots=slots, mode="sync", push=False,
@@ -235,7 +238,8 @@ class Ground:
         return model
 
     def neighbour_gets(self, model: str, jobs: int, seconds: float) -> int:
-        """How many of so many jobs that the neighbour submits to that model are completed in time."""
+        """Submit `jobs` jobs to the model as the neighbour; return how many are completed within
+        `seconds`."""
         until = time.monotonic() + seconds
         body = {"jobs": [{"model": model, "payload": {"number": n, "seconds": 0.02}} for n in range(jobs)]}
         batch = ask(
@@ -258,14 +262,14 @@ class Ground:
         return done
 
     def unregister(self, name: str) -> None:
-        """Its jobs are cancelled first; off, where a slot is in quarantine."""
+        """Cancel the model's jobs, then unregister it; only switch it off if a slot is in quarantine."""
         self.cancel_all(name)
         if self.operator("DELETE", f"/admin/servers/{name}").status >= 400:
             self.operator("PATCH", f"/admin/servers/{name}", {"desired": "off"})
         self._registered.remove(name)
 
-    def dismiss(self, name: str) -> None:
-        """A hostile server of this trial."""
+    def end_model(self, name: str) -> None:
+        """Unregister a model of this trial and end its server."""
         model = f"{self.prefix}-{name}"
         if model in self._registered:
             self.unregister(model)
@@ -292,8 +296,8 @@ class Ground:
         self.gpu.child = self.children.start("gpu", *self.gpu.command())
         _wait(lambda: http_says_ok("127.0.0.1", self.gpu.port, "/health"), "the honest GPU server")
 
-    def rescue(self) -> bool:
-        """Restart the web if it does not answer any more. Return True if it answers then."""
+    def restart_web_if_needed(self) -> bool:
+        """Restart the web process if it does not answer. Return True if it answers then."""
         pid = self.pids().get("web", 0)
         if pid and self.options.starts_its_own:
             os.kill(pid, signal.SIGKILL)
@@ -307,8 +311,8 @@ class Ground:
     def is_ready(self) -> bool:
         return http_says_ok(*address_of(self.url), "/readyz?strict=1")
 
-    def seen(self) -> Sightings:
-        """All that the neighbour saw so far."""
+    def observations(self) -> Observations:
+        """Return all observations of the neighbour so far."""
         if self._tail is not None:
             for line in self._tail.read():
                 if line["what"] == "await":
@@ -320,13 +324,13 @@ class Ground:
         return self._seen
 
     def wait_until_calm(self) -> None:
-        """Until the neighbour's jobs run. Raises CannotProve."""
-        _wait(lambda: len(self.seen().ends) >= 3, "the neighbour", seconds=60.0)
+        """Wait until the neighbour's jobs run. Raises CannotProve."""
+        _wait(lambda: len(self.observations().ends) >= 3, "the neighbour", seconds=60.0)
 
-    def unfinished(self, since: float, until: float) -> Sightings:
-        """The neighbour's jobs and callbacks of that time that did not come to their end yet."""
-        self.seen()
-        found, now = Sightings(), time.time()
+    def unfinished(self, since: float, until: float) -> Observations:
+        """Return the neighbour's jobs and callbacks of that time that have not ended yet."""
+        self.observations()
+        found, now = Observations(), time.time()
         for (kind, _), at in self._awaited.items():
             if since <= at < until:
                 getattr(found, _KINDS[kind]).append(Sample(at, now - at, status=0))
@@ -336,7 +340,7 @@ class Ground:
         return self.system.pids()
 
     def logs(self) -> dict[str, str]:
-        """What its processes have written, by name of the file."""
+        """Return the log texts of its processes, by file name."""
         found = self.data_dir.glob("log/*.log*")
         return {file.name: file.read_text(errors="surrogateescape") for file in found}
 
