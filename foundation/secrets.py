@@ -1,5 +1,5 @@
-"""Secrets: encryption at rest (server headers, webhook secrets) and signed tokens, both under a key that is not
-in the database. Also masks API keys in texts."""
+"""Secrets: encryption at rest (server headers, webhook secrets) and signed tokens, both under a key that is
+not in the database. Also masks API keys in texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes a report's figures into docs/reference/benchmarks.md, between its markers, and its plots beside it."""
+"""Writes a report's figures into docs/reference/benchmarks.md, between its markers, and the plots beside."""
 
 from __future__ import annotations
 

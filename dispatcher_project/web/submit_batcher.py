@@ -180,7 +180,12 @@ class SubmitBatcher:
 
 def _batchable_headers(scope: Scope) -> Mapping[bytes, bytes] | None:
     """The headers of a submit without any that only the view understands; None for all other requests."""
-    if scope["path"] != SUBMIT or scope["method"] != "POST" or scope["query_string"] or BODY_PENDING_KEY in scope:
+    if (
+        scope["path"] != SUBMIT
+        or scope["method"] != "POST"
+        or scope["query_string"]
+        or BODY_PENDING_KEY in scope
+    ):
         return None
     named: dict[bytes, bytes] = dict(scope["headers"])
     length = named.get(b"content-length", b"")

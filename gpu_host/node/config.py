@@ -28,8 +28,8 @@ class NodeConfig:
     handlers: the same by model, each at ``/<model>/…``; all share the slots. port: 0 takes a free one.
 
     mode: ``sync`` answers with the result, ``async`` answers at once with an id to poll, ``auto`` answers
-    with the result if it comes within `answer_within_seconds`. A request with ``Prefer: respond-async``, which
-    the dispatcher sends for an async model, is answered as in ``auto`` if the mode is ``sync``.
+    with the result if it comes within `answer_within_seconds`. A request with ``Prefer: respond-async``,
+    which the dispatcher sends for an async model, is answered as in ``auto`` if the mode is ``sync``.
 
     direct_queue: how many direct callers may wait; they go first. retry_after_seconds: the Retry-After of a
     refused dispatcher, whole seconds.

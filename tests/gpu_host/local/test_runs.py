@@ -168,7 +168,10 @@ def test_two_runs_that_are_killed_at_once_each_end_with_their_own_error(bench: B
         EndErrors({"a": BadInput("b"), "b": BadInput("b")}),
     )
     both = first.joined(second)
-    assert (both.by_attempt, both.others) == ({"a": first.by_attempt["a"], "b": second.by_attempt["b"]}, first.others)
+    assert (both.by_attempt, both.others) == (
+        {"a": first.by_attempt["a"], "b": second.by_attempt["b"]},
+        first.others,
+    )
 
 
 def test_the_errors_of_an_ended_process_do_not_affect_the_next_one(bench: Bench):

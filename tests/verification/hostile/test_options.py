@@ -18,7 +18,7 @@ KNOWN = ("s05", "s06")
         (["--attacks", "s05,nonsense"], "unknown attack nonsense; known are s05, s06"),
         (["--attacks", ","], "unknown attack ','"),
         (["--url", "http://x"], "--url needs --api-key"),
-        (["--url", "http://x", "--api-key", "k", "--up-json", "up.json"], "two ways"),
+        (["--url", "http://x", "--api-key", "k", "--up-json", "up.json"], "give either"),
         (["--up-json", "/nowhere/up.json"], "there is no /nowhere/up.json"),
         (["--url", "http://x", "--api-key", "k", "--data-dir", "x"], "that the trial starts itself"),
         (["--seconds", "0"], "--seconds is a number from 0.5 to 600"),

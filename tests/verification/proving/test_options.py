@@ -19,7 +19,7 @@ KNOWN = ("kill_worker", "flush")
         (["--faults", "kill_worker,nonsense"], "unknown fault nonsense; known are kill_worker, flush"),
         (["--faults", ","], "unknown fault ','"),
         (["--url", "http://x"], "--url needs --api-key"),
-        (["--url", "http://x", "--api-key", "k", "--up-json", "up.json"], "two ways"),
+        (["--url", "http://x", "--api-key", "k", "--up-json", "up.json"], "give either"),
         (["--up-json", "/nowhere/up.json"], "there is no /nowhere/up.json"),
         (["--database", "mysql://x"], "--database is a postgresql:// URL"),
         (["--url", "http://x", "--api-key", "k", "--database", "own"], "that the trial starts itself"),

@@ -69,7 +69,7 @@ FATE = {
 
 def test_it_shows_verdict_faults_findings_and_fates():
     text = page(FOUND, [FATE])
-    for part in ("Finding", "kill_worker", "31.0 s", "no Redis", "job-1", "gpu/0 lost", "59", "the database"):
+    for part in ("Wrong", "kill_worker", "31.0 s", "no Redis", "job-1", "gpu/0 lost", "59", "the database"):
         assert part in text
 
 
