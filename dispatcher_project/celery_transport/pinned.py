@@ -288,7 +288,9 @@ def make_gpu(
         is_gpu=device.is_gpu,
         output_root=output_root,
         confinement=confinement,
-        options=LocalGpuOptions(budget_mb=options.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0),
+        options=LocalGpuOptions(
+            budget_mb=options.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0
+        ),
         on_event=_on_event,
         output=lambda line: log.info("model_output", line=line),
         log_event=log.info,

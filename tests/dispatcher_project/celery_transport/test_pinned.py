@@ -46,7 +46,7 @@ def test_events_of_local_runs_take_the_path_of_http_runs() -> None:
         payload={},
         slot="box/0",
         fence=1,
-        tell=lambda kind, value: told.append((kind, value)),
+        report=lambda kind, value: told.append((kind, value)),
     )
     gpu: Any = Gpu()
     assert LocalRunner(gpu).start(request, abort=Abort()).result == "whole"
