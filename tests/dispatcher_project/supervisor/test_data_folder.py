@@ -141,3 +141,15 @@ def test_every_command_takes_the_folder(folder: DataFolder, command: str) -> Non
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_an_installed_wheel_keeps_its_data_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DISPATCHER_DATA_DIR", raising=False)
+    assert data_folder.default_folder() == data_folder.ROOT / "var"
+    monkeypatch.setattr(data_folder, "IN_CHECKOUT", False)
+    monkeypatch.chdir(tmp_path)
+    assert data_folder.default_folder() == tmp_path / "var"
+    monkeypatch.setenv("DISPATCHER_DATA_DIR", "/srv/dispatcher")
+    assert data_folder.default_folder() == Path("/srv/dispatcher")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,3 +87,12 @@ def test_an_existing_admins_password_is_not_shown(
     assert "exists already" in text
     assert "manage.py changepassword admin" in text
     assert "sesame" not in text
+
+
+def test_the_python_path_still_leads_to_models_after_the_change_of_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", f"models{os.pathsep}/opt/models")
+    up.keep_python_path()
+    assert os.environ["PYTHONPATH"] == f"{tmp_path}/models{os.pathsep}/opt/models"
