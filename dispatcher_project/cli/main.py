@@ -45,7 +45,7 @@ _WITHOUT_DJANGO = {
     "prove_upgrade": "verification.proving.upgrade",
     "bench": "benchmarks.suite.main",
 }
-"""Command: the module whose `main(arguments)` runs it without Django. Names: some lie above this package."""
+"""Commands that need no Django, with the modules whose `main(arguments)` runs them: some of higher layers."""
 
 _PARTS = ("web", "beat", "flower")
 _PACKAGES = (
@@ -54,7 +54,7 @@ _PACKAGES = (
 )
 """What this program imports besides `dispatcher_project`."""
 WRONG = 2
-"""Exit status for a command line that makes no sense."""
+"""Exit status for a wrong command line."""
 
 
 def manage(argv: Sequence[str]) -> None:
@@ -176,7 +176,7 @@ def _run_django(argv: list[str]) -> None:
 
 
 def _start_part(name: str, arguments: list[str]) -> int:
-    """web, beat or flower, in this process: signals and the watcher of its pid meet the part itself."""
+    """Run web, beat or flower in this process, where signals and pid watchers reach it. Return its status."""
     from dispatcher_project.supervisor import data_folder
 
     asks_for_help = not {"-h", "--help"}.isdisjoint(arguments)

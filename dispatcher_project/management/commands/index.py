@@ -43,7 +43,7 @@ class Command(TerminalCommand):
             type=positive_seconds,
             default=120.0,
             metavar="SECONDS",
-            help="wait so long for the switch (default 120); then exit status 1",
+            help="limit of the wait for a switch (default 120); then exit status 1",
         )
 
     def act(self, options: dict[str, Any]) -> int | None:
