@@ -212,7 +212,7 @@ REST_FRAMEWORK: dict[str, Any] = {
         "jobs.api.authentication.StaffSession",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["jobs.api.authentication.HasScopeOrPermission"],
-    "DEFAULT_PARSER_CLASSES": ["foundation.http_api.json_body.StrictJsonParser"],
+    "DEFAULT_PARSER_CLASSES": ["foundation.http_api.json_parser.StrictJsonParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "jobs.api.errors.handle_exception",

@@ -18,7 +18,6 @@ from typing import Annotated, Any, TypeVar
 from django.utils.dateparse import parse_datetime
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic_core import PydanticCustomError, PydanticKnownError, core_schema
-from rest_framework.parsers import BaseParser
 
 from foundation import json_text
 from foundation.http_api.problems import MAX_ERRORS, FieldError, Problem, validation_problem
@@ -46,19 +45,6 @@ _LONGEST_NAME = 100
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 
 
-class StrictJsonParser(BaseParser):
-    """Parses JSON bodies for `request.data`; a view's `max_body_bytes` limits the body before it is read."""
-
-    media_type = "application/json"
-
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
-        limit = expect_body((parser_context or {}).get("view"), (parser_context or {})["request"].META)
-        raw = stream.read(limit + 1)
-        if len(raw) > limit:
-            raise _too_large(limit)
-        return read_json(raw)
-
-
 def expect_body(view: Any, environ: Mapping[str, Any]) -> int:
     """Return the size limit of the request's body.
 
@@ -67,12 +53,12 @@ def expect_body(view: Any, environ: Mapping[str, Any]) -> int:
     most: int = limit() if callable(limit) else limit or DEFAULT_MAX_BYTES
     declared = environ.get("CONTENT_LENGTH") or "0"
     if declared.isdigit() and int(declared) > most:
-        raise _too_large(most)
+        raise too_large(most)
     require_body(environ)
     return most
 
 
-def _too_large(limit: int) -> Problem:
+def too_large(limit: int) -> Problem:
     return Problem(413, "payload_too_large", f"The body may have up to {limit} bytes.")
 
 

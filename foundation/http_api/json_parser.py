@@ -1,0 +1,22 @@
+"""The parser of JSON bodies for REST framework, apart from `json_body`, which workers import too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.parsers import BaseParser
+
+from foundation.http_api.json_body import expect_body, read_json, too_large
+
+
+class StrictJsonParser(BaseParser):
+    """Parses JSON bodies for `request.data`; a view's `max_body_bytes` limits the body before it is read."""
+
+    media_type = "application/json"
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        limit = expect_body((parser_context or {}).get("view"), (parser_context or {})["request"].META)
+        raw = stream.read(limit + 1)
+        if len(raw) > limit:
+            raise too_large(limit)
+        return read_json(raw)
