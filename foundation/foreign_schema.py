@@ -18,14 +18,11 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from django.conf import settings
 from jsonschema_rs import Draft202012Validator, RegexOptions, ValidationError
-from referencing import Registry
-from referencing.exceptions import Unresolvable
-from referencing.jsonschema import DRAFT202012
 
 from foundation.json_text import Bounds, NotReadable, canonical_json, check_bounds
 
@@ -227,10 +224,18 @@ class _Size:
         self.values = self.patterns = 0
         self.is_unbounded = False
         self._depth, self._most = depth, most
-        self._resolver = Registry().with_resource("", DRAFT202012.create_resource(schema)).resolver()
+        self._schema = schema
         self._under_way: list[int] = []
         if isinstance(schema, dict):  # definitions count where they are referenced
             self._walk({name: part for name, part in schema.items() if name not in _DEFINITIONS}, 1)
+
+    @cached_property
+    def _resolver(self) -> Any:
+        """Made for the first reference: few schemas have one, and every process would import its library."""
+        from referencing import Registry
+        from referencing.jsonschema import DRAFT202012
+
+        return Registry().with_resource("", DRAFT202012.create_resource(self._schema)).resolver()
 
     def _walk(self, item: Any, level: int) -> None:
         self.values += 1
@@ -257,6 +262,8 @@ class _Size:
             self._follow(item["$ref"], level)
 
     def _follow(self, reference: str, level: int) -> None:
+        from referencing.exceptions import Unresolvable
+
         try:
             if not reference.startswith("#"):
                 raise SchemaRefused(_unresolved_reference(reference))
