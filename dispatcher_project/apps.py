@@ -18,9 +18,9 @@ class DispatcherProjectConfig(AppConfig):
             from celery import signals
 
             # a worker is ready when it takes tasks, beat at its start (schedule.py reports beat's liveness)
-            signals.worker_ready.connect(_notify_ready, weak=False)
-            signals.beat_init.connect(_notify_ready, weak=False)
+            signals.worker_ready.connect(notify_ready, weak=False)
+            signals.beat_init.connect(notify_ready, weak=False)
 
 
-def _notify_ready(**_: Any) -> None:
+def notify_ready(**_: Any) -> None:
     notify(READY)

@@ -143,7 +143,7 @@ def plan_of_up(
             stop_seconds=40.0, overlaps=True,
         ),
         child(
-            "beat", python, "-m", "celery", "--app", "dispatcher_project", "beat", "--pidfile=",
+            "beat", python, "-m", "dispatcher_project.celery_transport.beat",
             silent_after_seconds=_BEAT_SILENT_SECONDS,
         ),
         ChildSpec(
@@ -156,7 +156,6 @@ def plan_of_up(
             "flower",
             (
                 python, "-m", "dispatcher_project.celery_transport.flower_server", str(ports.flower.fileno()),
-                "--app", "dispatcher_project", "flower",
             ),
             with_flower,
             ready=lambda: http_says_ok(LOOPBACK, ports.flower_port, f"/{FLOWER_PREFIX}/healthcheck"),
