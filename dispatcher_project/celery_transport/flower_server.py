@@ -2,8 +2,8 @@
 
 ``python -m dispatcher_project.celery_transport.flower_server <fd> <arguments of flower>`` runs Flower on an
 inherited socket. Flower has only an option for a port, which another process may take before Flower binds it.
-So its method that binds is replaced, which tests/scenarios/test_up.py pins. Neither Celery's command line, which
-imports a shell, nor Django's apps are loaded: Flower runs no task, and starts in half the CPU time.
+So its method that binds is replaced, which tests/scenarios/test_up.py pins. Neither Celery's command line,
+which imports a shell, nor Django's apps are loaded: Flower runs no task, and starts in half the CPU time.
 """
 
 from __future__ import annotations
