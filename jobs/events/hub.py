@@ -110,8 +110,8 @@ def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
     if moved:
         each = max(1, MOST_EVENTS // sum(map(len, moved.values())))
         # a range of numbers bounds the rows; it is empty only if events of refused attempts were deleted
-        wanted = [Q(job_id__in=ids, seq__gt=seen, seq__lte=seen + each) for seen, ids in moved.items()]
-        for row in Event.objects.filter(Q(*wanted, _connector=Q.OR)).order_by("job_id", "seq"):
+        conditions = [Q(job_id__in=ids, seq__gt=seen, seq__lte=seen + each) for seen, ids in moved.items()]
+        for row in Event.objects.filter(Q(*conditions, _connector=Q.OR)).order_by("job_id", "seq"):
             events.setdefault(row.job_id, []).append(_seen(row))
         for seen, ids in moved.items():
             for job_id in ids:

@@ -86,9 +86,9 @@ class History:
 
     def gpu_seconds_by_tenant(self, models: Iterable[str]) -> dict[int, float]:
         """Return GPU-seconds by tenant id, for tenants with ended jobs on these models, even if 0."""
-        wanted, found = set(models), dict[int, float]()
+        names, found = set(models), dict[int, float]()
         for (model, tenant), seconds in self.gpu_seconds.items():
-            if model in wanted:
+            if model in names:
                 found[tenant] = found.get(tenant, 0.0) + seconds
         return found
 

@@ -46,16 +46,16 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 def _refusal(request: HttpRequest) -> Problem | None:
     """Return the problem of a missing or wrong token; None if the request may read the metrics."""
-    wanted: str = settings.DISPATCHER.metrics_token
-    if wanted == OPEN_METRICS:
+    token: str = settings.DISPATCHER.metrics_token
+    if token == OPEN_METRICS:
         return None
     scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
-    if not wanted:
+    if not token:
         return Problem(401, "not_authenticated", _NO_TOKEN, headers=_CHALLENGE)
     if not scheme:
         return Problem(401, "not_authenticated", "Send `Authorization: Bearer <token>`.", headers=_CHALLENGE)
     # in constant time, so that the duration does not reveal a correct prefix
-    is_right = hmac.compare_digest(sent.strip().encode(), wanted.encode())
+    is_right = hmac.compare_digest(sent.strip().encode(), token.encode())
     if scheme.lower() == "bearer" and is_right:
         return None
     return Problem(

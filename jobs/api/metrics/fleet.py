@@ -29,7 +29,7 @@ def collect_registry(now: datetime, *, name_tenants: bool) -> Iterator[Metric]:
 
 
 def _servers() -> Iterator[Metric]:
-    wanted = GaugeMetricFamily(
+    slot_counts = GaugeMetricFamily(
         "dispatcher_server_slots", "Slots that the server should have.", labels=["server", "pool", "desired"]
     )
     healthy = GaugeMetricFamily(
@@ -39,10 +39,10 @@ def _servers() -> Iterator[Metric]:
     )
     rows = Server.objects.order_by("name").values_list("name", "pool_id", "desired", "slots", "healthy")
     for name, pool, desired, slots, is_healthy in rows:
-        wanted.add_metric([name, pool, desired], slots)
+        slot_counts.add_metric([name, pool, desired], slots)
         if is_healthy is not None:
             healthy.add_metric([name], int(is_healthy))
-    yield from (wanted, healthy)
+    yield from (slot_counts, healthy)
 
 
 def _quarantine(now: datetime) -> Iterator[Metric]:

@@ -28,7 +28,7 @@ from tests.support.fake_leases import FakeLeases
 
 
 class Unreachable:
-    """No GPU server answers."""
+    """A transport without GPU servers."""
 
     def request(self, method: str, url: str, **_: Any) -> Response:
         raise ConnectFailed(f"{url}: nobody there")
@@ -36,7 +36,7 @@ class Unreachable:
 
 @dataclass
 class World:
-    """What the ports were asked to do."""
+    """Test ports that record their calls."""
 
     leases: FakeLeases = field(default_factory=FakeLeases)
     wakes: list[Wakes] = field(default_factory=list)
@@ -98,7 +98,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def forget_keys() -> None:
-    """As if two seconds had passed."""
+    """Drop the caches, as if 2 s had passed."""
     ports.production_ports().valid_keys.clear()
 
 
@@ -141,7 +141,7 @@ def anonymous() -> APIClient:
 
 
 class DoorTime:
-    """What `dispatcher_project.web.request_limits` goes by: it passes only when the test says so."""
+    """Clock for `dispatcher_project.web.request_limits`, advanced only by the test."""
 
     def __init__(self) -> None:
         self._now = 0.0

@@ -1,4 +1,4 @@
-"""Who may do what: every route, by every kind of caller."""
+"""Access to every route by every kind of caller."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METHODS = ("get", "post", "put", "patch", "delete")
 
 
 def routes() -> Iterator[tuple[str, str]]:
-    """Every (method, path) under /api/v1, from the URL configuration itself."""
+    """Return every (method, path) under /api/v1, from the URL configuration."""
     for prefix, pattern in _walk(get_resolver().url_patterns, ""):
         if prefix.startswith("api/v1/") and prefix.removeprefix("api/v1/") not in PUBLIC:
             view = pattern.callback.view_class  # type: ignore[attr-defined]
@@ -70,14 +70,14 @@ def test_the_walk_finds_the_routes() -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_nobody_gets_in_without_a_key(anonymous: APIClient, db: None, method: str, path: str) -> None:
+def test_every_route_needs_a_key(anonymous: APIClient, db: None, method: str, path: str) -> None:
     answer = getattr(anonymous, method)(filled(path, "0" * 26))
     problem(answer, 401, "not_authenticated")
     assert answer["WWW-Authenticate"].startswith("Bearer")
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_a_foreign_key_sees_and_changes_nothing(
+def test_a_key_of_another_tenant_reads_and_changes_no_job(
     acme: Account, other: Account, method: str, path: str
 ) -> None:
     job = make_job(acme.tenant, "failed", tags=["secret-tag"], metadata={"secret": 1})
@@ -96,18 +96,18 @@ def test_a_foreign_key_sees_and_changes_nothing(
 @pytest.mark.parametrize(
     "header", ["Bearer nonsense", "Bearer ", "Basic YTpi", "Bearer " + "a" * 8 + "." + "b" * 32, "x"]
 )
-def test_a_bad_key_is_told_so(anonymous: APIClient, db: None, header: str) -> None:
+def test_a_bad_key_is_refused(anonymous: APIClient, db: None, header: str) -> None:
     answer = anonymous.get("/api/v1/queue/jobs", HTTP_AUTHORIZATION=header)
     problem(answer, 401, "invalid_key")
     assert answer["WWW-Authenticate"].startswith("Bearer")
 
 
-def test_a_key_with_the_right_beginning_only_is_bad(acme: Account, anonymous: APIClient) -> None:
+def test_a_key_with_only_the_right_prefix_is_refused(acme: Account, anonymous: APIClient) -> None:
     guess = acme.key[:-1] + ("a" if acme.key[-1] != "a" else "b")
     problem(anonymous.get("/api/v1/queue/jobs", HTTP_AUTHORIZATION=f"Bearer {guess}"), 401, "invalid_key")
 
 
-def test_a_revoked_key_stops_working_when_the_memory_ends(
+def test_a_revoked_key_stops_working_when_its_cache_entry_expires(
     acme: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -119,7 +119,7 @@ def test_a_revoked_key_stops_working_when_the_memory_ends(
     problem(acme.client.get("/api/v1/queue/jobs"), 401, "invalid_key")
 
 
-def test_an_expired_key_is_bad(acme: Account, anonymous: APIClient) -> None:
+def test_an_expired_key_is_refused(acme: Account, anonymous: APIClient) -> None:
     key, plaintext = create_key(acme.tenant)
     key.expiry_date = timezone.now()
     key.save()
@@ -127,7 +127,7 @@ def test_an_expired_key_is_bad(acme: Account, anonymous: APIClient) -> None:
 
 
 @pytest.mark.usefixtures("all_remembered")
-def test_a_remembered_key_costs_no_query(acme: Account, django_assert_num_queries: object) -> None:
+def test_a_cached_key_costs_no_query(acme: Account, django_assert_num_queries: object) -> None:
     authentication.principal_of_key(acme.key, jobs.ports.production_ports())
     with django_assert_num_queries(0):  # type: ignore[operator]
         assert authentication.principal_of_key(acme.key, jobs.ports.production_ports()) is not None
@@ -164,7 +164,7 @@ def test_a_staff_session_is_an_operator_and_needs_the_csrf_token(staff: Client, 
     problem(submitted, 403, "tenant_required")
 
 
-def test_a_session_that_is_not_staffs_is_nobody(db: None) -> None:
+def test_a_session_without_staff_status_is_not_authenticated(db: None) -> None:
     client = Client(raise_request_exception=False)
     client.force_login(User.objects.create_user("guest"))
     problem(client.get("/api/v1/queue/jobs"), 401, "not_authenticated")

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request: a problem+json with a stable code and a pointer to the place."""
+"""Invalid requests get problem+json with a stable code and a pointer."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ FIELDS = ("type", "title", "status", "detail", "code", "retryable")
 def problem(answer: Any, status: int, code: str, pointer: str | None = None) -> dict[str, Any]:
     assert answer.status_code == status, answer.content
     assert answer["Content-Type"] == "application/problem+json"
-    told = json.loads(answer.content)
-    assert set(FIELDS) <= set(told)
-    assert (told["status"], told["code"]) == (status, code), told
+    content = json.loads(answer.content)
+    assert set(FIELDS) <= set(content)
+    assert (content["status"], content["code"]) == (status, code), content
     if pointer is not None:
-        assert pointer in [error["pointer"] for error in told["errors"]], told
-    return told  # type: ignore[no-any-return]
+        assert pointer in [error["pointer"] for error in content["errors"]], content
+    return content  # type: ignore[no-any-return]
 
 
 WRONG_BODIES = [
@@ -85,8 +85,8 @@ def test_a_wrong_field_is_named(
 
 def test_every_missing_field_is_named(acme: Account) -> None:
     answer = acme.client.post(SUBMIT, {}, format="json")
-    told = problem(answer, 422, "validation_failed", "/model")
-    assert {(e["pointer"], e["code"]) for e in told["errors"]} == {
+    content = problem(answer, 422, "validation_failed", "/model")
+    assert {(e["pointer"], e["code"]) for e in content["errors"]} == {
         ("/model", "required"),
         ("/payload", "required"),
     }
@@ -106,7 +106,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("raw", MALFORMED)
-def test_malformed_json_is_said_to_be_malformed(acme: Account, zimg: ModelConfig, raw: str | bytes) -> None:
+def test_malformed_json_is_reported_as_such(acme: Account, zimg: ModelConfig, raw: str | bytes) -> None:
     answer = acme.client.generic("POST", SUBMIT, raw, content_type="application/json")
     problem(answer, *((422, "validation_failed") if raw == "" else (400, "malformed_json")))
 
@@ -156,19 +156,19 @@ def test_a_body_that_is_no_object_is_refused(acme: Account, raw: str) -> None:
 @pytest.mark.parametrize(
     "deep", ['{"model": "zimg", "payload": {"x": ' + "[" * 200 + "]" * 200 + "}}", "[" * 100_000]
 )
-def test_nesting_has_a_bound(acme: Account, zimg: ModelConfig, deep: str) -> None:
+def test_nesting_is_limited(acme: Account, zimg: ModelConfig, deep: str) -> None:
     answer = acme.client.generic("POST", SUBMIT, deep, content_type="application/json")
     assert problem(answer, 422, "validation_failed")["errors"][0]["code"] == "too_deep"
 
 
-def test_a_body_may_not_have_more_lists_than_memory_has_room_for(acme: Account, zimg: ModelConfig) -> None:
+def test_the_number_of_lists_in_a_body_is_limited(acme: Account, zimg: ModelConfig) -> None:
     many = '{"model": "zimg", "payload": {"x": [' + "[]," * 200_000 + "[]]}}"
     answer = acme.client.generic("POST", SUBMIT, many, content_type="application/json")
     [error] = problem(answer, 422, "validation_failed")["errors"]
     assert (error["code"], "200000" in error["detail"]) == ("too_many", True)
 
 
-def test_two_megabytes_are_too_many(acme: Account, zimg: ModelConfig) -> None:
+def test_a_body_of_two_megabytes_is_refused(acme: Account, zimg: ModelConfig) -> None:
     answer = acme.client.post(SUBMIT, JOB | {"payload": {"x": "y" * 2_000_000}}, format="json")
     problem(answer, 413, "payload_too_large")
 
@@ -190,12 +190,12 @@ def test_a_payload_just_over_its_limit_is_named(acme: Account, zimg: ModelConfig
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-def test_only_json_is_read(acme: Account, content_type: str) -> None:
+def test_only_json_requests_are_accepted(acme: Account, content_type: str) -> None:
     answer = acme.client.generic("POST", SUBMIT, json.dumps(JOB), content_type=content_type)
     problem(answer, 415, "unsupported_media_type")
 
 
-def test_only_json_is_written(acme: Account) -> None:
+def test_only_json_responses_are_offered(acme: Account) -> None:
     problem(acme.client.get("/api/v1/queue/jobs", HTTP_ACCEPT="text/html"), 406, "not_acceptable")
 
 
@@ -218,7 +218,7 @@ def test_an_unknown_route_is_a_problem_with_debug_on_too(
 @pytest.mark.parametrize(
     ("method", "path"), [("get", SUBMIT), ("delete", "/api/v1/queue/jobs"), ("put", "/api/v1/queue/stats")]
 )
-def test_a_wrong_method_says_which_are_right(acme: Account, method: str, path: str) -> None:
+def test_a_wrong_method_names_the_allowed_ones(acme: Account, method: str, path: str) -> None:
     answer = getattr(acme.client, method)(path)
     problem(answer, 405, "method_not_allowed")
     assert answer["Allow"]
@@ -227,14 +227,14 @@ def test_a_wrong_method_says_which_are_right(acme: Account, method: str, path: s
 @pytest.mark.parametrize("key", ["", "x" * 256, "with space", "né"])
 def test_a_bad_idempotency_key_is_named(acme: Account, zimg: ModelConfig, key: str) -> None:
     answer = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY=key)
-    told = problem(answer, 400, "invalid_idempotency_key", "/Idempotency-Key")
-    assert told["errors"][0]["in"] == "header"
+    content = problem(answer, 400, "invalid_idempotency_key", "/Idempotency-Key")
+    assert content["errors"][0]["in"] == "header"
 
 
-def test_of_a_million_errors_a_few_are_looked_for(
+def test_validation_stops_after_a_few_of_a_million_errors(
     acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second of the whole web for each 50,000 of them: the check of a wrong body holds the interpreter."""
+    """50,000 errors would block the web process for a second, because validation holds the GIL."""
     made: list[FieldError] = []
 
     class Counted(FieldError):
@@ -253,8 +253,8 @@ def test_of_a_million_errors_a_few_are_looked_for(
 @pytest.mark.parametrize(
     "body", ['["\\u0000"%s]', '{"a":["x"%s,"\\ud800"]}', '"\\u0000"%.0s', '{"\\u0000":1%.0s}']
 )
-def test_text_that_can_not_be_stored_costs_no_more_than_the_body(body: str) -> None:
-    """A path for each of two million texts took 475 MB and 2 s."""
+def test_unstorable_text_uses_no_more_memory_than_the_body(body: str) -> None:
+    """A path for each of two million texts took 475 MB and 2 s, before the limit."""
     raw = (body % (',"abcdef"' * 200_000)).encode()
     tracemalloc.start()
     try:
@@ -270,7 +270,7 @@ def test_text_that_can_not_be_stored_costs_no_more_than_the_body(body: str) -> N
     assert most < 1.5 * plain + 1_000_000
 
 
-def test_of_a_million_bad_texts_a_few_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_of_a_million_bad_texts_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[FieldError] = []
 
     class Counted(FieldError):

@@ -23,7 +23,7 @@ URL = "/api/v1/queue/submit-batch"
 JOB: dict[str, Any] = {"model": "zimg", "payload": {"n": 1}}
 
 
-def test_each_item_gets_its_own_answer_in_order(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_each_item_gets_its_own_result_in_order(acme: Account, zimg: ModelConfig, world: World) -> None:
     make_server(model=zimg)
     jobs = [
         JOB,
@@ -35,8 +35,8 @@ def test_each_item_gets_its_own_answer_in_order(acme: Account, zimg: ModelConfig
     ]
     answer = acme.client.post(URL, {"jobs": jobs}, format="json")
     assert answer.status_code == 202, answer.content
-    told = answer.json()["jobs"]
-    assert [item.get("code") for item in told] == [
+    content = answer.json()["jobs"]
+    assert [item.get("code") for item in content] == [
         None,
         "unknown_model",
         "validation_failed",
@@ -44,14 +44,14 @@ def test_each_item_gets_its_own_answer_in_order(acme: Account, zimg: ModelConfig
         "callback_url_refused",
         None,
     ]
-    assert told[1]["errors"][0]["pointer"] == "/jobs/1/model"
-    assert told[2]["errors"][0]["pointer"] == "/jobs/2/priority"
-    assert [told[0]["position"], told[5]["position"]] == [1, 2]
-    assert [told[at]["starts_in"]["p90_seconds"] for at in (0, 5)] == [4.0, 8.0]
-    assert [ticket.job_id for ticket in world.leases.line] == [told[0]["job_id"], told[5]["job_id"]]
+    assert content[1]["errors"][0]["pointer"] == "/jobs/1/model"
+    assert content[2]["errors"][0]["pointer"] == "/jobs/2/priority"
+    assert [content[0]["position"], content[5]["position"]] == [1, 2]
+    assert [content[at]["starts_in"]["p90_seconds"] for at in (0, 5)] == [4.0, 8.0]
+    assert [ticket.job_id for ticket in world.leases.line] == [content[0]["job_id"], content[5]["job_id"]]
 
 
-def test_a_batch_keeps_its_order_in_line(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_a_batch_keeps_its_order_in_the_queue(acme: Account, zimg: ModelConfig, world: World) -> None:
     jobs = [{"model": "zimg", "payload": {"n": n}} for n in range(50)]
     acme.client.post(URL, {"jobs": jobs}, format="json")
     places = list(Job.objects.order_by("place_us").values_list("payload", flat=True))
@@ -70,7 +70,7 @@ def test_a_thousand_jobs_are_accepted_and_one_more_is_not(acme: Account, zimg: M
     problem(acme.client.post(URL, [JOB], format="json"), 422, "validation_failed", "")
 
 
-def test_a_repeated_batch_answers_as_the_first_time(acme: Account, zimg: ModelConfig) -> None:
+def test_a_repeated_batch_returns_the_first_response(acme: Account, zimg: ModelConfig) -> None:
     body = {"jobs": [JOB, {"model": "nope", "payload": {}}]}
     first = acme.client.post(URL, body, format="json", HTTP_IDEMPOTENCY_KEY="b1")
     make_model("nope")
@@ -86,22 +86,22 @@ def test_a_repeated_batch_answers_as_the_first_time(acme: Account, zimg: ModelCo
     )
 
 
-def test_a_batch_with_nothing_accepted_is_not_remembered(acme: Account) -> None:
+def test_a_batch_without_accepted_jobs_is_not_stored_under_its_key(acme: Account) -> None:
     acme.client.post(URL, {"jobs": [JOB]}, format="json", HTTP_IDEMPOTENCY_KEY="b1")
     assert not IdempotencyKey.objects.exists()
 
 
 def test_items_carry_their_own_keys(acme: Account, zimg: ModelConfig) -> None:
     one = JOB | {"idempotency_key": "k1"}
-    told = acme.client.post(
+    content = acme.client.post(
         URL, {"jobs": [one, one, one | {"priority": 1}, JOB | {"idempotency_key": "k2"}]}, format="json"
     ).json()["jobs"]
-    assert told[0]["job_id"] == told[1]["job_id"]
-    assert told[1]["replayed"]
-    assert told[2]["code"] == "idempotency_conflict"
+    assert content[0]["job_id"] == content[1]["job_id"]
+    assert content[1]["replayed"]
+    assert content[2]["code"] == "idempotency_conflict"
     assert Job.objects.count() == 2
     single = acme.client.post("/api/v1/queue/submit", JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
-    assert single.json()["job_id"] == told[0]["job_id"]
+    assert single.json()["job_id"] == content[0]["job_id"]
     problem(
         acme.client.post(URL, {"jobs": [JOB]}, format="json", HTTP_IDEMPOTENCY_KEY="k2"),
         422,
@@ -110,7 +110,7 @@ def test_items_carry_their_own_keys(acme: Account, zimg: ModelConfig) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_of_eight_at_once_with_one_key_one_makes_the_job() -> None:
+def test_of_eight_concurrent_requests_with_one_key_one_creates_the_job() -> None:
     acme = account("acme")
     make_model("zimg")
     start = threading.Barrier(8)
@@ -143,34 +143,34 @@ def account_client(key: str) -> Any:
     return client
 
 
-def test_a_job_can_not_have_its_batchs_own_key(acme: Account, zimg: ModelConfig) -> None:
+def test_a_job_cannot_have_the_key_of_its_batch(acme: Account, zimg: ModelConfig) -> None:
     body = {"jobs": [JOB, JOB | {"idempotency_key": "b"}, JOB | {"idempotency_key": "i"}]}
     for _ in range(2):
         answer = acme.client.post(URL, body, format="json", HTTP_IDEMPOTENCY_KEY="b")
         assert answer.status_code == 202
-        told = answer.json()["jobs"]
-        assert [item.get("code") for item in told] == [None, "idempotency_conflict", None]
-        assert told[1]["status"] == 422
-        assert told[1]["errors"][0]["pointer"] == "/jobs/1/idempotency_key"
+        content = answer.json()["jobs"]
+        assert [item.get("code") for item in content] == [None, "idempotency_conflict", None]
+        assert content[1]["status"] == 422
+        assert content[1]["errors"][0]["pointer"] == "/jobs/1/idempotency_key"
     assert Job.objects.count() == 2
     only = {"jobs": [JOB | {"idempotency_key": "c"}]}
-    told = acme.client.post(URL, only, format="json", HTTP_IDEMPOTENCY_KEY="c").json()["jobs"]
-    assert told[0]["code"] == "idempotency_conflict"
+    content = acme.client.post(URL, only, format="json", HTTP_IDEMPOTENCY_KEY="c").json()["jobs"]
+    assert content[0]["code"] == "idempotency_conflict"
 
 
 def test_no_name_of_a_callback_is_looked_up_at_submit(
     acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(guard, "resolve", lambda host, port: asked.append(host) or [])
+    calls: list[str] = []
+    monkeypatch.setattr(guard, "resolve", lambda host, port: calls.append(host) or [])
     jobs = [JOB | {"callback_url": f"https://hangs{n}.example.com/"} for n in range(200)]
     jobs += [JOB | {"callback_url": f"http://{host}/"} for host in ("10.0.0.1", "localhost")]
     answer = acme.client.post(URL, {"jobs": jobs}, format="json")
     assert [item.get("code") for item in answer.json()["jobs"]] == [None] * 200 + ["callback_url_refused"] * 2
-    assert asked == []
+    assert calls == []
 
 
-def test_jobs_under_one_key_that_are_all_refused_are_not_planned_one_by_one(
+def test_refused_jobs_under_one_key_are_checked_once(
     acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(acme, max_queued=0)
@@ -182,15 +182,15 @@ def test_jobs_under_one_key_that_are_all_refused_are_not_planned_one_by_one(
 
     monkeypatch.setattr(insert, "_plan", count)
     jobs = [JOB | {"idempotency_key": "a"}] * 20
-    told = acme.client.post(URL, {"jobs": jobs}, format="json").json()["jobs"]
-    assert {item["code"] for item in told} == {"tenant_queue_full"}
+    content = acme.client.post(URL, {"jobs": jobs}, format="json").json()["jobs"]
+    assert {item["code"] for item in content} == {"tenant_queue_full"}
     assert plans == [0, 20]
 
 
 @pytest.mark.parametrize(("of_tenant", "more"), [
     ({"max_queued": 0}, {}), ({}, {"model": "full"}), ({}, {"if_busy": "reject"}),
 ])  # fmt: skip
-def test_a_thousand_refusals_are_not_a_thousand_reads_while_others_wait(
+def test_a_thousand_refusals_need_few_reads(
     acme: Account, zimg: ModelConfig, of_tenant: dict[str, Any], more: dict[str, Any]
 ) -> None:
     make_model("full", max_queued=0)
@@ -198,14 +198,14 @@ def test_a_thousand_refusals_are_not_a_thousand_reads_while_others_wait(
     limit(acme, **of_tenant)
     reads = []
     for count in (2, 40):
-        with CaptureQueriesContext(connection) as asked:
-            told = acme.client.post(URL, {"jobs": [JOB | more] * count}, format="json").json()["jobs"]
-        assert all(item["retryable"] for item in told)
-        reads.append(sum("rollup" in one["sql"] for one in asked.captured_queries))
+        with CaptureQueriesContext(connection) as queries:
+            content = acme.client.post(URL, {"jobs": [JOB | more] * count}, format="json").json()["jobs"]
+        assert all(item["retryable"] for item in content)
+        reads.append(sum("rollup" in one["sql"] for one in queries.captured_queries))
     assert reads == [1, 1]
 
 
-def test_a_model_that_is_removed_after_its_check_spoils_only_its_own_jobs(
+def test_a_model_removed_after_its_check_fails_only_its_own_jobs(
     acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_model("temporary")
@@ -216,7 +216,9 @@ def test_a_model_that_is_removed_after_its_check_spoils_only_its_own_jobs(
         return store(entries)
 
     monkeypatch.setattr(submission, "store", store_once_it_is_gone)
-    told = acme.client.post(URL, {"jobs": [JOB | {"model": "temporary"}, JOB]}, format="json").json()["jobs"]
-    assert [item.get("code") for item in told] == ["unknown_model", None]
-    assert told[0]["errors"][0]["pointer"] == "/jobs/0/model"
+    content = acme.client.post(URL, {"jobs": [JOB | {"model": "temporary"}, JOB]}, format="json").json()[
+        "jobs"
+    ]
+    assert [item.get("code") for item in content] == ["unknown_model", None]
+    assert content[0]["errors"][0]["pointer"] == "/jobs/0/model"
     assert Job.objects.get().model == "zimg"

@@ -1,4 +1,4 @@
-"""A body's model takes what its published schema allows, and nothing else."""
+"""A body's model accepts exactly the values that its published schema allows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def errors_of(body: type[Body], value: Any) -> tuple[FieldError, ...]:
 
 
 def beyond_a_schema(value: Any) -> bool:
-    """`$` of a pattern is the end for us, as in ECMAScript; for jsonschema a line end may follow."""
+    """`$` in a pattern is the end of the text, as in ECMAScript; jsonschema allows a line end after it."""
     if isinstance(value, dict):
         value.pop("run_at", None)
         return any(isinstance(one, str) and one.endswith("\n") for one in value.values())
@@ -119,17 +119,17 @@ def test_all_errors_are_named_at_once_by_place() -> None:
     ]
 
 
-def test_a_null_is_no_option_that_was_left_out() -> None:
+def test_null_is_not_an_omitted_option() -> None:
     assert read_body(ModelConfigBody, {"id_field": None}).given() == {"id_field": None}
 
 
-def test_a_payload_is_neither_walked_nor_copied() -> None:
+def test_a_payload_is_neither_validated_item_by_item_nor_copied() -> None:
     payload = {"prompt": ["a", {"b": float("nan")}]}
     assert TypeAdapter(JsonObject).validate_python(payload) is payload
     assert read_body(Submit, {"model": "m", "payload": payload}).payload is payload
 
 
-def test_of_many_errors_a_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_of_many_errors_are_examined(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[FieldError] = []
 
     class Counted(FieldError):
@@ -145,7 +145,7 @@ def test_of_many_errors_a_few_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_body_with_a_million_unknown_fields_is_not_read_field_by_field(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pydantic collects an error for each before anybody can say that twenty are enough."""
+    """Pydantic collects all errors before they can be limited to twenty."""
 
     def read(value: Any) -> Any:
         raise AssertionError("it was read")
@@ -168,7 +168,7 @@ def test_an_object_in_a_body_with_too_many_members_is_not_read_one_by_one(
     ]
 
 
-def test_codes_are_ours() -> None:
+def test_error_codes_are_the_documented_ones() -> None:
     class Even(Body):
         number: Annotated[int, Field(multiple_of=2)]
 
@@ -176,13 +176,13 @@ def test_codes_are_ours() -> None:
     assert (error.pointer, error.code) == ("/number", "invalid")
 
 
-def test_an_error_holds_no_value() -> None:
+def test_an_error_contains_no_submitted_value() -> None:
     with pytest.raises(ValidationError) as refused:
         Submit.model_validate(RIGHT | {"callback_url": ["secret"], "if_busy": "secret"})
     assert "secret" not in str(json_body.field_errors(refused.value))
 
 
-def test_long_metadata_is_refused_before_it_is_written_as_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_metadata_is_refused_before_serialization(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[object] = []
     monkeypatch.setattr(request, "canonical_json", lambda value: written.append(value) or "")
     nested = {"a": [[[{"x": number}] * 10 for number in range(20)] * 20]}

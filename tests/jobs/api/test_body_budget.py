@@ -1,4 +1,4 @@
-"""Memory of bodies that are still arriving is bounded, and the slowest sender pays."""
+"""The memory of incomplete bodies is limited; the slowest sender is refused."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Body:
         self.given_up = True
 
 
-def test_the_body_that_began_first_is_given_up() -> None:
+def test_the_oldest_unfinished_body_is_dropped_first() -> None:
     budget, bodies = BodyBudget(100), [Body() for _ in range(3)]
     for body in bodies:
         budget.hold(body, 40)
     assert [body.given_up for body in bodies] == [True, False, False]
     budget.hold(bodies[1], 60)
-    assert [body.given_up for body in bodies] == [True, False, False], "100 are held"
+    assert [body.given_up for body in bodies] == [True, False, False], "100 bytes are held"
     budget.hold(bodies[2], 41)
     assert [body.given_up for body in bodies] == [True, True, False]
 
 
-def test_a_body_that_has_arrived_is_not_counted() -> None:
+def test_a_complete_body_does_not_count() -> None:
     budget, first, second = BodyBudget(100), Body(), Body()
     budget.hold(first, 80)
     budget.release(first)
@@ -43,13 +43,13 @@ def test_a_body_that_has_arrived_is_not_counted() -> None:
     assert not (second.given_up)
 
 
-def test_the_only_body_is_never_given_up() -> None:
+def test_the_only_body_is_never_dropped() -> None:
     budget, body = BodyBudget(100), Body()
     budget.hold(body, 1000)
     assert not body.given_up
 
 
-def test_a_slow_sender_is_told_408_when_others_need_its_memory(web: Web, sockets: Sockets) -> None:
+def test_a_slow_sender_gets_408_when_others_need_its_memory(web: Web, sockets: Sockets) -> None:
     web.front._budget = BodyBudget(SMALL_BYTES)
     slow, quick = (sockets.begin("/admin/login/", SMALL_BYTES) for _ in range(2))
     slow.sendall(b"x" * 200_000)
@@ -57,7 +57,7 @@ def test_a_slow_sender_is_told_408_when_others_need_its_memory(web: Web, sockets
         requests.get(f"{web.url}/livez", timeout=10)
     quick.sendall(b"x" * 200_000)
     assert answer_of(slow) == (408, "upload_too_slow")
-    assert requests.post(web.url + SUBMIT, json={}, timeout=10).status_code == 401, "others go on"
+    assert requests.post(web.url + SUBMIT, json={}, timeout=10).status_code == 401, "the others continue"
     assert web.front._budget._bytes <= SMALL_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Many jobs at once, and the groups of dead letters, over HTTP."""
+"""Bulk operations and the groups of dead letters, over HTTP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def failed(account: Account, message: str = "Waited 1 s", **values: Any) -> Job:
     return job
 
 
-def test_a_dry_run_counts_and_does_nothing(acme: Account, operator: Account) -> None:
+def test_a_dry_run_only_counts(acme: Account, operator: Account) -> None:
     job, letter = make_job(acme.tenant, "queued"), failed(acme)
     for url, expected in {CANCEL: 1, RETRY: 1, DISMISS: 1}.items():
         answer = operator.client.post(url, {"filter": {"tenant": "acme"}, "dry_run": True}, format="json")
@@ -34,9 +34,7 @@ def test_a_dry_run_counts_and_does_nothing(acme: Account, operator: Account) -> 
     assert not AuditEntry.objects.exists()
 
 
-def test_those_that_match_are_cancelled(
-    acme: Account, other: Account, operator: Account, world: World
-) -> None:
+def test_matching_jobs_are_cancelled(acme: Account, other: Account, operator: Account, world: World) -> None:
     mine, foreign = make_job(acme.tenant, "queued"), make_job(other.tenant, "queued")
     answer = operator.client.post(CANCEL, {"filter": {"tenant": "acme"}}, format="json")
     assert (answer.status_code, answer.json()["done"]) == (200, 1)
@@ -56,7 +54,7 @@ def test_a_group_is_retried_and_another_one_dismissed(acme: Account, operator: A
     assert operator.client.get(GROUPS).json() == {"results": []}
 
 
-def test_a_group_says_what_it_is(acme: Account, operator: Account) -> None:
+def test_a_group_describes_its_failures(acme: Account, operator: Account) -> None:
     failed(acme, "Waited 5 s")
     newest = failed(acme, "Waited 6 s", model="flux")
     (group,) = operator.client.get(GROUPS, {"error_code": "timeout"}).json()["results"]
@@ -102,6 +100,6 @@ def test_a_wrong_filter_is_refused(
 
 @pytest.mark.parametrize("url", [CANCEL, RETRY, DISMISS])
 @pytest.mark.parametrize("dry_run", [True, False])
-def test_a_tenant_that_does_not_exist_is_no_filter(operator: Account, url: str, dry_run: bool) -> None:
+def test_an_unknown_tenant_in_a_filter_is_refused(operator: Account, url: str, dry_run: bool) -> None:
     body = {"filter": {"tenant": "nobody"}, "dry_run": dry_run}
     problem(operator.client.post(url, body, format="json"), 422, "unknown_tenant", "/filter/tenant")

@@ -27,7 +27,7 @@ def test_failed_jobs_of_all_tenants_are_listed_and_filtered(
     problem(operator.client.get(URL, {"status": "failed"}), 400, "unknown_parameter", "/status")
 
 
-def test_one_is_retried(acme: Account, operator: Account, world: World) -> None:
+def test_a_dead_letter_is_retried(acme: Account, operator: Account, world: World) -> None:
     job = make_job(acme.tenant, "failed", error_code="timeout")
     answer = operator.client.post(f"{URL}/{job.id}/retry")
     assert (answer.status_code, answer.json()["status"]) == (200, "queued")
@@ -36,7 +36,7 @@ def test_one_is_retried(acme: Account, operator: Account, world: World) -> None:
     problem(operator.client.post(f"{URL}/{'0' * 26}/retry"), 404, "unknown_job")
 
 
-def test_all_that_match_are_retried(acme: Account, operator: Account) -> None:
+def test_all_matching_dead_letters_are_retried(acme: Account, operator: Account) -> None:
     for code in ("timeout", "timeout", "poison"):
         make_job(acme.tenant, "failed", error_code=code)
     answer = operator.client.post(f"{URL}/retry-all?error_code=timeout")
@@ -44,7 +44,7 @@ def test_all_that_match_are_retried(acme: Account, operator: Account) -> None:
     assert Job.objects.filter(state="failed").count() == 1
 
 
-def test_which_are_retried_may_stand_in_the_body(acme: Account, other: Account, operator: Account) -> None:
+def test_the_filter_of_a_retry_can_be_in_the_body(acme: Account, other: Account, operator: Account) -> None:
     mine, foreign = make_job(acme.tenant, "failed"), make_job(other.tenant, "failed", model="flux")
     url = f"{URL}/retry-all"
     dry = operator.client.post(url, {"model": "flux", "dry_run": True}, format="json")
@@ -59,7 +59,7 @@ def test_which_are_retried_may_stand_in_the_body(acme: Account, other: Account, 
     ({"modle": "flux"}, "", "/modle"), ({"dry_run": "yes"}, "", "/dry_run"), ([], "", ""),
     ({"fingerprint": "x"}, "", "/fingerprint"), ({"model": "flux"}, "?model=zimg", "/model"),
 ])  # fmt: skip
-def test_a_body_that_can_not_be_meant_retries_nothing(
+def test_an_invalid_body_retries_no_job(
     acme: Account, operator: Account, body: Any, query: str, pointer: str
 ) -> None:
     job = make_job(acme.tenant, "failed")
@@ -69,7 +69,7 @@ def test_a_body_that_can_not_be_meant_retries_nothing(
 
 
 @pytest.mark.parametrize(("method", "path"), [("get", ""), ("get", "/groups"), ("post", "/retry-all")])
-def test_a_tenant_that_does_not_exist_is_no_filter(operator: Account, method: str, path: str) -> None:
+def test_an_unknown_tenant_in_a_filter_is_refused(operator: Account, method: str, path: str) -> None:
     answer = getattr(operator.client, method)(f"{URL}{path}?tenant=nobody")
     problem(answer, 400, "unknown_tenant", "/tenant")
     if method == "post":
@@ -77,7 +77,7 @@ def test_a_tenant_that_does_not_exist_is_no_filter(operator: Account, method: st
         problem(answer, 422, "unknown_tenant", "/tenant")
 
 
-def test_a_request_retries_no_more_than_it_can_answer_for(
+def test_a_request_retries_a_bounded_number_of_jobs(
     acme: Account, operator: Account, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
@@ -88,7 +88,7 @@ def test_a_request_retries_no_more_than_it_can_answer_for(
     assert len(world.leases.line) == 3
 
 
-def test_one_is_dismissed_for_good(acme: Account, operator: Account) -> None:
+def test_a_dead_letter_is_dismissed_for_good(acme: Account, operator: Account) -> None:
     job = make_job(acme.tenant, "failed")
     assert operator.client.delete(f"{URL}/{job.id}").status_code == 204
     assert ids(operator.client.get(URL)) == []

@@ -1,4 +1,4 @@
-"""docs/reference/api_errors.md lists every code that the source can answer."""
+"""docs/reference/api_errors.md lists every error code in the source."""
 
 from __future__ import annotations
 

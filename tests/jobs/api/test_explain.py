@@ -1,4 +1,4 @@
-"""Why a job waits, over HTTP: reasons, a forecast, and nothing about other tenants."""
+"""Explanations over HTTP: reasons, an estimate, and no details of other tenants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def model(db):
     return made
 
 
-def test_a_waiting_job_is_told_why_and_until_when(acme, model) -> None:
+def test_the_explanation_of_a_waiting_job_has_reasons_and_an_estimate(acme, model) -> None:
     submit(acme)
     job_id = submit(acme)
     found = acme.client.get(f"{URL}/jobs/{job_id}/explain").json()
@@ -41,7 +41,7 @@ def test_a_waiting_job_is_told_why_and_until_when(acme, model) -> None:
     assert 0 < found["starts_in"]["p50_seconds"] < found["starts_in"]["p90_seconds"]
 
 
-def test_a_job_that_runs_or_is_over_gets_a_plain_answer(acme, model) -> None:
+def test_a_running_or_ended_job_gets_one_reason(acme, model) -> None:
     job_id = submit(acme)
     make_running(Job.objects.get(id=job_id), slot="gpu-7/1")
     found = acme.client.get(f"{URL}/jobs/{job_id}/explain").json()
@@ -54,35 +54,35 @@ def test_a_job_that_runs_or_is_over_gets_a_plain_answer(acme, model) -> None:
     assert found["reasons"][0]["code"] == "finished"
 
 
-def test_a_job_for_later_waits_since_its_time(acme, model, world) -> None:
+def test_a_scheduled_job_waits_since_its_run_at(acme, model, world) -> None:
     job_id = submit(acme)
     now = world.clock.now()
     at = {"created_at": now - timedelta(days=1), "run_at": now - timedelta(seconds=5)}
     Job.objects.filter(id=job_id).update(**at)
     world.leases.line.clear()
     found = acme.client.get(f"{URL}/jobs/{job_id}/explain").json()["reasons"]
-    told = next(reason for reason in found if reason["code"] == "not_in_line")
-    assert 5 <= told["evidence"]["waited_seconds"] < 60
+    result = next(reason for reason in found if reason["code"] == "not_in_line")
+    assert 5 <= result["evidence"]["waited_seconds"] < 60
 
 
-def test_another_tenant_s_job_does_not_exist(acme, other, model) -> None:
+def test_a_job_of_another_tenant_is_not_explained(acme, other, model) -> None:
     job_id = submit(acme)
     answer = other.client.get(f"{URL}/jobs/{job_id}/explain")
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown_job")
 
 
-def test_others_are_a_number_and_no_names(acme, other, operator, model) -> None:
+def test_other_tenants_appear_only_as_a_number(acme, other, operator, model) -> None:
     for _ in range(3):
         submit(other, tags=["theirs"])
     job_id = submit(acme)
-    told = json.dumps(acme.client.get(f"{URL}/jobs/{job_id}/explain").json())
-    assert '"jobs_ahead": 3' in told
+    content = json.dumps(acme.client.get(f"{URL}/jobs/{job_id}/explain").json())
+    assert '"jobs_ahead": 3' in content
     for name in (other.tenant.name, "theirs", "secret-server"):
-        assert name not in told
+        assert name not in content
     assert operator.client.get(f"{URL}/jobs/{job_id}/explain").status_code == 200
 
 
-def test_while_redis_is_away_it_says_so(acme, model, world) -> None:
+def test_without_redis_the_error_says_so(acme, model, world) -> None:
     job_id = submit(acme)
     world.leases.away = True
     found = acme.client.get(f"{URL}/jobs/{job_id}/explain").json()
@@ -90,7 +90,7 @@ def test_while_redis_is_away_it_says_so(acme, model, world) -> None:
     assert found["starts_in"] is None
 
 
-def test_an_estimate_stores_nothing(acme, model) -> None:
+def test_an_estimate_stores_no_job(acme, model) -> None:
     submit(acme)
     answer = acme.client.post(f"{URL}/estimate", {"model": "zimg", "payload": {"a": 1}}, format="json")
     assert answer.status_code == 200
@@ -107,18 +107,18 @@ def estimate(account):
 
 
 def refused(account, found, problem):
-    """A submit is refused with what the estimate said first, at the same time."""
+    """A submit gets the error that the estimate named first."""
     first = found["reasons"][0]
     assert first["evidence"]["refused_with"] == problem
-    assert (found["position"], found["starts_in"]) == (None, None), "it would not stand in line"
+    assert (found["position"], found["starts_in"]) == (None, None), "it would not be queued"
     answer = account.client.post(f"{URL}/submit", {"model": "zimg", "payload": {}}, format="json")
-    told = answer.json()
-    assert (answer.status_code, told["code"], told["detail"]) == (429, problem, first["message"])
-    assert told["retry_after_seconds"] == pytest.approx(first["evidence"]["retry_after_seconds"], abs=1.0)
+    content = answer.json()
+    assert (answer.status_code, content["code"], content["detail"]) == (429, problem, first["message"])
+    assert content["retry_after_seconds"] == pytest.approx(first["evidence"]["retry_after_seconds"], abs=1.0)
     return first
 
 
-def test_an_estimate_costs_a_token_and_says_what_is_left(acme, model) -> None:
+def test_an_estimate_costs_a_token_and_returns_the_rest(acme, model) -> None:
     limit(acme, submits_per_second=0.5, submit_burst=2)
     assert estimate(acme)["reasons"][0]["code"] == "all_busy"
     first = estimate(acme)["reasons"][0]
@@ -126,7 +126,7 @@ def test_an_estimate_costs_a_token_and_says_what_is_left(acme, model) -> None:
     refused(acme, {"reasons": [first], "position": None, "starts_in": None}, "rate_limited")
 
 
-def test_an_estimate_of_a_full_queue_says_so(acme, model) -> None:
+def test_an_estimate_names_a_full_queue(acme, model) -> None:
     limit(acme, max_queued=1)
     assert estimate(acme)["reasons"][0]["code"] == "all_busy"
     submit(acme)
@@ -137,7 +137,7 @@ def test_an_estimate_of_a_full_queue_says_so(acme, model) -> None:
     assert refused(acme, estimate(acme), "model_queue_full")["code"] == "queue_full"
 
 
-def test_an_estimate_of_a_used_up_day_says_so_once(acme, model, world) -> None:
+def test_an_estimate_names_an_exhausted_day_once(acme, model, world) -> None:
     limit(acme, daily_gpu_seconds=100.0)
     used(acme, world.clock.now(), 150.0)
     found = estimate(acme)
@@ -147,7 +147,7 @@ def test_an_estimate_of_a_used_up_day_says_so_once(acme, model, world) -> None:
     assert [reason["code"] for reason in found["reasons"]].count("quota") == 1
 
 
-def test_while_redis_is_away_no_rate_is_known(acme, model, world) -> None:
+def test_without_redis_an_estimate_has_no_rate(acme, model, world) -> None:
     limit(acme, submits_per_second=0.001, submit_burst=1)
     submit(acme)
     world.leases.away = True
@@ -164,7 +164,7 @@ def test_an_estimate_refuses_what_a_submit_refuses(acme, model) -> None:
         assert (answer.status_code, answer.json()["code"]) == (status, code), body
 
 
-def test_what_nobody_asked_for_is_refused(acme, model) -> None:
+def test_unknown_parameters_are_refused(acme, model) -> None:
     job_id = submit(acme)
     answer = acme.client.get(f"{URL}/jobs/{job_id}/explain?why=1")
     assert (answer.status_code, answer.json()["code"]) == (400, "unknown_parameter")

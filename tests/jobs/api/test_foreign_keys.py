@@ -1,4 +1,4 @@
-"""Every operation of the published contract, asked by another tenant's key: it reads and changes nothing."""
+"""Every operation of the published contract with another tenant's key reads and changes no foreign data."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def operations(client: APIClient) -> list[tuple[str, str, str]]:
 
 
 def rows_but_of(account: Account) -> str:
-    """All there is in our tables, less what the asking tenant made, and when keys were used."""
+    """All rows except those of the asking tenant and the last use of keys."""
     found: list[Any] = []
     for app in ("jobs", "gpus"):
         for model in apps.get_app_config(app).get_models():
             found += model._base_manager.order_by("pk")
-    told = json.loads(serializers.serialize("json", found))
+    body = json.loads(serializers.serialize("json", found))
     own = set(Job.objects.filter(tenant=account.tenant).values_list("pk", flat=True))
-    for row in told:
+    for row in body:
         row["fields"].pop("last_used_at", None)
-    return json.dumps([r for r in told if r["pk"] not in own and r["fields"].get("job") not in own])
+    return json.dumps([r for r in body if r["pk"] not in own and r["fields"].get("job") not in own])
 
 
 @pytest.fixture
 def treasure(acme: Account, zimg: ModelConfig) -> dict[str, str]:
-    """Of every kind of thing that a tenant has."""
-    told = {"tags": [SECRET], "metadata": {"x": SECRET}, "result": SECRET, "error_message": SECRET}
-    jobs = {state: make_job(acme.tenant, state, **told) for state in ("queued", "running", "failed")}
+    """Create one of every kind of row that a tenant can own."""
+    result = {"tags": [SECRET], "metadata": {"x": SECRET}, "result": SECRET, "error_message": SECRET}
+    jobs = {state: make_job(acme.tenant, state, **result) for state in ("queued", "running", "failed")}
     key, _ = create_key(acme.tenant, name=SECRET)
     Callback.objects.create(
         id="msg_1", job=jobs["failed"], url=f"https://{SECRET}.example", body=SECRET, created_at=NOW
@@ -67,11 +67,11 @@ def treasure(acme: Account, zimg: ModelConfig) -> dict[str, str]:
 def test_another_tenants_key_reads_and_changes_nothing(
     acme: Account, other: Account, treasure: dict[str, str]
 ) -> None:
-    asked = operations(other.client)
-    assert len(asked) > 40
+    calls = operations(other.client)
+    assert len(calls) > 40
     before = rows_but_of(other)
     for job_id in (treasure["job_id"], treasure["running"]):
-        for name, method, route in asked:
+        for name, method, route in calls:
             path = route
             places = {"job_id": job_id, "prefix": treasure["prefix"], "tenant": "acme", "model": "zimg"}
             for place, value in (*places.items(), ("server", "s1")):
@@ -86,10 +86,14 @@ def test_another_tenants_key_reads_and_changes_nothing(
     assert rows_but_of(other) == before
 
 
-def test_a_query_reaches_nobody_elses_jobs(acme: Account, other: Account, treasure: dict[str, str]) -> None:
+def test_a_query_finds_only_the_tenants_own_jobs(
+    acme: Account, other: Account, treasure: dict[str, str]
+) -> None:
     for query in (f"?tag={SECRET}", "?status=failed", "?model=zimg", f"?cursor={treasure['job_id']}"):
         answer = other.client.get(f"/api/v1/queue/jobs{query}")
         assert answer.status_code in (200, 400)
         assert SECRET.encode() not in answer.content
-    assert SECRET.encode() in acme.client.get(f"/api/v1/queue/jobs?tag={SECRET}").content, "its owner does"
+    assert SECRET.encode() in acme.client.get(f"/api/v1/queue/jobs?tag={SECRET}").content, (
+        "the owner reads it"
+    )
     assert ApiKey.objects.filter(tenant=acme.tenant, name=SECRET, revoked=False).exists()

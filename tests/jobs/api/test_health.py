@@ -23,17 +23,17 @@ from tests.support.fakes import WrongClocks
 from .conftest import World
 
 
-def test_alive_needs_nothing(anonymous: APIClient) -> None:
+def test_livez_needs_no_database_and_no_redis(anonymous: APIClient) -> None:
     assert anonymous.get("/livez").json() == {"status": "alive"}
 
 
-def test_ready_with_everything(anonymous: APIClient, db: None) -> None:
+def test_readyz_is_ready_with_database_and_redis(anonymous: APIClient, db: None) -> None:
     answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["status"]) == (200, "ready"), answer.content
     assert answer.json()["checks"]["redis"]["fleets"] == {"main": {"ok": True, "generation": "g1"}}
 
 
-def test_a_clock_that_is_off_is_named_and_the_process_is_ready(
+def test_a_wrong_clock_is_named_and_the_process_is_ready(
     anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert anonymous.get("/readyz").json()["clocks_off"] == {}
@@ -43,7 +43,7 @@ def test_a_clock_that_is_off_is_named_and_the_process_is_ready(
     assert (answer.status_code, answer.json()["clocks_off"]) == (200, {"Redis": -7.2})
 
 
-def test_without_redis_it_is_degraded_and_goes_on_serving(
+def test_without_redis_the_process_is_degraded_and_keeps_serving(
     anonymous: APIClient, db: None, world: World
 ) -> None:
     world.leases.away = True
@@ -56,7 +56,7 @@ def test_without_redis_it_is_degraded_and_goes_on_serving(
     assert anonymous.get("/readyz?strict=1").status_code == 503
 
 
-def test_while_an_index_is_rebuilt_it_is_degraded(
+def test_during_a_rebuild_the_process_is_degraded(
     anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.leases, "generation", lambda: None)
@@ -67,7 +67,7 @@ def test_while_an_index_is_rebuilt_it_is_degraded(
 def test_a_process_whose_layout_is_not_in_use_is_ready_and_says_so(
     anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the last host of the old version could never be restarted."""
+    """Otherwise the last host of the old version could not be restarted."""
 
     def refuse() -> str:
         raise LayoutNotInUse("the index of main has layout 6")
@@ -79,7 +79,7 @@ def test_a_process_whose_layout_is_not_in_use_is_ready_and_says_so(
 
 
 class Fleets:
-    """Fleets that hang, that are away and that are well. asked: how often the hanging ones were."""
+    """Hung, unavailable and working fleets. asked: number of calls to the hung ones."""
 
     def __init__(self) -> None:
         self.over = threading.Event()
@@ -116,7 +116,7 @@ def fleets(db: None, world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     found.over.set()
 
 
-def test_every_fleet_is_named_and_those_that_hang_take_two_seconds_in_all(
+def test_every_fleet_is_named_and_hung_ones_take_two_seconds_in_total(
     anonymous: APIClient, fleets: Fleets
 ) -> None:
     began = time.monotonic()
@@ -130,14 +130,14 @@ def test_every_fleet_is_named_and_those_that_hang_take_two_seconds_in_all(
     assert 2.0 <= seconds < 4.0
 
 
-def test_a_fleet_that_hangs_is_not_asked_again_before_it_answered(
+def test_a_hung_fleet_is_not_probed_again_before_it_answers(
     anonymous: APIClient, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
     probes = jobs.ports.production_ports().readiness.probes
     monkeypatch.setattr(probes, "run", partial(probes.run, seconds=0.05))
     for _ in range(3):
         anonymous.get("/readyz")
-    assert fleets.asked == 3, "each of the three once"
+    assert fleets.asked == 3, "each of the three hung fleets once"
 
 
 @pytest.mark.parametrize("error", [OperationalError, InterfaceError])
@@ -150,7 +150,7 @@ def test_not_ready_without_a_database(anonymous: APIClient, db: None, error: typ
     assert (answer.status_code, answer.json()["checks"]["database"]["ok"]) == (503, False)
 
 
-def test_not_ready_where_migrations_can_not_be_read(
+def test_not_ready_with_unreadable_migrations(
     anonymous: APIClient, db: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> None:
@@ -171,7 +171,7 @@ def ran(seconds_ago: float) -> UnwrittenRuns:
     return UnwrittenRuns(datetime.now(UTC) - timedelta(seconds=seconds_ago), SweepCount())
 
 
-def test_the_age_of_beats_last_tick_is_told_whatever_ran_since(anonymous: APIClient, db: None) -> None:
+def test_the_age_of_the_last_tick_ignores_other_sweeps(anonymous: APIClient, db: None) -> None:
     assert anonymous.get("/readyz").json()["last_sweep_seconds"] is None
     write_runs({"fill": ran(0)})
     assert anonymous.get("/readyz").json()["last_sweep_seconds"] is None, "run by hand"

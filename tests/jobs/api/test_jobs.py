@@ -50,17 +50,17 @@ def test_a_job_shows_its_attempts_and_its_error(acme: Account) -> None:
         id=new_id(), job=job, number=1, state="failed", server="s1", slot=0, model="zimg", started_at=NOW,
         finished_at=NOW, error_code="timeout", error_message="too slow",
     )  # fmt: skip
-    told = acme.client.get(f"{URL}/{job.id}").json()
-    assert (told["status"], told["error"]) == ("failed", {"code": "timeout", "message": TEXTS["timeout"]})
-    (attempt,) = told["attempts"]
+    body = acme.client.get(f"{URL}/{job.id}").json()
+    assert (body["status"], body["error"]) == ("failed", {"code": "timeout", "message": TEXTS["timeout"]})
+    (attempt,) = body["attempts"]
     assert (attempt["number"], attempt["server"], attempt["slot"], attempt["state"]) == (1, "s1", 0, "failed")
     assert attempt["error"] == {"code": "timeout", "message": TEXTS["timeout"]}
 
 
 def test_a_job_without_error_says_null(acme: Account) -> None:
     job = make_job(acme.tenant, "completed", result=[1, 2])
-    told = acme.client.get(f"{URL}/{job.id}").json()
-    assert (told["error"], told["result"]) == (None, [1, 2])
+    body = acme.client.get(f"{URL}/{job.id}").json()
+    assert (body["error"], body["result"]) == (None, [1, 2])
 
 
 def ids(answer: Any) -> list[str]:
@@ -82,7 +82,7 @@ def test_the_list_is_filtered(acme: Account) -> None:
     assert ids(acme.client.get(URL, {"tag": "red", "status": "queued"})) == [old.id]
 
 
-def test_a_job_that_was_refused_all_day_shows_its_last_attempts(acme: Account) -> None:
+def test_a_job_with_many_refusals_shows_its_last_attempts(acme: Account) -> None:
     job = make_job(acme.tenant, attempts_made=200)
     refused = {"model": "zimg", "state": "failed", "error_code": "busy", "error_message": "answered 503"}
     Attempt.objects.bulk_create(
@@ -90,19 +90,19 @@ def test_a_job_that_was_refused_all_day_shows_its_last_attempts(acme: Account) -
         for number in range(1, 201)
     )
     answer = acme.client.get(f"{URL}/{job.id}")
-    told = answer.json()
-    assert [attempt["number"] for attempt in told["attempts"]] == list(range(151, 201))
-    assert told["attempts_count"] == 200
+    body = answer.json()
+    assert [attempt["number"] for attempt in body["attempts"]] == list(range(151, 201))
+    assert body["attempts_count"] == 200
     assert len(answer.content) < 20_000
     (listed,) = acme.client.get(URL).json()["results"]
-    assert listed["attempts"] == told["attempts"]
+    assert listed["attempts"] == body["attempts"]
     earlier = acme.client.get(f"{URL}/{job.id}", {"attempts_before": 21, "wait": 5}).json()
     assert [attempt["number"] for attempt in earlier["attempts"]] == list(range(1, 21))
     assert problem(acme.client.get(f"{URL}/{job.id}", {"attempts_before": 0}), 400, "invalid_parameter")
     assert acme.client.get(f"{URL}/{job.id}", {"attempts_before": 1}).json()["attempts"] == []
 
 
-def test_pages_go_forth_and_back_and_are_not_shifted_by_new_jobs(acme: Account) -> None:
+def test_pages_go_forward_and_back_unaffected_by_new_jobs(acme: Account) -> None:
     jobs = [make_job(acme.tenant).id for _ in range(5)][::-1]
     first = acme.client.get(URL, {"limit": 2})
     assert ids(first) == jobs[:2]
@@ -124,7 +124,7 @@ def test_a_list_costs_the_same_however_long(acme: Account, django_assert_max_num
         acme.client.get(URL)
 
 
-def test_a_foreign_job_does_not_exist(acme: Account, other: Account) -> None:
+def test_a_job_of_another_tenant_does_not_exist(acme: Account, other: Account) -> None:
     job = make_job(acme.tenant, tags=["x"])
     for path, method in (
         (f"{URL}/{job.id}", "get"),
@@ -158,11 +158,11 @@ def test_a_running_job_is_asked_to_stop(acme: Account) -> None:
     job = make_job(acme.tenant, "running")
     answer = acme.client.post(f"{URL}/{job.id}/cancel")
     assert (answer.status_code, answer.json()["outcome"]) == (202, "requested")
-    assert answer.json()["may_hold_slot_until"] is None, "nothing of it runs any more"
+    assert answer.json()["may_hold_slot_until"] is None, "no attempt of it runs any more"
     assert acme.client.get(f"{URL}/{job.id}").json()["cancel_requested_at"]
 
 
-def test_a_cancel_says_how_long_its_run_may_hold_a_slot(acme: Account, world: World) -> None:
+def test_a_cancel_returns_the_latest_release_of_the_slot(acme: Account, world: World) -> None:
     make_model("zimg", max_run_seconds=90.0)
     job = make_job(acme.tenant)
     attempt = Attempt.objects.get(id=make_running(job, slot="gpu-1/0"))
@@ -171,7 +171,7 @@ def test_a_cancel_says_how_long_its_run_may_hold_a_slot(acme: Account, world: Wo
     assert (until - attempt.started_at).total_seconds() == 90.0
 
 
-def test_a_job_that_is_over_is_not_cancellable(acme: Account) -> None:
+def test_an_ended_job_cannot_be_cancelled(acme: Account) -> None:
     problem(acme.client.post(f"{URL}/{make_job(acme.tenant, 'completed').id}/cancel"), 409, "not_cancellable")
 
 
@@ -182,32 +182,32 @@ def test_stats_count_by_model_and_estimate_the_drain(acme: Account, zimg: object
     for state in ("queued", "queued", "running", "retrying", "completed", "scheduled", "cancelling"):
         make_job(acme.tenant, state)
     make_job(account("third").tenant)
-    (told,) = acme.client.get("/api/v1/queue/stats").json()["models"]
-    assert (told["queued"], told["running"], told["retrying"]) == (2, 1, 1)
-    assert (told["scheduled"], told["cancelling"]) == (1, 1)
-    assert (told["queued_gpu_seconds"], told["drain_seconds"]) == (4.0, 2.0)
-    assert told["slots"] == {"free": 2}
-    assert told["oldest_queued_seconds"] >= 0
+    (result,) = acme.client.get("/api/v1/queue/stats").json()["models"]
+    assert (result["queued"], result["running"], result["retrying"]) == (2, 1, 1)
+    assert (result["scheduled"], result["cancelling"]) == (1, 1)
+    assert (result["queued_gpu_seconds"], result["drain_seconds"]) == (4.0, 2.0)
+    assert result["slots"] == {"free": 2}
+    assert result["oldest_queued_seconds"] >= 0
     world.leases.away = True
-    (told,) = acme.client.get("/api/v1/queue/stats").json()["models"]
-    assert (told["queued"], told["slots"], told["queued_gpu_seconds"]) == (2, None, None)
+    (result,) = acme.client.get("/api/v1/queue/stats").json()["models"]
+    assert (result["queued"], result["slots"], result["queued_gpu_seconds"]) == (2, None, None)
 
 
-def test_stats_ask_redis_once_per_model_however_many_tenants_wait(
+def test_stats_call_redis_once_per_model(
     operator: Account, zimg: object, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from gpus.protocol import ServerSpec
 
     world.leases.configure_server(ServerSpec("s1", "zimg", 2, ("zimg",)))
-    asked: list[tuple[str, str]] = []
+    calls: list[tuple[str, str]] = []
     monkeypatch.setattr(
-        world.leases, "estimate_seconds", lambda model, tenant: asked.append((model, tenant)) or 3.0
+        world.leases, "estimate_seconds", lambda model, tenant: calls.append((model, tenant)) or 3.0
     )
     for number in range(4):
         make_job(account(f"t{number}").tenant)
-    (told,) = operator.client.get(STATS).json()["models"]
-    assert (told["queued_gpu_seconds"], told["drain_seconds"]) == (12.0, 6.0)
-    assert asked == [("zimg", "")], "the model's mean"
+    (result,) = operator.client.get(STATS).json()["models"]
+    assert (result["queued_gpu_seconds"], result["drain_seconds"]) == (12.0, 6.0)
+    assert calls == [("zimg", "")], "the model's mean"
 
 
 def test_stats_name_the_models_that_a_key_may_submit_to_and_those_of_its_jobs(
@@ -217,7 +217,7 @@ def test_stats_name_the_models_that_a_key_may_submit_to_and_those_of_its_jobs(
         make_model(name)
     acme.tenant.allowed_models = ["flux", "llama"]
     acme.tenant.save()
-    make_job(acme.tenant)  # of zimg, from when it still might
+    make_job(acme.tenant)  # of zimg, from before its model list was narrowed
 
     def names(client: APIClient) -> list[str]:
         return [model["model"] for model in client.get(STATS).json()["models"]]
@@ -230,7 +230,7 @@ def test_stats_name_the_models_that_a_key_may_submit_to_and_those_of_its_jobs(
     assert names(operator.client) == ["flux", "llama", "secret", "zimg"]
 
 
-def test_without_the_async_layer_events_are_what_happened_so_far(acme: Account) -> None:
+def test_under_wsgi_the_event_stream_has_the_events_so_far(acme: Account) -> None:
     job = make_job(acme.tenant, "completed", event_seq=3)
     for seq, kind in enumerate(("queued", "started", "completed"), start=1):
         Event.objects.create(job=job, seq=seq, type=kind, at=NOW, data={"status": kind})

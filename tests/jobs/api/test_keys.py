@@ -1,4 +1,4 @@
-"""What a key may do, how it is replaced, and who sees what it made."""
+"""Scopes, rotation and revocation of keys, and the visibility of results."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def with_key(plaintext: str) -> APIClient:
 
 
 @pytest.mark.parametrize("scope", ["submit", "read", "cancel"])
-def test_a_key_does_what_its_scope_says_and_nothing_else(
-    acme: Account, zimg: ModelConfig, scope: str
-) -> None:
+def test_a_key_is_limited_to_its_scopes(acme: Account, zimg: ModelConfig, scope: str) -> None:
     client, job = client_of(acme, scope), make_job(acme.tenant, "queued")
     answers = {
         "submit": client.post(SUBMIT, JOB, format="json"),
@@ -59,31 +57,31 @@ def test_a_key_does_what_its_scope_says_and_nothing_else(
 
 
 @pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if "/queue/" in route[1]])
-def test_every_route_of_jobs_asks_for_a_scope(acme: Account, method: str, path: str) -> None:
+def test_every_job_route_needs_a_scope(acme: Account, method: str, path: str) -> None:
     job = make_job(acme.tenant, "queued")
     nothing = client_of(acme, "operate", kind=ApiKey.Kind.OPERATOR)
     problem(getattr(nothing, method)(filled(path, job.id)), 403, "scope_required")
 
 
-def test_an_operators_key_without_operate_is_a_tenants(acme: Account, other: Account) -> None:
+def test_an_operator_key_without_operate_acts_as_a_tenant_key(acme: Account, other: Account) -> None:
     client = client_of(acme, "read", kind=ApiKey.Kind.OPERATOR)
     problem(client.get("/api/v1/admin/pauses"), 403, "operator_required")
     assert client.get(f"{JOBS}/{make_job(other.tenant, 'queued').id}").status_code == 404
 
 
-def test_a_scope_that_a_tenants_key_can_not_have_gives_nothing(acme: Account) -> None:
+def test_an_operator_scope_in_a_tenant_key_has_no_effect(acme: Account) -> None:
     row, plaintext = create_key(acme.tenant)
     ApiKey.objects.filter(pk=row.pk).update(scopes=["read", "operate"])
     problem(with_key(plaintext).get("/api/v1/admin/pauses"), 403, "operator_required")
 
 
-def test_who_may_not_read_gets_no_result_with_a_repeated_submit(acme: Account, zimg: ModelConfig) -> None:
+def test_a_key_without_read_gets_no_result_with_a_repeated_submit(acme: Account, zimg: ModelConfig) -> None:
     blind = client_of(acme, "submit")
     job_id = blind.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k").json()["job_id"]
     now = timezone.now()
     Job.objects.filter(id=job_id).update(state="completed", finished_at=now, result={"url": "a secret"})
-    told = blind.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k").json()
-    assert (told["outcome"], told["result"], told["result_hidden"]) == ("finished", None, True)
+    content = blind.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k").json()
+    assert (content["outcome"], content["result"], content["result_hidden"]) == ("finished", None, True)
     seeing = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k").json()
     assert (seeing["result"], seeing["result_hidden"]) == ({"url": "a secret"}, False)
 
@@ -91,26 +89,26 @@ def test_who_may_not_read_gets_no_result_with_a_repeated_submit(acme: Account, z
 @pytest.mark.parametrize(("permissions", "sees"), [
     (["jobs.view_job"], False), (["jobs.view_job", "jobs.view_payload"], True),
 ])  # fmt: skip
-def test_staff_see_results_with_the_permission_only(
+def test_staff_see_results_only_with_the_permission(
     acme: Account, permissions: list[str], sees: bool
 ) -> None:
     job = make_job(acme.tenant, "completed", result={"url": "a secret"})
-    told = session(*permissions).get(f"{JOBS}/{job.id}").json()
-    assert (told["result"], told["result_hidden"]) == ({"url": "a secret"} if sees else None, not sees)
+    content = session(*permissions).get(f"{JOBS}/{job.id}").json()
+    assert (content["result"], content["result_hidden"]) == ({"url": "a secret"} if sees else None, not sees)
 
 
 @pytest.mark.parametrize(("permissions", "sees"), [
     (["jobs.view_job"], False), (["jobs.view_job", "jobs.view_payload"], True),
 ])  # fmt: skip
-def test_what_a_run_put_out_so_far_is_as_secret_as_its_result(
+def test_partial_output_is_as_protected_as_the_result(
     acme: Account, permissions: list[str], sees: bool
 ) -> None:
     job = make_job(acme.tenant, "running", event_seq=1)
     data = {"attempt": 1, "part": 1, "output": ["a secret"]}
     Event.objects.create(job=job, seq=1, type="partial", at=job.created_at, data=data)
-    told = session(*permissions).get(f"{JOBS}/{job.id}/events").content.decode()
-    assert "event: partial" in told
-    assert ("a secret" in told, '"output_hidden": true' in told) == (sees, not sees)
+    result = session(*permissions).get(f"{JOBS}/{job.id}/events").content.decode()
+    assert "event: partial" in result
+    assert ("a secret" in result, '"output_hidden": true' in result) == (sees, not sees)
     assert "a secret" in client_of(acme, "read").get(f"{JOBS}/{job.id}/events").content.decode()
 
 
@@ -122,7 +120,7 @@ def test_what_a_run_put_out_so_far_is_as_secret_as_its_result(
     (None, ["zimg"], True), (None, ["flux"], False), (["zimg"], ["flux", "zimg"], True),
     (["flux"], ["zimg"], False),
 ])  # fmt: skip
-def test_a_key_narrows_what_its_tenant_may(
+def test_a_key_can_narrow_the_models_of_its_tenant(
     acme: Account, zimg: ModelConfig, of_tenant: list[str] | None, of_key: list[str] | None, may: bool
 ) -> None:
     make_model("flux")
@@ -142,7 +140,7 @@ def test_a_key_narrows_what_its_tenant_may(
 # -- last used -------------------------------------------------------------------------------------
 
 
-def test_the_last_use_is_noted_once_a_minute(
+def test_the_last_use_is_recorded_once_a_minute(
     acme: Account, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     row = ApiKey.objects.get()
@@ -162,9 +160,7 @@ def test_the_last_use_is_noted_once_a_minute(
     assert row.last_used_at >= noted
 
 
-def test_a_database_that_takes_no_writes_stops_no_reader(
-    acme: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_read_only_database_does_not_block_readers(acme: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_only(*_: Any, **__: Any) -> int:
         raise OperationalError("attempt to write a readonly database")
 
@@ -175,7 +171,7 @@ def test_a_database_that_takes_no_writes_stops_no_reader(
 # -- the operators' routes -------------------------------------------------------------------------
 
 
-def test_an_operator_makes_lists_and_revokes_keys(operator: Account, acme: Account) -> None:
+def test_an_operator_creates_lists_and_revokes_keys(operator: Account, acme: Account) -> None:
     body = {"name": "ci", "scopes": ["submit", "read"], "allowed_models": ["zimg"]}
     made = operator.client.post(KEYS, body, format="json")
     assert made.status_code == 201, made.content
@@ -194,7 +190,7 @@ def test_an_operator_makes_lists_and_revokes_keys(operator: Account, acme: Accou
     assert deeds == [("create_key", f"key:{row['prefix']}"), ("revoke_key", f"key:{row['prefix']}")]
 
 
-def test_a_rotated_key_goes_on_for_the_overlap(operator: Account, acme: Account) -> None:
+def test_a_rotated_key_works_during_the_overlap(operator: Account, acme: Account) -> None:
     old, old_plaintext = create_key(acme.tenant, name="ci", scopes=["read"], allowed_models=["zimg"])
     answer = operator.client.post(f"{KEYS}/{old.prefix}/rotate", {"overlap_seconds": 3600}, format="json")
     assert answer.status_code == 201, answer.content
@@ -213,21 +209,21 @@ def test_a_rotated_key_goes_on_for_the_overlap(operator: Account, acme: Account)
     assert with_key(new["key"]).get(JOBS).status_code == 200
 
 
-def test_a_rotation_prolongs_nothing_and_is_done_once(acme: Account) -> None:
+def test_a_rotation_does_not_prolong_a_key_and_happens_once(acme: Account) -> None:
     soon = timezone.now() + timedelta(minutes=5)
     old, _ = create_key(acme.tenant, expires_at=soon)
     new, _ = rotate_key(old, overlap_seconds=86400)
     old.refresh_from_db()
-    assert old.expiry_date == soon, "it had less than the overlap to live"
+    assert old.expiry_date == soon, "its remaining lifetime was shorter than the overlap"
     assert new.expiry_date is not None
-    assert abs((new.expiry_date - soon).total_seconds()) < 60, "as long as the old one was made for"
+    assert abs((new.expiry_date - soon).total_seconds()) < 60, "the lifetime of the old key"
     from jobs.domain.errors import KeyNotActive
 
     with pytest.raises(KeyNotActive):
         rotate_key(old)
 
 
-def test_a_key_that_lives_longer_than_any_may_now_is_replaced(acme: Account) -> None:
+def test_a_key_with_an_excessive_lifetime_can_be_rotated(acme: Account) -> None:
     old, _ = create_key(acme.tenant)
     end = datetime(9999, 12, 31, tzinfo=UTC)
     ApiKey.objects.filter(pk=old.pk).update(expiry_date=end, created=timezone.now() - timedelta(days=1))
@@ -238,8 +234,10 @@ def test_a_key_that_lives_longer_than_any_may_now_is_replaced(acme: Account) -> 
 
 @pytest.mark.parametrize("path", ["keys", "keys/{prefix}/rotate", "webhook-secret"])
 @pytest.mark.parametrize("raw", ["[]", "false", "0", '""'])
-def test_what_is_no_object_is_no_empty_body(operator: Account, acme: Account, path: str, raw: str) -> None:
-    """An empty one makes a key that may do all its kind may."""
+def test_a_body_that_is_no_object_is_not_an_empty_body(
+    operator: Account, acme: Account, path: str, raw: str
+) -> None:
+    """An empty body creates a key with all scopes of its kind."""
     old, _ = create_key(acme.tenant)
     before = ApiKey.objects.count()
     url = f"/api/v1/admin/tenants/acme/{path.format(prefix=old.prefix)}"
@@ -257,7 +255,7 @@ def test_what_is_no_object_is_no_empty_body(operator: Account, acme: Account, pa
     ({"expires_at": "tomorrow"}, "validation_failed"), ({"allowed_models": ["a b"]}, "validation_failed"),
     ({"name": "x" * 51}, "validation_failed"), ({"nope": 1}, "validation_failed"),
 ])  # fmt: skip
-def test_a_key_that_makes_no_sense_is_refused(
+def test_an_invalid_new_key_is_refused(
     operator: Account, acme: Account, body: dict[str, Any], code: str
 ) -> None:
     before = ApiKey.objects.count()
@@ -268,11 +266,11 @@ def test_a_key_that_makes_no_sense_is_refused(
 @pytest.mark.parametrize("path", [
     "/api/v1/admin/tenants/nobody/keys", KEYS + "/12345678/revoke", KEYS + "/%00/rotate",
 ])  # fmt: skip
-def test_what_is_not_there_is_not_found(operator: Account, acme: Account, path: str) -> None:
+def test_unknown_tenants_and_keys_are_not_found(operator: Account, acme: Account, path: str) -> None:
     assert operator.client.post(path).status_code == 404
 
 
-def test_another_tenants_key_is_not_touched_through_this_one(
+def test_a_key_is_not_reachable_through_another_tenant(
     operator: Account, acme: Account, other: Account
 ) -> None:
     foreign = ApiKey.objects.get(tenant=other.tenant)
@@ -284,7 +282,7 @@ def test_another_tenants_key_is_not_touched_through_this_one(
 def test_a_new_webhook_secret_overlaps_with_the_old_one(operator: Account, acme: Account) -> None:
     route = "/api/v1/admin/tenants/acme/webhook-secret"
     first = operator.client.post(route).json()
-    assert first["old_until"] is None, "there was none"
+    assert first["old_until"] is None, "no old secret existed"
     second = operator.client.post(route, {"overlap_seconds": 60}, format="json").json()
     assert second["webhook_secret"] != first["webhook_secret"]
     assert second["old_until"] is not None

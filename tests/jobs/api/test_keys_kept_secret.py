@@ -1,4 +1,4 @@
-"""A key stands in no log line and no answer, wherever a client puts it."""
+"""No log line and no response contains a key, wherever a client puts it."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ SUBMIT, JOBS = "/api/v1/queue/submit", "/api/v1/queue/jobs"
 
 @pytest.fixture(params=["json", "console"])
 def log(request: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
-    """All that this process writes to its log, as it is written."""
-    # structlog stays as it is: loggers that are cached meanwhile would escape later `capture_logs`
+    """Capture everything that this process writes to its log."""
+    # structlog is not reconfigured: loggers cached meanwhile would escape later `capture_logs`
     monkeypatch.setattr("dispatcher_project.logging._configure_structlog", lambda: None)
     config = logging_config(style=request.param)
     made = config["formatters"]["line"]
@@ -48,7 +48,7 @@ def secret_of(key: str) -> str:
     return key.partition(".")[2]
 
 
-def test_no_log_line_and_no_answer_has_a_key(
+def test_no_log_line_and_no_response_contains_a_key(
     acme: Account, log: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = acme.key
@@ -88,31 +88,31 @@ def test_no_log_line_and_no_answer_has_a_key(
     assert "nested" in lines
     assert secret_of(key) not in lines
     assert secret_of(key)[:24] not in lines
-    told = [
+    result = [
         answer for answer in answers if answer.wsgi_request.path != "/admin/login/"
-    ]  # shows its form again
-    assert not [answer.content for answer in told if secret_of(key) in answer.content.decode()]
+    ]  # shows the form again
+    assert not [answer.content for answer in result if secret_of(key) in answer.content.decode()]
     assert {answer.status_code for answer in answers} <= {200, 400, 401, 404, 422, 500, 503}
     assert f"{key[:8]}.…" in lines.replace("\\u2026", "…")
 
 
-def test_a_key_in_a_url_opens_nothing(acme: Account) -> None:
+def test_a_key_in_a_url_is_not_accepted(acme: Account) -> None:
     for name in ("api_key", "key", "token", "access_token"):
         assert APIClient().get(f"{JOBS}?{name}={acme.key}").status_code == 401
 
 
-def test_what_only_looks_a_bit_like_a_key_stays() -> None:
+def test_text_that_resembles_a_key_is_not_redacted() -> None:
     for text in ("version 1.2.3", "a.b", f"x.{'a' * 31}", f"x.{'a' * 33}", "job 01Q3ENHSF8DWFKJ164JBY5WGR2"):
         assert hide_keys(text) == text
     assert hide_keys(f"k=abcdefgh.{'A1b2' * 8}&x") == "k=abcdefgh.…&x"
 
 
-def test_a_url_that_is_cut_leaves_no_half_of_a_key() -> None:
+def test_a_truncated_url_contains_no_part_of_a_key() -> None:
     url = f"GET /{'x' * 970}?k=abcdefgh.{'A1b2' * 8}&{'y' * 100}"
     assert "A1b2" not in hide_tokens(None, "", {"request": url})["request"]
 
 
-def test_the_use_of_a_key_is_noted_outside_any_transaction_and_once_a_minute(
+def test_the_use_of_a_key_is_recorded_outside_transactions_once_a_minute(
     acme: Account, django_assert_num_queries: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted: list[int] = []
@@ -130,8 +130,8 @@ def test_the_use_of_a_key_is_noted_outside_any_transaction_and_once_a_minute(
     assert len(noted) == 4
 
 
-def test_every_stream_asks_again_or_ends_within_a_minute() -> None:
-    """Of one that a revoked key holds; what was remembered of it adds two seconds."""
+def test_every_stream_checks_its_key_or_ends_within_a_minute() -> None:
+    """A stream of a revoked key; the cache of keys adds two seconds."""
     remembered = jobs.ports.KEEP_KEY_SECONDS
     assert stream.CHECK_SECONDS + stream.KEEP_ALIVE_SECONDS + remembered <= 60
     assert stream.STREAM_SECONDS + stream.QUIET_SECONDS + stream.REST_SECONDS + remembered <= 60

@@ -1,6 +1,4 @@
-"""Who is refused at the front door, with which answer, and that a refusal that passes is remembered
-nowhere.
-"""
+"""Submit limits: the errors and their Retry-After, and that temporary refusals are not stored under a key."""
 
 from __future__ import annotations
 
@@ -44,20 +42,20 @@ def submit(account: Account, body: Any = JOB, **headers: Any) -> Any:
     return account.client.post(SUBMIT, body, format="json", **headers)
 
 
-# -- how many may wait -----------------------------------------------------------------------------
+# -- waiting jobs -----------------------------------------------------------------------------
 
 
-def test_a_tenant_with_a_full_queue_is_told_when_to_come_again(
+def test_a_tenant_with_a_full_queue_gets_retry_after(
     acme: Account, other: Account, zimg: ModelConfig
 ) -> None:
     limit(acme, max_queued=2)
     assert [submit(acme).status_code for _ in range(2)] == [202, 202]
     refused = submit(acme)
-    told = problem(refused, 429, "tenant_queue_full")
-    assert told["retryable"] is True
-    assert int(refused["Retry-After"]) == told["retry_after_seconds"] == 60, "nothing ended lately"
+    content = problem(refused, 429, "tenant_queue_full")
+    assert content["retryable"] is True
+    assert int(refused["Retry-After"]) == content["retry_after_seconds"] == 60, "no job ended recently"
     assert Job.objects.count() == 2
-    assert submit(other).status_code == 202, "it is that tenant's queue"
+    assert submit(other).status_code == 202, "the limit is of that tenant only"
 
 
 def test_a_model_with_a_full_queue_refuses_every_tenant(acme: Account, other: Account) -> None:
@@ -71,9 +69,7 @@ def test_a_model_with_a_full_queue_refuses_every_tenant(acme: Account, other: Ac
 @pytest.mark.parametrize(("state", "counts"), [
     ("queued", True), ("retrying", True), ("scheduled", True), ("running", False), ("completed", False),
 ])  # fmt: skip
-def test_what_waits_counts_and_nothing_else(
-    acme: Account, zimg: ModelConfig, state: str, counts: bool
-) -> None:
+def test_only_waiting_jobs_count(acme: Account, zimg: ModelConfig, state: str, counts: bool) -> None:
     limit(acme, max_queued=1)
     make_job(acme.tenant, state)
     assert submit(acme).status_code == (429 if counts else 202)
@@ -100,13 +96,13 @@ def test_a_full_queue_is_judged_job_by_job_in_a_batch(acme: Account, zimg: Model
     jobs = [JOB, JOB | {"model": "flux"}, JOB | {"model": "flux"}, JOB, JOB]
     answer = acme.client.post(BATCH, {"jobs": jobs}, format="json")
     assert answer.status_code == 202
-    told = [item.get("code", "accepted") for item in answer.json()["jobs"]]
-    assert told == ["accepted", "accepted", "model_queue_full", "accepted", "tenant_queue_full"]
+    content = [item.get("code", "accepted") for item in answer.json()["jobs"]]
+    assert content == ["accepted", "accepted", "model_queue_full", "accepted", "tenant_queue_full"]
     assert answer.json()["jobs"][2]["retry_after_seconds"] >= 1
     assert answer.json()["jobs"][2]["errors"][0]["pointer"] == "/jobs/2"
 
 
-def test_no_key_remembers_a_refusal_that_passes(acme: Account, zimg: ModelConfig) -> None:
+def test_a_temporary_refusal_is_not_stored_under_a_key(acme: Account, zimg: ModelConfig) -> None:
     limit(acme, max_queued=1)
     held = submit(acme).json()["job_id"]
     problem(submit(acme, HTTP_IDEMPOTENCY_KEY="k"), 429, "tenant_queue_full")
@@ -120,9 +116,7 @@ def test_no_key_remembers_a_refusal_that_passes(acme: Account, zimg: ModelConfig
     assert repeated.json()["job_id"] == accepted.json()["job_id"] != held
 
 
-def test_a_repeated_batch_tries_again_what_was_refused_for_the_moment_only(
-    acme: Account, zimg: ModelConfig
-) -> None:
+def test_a_repeated_batch_retries_only_temporary_refusals(acme: Account, zimg: ModelConfig) -> None:
     limit(acme, max_queued=1)
     body = {"jobs": [JOB, JOB, JOB | {"model": "nope"}]}
 
@@ -142,15 +136,13 @@ def test_a_repeated_batch_tries_again_what_was_refused_for_the_moment_only(
     assert second[0]["job_id"] == first[0]["job_id"]
     third = send()
     assert [item.get("job_id") for item in third] == [item.get("job_id") for item in second]
-    assert Job.objects.count() == 2, "nothing twice"
+    assert Job.objects.count() == 2, "no job twice"
 
 
-# -- how fast --------------------------------------------------------------------------------------
+# -- rate --------------------------------------------------------------------------------------
 
 
-def test_a_tenant_that_submits_too_fast_is_told_its_limit(
-    acme: Account, other: Account, zimg: ModelConfig
-) -> None:
+def test_a_tenant_above_its_rate_is_told_its_limit(acme: Account, other: Account, zimg: ModelConfig) -> None:
     limit(acme, submits_per_second=0.5, submit_burst=2)
     first = submit(acme)
     assert first["RateLimit-Policy"] == '"submits";q=2;w=4'
@@ -166,8 +158,8 @@ def test_a_tenant_that_submits_too_fast_is_told_its_limit(
 
 def test_a_batch_costs_a_token_per_job(acme: Account, zimg: ModelConfig) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=4)
-    told = problem(acme.client.post(BATCH, {"jobs": [JOB] * 5}, format="json"), 422, "batch_exceeds_burst")
-    assert told["retryable"] is False, "it would never pass"
+    content = problem(acme.client.post(BATCH, {"jobs": [JOB] * 5}, format="json"), 422, "batch_exceeds_burst")
+    assert content["retryable"] is False, "the batch could never be accepted"
     assert acme.client.post(BATCH, {"jobs": [JOB] * 2}, format="json")["RateLimit"].startswith(
         '"submits";r=1'
     )
@@ -175,18 +167,16 @@ def test_a_batch_costs_a_token_per_job(acme: Account, zimg: ModelConfig) -> None
     assert Job.objects.count() == 2
 
 
-def test_a_batch_is_told_to_come_again_when_all_its_tokens_are_there(
-    acme: Account, zimg: ModelConfig
-) -> None:
+def test_the_retry_after_of_a_batch_covers_all_its_tokens(acme: Account, zimg: ModelConfig) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=4)
     submit(acme)
     refused = acme.client.post(BATCH, {"jobs": [JOB] * 4}, format="json")
     problem(refused, 429, "rate_limited")
-    assert int(refused["Retry-After"]) == 2, "it has taken one of the three that were left"
+    assert int(refused["Retry-After"]) == 2, "the request has taken one of three tokens"
 
 
 @pytest.mark.parametrize("path", ["submit", "submit-batch", "estimate"])
-def test_what_is_wrong_costs_a_token_before_it_is_read(
+def test_an_invalid_body_costs_a_token(
     acme: Account, zimg: ModelConfig, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(acme, submits_per_second=0.01, submit_burst=2)
@@ -204,13 +194,13 @@ def test_what_is_wrong_costs_a_token_before_it_is_read(
     assert int(refused["Retry-After"]) >= 1
 
 
-def test_a_refusal_for_other_reasons_carries_the_rate_too(acme: Account, zimg: ModelConfig) -> None:
+def test_other_refusals_have_rate_headers_too(acme: Account, zimg: ModelConfig) -> None:
     limit(acme, submits_per_second=5.0, max_queued=1)
     submit(acme)
     assert submit(acme)["RateLimit"].startswith('"submits";r=3')
 
 
-def test_without_redis_everybody_gets_in(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_without_redis_no_submit_is_rate_limited(acme: Account, zimg: ModelConfig, world: World) -> None:
     limit(acme, submits_per_second=0.001, submit_burst=1)
     world.leases.away = True
     answers = [submit(acme) for _ in range(3)]
@@ -218,7 +208,7 @@ def test_without_redis_everybody_gets_in(acme: Account, zimg: ModelConfig, world
     assert "RateLimit" not in answers[0]
 
 
-# -- how much --------------------------------------------------------------------------------------
+# -- daily quota --------------------------------------------------------------------------------------
 
 
 def used(account: Account, at: datetime, seconds: float) -> None:
@@ -227,7 +217,7 @@ def used(account: Account, at: datetime, seconds: float) -> None:
     )
 
 
-def test_a_used_up_day_is_refused_until_midnight(
+def test_an_exhausted_quota_is_refused_until_midnight(
     acme: Account, other: Account, zimg: ModelConfig, world: World
 ) -> None:
     world.clock = clock = ManualClock(NOON)
@@ -244,7 +234,9 @@ def test_a_used_up_day_is_refused_until_midnight(
     assert submit(acme).status_code == 202
 
 
-def test_what_runs_now_counts_as_far_as_it_ran_today(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_running_attempts_count_for_their_time_of_today(
+    acme: Account, zimg: ModelConfig, world: World
+) -> None:
     midnight = NOON.replace(hour=0)
     world.clock = ManualClock(midnight + timedelta(seconds=99))
     limit(acme, daily_gpu_seconds=100.0)
@@ -254,30 +246,30 @@ def test_what_runs_now_counts_as_far_as_it_ran_today(acme: Account, zimg: ModelC
     problem(submit(acme), 429, "quota_exhausted")
 
 
-def test_the_day_is_summed_up_before_the_transaction(acme: Account, zimg: ModelConfig) -> None:
+def test_the_quota_is_read_before_the_transaction(acme: Account, zimg: ModelConfig) -> None:
     limit(acme, daily_gpu_seconds=100.0)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert submit(acme).status_code == 202
-    said = [query["sql"] for query in asked.captured_queries]
-    sums = [place for place, sql in enumerate(said) if "jobs_rollup" in sql]
+    statements = [query["sql"] for query in queries.captured_queries]
+    sums = [place for place, sql in enumerate(statements) if "jobs_rollup" in sql]
     assert sums
-    assert max(sums) < next(place for place, sql in enumerate(said) if "SAVEPOINT" in sql)
+    assert max(sums) < next(place for place, sql in enumerate(statements) if "SAVEPOINT" in sql)
 
 
-# -- whether a slot is free ------------------------------------------------------------------------
+# -- free slots ------------------------------------------------------------------------
 
 
-def test_a_redis_that_hangs_costs_a_limited_tenant_one_time_out(
+def test_a_hung_redis_costs_a_rate_limited_tenant_one_time_out(
     acme: Account, server: Server, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The promise of 3.5 s: of all that a submit asks of Redis, one question waits for it."""
+    """A submit responds within 3.5 s: only one of its calls to Redis waits for the time-out."""
     world.clock = clock = ManualClock(NOON)
     limit(acme, submits_per_second=1000.0, max_queued=1000, daily_gpu_seconds=1000.0)
-    asked: list[str] = []
+    calls: list[str] = []
 
     def hang(name: str) -> Any:
         def call(*_: Any, **__: Any) -> Any:
-            asked.append(name)
+            calls.append(name)
             clock.move(3.0)
             raise LeasingUnavailable("a time-out")
 
@@ -286,15 +278,16 @@ def test_a_redis_that_hangs_costs_a_limited_tenant_one_time_out(
     for name in ("take_tokens", "spare_slots", "push"):
         monkeypatch.setattr(world.leases, name, hang(name))
     assert submit(acme).status_code == 202
-    assert (asked, clock.elapsed) == (["take_tokens"], 3.0)
+    assert (calls, clock.elapsed) == (["take_tokens"], 3.0)
     problem(submit(acme, REJECT), 503, "leasing_unavailable")
-    assert clock.elapsed == 3.0, "it rests: nobody else waits for it now"
+    assert clock.elapsed == 3.0, "the circuit is open: no other request waits for Redis"
 
 
-def test_two_repetitions_of_a_batch_at_once_make_nothing_twice(
+def test_concurrent_repetitions_of_a_batch_create_each_job_once(
     acme: Account, zimg: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both read that a job is to be tried again; the second finds out before it commits, and looks again."""
+    """Both read that a job is to be retried; the second one detects the first before its commit and reads
+    again."""
     limit(acme, max_queued=1)
     body = {"jobs": [JOB, JOB]}
 
@@ -317,7 +310,7 @@ def test_two_repetitions_of_a_batch_at_once_make_nothing_twice(
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_limit_that_is_read_while_its_change_commits_is_not_kept(acme: Account, world: World) -> None:
+def test_a_limit_read_during_its_change_is_not_cached(acme: Account, world: World) -> None:
     limits = world.limit_caches.limits
     with transaction.atomic():
         limit(acme, max_queued=0)

@@ -1,4 +1,4 @@
-"""What pinned workers measured, in a scrape and in words; by hand because no card is needed for it."""
+"""Telemetry of pinned workers in metrics and pages, from handwritten values, so that no GPU is needed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def beat(world: World, age: float, telemetry: dict[str, Any] | None = None) -> N
     )
 
 
-def test_a_scrape_tells_the_gpu_the_machine_and_the_warm_models(
+def test_a_scrape_reports_the_gpu_the_machine_and_the_warm_models(
     anonymous: APIClient, world: World, box: Server
 ):
     beat(world, 3.0)
@@ -62,14 +62,16 @@ def test_a_scrape_tells_the_gpu_the_machine_and_the_warm_models(
     assert found['dispatcher_models_memory_mb{server="box"}'] == 700
 
 
-def test_what_is_old_is_not_told_as_what_is(anonymous: APIClient, world: World, box: Server):
+def test_outdated_telemetry_is_not_reported(anonymous: APIClient, world: World, box: Server):
     beat(world, 16.0)
     found = scrape(anonymous)
     assert found['dispatcher_worker_heartbeat_age_seconds{server="box"}'] == 16.0
     assert not any("dispatcher_gpu_" in name for name in found)
 
 
-def test_the_fleet_shows_it_beside_the_server(world: World, box: Server, monkeypatch: pytest.MonkeyPatch):
+def test_the_fleet_page_shows_telemetry_beside_the_server(
+    world: World, box: Server, monkeypatch: pytest.MonkeyPatch
+):
     beat(world, 1.0)
     monkeypatch.setattr(world.leases, "slots_of", lambda names: [], raising=False)
     (row,) = read_fleet([box], lambda fleet: world.leases, timezone.now()).rows
@@ -86,8 +88,8 @@ def test_the_fleet_shows_it_beside_the_server(world: World, box: Server, monkeyp
     ]
 
 
-def test_without_a_gpu_only_the_machine_is_told():
+def test_without_a_gpu_only_the_machine_is_reported():
     assert measured({"warm": [], "gpu_error": "GPU is lost"}) == [
         ("GPU", "can't be read: GPU is lost"),
-        ("Loaded", "nothing"),
+        ("Loaded", "none"),
     ]

@@ -1,4 +1,4 @@
-"""What a scrape tells, that its cost stays bounded, and that the page of names is true."""
+"""Values and cost of a scrape, and the completeness of docs/reference/metrics.md."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def away(*_: Any, error: type[Exception] = OperationalError) -> None:
 
 
 def scrape(client: APIClient) -> dict[str, float]:
-    """Sample by its name and labels, as the text has them."""
+    """Return the samples of the text format, by name and labels."""
     lines = client.get("/metrics").content.decode().splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
 
 
-def test_the_line_and_what_is_not_over(
+def test_queue_and_unfinished_jobs_are_reported(
     anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
 ) -> None:
     job = make_job(acme.tenant)
@@ -66,7 +66,7 @@ def test_the_line_and_what_is_not_over(
     assert found['dispatcher_index_whole{fleet="main"}'] == 1
 
 
-def test_every_state_that_is_not_over_is_counted_and_waiting_begins_when_a_job_may_start(
+def test_every_unfinished_state_is_counted_and_waiting_begins_at_run_at(
     anonymous: APIClient, acme: Account, zimg: ModelConfig, world: World
 ) -> None:
     now = world.clock.now()
@@ -96,7 +96,7 @@ def test_a_running_job_without_a_lease_is_drift(
 
 @pytest.fixture
 def played() -> Lives:
-    """Jobs that lived and are summed up."""
+    """Generated jobs that are summed up in rollups."""
     lives = Lives()
     lives.play(40)
 
@@ -108,7 +108,7 @@ def played() -> Lives:
     return lives
 
 
-def test_what_ended_is_counted_and_the_histograms_hold_all_of_it(anonymous: APIClient, played: Lives) -> None:
+def test_ended_jobs_are_counted_and_in_the_histograms(anonymous: APIClient, played: Lives) -> None:
     found = scrape(anonymous)
     done = [one for one in played.closed if one.outcome]
     zimg = [one for one in done if one.model == "zimg"]
@@ -160,17 +160,17 @@ def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     assert found['dispatcher_pushes_refused_total{code="attempt_over"}'] == 3
 
 
-def test_a_scrape_asks_as_much_whatever_is_finished(
+def test_the_number_of_queries_does_not_depend_on_finished_jobs(
     anonymous: APIClient, acme: Account, zimg: ModelConfig
 ) -> None:
-    """No statement goes over finished jobs: each names the states, or the sums, that bound it."""
+    """No query reads finished jobs: each is bounded by states or by rollups."""
     make_job(acme.tenant, "completed")
     with CaptureQueriesContext(
         connection,
-    ) as asked:
+    ) as queries:
         assert anonymous.get("/metrics").status_code == 200
     over_jobs = [
-        query["sql"] for query in asked if re.search(r'FROM "jobs_(job|attempt|callback)"', query["sql"])
+        query["sql"] for query in queries if re.search(r'FROM "jobs_(job|attempt|callback)"', query["sql"])
     ]
     assert len(over_jobs) >= 5
     for sql in over_jobs:
@@ -179,11 +179,13 @@ def test_a_scrape_asks_as_much_whatever_is_finished(
         assert "'completed'" not in sql
 
 
-def test_what_is_away_is_said(anonymous: APIClient, zimg: ModelConfig, world: World) -> None:
+def test_unavailable_parts_are_reported_as_down(
+    anonymous: APIClient, zimg: ModelConfig, world: World
+) -> None:
     world.leases.away = True
     found = scrape(anonymous)
     assert (found['dispatcher_up{part="redis"}'], found['dispatcher_up{part="database"}']) == (0, 1)
-    assert found["dispatcher_callbacks_pending"] == 0, "the database's part stays"
+    assert found["dispatcher_callbacks_pending"] == 0, "the database's metrics stay"
     world.leases.away = False
     for error in (OperationalError, InterfaceError):
         with connection.execute_wrapper(partial(away, error=error)):
@@ -191,7 +193,7 @@ def test_what_is_away_is_said(anonymous: APIClient, zimg: ModelConfig, world: Wo
         assert (found['dispatcher_up{part="redis"}'], found['dispatcher_up{part="database"}']) == (1, 0)
 
 
-def test_counting_never_breaks_who_counts() -> None:
+def test_a_failing_counter_does_not_raise() -> None:
     with connection.execute_wrapper(away):
         counters.add_if_possible(counters.Name.RESULTS_REFUSED, 1)
 
@@ -200,17 +202,17 @@ def families() -> Iterator[Metric]:
     yield from DispatcherCollector(name_tenants=True).collect()
 
 
-def test_the_page_names_every_metric_with_its_labels_and_no_other() -> None:
+def test_the_documentation_lists_exactly_the_metrics_with_their_labels() -> None:
     suffix = {"counter": "_total", "histogram": ""}
-    told = {
+    result = {
         f"{one.name}{suffix.get(one.type, '')}": (one.type, set(getattr(one, "_labelnames", ())))
         for one in families()
     }
     rows = re.findall(r"^\| `(dispatcher_\w+)` \| (\w+) \|([^|]*)\|", PAGE.read_text(), re.MULTILINE)
-    assert {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows} == told
+    assert {name: (kind, set(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows} == result
 
 
-def test_with_a_token_only_who_sends_it_is_told(anonymous: APIClient, settings: Any) -> None:
+def test_with_a_token_set_a_request_needs_it(anonymous: APIClient, settings: Any) -> None:
     assert anonymous.get("/metrics").status_code == 200
     settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token="s3cret-token")
     for sent, code in {
@@ -232,7 +234,7 @@ def test_with_a_token_only_who_sends_it_is_told(anonymous: APIClient, settings: 
     assert b"dispatcher_up" in right.content
 
 
-def test_tenants_are_named_only_to_who_has_the_token(
+def test_tenants_are_named_only_with_the_token(
     anonymous: APIClient, played: Lives, world: World, settings: Any
 ) -> None:
     for name in ("acme", "globex"):
@@ -254,7 +256,7 @@ def test_tenants_are_named_only_to_who_has_the_token(
     assert found['dispatcher_paused{kind="tenant",name="globex"}'] == 1
 
 
-def test_without_a_token_set_nobody_is_told(anonymous: APIClient, settings: Any) -> None:
+def test_without_a_token_set_metrics_are_refused(anonymous: APIClient, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, metrics_token="")
     for sent in ({}, {"HTTP_AUTHORIZATION": "Bearer "}, {"HTTP_AUTHORIZATION": "Bearer open"}):
         answer = anonymous.get("/metrics", **sent)

@@ -1,4 +1,4 @@
-"""The published contract: it is OpenAPI 3.1, it lists every route, and the running app keeps it."""
+"""The published contract is OpenAPI 3.1, lists every route, and the running app conforms to it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_the_document_is_openapi_3_1_and_lists_every_route(anonymous: APIClient)
     assert expected | {("post", "/api/v1/tasks/callback/{job_id}")} == listed
 
 
-def test_the_document_is_made_once_and_asked_for_once(anonymous: APIClient) -> None:
-    """A stranger may ask for it as often as it likes."""
+def test_the_document_is_generated_once_and_cached_by_etag(anonymous: APIClient) -> None:
+    """The document is public, so any client may request it often."""
     first = anonymous.get("/api/v1/schema")
     again = anonymous.get("/api/v1/schema", headers={"If-None-Match": first["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
@@ -69,7 +69,7 @@ def test_every_component_is_a_json_schema(anonymous: APIClient) -> None:
         Draft202012Validator.check_schema(schema)
 
 
-def test_the_page_asks_nobody_else(anonymous: APIClient) -> None:
+def test_the_page_loads_no_external_file(anonymous: APIClient) -> None:
     page = anonymous.get("/api/v1/docs")
     assert page.status_code == 200
     text = page.content.decode()
@@ -79,8 +79,8 @@ def test_the_page_asks_nobody_else(anonymous: APIClient) -> None:
 
 @pytest.mark.sqlite_only
 def test_the_running_app_keeps_the_contract(web: Web) -> None:
-    """Generated requests, right and wrong ones, to every operation: answers are as the document says."""
-    import schemathesis  # two seconds, which not every process that collects this file needs to spend
+    """Generated valid and invalid requests to every operation get responses that match the document."""
+    import schemathesis  # takes 2 s, so it is not done at import
 
     ops = account("ops", ApiKey.Kind.OPERATOR)
     make_model("zimg")
@@ -96,7 +96,7 @@ def _try_out(operation: Any, *, headers: dict[str, str]) -> None:
     from hypothesis import HealthCheck, given, settings
     from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-    # no schema says whether a model is registered or a text is a cursor of ours: 400 and 422 are right then
+    # a schema can't tell a registered model or a valid cursor: 400 and 422 are correct then
     excluded = [positive_data_acceptance]
     if operation.definition.raw["operationId"] in ITEM_BY_ITEM:
         excluded.append(negative_data_rejection)
@@ -112,7 +112,7 @@ def _try_out(operation: Any, *, headers: dict[str, str]) -> None:
         try_out()
 
 
-def test_readers_that_come_first_together_make_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_first_readers_generate_the_document_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Counter[str]()
     others_are_there = Event()
 
@@ -121,7 +121,7 @@ def test_readers_that_come_first_together_make_it_once(monkeypatch: pytest.Monke
         if made["begun"] - made["ended"] > 1:
             made["together"] += 1
             others_are_there.set()
-        others_are_there.wait(0.2)  # time for the others to come in, if nothing keeps them
+        others_are_there.wait(0.2)  # time for the others to enter, unless the lock keeps them out
         made["ended"] += 1
         return b"{}", '"etag"'
 

@@ -1,4 +1,4 @@
-"""What a staff session may do over the API is what its Django permissions say, action by action."""
+"""A staff session's access to the API follows its Django permissions, action by action."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BODIES: dict[str, dict[str, Any]] = {"patch": {"slots": 3}, "put": {}, "post": {
 
 
 def session(*permissions: str, group: str = "") -> APIClient:
-    """Of somebody on the staff; the token for writes is not asked for here."""
+    """A session of a staff user, without the CSRF check."""
     user = User.objects.create_user("ada", is_staff=True)
     for permission in permissions:
         app, _, codename = permission.partition(".")
@@ -86,20 +86,20 @@ def test_viewers_read_everything_and_change_nothing(job_id: str) -> None:
     assert not AuditEntry.objects.exists()
 
 
-def test_operators_may_do_all_of_it(job_id: str) -> None:
+def test_operators_have_every_permission(job_id: str) -> None:
     client = session(group="operators")
     for method, path in WRITES:
         assert ask(client, method, filled(path, job_id)).status_code != 403, path
 
 
-def test_what_a_session_does_is_signed_with_its_name(job_id: str, operator: Account) -> None:
+def test_actions_of_a_session_are_audited_under_its_user(job_id: str, operator: Account) -> None:
     assert session("gpus.change_server").patch(SERVER, {"desired": "off"}, format="json").status_code == 200
     operator.client.patch(SERVER, {"desired": "on"}, format="json")
     actors = list(AuditEntry.objects.order_by("id").values_list("actor", flat=True))
     assert actors == ["user:ada", f"key:{operator.key.partition('.')[0]}"]
 
 
-def test_a_tenants_key_is_no_operators(job_id: str, acme: Account) -> None:
+def test_a_tenant_key_is_no_operator_key(job_id: str, acme: Account) -> None:
     problem(acme.client.patch(SERVER, {"desired": "off"}, format="json"), 403, "operator_required")
     _, key = create_key(acme.tenant)
     client = APIClient(raise_request_exception=False)

@@ -1,4 +1,4 @@
-"""A GPU server without a health endpoint serves like any other, and what it lacks is said where one looks."""
+"""GPU servers without a health endpoint get jobs like any other, with warnings about the missing proof."""
 
 from __future__ import annotations
 
@@ -41,18 +41,20 @@ def register(operator: Account, world: World, url: str, **fields: Any) -> dict[s
     return dict(answer.json())
 
 
-def test_registering_it_says_what_is_lost(operator: Account, world: World, plain: PlainServer) -> None:
+def test_registering_a_plain_server_returns_a_warning(
+    operator: Account, world: World, plain: PlainServer
+) -> None:
     (warning,) = register(operator, world, plain.url, max_run_seconds=300)["warnings"]
     assert warning["code"] == "no_health_endpoint"
     for part in (f"{plain.url}/health", "300 s", "health_path", "cancel_endpoint_template"):
         assert part in warning["detail"]
     row = Server.objects.get(name="box")
     assert (row.healthy, row.tells_health, bool(row.checked_at)) == (True, False, True)
-    told = operator.client.get("/api/v1/admin/servers/box").json()
-    assert (told["healthy"], told["tells_health"]) == (True, False)
+    content = operator.client.get("/api/v1/admin/servers/box").json()
+    assert (content["healthy"], content["tells_health"]) == (True, False)
 
 
-def test_it_has_capacity_and_no_finding(
+def test_a_plain_server_has_capacity_and_no_finding(
     operator: Account, acme: Account, world: World, plain: PlainServer
 ) -> None:
     register(operator, world, plain.url)
@@ -82,13 +84,13 @@ def test_it_has_capacity_and_no_finding(
     assert any("without a health endpoint: box" in finding.summary for finding in found_by_doctor)
 
 
-def test_a_server_that_tells_its_health_has_no_warning(operator: Account, world: World) -> None:
+def test_a_server_with_a_health_endpoint_has_no_warning(operator: Account, world: World) -> None:
     with HealthServer() as gpu:
         assert register(operator, world, gpu.url)["warnings"] == []
     assert Server.objects.get().tells_health is True
 
 
-def test_a_server_that_does_not_answer_or_is_sick_is_said_to_be(operator: Account, world: World) -> None:
+def test_a_silent_or_unhealthy_server_is_reported(operator: Account, world: World) -> None:
     (warning,) = register(operator, world, f"http://127.0.0.1:{free_port()}")["warnings"]
     assert warning["code"] == "server_unreachable"
     with HealthServer() as gpu:
@@ -98,7 +100,7 @@ def test_a_server_that_does_not_answer_or_is_sick_is_said_to_be(operator: Accoun
     assert "503" in warning["detail"]
 
 
-def test_a_health_path_is_written_and_read_like_any_field(operator: Account, world: World) -> None:
+def test_a_health_path_is_a_normal_field(operator: Account, world: World) -> None:
     with HealthServer() as gpu:
         assert register(operator, world, gpu.url, health_path="/healthz")["warnings"] == []
         assert gpu.asked[0]["path"] == "/healthz"
@@ -120,8 +122,8 @@ def test_an_operator_frees_a_slot_and_a_tenant_does_not(
     listed = "/api/v1/admin/quarantine"
     freed = "/api/v1/admin/servers/box/slots/0/free"
     assert (acme.client.get(listed).status_code, acme.client.post(freed).status_code) == (403, 403)
-    (told,) = operator.client.get(listed).json()["results"]
-    assert (told["slot"], told["reason"], told["model"]) == ("box/0", "server_lost", "zimg")
+    (result,) = operator.client.get(listed).json()["results"]
+    assert (result["slot"], result["reason"], result["model"]) == ("box/0", "server_lost", "zimg")
     answer = operator.client.post(freed, {"reason": "I looked"}, format="json")
     assert (answer.status_code, answer.json()["attempts"]) == (200, ["a" * 26])
     entry = AuditEntry.objects.get(action="free_slot")

@@ -1,4 +1,4 @@
-"""What every refusal of the API says, whatever made it."""
+"""Retry-After in the problems of the API, whatever raised them."""
 
 from __future__ import annotations
 
@@ -21,14 +21,12 @@ from jobs.api.errors import problem_of
         (Problem(503, "some_code", "Some reason.", retry_after_seconds=0.2), 503, 1),
     ],
 )
-def test_every_429_and_503_says_in_its_body_too_when_to_come_again(
-    error: Exception, status: int, seconds: int
-) -> None:
+def test_every_429_and_503_has_retry_after_in_its_body(error: Exception, status: int, seconds: int) -> None:
     problem = problem_of(error)
     assert problem.status == status
     assert problem.as_json()["retry_after_seconds"] == seconds
     assert problem.headers["Retry-After"] == str(seconds)
 
 
-def test_what_is_refused_for_good_asks_nobody_to_come_again() -> None:
+def test_permanent_errors_have_no_retry_after() -> None:
     assert "retry_after_seconds" not in Problem(422, "some_code", "Some reason.").as_json()

@@ -46,7 +46,7 @@ def end(attempt: str) -> None:
     Attempt.objects.filter(id=attempt).update(state="succeeded", finished_at=timezone.now())
 
 
-def test_a_push_with_its_token_is_stored_and_told(
+def test_a_push_with_its_token_is_stored_and_announced(
     anonymous: APIClient, job: Job, attempt: str, world: World
 ) -> None:
     for _ in range(2):
@@ -56,12 +56,12 @@ def test_a_push_with_its_token_is_stored_and_told(
     assert world.announced == [job.id] * 2
 
 
-def test_the_token_may_come_as_a_bearer(anonymous: APIClient, job: Job, attempt: str) -> None:
+def test_the_token_can_be_a_bearer_token(anonymous: APIClient, job: Job, attempt: str) -> None:
     header = f"Bearer {signed(attempt, purpose=PUSH_TOKEN)}"
     assert anonymous.post(url(job), BODY, format="json", HTTP_AUTHORIZATION=header).status_code == 200
 
 
-def test_the_token_may_stand_in_the_query(anonymous: APIClient, job: Job, attempt: str) -> None:
+def test_the_token_can_be_in_the_query(anonymous: APIClient, job: Job, attempt: str) -> None:
     """Cog's webhooks set no headers."""
     answer = anonymous.post(f"{url(job)}?token={signed(attempt, purpose=PUSH_TOKEN)}", BODY, format="json")
     assert answer.status_code == 200
@@ -69,30 +69,30 @@ def test_the_token_may_stand_in_the_query(anonymous: APIClient, job: Job, attemp
 
 
 @pytest.mark.parametrize("token", ["", "nonsense", "x.y", "é", "a" * 300, f"{'0' * 26}.{'0' * 40}"])
-def test_a_push_without_its_token_is_turned_away(anonymous: APIClient, job: Job, token: str) -> None:
+def test_a_push_without_its_token_is_refused(anonymous: APIClient, job: Job, token: str) -> None:
     answer = anonymous.post(url(job), BODY, format="json", HTTP_X_CALLBACK_TOKEN=token)
     problem(answer, 401, "invalid_push_token")
     assert not PushedResult.objects.exists()
 
 
-def test_a_push_is_an_object(anonymous: APIClient, job: Job, attempt: str) -> None:
+def test_a_push_must_be_an_object(anonymous: APIClient, job: Job, attempt: str) -> None:
     problem(push(anonymous, job, attempt, [1]), 422, "validation_failed", "")
 
 
-def test_a_push_may_be_earlier_than_its_attempts_row(anonymous: APIClient, job: Job) -> None:
+def test_a_push_can_arrive_before_its_attempts_row(anonymous: APIClient, job: Job) -> None:
     assert push(anonymous, job, new_id()).status_code == 200
 
 
-def test_the_token_of_an_ended_attempt_stores_nothing(anonymous: APIClient, job: Job, attempt: str) -> None:
+def test_a_push_for_an_ended_attempt_is_not_stored(anonymous: APIClient, job: Job, attempt: str) -> None:
     end(attempt)
     problem(push(anonymous, job, attempt), 409, "attempt_over")
     assert not PushedResult.objects.exists()
 
 
-def test_a_final_push_may_be_repeated_after_the_attempt(
+def test_a_final_push_can_be_repeated_after_the_attempt(
     anonymous: APIClient, job: Job, attempt: str, world: World
 ) -> None:
-    """Its sender may have lost the first answer; the body is not read again."""
+    """The sender may not have received the first response; the body is not read again."""
     assert push(anonymous, job, attempt).status_code == 200
     end(attempt)
     answer = push(anonymous, job, attempt, {"status": "success", "result": "another"})
@@ -101,7 +101,7 @@ def test_a_final_push_may_be_repeated_after_the_attempt(
     assert world.announced == [job.id]
 
 
-def test_a_token_without_an_attempt_ends_with_its_job(anonymous: APIClient, job: Job) -> None:
+def test_a_token_without_an_attempt_is_valid_until_the_job_ends(anonymous: APIClient, job: Job) -> None:
     Job.objects.filter(id=job.id).update(state="cancelled", finished_at=timezone.now())
     problem(push(anonymous, job, new_id()), 409, "attempt_over")
 
@@ -116,7 +116,7 @@ def test_a_token_expires_with_the_longest_run(anonymous: APIClient, zimg: ModelC
 
 
 @pytest.mark.parametrize("which", ["no such job", "another job"])
-def test_a_token_is_of_one_job(anonymous: APIClient, job: Job, attempt: str, which: str) -> None:
+def test_a_token_is_valid_for_one_job(anonymous: APIClient, job: Job, attempt: str, which: str) -> None:
     where = job.id if which == "no such job" else make_job("zimg").id
     if which == "no such job":
         Job.objects.all().delete()
@@ -130,7 +130,7 @@ def test_a_token_is_of_one_job(anonymous: APIClient, job: Job, attempt: str, whi
     assert not PushedResult.objects.exists()
 
 
-def test_the_models_limit_bounds_a_push(anonymous: APIClient, job: Job, attempt: str) -> None:
+def test_a_push_is_limited_by_the_models_result_size(anonymous: APIClient, job: Job, attempt: str) -> None:
     ModelConfig.objects.filter(name="zimg").update(max_response_bytes=1000)
     body = {"status": "success", "result": "x" * 1000}
     found = problem(push(anonymous, job, attempt, body), 413, "payload_too_large")
@@ -139,7 +139,7 @@ def test_the_models_limit_bounds_a_push(anonymous: APIClient, job: Job, attempt:
 
 
 @pytest.mark.parametrize("bound", [{"pushes_per_attempt": 3}, {"push_bytes_per_attempt": 60}])
-def test_pushes_of_one_attempt_are_bounded(
+def test_pushes_of_one_attempt_are_limited(
     anonymous: APIClient, job: Job, attempt: str, settings: Any, bound: dict[str, int]
 ) -> None:
     settings.DISPATCHER = settings.DISPATCHER.__class__(**bound)

@@ -1,4 +1,4 @@
-"""Headers that would cost seconds, or raise, in any view."""
+"""Headers that would take seconds to parse, or raise, in any view."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The Cookie headers that Django parses."""
+    """Record the Cookie headers that Django parses."""
     found: list[str] = []
     monkeypatch.setattr(
         "django.core.handlers.wsgi.parse_cookie", lambda cookie: (found.append(cookie), {})[1]
@@ -39,7 +39,7 @@ def test_cookies_that_take_seconds_are_refused_before_they_are_parsed(
     assert parsed == []
 
 
-def test_usual_cookies_pass(client: Client, parsed: list[str]) -> None:
+def test_usual_cookies_are_accepted(client: Client, parsed: list[str]) -> None:
     usual = 'sessionid="' + "\\0" * MAX_ESCAPES + '"; a=' + "x" * 8000
     assert client.get("/admin/login/", headers={"Cookie": usual}).status_code == 200
     assert usual in parsed
@@ -51,10 +51,10 @@ def test_the_size_of_cookies_is_a_setting(client: Client, settings: Any) -> None
 
 
 def ask(path: str, kind: str, body: bytes = b"") -> str:
-    """The status line of the WSGI application that is deployed."""
+    """Return the status line of the deployed WSGI application."""
     from dispatcher_project.wsgi import application
 
-    told: list[str] = []
+    result: list[str] = []
     path, _, query = path.partition("?")
     environ = {
         **RequestFactory()._base_environ(),
@@ -65,8 +65,8 @@ def ask(path: str, kind: str, body: bytes = b"") -> str:
         "CONTENT_LENGTH": str(len(body)),
         "wsgi.input": BytesIO(body),
     }
-    b"".join(application(environ, lambda status, headers: told.append(status)))
-    return told[0]
+    b"".join(application(environ, lambda status, headers: result.append(status)))
+    return result[0]
 
 
 @pytest.mark.parametrize("charset", CHARSETS)

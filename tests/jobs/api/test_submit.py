@@ -17,23 +17,23 @@ URL = "/api/v1/queue/submit"
 JOB = {"model": "zimg", "payload": {"prompt": "a sunset"}}
 
 
-def test_a_submit_is_durable_before_it_is_accepted_and_says_where_the_job_is(
+def test_a_submit_is_durable_before_it_is_accepted_and_has_a_location(
     acme: Account, zimg: ModelConfig, world: World
 ) -> None:
     body = JOB | {"priority": True, "tags": ["a", "b", "a"], "metadata": {"order": 7}, "deadline_seconds": 60}
     answer = acme.client.post(URL, body, format="json")
     assert answer.status_code == 202, answer.content
-    told = answer.json()
-    job = Job.objects.get(id=told["job_id"])
-    assert answer["Location"] == f"/api/v1/queue/jobs/{job.id}" == told["urls"]["self"]
-    assert (told["status"], told["outcome"], told["position"]) == ("queued", "queued", 1)
+    content = answer.json()
+    job = Job.objects.get(id=content["job_id"])
+    assert answer["Location"] == f"/api/v1/queue/jobs/{job.id}" == content["urls"]["self"]
+    assert (content["status"], content["outcome"], content["position"]) == ("queued", "queued", 1)
     assert (job.tenant, job.priority, job.payload, job.pool) == (
         acme.tenant,
         2,
         {"prompt": "a sunset"},
         "zimg",
     )
-    assert told["tags"] == ["a", "b"]
+    assert content["tags"] == ["a", "b"]
     assert set(JobTag.objects.values_list("tag", flat=True)) == {"a", "b"}
     assert job.deadline_at is not None
     assert (job.deadline_at - job.created_at).total_seconds() == 60
@@ -42,7 +42,9 @@ def test_a_submit_is_durable_before_it_is_accepted_and_says_where_the_job_is(
     assert len(world.wakes) == 1
 
 
-def test_a_free_slot_with_nobody_ahead_is_a_forecast(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_a_free_slot_without_jobs_ahead_starts_at_once(
+    acme: Account, zimg: ModelConfig, world: World
+) -> None:
     make_server(model=zimg)
     world.leases.free_slots = 1
     first, second = (acme.client.post(URL, JOB, format="json").json() for _ in range(2))
@@ -51,16 +53,16 @@ def test_a_free_slot_with_nobody_ahead_is_a_forecast(acme: Account, zimg: ModelC
     assert second["starts_in"] == {"p50_seconds": 4.0, "p90_seconds": 8.0, "seen": 0}
 
 
-def test_without_redis_a_job_is_accepted_all_the_same(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_without_redis_a_job_is_accepted(acme: Account, zimg: ModelConfig, world: World) -> None:
     world.leases.away = True
     answer = acme.client.post(URL, JOB, format="json")
     assert answer.status_code == 202
-    told = answer.json()
-    assert (told["outcome"], told["position"], told["starts_in"]) == ("queued", None, None)
+    content = answer.json()
+    assert (content["outcome"], content["position"], content["starts_in"]) == ("queued", None, None)
     assert Job.objects.count() == 1
 
 
-def test_a_job_that_is_committed_is_accepted_whatever_breaks_then(
+def test_a_committed_job_is_accepted_whatever_fails_later(
     acme: Account, zimg: ModelConfig, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(world.leases, "push", lambda *_: {}["a defect of ours"])
@@ -78,16 +80,20 @@ def test_a_repeated_request_finds_the_same_job(acme: Account, zimg: ModelConfig,
     assert (again.status_code, again["Idempotency-Replayed"]) == (202, "true")
     assert again.json()["job_id"] == first.json()["job_id"]
     assert Job.objects.count() == 1
-    assert len(world.leases.line) == 1, "a ticket that was lost is pushed again"
+    assert len(world.leases.line) == 1, "a lost ticket is pushed again"
 
 
-def test_a_repeated_request_whose_job_is_over_answers_with_it(acme: Account, zimg: ModelConfig) -> None:
+def test_a_repeated_request_returns_an_ended_job(acme: Account, zimg: ModelConfig) -> None:
     first = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1").json()
     Job.objects.update(state="completed", finished_at="2026-02-01T00:00:00Z", result={"url": "x"})
     again = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
     assert again.status_code == 200
-    told = again.json()
-    assert (told["job_id"], told["outcome"], told["result"]) == (first["job_id"], "finished", {"url": "x"})
+    content = again.json()
+    assert (content["job_id"], content["outcome"], content["result"]) == (
+        first["job_id"],
+        "finished",
+        {"url": "x"},
+    )
 
 
 def test_a_key_with_another_body_is_a_conflict(acme: Account, zimg: ModelConfig) -> None:
@@ -97,14 +103,14 @@ def test_a_key_with_another_body_is_a_conflict(acme: Account, zimg: ModelConfig)
     assert Job.objects.count() == 1
 
 
-def test_keys_of_two_tenants_do_not_meet(acme: Account, other: Account, zimg: ModelConfig) -> None:
+def test_idempotency_keys_belong_to_a_tenant(acme: Account, other: Account, zimg: ModelConfig) -> None:
     mine = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1").json()
     theirs = other.client.post(URL, JOB | {"priority": 1}, format="json", HTTP_IDEMPOTENCY_KEY="k1")
     assert theirs.status_code == 202
     assert theirs.json()["job_id"] != mine["job_id"]
 
 
-def test_a_refusal_is_not_remembered_under_its_key(acme: Account) -> None:
+def test_a_refusal_is_not_stored_under_its_key(acme: Account) -> None:
     refused = acme.client.post(URL, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k1")
     assert refused.json()["code"] == "unknown_model"
     make_model("zimg")
@@ -121,12 +127,12 @@ def test_the_models_own_schema_is_checked(acme: Account) -> None:
     assert right.status_code == 202
 
 
-def test_a_schema_that_leads_elsewhere_is_not_followed(acme: Account) -> None:
-    asked: list[str] = []
+def test_a_remote_reference_in_a_schema_is_not_followed(acme: Account) -> None:
+    calls: list[str] = []
 
     class Elsewhere(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
+            calls.append(self.path)
             self.send_response(200)
             self.end_headers()
             self.wfile.write(b"{}")
@@ -141,11 +147,13 @@ def test_a_schema_that_leads_elsewhere_is_not_followed(acme: Account) -> None:
         server.shutdown()
     assert (answer.status_code, answer.json()["code"]) == (503, "model_schema_unusable")
     assert answer["Retry-After"] == "60"
-    assert asked == []
+    assert calls == []
 
 
 @pytest.mark.parametrize("priority", [3, 3.0])
-def test_json_knows_one_kind_of_number(acme: Account, zimg: ModelConfig, priority: float) -> None:
+def test_integers_and_floats_of_equal_value_are_equal(
+    acme: Account, zimg: ModelConfig, priority: float
+) -> None:
     assert acme.client.post(URL, JOB | {"priority": priority}, format="json").status_code == 202
     assert Job.objects.get().priority == 3
 
@@ -173,19 +181,19 @@ def slow_redis(world: World, monkeypatch: pytest.MonkeyPatch) -> ManualClock:
     return clock
 
 
-def test_a_redis_that_hangs_is_left_alone_for_a_while(
+def test_a_hung_redis_is_bypassed_for_a_while(
     acme: Account, zimg: ModelConfig, world: World, slow_redis: ManualClock
 ) -> None:
     world.leases.away = True
     assert acme.client.post(URL, JOB, format="json").status_code == 202
     world.leases.away = False
     assert acme.client.post(URL, JOB, format="json").json()["position"] is None
-    assert world.leases.line == [], "nobody asked Redis"
+    assert world.leases.line == [], "Redis was not called"
     slow_redis.move(3)
     assert acme.client.post(URL, JOB, format="json").json()["position"] == 1
 
 
-def test_a_slow_redis_is_asked_once_and_leaves_no_time_for_wakes(
+def test_a_slow_redis_is_called_once_and_no_wakes_are_sent(
     acme: Account, zimg: ModelConfig, world: World, slow_redis: ManualClock
 ) -> None:
     make_model("flux")

@@ -1,4 +1,4 @@
-"""One tenant's requests take their share of a web process, and no more."""
+"""One tenant's requests use a limited share of a web process."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def heavy(client: str) -> dict[str, Any]:
     return scope_of(client=client, length=LIGHT_BYTES + 1)
 
 
-def test_a_request_counts_for_the_tenant_of_a_known_key_else_for_its_address(acme: Account) -> None:
+def test_a_request_counts_for_the_tenant_of_a_cached_key_else_for_its_address(acme: Account) -> None:
     forget_keys()
     bearer = f"Bearer {acme.key}"
-    assert holder_of(scope_of(bearer)) == "address 10.0.0.1", "anybody can send somebody's prefix"
+    assert holder_of(scope_of(bearer)) == "address 10.0.0.1", "any client can send another key's prefix"
     assert authentication.principal_of_header(bearer, jobs.ports.production_ports()) is not None
     assert holder_of(scope_of(bearer)) == f"tenant {acme.tenant.pk}"
     assert holder_of(scope_of(bearer[:-1] + "x")) == "address 10.0.0.1"
@@ -63,7 +63,7 @@ def test_a_request_counts_for_the_tenant_of_a_known_key_else_for_its_address(acm
     assert of_one_network == {"address 2001:db8::/64"}, "one customer has all of these addresses"
 
 
-def test_what_is_in_flight_is_bounded_for_each_holder_alone() -> None:
+def test_requests_in_flight_are_limited_per_tenant_or_address() -> None:
     bytes_held = InFlight("bytes of requests", 100)
     with bytes_held.of("a", 60):
         with pytest.raises(TooManyInFlight, match="100 bytes") as refused, bytes_held.of("a", 41):
@@ -77,7 +77,7 @@ def test_what_is_in_flight_is_bounded_for_each_holder_alone() -> None:
 
 
 class Site:
-    """Holds every request until told; counts what runs at once."""
+    """A site that blocks requests until released and counts concurrent ones."""
 
     def __init__(self) -> None:
         self.began: list[str] = []
@@ -98,7 +98,7 @@ async def nothing(*_: Any) -> Any: ...
 
 
 def play(scopes: list[dict[str, Any]], at_once: int, there: int, heavy_at_once: int = 1) -> Site:
-    """Until `there` requests run at once and no other gets further, then all to their end."""
+    """Wait until `there` requests run concurrently and no more are started, then release all."""
 
     async def run() -> Site:
         site = Site()
@@ -109,29 +109,29 @@ def play(scopes: list[dict[str, Any]], at_once: int, there: int, heavy_at_once: 
         assert len(site.running) == there
         site.go_on.set()
         await asyncio.gather(*tasks)
-        assert not threads._turns, "holders without a request are forgotten"
+        assert not threads._turns, "tenants without a request are removed"
         return site
 
     return asyncio.run(run())
 
 
-def test_a_holder_has_its_threads_and_the_others_theirs() -> None:
+def test_each_tenant_or_address_has_its_own_threads() -> None:
     site = play([scope_of(client="a") for _ in range(10)] + [scope_of(client="b")], at_once=3, there=4)
     assert site.most == {"address a": 3, "address b": 1}
 
 
-def test_what_has_a_long_body_waits_for_its_heavy_turn() -> None:
+def test_a_request_with_a_long_body_waits_for_the_heavy_slot() -> None:
     short = [scope_of(client="a", length=LIGHT_BYTES) for _ in range(2)]
     asked_first = [{**heavy("a"), BODY_PENDING_KEY: True} for _ in range(2)]
     play([*(heavy("a") for _ in range(4)), *short, *asked_first], at_once=8, there=1 + 2 + 2)
 
 
-def test_one_very_long_body_of_a_holder_is_parsed_at_a_time() -> None:
+def test_one_very_long_body_per_tenant_is_parsed_at_a_time() -> None:
     long = [scope_of(client="a", length=2 * 1024 * 1024) for _ in range(4)]
     play([*long, heavy("a"), heavy("a")], at_once=8, there=1 + 2, heavy_at_once=3)
 
 
-def test_a_batch_is_heavy_sooner() -> None:
+def test_a_batch_counts_as_heavy_at_a_lower_size() -> None:
     def batches(length: int) -> list[dict[str, Any]]:
         return [scope_of(length=length, path=BATCH) for _ in range(3)]
 
@@ -140,12 +140,12 @@ def test_a_batch_is_heavy_sooner() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(LISTS))
-def test_a_list_is_heavy(path: str) -> None:
+def test_a_list_counts_as_heavy(path: str) -> None:
     assert resolve(path).func is not unknown_route
     play([scope_of(path=path) for _ in range(3)], at_once=8, there=1)
 
 
-def test_nothing_is_begun_for_a_client_that_left_while_it_waited() -> None:
+def test_a_request_of_a_disconnected_client_is_not_started() -> None:
     async def run() -> Site:
         site = Site()
         site.go_on.set()
@@ -160,24 +160,24 @@ def test_nothing_is_begun_for_a_client_that_left_while_it_waited() -> None:
 
 
 @pytest.mark.parametrize(("at_once", "order"), [(1, "abcaa"), (2, "aabca")])
-def test_heavy_requests_of_all_holders_are_answered_in_turns(at_once: int, order: str) -> None:
+def test_heavy_requests_of_all_tenants_are_answered_in_turns(at_once: int, order: str) -> None:
     asking = [heavy("a"), heavy("a"), heavy("a"), heavy("b"), heavy("c")]
     site = play(asking, at_once=8, there=at_once, heavy_at_once=at_once)
     assert "".join(one[-1] for one in site.began) == order
 
 
-def test_what_waits_for_its_heavy_turn_leaves_its_holder_threads() -> None:
+def test_a_request_that_waits_for_the_heavy_slot_blocks_no_thread_of_its_tenant() -> None:
     waiting = [heavy("a") for _ in range(5)]
     site = play([heavy("b"), *waiting, scope_of(client="a"), scope_of(client="a")], at_once=2, there=2)
     assert site.began[:2] == ["address b", "address a"]
 
 
-def test_a_holder_without_a_free_thread_keeps_the_heavy_turn_from_nobody() -> None:
+def test_a_tenant_without_a_free_thread_does_not_block_the_heavy_slot() -> None:
     site = play([scope_of(client="a"), heavy("a"), heavy("b")], at_once=1, there=2)
     assert site.began[:2] == ["address a", "address b"]
 
 
-def test_a_request_that_leaves_while_it_waits_gives_its_turn_back() -> None:
+def test_a_request_that_ends_while_waiting_releases_its_turn() -> None:
     async def run() -> None:
         site = Site()
         threads = FairThreads(site, 1, 1)
@@ -204,7 +204,7 @@ def test_more_than_a_tenant_may_have_in_flight_is_refused(web: Web, tenant: Acco
     assert refused.headers["Retry-After"] == "1"
     assert jobs.ports.production_ports().request_refusals._counts["too_many_requests_in_flight"] == 1
     with web.front._bodies.of(f"tenant {tenant.tenant.pk}", 5):
-        assert requests.get(url, headers=bearer, timeout=60).status_code == 200, "it has no body"
+        assert requests.get(url, headers=bearer, timeout=60).status_code == 200, "the request has no body"
         refused = requests.post(f"{web.url}{SUBMIT}", json={}, headers=bearer, timeout=60)
     assert refused.json()["detail"].startswith("0 bytes of requests")
     assert requests.get(url, headers=bearer, timeout=60).status_code == 200
@@ -243,7 +243,7 @@ def test_refusals_are_counted_by_code(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("vendor", ["sqlite", "postgresql"])
-def test_heavy_requests_at_once_are_a_setting_and_two_with_every_database(
+def test_concurrent_heavy_requests_are_a_setting(
     vendor: str, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "vendor", vendor)
@@ -252,8 +252,8 @@ def test_heavy_requests_at_once_are_a_setting_and_two_with_every_database(
     assert asgi.heavy_at_once() == 3
 
 
-def test_threads_of_the_web_give_the_interpreter_away_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(asgi.sys, "setswitchinterval", told.append)
+def test_web_threads_use_a_short_switch_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    result: list[float] = []
+    monkeypatch.setattr(asgi.sys, "setswitchinterval", result.append)
     asgi.make_application()
-    assert told == [0.0005]
+    assert result == [0.0005]

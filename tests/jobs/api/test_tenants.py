@@ -1,4 +1,4 @@
-"""What an operator grants a tenant, over HTTP."""
+"""Rules of tenants over HTTP, for operators."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ def pool(db: None, acme: Account) -> Pool:
     return Pool.objects.create(name="zimg")
 
 
-def test_a_new_tenant_stands_in_the_normal_band_and_has_no_limit(operator: Account) -> None:
+def test_a_new_tenant_has_the_normal_band_and_no_limit(operator: Account) -> None:
     answer = operator.client.get(PAGE)
     assert (answer.status_code, answer.json()) == (200, NEW)
 
 
-def test_what_is_changed_is_live_and_has_its_audit_entry(
-    operator: Account, acme: Account, world: World
-) -> None:
+def test_a_change_is_live_and_has_an_audit_entry(operator: Account, acme: Account, world: World) -> None:
     answer = operator.client.patch(PAGE, {"highest_band": "urgent", "max_running": 3}, format="json")
     assert (answer.status_code, answer.json()) == (
         200,
@@ -58,18 +56,18 @@ def test_what_is_changed_is_live_and_has_its_audit_entry(
     )
 
 
-def test_what_is_so_already_leaves_no_entry(operator: Account) -> None:
+def test_an_unchanged_value_leaves_no_audit_entry(operator: Account) -> None:
     answer = operator.client.patch(PAGE, {"weight": 1.0}, format="json")
     assert answer.json()["changed"] is False
     assert not AuditEntry.objects.filter(action="change_tenant").exists()
 
 
-def test_a_limit_is_taken_away_with_null(operator: Account) -> None:
+def test_null_removes_a_limit(operator: Account) -> None:
     operator.client.patch(PAGE, {"max_running": 3}, format="json")
     assert operator.client.patch(PAGE, {"max_running": None}, format="json").json()["max_running"] is None
 
 
-def test_the_limits_of_the_front_door_count_at_once(operator: Account, acme: Account, world: World) -> None:
+def test_changed_submit_limits_apply_at_once(operator: Account, acme: Account, world: World) -> None:
     limits = {
         "max_queued": 7,
         "max_queued_seconds": 60.0,
@@ -78,7 +76,7 @@ def test_the_limits_of_the_front_door_count_at_once(operator: Account, acme: Acc
         "daily_gpu_seconds": 3600.0,
         "allowed_models": ["flux"],
     }
-    limits_of(acme.tenant.pk, world.ports)  # what is remembered must not be what counts
+    limits_of(acme.tenant.pk, world.ports)  # the cached value must not apply
     answer = operator.client.patch(PAGE, limits, format="json")
     assert (answer.status_code, answer.json()) == (200, {**NEW, **limits, "changed": True, "live": True})
     found = limits_of(acme.tenant.pk, world.ports)
@@ -87,7 +85,7 @@ def test_the_limits_of_the_front_door_count_at_once(operator: Account, acme: Acc
     assert values == {name: [None, value] for name, value in limits.items()}
 
 
-def test_without_redis_it_is_written_and_says_that_it_follows(operator: Account, world: World) -> None:
+def test_without_redis_a_change_is_stored_and_reported_as_not_live(operator: Account, world: World) -> None:
     world.leases.away = True
     answer = operator.client.patch(PAGE, {"weight": 2.5}, format="json")
     assert (answer.status_code, answer.json()["live"]) == (200, False)
@@ -121,7 +119,7 @@ def test_without_redis_it_is_written_and_says_that_it_follows(operator: Account,
         ({}, ""),
     ],
 )
-def test_rules_that_make_no_sense_are_refused_with_a_pointer(
+def test_invalid_rules_are_refused_with_a_pointer(
     operator: Account, body: dict[str, Any], pointer: str
 ) -> None:
     answer = operator.client.patch(PAGE, body, format="json")
@@ -166,7 +164,7 @@ def test_tenants_are_listed_by_name_page_by_page(operator: Account) -> None:
     ("query", "code"),
     [("cursor=cD0lMDA=", "bad_cursor"), ("limit=0", "invalid_parameter"), ("page=2", "unknown_parameter")],
 )
-def test_what_the_list_does_not_know_is_refused(operator: Account, query: str, code: str) -> None:
+def test_unknown_parameters_of_the_list_are_refused(operator: Account, query: str, code: str) -> None:
     answer = operator.client.get(f"{LIST}?{query}")
     assert (answer.status_code, answer.json()["code"]) == (400, code)
 

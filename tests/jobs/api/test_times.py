@@ -1,4 +1,4 @@
-"""When a job may start, by when it must have, and how long it may run."""
+"""`run_at`, deadlines, and run limits of jobs."""
 
 from __future__ import annotations
 
@@ -32,38 +32,34 @@ def submit(account: Account, **fields: Any) -> Any:
     return account.client.post(SUBMIT, JOB | fields, format="json")
 
 
-def test_a_job_for_later_is_durable_and_not_in_the_line(
-    acme: Account, zimg: ModelConfig, world: World
-) -> None:
+def test_a_scheduled_job_is_durable_and_not_queued(acme: Account, zimg: ModelConfig, world: World) -> None:
     later = NOON + timedelta(hours=2)
     answer = submit(acme, run_at="2026-03-04T16:00:00+02:00", deadline_seconds=60, start_deadline_seconds=5)
     assert answer.status_code == 202
-    told = answer.json()
-    assert (told["status"], told["outcome"], told["position"]) == ("scheduled", "scheduled", None)
-    assert (told["wait_reason"], told["starts_in"]) == ("later_start", None)
-    assert told["run_at"] == later.isoformat()
+    content = answer.json()
+    assert (content["status"], content["outcome"], content["position"]) == ("scheduled", "scheduled", None)
+    assert (content["wait_reason"], content["starts_in"]) == ("later_start", None)
+    assert content["run_at"] == later.isoformat()
     assert (world.leases.line, world.wakes) == ([], [])
     job = Job.objects.get()
     assert (job.run_at, job.deadline_at) == (later, later + timedelta(seconds=60))
-    assert job.start_deadline_at == later + timedelta(seconds=5), "deadlines count from when it may start"
+    assert job.start_deadline_at == later + timedelta(seconds=5), "deadlines count from `run_at`"
     assert job.place_us == int(later.timestamp() * 1_000_000)
     assert Event.objects.get().type == "scheduled"
     shown = acme.client.get("/api/v1/queue/jobs?status=scheduled").json()["results"]
     assert [one["job_id"] for one in shown] == [job.id]
 
 
-def test_it_can_be_cancelled_before_its_time(acme: Account, zimg: ModelConfig, world: World) -> None:
+def test_a_scheduled_job_can_be_cancelled(acme: Account, zimg: ModelConfig, world: World) -> None:
     job_id = submit(acme, run_at="2026-03-05T00:00:00Z").json()["job_id"]
     assert acme.client.post(f"/api/v1/queue/jobs/{job_id}/cancel").status_code == 200
     assert acme.client.get(f"/api/v1/queue/jobs/{job_id}").json()["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("seconds_ago", [0, 1, 59])
-def test_a_client_whose_clock_is_a_little_behind_means_now(
-    acme: Account, zimg: ModelConfig, seconds_ago: int
-) -> None:
-    told = submit(acme, run_at=(NOON - timedelta(seconds=seconds_ago)).isoformat()).json()
-    assert (told["status"], told["run_at"]) == ("queued", None)
+def test_a_run_at_slightly_in_the_past_means_now(acme: Account, zimg: ModelConfig, seconds_ago: int) -> None:
+    content = submit(acme, run_at=(NOON - timedelta(seconds=seconds_ago)).isoformat()).json()
+    assert (content["status"], content["run_at"]) == ("queued", None)
 
 
 @pytest.mark.parametrize(("fields", "code", "pointer"), [
@@ -83,14 +79,14 @@ def test_a_client_whose_clock_is_a_little_behind_means_now(
     ({"max_retries": 51}, "max_retries_too_high", "/max_retries"),
     ({"if_busy": "perhaps"}, "validation_failed", "/if_busy"),
 ])  # fmt: skip
-def test_what_contradicts_the_clock_or_itself_is_told_so(
+def test_contradictory_times_are_refused(
     acme: Account, fields: dict[str, Any], code: str, pointer: str
 ) -> None:
     make_model("zimg", max_run_seconds=30.0)
-    told = problem(submit(acme, **fields), 422, code, pointer)
+    content = problem(submit(acme, **fields), 422, code, pointer)
     assert not Job.objects.exists()
     if code.startswith("run_at"):
-        assert "2026-03-04T12:00:00+00:00" in told["detail"], "whose clock is wrong can be seen"
+        assert "2026-03-04T12:00:00+00:00" in content["detail"], "the response shows the wrong clock"
     item = acme.client.post("/api/v1/queue/submit-batch", {"jobs": [JOB | fields]}, format="json").json()
     assert item["jobs"][0]["code"] == code
 
@@ -100,7 +96,7 @@ def test_what_contradicts_the_clock_or_itself_is_told_so(
     {"run_at": None},
     {"run_at": "2027-03-04T12:00:00Z"},
 ])  # fmt: skip
-def test_what_just_fits_is_accepted(acme: Account, fields: dict[str, Any]) -> None:
+def test_times_at_their_limits_are_accepted(acme: Account, fields: dict[str, Any]) -> None:
     make_model("zimg", max_run_seconds=30.0)
     assert submit(acme, **fields).status_code == 202
 
@@ -115,18 +111,18 @@ def test_what_just_fits_is_accepted(acme: Account, fields: dict[str, Any]) -> No
         ({"max_run_seconds": 0.5}, 1.0, 0.5),
     ],
 )
-def test_a_jobs_own_limit_is_no_shorter_than_model_or_setting_say(
+def test_a_jobs_run_limit_has_a_minimum(
     acme: Account, settings: Any, model: dict[str, float], setting: float, least: float
 ) -> None:
     make_model("zimg", **model)
     settings.DISPATCHER = replace(settings.DISPATCHER, min_run_seconds=setting)
     assert submit(acme, max_run_seconds=max(least, 0.001)).status_code == 202
     if least:
-        told = problem(submit(acme, max_run_seconds=least - 0.01), 422, "max_run_seconds_too_short")
-        assert f"{least:g} s" in told["detail"], "the refusal says the value"
+        content = problem(submit(acme, max_run_seconds=least - 0.01), 422, "max_run_seconds_too_short")
+        assert f"{least:g} s" in content["detail"], "the error names the value"
 
 
-def test_a_repetition_finds_its_job_although_the_time_is_past_by_now(
+def test_a_repeated_submit_finds_its_job_after_run_at(
     acme: Account, zimg: ModelConfig, noon: ManualClock
 ) -> None:
     body = JOB | {"run_at": (NOON + timedelta(seconds=5)).isoformat()}
@@ -145,7 +141,7 @@ def test_a_repetition_finds_its_job_although_the_time_is_past_by_now(
     problem(acme.client.post(SUBMIT, body, format="json"), 422, "run_at_in_past")
 
 
-def test_a_repetition_finds_its_job_although_the_tenant_may_no_longer_submit_it(
+def test_a_repeated_submit_finds_its_job_although_the_model_is_no_longer_allowed(
     acme: Account, zimg: ModelConfig
 ) -> None:
     first = acme.client.post(SUBMIT, JOB, format="json", HTTP_IDEMPOTENCY_KEY="k")
@@ -156,17 +152,17 @@ def test_a_repetition_finds_its_job_although_the_tenant_may_no_longer_submit_it(
     problem(acme.client.post(SUBMIT, JOB, format="json"), 403, "model_not_allowed")
 
 
-def test_a_job_says_when_its_longest_wait_ends(acme: Account, zimg: ModelConfig) -> None:
+def test_a_job_shows_its_queue_deadline(acme: Account, zimg: ModelConfig) -> None:
     zimg.max_queued_seconds = 600
     zimg.save()
-    told = submit(acme, deadline_seconds=60).json()
-    job = Job.objects.get(id=told["job_id"])
+    content = submit(acme, deadline_seconds=60).json()
+    job = Job.objects.get(id=content["job_id"])
     assert job.queue_deadline_at == job.created_at + timedelta(seconds=600)
-    assert told["queue_deadline_at"] == job.queue_deadline_at.isoformat()
-    assert told["deadline_at"] == (job.created_at + timedelta(seconds=60)).isoformat()
-    assert told["start_deadline_at"] is None
+    assert content["queue_deadline_at"] == job.queue_deadline_at.isoformat()
+    assert content["deadline_at"] == (job.created_at + timedelta(seconds=60)).isoformat()
+    assert content["start_deadline_at"] is None
 
 
-def test_the_longest_wait_is_a_day_where_nobody_says_otherwise(acme: Account, zimg: ModelConfig) -> None:
+def test_the_default_longest_wait_is_a_day(acme: Account, zimg: ModelConfig) -> None:
     job = Job.objects.get(id=submit(acme).json()["job_id"])
     assert job.queue_deadline_at == job.created_at + timedelta(days=1)

@@ -1,4 +1,4 @@
-"""Bodies that come slowly, or never, over real sockets to the real web process: no thread waits for them."""
+"""Slow and missing bodies over real sockets to the real web process: no thread waits for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MB = 1024 * 1024
 
 
 def callback(model: str = "zimg") -> str:
-    """Where a job's GPU server pushes to; its attempt may have no row yet."""
+    """Return the push URL of a job; its attempt may have no row yet."""
     return f"/api/v1/tasks/callback/{make_job(model, at=timezone.now()).id}"
 
 
@@ -47,14 +47,14 @@ def bearer(account: Account) -> dict[str, str]:
 
 
 class Sockets:
-    """Requests whose bodies are in the test's hands."""
+    """Raw requests whose bodies are sent by the test."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
         parts = urlsplit(url)
         self._address, self._stack = (parts.hostname, parts.port), stack
 
     def begin(self, path: str, length: int, **headers: str) -> socket.socket:
-        """The head alone."""
+        """Send only the head of a request."""
         connection = self._stack.enter_context(socket.create_connection(self._address, timeout=60))
         head = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(length)}
         head |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -78,16 +78,16 @@ def bounds(settings: Any) -> Callable[..., None]:
 
 
 def answer_of(connection: socket.socket) -> tuple[int, str]:
-    """Status and code; once the server has closed."""
-    said = b""
+    """Read status and error code until the server closes the connection."""
+    result = b""
     while part := connection.recv(65536):
-        said += part
-    head, _, body = said.partition(b"\r\n\r\n")
+        result += part
+    head, _, body = result.partition(b"\r\n\r\n")
     return int(head.split()[1]), json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])["code"]
 
 
 @pytest.mark.parametrize("who", ["nobody", "a wrong token", "a token", "a key", "a form"])
-def test_silent_clients_hold_no_thread(web: Web, tenant: Account, sockets: Sockets, who: str) -> None:
+def test_silent_clients_block_no_thread(web: Web, tenant: Account, sockets: Sockets, who: str) -> None:
     for _ in range(WSGI_THREADS + 4):
         match who:
             case "nobody":
@@ -98,14 +98,16 @@ def test_silent_clients_hold_no_thread(web: Web, tenant: Account, sockets: Socke
                 sockets.begin(callback(), LONG, X_Callback_Token=signed(new_id(), purpose=PUSH_TOKEN))
             case "a key":
                 sockets.begin(BATCH, LONG, **bearer(tenant))
-            case "a form":  # whose CSRF token would stand in the body
+            case "a form":  # whose CSRF token would be in the body
                 form = "application/x-www-form-urlencoded"
                 sockets.begin("/admin/login/", LONG, Content_Type=form, Cookie=f"csrftoken={'x' * 32}")
     answer = requests.post(web.url + SUBMIT, json=JOB, headers=bearer(tenant), timeout=60)
     assert answer.status_code == 202
 
 
-def test_who_stops_sending_is_told_so(tenant: Account, sockets: Sockets, bounds: Callable[..., None]) -> None:
+def test_a_stalled_upload_is_answered_with_an_error(
+    tenant: Account, sockets: Sockets, bounds: Callable[..., None]
+) -> None:
     bounds(upload_idle_seconds=0.3)
     connection = sockets.begin(SUBMIT, 100, **bearer(tenant))
     connection.sendall(b"{")
@@ -114,10 +116,10 @@ def test_who_stops_sending_is_told_so(tenant: Account, sockets: Sockets, bounds:
     assert answer_of(long) == (408, "upload_too_slow")
 
 
-def test_a_full_disk_is_told_of_and_small_requests_go_on(
+def test_a_full_disk_is_reported_and_small_requests_continue(
     tenant: Account, web: Web, sockets: Sockets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # to write there fails as on a full disk
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")  # writing there fails as on a full disk
     batch = {"jobs": [{"model": "zimg", "payload": {"text": "x" * 900_000}}] * 3}
     answer = requests.post(web.url + BATCH, json=batch, headers=bearer(tenant), timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (503, "no_room_for_body")
@@ -126,23 +128,25 @@ def test_a_full_disk_is_told_of_and_small_requests_go_on(
     assert small.status_code == 202
 
 
-def test_a_trickle_comes_to_an_end(tenant: Account, sockets: Sockets, bounds: Callable[..., None]) -> None:
+def test_a_slow_trickle_of_bytes_is_ended(
+    tenant: Account, sockets: Sockets, bounds: Callable[..., None]
+) -> None:
     bounds(upload_idle_seconds=5.0, upload_seconds=0.5)
     connection = sockets.begin(BATCH, LONG, **bearer(tenant))
     began = time.monotonic()
     connection.settimeout(0.05)
-    said = b""
-    while not said and time.monotonic() < began + 10:
-        with suppress(ConnectionError):  # the answer may be there, and the connection closed behind it
+    result = b""
+    while not result and time.monotonic() < began + 10:
+        with suppress(ConnectionError):  # the response may have arrived before the connection was closed
             connection.sendall(b" ")
         try:
-            said = connection.recv(65536)
+            result = connection.recv(65536)
         except TimeoutError:
             continue
-    assert said.split()[1] == b"408"
+    assert result.split()[1] == b"408"
 
 
-def test_without_a_right_token_a_push_is_refused_unread(
+def test_a_push_without_a_valid_token_is_refused_unread(
     sockets: Sockets, bounds: Callable[..., None]
 ) -> None:
     bounds(upload_idle_seconds=0.3)
@@ -153,7 +157,7 @@ def test_without_a_right_token_a_push_is_refused_unread(
 def test_a_push_that_may_not_be_stored_is_refused_unread(
     tenant: Account, sockets: Sockets, bounds: Callable[..., None]
 ) -> None:
-    """20 MB each of a token whose attempt is over, and 20 MB where the model answers 1,000 bytes."""
+    """20 MB with the token of an ended attempt, and 20 MB for a model with a limit of 1,000 bytes."""
     bounds(upload_idle_seconds=0.3)
     ModelConfig.objects.filter(name="zimg").update(max_response_bytes=1000)
     path = callback()
@@ -169,7 +173,7 @@ def test_a_push_that_may_not_be_stored_is_refused_unread(
     assert not PushedResult.objects.exists()
 
 
-def test_what_is_too_long_is_refused_unread(
+def test_a_body_that_is_too_long_is_refused_unread(
     tenant: Account, sockets: Sockets, bounds: Callable[..., None]
 ) -> None:
     bounds(upload_idle_seconds=0.3)
@@ -181,10 +185,10 @@ def test_what_is_too_long_is_refused_unread(
 
 
 @pytest.mark.parametrize(("megabytes", "authorized"), [(8, True), (30, True), (8, False)])
-def test_what_is_too_long_gets_its_answer_also_where_the_connection_ends_with_it(
+def test_a_body_that_is_too_long_gets_its_response_before_the_connection_closes(
     web: Web, tenant: Account, megabytes: int, authorized: bool
 ) -> None:
-    request = urllib.request.Request(  # sends Connection: close, and reads nothing before it has sent all
+    request = urllib.request.Request(  # sends Connection: close, and reads only after sending everything
         web.url + SUBMIT,
         data=b"x" * (megabytes * MB),
         headers={"Content-Type": "application/json", **(bearer(tenant) if authorized else {})},
@@ -196,7 +200,7 @@ def test_what_is_too_long_gets_its_answer_also_where_the_connection_ends_with_it
         assert (answer.code, json.load(answer)["code"]) == (413 if authorized else 401, code)
 
 
-def test_only_so_much_of_a_refused_body_is_read(
+def test_a_refused_body_is_read_up_to_a_limit(
     tenant: Account, sockets: Sockets, bounds: Callable[..., None]
 ) -> None:
     bounds(refused_body_bytes=MB)
@@ -208,7 +212,7 @@ def test_only_so_much_of_a_refused_body_is_read(
     assert sent < 100 * MB, "reset"
 
 
-def test_a_client_that_leaves_gets_no_job(web: Web, tenant: Account, sockets: Sockets) -> None:
+def test_a_disconnected_client_gets_no_job(web: Web, tenant: Account, sockets: Sockets) -> None:
     body = json.dumps(JOB).encode()
     connection = sockets.begin(SUBMIT, len(body) + 1, **bearer(tenant))
     connection.sendall(body)

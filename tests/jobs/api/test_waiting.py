@@ -33,7 +33,7 @@ def bearer(account: Account) -> dict[str, str]:
 
 
 def ends_once_watched(web: Web, find: Any) -> threading.Thread:
-    """Ends the job as soon as somebody waits for it."""
+    """End the job as soon as a request waits for it."""
     from django.db import connections
 
     def run() -> None:
@@ -46,7 +46,7 @@ def ends_once_watched(web: Web, find: Any) -> threading.Thread:
     return thread
 
 
-def test_a_long_poll_answers_when_the_job_is_over(web: Web, tenant: Account) -> None:
+def test_a_long_poll_responds_when_the_job_has_ended(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     thread = ends_once_watched(web, lambda: job.id)
     answer = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}?wait=30", headers=bearer(tenant), timeout=60)
@@ -56,7 +56,7 @@ def test_a_long_poll_answers_when_the_job_is_over(web: Web, tenant: Account) -> 
     assert not [name for name in answer.headers if name.lower().startswith("x-dispatcher")]
 
 
-def test_a_long_poll_ends_with_its_time(web: Web, tenant: Account) -> None:
+def test_a_long_poll_responds_after_its_time_limit(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = requests.get(
         f"{web.url}/api/v1/queue/jobs/{job.id}?wait=0.2", headers=bearer(tenant), timeout=60
@@ -64,21 +64,21 @@ def test_a_long_poll_ends_with_its_time(web: Web, tenant: Account) -> None:
     assert (answer.status_code, answer.json()["status"]) == (200, "queued")
 
 
-def test_a_submit_may_wait_for_its_job(web: Web, tenant: Account) -> None:
+def test_a_submit_can_wait_for_its_job(web: Web, tenant: Account) -> None:
     from jobs.models import Job
 
     thread = ends_once_watched(web, lambda: Job.objects.get().id)
     headers = bearer(tenant) | {"Prefer": "respond-async, wait=30", "Idempotency-Key": "k"}
     answer = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=60)
     thread.join()
-    told = answer.json()
-    assert (answer.status_code, told["status"], told["outcome"]) == (200, "failed", "finished")
-    assert (told["position"], told["wait_reason"], told["starts_in"]) == (None, None, None)
+    content = answer.json()
+    assert (answer.status_code, content["status"], content["outcome"]) == (200, "failed", "finished")
+    assert (content["position"], content["wait_reason"], content["starts_in"]) == (None, None, None)
     assert answer.headers["Preference-Applied"] == "wait=30"
-    assert answer.headers["Location"].endswith(told["job_id"])
+    assert answer.headers["Location"].endswith(content["job_id"])
 
 
-def test_who_may_only_submit_is_told_the_end_and_not_the_result(web: Web, tenant: Account) -> None:
+def test_a_submit_only_key_gets_the_end_without_the_result(web: Web, tenant: Account) -> None:
     from jobs.models import Job
 
     _, key = create_key(tenant.tenant, scopes=["submit"])
@@ -88,22 +88,20 @@ def test_who_may_only_submit_is_told_the_end_and_not_the_result(web: Web, tenant
     thread.join()
     repeated = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=60)
     assert (waited.status_code, waited.json()) == (200, repeated.json())
-    told = waited.json()
-    assert (told["outcome"], told["result"], told["result_hidden"]) == ("finished", None, True)
-    read = requests.get(f"{web.url}/api/v1/queue/jobs/{told['job_id']}", headers=headers, timeout=60)
+    content = waited.json()
+    assert (content["outcome"], content["result"], content["result_hidden"]) == ("finished", None, True)
+    read = requests.get(f"{web.url}/api/v1/queue/jobs/{content['job_id']}", headers=headers, timeout=60)
     assert (read.status_code, read.json()["code"]) == (403, "scope_required")
 
 
-def test_a_submit_that_waited_in_vain_is_accepted(web: Web, tenant: Account, settings: Any) -> None:
+def test_a_submit_whose_wait_expires_is_accepted(web: Web, tenant: Account, settings: Any) -> None:
     settings.DISPATCHER = settings.DISPATCHER.__class__(max_wait_seconds=0.2)
     headers = bearer(tenant) | {"Prefer": "wait=1000"}
     answer = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=60)
     assert (answer.status_code, answer.json()["status"]) == (202, "queued")
 
 
-def test_a_submit_that_waited_in_vain_tells_how_its_job_stands(
-    web: Web, tenant: Account, settings: Any
-) -> None:
+def test_a_submit_whose_wait_expires_returns_the_jobs_state(web: Web, tenant: Account, settings: Any) -> None:
     from django.db import connections
 
     from jobs.models import Job
@@ -120,11 +118,11 @@ def test_a_submit_that_waited_in_vain_tells_how_its_job_stands(
     headers = bearer(tenant) | {"Prefer": "wait=1000"}
     answer = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=60)
     thread.join()
-    told = answer.json()
-    assert (answer.status_code, told["status"], told["outcome"]) == (202, "running", "leased")
-    assert [attempt["state"] for attempt in told["attempts"]] == ["sent"]
-    assert (told["position"], told["wait_reason"], told["starts_in"]) == (None, None, None)
-    assert answer.headers["Location"].endswith(told["job_id"])
+    content = answer.json()
+    assert (answer.status_code, content["status"], content["outcome"]) == (202, "running", "leased")
+    assert [attempt["state"] for attempt in content["attempts"]] == ["sent"]
+    assert (content["position"], content["wait_reason"], content["starts_in"]) == (None, None, None)
+    assert answer.headers["Location"].endswith(content["job_id"])
 
 
 def test_many_long_polls_leave_the_threads_free(web: Web, tenant: Account) -> None:
@@ -145,8 +143,8 @@ def test_many_long_polls_leave_the_threads_free(web: Web, tenant: Account) -> No
     assert [answer.json()["status"] for answer in answers] == ["failed"] * 40
 
 
-def test_a_body_that_is_too_long_is_answered_not_cut_off(web: Web, tenant: Account) -> None:
-    """A client that sends all before it reads gets to send all, and its answer."""
+def test_a_body_that_is_too_long_gets_a_response(web: Web, tenant: Account) -> None:
+    """A client that reads only after sending everything can do so, and gets its response."""
     body = json.dumps({"model": "zimg", "payload": {"x": "y" * 16_000_000}}).encode()
     address = urlsplit(web.url)
     with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
@@ -167,7 +165,7 @@ def chunks(size: int) -> Iterator[bytes]:
     yield b'"}}'
 
 
-def test_a_body_without_a_length_is_read_up_to_a_bound(web: Web, tenant: Account) -> None:
+def test_a_body_without_a_length_is_read_up_to_a_limit(web: Web, tenant: Account) -> None:
     headers = bearer(tenant) | {"Content-Type": "application/json"}
     answer = requests.post(web.url + SUBMIT, data=chunks(500_000), headers=headers, timeout=60)
     assert answer.status_code == 202, answer.text
@@ -175,7 +173,7 @@ def test_a_body_without_a_length_is_read_up_to_a_bound(web: Web, tenant: Account
     assert (answer.status_code, answer.json()["code"]) == (413, "payload_too_large")
 
 
-def test_slow_senders_hold_no_thread(web: Web, tenant: Account) -> None:
+def test_slow_senders_block_no_thread(web: Web, tenant: Account) -> None:
     address = urlsplit(web.url)
     slow = []
     for _ in range(40):
@@ -193,7 +191,7 @@ def test_slow_senders_hold_no_thread(web: Web, tenant: Account) -> None:
 @pytest.mark.parametrize(
     "path", ["/api/v1/queue/jobs?tag=\xe9", "/api/v1/queue/jobs/\xe9", "/api/v1/%00", "/api/v1/%ff"]
 )
-def test_bytes_beyond_ascii_are_no_failure(web: Web, tenant: Account, path: str) -> None:
+def test_non_ascii_bytes_cause_no_error(web: Web, tenant: Account, path: str) -> None:
     address = urlsplit(web.url)
     with socket.create_connection((address.hostname, address.port), timeout=60) as connection:
         head = (

@@ -1,4 +1,4 @@
-"""Which processes live, over HTTP and on the command line."""
+"""The list of processes over HTTP and on the command line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import Account
 LIST = "/api/v1/admin/workers"
 
 
-def test_operators_see_which_processes_live_and_what_they_drive(operator: Account, acme: Account) -> None:
+def test_operators_see_live_processes_and_their_servers(operator: Account, acme: Account) -> None:
     make_model("zimg")
     make_running(make_job(tenant=acme.tenant), slot="gpu-1/0", worker="host:1:abc")
     processes.record_heartbeat("host:1:abc", Process.Kind.GPU, 6, {}, ["gpu.zimg", "gpu.flux"])
@@ -34,13 +34,13 @@ def test_operators_see_which_processes_live_and_what_they_drive(operator: Accoun
     assert (sweeps["live"], sweeps["running"], sweeps["queues"]) == (False, 0, ["sweeps"])
     assert 3600 <= sweeps["last_beat_seconds"] < 3660
 
-    said, told = StringIO(), StringIO()
-    call_command("workers", stdout=said)
-    assert "1 running on 1 server" in said.getvalue()
-    assert "SILENT" in said.getvalue()
-    call_command("workers", "--json", stdout=told)
-    assert [row["name"] for row in json.loads(told.getvalue())] == ["host:1:abc", "host:2:def"]
+    results, result = StringIO(), StringIO()
+    call_command("workers", stdout=results)
+    assert "1 running on 1 server" in results.getvalue()
+    assert "SILENT" in results.getvalue()
+    call_command("workers", "--json", stdout=result)
+    assert [row["name"] for row in json.loads(result.getvalue())] == ["host:1:abc", "host:2:def"]
 
 
-def test_a_tenant_sees_none(acme: Account) -> None:
+def test_a_tenant_sees_no_processes(acme: Account) -> None:
     assert acme.client.get(LIST).status_code == 403

@@ -1,4 +1,4 @@
-"""Writers of one process take turns where the database has room for one."""
+"""Writers of one process take turns on a database with one writer."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from tests.support.waiting import wait_for
 
 @pytest.fixture
 def database(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    said = SimpleNamespace(vendor="sqlite", in_atomic_block=False, settings_dict={})
-    said.settings_dict = {"NAME": "db.sqlite3", "OPTIONS": {"timeout": 20}}
-    monkeypatch.setattr(connections, "connections", {"default": said})
-    yield said
-    assert not connections._lock.taken, "every turn is given back"
+    result = SimpleNamespace(vendor="sqlite", in_atomic_block=False, settings_dict={})
+    result.settings_dict = {"NAME": "db.sqlite3", "OPTIONS": {"timeout": 20}}
+    monkeypatch.setattr(connections, "connections", {"default": result})
+    yield result
+    assert not connections._lock.taken, "every turn is released"
 
 
 def in_a_thread(
     rows: int = 1, then: Callable[[], None] = lambda: None
 ) -> tuple[threading.Thread, threading.Event]:
-    """One that takes its turn, and the sign that it has it."""
+    """Start a writer; return it with the event that it has the lock."""
     has_it = threading.Event()
 
     def write() -> None:
@@ -44,7 +44,7 @@ def in_a_thread(
     return thread, has_it
 
 
-def test_the_next_writer_begins_when_the_last_one_ends(database: SimpleNamespace) -> None:
+def test_the_next_writer_starts_when_the_previous_one_ends(database: SimpleNamespace) -> None:
     with connections.write_lock(1):
         thread, has_it = in_a_thread()
         assert not has_it.wait(0.1)
@@ -65,7 +65,9 @@ def test_short_transactions_go_before_long_ones(database: SimpleNamespace) -> No
 
 
 def test_a_writer_inside_a_transaction_does_not_wait(database: SimpleNamespace) -> None:
-    database.in_atomic_block = True  # it has SQLite's lock already, which the writer in turn waits for
+    database.in_atomic_block = (
+        True  # the inner one already has SQLite's lock, for which the next writer waits
+    )
     with connections.write_lock(1):
         assert not connections._lock.taken
 
@@ -82,13 +84,13 @@ def test_a_writer_that_fails_releases_the_lock(database: SimpleNamespace) -> Non
 
 
 def test_a_lock_that_stays_taken_stops_no_writer(database: SimpleNamespace) -> None:
-    """The database's own `timeout` bounds both waits, so a locked database is told of in time."""
+    """The database's own `timeout` bounds both waits, so that a locked database is reported in time."""
     database.settings_dict["OPTIONS"]["timeout"] = 0.01
     with connections.write_lock(1):
         thread, has_it = in_a_thread()
         assert has_it.wait(10)
         thread.join()
-        assert connections._lock.taken, "it gives back no turn that it did not have"
+        assert connections._lock.taken, "a writer without the lock does not release it"
 
 
 def test_postgresql_has_room_for_many_writers(database: SimpleNamespace) -> None:

@@ -10,10 +10,10 @@ SAID = "ValueError: no file /models/flux/a.bin at 10.0.0.7:5000"
 
 
 def text(code: str, message: str) -> str:
-    told = shown_error(code, message, in_full=False)
-    assert told is not None
-    assert told["code"] == code
-    return told["message"]
+    result = shown_error(code, message, in_full=False)
+    assert result is not None
+    assert result["code"] == code
+    return result["message"]
 
 
 def test_each_code_has_a_text_of_its_own() -> None:
@@ -28,13 +28,13 @@ def test_a_tenant_reads_no_message_of_a_server_or_model(code: str) -> None:
     assert shown_error(code, SAID, in_full=True) == {"code": code, "message": SAID}
 
 
-def test_a_text_on_the_input_is_for_the_client_and_its_traceback_is_not() -> None:
+def test_the_message_of_bad_input_is_shown_without_its_traceback() -> None:
     assert text("bad_input", "prompt is missing\n\nTraceback:\n  File x") == "prompt is missing"
     assert text("bad_input", "") == TEXTS["bad_input"]
     assert len(text("bad_input", "x" * 5000)) == MAX_TEXT
 
 
-def test_it_is_escaped() -> None:
+def test_control_characters_in_messages_are_escaped() -> None:
     assert text("bad_input", "red \x1b[31m\nünd \x9b \u202e") == r"red \x1b[31m\nünd \x9b \u202e"
 
 
@@ -42,7 +42,7 @@ def test_no_code_is_no_error() -> None:
     assert shown_error("", "", in_full=False) is None
 
 
-def test_words_of_servers_in_events_are_for_operators() -> None:
+def test_messages_of_servers_in_events_are_for_operators() -> None:
     data = {"attempt": 1, "remote_id": "http://10.0.0.7/1", "evidence": "10.0.0.7 says so", "what_comes": 1}
     data |= {"error": {"code": "run_failed", "message": SAID}}
     assert shown_event(data, in_full=True) == data

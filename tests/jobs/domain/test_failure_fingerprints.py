@@ -1,4 +1,4 @@
-"""One kind of failure, one fingerprint."""
+"""Fingerprints of failures: one per kind of failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jobs.domain.failure_fingerprints import fingerprint_of, kind_of
         ("it  broke\n here", "It broke here"),
     ],
 )
-def test_what_is_particular_does_not_count(one: str, other: str) -> None:
+def test_ids_urls_paths_and_numbers_do_not_change_the_fingerprint(one: str, other: str) -> None:
     assert kind_of(one) == kind_of(other)
     assert fingerprint_of("run_failed", one) == fingerprint_of("run_failed", other)
 
@@ -39,16 +39,16 @@ def test_what_is_particular_does_not_count(one: str, other: str) -> None:
         ("defaced facade", "effaced facade"),
     ],
 )
-def test_what_says_something_else_is_another_kind(one: str, other: str) -> None:
+def test_another_message_has_another_fingerprint(one: str, other: str) -> None:
     assert fingerprint_of("run_failed", one) != fingerprint_of("run_failed", other)
 
 
-def test_the_code_counts() -> None:
+def test_another_error_code_has_another_fingerprint() -> None:
     assert fingerprint_of("timeout", "x") != fingerprint_of("poison", "x")
 
 
-def test_it_is_sixteen_digits_and_stays_the_same() -> None:
-    """It is stored: another way to make it needs a migration."""
+def test_a_fingerprint_is_sixteen_digits_and_stable() -> None:
+    """Fingerprints are stored: another algorithm needs a migration."""
     assert fingerprint_of("timeout", "Waited 600 s") == "6ce5b2266d227bb1"
     assert kind_of("Waited 600.5 s for 'x' at /tmp/a") == "waited # s for <text> at <path>"
 

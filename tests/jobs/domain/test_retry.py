@@ -1,4 +1,4 @@
-"""What each error costs: the table of docs/reference/failures.md, as decisions."""
+"""The cost of each error: the table of docs/reference/failures.md, as decisions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_success_completes_even_when_a_cancel_was_requested():
 
 
 @pytest.mark.parametrize("tries", [0, 2])
-def test_busy_costs_nothing_and_is_never_capped(tries):
+def test_busy_is_not_charged_and_never_limited(tries):
     decision = decide(GpuBusy(), AttemptHistory(tries=tries))
     assert decision.job is JobState.QUEUED
     assert decision.attempt is AttemptState.REFUSED
@@ -56,7 +56,7 @@ def test_busy_costs_nothing_and_is_never_capped(tries):
 @pytest.mark.parametrize(
     ("attempts", "tries", "delay"), [(5, 0, 0.0), (6, 1, 0.0), (6, 0, 1.0), (7, 0, 2.0), (10_000, 2, 30.0)]
 )
-def test_a_job_that_is_refused_for_ever_pauses_longer_each_time(
+def test_repeated_refusals_pause_the_job_longer_each_time(
     error: GpuError, attempts: int, tries: int, delay: float
 ) -> None:
     policy = RetryPolicy(max_retries=2, free_attempts=5)
@@ -67,7 +67,7 @@ def test_a_job_that_is_refused_for_ever_pauses_longer_each_time(
     assert never.job is JobState.QUEUED
 
 
-def test_interrupted_costs_no_try_and_no_crash_count():
+def test_interrupted_is_not_charged_and_counts_no_death():
     decision = decide(Interrupted(), AttemptHistory(tries=1, deaths=2))
     assert decision.job is JobState.QUEUED
     assert (decision.tries, decision.deaths, decision.counted) == (1, 2, False)
@@ -101,7 +101,7 @@ def test_bad_input_is_final_at_once():
     assert "prompt too long" in decision.error_message
 
 
-def test_budget_of_retries_is_tries_beyond_the_first():
+def test_max_retries_counts_tries_after_the_first():
     assert decide(ServerFailed(), AttemptHistory(tries=1)).job is JobState.RETRYING
     final = decide(ServerFailed(), AttemptHistory(tries=2))
     assert final.job is JobState.FAILED
@@ -135,7 +135,7 @@ def test_at_most_once_is_not_run_again_after_an_uncertain_end():
     assert decide(Interrupted(), policy=policy, sent=False).job is JobState.QUEUED
 
 
-def test_at_most_once_is_not_run_again_after_a_run_of_which_no_answer_was_kept():
+def test_at_most_once_is_not_run_again_after_a_run_without_a_stored_response():
     assert decide(ResponseTooLarge(), policy=RetryPolicy(at_most_once=True)).error_code == "lost_at_most_once"
     assert decide(ResponseTooLarge()).job is JobState.RETRYING
 
@@ -144,7 +144,7 @@ def test_at_most_once_stays_uncertain_when_only_the_slot_was_proven_free():
     assert decide(ServerLost(), policy=RetryPolicy(at_most_once=True), suspect=False).job is JobState.FAILED
 
 
-def test_no_retry_that_could_only_come_after_the_deadline():
+def test_no_retry_is_planned_after_the_deadline():
     final = decide(ServerFailed(), AttemptHistory(seconds_left=0.5))
     assert (final.job, final.error_code) == (JobState.FAILED, "deadline_exceeded")
 
@@ -165,11 +165,11 @@ def test_delays_double_up_to_the_cap_with_ten_percent_jitter():
     (Ending(Interrupted()), Verdict.NOTHING),
     (Ending(ConnectFailed()), Verdict.SERVER),
 ])  # fmt: skip
-def test_what_an_end_says_of_server_and_model(ending: Ending, verdict: Verdict) -> None:
+def test_ends_count_for_the_circuit_breakers(ending: Ending, verdict: Verdict) -> None:
     assert verdict_of(ending) is verdict
 
 
-# -- the same failure again and again ------------------------------------------------------------------------
+# -- equal failures in a row ------------------------------------------------------------------------
 
 
 def standing_after(*errors: GpuError, policy: RetryPolicy) -> AttemptHistory:
@@ -194,38 +194,38 @@ def test_the_same_failure_three_times_in_a_row_is_a_dead_letter(error):
     assert decision.error_message.startswith("no weights in 9 s (the same failure 3 times in a row")
 
 
-def test_another_failure_in_between_begins_a_new_row():
+def test_another_failure_resets_the_count_of_equal_failures():
     standing = standing_after(RunFailed("a"), RunFailed("a"), RunFailed("b"), policy=FIFTY)
     decision = decide(RunFailed("a"), standing, FIFTY)
     assert (decision.job, decision.same_failures) == (JobState.RETRYING, 1)
 
 
-def test_what_costs_nothing_neither_adds_to_the_row_nor_breaks_it():
+def test_uncharged_ends_do_not_change_the_count_of_equal_failures():
     standing = standing_after(RunFailed("a"), GpuBusy(), RunFailed("a"), Interrupted(), policy=FIFTY)
     assert (standing.same_failures, standing.failure) == (2, fingerprint_of("run_failed", "a"))
     assert decide(RunFailed("a"), standing, FIFTY).job is JobState.FAILED
 
 
-def test_lost_servers_use_all_retries_however_equal_they_are():
+def test_lost_servers_do_not_count_as_equal_failures():
     standing = standing_after(*[ServerLost("gone")] * 10, policy=FIFTY)
     assert decide(ServerLost("gone"), standing, FIFTY).job is JobState.RETRYING
 
 
-def test_the_last_of_equal_tries_is_another_servers():
-    """One sick server alone must not make a dead letter where another server is well."""
+def test_the_last_try_of_equal_failures_goes_to_another_server():
+    """One unhealthy server must not cause a dead letter while another server works."""
     first = decide(ServerFailed("500"), AttemptHistory(), FIFTY)
     assert not first.elsewhere
     second = decide(ServerFailed("500"), standing_after(ServerFailed("500"), policy=FIFTY), FIFTY)
     assert second.elsewhere
 
 
-def test_zero_leaves_it_to_the_retries():
+def test_zero_disables_the_limit_of_equal_failures():
     never = RetryPolicy(max_retries=50, same_failures=0)
     standing = standing_after(*[RunFailed("a")] * 9, policy=never)
     assert decide(RunFailed("a"), standing, never).job is JobState.RETRYING
 
 
-def test_whose_cancel_it_was_is_told():
+def test_the_error_says_who_cancelled():
     client = decide(RunCancelled(), AttemptHistory(cancel_requested=True))
     operator = decide(RunCancelled(), AttemptHistory(cancel_requested=True, cancelled_by_operator=True))
     assert (client.job, client.error_code) == (JobState.CANCELLED, "cancelled")

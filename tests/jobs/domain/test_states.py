@@ -1,4 +1,4 @@
-"""The table of an attempt's moves is the law."""
+"""The legal moves of attempts."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ ILLEGAL = [
 
 
 @pytest.mark.parametrize(("source", "target"), sorted(LEGAL))
-def test_a_move_of_the_table_is_legal(source: AttemptState, target: AttemptState) -> None:
+def test_moves_in_the_table_are_legal(source: AttemptState, target: AttemptState) -> None:
     check_attempt_move(source, target)
 
 
 @pytest.mark.parametrize(("source", "target"), sorted(ILLEGAL))
-def test_any_other_move_is_refused(source: AttemptState, target: AttemptState) -> None:
+def test_moves_outside_the_table_are_refused(source: AttemptState, target: AttemptState) -> None:
     with pytest.raises(IllegalMove, match=f"from {source} to {target}"):
         check_attempt_move(source, target)
 
 
-def test_only_live_attempts_move() -> None:
+def test_only_live_attempts_can_change_state() -> None:
     assert set(ATTEMPT_MOVES) == LIVE_ATTEMPT_STATES

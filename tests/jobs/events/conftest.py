@@ -1,4 +1,4 @@
-"""A web process over a real Valkey, and jobs whose lives are written by the real transitions."""
+"""Fixtures: a web process over a real Valkey, and jobs changed by the real transitions."""
 
 from __future__ import annotations
 

@@ -15,21 +15,21 @@ def test_ids_arrive_in_messages_of_bounded_length(redis_url: str) -> None:
         listener.get_message(timeout=30)
         ids = [f"job{number}" for number in range(1200)]
         Announcer(lambda: redis_url)(ids)
-        heard: list[list[str]] = []
-        while sum(map(len, heard)) < len(ids):
+        result: list[list[str]] = []
+        while sum(map(len, result)) < len(ids):
             message = listener.get_message(timeout=30)
             assert message is not None
-            heard.append(read_announcement(message["data"]))
-    assert [job_id for some in heard for job_id in some] == ids
-    assert max(map(len, heard)) <= 500
+            result.append(read_announcement(message["data"]))
+    assert [job_id for some in result for job_id in some] == ids
+    assert max(map(len, result)) <= 500
 
 
-def test_nobody_is_told_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_list_is_not_announced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcing, "redis_client", None)
     Announcer(lambda: "redis://127.0.0.1:1/0")([])
 
 
-def test_without_redis_one_call_tries_and_the_others_go_on(
+def test_without_redis_one_call_tries_and_the_others_return_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     tries: list[str] = []
@@ -47,7 +47,7 @@ def test_without_redis_one_call_tries_and_the_others_go_on(
     assert len(tries) == 2
 
 
-def test_behind_sentinel_nobody_waits_longer_either() -> None:
+def test_announcing_through_sentinel_takes_no_longer() -> None:
     pool = announcing.redis_client("redis+sentinel://127.0.0.1:1/mymaster/0").connection_pool
     sentinels = [one.connection_pool.connection_kwargs for one in pool.sentinel_manager.sentinels]
     for options in (pool.connection_kwargs, *sentinels):

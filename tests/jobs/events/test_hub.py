@@ -18,7 +18,7 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 
 def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Runs the test on an event loop of its own."""
+    """Run the test on its own event loop."""
 
     @wraps(test)
     def run() -> None:
@@ -28,7 +28,7 @@ def on_a_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Non
 
 
 class Story:
-    """Jobs in memory; counts the reads."""
+    """Jobs in memory, with a count of the reads."""
 
     def __init__(self) -> None:
         self.events: dict[str, int] = {}
@@ -81,21 +81,21 @@ async def test_each_listener_continues_where_it_was() -> None:
 
 
 @on_a_loop
-async def test_what_is_too_much_for_one_read_comes_with_the_next_and_the_end_comes_last() -> None:
+async def test_events_beyond_one_read_follow_with_the_next_and_the_end_comes_last() -> None:
     story = Story()
     story.events["a"], story.most = 7, 3
     story.over.add("a")
     hub = hub_of(story, poll_seconds=60)
     async with asyncio.timeout(20), hub.watch("a", 0) as watch:
-        told = [await watch.events() for _ in range(3)]
-    assert [seqs(news) for news in told] == [[1, 2, 3], [4, 5, 6], [7]]
-    assert [news.is_over for news in told if news] == [False, False, True]
+        result = [await watch.events() for _ in range(3)]
+    assert [seqs(news) for news in result] == [[1, 2, 3], [4, 5, 6], [7]]
+    assert [news.is_over for news in result if news] == [False, False, True]
     assert [read["a"] for read in story.reads] == [0, 3, 6]
     await hub.close()
 
 
 @on_a_loop
-async def test_one_that_is_slow_keeps_one_read_in_memory_and_misses_nothing() -> None:
+async def test_a_slow_listener_keeps_one_read_in_memory_and_misses_no_event() -> None:
     story = Story()
     story.events["a"] = 1
     hub = hub_of(story)
@@ -133,7 +133,7 @@ async def test_a_thousand_listeners_are_one_read() -> None:
 
 
 @on_a_loop
-async def test_a_listener_that_comes_while_others_are_read_misses_nothing() -> None:
+async def test_a_listener_added_during_a_read_misses_no_event() -> None:
     story = Story()
     story.events["a"] = 5
     gate = asyncio.Event()
@@ -150,7 +150,7 @@ async def test_a_listener_that_comes_while_others_are_read_misses_nothing() -> N
     async with asyncio.timeout(20), hub.watch("a", 4) as first:
         while not story.reads:
             await asyncio.sleep(0.01)
-        async with hub.watch("a", 0) as second:  # its events are not in the read under way
+        async with hub.watch("a", 0) as second:  # its events are not in the current read
             gate.set()
             assert seqs(await first.events()) == [5]
             assert seqs(await second.events()) == [1, 2, 3, 4, 5]
@@ -158,14 +158,14 @@ async def test_a_listener_that_comes_while_others_are_read_misses_nothing() -> N
 
 
 @on_a_loop
-async def test_a_job_that_is_gone_ends_its_listeners() -> None:
+async def test_a_deleted_job_ends_its_listeners() -> None:
     hub = hub_of(Story())
     assert await hub.wait_until_over("a", 10)
     await hub.close()
 
 
 @on_a_loop
-async def test_a_database_that_was_away_is_asked_again() -> None:
+async def test_an_unavailable_database_is_read_again() -> None:
     story = Story()
     story.broken = True
     story.events["a"] = 1
@@ -180,7 +180,7 @@ async def test_a_database_that_was_away_is_asked_again() -> None:
 
 
 @on_a_loop
-async def test_waiting_ends_with_its_time() -> None:
+async def test_waiting_ends_after_its_time_limit() -> None:
     story = Story()
     story.events["a"] = 1
     hub = hub_of(story)
@@ -189,7 +189,7 @@ async def test_waiting_ends_with_its_time() -> None:
 
 
 @on_a_loop
-async def test_who_waits_for_an_end_reads_no_history() -> None:
+async def test_waiting_for_the_end_reads_no_past_events() -> None:
     story = Story()
     story.events["a"] = 1
     hub = hub_of(story)
@@ -203,7 +203,7 @@ async def test_who_waits_for_an_end_reads_no_history() -> None:
     await hub.close()
 
 
-def test_what_happened_before_it_could_listen_is_not_missed(valkey: EmbeddedValkey) -> None:
+def test_events_before_the_subscription_are_not_missed(valkey: EmbeddedValkey) -> None:
     story = Story()
     story.events["a"] = 1
 
@@ -211,7 +211,9 @@ def test_what_happened_before_it_could_listen_is_not_missed(valkey: EmbeddedValk
         async def _listen(self) -> None:
             while not story.reads:
                 await asyncio.sleep(0.01)
-            story.over.add("a")  # after the first look, before the subscription: nobody announces it to us
+            story.over.add(
+                "a"
+            )  # after the first read and before the subscription, so that no announcement arrives
             await super()._listen()
 
     async def wait() -> bool:
@@ -225,10 +227,9 @@ def test_what_happened_before_it_could_listen_is_not_missed(valkey: EmbeddedValk
     assert len(story.reads) == 2
 
 
-def test_a_server_that_hangs_is_no_longer_listened_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its connection stays open: jobs are polled again, and the next try finds the master of that moment."""
+def test_the_subscription_to_a_hung_server_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection of a hung server stays open: jobs are polled again, and the next try finds the current
+    master."""
     monkeypatch.setattr(hub_module, "SILENCE_SECONDS", 0.1)
     story = Story()
 
@@ -238,7 +239,7 @@ def test_a_server_that_hangs_is_no_longer_listened_to(
             async with asyncio.timeout(20), hub.pulses():
                 while not hub.is_subscribed:
                     await asyncio.sleep(0.01)
-                await asyncio.sleep(0.5)  # several times the silence: one that answers is kept
+                await asyncio.sleep(0.5)  # several times SILENCE_SECONDS: an answering server is kept
                 assert hub.is_subscribed
                 os.kill(server.pid or 0, signal.SIGSTOP)
                 while hub.is_subscribed:

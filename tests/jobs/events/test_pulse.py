@@ -1,4 +1,4 @@
-"""A page is told that something changed: soon, seldom enough, and never nothing for long."""
+"""The pulse for pages: sent soon after a change, not too often, and periodically without changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANGED = b"event: changed\ndata:\n\n"
 
 
 class Browser:
-    """Takes what is sent; leaves when it is told to."""
+    """A client that records messages and disconnects on request."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -64,7 +64,7 @@ def stream(browser: Browser, hub: Any, **seconds: float) -> asyncio.Task[None]:
 
 
 @on_a_loop
-async def test_an_announcement_is_told_at_once_and_many_of_them_once_in_a_while() -> None:
+async def test_an_announcement_is_sent_at_once_and_many_are_merged() -> None:
     browser, hub = Browser(), OnePulse()
     task = stream(browser, hub, rest_seconds=LONG)
     hub.pulse.set()
@@ -78,7 +78,7 @@ async def test_an_announcement_is_told_at_once_and_many_of_them_once_in_a_while(
 
 
 @on_a_loop
-async def test_when_it_is_quiet_it_says_so_too() -> None:
+async def test_a_quiet_pulse_is_still_sent_periodically() -> None:
     browser = Browser()
     task = stream(browser, OnePulse(), quiet_seconds=0.001)
     await browser.until(lambda: browser.told >= 3)
@@ -88,13 +88,15 @@ async def test_when_it_is_quiet_it_says_so_too() -> None:
 
 
 @on_a_loop
-async def test_it_ends_after_a_while_so_that_the_browser_shows_again_that_it_may() -> None:
+async def test_a_pulse_stream_ends_so_that_the_browser_is_authorized_again() -> None:
     browser = Browser()
     await asyncio.wait_for(stream(browser, OnePulse(), quiet_seconds=0.001, stream_seconds=0.01), 20)
     assert browser.closed
 
 
-def test_the_hub_passes_on_what_is_announced(valkey: EmbeddedValkey, settings: Any, monkeypatch: Any) -> None:
+def test_the_hub_passes_announcements_to_pulses(
+    valkey: EmbeddedValkey, settings: Any, monkeypatch: Any
+) -> None:
     settings.REDIS_URL = valkey.url
     announce_patiently(monkeypatch)
 
@@ -114,7 +116,7 @@ def test_the_hub_passes_on_what_is_announced(valkey: EmbeddedValkey, settings: A
 
 
 @on_a_loop
-async def test_without_redis_there_is_silence_and_no_failure() -> None:
+async def test_without_redis_no_announcement_and_no_error_occurs() -> None:
     hub = EventHub(NOWHERE, read=lambda cursors: {})
     async with hub.pulses() as pulse:
         await asyncio.sleep(0)

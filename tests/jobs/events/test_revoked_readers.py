@@ -1,4 +1,4 @@
-"""Streams whose reader's key is revoked, on a virtual clock: they end within a minute."""
+"""Streams end within a minute after their reader's key is revoked, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FOLLOW = Follow("job", 0, with_output=True, in_full=False, reader="key")
 
 
 class Hub:
-    """A job that goes on for ever, with an event every so many seconds."""
+    """A job that never ends, with periodic events."""
 
     def __init__(self, every: float) -> None:
         self._every = every
@@ -63,13 +63,13 @@ class Hub:
 
 
 async def stays() -> Message:
-    """A client that never leaves."""
+    """A client that never disconnects."""
     await asyncio.sleep(NEVER)
     return {"type": "http.disconnect"}
 
 
 class Client:
-    """When it was sent each piece, and what it was sent."""
+    """A client that records each message with its time."""
 
     def __init__(self) -> None:
         self.said: list[tuple[float, bytes]] = []
@@ -87,7 +87,7 @@ def stream_until_the_end(revoked_at: float, every: float) -> Client:
         now = asyncio.get_running_loop().time
 
         async def may_follow() -> bool:
-            """By a key that the web remembers for a moment."""
+            """Follow a job with a cached key."""
             return now() < revoked_at + KEEP_KEY_SECONDS
 
         hub: Any = Hub(every)
@@ -99,22 +99,22 @@ def stream_until_the_end(revoked_at: float, every: float) -> Client:
 
 @pytest.mark.parametrize("every", [1.0, 14.0, 40.0, NEVER])
 @pytest.mark.parametrize("revoked_at", [0.0, 27.9, 28.1, 95.0])
-def test_a_stream_ends_within_a_minute_of_its_keys_end(revoked_at: float, every: float) -> None:
+def test_a_stream_ends_within_a_minute_after_its_key_is_revoked(revoked_at: float, every: float) -> None:
     client = stream_until_the_end(revoked_at, every)
     assert client.has_ended
     ended = client.said[-1][0]
     assert revoked_at <= ended <= revoked_at + PROMISED_SECONDS
-    assert not any(b"event: done" in said for _, said in client.said), "its job goes on"
+    assert not any(b"event: done" in said for _, said in client.said), "the job continues"
 
 
-def test_a_stream_goes_on_while_its_key_is_good() -> None:
+def test_a_stream_continues_while_its_key_is_valid() -> None:
     client = stream_until_the_end(revoked_at=7200.0, every=600.0)
     events = [at for at, said in client.said if b"event: progress" in said]
     assert len(events) == 12
 
 
 @pytest.mark.parametrize("every", [1.0, 3.0, NEVER])
-def test_the_admins_stream_ends_within_a_minute_whoever_reads_it(every: float) -> None:
+def test_an_admin_stream_ends_within_a_minute_for_every_reader(every: float) -> None:
     async def run() -> Client:
         client = Client()
         hub: Any = Hub(every)

@@ -39,8 +39,8 @@ def test_a_stream_replays_follows_and_ends_with_done(web: Web, tenant: Account) 
     events = read_stream(lines)
     assert [event["event"] for event in events] == ["failed", "done"]
     assert events[0]["id"] == "2"
-    told = json.loads(events[0]["data"])
-    assert (told["job_id"], told["seq"], told["status"]) == (job.id, 2, "failed")
+    body = json.loads(events[0]["data"])
+    assert (body["job_id"], body["seq"], body["status"]) == (job.id, 2, "failed")
     assert json.loads(events[1]["data"]) == {"job_id": job.id, "status": "failed"}
 
 
@@ -53,9 +53,9 @@ def test_a_stream_ends_soon_after_its_key_was_revoked(
     while next(lines) != "event: queued":
         pass
     ApiKey.objects.update(revoked=True)
-    end_job_later = threading.Timer(20.0, end_job, [job.id])  # a stream that goes on says so
+    end_job_later = threading.Timer(20.0, end_job, [job.id])  # the stream is kept alive
     end_job_later.start()
-    assert not any(line.startswith("event: done") for line in lines), "the job goes on"
+    assert not any(line.startswith("event: done") for line in lines), "the job continues"
     end_job_later.cancel()
     assert follow(web, tenant, job.id).status_code == 401
 
@@ -66,18 +66,18 @@ def test_one_reader_has_a_bounded_number_of_streams(web: Web, tenant: Account) -
     opened = [follow(web, tenant, job.id) for _ in range(2)]
     refused = follow(web, tenant, job.id)
     assert refused.status_code == 429
-    told = refused.json()
-    assert (told["code"], told["retry_after_seconds"]) == ("too_many_streams", 5)
+    body = refused.json()
+    assert (body["code"], body["retry_after_seconds"]) == ("too_many_streams", 5)
     other = account("other")
     theirs = follow(web, other, new_job(other.tenant).id)
-    assert theirs.status_code == 200, "each key has its own"
+    assert theirs.status_code == 200, "each key has its own limit"
     for answer in (*opened, theirs):
         answer.close()
     wait_for(lambda: not web.front._streams)
     assert follow(web, tenant, job.id).status_code == 200
 
 
-def test_a_client_that_comes_back_gets_only_what_it_missed(web: Web, tenant: Account) -> None:
+def test_a_reconnecting_client_gets_only_missed_events(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     end_job(job.id)
 
@@ -108,7 +108,7 @@ def test_a_stream_does_not_end_with_an_earlier_round(web: Web, tenant: Account, 
 def test_a_lost_announcement_costs_a_poll(
     web: Web, tenant: Account, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings.REDIS_URL = "redis://127.0.0.1:1/0"  # the hub is made with the first listener
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"  # the hub starts with the first listener
     job = new_job(tenant.tenant)
     lines = follow(web, tenant, job.id).iter_lines(decode_unicode=True, chunk_size=1)
     wait_for(lambda: web.front.hub.watched == 1)
@@ -129,7 +129,7 @@ def test_a_quiet_stream_is_kept_alive(web: Web, tenant: Account, monkeypatch: py
 
 
 @pytest.mark.sqlite_only
-def test_a_client_that_leaves_is_forgotten(web: Web, tenant: Account) -> None:
+def test_a_disconnected_client_is_removed(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = follow(web, tenant, job.id)
     wait_for(lambda: web.front.hub.watched == 1)
@@ -139,7 +139,7 @@ def test_a_client_that_leaves_is_forgotten(web: Web, tenant: Account) -> None:
 
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("group", ["operators", "viewers"])
-def test_who_may_not_see_results_follows_without_output(web: Web, tenant: Account, group: str) -> None:
+def test_a_reader_without_results_follows_without_output(web: Web, tenant: Account, group: str) -> None:
     job = new_job(tenant.tenant)
     say(job.id, "a secret")
     write_groups()
@@ -152,13 +152,13 @@ def test_who_may_not_see_results_follows_without_output(web: Web, tenant: Accoun
         f"{web.url}/api/v1/queue/jobs/{job.id}/events", cookies=cookies, stream=True, timeout=60
     )
     end_job(job.id)
-    told = {event["event"]: event["data"] for event in read_stream(answer.iter_lines(decode_unicode=True))}
-    assert json.loads(told["partial"])["output"] == (["a secret"] if group == "operators" else None)
-    assert "done" in told
+    result = {event["event"]: event["data"] for event in read_stream(answer.iter_lines(decode_unicode=True))}
+    assert json.loads(result["partial"])["output"] == (["a secret"] if group == "operators" else None)
+    assert "done" in result
 
 
 @pytest.mark.sqlite_only
-def test_strangers_are_turned_away_as_everywhere(web: Web, tenant: Account) -> None:
+def test_a_stream_needs_a_key_with_access_to_the_job(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = requests.get(f"{web.url}/api/v1/queue/jobs/{job.id}/events", timeout=60)
     assert (answer.status_code, answer.json()["code"]) == (401, "not_authenticated")
@@ -172,7 +172,7 @@ def test_two_hundred_listeners_need_no_threads_of_their_own(web: Web, tenant: Ac
     before = threading.active_count()
     streams = [follow(web, tenant, jobs[number % 4]) for number in range(200)]
     wait_for(lambda: web.front.hub.watched == 200)
-    assert threading.active_count() <= before + 17  # the sixteen for Django and the hub's one
+    assert threading.active_count() <= before + 17  # sixteen for Django and one for the hub
     for job_id in jobs:
         end_job(job_id)
     for answer in streams:

@@ -5,7 +5,7 @@ import pytest
 from jobs.events.hub import subscriber_client
 
 
-def test_a_cluster_is_heard_at_one_node_after_the_other() -> None:
+def test_subscriptions_to_a_cluster_try_one_node_after_the_other() -> None:
     url = "redis+cluster://:s3cret@a:7000,b"
     found = [subscriber_client(url, turn).connection_pool.connection_kwargs for turn in range(3)]
     assert [(kwargs["host"], kwargs["port"]) for kwargs in found] == [("a", 7000), ("b", 6379), ("a", 7000)]

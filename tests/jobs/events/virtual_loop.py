@@ -1,4 +1,4 @@
-"""An event loop whose time passes at once while nothing is ready: tests of minutes take no time."""
+"""An event loop with virtual time, which advances at once while no callback is ready."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class _Selector(selectors.DefaultSelector):
     now = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        assert timeout is not None, "nothing will ever happen"
+        assert timeout is not None, "no callback is scheduled"
         ready = super().select(0)
         if not ready:
             self.now += max(0.0, timeout)
@@ -31,6 +31,6 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtually(main: Coroutine[Any, Any, Result]) -> Result:
-    """From second 0 on, by the loop's own clock."""
+    """Run a coroutine on a virtual loop that starts at second 0."""
     with asyncio.Runner(loop_factory=_VirtualLoop) as runner:
         return runner.run(main)

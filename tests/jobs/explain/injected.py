@@ -1,4 +1,4 @@
-"""What keeps a job waiting, brought about by the real services on a real line."""
+"""Causes of waiting, produced by the real services on a real queue."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def quarantined(scene: Scene) -> Job:
 
 
 def lost_server(scene: Scene) -> Job:
-    """It took its runs along: nobody knows whether they are over."""
+    """A server that is lost with its runs: it is unknown whether they ended."""
     job = quarantined(scene)
     Server.objects.filter(name__in=[server.name for server in scene.servers]).update(healthy=False)
     return job
 
 
 def between_tries(scene: Scene) -> Job:
-    """Its ticket comes back now; nobody asked while nothing was in line."""
+    """The ticket is queued now; workers did not claim while the queue was empty."""
     job = scene.job()
     lease = scene.ask()
     assert lease is not None
@@ -106,7 +106,7 @@ def model_circuit(scene: Scene) -> Job:
         if lease is None:
             break
         scene.end(lease, Verdict.MODEL)
-        for server in scene.servers:  # so that another one is asked too
+        for server in scene.servers:  # so that another server is used, too
             if server.name == lease.server and len(scene.servers) > 1:
                 scene.leases.rest_server(server.name, 0.05)
         scene.clock.move(0.02)
@@ -147,14 +147,14 @@ def behind(scene: Scene) -> Job:
 
 
 def lower_share(scene: Scene) -> Job:
-    """Its tenant ran something long while the rival waited."""
+    """The tenant ran a long job while the other tenant waited."""
     scene.tickets(1, of=scene.tenant, model=scene.other.name)
     long = scene.ask()
     assert long is not None
     scene.fill_slots_but_one()
     scene.tickets(scene.chance.randint(3, 9), of=scene.rival)
     scene.end(long, seconds=200.0)
-    assert scene.ask()  # the rival's
+    assert scene.ask()  # of the other tenant
     return scene.job(priority=5)
 
 
@@ -165,7 +165,7 @@ def no_worker(scene: Scene) -> Job:
 
 
 def capped(scene: Scene) -> Job:
-    """Its tenant runs as many as it may: so many of its jobs have a slot, or run on."""
+    """The tenant is at max_running: that many of its jobs hold a slot."""
     scene.tickets(1, of=scene.tenant, model=scene.chance.choice((scene.model.name, scene.other.name)))
     assert scene.ask()
     if scene.chance.random() < 0.5:
@@ -175,7 +175,7 @@ def capped(scene: Scene) -> Job:
 
 
 def over_quota(scene: Scene) -> Job:
-    """Its day is used up, and the sweep has told the line."""
+    """The quota of the day is used up, and the sweep has parked the tenant."""
     scene.use_up_the_day()
     if scene.chance.random() < 0.5:
         scene.fill_slots()
@@ -186,14 +186,15 @@ def over_quota(scene: Scene) -> Job:
 
 
 def unhealthy(scene: Scene) -> Job:
-    """All failed their last look, and nobody took them out of the line."""
+    """All servers failed their last health check but are still in the index."""
     if scene.chance.random() < 0.5:
         scene.some_ahead()
     scene.pool.servers.update(healthy=False)
     return scene.job()
 
 
-# -- thought of ------------------------------------------------------------------------------------------
+# -- jobs that are not submitted
+# ------------------------------------------------------------------------------------------
 
 
 def over_quota_at_the_door(scene: Scene) -> None:
@@ -234,7 +235,7 @@ def away(scene: Scene) -> Job:
 
 
 def warm_first(scene: Scene) -> Job:
-    """It is its turn, and a slot that gets free stays with the model that it has loaded."""
+    """The job is next, but a freed slot stays with its loaded model."""
     scene.tickets(2 * scene.slots, of=scene.rival, model=scene.other.name)
     leases = [scene.ask() for _ in range(scene.slots)]
     job = scene.job()
@@ -250,7 +251,7 @@ def fifo_behind(scene: Scene) -> Job:
 
 
 def no_runner(scene: Scene) -> Job:
-    """Its package was removed: the index is told again from the rows."""
+    """The package of the runner was removed; the registry is written to Redis again."""
     ModelConfig.objects.filter(name=scene.model.name).update(model_type="gone")
     rows_changed.send(None)
     mirror_registry(scene.leases, fleet=scene.name)

@@ -1,4 +1,4 @@
-"""A fleet in which a job waits, made by the real services on a real line."""
+"""A fleet in which a job waits, built by the real services on a real queue."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WORKER = "w"
 
 
 class Scene:
-    """One model on one to three servers, a tenant whose job is asked about, and others."""
+    """One model on one to three servers, the tenant of the explained job, and other tenants."""
 
     def __init__(self, client: Any, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -69,10 +69,10 @@ class Scene:
         self.numbers += 1
         return self.numbers
 
-    # -- what happens ------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------
 
     def ask(self) -> Lease | None:
-        """A worker asks for work."""
+        """A worker claims."""
         return self.leases.claim(self.pool.name, worker=WORKER, attempt_id=f"a{self.number()}")
 
     def job(self, *, of: Tenant | None = None, priority: int | None = None, **values: Any) -> Job:
@@ -83,7 +83,7 @@ class Scene:
         return job
 
     def tickets(self, count: int, *, of: Tenant, model: str = "", priority: int = 5) -> None:
-        """Jobs of which only the line knows."""
+        """Tickets in Redis without rows."""
         for _ in range(count):
             self.clock.move(0.01)
             ticket = Ticket(
@@ -92,7 +92,7 @@ class Scene:
             self.leases.push(self.pool.name, [ticket])
 
     def fill_slots(self) -> list[Lease]:
-        """All of them run something; a worker asked lately."""
+        """All slots are busy; a worker claimed recently."""
         self.tickets(self.slots, of=self.chance.choice((self.tenant, self.rival)), model=self.other.name)
         leases = [self.ask() for _ in range(self.slots)]
         assert all(leases)
@@ -104,7 +104,7 @@ class Scene:
             assert self.ask()
 
     def forget(self) -> None:
-        """So that the next scene of the test finds no pause."""
+        """End the pauses, for the next scene of the test."""
         Pause.objects.all().delete()
 
     def end(self, lease: Lease, verdict: Verdict = Verdict.WELL, seconds: float = 1.0) -> None:
@@ -114,7 +114,7 @@ class Scene:
         self.leases.settled([lease.ref])
 
     def hand_on(self, lease: Lease) -> None:
-        """Its end gives the slot to the next one."""
+        """The end of the run frees the slot for the next job."""
         following = f"a{self.number()}"
         assert self.leases.release(
             lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0, next_attempt_id=following
@@ -122,12 +122,12 @@ class Scene:
         self.leases.settled([lease.ref])
 
     def some_ahead(self) -> None:
-        """Noise: now and then others stand before it."""
+        """Noise: sometimes other jobs are ahead."""
         if self.chance.random() < 0.5:
             self.tickets(self.chance.randint(1, 5), of=self.chance.choice((self.tenant, self.rival)))
 
     def limit(self, **limits: Any) -> None:
-        """What its tenant is limited to at the door."""
+        """Sets the tenant's submit limits."""
         for name, value in limits.items():
             setattr(self.tenant, name, value)
         self.tenant.save()

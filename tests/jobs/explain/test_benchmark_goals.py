@@ -1,4 +1,4 @@
-"""The verdicts of the benchmarks of this room: that a miss is a miss, and that the causes are played."""
+"""The benchmarks of explanations: a missed goal is reported, and every cause is produced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two dozen causes, many cases each, on a real line: the first reason names the cause.
+"""Two dozen causes, many cases each, on a real queue: the first reason names the cause.
 
 The gate plays a few of each; all: `python3 manage.py test -m by_hand tests/jobs/explain`.
 """

@@ -1,4 +1,4 @@
-"""Of other tenants an answer tells how many jobs stand before this one, and nothing else."""
+"""About other tenants an explanation contains only the number of jobs ahead."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from jobs.explain.decide import explain
 from jobs.explain.snapshot import Servers, Snapshot
 
 
-def test_who_is_ahead_of_its_share_is_not_told_how_many_others_there_are() -> None:
+def test_a_tenant_ahead_of_its_share_learns_no_number_of_other_tenants() -> None:
     line = Outlook(
         in_line=True,
         position=40,

@@ -1,4 +1,4 @@
-"""Nine in ten jobs start within the p90 that they were told: real scripts, virtual time."""
+"""Nine of ten jobs start within their estimated p90: real scripts, virtual time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JOBS = 1_500
 
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("shape", ["steady", "bursty", "heavy_tailed"])
-def test_the_p90_holds_for_nine_in_ten(valkey: EmbeddedValkey, fleet: str, shape: str) -> None:
+def test_nine_of_ten_starts_are_within_the_p90(valkey: EmbeddedValkey, fleet: str, shape: str) -> None:
     client = connect(valkey.url)
     found = measure(client, shape, jobs=JOBS, seed=3, fleet=fleet)
     client.close()
@@ -42,7 +42,7 @@ def snapshot(*, slots: dict[str, int] | None = None, **values: object) -> Snapsh
     return Snapshot(state=None, model="m", servers=Servers(on=1, slots=2), outlook=outlook, **values)  # type: ignore[arg-type]
 
 
-def test_what_is_known_to_come_before_is_added() -> None:
+def test_known_delays_are_added_to_the_estimate() -> None:
     now = snapshot(due_in_seconds=100.0)
     found = starts_in(now, explain(now))
     assert found is not None
@@ -59,7 +59,9 @@ def test_what_is_known_to_come_before_is_added() -> None:
         ({"resting": 1, "free": 1}, 0.0),
     ],
 )
-def test_where_all_slots_rest_it_begins_when_the_first_rest_ends(slots: dict[str, int], begin: float) -> None:
+def test_the_estimate_includes_the_shortest_pause_if_all_slots_are_paused(
+    slots: dict[str, int], begin: float
+) -> None:
     now = snapshot(slots=slots)
     found = starts_in(now, [Reason("resting", "", "")])
     assert found is not None
@@ -70,11 +72,11 @@ def test_where_all_slots_rest_it_begins_when_the_first_rest_ends(slots: dict[str
 
 
 @pytest.mark.parametrize("code", sorted(UNKNOWABLE))
-def test_what_nobody_can_know_is_not_said(code: str) -> None:
+def test_reasons_with_an_unknown_end_have_no_estimate(code: str) -> None:
     assert starts_in(snapshot(), [Reason(code, "", "")]) is None
 
 
-def test_without_an_index_nothing_is_forecast() -> None:
+def test_without_an_index_there_is_no_estimate() -> None:
     now = snapshot(index=Index.REBUILDING)
     assert starts_in(now, explain(now)) is None
 
@@ -103,6 +105,6 @@ def test_without_an_index_nothing_is_forecast() -> None:
 def test_a_reason_counts_in_singular_and_plural(count: int, said: tuple[str, ...]) -> None:
     now = snapshot(slots={"resting": count, "circuit": count, "quarantined": count})
     now = replace(now, outlook=replace(now.outlook, position=count + 1))
-    told = " ".join(reason.message for reason in explain(now))
-    assert told.count(said[0]) == 2
-    assert all(part in told for part in said)
+    result = " ".join(reason.message for reason in explain(now))
+    assert result.count(said[0]) == 2
+    assert all(part in result for part in said)

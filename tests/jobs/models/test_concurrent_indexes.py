@@ -1,4 +1,4 @@
-"""The migration of the biggest table's index: nothing stands still for it, and it can be run again."""
+"""The migration of the largest table's index blocks no writer and can be repeated."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BEFORE, IT = ("jobs", "0010_run_news_and_usage"), ("jobs", "0011_rare_events")
 
 
 def run(direction: str) -> list[str]:
-    """apply or unapply; the statements about indexes."""
+    """Run the migration forwards or backwards; return its statements about indexes."""
     loader = MigrationLoader(connection)
     migration: Any = loader.get_migration(*IT)
     state = loader.project_state(BEFORE)
-    with CaptureQueriesContext(connection) as asked:  # noqa: SIM117 - the editor's last words count too
+    with CaptureQueriesContext(connection) as queries:  # noqa: SIM117 - the editor's last words count too
         with connection.schema_editor(atomic=migration.atomic) as editor:
             getattr(migration, direction)(state, editor)
-    return [query["sql"] for query in asked if " INDEX " in query["sql"]]
+    return [query["sql"] for query in queries if " INDEX " in query["sql"]]
 
 
 def indexes() -> set[str]:
@@ -30,11 +30,11 @@ def indexes() -> set[str]:
     return {name for name in found if name.startswith("event_")}
 
 
-def test_the_new_index_stands_before_the_old_one_goes_and_writers_go_on() -> None:
+def test_the_new_index_exists_before_the_old_one_is_dropped_and_writers_continue() -> None:
     there = run("unapply")
     assert indexes() == {"event_unusual_idx"}
     if connection.vendor == "postgresql":
-        with connection.cursor() as cursor:  # what a build that was cut short leaves
+        with connection.cursor() as cursor:  # the remains of an interrupted index build
             cursor.execute("CREATE INDEX event_rare_idx ON jobs_event (at)")
     back = run("apply")
     assert indexes() == {"event_rare_idx"}

@@ -10,8 +10,8 @@ from tests.support.factories import make_job
 
 @pytest.mark.django_db
 @pytest.mark.database
-def test_a_worker_of_the_release_before_can_still_insert_jobs() -> None:
-    """While an upgrade goes on, its INSERT does not name the newest columns."""
+def test_a_process_of_the_previous_release_can_insert_jobs() -> None:
+    """During an upgrade, the INSERT of the previous release lacks the newest columns."""
     make_job()
     new = {"error_fingerprint"}
     known = [field.column for field in Job._meta.concrete_fields if field.column not in new | {"id"}]

@@ -11,7 +11,7 @@ from jobs.reports.counters import Name
 
 
 @pytest.mark.django_db
-def test_counts_grow_and_nothing_is_written_for_nothing() -> None:
+def test_counts_are_added_and_zero_counts_are_not_written() -> None:
     counters.add({(Name.SWEEP_REPAIRS, "", "fill"): 2, (Name.SWEEP_REPAIRS, "", "idle"): 0})
     counters.add({(Name.SWEEP_REPAIRS, "", "fill"): 3, (Name.ATTEMPT_ENDS, "m", "busy/requeued"): 1})
     assert counters.read(Name.SWEEP_REPAIRS) == [("", "fill", 5)]
@@ -19,7 +19,7 @@ def test_counts_grow_and_nothing_is_written_for_nothing() -> None:
 
 
 @pytest.mark.django_db
-def test_what_is_rolled_back_was_not_counted() -> None:
+def test_a_rollback_undoes_the_count() -> None:
     with transaction.atomic():
         counters.add({(Name.RESULTS_REFUSED, "", ""): 1})
         transaction.set_rollback(True)
@@ -27,7 +27,7 @@ def test_what_is_rolled_back_was_not_counted() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_two_who_count_at_once_lose_nothing() -> None:
+def test_concurrent_counts_are_not_lost() -> None:
     def count() -> None:
         for _ in range(10):
             counters.add({(Name.RESULTS_REFUSED, "", ""): 1, (Name.SWEEP_REPAIRS, "", "fill"): 1})
@@ -43,7 +43,7 @@ def test_two_who_count_at_once_lose_nothing() -> None:
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.database
-def test_who_has_better_things_to_do_does_not_wait_for_one_that_hangs() -> None:
+def test_best_effort_counting_does_not_wait_for_a_hung_transaction() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite locks the whole database: see the writer's own tests")
     counters.add({(Name.RESULTS_REFUSED, "", ""): 1})

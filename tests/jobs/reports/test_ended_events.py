@@ -1,4 +1,4 @@
-"""What the event log says has ended is what was played."""
+"""The ends in the event log equal those of the generated jobs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def test_every_end_is_found_once_whatever_the_page_size() -> None:
     assert ended_between(0, last, 1000) == (lives.closed, last)
 
 
-def test_it_costs_four_questions_and_stops_where_it_is_told_to() -> None:
+def test_reading_ends_costs_four_queries_and_stops_at_the_limit() -> None:
     Lives().play(20)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         found, last = ended_between(0, 50, 1000)
-    assert (len(asked) <= 4, last) == (True, 50)
+    assert (len(queries) <= 4, last) == (True, 50)
     assert (
         len(found)
         == Event.objects.filter(
@@ -40,7 +40,7 @@ def test_it_costs_four_questions_and_stops_where_it_is_told_to() -> None:
     )
 
 
-def test_a_job_that_retention_took_meanwhile_is_left_out() -> None:
+def test_a_job_deleted_meanwhile_is_left_out() -> None:
     lives = Lives()
     lives.play(5)
     last = Event.objects.order_by("-id")[0].id

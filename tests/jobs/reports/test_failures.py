@@ -1,4 +1,4 @@
-"""Dead letters in groups."""
+"""Groups of dead letters by kind of failure."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_only_dead_letters_that_match_are_grouped():
     assert dead_letter_groups(JobFilter(model="flux")) == []
 
 
-def test_the_groups_cost_two_reads():
+def test_groups_cost_two_queries():
     make_failed("one")
     make_failed("two")
     with CaptureQueriesContext(connection) as queries:

@@ -1,4 +1,4 @@
-"""Rooms of the fleet with the jobs in them."""
+"""The report of servers with their running jobs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_without_redis_the_database_says_what_runs() -> None:
         AbsentLeases().slots_of(["a"])
 
 
-def test_servers_are_found_by_pool_name_and_trouble_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_filtered_by_pool_name_and_trouble_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
     flux, zimg = make_model("flux"), make_model("zimg")
     for name in ("a1", "a2", "b1"):
         make_server(name, model=flux)
@@ -80,7 +80,7 @@ def test_servers_are_found_by_pool_name_and_trouble_page_by_page(monkeypatch: py
     assert names(page=9) == []
 
 
-def test_it_costs_the_same_for_any_number_of_servers_and_jobs(django_assert_num_queries: Any) -> None:
+def test_the_report_costs_the_same_for_any_number_of_servers_and_jobs(django_assert_num_queries: Any) -> None:
     model = make_model("flux")
     for number in range(30):
         make_server(f"s{number}", model=model)

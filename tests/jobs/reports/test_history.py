@@ -1,4 +1,4 @@
-"""Charts and percentiles against brute force over what was played."""
+"""Charts and percentiles compared with brute force over generated jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def within(lives: Lives, window: Window, now: datetime, **wanted: object) -> lis
     [("1h", timedelta(minutes=47, seconds=31)), ("24h", timedelta(hours=5)), ("7d", timedelta(days=3))],
 )
 def test_a_window_shows_what_ended_in_it_bucket_by_bucket(lives: Lives, name: str, later: timedelta) -> None:
-    """Also once the minutes have gone into wider spans."""
+    """Also after the minutes were deleted, from wider spans."""
     now, window = START + later, WINDOWS[name]
     sweep(now)
     found = history(window, now)
@@ -84,14 +84,14 @@ def test_percentiles_are_those_of_the_jobs(lives: Lives) -> None:
     assert history(WINDOWS["24h"], now).line("nobody").wait(0.5) is None
 
 
-def test_what_is_older_than_the_window_is_not_in_it(lives: Lives) -> None:
+def test_ends_older_than_the_window_are_left_out(lives: Lives) -> None:
     now = START + timedelta(seconds=HOUR * 30)
     sweep(now)
     assert history(WINDOWS["24h"], now).models == []
     assert history(WINDOWS["7d"], now).models == ["flux", "zimg"]
 
 
-def test_gpu_time_is_shared_out_against_the_weights_of_those_who_had_work(lives: Lives) -> None:
+def test_shares_are_compared_with_the_weights_of_tenants_with_jobs(lives: Lives) -> None:
     now = START + timedelta(hours=1)
     sweep(now)
     heavy, idle = make_tenant("acme"), make_tenant("idle", weight=50.0)
@@ -110,15 +110,15 @@ def test_gpu_time_is_shared_out_against_the_weights_of_those_who_had_work(lives:
     assert shares({}) == []
 
 
-def test_it_is_one_question_and_none_of_them_to_the_jobs(lives: Lives, django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
+def test_history_is_one_query_without_the_jobs(lives: Lives, django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
     sweep(START + timedelta(hours=1))
     assert Rollup.objects.exists()
-    with django_assert_num_queries(1) as asked:
+    with django_assert_num_queries(1) as queries:
         history(WINDOWS["7d"], START + timedelta(hours=1))
-    assert "jobs_job" not in asked.captured_queries[0]["sql"]
+    assert "jobs_job" not in queries.captured_queries[0]["sql"]
 
 
-def test_what_was_read_lately_is_not_read_again(lives: Lives, django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
+def test_recent_history_is_cached(lives: Lives, django_assert_num_queries) -> None:  # type: ignore[no-untyped-def]
     now = START + timedelta(hours=1)
     sweep(now)
     recent_history = RecentHistory()

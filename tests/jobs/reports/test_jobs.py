@@ -1,4 +1,4 @@
-"""Lists by time read a stretch of ids, not the table."""
+"""Lists by time read a range of ids, not the whole table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DAYS = 40
 
 @pytest.fixture
 def jobs() -> list[Job]:
-    """One a day; the clock of who made the id is a minute behind."""
+    """One job per day; the clock that made the ids is a minute behind."""
     tenant = Tenant.objects.create(name="t")
     made = []
     for day in range(DAYS):
@@ -66,5 +66,5 @@ def test_lists_by_time_are_read_by_id(jobs: list[Job], bounds: tuple[Any, Any]) 
     assert "Index Cond: " in plan if connection.vendor == "postgresql" else "(id" in plan, plan
 
 
-def test_a_time_before_all_clocks_has_no_lower_bound(jobs: list[Job]) -> None:
+def test_a_time_before_the_epoch_has_no_lower_bound(jobs: list[Job]) -> None:
     assert Job.objects.filter(created_between(datetime(1970, 1, 1, tzinfo=UTC), None)).count() == DAYS

@@ -1,4 +1,4 @@
-"""The line per model: counters of the lease layer, rollups, and a few rows of the database."""
+"""The queue report per model, from counters in Redis, rollups, and a few rows."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_waiting_running_retrying_and_the_oldest() -> None:
     assert snapshot.working == 3  # with the idle pool's
 
 
-def test_without_a_slot_that_works_nothing_is_foretold() -> None:
+def test_without_a_working_slot_there_is_no_drain_estimate() -> None:
     make_model("flux")
     layer = Depths({"flux": PoolDepth("flux", {"flux": 2}, 0, {"off": 2, "quarantined": 1})})
     assert look(layer=layer).lines[0].drain_seconds is None
 
 
-def test_without_redis_waiting_is_unknown_and_it_is_asked_once() -> None:
+def test_without_redis_waiting_is_unknown_and_each_fleet_is_tried_once() -> None:
     model = make_model("flux")
     make_model("zimg")
     make_job(model, at=START)
@@ -102,7 +102,7 @@ def test_without_redis_waiting_is_unknown_and_it_is_asked_once() -> None:
     assert (snapshot.away, layer.asked) == (("flux", "zimg"), 1)
 
 
-def test_pauses_stand_where_they_belong() -> None:
+def test_pauses_are_shown_at_their_subjects() -> None:
     make_model("flux")
     tenant = make_tenant("acme")
     known = {"since": START, "actor": "user:boss"}
@@ -117,7 +117,7 @@ def test_pauses_stand_where_they_belong() -> None:
     assert snapshot.system_pause.reason == "fire"
 
 
-def test_shares_are_per_pool_and_name_who_waits_and_got_nothing() -> None:
+def test_shares_are_per_pool_and_include_waiting_tenants() -> None:
     model = make_model("flux")
     acme, globex, waits = make_tenant("acme", weight=3.0), make_tenant("globex"), make_tenant("waits")
     make_tenant("idle", weight=9.0)
@@ -148,7 +148,7 @@ def test_retrying_jobs_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch
     assert (snapshot.lines[0].retrying, snapshot.more) == (2, {"retrying"})
 
 
-def test_jobs_for_later_and_jobs_that_are_being_cancelled_are_seen() -> None:
+def test_scheduled_and_cancelling_jobs_are_shown() -> None:
     model = make_model("flux")
     for _ in range(2):
         make_job(model, state=JobState.SCHEDULED.value, run_at=NOW + timedelta(hours=1))
@@ -157,22 +157,22 @@ def test_jobs_for_later_and_jobs_that_are_being_cancelled_are_seen() -> None:
     assert (snapshot.lines[0].scheduled, snapshot.lines[0].cancelling, snapshot.more) == (2, 1, set())
 
 
-def test_nothing_is_counted_over_jobs_and_more_of_them_cost_no_more_queries() -> None:
+def test_more_jobs_cost_no_more_queries() -> None:
     model = make_model("flux")
     layer = Depths({"flux": PoolDepth("flux", {"flux": 1}, 0, {"leased": 1})})
-    asked = []
+    calls = []
     for _ in range(2):
         for _ in range(10):
             make_job(model)
         with CaptureQueriesContext(connection) as queries:
             look(layer=layer)
-        asked.append([query["sql"] for query in queries.captured_queries])
-    assert len(asked[1]) <= len(asked[0]) <= 12
-    over_jobs = [sql for sql in asked[1] if 'FROM "jobs_job"' in sql and "COUNT(" in sql.upper()]
+        calls.append([query["sql"] for query in queries.captured_queries])
+    assert len(calls[1]) <= len(calls[0]) <= 12
+    over_jobs = [sql for sql in calls[1] if 'FROM "jobs_job"' in sql and "COUNT(" in sql.upper()]
     assert over_jobs == []
 
 
-def test_the_index_of_the_line_finds_the_oldest() -> None:
+def test_the_oldest_job_is_found_by_an_index() -> None:
     if connection.vendor != "sqlite":
         pytest.skip("the plan of an empty table says nothing elsewhere")
     make_model("flux")

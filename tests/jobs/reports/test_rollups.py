@@ -1,4 +1,4 @@
-"""Histograms that can be added up, and percentiles read from them."""
+"""Addable histograms and their percentiles."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ NOON = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
         (86_401.0, len(BOUNDS_SECONDS)),
     ],
 )
-def test_a_bucket_holds_its_upper_end(seconds: float, bucket: int) -> None:
+def test_a_bucket_includes_its_upper_bound(seconds: float, bucket: int) -> None:
     assert counted(seconds)[bucket] == sum(counted(seconds)) == 1
 
 
-def test_nothing_is_an_empty_histogram_and_adds_nothing() -> None:
+def test_no_value_is_an_empty_histogram() -> None:
     assert counted(None) == []
     assert sum_of_buckets([], counted(1.0)) == counted(1.0) == sum_of_buckets(counted(1.0), [])
     with pytest.raises(ValueError):
@@ -58,13 +58,13 @@ def test_a_percentile_lies_in_the_bucket_of_the_true_one(share: float) -> None:
     assert low <= found <= high
 
 
-def test_a_percentile_of_nothing_is_unknown_and_beyond_the_last_bound_it_is_that() -> None:
+def test_a_percentile_without_values_is_none_and_is_at_most_the_last_bound() -> None:
     assert percentile([], 0.5) is None
     assert percentile([0] * (len(BOUNDS_SECONDS) + 1), 0.5) is None
     assert percentile(counted(1e9), 0.5) == BOUNDS_SECONDS[-1]
 
 
-def test_a_percentile_lies_straight_between_the_ends_of_its_bucket() -> None:
+def test_a_percentile_is_interpolated_linearly_in_its_bucket() -> None:
     counts = [0] * (len(BOUNDS_SECONDS) + 1)
     counts[BOUNDS_SECONDS.index(2.0)] = 4  # between 1.5 and 2 s
     assert percentile(counts, 0.5) == pytest.approx(1.75)

@@ -1,4 +1,4 @@
-"""A fleet in the database with the lease layer that a test wants, and time that a test moves."""
+"""Fixtures: a fleet in the database with a real or fake lease layer, and a clock moved by the test."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LEASE_SECONDS = 15.0
 
 
 class VirtualClock:
-    """Starts at the machine's time and moves by hand; it is Redis' clock too."""
+    """A clock that starts at the machine's time and is moved by the test; also used for Redis."""
 
     def __init__(self) -> None:
         self._now, self._monotonic = datetime.now(UTC), 1000.0
@@ -54,7 +54,7 @@ class VirtualClock:
 
 
 class NoRedis:
-    """Every method of a lease layer whose Redis is gone."""
+    """A lease layer without Redis: every method raises."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         def unavailable(*_: Any, **__: Any) -> Any:
@@ -65,7 +65,7 @@ class NoRedis:
 
 @dataclass
 class World:
-    """The ports, what went through them, and short ways to put a job into a state."""
+    """Test ports that record their calls, and shortcuts that put a job into a state."""
 
     fleet: str
     clock: VirtualClock
@@ -88,7 +88,7 @@ class World:
         self.tenant = Tenant.objects.create(name=f"tenant-{new_id()}")
 
     def _leases_of(self, fleet: str) -> Leases:
-        """Only the test's own fleet has a Redis; `main` is always there too."""
+        """Only the test's own fleet has a Redis; `main` always exists, too."""
         return self.leases if fleet == self.fleet and not self.redis_is_gone else cast(Leases, NoRedis())
 
     def _send(self, wakes: Sequence[Wakes]) -> int:
@@ -98,7 +98,7 @@ class World:
     def server(
         self, name: str = "gpu-1", *, slots: int = 1, url: str = "http://127.0.0.1:9/run", **model: Any
     ) -> Server:
-        """A server with one model, `m`, in pool `m`; mirrored if Redis is there."""
+        """Register a server with one model, `m`, in pool `m`; written to Redis if available."""
         pool, _ = Pool.objects.get_or_create(name="m", defaults={"fleet": self.fleet})
         config, _ = ModelConfig.objects.get_or_create(name="m", defaults={"pool": pool, **model})
         server = Server.objects.create(name=name, pool=pool, slots=slots)
@@ -125,7 +125,7 @@ class World:
         return job
 
     def claim(self, *, written: bool = True, worker: str = "w1") -> Lease:
-        """The next job's lease; written: with its start in the database."""
+        """Claim the next job. written: also commit its start."""
         lease = self.leases.claim("m", worker=worker, attempt_id=new_id())
         assert lease is not None
         if written:
@@ -148,7 +148,7 @@ class World:
         return prefix(self.fleet)
 
     def flush(self) -> None:
-        """Redis loses this fleet; the others share the server."""
+        """Delete this fleet's data in Redis; other fleets share the server."""
         self.client.delete(*self.client.keys(f"{self.keys()}*"))
 
     def slot(self, server: str = "gpu-1", index: int = 0) -> str:
@@ -163,7 +163,7 @@ def gpu() -> Iterator[HealthServer]:
 
 @pytest.fixture
 def world(db: None, valkey: EmbeddedValkey, fleet: str) -> Iterator[World]:
-    """An open index; a gap between two looks at the expired leases is five minutes long."""
+    """A world with an open index; expired leases are examined every five minutes."""
     client, clock = connect(valkey.url), VirtualClock()
     leases = RedisLeases(client, fleet, lease_seconds=LEASE_SECONDS, sweep_seconds=100.0, now_ms=clock.now_ms)
     made = World(fleet, clock, leases, client)

@@ -1,4 +1,4 @@
-"""Sweeps of the tick commit many rows at once, and one bad row costs only itself."""
+"""Sweeps move many rows per transaction, and a bad row does not affect the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def past_deadline(world: World) -> Job:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """make: a row in question. move: the transition that the sweep calls. state: what it leads to."""
+    """make: creates a row for the sweep. move: the transition that the sweep calls. state: the state after
+    it."""
 
     sweep: Sweep
     make: Callable[[World], Job]
@@ -55,13 +56,15 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_they_share_transactions(world: World, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
+def test_rows_share_transactions(world: World, monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     world.server()
     monkeypatch.setattr(base, "BATCH", 4)
     jobs = [case.make(world).id for _ in range(10)]
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert case.sweep(world.ports) == SweepCount(10, 10)
-    assert [query["sql"].split()[0] for query in asked.captured_queries].count("RELEASE") == 3, "transactions"
+    assert [query["sql"].split()[0] for query in queries.captured_queries].count("RELEASE") == 3, (
+        "transactions"
+    )
     assert set(Job.objects.values_list("state", flat=True)) == {case.state.value}
     assert sorted(world.announced) == sorted(jobs)
     assert sorted(world.callbacks) == sorted(Callback.objects.values_list("id", flat=True))
@@ -70,7 +73,7 @@ def test_they_share_transactions(world: World, monkeypatch: pytest.MonkeyPatch, 
 
 @pytest.mark.parametrize("error", [ValueError("bad"), OperationalError("malformed JSON")])
 @pytest.mark.parametrize("case", CASES)
-def test_one_that_cannot_be_moved_stops_no_other(
+def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch, case: Case, error: Exception
 ) -> None:
     world.server()
@@ -88,7 +91,7 @@ def test_one_that_cannot_be_moved_stops_no_other(
     assert sorted(world.announced) == sorted([first, last])
 
 
-def test_a_ticket_that_cannot_be_taken_out_keeps_only_its_own_job(
+def test_a_ticket_that_cannot_be_removed_delays_only_its_own_job(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
@@ -105,42 +108,40 @@ def test_a_ticket_that_cannot_be_taken_out_keeps_only_its_own_job(
     assert set(Job.objects.filter(state="failed").values_list("id", flat=True)) == {first, last}
 
 
-def test_a_database_that_is_busy_is_not_asked_for_each_of_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_database_is_not_tried_for_each_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
     for _ in range(3):
         due_retry(world)
-    asked: list[str] = []
+    calls: list[str] = []
 
     def busy(job_id: str, now: datetime) -> Job | None:
-        asked.append(job_id)
+        calls.append(job_id)
         raise OperationalError("database is locked")
 
     monkeypatch.setattr(transitions, "queue_retry", busy)
     assert due_retries.sweep(world.ports) == SweepCount(3, 0, 3)
-    assert len(asked) == 1
+    assert len(calls) == 1
     assert not world.announced
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_their_rows_are_locked_in_the_order_of_their_jobs(
+def test_rows_are_locked_in_the_order_of_their_jobs(
     world: World, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
-    """As group commits lock them: in any other order two could wait for each other."""
+    """The same order as in group commits; another order could deadlock."""
     world.server()
     jobs = [case.make(world).id for _ in range(5)]
     for number, job_id in enumerate(reversed(jobs)):
         at = world.clock.now() - timedelta(seconds=60 - number)
         due = "deadline_at" if case.state is JobState.FAILED else "due_at"
         Job.objects.filter(id=job_id).update(**{due: at})
-    asked: list[str] = []
+    calls: list[str] = []
     real = getattr(transitions, case.move)
 
     def moved(job_id: str, *rest: Any, **named: Any) -> Any:
-        asked.append(job_id)
+        calls.append(job_id)
         return real(job_id, *rest, **named)
 
     monkeypatch.setattr(transitions, case.move, moved)
     assert case.sweep(world.ports) == SweepCount(5, 5)
-    assert asked == sorted(jobs)
+    assert calls == sorted(jobs)

@@ -1,4 +1,4 @@
-"""A plain server that serves one request at a time is silent during a run: it is busy, not sick."""
+"""A plain server that handles one request at a time is silent during a run: busy, not unhealthy."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def shop(valkey: Any, fleet: str, plain: PlainServer) -> Iterator[Shop]:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_it_stays_healthy_through_a_run(shop: Shop, plain: PlainServer) -> None:
+def test_a_plain_server_stays_healthy_during_a_run(shop: Shop, plain: PlainServer) -> None:
     run_sweep("lock_sync", shop.ports)
     assert (Server.objects.get().healthy, Server.objects.get().tells_health) == (True, False)
     job = shop.submit({"gate": "a"})
@@ -61,7 +61,7 @@ def test_it_stays_healthy_through_a_run(shop: Shop, plain: PlainServer) -> None:
     wait_for(lambda: plain.began() == 1 and state(job) == "running")
     count = run_sweep("lock_sync", shop.ports)
     server = Server.objects.get()
-    assert probe(server).timed_out, "it does not answer"
+    assert probe(server).timed_out, "the server does not answer"
     assert (count.looked, count.failed, count.notes) == (1, 0, ())
     assert (server.healthy, server.last_error) == (True, "")
     rows_changed.send(None)
@@ -70,11 +70,11 @@ def test_it_stays_healthy_through_a_run(shop: Shop, plain: PlainServer) -> None:
     wait_for(lambda: state(job) == "completed")
 
 
-# -- with a server that answers as the test says -----------------------------------------------------------
+# -- with a server scripted by the test -----------------------------------------------------------
 
 
 class Answers:
-    """Its health: 404 while it listens, else no answer."""
+    """The server's health: 404 while it listens, else no answer."""
 
     def __init__(self) -> None:
         self.listens = True
@@ -89,7 +89,7 @@ class Answers:
 
 @pytest.fixture
 def answers(world: World) -> Iterator[Answers]:
-    """Of the one server, which was found to be a plain one and is silent now."""
+    """Probe the one server, which was found to be a plain one and is silent now."""
     answers = Answers()
     with RawServer(answers) as raw:
         world.server(url=raw.url)
@@ -111,7 +111,7 @@ def end(world: World, lease: Lease) -> None:
     )
 
 
-def test_it_is_judged_again_once_its_run_is_over(world: World, answers: Answers) -> None:
+def test_a_plain_server_is_probed_again_after_its_run(world: World, answers: Answers) -> None:
     job = world.job()
     lease = world.claim()
     assert judge(world) is True
@@ -125,7 +125,9 @@ def test_it_is_judged_again_once_its_run_is_over(world: World, answers: Answers)
     assert judge(world) is True
 
 
-def test_a_run_that_began_and_ended_while_it_was_asked_counts(world: World, answers: Answers) -> None:
+def test_a_run_that_began_and_ended_during_the_probe_excuses_the_timeout(
+    world: World, answers: Answers
+) -> None:
     world.job()
     asked_at = world.clock.now()
     lease = world.claim()
@@ -136,7 +138,7 @@ def test_a_run_that_began_and_ended_while_it_was_asked_counts(world: World, answ
     assert not lock_sync._is_busy(lock_sync._Answer(Server.objects.get(), health, later, had_run=False))
 
 
-def test_without_redis_it_is_busy_all_the_same(world: World, answers: Answers) -> None:
+def test_without_redis_a_server_with_a_run_still_counts_as_busy(world: World, answers: Answers) -> None:
     world.job()
     world.claim()
     world.redis_is_gone = True
@@ -144,14 +146,14 @@ def test_without_redis_it_is_busy_all_the_same(world: World, answers: Answers) -
     assert Server.objects.get().healthy is True
 
 
-def test_a_server_with_a_health_endpoint_that_is_silent_is_sick(world: World, answers: Answers) -> None:
+def test_a_silent_server_with_a_health_endpoint_is_unhealthy(world: World, answers: Answers) -> None:
     Server.objects.update(tells_health=True)
     world.job()
     world.claim()
     assert judge(world) is False
 
 
-def test_a_refused_connection_is_a_sickness_whatever_it_runs(world: World) -> None:
+def test_a_refused_connection_is_unhealthy_even_during_a_run(world: World) -> None:
     world.server(url=f"http://127.0.0.1:{free_port()}/run")
     Server.objects.update(healthy=True, tells_health=False)
     world.job()
@@ -160,7 +162,7 @@ def test_a_refused_connection_is_a_sickness_whatever_it_runs(world: World) -> No
     assert probe(Server.objects.get()).refused
 
 
-def test_a_full_accept_queue_is_silence_too(world: World) -> None:
+def test_a_full_accept_queue_counts_as_a_timeout(world: World) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
         world.server(url=f"http://127.0.0.1:{address[1]}/run")
@@ -172,7 +174,7 @@ def test_a_full_accept_queue_is_silence_too(world: World) -> None:
         try:
             health = probe(Server.objects.get())
             assert (health.timed_out, health.refused) == (True, False)
-            assert health.error.startswith("connect: "), "it did not even take the connection"
+            assert health.error.startswith("connect: "), "the connection was refused"
             world.job()
             world.claim()
             assert judge(world) is True
@@ -181,7 +183,7 @@ def test_a_full_accept_queue_is_silence_too(world: World) -> None:
                 sock.close()
 
 
-def test_doctor_does_not_call_its_health_old_while_it_runs(patient: Patient) -> None:  # noqa: F811
+def test_doctor_reports_no_outdated_health_during_a_run(patient: Patient) -> None:  # noqa: F811
     long_ago = patient.world.clock.now() - timedelta(hours=1)
     Server.objects.update(tells_health=False, checked_at=long_ago)
     assert "server gpu-1" in patient.ill()

@@ -1,4 +1,4 @@
-"""CANCELLED is a promise that the GPU is free: without a proof the job says that it is being cancelled."""
+"""The sweep `cancelling`: CANCELLED promises a free GPU; without a proof the job stays CANCELLING."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.jobs.sweeps.conftest import LEASE_SECONDS, World
 
 @pytest.fixture
 def lost(world: World) -> Lease:
-    """A running job whose cancel was asked for, and then its worker died."""
+    """A running job with a requested cancel whose worker died."""
     world.server(max_run_seconds=100.0)
     world.job(callback_url="https://example.com/hook")
     lease = world.claim()
@@ -29,18 +29,16 @@ def job() -> Job:
     return Job.objects.get()
 
 
-def test_without_a_proof_it_is_being_cancelled_and_its_slot_stays_held_back(
-    world: World, lost: Lease
-) -> None:
+def test_without_a_proof_the_job_is_cancelling_and_its_slot_in_quarantine(world: World, lost: Lease) -> None:
     assert (job().state, job().finished_at, job().error_code) == (JobState.CANCELLING, None, "")
     assert Attempt.objects.get().state == AttemptState.LOST
     assert world.slot() == "quarantined"
     assert cancelling.sweep(world.ports).repaired == 0
     assert not job().callbacks.exists()
-    assert cancel_job(lost.job_id, ports=world.ports) is CancelOutcome.REQUESTED, "asked again, the same"
+    assert cancel_job(lost.job_id, ports=world.ports) is CancelOutcome.REQUESTED, "idempotent"
 
 
-def test_the_proof_ends_it_and_is_kept(world: World, lost: Lease) -> None:
+def test_the_proof_cancels_the_job_and_is_stored_as_evidence(world: World, lost: Lease) -> None:
     QuarantinedSlot.objects.update(freed_at=world.clock.now(), evidence="boot id changed")
     assert cancelling.sweep(world.ports).repaired == 1
     assert (job().state, job().error_code) == (JobState.CANCELLED, "cancelled")
@@ -48,19 +46,19 @@ def test_the_proof_ends_it_and_is_kept(world: World, lost: Lease) -> None:
     assert last is not None
     assert (last.type, last.data["evidence"]) == ("cancelled", "boot id changed")
     attempt = Attempt.objects.get()
-    assert (attempt.evidence, attempt.slot_freed) == ("boot id changed", False), "proven, not by its end"
+    assert (attempt.evidence, attempt.slot_freed) == ("boot id changed", False), "not by its end"
     assert job().callbacks.count() == 1
     assert cancelling.sweep(world.ports).looked == 0
 
 
-def test_an_older_proof_of_the_slot_is_none(world: World, lost: Lease) -> None:
+def test_a_proof_from_before_the_attempts_end_does_not_count(world: World, lost: Lease) -> None:
     QuarantinedSlot.objects.update(freed_at=world.clock.now() - (world.clock.now() - world.tenant.created_at))
     Attempt.objects.update(finished_at=world.clock.now())
     world.clock.advance(50)
     assert cancelling.sweep(world.ports).repaired == 0
 
 
-def test_where_no_quarantine_can_be_the_run_limit_is_the_proof(world: World, lost: Lease) -> None:
+def test_without_a_quarantine_row_the_run_limit_is_the_proof(world: World, lost: Lease) -> None:
     Server.objects.all().delete()
     world.clock.advance(99.9)
     assert cancelling.sweep(world.ports).repaired == 0
@@ -69,14 +67,14 @@ def test_where_no_quarantine_can_be_the_run_limit_is_the_proof(world: World, los
     assert "run limit" in Event.objects.order_by("-seq")[0].data["evidence"]
 
 
-def test_a_deadline_does_not_end_it_otherwise(world: World, lost: Lease) -> None:
+def test_a_deadline_does_not_change_a_cancelling_job(world: World, lost: Lease) -> None:
     Job.objects.update(deadline_at=world.clock.now())
     world.clock.advance(1)
     assert deadlines.sweep(world.ports).looked == 0
     assert job().state == JobState.CANCELLING
 
 
-def test_another_suspect_of_its_slot_does_not_keep_it(world: World, lost: Lease) -> None:
+def test_another_quarantine_of_the_slot_does_not_delay_the_cancel(world: World, lost: Lease) -> None:
     QuarantinedSlot.objects.update(freed_at=world.clock.now(), evidence="boot id changed")
     QuarantinedSlot.objects.create(
         server=Server.objects.get(),

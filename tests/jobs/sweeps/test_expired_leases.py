@@ -1,4 +1,4 @@
-"""What becomes of a lease whose worker is gone, by how far the database says that its attempt came."""
+"""The sweep `expired_leases`: how a dead worker's lease is resolved, by the state of its attempt's row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.jobs.sweeps.conftest import LEASE_SECONDS, World, attempt_of
 
 
 def expire(world: World) -> SweepCount:
-    """Past the lease's time."""
+    """Advance the clock past the lease time."""
     world.clock.advance(LEASE_SECONDS + 0.1)
     count = expired_leases.sweep(world.ports)
     assert count.failed == 0
@@ -48,13 +48,13 @@ def job_of(lease: Lease) -> Job:
 
 @pytest.fixture
 def lease(world: World) -> Lease:
-    """Claimed, its start not committed yet."""
+    """A claimed job whose start is not committed."""
     world.server()
     world.job()
     return world.claim(written=False)
 
 
-def test_a_lease_in_time_is_left_alone(world: World, lease: Lease) -> None:
+def test_a_renewed_lease_is_left_alone(world: World, lease: Lease) -> None:
     assert expired_leases.sweep(world.ports).looked == 0
 
 
@@ -93,7 +93,7 @@ def test_an_accepted_attempt_becomes_adoptable_and_its_job_runs_on(world: World,
     assert (adopted.attempt_id, adopted.adopted, adopted.epoch) == (lease.attempt_id, True, 1)
 
 
-def test_an_epoch_that_the_database_raised_first_is_brought_to_the_lease(world: World, lease: Lease) -> None:
+def test_a_higher_epoch_in_the_database_is_written_to_the_lease(world: World, lease: Lease) -> None:
     world.start(lease)
     world.accept(lease)
     assert transitions.take_over(lease.job_id, lease.attempt_id, 1, "died here", world.clock.now())
@@ -103,7 +103,7 @@ def test_an_epoch_that_the_database_raised_first_is_brought_to_the_lease(world: 
     assert (adopted.epoch, adopted.adopted) == (2, True)
 
 
-def test_a_start_that_was_never_written_is_written_as_lost(world: World, lease: Lease) -> None:
+def test_an_unwritten_start_is_written_as_lost(world: World, lease: Lease) -> None:
     assert expire(world).repaired == 1
     attempt = attempt_of(job_of(lease))
     assert (attempt.id, attempt.state, attempt.worker) == (lease.attempt_id, AttemptState.LOST, "w1")
@@ -112,7 +112,7 @@ def test_a_start_that_was_never_written_is_written_as_lost(world: World, lease: 
     assert world.slot() == "quarantined"
 
 
-def test_a_job_that_runs_once_only_was_not_sent_before_its_start_was_written(world: World) -> None:
+def test_an_at_most_once_job_without_a_start_was_not_sent(world: World) -> None:
     world.server(at_most_once=True)
     job = world.job()
     world.claim(written=False)
@@ -123,7 +123,7 @@ def test_a_job_that_runs_once_only_was_not_sent_before_its_start_was_written(wor
     assert world.leases.has_tickets("m", [job.ticket]) == [True]
 
 
-def test_a_job_that_runs_once_only_fails_when_its_sent_attempt_is_lost(world: World) -> None:
+def test_an_at_most_once_job_fails_when_its_sent_attempt_is_lost(world: World) -> None:
     world.server(at_most_once=True)
     world.job()
     world.claim()
@@ -139,7 +139,7 @@ def test_a_start_whose_job_was_cancelled_leaves_a_quarantined_slot(world: World,
     assert world.slot() == "quarantined"
 
 
-def test_an_unconfirmed_end_whose_commit_was_there_is_settled(world: World, lease: Lease) -> None:
+def test_an_unconfirmed_end_with_a_commit_is_settled(world: World, lease: Lease) -> None:
     world.start(lease)
     world.release(lease)
     end(world, lease, ending=Ending(), result={"ok": True})
@@ -149,9 +149,7 @@ def test_an_unconfirmed_end_whose_commit_was_there_is_settled(world: World, leas
     assert not world.leases.is_held(lease.ref)
 
 
-def test_an_unconfirmed_end_that_was_never_written_is_lost_but_its_gpu_had_answered(
-    world: World, lease: Lease
-) -> None:
+def test_an_unconfirmed_end_without_a_commit_is_lost_and_its_slot_free(world: World, lease: Lease) -> None:
     world.start(lease)
     world.release(lease)
     assert expire(world).repaired == 1
@@ -163,14 +161,14 @@ def test_an_unconfirmed_end_that_was_never_written_is_lost_but_its_gpu_had_answe
     assert world.slot() == "free"
 
 
-def test_an_unconfirmed_end_without_even_a_start_is_lost_the_same_way(world: World, lease: Lease) -> None:
+def test_an_unconfirmed_end_without_a_start_is_lost(world: World, lease: Lease) -> None:
     world.release(lease)
     expire(world)
     assert attempt_of(job_of(lease)).state == AttemptState.LOST
     assert world.slot() == "free"
 
 
-def test_a_slot_that_its_worker_gave_back_as_suspect_stays_shut(world: World, lease: Lease) -> None:
+def test_a_slot_returned_as_suspect_stays_in_quarantine(world: World, lease: Lease) -> None:
     world.start(lease)
     world.release(lease, ReleaseMode.SUSPECT)
     expire(world)
@@ -179,7 +177,7 @@ def test_a_slot_that_its_worker_gave_back_as_suspect_stays_shut(world: World, le
     assert world.slot() == "quarantined"
 
 
-def test_an_end_and_the_next_start_of_one_slot_are_judged_in_their_order(world: World) -> None:
+def test_an_end_is_resolved_before_the_next_start_on_its_slot(world: World) -> None:
     world.server()
     first_job, second_job = world.job(), world.job()
     first = world.claim()
@@ -205,7 +203,7 @@ def test_an_ended_attempt_without_that_proof_leaves_it_quarantined(world: World,
     assert world.slot() == "quarantined"
 
 
-def test_a_proof_that_came_since_frees_it(world: World, lease: Lease) -> None:
+def test_a_later_proof_frees_the_slot(world: World, lease: Lease) -> None:
     world.start(lease)
     end(world, lease, ending=Ending(RunTimedOut(), suspect=True))
     QuarantinedSlot.objects.update(freed_at=world.clock.now())
@@ -213,8 +211,8 @@ def test_a_proof_that_came_since_frees_it(world: World, lease: Lease) -> None:
     assert world.slot() == "free"
 
 
-def test_a_job_that_stands_queued_gets_its_ticket_back(world: World, lease: Lease) -> None:
-    """Its worker wrote that the attempt was refused, and died before it told Redis."""
+def test_a_queued_job_gets_its_ticket_back(world: World, lease: Lease) -> None:
+    """The worker committed that the attempt was refused, and died before it wrote to Redis."""
     world.start(lease)
     end(world, lease, ending=Ending(GpuBusy()))
     expire(world)
@@ -223,7 +221,7 @@ def test_a_job_that_stands_queued_gets_its_ticket_back(world: World, lease: Leas
     assert world.slot() == "free"
 
 
-def test_one_lease_that_cannot_be_judged_does_not_stop_the_others(
+def test_an_error_on_one_lease_does_not_stop_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server(slots=2)
@@ -256,7 +254,7 @@ def test_two_sweeps_at_once_end_an_attempt_once(world: World, lease: Lease) -> N
     assert QuarantinedSlot.objects.count() == 1
 
 
-def test_without_redis_it_says_so(world: World) -> None:
+def test_without_redis_a_note_says_so(world: World) -> None:
     world.server()
     world.redis_is_gone = True
     count = expired_leases.sweep(world.ports)

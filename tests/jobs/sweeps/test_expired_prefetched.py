@@ -1,4 +1,4 @@
-"""What becomes of what a slot was to run next, when the worker that knew whether it began is gone."""
+"""The sweep `expired_leases` on prefetched attempts of a dead worker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pair = tuple[Lease, Lease]
 
 @pytest.fixture
 def pair(world: World, gpu: HealthServer) -> Pair:
-    """A slot's holder, whose start is committed, and its follower."""
+    """A running attempt with a committed start, and the prefetched attempt (follower) of its slot."""
     world.server(url=f"{gpu.url}/run")
     return claim_pair(world)
 
@@ -39,14 +39,14 @@ def claim_pair(world: World, *, written: bool = True) -> Pair:
 
 
 def stands_in_line(world: World, lease: Lease) -> bool:
-    """As if it had never been claimed: no try, no event of one, and its ticket in its place."""
+    """The job is as if never claimed: no charged try, no event, and its ticket at its place."""
     job = job_of(lease)
     assert not Attempt.objects.filter(job=job).exists()
     return job.state == JobState.QUEUED and world.leases.remove("m", job.ticket)
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_the_holder_is_lost_and_its_prefetched_job_waits_again(
+def test_the_running_attempt_is_lost_and_the_prefetched_job_is_queued_again(
     world: World, gpu: HealthServer, written: bool
 ) -> None:
     world.server(url=f"{gpu.url}/run")
@@ -59,8 +59,10 @@ def test_the_holder_is_lost_and_its_prefetched_job_waits_again(
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_its_slot_is_shut_while_either_of_them_runs(world: World, gpu: HealthServer, written: bool) -> None:
-    """Its worker may have died in the moment in which it had sent the second."""
+def test_the_slot_stays_in_quarantine_while_either_attempt_runs(
+    world: World, gpu: HealthServer, written: bool
+) -> None:
+    """The worker may have died while sending the prefetched job."""
     world.server(url=f"{gpu.url}/run")
     holder, follower = claim_pair(world, written=written)
     expire(world)
@@ -74,8 +76,8 @@ def test_its_slot_is_shut_while_either_of_them_runs(world: World, gpu: HealthSer
     assert world.slot() == "free"
 
 
-def test_for_as_long_as_either_of_them_may_run(world: World, gpu: HealthServer) -> None:
-    """The follower's model may have a longer limit than the holder's."""
+def test_the_quarantine_lasts_for_the_longer_run_limit_of_both(world: World, gpu: HealthServer) -> None:
+    """The prefetched job's model may have a longer run limit."""
     server = world.server(url=f"{gpu.url}/run", max_run_seconds=30.0)
     longer = ModelConfig.objects.create(name="longer", pool_id="m", max_run_seconds=300.0)
     Placement.objects.create(server=server, model=longer, endpoint=f"{gpu.url}/run")
@@ -90,8 +92,8 @@ def test_for_as_long_as_either_of_them_may_run(world: World, gpu: HealthServer) 
     assert (row.until - row.since).total_seconds() == 300.0
 
 
-def test_one_that_follows_a_completed_run_has_begun(world: World, pair: Pair) -> None:
-    """Redis was away when it did, and its worker died after it had committed the end."""
+def test_a_prefetched_attempt_after_a_completed_run_counts_as_begun(world: World, pair: Pair) -> None:
+    """Redis was unavailable when it began, and its worker died after committing the end before it."""
     holder, follower = pair
     end(world, holder, ending=Ending())
     expire(world)
@@ -103,7 +105,7 @@ def test_one_that_follows_a_completed_run_has_begun(world: World, pair: Pair) ->
     assert world.slot() == "quarantined"
 
 
-def test_with_its_start_committed_too(world: World, pair: Pair) -> None:
+def test_a_prefetched_attempt_with_a_committed_start_is_lost(world: World, pair: Pair) -> None:
     holder, follower = pair
     end(world, holder, ending=Ending())
     world.start(follower)
@@ -114,14 +116,14 @@ def test_with_its_start_committed_too(world: World, pair: Pair) -> None:
     assert world.slot() == "quarantined"
 
 
-def test_after_a_failed_run_its_prefetched_job_has_not_begun(world: World, pair: Pair) -> None:
+def test_after_a_failed_run_the_prefetched_job_has_not_begun(world: World, pair: Pair) -> None:
     holder, follower = pair
     end(world, holder, ending=Ending(ServerFailed("no")))
     expire(world)
     assert stands_in_line(world, follower)
 
 
-def test_a_polled_run_that_is_adopted_leaves_its_prefetched_job(world: World, pair: Pair) -> None:
+def test_adopting_a_polled_run_requeues_its_prefetched_job(world: World, pair: Pair) -> None:
     holder, follower = pair
     world.accept(holder)
     expire(world)
@@ -129,19 +131,17 @@ def test_a_polled_run_that_is_adopted_leaves_its_prefetched_job(world: World, pa
     assert stands_in_line(world, follower)
 
 
-def test_a_prefetched_run_that_redis_does_not_know_to_have_begun_is_no_orphan(
-    world: World, pair: Pair
-) -> None:
+def test_a_prefetched_run_unknown_to_redis_is_no_orphan(world: World, pair: Pair) -> None:
     holder, follower = pair
     end(world, holder, ending=Ending())
     world.start(follower)
     assert world.leases.is_held(follower.ref)
 
 
-def test_an_index_made_anew_keeps_one_slot_for_what_a_quarantine_names(
+def test_a_rebuilt_index_keeps_one_slot_for_a_quarantine_with_a_prefetched_attempt(
     world: World, gpu: HealthServer
 ) -> None:
-    """The follower that its server runs is no stranger: its slot is kept already."""
+    """A prefetched attempt that the server runs is no unknown run: its slot is kept already."""
     world.server(slots=2, url=f"{gpu.url}/run")
     _, follower = claim_pair(world)
     expire(world)

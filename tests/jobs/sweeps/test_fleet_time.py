@@ -69,7 +69,7 @@ def test_fences_grow_after_a_redis_that_was_ahead_for_long(world: World, step_se
     world.server(slots=2)
     for _ in range(4):
         world.job()
-    world.leases = RedisLeases(  # a caller that is new takes the clock's word
+    world.leases = RedisLeases(  # a new process trusts the clock
         world.client,
         world.fleet,
         now_ms=lambda: world.clock.now_ms() + int(step_seconds * 1000),
@@ -106,7 +106,7 @@ def test_a_process_that_still_compares_clocks_stores_no_fleet_time(
 
 def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahead: World) -> None:
     assert seen(ahead) is not None
-    ahead.clock.advance(HOUR)  # the time that the clocks agree on is the same now
+    ahead.clock.advance(HOUR)  # now the clocks agree on the same time
     ahead.leases = RedisLeases(
         ahead.client, ahead.fleet, now_ms=ahead.clock.now_ms, monotonic=ahead.clock.monotonic
     )
@@ -121,7 +121,7 @@ def test_once_the_fleet_time_is_not_ahead_a_rebuild_begins_with_redis_clock(ahea
     assert lease.fence // 1000 == pytest.approx(ahead.clock.now_ms(), abs=20_000)
 
 
-def test_a_fleets_layout_is_left_as_it_is(ahead: World) -> None:
+def test_recording_the_lead_does_not_change_the_layout(ahead: World) -> None:
     FleetIndex.objects.filter(fleet=ahead.fleet).update(layout=9, time_us=None)
     fleet_time.sweep(ahead.ports)
     assert FleetIndex.objects.get(fleet=ahead.fleet).layout == 9

@@ -41,7 +41,7 @@ def test_a_complete_index_is_not_rebuilt(world: World) -> None:
     assert world.leases.generation() == before
 
 
-def test_an_empty_dispatcher_opens_at_once(world: World) -> None:
+def test_the_index_of_an_empty_dispatcher_opens_at_once(world: World) -> None:
     world.server(slots=2)
     world.flush()
     assert generation.is_needed(world.ports)
@@ -52,7 +52,7 @@ def test_an_empty_dispatcher_opens_at_once(world: World) -> None:
 def test_live_attempts_get_their_slots_back_and_waiting_jobs_their_places(world: World) -> None:
     world.server(slots=2)
     running, first, second = world.job(), world.job(), world.job(priority=1)
-    lease = world.claim()  # the urgent one
+    lease = world.claim()  # the urgent job
     world.accept(lease)
     world.flush()
     with pytest.raises(LeasingUnavailable):
@@ -89,7 +89,7 @@ def test_an_end_that_is_committed_while_its_lease_is_restored_leaves_no_lease(
     assert_laws(drained=True, ports=world.ports, accepted=1)
 
 
-def test_a_keeper_announces_a_lease_that_the_database_does_not_know_yet(world: World) -> None:
+def test_a_lease_keeper_announces_a_lease_without_a_row(world: World) -> None:
     world.server(slots=1)
     world.job()
     world.job()
@@ -130,7 +130,7 @@ def test_a_rebuild_waits_for_announced_leases_and_not_for_the_next_renewal(
     assert lost == []
 
 
-def test_a_run_is_as_old_as_its_row_says_whatever_the_fleets_time_is(world: World) -> None:
+def test_the_age_of_a_restored_run_comes_from_its_row(world: World) -> None:
     """All clocks were an hour ahead, and were corrected: the fleet's time goes on from there."""
     world.server()
     world.clock.advance(3600)
@@ -143,7 +143,7 @@ def test_a_run_is_as_old_as_its_row_says_whatever_the_fleets_time_is(world: Worl
     assert world.leases.slots("gpu-1")[0].held_seconds == pytest.approx(taken, abs=1.0)
 
 
-def test_an_epoch_is_the_databases(world: World) -> None:
+def test_the_epoch_of_a_restored_lease_comes_from_the_database(world: World) -> None:
     world.server()
     world.job()
     lease = world.claim()
@@ -182,7 +182,7 @@ def test_quarantined_slots_stay_quarantined(world: World) -> None:
 
 
 def test_a_slot_without_proof_of_its_last_end_is_quarantined(world: World) -> None:
-    """Its server was not registered when its last attempt ended without a proof."""
+    """The server was not registered when the slot's last attempt ended without a proof."""
     server = world.server()
     lease = ended_without_proof(world)
     QuarantinedSlot.objects.all().delete()
@@ -193,7 +193,7 @@ def test_a_slot_without_proof_of_its_last_end_is_quarantined(world: World) -> No
     assert world.slot() == "quarantined"
 
 
-def test_a_slot_that_was_proven_free_since_is_free(world: World) -> None:
+def test_a_slot_proven_free_meanwhile_is_free(world: World) -> None:
     world.server()
     ended_without_proof(world)
     QuarantinedSlot.objects.update(freed_at=world.clock.now())
@@ -221,11 +221,11 @@ def test_only_one_process_rebuilds(world: World) -> None:
     assert world.leases.begin_rebuild("another process")
     count = run_sweep("generation", world.ports)
     assert any("another process" in note for note in count.notes)
-    world.clock.advance(31)  # it died
+    world.clock.advance(31)  # the process died
     assert rebuild(world) <= 10
 
 
-def test_a_second_flush_in_the_middle_is_survived(world: World) -> None:
+def test_a_flush_during_a_rebuild_restarts_it(world: World) -> None:
     world.server()
     job = world.job()
     world.flush()
@@ -285,11 +285,11 @@ def test_a_queue_that_does_not_fit_into_redis_does_not_keep_the_index_closed(wor
 
 
 def test_after_a_rebuild_without_jobs_no_start_is_awaited(world: World) -> None:
-    """As after the first start: the first jobs are as fast as later ones."""
+    """As after the first start: the first jobs start as fast as later ones."""
     world.server()
     world.flush()
     rebuild(world)
-    world.job()  # accepted since: no lease is older than the index
+    world.job()  # submitted later: no lease is older than the index
     assert world.leases.unsure_age_seconds() == math.inf
 
 
@@ -310,7 +310,7 @@ def test_after_a_rebuild_with_a_job_that_a_worker_may_hold_starts_are_awaited(
 
 
 @pytest.mark.parametrize("is_registered_meanwhile", [True, False])
-def test_fences_grow_where_the_new_redis_has_a_clock_that_is_behind(
+def test_fences_increase_although_the_new_redis_has_a_clock_behind(
     world: World, is_registered_meanwhile: bool
 ) -> None:
     """The servers remember the highest one and refuse what is below."""

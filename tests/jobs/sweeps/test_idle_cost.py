@@ -1,4 +1,4 @@
-"""An idle dispatcher costs next to nothing: a tick asks few questions, and each is answered by an index."""
+"""The cost of an idle dispatcher: few queries per tick, each answered by an index."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tests.jobs.sweeps.conftest import World
 
 
 @pytest.mark.usefixtures("all_remembered")
-def test_ten_idle_seconds_ask_few_questions(world: World) -> None:
+def test_ten_idle_seconds_cost_few_queries(world: World) -> None:
     world.server(slots=4)
     runner = Runner(world.ports, Sweeps().entries, in_thread=lambda _: None)
     runner.tick()
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         for _ in range(10):
             world.clock.advance(1)
             runner.tick()
-    assert len(asked) <= 98
-    assert sum("INSERT" in query["sql"] for query in asked.captured_queries) == 2
+    assert len(queries) <= 98
+    assert sum("INSERT" in query["sql"] for query in queries.captured_queries) == 2
 
 
 @pytest.mark.parametrize(
     "sweep", [deadlines.sweep, due_callbacks.DueCallbacksSweep(), quarantine.is_needed, orphans.is_needed]
 )
-def test_what_is_asked_every_second_does_not_read_the_line(world: World, sweep) -> None:  # type: ignore[no-untyped-def]
+def test_queries_of_every_second_do_not_read_the_queue(world: World, sweep) -> None:  # type: ignore[no-untyped-def]
     if connection.vendor != "sqlite":
         pytest.skip("the plan of an empty table says nothing elsewhere")
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         sweep(world.ports)
-    for query in asked.captured_queries:
+    for query in queries.captured_queries:
         with connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN QUERY PLAN {query['sql']}")
             plan = " ".join(row[3] for row in cursor.fetchall())

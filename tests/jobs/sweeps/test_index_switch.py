@@ -1,4 +1,4 @@
-"""One layout in use: a switch to another one loses nothing, doubles nothing, and may break off anywhere."""
+"""A switch of the key layout loses no job, starts no job twice, and can be interrupted at any step."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ GPU, SWEEPS = Process.Kind.GPU, Process.Kind.SWEEPS
 
 @dataclass
 class Version:
-    """What the processes of one version see: its layout's index, and the row as they read it last."""
+    """The view of one version's processes: its layout's index, and the row as last read."""
 
     layout: int
     ports: Ports
@@ -51,7 +51,8 @@ class Version:
 
 @dataclass
 class Upgrade:
-    """world: the old version's. unaware: processes of a version that knows of no rows, on the old index."""
+    """Two versions. world: of the old one. unaware: processes of a version without `FleetIndex`, on the old
+    index."""
 
     world: World
     old: Version
@@ -72,7 +73,7 @@ class Upgrade:
         return str(self.row.switch)
 
     def rebuild(self) -> None:
-        """The new index opens."""
+        """Run the sweeps until the new index is open."""
         for _ in range(15):
             run_sweep("generation", self.new.ports)
             if self.new.leases.generation() is not None:
@@ -146,7 +147,7 @@ def test_a_process_of_another_layout_uses_no_index(upgrade: Upgrade) -> None:
     assert not upgrade.world.client.exists(f"gpuq:{{{upgrade.fleet}}}:v7:rebuild")
 
 
-def test_holders_go_on_in_an_index_that_is_not_in_use_any_more(upgrade: Upgrade) -> None:
+def test_workers_keep_their_leases_in_an_index_that_is_no_longer_in_use(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.world.job()
     lease = upgrade.world.claim(worker="old")
@@ -160,7 +161,7 @@ def test_holders_go_on_in_an_index_that_is_not_in_use_any_more(upgrade: Upgrade)
         claim(upgrade.old.leases)
 
 
-def test_a_closed_index_gives_nothing_to_those_that_did_not_read_the_row(upgrade: Upgrade) -> None:
+def test_a_closed_index_leases_no_slot_to_processes_that_did_not_read_the_row(upgrade: Upgrade) -> None:
     upgrade.world.server(slots=2)
     for _ in range(2):
         upgrade.world.job()
@@ -175,7 +176,7 @@ def test_a_closed_index_gives_nothing_to_those_that_did_not_read_the_row(upgrade
     assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).activity().closed_by == "test"
 
 
-def test_a_switch_waits_until_every_start_is_written_and_said_to_be(upgrade: Upgrade) -> None:
+def test_a_switch_waits_until_every_start_is_committed_and_reported(upgrade: Upgrade) -> None:
     upgrade.world.server(slots=2)
     for _ in range(2):
         upgrade.world.job()
@@ -195,9 +196,7 @@ def test_a_switch_waits_until_every_start_is_written_and_said_to_be(upgrade: Upg
 
 
 @pytest.mark.parametrize("said", [["main"], "all", 7, True, {"main": {"switch": "x"}}])
-def test_a_process_that_says_in_another_shape_whether_it_is_ready_is_waited_for(
-    upgrade: Upgrade, said: Any
-) -> None:
+def test_a_switch_waits_for_a_process_with_another_format_of_readiness(upgrade: Upgrade, said: Any) -> None:
     upgrade.world.server()
     upgrade.old.beat("w1")
     upgrade.begin()
@@ -207,7 +206,7 @@ def test_a_process_that_says_in_another_shape_whether_it_is_ready_is_waited_for(
     )
 
 
-def test_workers_that_know_of_no_switch_end_their_runs_first(upgrade: Upgrade) -> None:
+def test_a_switch_waits_for_runs_of_workers_without_switch_support(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.world.job()
     lease = upgrade.world.claim(worker="w1")
@@ -217,7 +216,7 @@ def test_workers_that_know_of_no_switch_end_their_runs_first(upgrade: Upgrade) -
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
 
 
-def test_a_dead_worker_is_waited_for_no_longer_than_its_lease(upgrade: Upgrade) -> None:
+def test_a_switch_waits_for_a_dead_worker_no_longer_than_its_lease(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.world.job()
     upgrade.world.claim(worker="w1")
@@ -229,7 +228,7 @@ def test_a_dead_worker_is_waited_for_no_longer_than_its_lease(upgrade: Upgrade) 
     assert continue_switch(upgrade.fleet, upgrade.new.ports).done
 
 
-def test_a_run_goes_on_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrade) -> None:
+def test_a_run_continues_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server(slots=2)
     running = world.job()
@@ -249,7 +248,7 @@ def test_a_run_goes_on_under_its_old_worker_and_keeps_its_slot(upgrade: Upgrade)
     assert len(waiting) == 2
 
 
-def test_its_end_frees_its_slot_there(upgrade: Upgrade) -> None:
+def test_the_end_of_a_run_of_the_old_layout_frees_its_slot(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
     world.job()
@@ -262,7 +261,7 @@ def test_its_end_frees_its_slot_there(upgrade: Upgrade) -> None:
     assert claim(upgrade.new.leases, "new") is not None
 
 
-def test_an_old_worker_that_dies_after_the_switch_is_judged_like_any_other(upgrade: Upgrade) -> None:
+def test_a_worker_that_dies_after_the_switch_loses_its_runs(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
     job = world.job()
@@ -275,8 +274,8 @@ def test_an_old_worker_that_dies_after_the_switch_is_judged_like_any_other(upgra
     assert Job.objects.get(id=job.id).deaths == 1
 
 
-def test_nobody_is_dead_by_the_databases_clock_alone_while_clocks_differ(upgrade: Upgrade) -> None:
-    """Set ahead, it takes all that live for silent until they say it again."""
+def test_no_worker_is_declared_dead_while_clocks_disagree(upgrade: Upgrade) -> None:
+    """With the clock ahead, all live workers look silent until their next heartbeat."""
     world = upgrade.world
     world.server()
     world.job()
@@ -291,7 +290,7 @@ def test_nobody_is_dead_by_the_databases_clock_alone_while_clocks_differ(upgrade
     assert Attempt.objects.get(id=lease.attempt_id).state == "lost"
 
 
-def test_what_the_new_layout_held_before_is_not_believed(upgrade: Upgrade) -> None:
+def test_old_leases_of_the_new_layout_are_discarded(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
     gate = upgrade.new.ports.index_gate(upgrade.fleet, NEW)
@@ -303,7 +302,7 @@ def test_what_the_new_layout_held_before_is_not_believed(upgrade: Upgrade) -> No
     assert gate.activity().closed_by == ""
 
 
-def test_back_and_forth(upgrade: Upgrade) -> None:
+def test_an_index_can_be_switched_back_and_forth(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
     job = world.job()
@@ -324,8 +323,8 @@ def test_back_and_forth(upgrade: Upgrade) -> None:
 
 
 @pytest.mark.parametrize("call", range(4))
-def test_a_switch_that_breaks_off_anywhere_goes_on(upgrade: Upgrade, call: int) -> None:
-    """At each of its calls to Redis and before each of its writes; another process goes on."""
+def test_an_interrupted_switch_is_continued(upgrade: Upgrade, call: int) -> None:
+    """Interrupt the switch at each call to Redis and before each write; another process continues it."""
     world = upgrade.world
     world.server(slots=2)
     world.job()
@@ -357,7 +356,7 @@ def test_a_switch_that_breaks_off_anywhere_goes_on(upgrade: Upgrade, call: int) 
                 if continue_switch(upgrade.fleet, upgrade.new.ports).done:
                     break
             except LeasingUnavailable:
-                if call > 0:  # it is closed first
+                if call > 0:  # the older index is closed first
                     with pytest.raises(LeasingUnavailable):
                         claim(upgrade.unaware)
     assert calls == call + 1 + 4
@@ -383,8 +382,8 @@ def test_a_cancelled_switch_leaves_an_index_that_can_be_rebuilt(upgrade: Upgrade
 
 
 @pytest.mark.parametrize("opened_first", [False, True])
-def test_a_redis_that_restarts_empty_opens_no_older_index(upgrade: Upgrade, opened_first: bool) -> None:
-    """A process that knows of no row sees no index, and makes that of its own layout anew."""
+def test_an_empty_redis_opens_no_older_index(upgrade: Upgrade, opened_first: bool) -> None:
+    """A process of a version without `FleetIndex` finds no index and rebuilds that of its own layout."""
     world = upgrade.world
     world.server()
     world.job()
@@ -399,7 +398,7 @@ def test_a_redis_that_restarts_empty_opens_no_older_index(upgrade: Upgrade, open
     assert claim(upgrade.new.leases) is not None
 
 
-def test_an_older_index_that_is_open_beside_the_one_in_use_is_closed(upgrade: Upgrade) -> None:
+def test_an_open_index_of_an_older_layout_is_closed(upgrade: Upgrade) -> None:
     upgrade.world.server()
     switched(upgrade)
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).discard()
@@ -412,10 +411,11 @@ def test_an_older_index_that_is_open_beside_the_one_in_use_is_closed(upgrade: Up
     assert upgrade.new.leases.generation() is not None
 
 
-# -- when it begins by itself ------------------------------------------------------------------------------
+# -- automatic begin of a switch
+# ------------------------------------------------------------------------------
 
 
-def test_it_begins_by_itself_once_nobody_works_in_the_old_index(upgrade: Upgrade) -> None:
+def test_a_switch_begins_once_no_process_uses_the_old_index(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.old.beat("old-gpu")
     upgrade.old.beat("old-sweeps", SWEEPS)
@@ -429,7 +429,7 @@ def test_it_begins_by_itself_once_nobody_works_in_the_old_index(upgrade: Upgrade
     assert upgrade.row.layout == NEW
 
 
-def test_it_does_not_begin_while_the_old_worker_only_restarts(upgrade: Upgrade) -> None:
+def test_a_switch_does_not_begin_while_the_old_worker_restarts(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.old.beat("old-sweeps", SWEEPS)
     upgrade.new.beat("new-gpu")
@@ -441,7 +441,7 @@ def test_it_does_not_begin_while_the_old_worker_only_restarts(upgrade: Upgrade) 
     assert not FleetIndex.objects.exists()
 
 
-def test_it_does_not_begin_before_one_of_ours_could_run_something(upgrade: Upgrade) -> None:
+def test_a_switch_does_not_begin_without_a_worker_of_the_new_layout(upgrade: Upgrade) -> None:
     upgrade.world.server()
     look(upgrade, seconds=60)
     assert not FleetIndex.objects.exists()
@@ -450,7 +450,7 @@ def test_it_does_not_begin_before_one_of_ours_could_run_something(upgrade: Upgra
     assert upgrade.row.layout == NEW
 
 
-def test_processes_that_say_nothing_leave_signs(upgrade: Upgrade) -> None:
+def test_processes_without_heartbeats_are_detected_by_their_traces_in_redis(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
     world.job()
@@ -466,7 +466,7 @@ def test_processes_that_say_nothing_leave_signs(upgrade: Upgrade) -> None:
     assert upgrade.row.layout == NEW
 
 
-def test_a_switch_that_nobody_can_end_is_cancelled(upgrade: Upgrade) -> None:
+def test_a_switch_to_an_unsupported_layout_is_cancelled(upgrade: Upgrade) -> None:
     upgrade.world.server()
     upgrade.begin()
     go_on_until_closed(upgrade)
@@ -480,8 +480,8 @@ def test_a_switch_that_nobody_can_end_is_cancelled(upgrade: Upgrade) -> None:
     assert upgrade.row.layout == OLD
 
 
-def test_versions_that_are_all_gone_leave_no_switch_behind(upgrade: Upgrade) -> None:
-    """Both were rolled back in the middle of their switch."""
+def test_a_switch_of_a_removed_version_is_cancelled(upgrade: Upgrade) -> None:
+    """Both versions were rolled back during their switch."""
     upgrade.world.server()
     upgrade.world.job()
     FleetIndex.objects.create(fleet=upgrade.fleet, layout=NEW, next_layout=NEW + 1, switch="a switch")
@@ -496,10 +496,10 @@ def test_versions_that_are_all_gone_leave_no_switch_behind(upgrade: Upgrade) -> 
     assert claim(upgrade.old.leases) is not None
 
 
-# -- what a worker says ------------------------------------------------------------------------------------
+# -- a worker's reports ------------------------------------------------------------------------------------
 
 
-def test_a_worker_is_ready_once_the_index_is_closed_and_all_it_holds_is_written(upgrade: Upgrade) -> None:
+def test_a_worker_is_ready_once_the_index_is_closed_and_its_starts_are_committed(upgrade: Upgrade) -> None:
     world = upgrade.world
     world.server()
     world.job()
@@ -508,20 +508,20 @@ def test_a_worker_is_ready_once_the_index_is_closed_and_all_it_holds_is_written(
     assert readiness.ready_switches() == {}
     switch = upgrade.begin()
     upgrade.old.ports.layouts.refresh()
-    assert readiness.ready_switches() == {}  # not closed
+    assert readiness.ready_switches() == {}  # the index is not closed
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
-    assert readiness.ready_switches() == {}  # not written
+    assert readiness.ready_switches() == {}  # a start is not committed
     world.start(lease)
     with readiness.claim_under_way:
         assert readiness.ready_switches() == {}
     assert readiness.ready_switches() == {upgrade.fleet: switch}
 
 
-def test_presence_says_at_once_what_changed(upgrade: Upgrade) -> None:
-    said: dict[str, str] = {}
-    presence = Presence(upgrade.old.ports, GPU, name="w1", ready=lambda: dict(said))
+def test_presence_reports_changes_at_once(upgrade: Upgrade) -> None:
+    result: dict[str, str] = {}
+    presence = Presence(upgrade.old.ports, GPU, name="w1", ready=lambda: dict(result))
     presence.step()
-    said["main"] = "s1"
+    result["main"] = "s1"
     presence.step()
     row = Process.objects.get(name="w1")
     assert (row.layout, row.ready) == (OLD, {"main": "s1"})
@@ -529,12 +529,12 @@ def test_presence_says_at_once_what_changed(upgrade: Upgrade) -> None:
     assert not processes.is_live_in_other_layout("w1", OLD)
 
 
-def test_who_died_while_the_databases_clock_was_ahead_lives_no_longer_than_others(upgrade: Upgrade) -> None:
+def test_a_worker_that_died_while_the_database_clock_was_ahead_expires_in_time(upgrade: Upgrade) -> None:
     upgrade.old.beat("dead")
     upgrade.old.beat("alive")
     Process.objects.update(beat_at=Now() + timedelta(seconds=300))
     upgrade.old.beat("alive")
-    assert processes.is_live_in_other_layout("dead", NEW), "until it was silent for long enough"
+    assert processes.is_live_in_other_layout("dead", NEW), "until the worker was silent for long enough"
     Process.objects.update(beat_at=F("beat_at") - processes.silent_after())
     assert not processes.is_live_in_other_layout("dead", NEW)
     upgrade.old.beat("alive")
@@ -542,7 +542,7 @@ def test_who_died_while_the_databases_clock_was_ahead_lives_no_longer_than_other
 
 
 def switched(upgrade: Upgrade, *workers: str) -> None:
-    """To the new layout, whose index is open."""
+    """Switch to the new layout and open its index."""
     switch = upgrade.begin()
     for worker in workers:
         upgrade.old.beat(worker, ready={upgrade.fleet: switch})
@@ -558,7 +558,7 @@ def go_on_until_closed(upgrade: Upgrade) -> None:
 
 
 def look(upgrade: Upgrade, *, seconds: int) -> None:
-    """The new version's sweeper looks once a second."""
+    """The new version's sweep process runs once per second."""
     for _ in range(seconds):
         sweep.sweep(upgrade.new.ports)
         upgrade.world.clock.advance(1)

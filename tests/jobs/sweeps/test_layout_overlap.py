@@ -1,4 +1,4 @@
-"""A sweeper whose layout is in use ticks by itself beside sweepers of another layout."""
+"""A sweep process of the layout in use ticks by itself while processes of another layout live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Servers are asked what they run; what they say is compared, written down, and never costs a lease."""
+"""The sweep `lock_sync`: health reports are compared and recorded, and never delete a lease."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def sweep(world: World) -> SweepCount:
     return count
 
 
-def test_what_a_server_says_is_written_to_its_row(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_servers_health_is_written_to_its_row(world: World, gpu: HealthServer, lease: Lease) -> None:
     server = Server.objects.get()
     assert (server.healthy, server.boot_id, server.checked_at) == (True, "boot-1", world.clock.now())
     gpu.status = 500
@@ -50,7 +50,7 @@ def test_a_lease_that_the_server_does_not_confirm_is_noted_and_stays(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs()
-    assert sweep(world).notes == (), "it may just be on its way"
+    assert sweep(world).notes == (), "the run may be about to arrive"
     world.clock.advance(11)
     assert sweep(world).notes == ("gpu-1: does not run 1 of its 1 leased attempts",)
     assert world.leases.is_held(lease.ref)
@@ -62,7 +62,7 @@ def test_attempts_that_hold_no_slot_are_noted(world: World, gpu: HealthServer, l
     assert sweep(world).notes == ("gpu-1: runs 1 attempts that hold no slot",)
 
 
-def test_a_polled_run_of_a_boot_that_is_over_is_its_pollers(
+def test_a_polled_run_of_an_earlier_boot_is_left_to_its_worker(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs(boot_id="boot-2")
@@ -71,7 +71,7 @@ def test_a_polled_run_of_a_boot_that_is_over_is_its_pollers(
     assert world.leases.is_held(lease.ref)
 
 
-def test_a_handed_over_run_of_a_boot_that_is_over_is_lost_and_its_slot_free(
+def test_an_adoptable_run_of_an_earlier_boot_is_lost_and_its_slot_free(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     world.release(lease, ReleaseMode.ADOPT)
@@ -85,16 +85,14 @@ def test_a_handed_over_run_of_a_boot_that_is_over_is_lost_and_its_slot_free(
     assert world.slot() == "free"
 
 
-def test_an_expired_run_of_a_boot_that_is_over_is_lost_too(
-    world: World, gpu: HealthServer, lease: Lease
-) -> None:
+def test_an_expired_run_of_an_earlier_boot_is_lost(world: World, gpu: HealthServer, lease: Lease) -> None:
     world.clock.advance(LEASE_SECONDS + 1)
     gpu.runs(boot_id="boot-2")
     assert sweep(world).repaired == 1
     assert world.slot() == "free"
 
 
-def test_a_run_sent_after_the_old_boot_was_last_seen_may_be_the_new_ones(
+def test_a_run_sent_after_the_last_answer_of_the_old_boot_is_kept(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     Attempt.objects.update(started_at=world.clock.now())
@@ -106,7 +104,7 @@ def test_a_run_sent_after_the_old_boot_was_last_seen_may_be_the_new_ones(
 
 
 def held_back(world: World, lease: Lease) -> None:
-    """A proof was written, and the process died before it told Redis."""
+    """A proof was committed, and the process died before it wrote to Redis."""
     world.release(lease, ReleaseMode.SUSPECT)
     ending = Ending(RunTimedOut(), suspect=True)
     transitions.end_attempt(
@@ -118,13 +116,13 @@ def held_back(world: World, lease: Lease) -> None:
 def test_a_slot_that_only_redis_holds_back_is_freed(world: World, gpu: HealthServer, lease: Lease) -> None:
     held_back(world, lease)
     QuarantinedSlot.objects.update(freed_at=world.clock.now())
-    assert sweep(world).repaired == 0, "its row may be under way"
+    assert sweep(world).repaired == 0, "its row may not be committed yet"
     world.clock.advance(21)
     assert sweep(world).repaired == 1
     assert world.slot() == "free"
 
 
-def test_a_slot_that_its_row_explains_stays(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_hold_with_a_quarantine_row_stays(world: World, gpu: HealthServer, lease: Lease) -> None:
     held_back(world, lease)
     sweep(world)
     world.clock.advance(21)
@@ -132,9 +130,7 @@ def test_a_slot_that_its_row_explains_stays(world: World, gpu: HealthServer, lea
     assert world.slot() == "quarantined"
 
 
-def test_a_slot_held_back_without_a_row_or_a_proof_gets_its_row(
-    world: World, gpu: HealthServer, lease: Lease
-) -> None:
+def test_a_hold_without_a_row_or_a_proof_gets_a_row(world: World, gpu: HealthServer, lease: Lease) -> None:
     held_back(world, lease)
     QuarantinedSlot.objects.all().delete()
     sweep(world)
@@ -144,7 +140,7 @@ def test_a_slot_held_back_without_a_row_or_a_proof_gets_its_row(
     assert world.slot() == "quarantined"
 
 
-def test_a_slot_whose_attempt_still_lives_is_left_to_the_orphans(
+def test_a_hold_with_a_live_attempt_is_left_to_the_orphans_sweep(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     world.clock.advance(LEASE_SECONDS + 1)
@@ -155,7 +151,7 @@ def test_a_slot_whose_attempt_still_lives_is_left_to_the_orphans(
     assert world.slot() == "quarantined"
 
 
-def test_without_redis_servers_are_still_asked(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_without_redis_servers_are_still_probed(world: World, gpu: HealthServer, lease: Lease) -> None:
     world.redis_is_gone = True
     gpu.status = 500
     count = sweep(world)
@@ -163,9 +159,7 @@ def test_without_redis_servers_are_still_asked(world: World, gpu: HealthServer, 
     assert any("Redis does not answer" in note for note in count.notes)
 
 
-def test_a_restart_that_was_seen_without_redis_is_dealt_with_later(
-    world: World, gpu: HealthServer, lease: Lease
-) -> None:
+def test_a_restart_seen_without_redis_is_handled_later(world: World, gpu: HealthServer, lease: Lease) -> None:
     world.release(lease, ReleaseMode.ADOPT)
     gpu.runs(boot_id="boot-2")
     world.redis_is_gone = True

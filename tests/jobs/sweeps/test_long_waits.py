@@ -1,4 +1,4 @@
-"""A job that nobody runs ends after its longest wait, whoever forgot it."""
+"""The sweep `long_waits`: a waiting job fails after its longest wait."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def waiting(world: World, **fields: Any) -> Job:
     return world.job(queue_deadline_at=world.clock.now() + MINUTE, **fields)
 
 
-def test_it_fails_after_its_longest_wait_and_leaves_the_queue(world: World) -> None:
+def test_a_job_fails_after_its_longest_wait_and_leaves_the_queue(world: World) -> None:
     world.server()
     ModelConfig.objects.update(max_queued_seconds=60)
     job = waiting(world, callback_url="https://x.example/")
@@ -53,7 +53,7 @@ def test_the_message_names_the_limit_that_the_job_came_with(world: World) -> Non
     assert job.error_message == "The job waited longer than its limit of 60 s (max_queued_seconds)."
 
 
-def test_a_job_that_runs_is_left_alone_and_its_run_is_no_wait(world: World) -> None:
+def test_a_running_job_is_left_alone_and_running_time_is_no_wait(world: World) -> None:
     world.server()
     job = waiting(world)
     world.clock.advance(50)
@@ -71,15 +71,15 @@ def test_a_job_that_runs_is_left_alone_and_its_run_is_no_wait(world: World) -> N
     )
     assert transitions.end_attempt(end).won
     job.refresh_from_db()
-    assert job.queue_deadline_at == world.clock.now() + timedelta(seconds=10), "it had waited for 50 s"
+    assert job.queue_deadline_at == world.clock.now() + timedelta(seconds=10), "the job had waited for 50 s"
     world.clock.advance(11)
     assert long_waits.sweep(world.ports).repaired == 1
     job.refresh_from_db()
     assert job.error_code == "max_queued_exceeded"
-    assert "its limit of 60 s" in job.error_message, "its run is taken off"
+    assert "its limit of 60 s" in job.error_message, "the run time is subtracted"
 
 
-def test_a_retried_dead_letter_may_wait_anew(world: World) -> None:
+def test_a_retried_dead_letter_gets_a_new_queue_deadline(world: World) -> None:
     world.server()
     ModelConfig.objects.update(max_queued_seconds=60)
     job = waiting(world)
@@ -90,8 +90,8 @@ def test_a_retried_dead_letter_may_wait_anew(world: World) -> None:
     assert (job.state, job.queue_deadline_at) == (JobState.QUEUED, world.clock.now() + MINUTE)
 
 
-def test_a_dead_letter_retried_by_an_older_version_may_wait_anew(world: World) -> None:
-    """It opens a round and leaves the longest wait of the round before."""
+def test_a_dead_letter_retried_by_an_older_version_gets_a_new_queue_deadline(world: World) -> None:
+    """The older version opens a round and keeps the queue deadline of the previous one."""
     world.server()
     ModelConfig.objects.update(max_queued_seconds=60)
     job = waiting(world)
@@ -106,7 +106,7 @@ def test_a_dead_letter_retried_by_an_older_version_may_wait_anew(world: World) -
     assert Job.objects.get(id=job.id).state == JobState.FAILED
 
 
-def test_a_job_of_an_older_version_has_no_longest_wait(world: World) -> None:
+def test_a_job_of_an_older_version_has_no_queue_deadline(world: World) -> None:
     job = world.job(push=False)
     world.clock.advance(10_000_000)
     assert long_waits.sweep(world.ports).looked == 0
@@ -126,7 +126,7 @@ def test_a_job_of_an_older_version_has_no_longest_wait(world: World) -> None:
         ((None, 150.0), 86_400.0, 150.0),
     ],
 )
-def test_the_shorter_of_model_and_tenant_counts_else_the_setting(
+def test_the_lower_limit_of_model_and_tenant_applies_else_the_setting(
     world: World,
     settings: Any,
     own: tuple[float | None, float | None],
@@ -145,7 +145,7 @@ def test_the_shorter_of_model_and_tenant_counts_else_the_setting(
     assert at == (None if expected is None else start + timedelta(seconds=expected))
 
 
-def test_three_equal_failures_end_a_job_and_are_seen_while_it_waits(world: World) -> None:
+def test_three_equal_failures_end_a_job_and_are_shown_while_it_waits(world: World) -> None:
     world.server()
     job = world.job()
     for number in range(1, 4):

@@ -1,4 +1,4 @@
-"""What the database says of pools, servers and weights reaches the lease layer, however it was changed."""
+"""The sweep `mirror_registry`: pools, servers and rules of tenants in the database are written to Redis."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ def sweep(world: World) -> int:
     return run_sweep("mirror_registry", world.ports).repaired
 
 
-def test_nothing_is_told_while_nothing_changes(world: World) -> None:
+def test_without_changes_the_registry_is_not_written(world: World) -> None:
     world.server()
     assert sweep(world) == 1
     assert sweep(world) == 0
 
 
-def test_what_the_database_forgot_is_told_again(world: World) -> None:
-    """The index was told of a pause that is in no row any more."""
+def test_the_registry_is_rewritten_periodically_after_a_database_lost_commits(world: World) -> None:
+    """Redis has a pause whose row was lost."""
     world.server()
     sweep(world)
     world.job()
@@ -37,11 +37,11 @@ def test_what_the_database_forgot_is_told_again(world: World) -> None:
     assert sweep(world) == 0
     assert world.leases.claim("m", worker="w1", attempt_id="a1") is None
     world.clock.advance(mirror_registry.REFRESH_SECONDS)
-    assert sweep(world) == 0, "nothing to report"
+    assert sweep(world) == 0, "no note"
     assert world.leases.claim("m", worker="w1", attempt_id="a2") is not None
 
 
-def test_more_slots_written_by_another_door_appear_with_their_wakes(world: World) -> None:
+def test_slots_added_outside_the_api_are_written_with_wakes(world: World) -> None:
     world.server()
     sweep(world)
     world.job()
@@ -54,7 +54,7 @@ def test_more_slots_written_by_another_door_appear_with_their_wakes(world: World
     assert sum(wake.count for wake in world.wakes) == 1
 
 
-def test_a_server_that_is_gone_from_the_database_is_forgotten(world: World) -> None:
+def test_a_server_without_a_row_is_removed_from_the_index(world: World) -> None:
     world.server()
     sweep(world)
     Server.objects.all().delete()
@@ -62,8 +62,8 @@ def test_a_server_that_is_gone_from_the_database_is_forgotten(world: World) -> N
     assert world.leases.slots("gpu-1") == []
 
 
-def test_a_server_that_was_removed_before_this_process_began_is_forgotten(world: World) -> None:
-    """As after a removal without Redis, and a restart of the sweeps before Redis was back."""
+def test_a_server_removed_before_this_process_started_is_removed_from_the_index(world: World) -> None:
+    """Removed without Redis; the sweep process restarted before Redis was back."""
     world.server()
     world.server("gpu-2")
     sweep(world)
@@ -72,7 +72,7 @@ def test_a_server_that_was_removed_before_this_process_began_is_forgotten(world:
     assert world.leases.servers() == ["gpu-2"]
 
 
-def test_a_server_that_is_registered_while_it_is_forgotten_is_told_once_more(
+def test_a_server_registered_during_its_removal_is_written_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
@@ -89,8 +89,8 @@ def test_a_server_that_is_registered_while_it_is_forgotten_is_told_once_more(
     assert world.slot() == "free"
 
 
-def test_a_server_registered_again_without_redis_is_a_new_one(world: World) -> None:
-    """Its former life failed, and an operator freed its slot while Redis was away."""
+def test_a_server_registered_again_without_redis_has_no_strikes(world: World) -> None:
+    """The server had failures before, and an operator freed its slot while Redis was unavailable."""
     world.server()
     sweep(world)
     world.job()
@@ -109,7 +109,7 @@ def test_a_server_registered_again_without_redis_is_a_new_one(world: World) -> N
     assert sweep(world) == 0
 
 
-def test_what_runs_on_a_removed_server_goes_on(world: World) -> None:
+def test_runs_on_a_removed_server_continue(world: World) -> None:
     world.server()
     world.job()
     lease = world.claim()
@@ -120,7 +120,7 @@ def test_what_runs_on_a_removed_server_goes_on(world: World) -> None:
     assert world.leases.servers() == ["gpu-1"]
 
 
-def test_a_slot_that_is_proven_free_before_its_quarantine_is_told_stays_free(
+def test_a_slot_proven_free_before_its_quarantine_is_written_to_redis_stays_free(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
@@ -146,8 +146,8 @@ def test_a_slot_that_is_proven_free_before_its_quarantine_is_told_stays_free(
     assert world.slot() == "free"
 
 
-def test_rules_that_change_places_between_tenants_are_told(world: World) -> None:
-    """Their number and their sums are the same, also weighted by the tenants' ids."""
+def test_rules_swapped_between_tenants_are_written(world: World) -> None:
+    """The number and the sums of the rules are unchanged, also weighted by tenant id."""
     world.server()
     world.tenant.delete()
     for pk, weight in ((1, 2.0), (2, 1.5), (3, 2.0)):
@@ -159,7 +159,7 @@ def test_rules_that_change_places_between_tenants_are_told(world: World) -> None
     assert rules_told(world, 2) == (2.0, 1, None)
 
 
-def test_rules_that_are_a_new_tenants_again_are_told(world: World) -> None:
+def test_rules_reset_to_the_defaults_are_written(world: World) -> None:
     world.server()
     Tenant.objects.update(max_running=2)
     sweep(world)
@@ -168,7 +168,7 @@ def test_rules_that_are_a_new_tenants_again_are_told(world: World) -> None:
     assert rules_told(world) == (1.0, 1, None)
 
 
-def test_a_model_that_left_a_server_and_another_algorithm_are_seen(world: World) -> None:
+def test_a_removed_placement_and_a_changed_algorithm_are_written(world: World) -> None:
     world.server()
     sweep(world)
     Placement.objects.all().delete()
@@ -177,7 +177,7 @@ def test_a_model_that_left_a_server_and_another_algorithm_are_seen(world: World)
     assert sweep(world) == 1
 
 
-def test_a_pinned_server_that_any_sweep_found_blind_is_told_as_no_capacity(world: World) -> None:
+def test_an_unhealthy_pinned_server_is_written_as_no_capacity(world: World) -> None:
     world.server()
     Server.objects.update(host="box.1", healthy=True)
     sweep(world)
@@ -189,7 +189,7 @@ def test_a_pinned_server_that_any_sweep_found_blind_is_told_as_no_capacity(world
     assert [view.state for view in world.leases.slots("gpu-1")] == ["free"]
 
 
-def test_a_tenants_new_weight_is_told(world: World) -> None:
+def test_a_tenants_new_weight_is_written(world: World) -> None:
     world.server()
     sweep(world)
     world.tenant.weight = 3.0
@@ -206,7 +206,7 @@ def test_a_tenants_new_weight_is_told(world: World) -> None:
         ("max_running", 2, (1.0, 1, 2)),
     ],
 )
-def test_a_tenants_new_band_or_limit_is_told(world: World, rule: str, value: object, told: object) -> None:
+def test_a_tenants_new_band_or_limit_is_written(world: World, rule: str, value: object, told: object) -> None:
     world.server()
     sweep(world)
     type(world.tenant).objects.filter(pk=world.tenant.pk).update(**{rule: value})
@@ -227,11 +227,11 @@ def rules_told(world: World, tenant: int = 0) -> tuple[float, int, int | None]:
     return float(weight), band, None if most == -1 else most
 
 
-def test_a_new_index_is_told_everything(world: World) -> None:
+def test_a_new_index_gets_the_whole_registry(world: World) -> None:
     world.server()
     sweep(world)
     world.flush()
-    assert sweep(world) == 0, "it is being rebuilt"
+    assert sweep(world) == 0, "the index is being rebuilt"
     open_index(world.leases, "careless")
     assert sweep(world) == 1
     assert world.slot() == "free"
@@ -240,7 +240,7 @@ def test_a_new_index_is_told_everything(world: World) -> None:
 @pytest.mark.parametrize(
     ("kind", "name"), [(Pause.Kind.SYSTEM, ""), (Pause.Kind.MODEL, "m"), (Pause.Kind.TENANT, None)]
 )
-def test_a_pause_by_another_door_is_seen_and_its_end_too(world: World, kind: Pause.Kind, name: str) -> None:
+def test_a_pause_outside_the_api_and_its_end_are_written(world: World, kind: Pause.Kind, name: str) -> None:
     world.server()
     world.job()
     sweep(world)
@@ -253,8 +253,8 @@ def test_a_pause_by_another_door_is_seen_and_its_end_too(world: World, kind: Pau
     assert world.leases.claim("m", worker="w1", attempt_id="a2") is not None
 
 
-def test_a_resume_that_redis_did_not_take_is_told_though_the_rows_are_as_they_were(world: World) -> None:
-    """Paused and resumed between two looks of the sweep: only the pause has reached the lease layer."""
+def test_a_resume_missed_by_redis_is_written_although_the_rows_are_unchanged(world: World) -> None:
+    """Paused and resumed between two runs of the sweep: only the pause has reached Redis."""
     world.server()
     world.job()
     sweep(world)
@@ -266,7 +266,7 @@ def test_a_resume_that_redis_did_not_take_is_told_though_the_rows_are_as_they_we
     assert world.leases.claim("m", worker="w1", attempt_id="a1") is not None
 
 
-def test_without_redis_it_is_tried_again(world: World) -> None:
+def test_without_redis_the_write_is_repeated(world: World) -> None:
     world.server()
     sweep(world)
     Server.objects.update(slots=5)

@@ -1,4 +1,4 @@
-"""Running jobs that nobody runs."""
+"""The sweep `orphans`: running jobs without a worker."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def lease(world: World) -> Lease:
 
 
 def forget(world: World) -> None:
-    """Redis loses everything, and somebody opens an index that knows nothing of the lease."""
+    """Redis loses its data, and an index without the lease is opened."""
     world.flush()
     open_index(world.leases, "careless")
 
@@ -50,8 +50,8 @@ def test_a_run_within_its_models_limit_is_no_orphan(world: World, lease: Lease) 
     assert Job.objects.get().state == JobState.RUNNING
 
 
-def test_a_run_past_its_models_limit_that_nobody_holds_is_lost(world: World, lease: Lease) -> None:
-    world.leases.quarantine(lease.slot, lease.attempt_id)  # its lease is gone
+def test_a_run_past_its_limit_without_a_worker_is_lost(world: World, lease: Lease) -> None:
+    world.leases.quarantine(lease.slot, lease.attempt_id)  # without its lease
     assert sweep_after(world, LIMIT + 61).repaired == 1
     attempt = Attempt.objects.get()
     assert (attempt.state, attempt.slot_freed) == (AttemptState.LOST, False)
@@ -60,17 +60,17 @@ def test_a_run_past_its_models_limit_that_nobody_holds_is_lost(world: World, lea
     assert world.slot() == "quarantined"
 
 
-def test_the_limit_is_each_models_own(world: World, lease: Lease) -> None:
+def test_each_model_has_its_own_run_limit(world: World, lease: Lease) -> None:
     world.leases.quarantine(lease.slot, lease.attempt_id)
     ModelConfig.objects.filter(name="m").update(max_run_seconds=10 * LIMIT)
     assert sweep_after(world, LIMIT + 61).repaired == 0
 
 
-def test_a_run_past_its_limit_whose_worker_still_holds_it_is_the_workers(world: World, lease: Lease) -> None:
+def test_a_run_past_its_limit_is_left_to_a_worker_that_holds_it(world: World, lease: Lease) -> None:
     assert sweep_after(world, LIMIT + 61).repaired == 0
 
 
-def test_a_handed_over_run_that_nobody_adopts_ends_at_its_limit(world: World, lease: Lease) -> None:
+def test_an_adoptable_run_that_no_worker_adopts_ends_at_its_limit(world: World, lease: Lease) -> None:
     world.accept(lease)
     world.release(lease, ReleaseMode.ADOPT)
     assert sweep_after(world, LIMIT + 61).repaired == 1
@@ -79,17 +79,17 @@ def test_a_handed_over_run_that_nobody_adopts_ends_at_its_limit(world: World, le
     assert world.leases.claim("m", worker="w2", attempt_id="x") is None
 
 
-def test_an_accepted_run_that_lost_its_lease_gets_it_back(world: World, lease: Lease) -> None:
+def test_an_accepted_run_without_a_lease_gets_it_back(world: World, lease: Lease) -> None:
     world.accept(lease)
     forget(world)
     world.clock.advance(2 * LEASE_SECONDS + 1)
-    assert sweep_after(world, 0, 10, 10).repaired == 0, "it may be between a release and its commit"
+    assert sweep_after(world, 0, 10, 10).repaired == 0, "the attempt may be between a release and its commit"
     assert sweep_after(world, 11).repaired == 1
     assert world.leases.is_held(lease.ref)
     assert Attempt.objects.get().state == AttemptState.WAITING
 
 
-def test_a_sent_run_that_lost_its_lease_is_lost(world: World, lease: Lease) -> None:
+def test_a_sent_run_without_a_lease_is_lost(world: World, lease: Lease) -> None:
     forget(world)
     world.clock.advance(2 * LEASE_SECONDS + 1)
     assert sweep_after(world, 0, 31).repaired == 1
@@ -97,22 +97,21 @@ def test_a_sent_run_that_lost_its_lease_is_lost(world: World, lease: Lease) -> N
     assert_laws(drained=True, ports=world.ports, accepted=1)
 
 
-def test_an_index_that_is_young_proves_nothing(world: World, lease: Lease) -> None:
+def test_a_young_index_proves_no_orphan(world: World, lease: Lease) -> None:
     world.clock.advance(60)
     forget(world)
     assert sweep_after(world, 0, 29).repaired == 0
 
 
-def test_without_redis_nobody_is_called_an_orphan(world: World, lease: Lease) -> None:
+def test_without_redis_no_run_is_an_orphan(world: World, lease: Lease) -> None:
     world.redis_is_gone = True
     count = sweep_after(world, LIMIT + 61)
     assert count.repaired == 0
     assert count.notes
 
 
-def test_the_oldest_jobs_are_looked_at_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever the database would give first: with more of them than one look takes, none is passed over
-    for ever."""
+def test_the_oldest_jobs_are_examined_first(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With more jobs than one run reads, every job is examined eventually."""
     world.server(slots=3)
     ids = sorted(new_id() for _ in range(3))
     for job_id in (ids[1], ids[2], ids[0]):
@@ -124,7 +123,7 @@ def test_the_oldest_jobs_are_looked_at_first(world: World, monkeypatch: pytest.M
     assert sorted(run.job.id for run in looked_at) == ids[:2]
 
 
-def test_what_was_seen_of_an_attempt_is_forgotten_when_it_is_over(world: World) -> None:
+def test_the_state_of_an_attempt_is_dropped_when_it_ends(world: World) -> None:
     world.server(slots=2)
     for _ in range(2):
         world.job()

@@ -1,4 +1,4 @@
-"""A suspect slot comes back when its server proves it free, and not before."""
+"""The sweep `quarantine`: a slot is freed when its server proves it free, and not before."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LIMIT = 600.0
 
 @pytest.fixture
 def lease(world: World, gpu: HealthServer) -> Lease:
-    """Its run timed out; nobody knows whether the GPU still works on it. Two seconds ago."""
+    """The run timed out two seconds ago; the GPU may still work on it."""
     world.server(url=f"{gpu.url}/run")
     world.job()
     return let_go(world, world.claim())
@@ -75,7 +75,7 @@ def row() -> QuarantinedSlot:
 
 
 def freed_before_it_is_told(world: World, patch: pytest.MonkeyPatch) -> None:
-    """An operator frees the slot between the reading of its row and the telling of the index."""
+    """An operator frees the slot after its row was read and before the index is written."""
     tell = world.leases.quarantine
 
     def free_first(slot: str, attempt_id: str, *, pool: str = "") -> bool:
@@ -87,7 +87,7 @@ def freed_before_it_is_told(world: World, patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("lease")
-def test_a_slot_that_is_freed_before_its_quarantine_is_told_again_stays_free(
+def test_a_slot_freed_before_its_quarantine_is_repeated_stays_free(
     world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu.status = 500
@@ -97,7 +97,7 @@ def test_a_slot_that_is_freed_before_its_quarantine_is_told_again_stays_free(
 
 
 @pytest.mark.usefixtures("lease")
-def test_a_slot_that_is_freed_before_a_rebuild_tells_its_quarantine_is_free(
+def test_a_slot_freed_before_a_rebuild_writes_its_quarantine_is_free(
     world: World, gpu: HealthServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu.status = 500
@@ -113,8 +113,8 @@ def test_a_slot_that_is_freed_before_a_rebuild_tells_its_quarantine_is_free(
     assert world.slot() == "free"
 
 
-def test_a_slot_that_another_run_left_shut_is_not_freed(world: World) -> None:
-    """The row of that run is under way to its commit."""
+def test_a_slot_in_quarantine_for_another_run_is_not_freed(world: World) -> None:
+    """The row of that run is not committed yet."""
     world.server()
     world.job()
     world.release(world.claim(), ReleaseMode.SUSPECT)
@@ -122,7 +122,7 @@ def test_a_slot_that_another_run_left_shut_is_not_freed(world: World) -> None:
     assert world.slot() == "quarantined"
 
 
-def test_a_server_that_still_runs_it_keeps_the_slot_shut(
+def test_a_server_that_still_runs_the_attempt_keeps_the_quarantine(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs(lease.attempt_id)
@@ -131,7 +131,7 @@ def test_a_server_that_still_runs_it_keeps_the_slot_shut(
     assert (row().freed_at, row().probed_at) == (None, world.clock.now())
 
 
-def test_a_server_that_does_not_run_it_frees_the_slot_and_wakes(
+def test_a_server_that_does_not_run_the_attempt_frees_the_slot_and_sends_wakes(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs("another")
@@ -144,16 +144,18 @@ def test_a_server_that_does_not_run_it_frees_the_slot_and_wakes(
     assert not quarantine.is_needed(world.ports)
 
 
-def test_the_proof_is_the_evidence_of_the_attempt_that_kept_it_shut(
+def test_the_proof_is_stored_as_evidence_of_the_attempt(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.runs("another")
     sweep(world)
     attempt = Attempt.objects.get()
-    assert (attempt.evidence, attempt.slot_freed) == ("the server does not run it", False), "not by its end"
+    assert (attempt.evidence, attempt.slot_freed) == ("the server does not run it", False), (
+        "not by the attempt's end"
+    )
 
 
-def test_a_proof_comes_although_retention_took_the_attempt(
+def test_a_slot_is_freed_although_retention_deleted_the_attempt(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     Job.objects.all().delete()
@@ -161,7 +163,9 @@ def test_a_proof_comes_although_retention_took_the_attempt(
     assert sweep(world).repaired == 1
 
 
-def test_a_restart_after_the_first_probe_frees_it(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_restart_after_the_first_probe_frees_the_slot(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
     gpu.counts(1, boot_id="boot-1")
     assert sweep(world).repaired == 0
     assert row().boot_id == "boot-1"
@@ -170,7 +174,7 @@ def test_a_restart_after_the_first_probe_frees_it(world: World, gpu: HealthServe
     assert row().evidence == "the server restarted"
 
 
-def test_a_restart_since_the_attempt_was_sent_is_known_from_the_servers_row(
+def test_a_restart_after_the_attempt_was_sent_is_detected_from_the_servers_row(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     Server.objects.update(boot_id="boot-1", checked_at=world.clock.now())
@@ -189,7 +193,7 @@ def test_a_boot_seen_only_before_the_attempt_was_sent_proves_nothing(
     assert row().boot_id == "boot-2"
 
 
-def test_a_count_frees_it_once_no_lease_has_changed_for_five_seconds(
+def test_a_job_count_frees_the_slot_once_leases_are_unchanged_for_five_seconds(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.counts(0)
@@ -199,7 +203,9 @@ def test_a_count_frees_it_once_no_lease_has_changed_for_five_seconds(
     assert world.slot() == "free"
 
 
-def test_counts_below_leased_and_quarantined_free_the_oldest(world: World, gpu: HealthServer) -> None:
+def test_a_job_count_below_leases_and_quarantines_frees_the_oldest_slot(
+    world: World, gpu: HealthServer
+) -> None:
     world.server(url=f"{gpu.url}/run", slots=3)
     for _ in range(3):
         world.job()
@@ -207,7 +213,7 @@ def test_counts_below_leased_and_quarantined_free_the_oldest(world: World, gpu: 
     for lease in leases[:2]:
         let_go(world, lease)
     world.clock.advance(5)
-    gpu.counts(2)  # the lease may stand for a run that is over
+    gpu.counts(2)  # the lease may be of a run that has ended
     assert sweep(world).repaired == 0
     world.clock.advance(15)
     gpu.counts(3)
@@ -217,7 +223,7 @@ def test_counts_below_leased_and_quarantined_free_the_oldest(world: World, gpu: 
     assert QuarantinedSlot.objects.get(freed_at=None).attempt_id == leases[1].attempt_id
 
 
-def test_after_the_models_run_limit_it_is_free_without_an_answer(world: World, lease: Lease) -> None:
+def test_after_the_run_limit_the_slot_is_freed_without_an_answer(world: World, lease: Lease) -> None:
     Server.objects.get().placements.update(endpoint="http://127.0.0.1:9/run")
     world.clock.advance(LIMIT - 3)
     assert sweep(world).repaired == 0
@@ -227,7 +233,7 @@ def test_after_the_models_run_limit_it_is_free_without_an_answer(world: World, l
     assert world.slot() == "free"
 
 
-def test_a_server_that_does_not_answer_is_written_down_and_asked_less_often(
+def test_a_silent_server_is_recorded_and_probed_less_often(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     gpu.status = 503
@@ -236,7 +242,7 @@ def test_a_server_that_does_not_answer_is_written_down_and_asked_less_often(
     assert (Server.objects.get().healthy, row().freed_at) == (False, None)
     assert Server.objects.get().last_error
     assert first is not None
-    world.clock.advance(2)  # it may just be restarting
+    world.clock.advance(2)  # the server may be restarting
     sweep(world)
     assert row().probed_at == world.clock.now() > first
     world.clock.advance(60)
@@ -251,9 +257,7 @@ def test_a_server_that_does_not_answer_is_written_down_and_asked_less_often(
 
 
 @pytest.mark.usefixtures("lease")
-def test_a_server_that_lost_its_last_model_is_asked_once_it_has_one_again(
-    world: World, gpu: HealthServer
-) -> None:
+def test_a_server_without_models_is_probed_once_it_has_one_again(world: World, gpu: HealthServer) -> None:
     gpu.runs("another")
     placement = Placement.objects.get()
     placement.delete()
@@ -266,7 +270,7 @@ def test_a_server_that_lost_its_last_model_is_asked_once_it_has_one_again(
     assert world.slot() == "free"
 
 
-def test_a_row_that_redis_forgot_is_quarantined_again(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_quarantine_lost_by_redis_is_written_again(world: World, gpu: HealthServer, lease: Lease) -> None:
     gpu.runs(lease.attempt_id)
     world.leases.free_slot(lease.slot)
     assert world.slot() == "free"
@@ -293,7 +297,7 @@ def test_two_sweeps_at_once_free_a_slot_once(world: World, gpu: HealthServer, le
     assert world.leases.is_held(following.ref)
 
 
-def test_it_is_not_needed_while_nothing_is_quarantined(world: World) -> None:
+def test_the_sweep_is_not_needed_without_quarantines(world: World) -> None:
     world.server()
     assert not quarantine.is_needed(world.ports)
     assert quarantine.sweep(world.ports) == SweepCount()
@@ -305,11 +309,11 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PlainServe
         yield server
 
 
-def test_a_plain_server_that_was_killed_and_is_back_is_free(world: World, plain: PlainServer) -> None:
+def test_a_killed_plain_server_is_free_when_it_is_back(world: World, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
     let_go(world, world.claim())
-    assert sweep(world).repaired == 0, "that it answers proves nothing"
+    assert sweep(world).repaired == 0, "an answer alone proves nothing"
     assert Server.objects.get().checked_at == world.clock.now()
     plain.kill()
     for seconds in (2, 20, 2):  # each time: a refusal costs no time-out
@@ -323,7 +327,7 @@ def test_a_plain_server_that_was_killed_and_is_back_is_free(world: World, plain:
     assert world.slot() == "free"
 
 
-def test_a_worker_that_was_refused_at_once_is_believed(world: World, plain: PlainServer) -> None:
+def test_a_connection_refused_to_the_worker_counts_as_proof(world: World, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
     let_go(world, world.claim(), refused_url=f"{plain.url}/health")
@@ -338,8 +342,10 @@ def test_a_refusal_proves_nothing_of_another_origin(world: World, plain: PlainSe
     assert sweep(world).repaired == 0
 
 
-def test_a_refusal_at_a_wrong_url_proves_nothing_once_it_is_mended(world: World, plain: PlainServer) -> None:
-    """The run went on all the time: nothing listened where its model was registered for a while."""
+def test_a_refusal_at_a_wrong_url_proves_nothing_once_the_url_is_corrected(
+    world: World, plain: PlainServer
+) -> None:
+    """The run continued: for a while the model was registered at a URL without a server."""
     world.server(url=f"{plain.url}/run")
     world.job()
     let_go(world, world.claim())
@@ -352,7 +358,7 @@ def test_a_refusal_at_a_wrong_url_proves_nothing_once_it_is_mended(world: World,
     assert world.slot() == "quarantined"
 
 
-def test_a_refusal_of_which_nobody_wrote_where_is_not_believed(world: World, plain: PlainServer) -> None:
+def test_a_refusal_without_a_recorded_url_proves_nothing(world: World, plain: PlainServer) -> None:
     world.server(url=f"{plain.url}/run")
     world.job()
     let_go(world, world.claim())
@@ -361,10 +367,10 @@ def test_a_refusal_of_which_nobody_wrote_where_is_not_believed(world: World, pla
 
 
 @pytest.mark.parametrize("lists", [True, False])
-def test_a_server_that_tells_more_is_not_freed_by_a_refusal(
+def test_a_refusal_does_not_free_slots_of_a_server_with_a_health_endpoint(
     world: World, gpu: HealthServer, lists: bool
 ) -> None:
-    """What refused may have been a proxy before it."""
+    """A proxy in front of the server may have refused the connection."""
     world.server(url=f"{gpu.url}/run")
     world.job()
     lease = let_go(world, world.claim(), refused_url=f"{gpu.url}/health")
@@ -392,7 +398,7 @@ def test_the_reference_node_gives_the_proofs(world: World) -> None:
 
 
 def silent_servers(world: World, count: int, *, rows: int = 1) -> None:
-    """In quarantine since long, asked a moment ago, without an answer."""
+    """A slot long in quarantine, whose server was just probed without an answer."""
     now, pool = world.clock.now(), Server.objects.get().pool
     servers = Server.objects.bulk_create(
         Server(name=f"silent-{at:03}", pool=pool, slots=rows, healthy=False) for at in range(count)
@@ -412,17 +418,17 @@ def silent_servers(world: World, count: int, *, rows: int = 1) -> None:
 
 
 def seconds_until_free(world: World) -> float:
-    """With a sweep every two seconds."""
+    """Count the probes, with a sweep every 2 s."""
     began = world.clock.now()
     while world.slot() != "free":
-        assert (world.clock.now() - began).total_seconds() < 60, "it is never asked again"
+        assert (world.clock.now() - began).total_seconds() < 60, "the server is never probed again"
         world.clock.advance(2)
         sweep(world)
     return (world.clock.now() - began).total_seconds()
 
 
 @pytest.mark.parametrize("rows", [1, 8])
-def test_a_slot_that_is_proven_free_waits_for_no_silent_server(
+def test_a_proven_slot_does_not_wait_for_silent_servers(
     world: World, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch, *, rows: int
 ) -> None:
     monkeypatch.setattr(quarantine, "LIMIT", 20)
@@ -433,17 +439,17 @@ def test_a_slot_that_is_proven_free_waits_for_no_silent_server(
     assert seconds_until_free(world) <= 4
 
 
-def test_silent_servers_are_asked_in_turn_as_long_as_there_is_time(
+def test_silent_servers_are_probed_in_turn_within_the_time_limit(
     world: World, gpu: HealthServer, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each takes its time-out; the one that answers is asked in each sweep, all others have their turn."""
+    """Each silent server costs a time-out; the responsive one is probed in each sweep, the others in turn."""
     silent_servers(world, 30)
-    asked: list[list[str]] = []
+    calls: list[list[str]] = []
     running = frozenset({("j", lease.attempt_id)})
 
     def probe_with_heartbeats(pairs: Iterable[tuple[Server, str]], **_: object) -> list[Health]:
         names = [server.name for server, _ in pairs]
-        asked.append(names)
+        calls.append(names)
         world.clock.advance(0.1 if "gpu-1" in names else 3.0)
         return [Health(name == "gpu-1", jobs=running) for name in names]
 
@@ -452,19 +458,20 @@ def test_silent_servers_are_asked_in_turn_as_long_as_there_is_time(
     world.clock.advance(60)
     began = world.clock.now()
     for _ in range(5):
-        asked.clear()
+        calls.clear()
         before = world.clock.now()
         sweep(world)
-        assert asked[0] == ["gpu-1"], "it comes first"
+        assert calls[0] == ["gpu-1"], "the responsive server comes first"
         assert (world.clock.now() - before).total_seconds() < 8
     assert {row.probed_at >= began for row in QuarantinedSlot.objects.all() if row.probed_at} == {True}
 
 
-# -- several suspects of one slot -------------------------------------------------------------------------
+# -- several attempts in quarantine on one slot
+# -------------------------------------------------------------------------
 
 
 def suspect_again(world: World, lease: Lease, attempt: str = "second") -> None:
-    """The index was wrong about the slot, and a second run was sent to it."""
+    """The index was wrong about the slot, and a second run was sent to it (two quarantine rows)."""
     transitions.quarantine_slot(
         lease.slot,
         attempt_id=attempt,
@@ -481,7 +488,7 @@ def open_suspects() -> set[str]:
     return set(QuarantinedSlot.objects.filter(freed_at=None).values_list("attempt_id", flat=True))
 
 
-def test_the_first_suspects_proof_does_not_free_a_slot_that_runs_the_second(
+def test_a_proof_for_the_first_attempt_does_not_free_a_slot_that_runs_the_second(
     world: World, gpu: HealthServer, lease: Lease
 ) -> None:
     suspect_again(world, lease)
@@ -493,14 +500,16 @@ def test_the_first_suspects_proof_does_not_free_a_slot_that_runs_the_second(
     assert (open_suspects(), world.slot()) == (set(), "free")
 
 
-def test_both_proven_at_once_free_it(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_proofs_for_both_attempts_free_the_slot(world: World, gpu: HealthServer, lease: Lease) -> None:
     suspect_again(world, lease)
     gpu.runs("something else")
     assert sweep(world).repaired == 2
     assert world.slot() == "free"
 
 
-def test_a_count_frees_it_once_none_of_them_can_run(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_a_job_count_frees_the_slot_once_neither_attempt_can_run(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
     suspect_again(world, lease)
     world.clock.advance(30)
     gpu.counts(1)
@@ -511,6 +520,6 @@ def test_a_count_frees_it_once_none_of_them_can_run(world: World, gpu: HealthSer
     assert world.slot() == "free"
 
 
-def test_one_suspect_has_one_row(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_an_attempt_has_one_quarantine_row(world: World, gpu: HealthServer, lease: Lease) -> None:
     suspect_again(world, lease, lease.attempt_id)
     assert QuarantinedSlot.objects.count() == 1

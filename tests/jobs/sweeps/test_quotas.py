@@ -1,5 +1,5 @@
-"""What waits is held back while its tenant's day is used up, and goes on at midnight or when there is
-more.
+"""The sweep `quotas`: jobs of a tenant with an exhausted quota are parked until midnight or until the quota
+is raised.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.support.by_process import run_sweep
 
 @pytest.fixture
 def spent(world: World) -> World:
-    """Two jobs wait; the tenant has used its day."""
+    """Two jobs wait, and the tenant's quota of the day is used up."""
     world.server()
     world.job()
     world.job()
@@ -43,7 +43,7 @@ def can_claim(world: World) -> bool:
     return lease is not None
 
 
-def test_what_waits_is_held_back_until_midnight(spent: World) -> None:
+def test_waiting_jobs_are_parked_until_midnight(spent: World) -> None:
     assert run_sweep("quotas", spent.ports).looked == 1
     assert not can_claim(spent)
     midnight = day_of(spent.clock.now()) + timedelta(days=1)
@@ -57,7 +57,7 @@ def test_what_waits_is_held_back_until_midnight(spent: World) -> None:
 
 
 @pytest.mark.parametrize("quota", [50.1, None])
-def test_a_raised_quota_lets_it_go_on(spent: World, quota: float | None) -> None:
+def test_a_raised_quota_unparks_the_jobs(spent: World, quota: float | None) -> None:
     run_sweep("quotas", spent.ports)
     spent.tenant.daily_gpu_seconds = quota
     spent.tenant.save()
@@ -65,13 +65,13 @@ def test_a_raised_quota_lets_it_go_on(spent: World, quota: float | None) -> None
     assert can_claim(spent)
 
 
-def test_what_is_not_used_up_holds_nothing_back(spent: World) -> None:
+def test_a_quota_that_is_not_used_up_parks_no_job(spent: World) -> None:
     Rollup.objects.update(gpu_seconds=49.9)
     assert run_sweep("quotas", spent.ports).looked == 0
     assert can_claim(spent)
 
 
-def test_an_index_that_is_made_anew_is_told_before_the_tickets(spent: World) -> None:
+def test_a_rebuilt_index_gets_parked_tenants_before_the_tickets(spent: World) -> None:
     spent.flush()
     rebuild = Rebuild.of(spent.fleet, spent.leases, spent.ports)
     for _ in range(20):
@@ -81,7 +81,7 @@ def test_an_index_that_is_made_anew_is_told_before_the_tickets(spent: World) -> 
     assert not can_claim(spent)
 
 
-def test_a_redis_that_was_away_is_told_once_it_is_back(spent: World) -> None:
+def test_parked_tenants_are_written_once_redis_is_back(spent: World) -> None:
     spent.redis_is_gone = True
     assert run_sweep("quotas", spent.ports).notes
     spent.redis_is_gone = False

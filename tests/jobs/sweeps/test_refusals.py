@@ -1,4 +1,4 @@
-"""A job that a busy server refuses all day keeps its last attempts; the others are counted."""
+"""The sweep `refusals`: a job with many refusals keeps its last attempts; older ones are only counted."""
 
 from __future__ import annotations
 
@@ -64,9 +64,7 @@ def numbers(job: Job) -> list[int]:
     return list(job.attempts.order_by("number").values_list("number", flat=True))
 
 
-def test_the_last_attempts_stay_and_the_events_still_lead_to_the_jobs_state(
-    clock: ManualClock, ports: Ports
-) -> None:
+def test_the_last_attempts_stay_and_the_events_remain_consistent(clock: ManualClock, ports: Ports) -> None:
     job = refused(clock, 3 * ATTEMPTS_SHOWN)
     clock.move(KEPT_SECONDS)
     assert refusals.sweep(ports).repaired == 1
@@ -80,7 +78,7 @@ def test_the_last_attempts_stay_and_the_events_still_lead_to_the_jobs_state(
     assert refusals.sweep(ports).looked == 0
 
 
-def test_attempts_that_tell_something_stay(clock: ManualClock, ports: Ports) -> None:
+def test_attempts_with_other_errors_stay(clock: ManualClock, ports: Ports) -> None:
     job = make_job(at=clock.now())
     attempt(job, clock, error=Interrupted)
     for _ in range(3 * ATTEMPTS_SHOWN):
@@ -100,14 +98,14 @@ def test_a_pair_with_an_event_between_stays(clock: ManualClock, ports: Ports) ->
     assert numbers(job)[:2] == [1, 2 * ATTEMPTS_SHOWN + 2]
 
 
-def test_what_is_younger_than_an_hour_stays(clock: ManualClock, ports: Ports) -> None:
+def test_attempts_younger_than_an_hour_stay(clock: ManualClock, ports: Ports) -> None:
     job = refused(clock, 3 * ATTEMPTS_SHOWN)
     clock.move(KEPT_SECONDS - 4 * ATTEMPTS_SHOWN)
     assert refusals.sweep(ports).repaired == 0
     assert len(numbers(job)) == 3 * ATTEMPTS_SHOWN
 
 
-def test_what_no_sum_knows_yet_stays(clock: ManualClock, ports: Ports) -> None:
+def test_attempts_that_are_in_no_rollup_yet_stay(clock: ManualClock, ports: Ports) -> None:
     job = refused(clock, 3 * ATTEMPTS_SHOWN)
     fifth = Event.objects.get(job=job, seq=5)
     SweepRun.objects.filter(name=CURSOR).update(note=str(fifth.id))
@@ -116,7 +114,7 @@ def test_what_no_sum_knows_yet_stays(clock: ManualClock, ports: Ports) -> None:
     assert numbers(job)[0] == 3
 
 
-def test_nothing_goes_while_clocks_disagree(clock: ManualClock) -> None:
+def test_no_row_is_deleted_while_clocks_disagree(clock: ManualClock) -> None:
     job = refused(clock, 3 * ATTEMPTS_SHOWN)
     clock.move(KEPT_SECONDS)
     ports = make_ports(clock=clock)
@@ -125,7 +123,7 @@ def test_nothing_goes_while_clocks_disagree(clock: ManualClock) -> None:
     assert len(numbers(job)) == 3 * ATTEMPTS_SHOWN
 
 
-def test_a_client_that_follows_the_events_comes_over_the_gap(
+def test_an_event_stream_continues_after_the_gap(
     clock: ManualClock, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hub, "MOST_EVENTS", 20)

@@ -1,4 +1,4 @@
-"""What is old goes, what goes is counted, and what somebody may still need stays."""
+"""The sweep `retention`: old rows are deleted and counted; rows that are still needed stay."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def ended(tenant: Tenant, at: datetime, state: JobState = JobState.CANCELLED, **
     return job
 
 
-def test_old_jobs_go_with_all_that_is_theirs_and_are_counted(
+def test_old_jobs_are_deleted_with_their_rows_and_counted(
     ports: Ports, clock: VirtualClock, tenant: Tenant
 ) -> None:
     old = clock.now() - timedelta(days=31)
@@ -93,11 +93,11 @@ def test_old_jobs_go_with_all_that_is_theirs_and_are_counted(
     assert PurgeLedger.objects.get().count == 4
 
 
-def test_a_job_whose_client_was_not_told_yet_stays(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
-    """Its message is a row of the job's, and would go with it."""
+def test_a_job_with_a_pending_callback_stays(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
+    """The pending message would be deleted with the job."""
     old = clock.now() - timedelta(days=31)
-    job, told = ended(tenant, old), ended(tenant, old)
-    for one, state in ((job, "pending"), (told, "delivered")):
+    job, result = ended(tenant, old), ended(tenant, old)
+    for one, state in ((job, "pending"), (result, "delivered")):
         Callback.objects.create(
             id=one.id, job=one, url="u", body="{}", state=state, created_at=old, next_at=old
         )
@@ -108,9 +108,7 @@ def test_a_job_whose_client_was_not_told_yet_stays(ports: Ports, clock: VirtualC
     assert not Job.objects.exists()
 
 
-def test_receivers_that_nobody_calls_any_more_are_forgotten(
-    ports: Ports, clock: VirtualClock, tenant: Tenant
-) -> None:
+def test_circuits_of_unused_receivers_are_deleted(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
     for receiver, days in (("old:80", 8), ("new:80", 6)):
         failed_at = clock.now() - timedelta(days=days)
         since = {"failing_since": failed_at, "failed_at": failed_at}
@@ -150,7 +148,7 @@ def test_a_dead_letter_that_is_retried_meanwhile_stays(
     assert not PurgeLedger.objects.exists()
 
 
-def test_more_than_a_batch_goes_in_one_run(
+def test_one_run_deletes_more_than_a_batch(
     ports: Ports, clock: VirtualClock, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 2)
@@ -160,7 +158,7 @@ def test_more_than_a_batch_goes_in_one_run(
     assert (count.looked, count.repaired) == (3, 5)
 
 
-def test_a_run_goes_on_until_its_time_is_up_however_much_is_old(
+def test_a_run_is_limited_by_time_not_by_rows(
     ports: Ports, clock: VirtualClock, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "BATCH", 1)
@@ -176,7 +174,7 @@ def test_a_run_goes_on_until_its_time_is_up_however_much_is_old(
     assert [retention.sweep(ports).repaired for _ in range(3)] == [3, 2, 0]
 
 
-def test_pushed_results_that_nobody_took_go_after_a_day(ports: Ports, clock: VirtualClock) -> None:
+def test_unused_pushed_results_are_deleted_after_a_day(ports: Ports, clock: VirtualClock) -> None:
     for name, hours in (("old", 25), ("new", 23)):
         PushedResult.objects.create(
             attempt_id=name, job_id="j", body={}, received_at=clock.now() - timedelta(hours=hours)
@@ -185,7 +183,7 @@ def test_pushed_results_that_nobody_took_go_after_a_day(ports: Ports, clock: Vir
     assert PushedResult.objects.get().attempt_id == "new"
 
 
-def test_a_job_whose_end_is_in_no_sum_yet_stays(tenant: Tenant, ports: Ports, clock: VirtualClock) -> None:
+def test_a_job_whose_end_is_in_no_rollup_yet_stays(tenant: Tenant, ports: Ports, clock: VirtualClock) -> None:
     counted = ended(tenant, clock.now() - timedelta(days=400))
     SweepRun.objects.filter(name=CURSOR).update(note=str(Event.objects.latest("id").id))
     uncounted = ended(tenant, clock.now() - timedelta(days=400))
@@ -196,7 +194,7 @@ def test_a_job_whose_end_is_in_no_sum_yet_stays(tenant: Tenant, ports: Ports, cl
     assert counted.id != uncounted.id
 
 
-def test_nothing_goes_while_clocks_disagree(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
+def test_no_row_is_deleted_while_clocks_disagree(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
     old = ended(tenant, clock.now() - timedelta(days=31))
     clocks = WrongClocks()
     ports = replace(ports, clocks=clocks)

@@ -1,4 +1,4 @@
-"""Each end counts once, whoever sweeps and whoever dies; and what is old is forgotten span by span."""
+"""The sweep `rollups`: each end counts once despite concurrent sweeps and crashes; old spans are deleted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 
 class AtOnce(EventHorizon):
-    """These tests write one transaction after the other; what a second one means is tested below."""
+    """Horizon for tests with sequential transactions; concurrent ones are tested below."""
 
     def advance(self) -> int:
         return Event.objects.aggregate(last=Max("id"))["last"] or 0
@@ -57,23 +57,23 @@ def stored(span: int = MINUTE) -> dict[Key, Sums]:
     }
 
 
-def test_the_rows_are_what_brute_force_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rollups_equal_sums_computed_by_brute_force(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollups, "BATCH", 13)
     lives = Lives()
     lives.play(30)
     first = len(lives.closed)
     assert sweep() == first
-    lives.play(30)  # many in minutes that have a row by now
+    lives.play(30)  # many in minutes that already have a row
     assert sweep() == len(lives.closed) - first
     assert stored() == sum_up(lives.closed)
     assert sweep() == 0
     assert stored() == sum_up(lives.closed)
     assert stored(EVER) == sum_up(lives.closed, EVER)
-    told = {(model, code): number for model, code, number in counters.read(counters.Name.ATTEMPT_ENDS)}
-    assert told == Counter((one.model, f"{one.attempt}/{one.then}") for one in lives.closed if one.attempt)
+    result = {(model, code): number for model, code, number in counters.read(counters.Name.ATTEMPT_ENDS)}
+    assert result == Counter((one.model, f"{one.attempt}/{one.then}") for one in lives.closed if one.attempt)
 
 
-def test_of_two_sweepers_at_once_one_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_concurrent_sweeps_one_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     lives = Lives()
     lives.play(10)
     others: list[Callable[[], int]] = [sweep]
@@ -81,7 +81,7 @@ def test_of_two_sweepers_at_once_one_does_nothing(monkeypatch: pytest.MonkeyPatc
     def meanwhile(*args: int) -> object:
         found = reading.ended_between(*args)
         if others:
-            others.pop()()  # between its look and its commit another one sweeps it all
+            others.pop()()  # between its read and its commit another sweep sums up everything
         return found
 
     monkeypatch.setattr(rollups, "ended_between", meanwhile)
@@ -90,7 +90,7 @@ def test_of_two_sweepers_at_once_one_does_nothing(monkeypatch: pytest.MonkeyPatc
     assert stored() == sum_up(lives.closed)
 
 
-def test_one_that_dies_before_its_commit_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_before_the_commit_leaves_no_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     lives = Lives()
     lives.play(10)
     add = rollups._add
@@ -108,7 +108,7 @@ def test_one_that_dies_before_its_commit_leaves_nothing(monkeypatch: pytest.Monk
     assert stored() == sum_up(lives.closed)
 
 
-def test_each_end_is_in_every_span_and_narrow_ones_are_forgotten_sooner() -> None:
+def test_each_end_is_in_every_span_and_narrow_spans_are_deleted_sooner() -> None:
     lives = Lives()
     lives.play(40, minutes=40)
     sweep()
@@ -129,8 +129,8 @@ def test_each_end_is_in_every_span_and_narrow_ones_are_forgotten_sooner() -> Non
     assert stored(DAY) == sum_up(lives.closed, DAY)
 
 
-def test_what_ended_long_ago_is_counted_where_it_is_still_kept() -> None:
-    """An installation that is upgraded has a long event log and no rollups."""
+def test_old_ends_are_counted_in_the_spans_that_are_still_kept() -> None:
+    """An upgraded installation has a long event log and no rollups."""
     lives = Lives()
     lives.play(10)
     sweep(START + timedelta(seconds=KEPT_SECONDS[TEN_MINUTES], hours=3))
@@ -138,13 +138,13 @@ def test_what_ended_long_ago_is_counted_where_it_is_still_kept() -> None:
     assert stored(HOUR) == sum_up(lives.closed, HOUR)
 
 
-def test_the_cursor_is_no_sweep() -> None:
+def test_the_cursor_row_is_not_reported_as_a_sweep() -> None:
     sweep()
     assert SweepRun.objects.filter(name=CURSOR).exists()
     assert CURSOR not in base.sweep_ages(datetime.now(UTC))
 
 
-def test_an_idle_run_asks_few_questions(django_assert_max_num_queries: Callable[..., object]) -> None:
+def test_an_idle_run_costs_few_queries(django_assert_max_num_queries: Callable[..., object]) -> None:
     Lives().play(3)
     sweeper, world = RollupsSweep(AtOnce()), make_ports(clock=ManualClock(START))
     sweeper(world)
@@ -153,13 +153,13 @@ def test_an_idle_run_asks_few_questions(django_assert_max_num_queries: Callable[
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_number_is_decided_once_no_lower_one_can_appear() -> None:
+def test_an_event_id_is_final_once_no_lower_one_can_be_committed() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
     decided = EventHorizon()
     make_job()
     first = Event.objects.latest("id").id
-    # transactions of other databases of the server count as well: they end
+    # transactions of the server's other databases count, too, until they end
     wait_for(lambda: decided.advance() == first, what="the first number is decided")
     written, go_on = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""When sweeps run, and that one of them never stands in another's way."""
+"""The runner of sweeps: periods, threads, ages, and isolation of the sweeps from each other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.waiting import wait_for
 
 
 class Stage:
-    """A runner over sweeps made of lambdas; `threads` keeps what would run in a thread."""
+    """A runner over sweeps made of lambdas; `threads` collects the work for threads."""
 
     def __init__(self, layouts: Layouts | None = None, /, **entries: Entry) -> None:
         self.clock = VirtualClock()
@@ -65,7 +65,7 @@ def test_each_sweep_runs_at_its_own_period() -> None:
 
 
 @pytest.mark.django_db
-def test_a_sweep_that_breaks_does_not_stop_the_others_and_does_not_look_alive() -> None:
+def test_a_failing_sweep_does_not_stop_the_others_and_its_age_grows() -> None:
     stage = Stage(broken=Entry(fails, 1.0), sound=Entry(counts(2), 1.0))
     assert stage.tick() == ["sound"]
     assert set(base.sweep_ages(stage.clock.now())) == {"sound", "tick"}
@@ -80,7 +80,7 @@ def test_a_process_whose_layout_is_not_in_use_leaves_the_index_to_others() -> No
 
 
 @pytest.mark.django_db
-def test_a_slow_sweep_runs_apart_and_never_twice_at_once() -> None:
+def test_a_slow_sweep_runs_in_a_thread_and_never_twice_at_once() -> None:
     stage = Stage(slow=Entry(counts(1), 1.0, slow=True), quick=Entry(counts(1), 1.0))
     assert stage.tick() == ["quick"]
     stage.clock.advance(5)
@@ -94,7 +94,7 @@ def test_a_slow_sweep_runs_apart_and_never_twice_at_once() -> None:
 
 
 @pytest.mark.django_db
-def test_a_slow_sweep_that_has_nothing_to_do_gets_no_thread() -> None:
+def test_a_slow_sweep_that_is_not_needed_gets_no_thread() -> None:
     stage = Stage(slow=Entry(fails, 1.0, slow=True, is_needed=lambda _: False))
     assert stage.tick() == ["slow"]
     assert stage.threads == []
@@ -118,7 +118,7 @@ def test_ages_are_written_every_five_seconds_with_the_sum_of_the_runs_since() ->
 
 
 @pytest.mark.django_db
-def test_a_new_process_that_is_not_sure_of_the_time_tells_none_at_first() -> None:
+def test_a_new_process_writes_no_ages_before_its_clocks_are_compared() -> None:
     stage = Stage(one=Entry(counts(1), 1.0))
     clocks = WrongClocks(learning=True)
     stage.runner._ports = replace(stage.runner._ports, clocks=clocks)
@@ -141,11 +141,11 @@ def test_one_sweep_can_be_run_by_hand() -> None:
 
 
 @pytest.mark.django_db
-def test_a_sweep_run_by_hand_does_not_make_a_silent_beat_look_alive() -> None:
+def test_a_sweep_run_by_hand_does_not_reset_the_age_of_tick() -> None:
     stage = Stage(quick=Entry(counts(3), 60.0))
     stage.tick()
     stage.clock.advance(1)
-    stage.tick()  # its row is not due yet
+    stage.tick()  # its row is not due for a write yet
     stage.clock.advance(600)
     stage.runner.run("quick")
     found = base.sweep_ages(stage.clock.now())
@@ -167,24 +167,24 @@ def test_a_slow_sweep_has_a_thread_and_a_database_connection_of_its_own() -> Non
     assert runner.tick() == {}
     assert ended.wait(30)
     assert seen[0][0] == "sweep"
-    wait_for(  # what it writes at its end is not to meet the next test
+    wait_for(  # its last write must not reach the next test
         lambda: not any(thread.name == "sweep" for thread in threading.enumerate()), what="its thread's end"
     )
 
 
-def test_sweeps_are_run_by_name_and_answer_in_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sweeps_are_run_by_name_and_return_plain_values(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(quick=Entry(lambda _: SweepCount(2, 1, 0, ("note",)), 1.0))
     monkeypatch.setattr(runner, "_of_this_process", lambda: stage.runner)
     plain = {"quick": {"looked": 2, "repaired": 1, "failed": 0, "notes": ["note"]}}
     with patch("jobs.sweeps.runner.write_runs"):
         assert runner.run_sweep("tick") == plain
-        assert runner.run_sweep("tick") == {}, "nothing is due"
+        assert runner.run_sweep("tick") == {}, "no sweep is due"
         assert runner.run_sweep("quick") == plain
         with pytest.raises(KeyError):
             runner.run_sweep("unknown")
 
 
-def test_a_bad_row_is_counted_and_the_rest_goes_on() -> None:
+def test_a_bad_row_is_counted_and_the_others_are_repaired() -> None:
     def repair(row: int) -> bool:
         if row == 2:
             raise ValueError("bad row")
@@ -193,7 +193,7 @@ def test_a_bad_row_is_counted_and_the_rest_goes_on() -> None:
     assert sweep_rows("s", [1, 2, 3], repair) == SweepCount(3, 1, 1)
 
 
-def test_without_redis_the_rest_of_the_rows_is_left_with_a_note() -> None:
+def test_without_redis_the_remaining_rows_are_skipped_with_a_note() -> None:
     def repair(row: int) -> bool:
         if row == 2:
             raise LeasingUnavailable("gone")

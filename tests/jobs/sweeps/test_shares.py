@@ -15,7 +15,7 @@ from tests.support.by_process import run_sweep
 
 
 def served(world: World, tenant: Tenant, seconds: float, *, ago: float = 60.0) -> None:
-    """A run of the tenant that ended some time ago."""
+    """Create an ended run of the tenant."""
     job = world.job(tenant=tenant, push=False)
     at = world.clock.now().timestamp() - ago
     Attempt.objects.create(
@@ -63,7 +63,7 @@ def test_a_tenant_that_got_more_lately_comes_later(world: World) -> None:
     served(world, greedy, 9.0)
     served(world, modest, 2.0)
     for _ in range(4):
-        world.job(tenant=greedy)  # first in the line
+        world.job(tenant=greedy)  # first in the queue
     for _ in range(4):
         world.job(tenant=modest)
     rebuild(world)
@@ -82,7 +82,7 @@ def test_excess_counts_from_the_waiting_tenant_that_got_least() -> None:
     assert excess_seconds({1: 9.0, 2: 4.0}, {1, 2}, {}, longest=100.0) == {1: 5.0}
 
 
-def test_weights_count() -> None:
+def test_shares_are_divided_by_weight() -> None:
     assert excess_seconds({1: 9.0, 2: 3.0}, {1, 2}, {1: 3.0}, longest=100.0) == {}
 
 

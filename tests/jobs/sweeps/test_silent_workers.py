@@ -1,4 +1,4 @@
-"""A pinned server is capacity only while its worker is heard."""
+"""The sweep `silent_workers`: a pinned server gets jobs only while its worker sends heartbeats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def look(leases: FakeLeases) -> tuple[int, DesiredState]:
     return count.repaired, leases.servers["box"].desired
 
 
-def test_a_silent_worker_is_no_capacity_until_it_is_heard_again(leases):
+def test_a_server_without_heartbeats_gets_no_jobs_until_they_resume(leases):
     leases.heard["box"] = Heartbeat(1.0, heartbeat_report(HOST, []))
     assert look(leases) == (0, DesiredState.ON)
     leases.heard["box"] = Heartbeat(16.0, heartbeat_report(HOST, []))
@@ -49,13 +49,13 @@ def test_a_silent_worker_is_no_capacity_until_it_is_heard_again(leases):
     assert look(leases) == (1, DesiredState.ON)
 
 
-def test_a_blind_gpu_takes_nothing_and_says_why(leases):
+def test_an_unreadable_gpu_gets_no_jobs_and_names_the_reason(leases):
     leases.heard["box"] = Heartbeat(1.0, heartbeat_report(HOST, [], why="ECC errors"))
     assert look(leases) == (1, DesiredState.DRAINING)
     assert Server.objects.get().last_error == "ECC errors"
 
 
-def test_without_redis_nobody_is_judged(leases):
+def test_without_redis_no_server_is_judged(leases):
     leases.away = True
     with pytest.raises(LeasingUnavailable):
         leases.heartbeats(["box"])
@@ -67,17 +67,17 @@ def week_of_silence(**changes: object) -> None:
     Server.objects.update(checked_at=START - timedelta(days=8), **changes)
 
 
-def test_a_worker_that_is_silent_for_a_week_is_forgotten_and_may_come_back(leases):
+def test_a_server_silent_for_a_week_is_removed_and_can_register_again(leases):
     leases.heard["box"] = Heartbeat(8 * 86_400.0, heartbeat_report(HOST, []))
     assert look(leases)[0] == 1
-    assert Server.objects.count() == 1, "silent only since a minute, for all the row knows"
+    assert Server.objects.count() == 1, "according to the row silent for only a minute"
     week_of_silence()
     assert silent_workers.sweep(make_ports(leases)).repaired == 1
     assert not Server.objects.exists()
     assert "box" not in leases.servers
 
 
-def test_what_somebody_may_miss_stays(leases):
+def test_servers_with_operators_settings_or_live_runs_are_not_removed(leases):
     leases.heard["box"] = Heartbeat(8 * 86_400.0, heartbeat_report(HOST, []))
     week_of_silence(desired="off")
     silent_workers.sweep(make_ports(leases))
@@ -98,7 +98,7 @@ def test_what_somebody_may_miss_stays(leases):
     assert not Server.objects.exists()
 
 
-def test_a_worker_that_is_heard_after_a_week_stays(leases):
+def test_a_server_whose_heartbeat_resumes_after_a_week_stays(leases):
     leases.heard["box"] = Heartbeat(1.0, heartbeat_report(HOST, []))
     week_of_silence()
     silent_workers.sweep(make_ports(leases))

@@ -1,4 +1,5 @@
-"""Live attempts that their job does not run, as a backup restored in parts leaves them."""
+"""The sweep `stray_attempts`: live attempts that are not their job's current one, as after a partly restored
+backup."""
 
 from __future__ import annotations
 
@@ -27,11 +28,11 @@ def lease(world: World) -> Lease:
 
 
 @pytest.mark.parametrize("backup", BACKUPS)
-def test_it_ends_and_its_slot_stays_shut_until_it_is_proven_free(
+def test_a_stray_attempt_ends_and_its_slot_is_quarantined(
     world: World, lease: Lease, backup: dict[str, Any]
 ) -> None:
     Job.objects.update(**backup)
-    assert stray_attempts.sweep(world.ports).repaired == 0, "a start may be half seen for a moment"
+    assert stray_attempts.sweep(world.ports).repaired == 0, "a start may be visible in part for a moment"
     world.clock.advance(LEASE_SECONDS + 1)
     assert stray_attempts.sweep(world.ports).repaired == 1
     attempt = Attempt.objects.get()
@@ -46,13 +47,13 @@ def test_it_ends_and_its_slot_stays_shut_until_it_is_proven_free(
     assert stray_attempts.sweep(world.ports).looked == 0
 
 
-def test_what_its_job_runs_is_left_alone(world: World, lease: Lease) -> None:
+def test_the_jobs_current_attempt_is_left_alone(world: World, lease: Lease) -> None:
     world.clock.advance(LEASE_SECONDS + 1)
     assert stray_attempts.sweep(world.ports).looked == 0
     assert Attempt.objects.get().state in Attempt.LIVE
 
 
-def test_one_that_its_job_runs_by_now_is_left_alone(
+def test_an_attempt_that_has_become_current_is_left_alone(
     world: World, lease: Lease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Job.objects.update(**BACKUPS[0])

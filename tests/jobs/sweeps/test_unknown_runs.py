@@ -25,7 +25,7 @@ from tests.support.servers.health_server import HealthServer
 
 
 def test_an_unknown_run_keeps_a_slot_in_quarantine_until_it_is_over(world: World, gpu: HealthServer) -> None:
-    """Its worker died before the start was committed, and then Redis was emptied."""
+    """A run whose worker died before the start was committed, and Redis was emptied."""
     world.server(slots=2, url=f"{gpu.url}/run")
     world.job()
     lost = world.claim(written=False)
@@ -35,7 +35,7 @@ def test_an_unknown_run_keeps_a_slot_in_quarantine_until_it_is_over(world: World
     row = QuarantinedSlot.objects.get()
     assert (row.attempt_id, row.job_id, row.reason) == (lost.attempt_id, lost.job_id, unknown_runs.REASON)
     assert sorted(view.state for view in world.leases.slots("gpu-1")) == ["free", "quarantined"]
-    assert world.leases.claim("m", worker="w", attempt_id="again") is not None, "its job waits"
+    assert world.leases.claim("m", worker="w", attempt_id="again") is not None, "the job waits"
     world.clock.advance(3)
     assert quarantine.sweep(world.ports).repaired == 0
     gpu.lists()
@@ -82,7 +82,7 @@ def test_no_second_slot_is_quarantined_for_a_known_run(world: World, gpu: Health
     world.server(slots=6, url=f"{gpu.url}/run")
     jobs = [world.job() for _ in range(3)]
     written, announced = world.claim(), world.claim(written=False)
-    ended = ended_without_proof(world)  # its own slot is kept for it already
+    ended = ended_without_proof(world)  # its own slot is already kept
     world.job()
     over = world.claim()  # a moment ago
     transitions.end_attempt(
@@ -102,7 +102,9 @@ def test_no_second_slot_is_quarantined_for_a_known_run(world: World, gpu: Health
     assert sorted(states) == ["free"] * 3 + ["leased"] * 2 + ["quarantined"]
 
 
-def test_silent_servers_and_servers_without_runs_are_not_asked(world: World, gpu: HealthServer) -> None:
+def test_silent_servers_and_servers_without_runs_are_not_probed_again(
+    world: World, gpu: HealthServer
+) -> None:
     world.server(url=f"{gpu.url}/run")
     world.flush()
     rebuild(world)
@@ -125,16 +127,16 @@ def test_the_rebuild_does_not_wait_for_many_servers_that_do_not_answer(world: Wo
         world.server(f"gpu-{number}")
     world.job()
     world.ports = replace(world.ports, parallel_probes=1)
-    asked: list[str] = []
+    calls: list[str] = []
 
     def time_out(servers: list[Server], *_: object) -> None:
-        asked.extend(server.name for server in servers)
+        calls.extend(server.name for server in servers)
         world.clock.advance(3)
 
     world.flush()
     with patch.object(rebuilding, "quarantine_unknown_runs", time_out):
         rebuild(world)
-    assert asked == ["gpu-0", "gpu-1"]
+    assert calls == ["gpu-0", "gpu-1"]
     assert world.leases.claim("m", worker="w", attempt_id="a") is not None
 
 

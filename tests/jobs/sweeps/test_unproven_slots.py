@@ -1,4 +1,5 @@
-"""A run ended without a proof while its server was not registered: its slot is kept shut once it is."""
+"""A run that ended without a proof while its server was unregistered: the slot is quarantined when the server
+is registered again."""
 
 from __future__ import annotations
 
@@ -37,30 +38,32 @@ def suspects() -> list[str]:
     return list(QuarantinedSlot.objects.filter(freed_at=None).values_list("attempt_id", flat=True))
 
 
-def test_its_row_is_written_when_the_server_is_registered_again(world: World, lease: Lease) -> None:
+def test_a_quarantine_row_is_written_when_the_server_is_registered_again(world: World, lease: Lease) -> None:
     remove(world)
     lose(world)
-    assert not suspects(), "there is no server that a row could name"
+    assert not suspects(), "no server exists for the row"
     world.server()
     row = QuarantinedSlot.objects.get()
     assert (row.server_id, row.slot, row.attempt_id, row.reason) == (
         "gpu-1", 0, lease.attempt_id, "server_lost",
     )  # fmt: skip
-    assert row.since == Attempt.objects.get().finished_at, "its run limit counts from then"
+    assert row.since == Attempt.objects.get().finished_at, "the run limit counts from then"
     assert world.slot() == "quarantined"
 
 
-def test_it_is_proven_free_like_any_other(world: World, gpu: HealthServer, lease: Lease) -> None:
+def test_an_unproven_slot_is_proven_free_like_any_other(
+    world: World, gpu: HealthServer, lease: Lease
+) -> None:
     remove(world)
     lose(world)
     world.server(url=f"{gpu.url}/run")
     gpu.runs()
-    world.clock.advance(2)  # a request may still have been under way
+    world.clock.advance(2)  # a request may still have been in progress
     assert quarantine.sweep(world.ports).repaired == 1
     assert (suspects(), world.slot()) == ([], "free")
 
 
-def test_an_index_made_anew_meanwhile_gives_the_slot_to_nobody(world: World, lease: Lease) -> None:
+def test_a_rebuilt_index_does_not_lease_an_unproven_slot(world: World, lease: Lease) -> None:
     remove(world)
     lose(world)
     world.flush()
@@ -76,7 +79,7 @@ def test_an_index_made_anew_meanwhile_gives_the_slot_to_nobody(world: World, lea
     assert states == {f"{world.keys()}states:m": {"quarantined": "1"}}
 
 
-def test_a_run_that_nobody_could_reach_keeps_its_slot_too(world: World, lease: Lease) -> None:
+def test_an_unreachable_run_keeps_its_slot(world: World, lease: Lease) -> None:
     world.accept(lease)
     world.release(lease, ReleaseMode.ADOPT)
     remove(world)
@@ -88,7 +91,7 @@ def test_a_run_that_nobody_could_reach_keeps_its_slot_too(world: World, lease: L
     assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")
 
 
-def test_a_run_that_lives_gets_no_row(world: World, lease: Lease) -> None:
+def test_a_live_run_gets_no_quarantine_row(world: World, lease: Lease) -> None:
     remove(world)
     world.server()
     assert (suspects(), world.slot()) == ([], "leased")
@@ -96,8 +99,8 @@ def test_a_run_that_lives_gets_no_row(world: World, lease: Lease) -> None:
     assert (suspects(), world.slot()) == ([lease.attempt_id], "quarantined")
 
 
-def test_a_run_that_lives_keeps_its_slot_from_another_fleet(world: World, lease: Lease) -> None:
-    """No index knows more than its own fleet's leases."""
+def test_a_live_run_keeps_its_slot_from_another_fleet(world: World, lease: Lease) -> None:
+    """An index contains only its own fleet's leases."""
     remove(world)
     elsewhere = Pool.objects.create(name="elsewhere", fleet=f"{world.fleet}-b")
     Server.objects.create(name="gpu-1", pool=elsewhere, slots=1)
@@ -105,8 +108,8 @@ def test_a_run_that_lives_keeps_its_slot_from_another_fleet(world: World, lease:
     assert Attempt.objects.get().state in LIVE_ATTEMPT_STATES
 
 
-def test_what_was_proven_gone_before_the_removal_does_not_come_back(world: World, lease: Lease) -> None:
-    """The row that said so went with the server."""
+def test_a_run_proven_over_before_the_removal_gets_no_quarantine(world: World, lease: Lease) -> None:
+    """The quarantine row was deleted with the server."""
     lose(world)
     QuarantinedSlot.objects.update(freed_at=world.clock.now())
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The sweeps over jobs that hold no slot: fill, due retries, deadlines, due callbacks, the reconciler."""
+"""The sweeps `fill`, `due_retries`, `deadlines`, `due_callbacks` and `reconcile`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def in_line(world: World, job: Job) -> bool:
 
 
 def retrying(world: World) -> Job:
-    """A job whose first attempt failed; its pause is a second."""
+    """A job whose first attempt failed, with a backoff of 1 s."""
     job = world.job()
     lease = world.claim()
     world.release(lease)
@@ -47,7 +47,7 @@ def retrying(world: World) -> Job:
     return job
 
 
-def test_the_fill_sends_the_wake_that_was_lost(world: World) -> None:
+def test_fill_sends_a_lost_wake(world: World) -> None:
     world.server(slots=2)
     for _ in range(3):
         world.job()
@@ -56,12 +56,12 @@ def test_the_fill_sends_the_wake_that_was_lost(world: World) -> None:
     assert [(wake.pool, wake.count) for wake in world.wakes] == [("m", 2)]
 
 
-def test_the_fill_sends_nothing_when_nothing_waits(world: World) -> None:
+def test_fill_sends_no_wake_without_waiting_jobs(world: World) -> None:
     world.server()
     assert fill.sweep(world.ports).repaired == 0
 
 
-def test_a_retry_stands_in_line_again_when_its_pause_is_over(world: World) -> None:
+def test_a_retry_is_queued_when_its_backoff_is_over(world: World) -> None:
     world.server()
     job = retrying(world)
     world.clock.advance(0.9)
@@ -76,7 +76,7 @@ def test_a_retry_stands_in_line_again_when_its_pause_is_over(world: World) -> No
     assert_laws(drained=True, ports=world.ports, accepted=1)
 
 
-def test_a_retry_whose_cancel_was_asked_for_ends(world: World) -> None:
+def test_a_retry_with_a_requested_cancel_ends(world: World) -> None:
     world.server()
     job = retrying(world)
     Job.objects.filter(id=job.id).update(cancel_requested_at=world.clock.now())
@@ -86,7 +86,7 @@ def test_a_retry_whose_cancel_was_asked_for_ends(world: World) -> None:
     assert not in_line(world, job)
 
 
-def test_a_retry_goes_on_without_redis_and_the_reconciler_pushes_it(world: World) -> None:
+def test_a_retry_is_queued_without_redis_and_pushed_by_reconcile(world: World) -> None:
     world.server()
     job = retrying(world)
     world.clock.advance(2)
@@ -99,7 +99,7 @@ def test_a_retry_goes_on_without_redis_and_the_reconciler_pushes_it(world: World
     assert in_line(world, job)
 
 
-def test_a_waiting_job_fails_at_its_deadline_and_leaves_the_line(world: World) -> None:
+def test_a_waiting_job_fails_at_its_deadline_and_leaves_the_queue(world: World) -> None:
     world.server()
     job = world.job(deadline_at=world.clock.now() + timedelta(seconds=5), callback_url="https://x.example/")
     assert deadlines.sweep(world.ports).looked == 0
@@ -118,12 +118,12 @@ def test_a_job_that_did_not_start_in_time_fails(world: World) -> None:
     world.clock.advance(6)
     assert deadlines.sweep(world.ports).repaired == 1
     job.refresh_from_db()
-    assert job.error_code == "start_deadline_exceeded", "told apart from a deadline of the whole job"
+    assert job.error_code == "start_deadline_exceeded", "distinct from the deadline of the whole job"
     assert "start deadline" in job.error_message
 
 
 @pytest.mark.parametrize("sweep", [deadlines.sweep, long_waits.sweep])
-def test_no_job_fails_by_its_time_while_clocks_disagree(world: World, sweep: Sweep) -> None:
+def test_no_job_fails_at_a_deadline_while_clocks_disagree(world: World, sweep: Sweep) -> None:
     world.server()
     soon = world.clock.now() + timedelta(seconds=5)
     jobs = [world.job(**{name: soon}) for name in ("deadline_at", "start_deadline_at", "queue_deadline_at")]
@@ -139,8 +139,8 @@ def test_no_job_fails_by_its_time_while_clocks_disagree(world: World, sweep: Swe
 
 
 @pytest.mark.parametrize("sweep", [deadlines.sweep, long_waits.sweep])
-def test_no_job_fails_by_a_time_that_the_comparison_of_clocks_took_back(world: World, sweep: Sweep) -> None:
-    """As of a process that began while Redis was away and the database's clock five minutes ahead."""
+def test_no_job_fails_early_after_the_time_was_set_back(world: World, sweep: Sweep) -> None:
+    """A process that started without Redis and with the database's clock five minutes ahead."""
     world.server()
     soon = world.clock.now() + timedelta(seconds=5)
     jobs = [world.job(**{name: soon}) for name in ("deadline_at", "start_deadline_at", "queue_deadline_at")]
@@ -166,7 +166,7 @@ def test_a_job_between_two_attempts_fails_at_its_deadline(world: World) -> None:
     assert "another attempt" in Job.objects.get(id=job.id).error_message
 
 
-def test_a_job_whose_start_is_under_way_is_left_to_its_worker(world: World) -> None:
+def test_a_starting_job_is_left_to_its_worker(world: World) -> None:
     world.server()
     job = world.job(deadline_at=world.clock.now())
     world.claim(written=False)
@@ -174,7 +174,7 @@ def test_a_job_whose_start_is_under_way_is_left_to_its_worker(world: World) -> N
     assert state_of(job) == JobState.QUEUED
 
 
-def test_a_running_jobs_deadline_is_its_workers(world: World) -> None:
+def test_a_running_jobs_deadline_is_left_to_its_worker(world: World) -> None:
     world.server()
     job = world.job(deadline_at=world.clock.now())
     world.claim()
@@ -182,7 +182,7 @@ def test_a_running_jobs_deadline_is_its_workers(world: World) -> None:
     assert state_of(job) == JobState.RUNNING
 
 
-def test_deadlines_hold_without_redis(world: World) -> None:
+def test_deadlines_are_enforced_without_redis(world: World) -> None:
     world.server()
     job = world.job(deadline_at=world.clock.now())
     world.redis_is_gone = True
@@ -190,10 +190,10 @@ def test_deadlines_hold_without_redis(world: World) -> None:
     assert state_of(job) == JobState.FAILED
 
 
-def test_a_job_that_nobody_pushed_gets_its_ticket(world: World) -> None:
+def test_a_job_without_a_ticket_gets_one(world: World) -> None:
     world.server()
     job = world.job(push=False)
-    assert run_sweep("reconcile", world.ports).looked == 0, "its own push is given two seconds"
+    assert run_sweep("reconcile", world.ports).looked == 0, "a submit's own push has two seconds"
     world.clock.advance(3)
     assert run_sweep("reconcile", world.ports).repaired == 1
     assert in_line(world, job)
@@ -213,13 +213,13 @@ def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: World) -> None:
 
 
 def unregister(world: World) -> None:
-    """Its servers, models and the pool itself go, by the admin's hand; its jobs stay."""
+    """Servers, models and the pool are deleted in the admin; the jobs stay."""
     for model in (Placement, Server, ModelConfig, Pool):
         model.objects.all().delete()
 
 
 @pytest.mark.parametrize("other_pools", [True, False])
-def test_the_jobs_of_a_pool_that_is_gone_wait_for_it_in_its_line(world: World, other_pools: bool) -> None:
+def test_jobs_of_an_unregistered_pool_keep_waiting_in_its_queue(world: World, other_pools: bool) -> None:
     world.server()
     job = world.job()
     unregister(world)
@@ -240,7 +240,7 @@ def test_the_jobs_of_a_pool_that_is_gone_wait_for_it_in_its_line(world: World, o
     assert run_sweep("reconcile", world.ports).notes == ()
 
 
-def test_a_fleet_that_is_gone_with_its_redis_is_told_of(world: World) -> None:
+def test_a_fleet_without_redis_is_noted(world: World) -> None:
     world.server()
     world.job(push=False)
     unregister(world)
@@ -249,13 +249,13 @@ def test_a_fleet_that_is_gone_with_its_redis_is_told_of(world: World) -> None:
     assert any(note.startswith(world.fleet) for note in run_sweep("reconcile", world.ports).notes)
 
 
-def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_queue_is_read_over_several_runs(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tickets, "PAGE", 2)
     monkeypatch.setattr(tickets._page, "_compiled", {})  # with that many rows
     monkeypatch.setattr(reconcile, "PAGES_PER_RUN", 2)
     world.server()
     place = int(world.clock.now().timestamp() * 1_000_000)
-    for n in range(7):  # some share their place
+    for n in range(7):  # some jobs have the same place
         world.job(push=False, place_us=place + n // 3)
     world.clock.advance(3)
     runs = [run_sweep("reconcile", world.ports).looked for _ in range(3)]
@@ -263,20 +263,20 @@ def test_a_long_line_is_walked_over_several_runs(world: World, monkeypatch: pyte
     assert_laws(drained=True, ports=world.ports, accepted=7)
 
 
-def test_a_callback_whose_wake_was_lost_is_woken_once(world: World) -> None:
+def test_a_callback_with_a_lost_wake_is_woken_once(world: World) -> None:
     job = world.job(push=False, callback_url="https://x.example/")
     transitions.end_waiting(job.id, JobState.CANCELLED, world.clock.now(), code="c", message="m")
-    assert run_sweep("due_callbacks", world.ports).looked == 0, "the wake after the commit is given a second"
+    assert run_sweep("due_callbacks", world.ports).looked == 0, "the wake after the commit has a second"
     world.clock.advance(2)
     assert run_sweep("due_callbacks", world.ports).repaired == 1
     assert world.callbacks == [Callback.objects.get().id]
     world.clock.advance(1)
-    assert run_sweep("due_callbacks", world.ports).repaired == 0, "it still waits for its worker"
+    assert run_sweep("due_callbacks", world.ports).repaired == 0, "the message still waits for its worker"
     world.clock.advance(10)
     assert run_sweep("due_callbacks", world.ports).repaired == 1
 
 
-def test_a_callback_that_a_clock_ahead_put_off_is_due_at_once(world: World) -> None:
+def test_a_callback_written_by_a_clock_ahead_is_due_at_once(world: World) -> None:
     new, tried = (world.job(push=False, callback_url="https://x.example/") for _ in range(2))
     for job in (new, tried):
         transitions.end_waiting(job.id, JobState.CANCELLED, world.clock.now(), code="c", message="m")
@@ -285,7 +285,7 @@ def test_a_callback_that_a_clock_ahead_put_off_is_due_at_once(world: World) -> N
     Callback.objects.filter(job=tried).update(tries=3)
     run_sweep("due_callbacks", replace(world.ports, clocks=WrongClocks()))
     assert Callback.objects.get(job=new).next_at == world.clock.now()
-    assert Callback.objects.get(job=tried).next_at == ahead, "that is its schedule"
+    assert Callback.objects.get(job=tried).next_at == ahead, "that is the retry schedule"
 
 
 def test_every_end_has_its_event(world: World) -> None:

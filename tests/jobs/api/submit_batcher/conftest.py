@@ -1,4 +1,4 @@
-"""The site with the batcher for submits, and models to submit to."""
+"""Fixtures: the site with the submit batcher, and models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NOW = datetime(2026, 3, 4, 12, tzinfo=UTC)
 
 @pytest.fixture(autouse=True)
 def ground(world: World) -> Iterator[None]:
-    """Threads leave no connection behind."""
+    """Close the database connections of all threads."""
     kept, connections.settings["default"]["CONN_MAX_AGE"] = connections.settings["default"]["CONN_MAX_AGE"], 0
     world.clock = ManualClock(NOW)
     make_model("zimg")
@@ -38,7 +38,7 @@ def batcher() -> Iterator[Site]:
 
 @pytest.fixture
 def both(batcher: Site) -> Iterator[tuple[Site, Site]]:
-    """Without and with the batcher."""
+    """The site without and with the batcher."""
     plain = Site(handler=None)
     yield plain, batcher
     plain.close()

@@ -1,4 +1,4 @@
-"""Requests sent to the site as it is deployed, with and without the batcher for submits, on an event loop."""
+"""Sends requests to the deployed ASGI site, with and without the submit batcher, on an event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BatchHandler = Callable[[Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Ask:
-    """headers: besides those of every client; None takes one of these away."""
+    """A request. headers: added to those of every client; None removes one of these."""
 
     body: Any = field(default_factory=lambda: JOB)
     headers: Mapping[str, str | None] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Ask:
 
 @dataclass
 class Told:
-    """One answer."""
+    """One response."""
 
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
@@ -66,13 +66,13 @@ class Told:
         return json.loads(self.body)
 
     def plain(self) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-        """Without what differs from job to job; headers by name."""
+        """The response without values that differ per job; headers by name."""
         headers = sorted((name, _JOB_ID.sub(b"<id>", value)) for name, value in self.headers)
         return self.status, headers, _JOB_ID.sub(b"<id>", self.body)
 
 
 class Site:
-    """handler: None for the site without the batcher."""
+    """The site. handler: None: without the batcher."""
 
     def __init__(self, handler: BatchHandler | None = answer_batch, *, seconds: float = 60.0) -> None:
         self.viewed = 0
@@ -87,22 +87,23 @@ class Site:
         )
 
     def ask(self, key: str, *asks: Ask) -> list[Told]:
-        """All at once."""
+        """Send all requests concurrently."""
         return asyncio.run(self._all([(key, ask) for ask in asks]))
 
     def ask_as(self, *asks: tuple[str, Ask]) -> list[Told]:
-        """key and request, all at once."""
+        """Send (key, request) pairs concurrently."""
         return asyncio.run(self._all(asks))
 
     def ask_in_turn(self, key: str, *waves: Sequence[Ask], then: Callable[[], Any]) -> list[Told]:
-        """Each wave once the one before was answered; `then` after the last; waits for all batch handlers."""
+        """Send each wave after the responses to the previous one, call `then` after the last, and wait for
+        the batch handlers."""
 
         async def all_waves() -> list[Told]:
-            told = [one for wave in waves for one in await self._all([(key, ask) for ask in wave])]
+            result = [one for wave in waves for one in await self._all([(key, ask) for ask in wave])]
             then()
             while self.batcher is not None and self.batcher._busy:
                 await asyncio.sleep(0.01)
-            return told
+            return result
 
         return asyncio.run(all_waves())
 
@@ -115,20 +116,20 @@ class Site:
         return await asyncio.gather(*(self._one(key, ask) for key, ask in asks))
 
     async def _one(self, key: str, ask: Ask) -> Told:
-        told, parts = Told(), [ask.raw()]
+        result, parts = Told(), [ask.raw()]
 
         async def receive() -> dict[str, Any]:
             if parts:
                 return {"type": "http.request", "body": parts.pop(), "more_body": False}
-            return await asyncio.Future()  # its client stays
+            return await asyncio.Future()  # the client stays connected
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
-                told.status, told.headers = message["status"], list(message["headers"])
-            told.body += message.get("body", b"")
+                result.status, result.headers = message["status"], list(message["headers"])
+            result.body += message.get("body", b"")
 
         await asyncio.wait_for(self._front(ask.scope(key), receive, send), 60)
-        return told
+        return result
 
     def _count(self, group: Sequence[Any]) -> Any:
         assert self._handler is not None

@@ -1,4 +1,4 @@
-"""The batcher for submits answers as the ordinary view does, byte by byte, and hurts nobody by company."""
+"""The submit batcher and the ordinary view respond alike, byte by byte."""
 
 from __future__ import annotations
 
@@ -106,9 +106,9 @@ def begin_anew(world: World) -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """What the log says of requests and jobs, without what differs from request to request."""
-    said = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
-    kept = [line for line in said if line["event"] in _OF_INTEREST]
+    """The log lines of requests and jobs, without values that differ per request."""
+    result = [record.msg for record in caplog.records if isinstance(record.msg, dict)]
+    kept = [line for line in result if line["event"] in _OF_INTEREST]
     caplog.clear()
     return [
         {name: "<id>" if name in ("request_id", "job_id") else value for name, value in line.items()
@@ -118,7 +118,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", [*USUAL, *UNUSUAL])
-def test_both_doors_say_the_same(
+def test_both_paths_respond_alike(
     acme: Account, world: World, both: tuple[Site, Site], caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -128,13 +128,13 @@ def test_both_doors_say_the_same(
     found, logged = [], []
     for site in both:
         begin_anew(world)
-        (told,) = site.ask(acme.key, ask)
-        found.append(told.plain())
+        (result,) = site.ask(acme.key, ask)
+        found.append(result.plain())
         logged.append(lines(caplog))
     assert found[0] == found[1]
     assert logged[0] == logged[1]
     assert both[0].viewed == 1
-    assert both[1].viewed == (name in UNUSUAL), "it went the wrong way"
+    assert both[1].viewed == (name in UNUSUAL), "the request took the other path"
 
 
 @pytest.mark.parametrize("more", [
@@ -146,8 +146,8 @@ def test_a_key_that_comes_twice_is_refused(
     acme: Account, both: tuple[Site, Site], more: list[tuple[str, str]]
 ) -> None:
     for site in both:
-        told = site.ask(acme.key, Ask(more=more))[0]
-        assert (told.status, told.json()["code"]) == (400, "repeated_header")
+        responses = site.ask(acme.key, Ask(more=more))[0]
+        assert (responses.status, responses.json()["code"]) == (400, "repeated_header")
     assert not Job.objects.exists()
 
 
@@ -155,7 +155,7 @@ def test_a_key_that_comes_twice_is_refused(
 @pytest.mark.parametrize(("scopes", "models"), [
     (["submit"], None), (["submit", "read"], ["zimg"]), (["submit"], ["full"]), (["read"], None),
 ])  # fmt: skip
-def test_both_doors_know_what_a_key_may(
+def test_both_paths_check_the_keys_scopes(
     world: World, both: tuple[Site, Site], kind: Any, scopes: Any, models: Any
 ) -> None:
     _, key = create_key(account("acme").tenant, kind, scopes=scopes, allowed_models=models)
@@ -177,10 +177,10 @@ def test_a_repeated_request_finds_its_job_and_another_body_is_refused(
     found = []
     for site in both:
         begin_anew(world)
-        told = [site.ask(acme.key, ask)[0] for ask in asks]
+        responses = [site.ask(acme.key, ask)[0] for ask in asks]
         assert Job.objects.count() == IdempotencyKey.objects.count() == 1
-        assert told[0].json()["job_id"] == told[1].json()["job_id"]
-        found.append([one.plain() for one in told])
+        assert responses[0].json()["job_id"] == responses[1].json()["job_id"]
+        found.append([one.plain() for one in responses])
     assert found[0] == found[1]
     assert [one[0] for one in found[0]] == [202, 202, 422]
     assert both[1].viewed == 0
@@ -190,7 +190,7 @@ def test_a_repeated_request_finds_its_job_and_another_body_is_refused(
     {"submits_per_second": 1.0, "submit_burst": 3}, {"max_queued": 2}, {"max_queued": 0},
     {"daily_gpu_seconds": 0.0}, {"allowed_models": ["full"]}, {"submits_per_second": 0.5},
 ], ids=str)  # fmt: skip
-def test_both_doors_keep_the_limits_of_a_tenant(
+def test_both_paths_enforce_the_limits_of_a_tenant(
     acme: Account, world: World, both: tuple[Site, Site], values: dict[str, Any]
 ) -> None:
     found = []
@@ -202,7 +202,9 @@ def test_both_doors_keep_the_limits_of_a_tenant(
     assert both[1].viewed == 0
 
 
-def test_redis_that_is_away_keeps_nobody_out(acme: Account, world: World, both: tuple[Site, Site]) -> None:
+def test_without_redis_both_paths_accept_submits(
+    acme: Account, world: World, both: tuple[Site, Site]
+) -> None:
     limit(acme, submits_per_second=1.0)
     found = []
     for site in both:

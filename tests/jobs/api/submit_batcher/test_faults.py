@@ -1,4 +1,4 @@
-"""Company hurts nobody: what the database refuses, what breaks, and what hangs at the batcher for submits."""
+"""Faults in the submit batcher (refusals of the database, errors, hangs) affect only their own request."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def statuses(told: Any) -> list[int]:
     return [one.status for one in told]
 
 
-def test_a_key_that_somebody_uses_meanwhile_spoils_nobody_s_submit(
+def test_a_key_used_meanwhile_does_not_fail_other_submits(
     acme: Account, batcher: Site, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit(acme, submits_per_second=1.0, submit_burst=4)
@@ -49,16 +49,20 @@ def test_a_key_that_somebody_uses_meanwhile_spoils_nobody_s_submit(
         return look(tenant, requests) if len(looks) > 1 else {}
 
     monkeypatch.setattr(submission, "known_keys", look_too_early_once)
-    told = batcher.ask(acme.key, job(), KEYED, job())
-    assert statuses(told) == [202, 202, 202]
-    assert dict(told[1].headers)[b"idempotency-replayed"] == b"true"
+    responses = batcher.ask(acme.key, job(), KEYED, job())
+    assert statuses(responses) == [202, 202, 202]
+    assert dict(responses[1].headers)[b"idempotency-replayed"] == b"true"
     assert Job.objects.count() == 3
     assert batcher.viewed == 0
-    assert sorted(dict(one.headers)[b"ratelimit"].split(b";")[1] for one in told) == [b"r=1", b"r=2", b"r=3"]
+    assert sorted(dict(one.headers)[b"ratelimit"].split(b";")[1] for one in responses) == [
+        b"r=1",
+        b"r=2",
+        b"r=3",
+    ]
     assert world.leases.tokens[str(acme.tenant.pk)] == 1, "a token was taken twice"
 
 
-def test_a_defect_of_ours_that_one_request_finds_is_its_alone(
+def test_an_internal_error_affects_only_its_own_request(
     acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def check(request: Any, *rest: Any) -> Any:
@@ -67,26 +71,26 @@ def test_a_defect_of_ours_that_one_request_finds_is_its_alone(
         return checked_unless_replay(request, *rest)
 
     monkeypatch.setattr(submission, "checked_unless_replay", check)
-    told = batcher.ask(acme.key, job(), job(priority=9), job())
-    assert statuses(told) == [202, 500, 202]
+    responses = batcher.ask(acme.key, job(), job(priority=9), job())
+    assert statuses(responses) == [202, 500, 202]
     assert Job.objects.count() == 2
 
 
-def test_a_database_that_is_away_is_said_to_each_and_nobody_asks_it_again(
+def test_an_unavailable_database_is_reported_to_each_without_a_retry(
     acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> Any:
         raise OperationalError("connection refused")
 
     monkeypatch.setattr(submission, "store", away)
-    told = batcher.ask(acme.key, job(), KEYED)
-    assert statuses(told) == [503, 503]
-    assert {one.json()["code"] for one in told} == {"database_unavailable"}
-    assert all(dict(one.headers)[b"retry-after"] == b"5" for one in told)
+    responses = batcher.ask(acme.key, job(), KEYED)
+    assert statuses(responses) == [503, 503]
+    assert {one.json()["code"] for one in responses} == {"database_unavailable"}
+    assert all(dict(one.headers)[b"retry-after"] == b"5" for one in responses)
     assert batcher.viewed == 0
 
 
-def test_a_commit_whose_answer_is_lost_is_not_made_again(
+def test_a_commit_with_a_lost_response_is_not_repeated(
     acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = submission.store
@@ -97,12 +101,12 @@ def test_a_commit_whose_answer_is_lost_is_not_made_again(
 
     monkeypatch.setattr(submission, "store", store_and_lose_the_answer)
     assert statuses(batcher.ask(acme.key, job(), job())) == [503, 503]
-    assert Job.objects.count() == 2, "they are durable, and were not stored twice"
+    assert Job.objects.count() == 2, "the jobs are durable and were not stored twice"
     assert batcher.viewed == 0
 
 
 @pytest.mark.parametrize("piece", ["push_and_wake", "answer_submit"])
-def test_what_breaks_after_the_commit_is_not_begun_anew(
+def test_an_error_after_the_commit_does_not_repeat_the_group(
     acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch, piece: str
 ) -> None:
     def breaks(*_: Any, **__: Any) -> Any:
@@ -115,7 +119,7 @@ def test_what_breaks_after_the_commit_is_not_begun_anew(
     assert batcher.viewed == 0
 
 
-def test_tickets_that_redis_did_not_take_are_pushed_later(
+def test_tickets_refused_by_redis_are_pushed_later(
     acme: Account, batcher: Site, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late: list[str] = []
@@ -127,30 +131,30 @@ def test_tickets_that_redis_did_not_take_are_pushed_later(
         raise LeasingUnavailable("away")
 
     monkeypatch.setattr(world.leases, "push", away)
-    told = batcher.ask(acme.key, job(), job(), job())
-    assert statuses(told) == [202] * 3
-    assert [one.json()["position"] for one in told] == [None] * 3
+    responses = batcher.ask(acme.key, job(), job(), job())
+    assert statuses(responses) == [202] * 3
+    assert [one.json()["position"] for one in responses] == [None] * 3
     assert sorted(late) == sorted(Job.objects.values_list("id", flat=True))
 
 
-def test_a_clerk_that_fails_answers_each_with_an_error(acme: Account) -> None:
+def test_a_failing_batch_handler_responds_to_each_with_an_error(acme: Account) -> None:
     def fails(group: Any) -> Any:
         raise RuntimeError("a defect")
 
     site = Site(fails)
     try:
-        told = site.ask(acme.key, job(), job())
-        assert statuses(told) == [500, 500]
-        assert {one.json()["code"] for one in told} == {"internal_error"}
-        assert statuses(site.ask(acme.key, job())) == [500], "its batch handler is free again"
+        responses = site.ask(acme.key, job(), job())
+        assert statuses(responses) == [500, 500]
+        assert {one.json()["code"] for one in responses} == {"internal_error"}
+        assert statuses(site.ask(acme.key, job())) == [500], "the batch handler is free again"
     finally:
         site.close()
 
 
-def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
+def test_a_request_abandoned_while_the_batch_handler_was_blocked_is_not_started(
     acme: Account, door_time: DoorTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one's time is up once it was begun; that of those behind it passes as ever."""
+    """The first request's deadline passes after it was started; those behind it have their own deadlines."""
     may_go, answer = threading.Event(), batcher_module.answer_batch
 
     def wait(group: Any) -> Any:
@@ -162,18 +166,18 @@ def test_what_was_given_up_while_the_clerk_was_held_is_not_begun(
     monkeypatch.setattr(batcher_module, "EXTRA_HANDLERS", 0)
     site = Site(wait, seconds=0.2)
     try:
-        told = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
-        assert statuses(told) == [503] * 3
-        assert {one.json()["code"] for one in told} == {"no_answer_in_time"}
+        responses = site.ask_in_turn(acme.key, [job()], [job(), job()], then=may_go.set)
+        assert statuses(responses) == [503] * 3
+        assert {one.json()["code"] for one in responses} == {"no_answer_in_time"}
         assert site.groups == [1]
-        assert Job.objects.count() == 1, "only what was begun before its client was told to come again"
+        assert Job.objects.count() == 1, "only work started before the client got its 503"
     finally:
         may_go.set()
         site.close()
 
 
-def test_slow_groups_do_not_hold_up_what_comes_after_them(acme: Account, door_time: DoorTime) -> None:
-    """Both batch handlers are held: a helper begins. Whose batch handler is held has no time left."""
+def test_slow_groups_do_not_delay_later_ones(acme: Account, door_time: DoorTime) -> None:
+    """Both batch handlers are blocked, so a helper starts; requests of the blocked ones have no time left."""
     may_go, answer, held = threading.Event(), batcher_module.answer_batch, []
 
     def hold_the_first(group: Any) -> Any:
@@ -185,22 +189,22 @@ def test_slow_groups_do_not_hold_up_what_comes_after_them(acme: Account, door_ti
 
     site = Site(hold_the_first, seconds=0.5)
     try:
-        told = site.ask_in_turn(
+        responses = site.ask_in_turn(
             acme.key, *[[job()]] * batcher_module.HANDLERS, [job(), job()], then=may_go.set
         )
-        assert statuses(told) == [*[503] * batcher_module.HANDLERS, 202, 202]
+        assert statuses(responses) == [*[503] * batcher_module.HANDLERS, 202, 202]
         assert site.groups == [*[1] * batcher_module.HANDLERS, 2]
     finally:
         may_go.set()
         site.close()
 
 
-# -- turns (docs/adr/0014) -------------------------------------------------------------------------
+# -- locks of limits (docs/adr/0014) -------------------------------------------------------------------------
 
 
 @pytest.fixture
 def somebody_s_turn() -> Iterator[Callable[[str], Callable[[], None]]]:
-    """Takes the turn of a limit in another transaction, until it is let go."""
+    """Hold the lock of a limit in another transaction until released."""
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
     with psycopg.connect(**connection.get_connection_params() | {"cursor_factory": None}) as holder:
@@ -212,7 +216,7 @@ def somebody_s_turn() -> Iterator[Callable[[str], Callable[[], None]]]:
         yield take
 
 
-def test_who_waits_for_a_turn_does_not_hold_up_the_others(
+def test_a_group_that_waits_for_a_lock_does_not_delay_the_others(
     acme: Account, other: Account, somebody_s_turn: Callable[[str], Callable[[], None]]
 ) -> None:
     limit(acme, max_queued=5)
@@ -231,8 +235,8 @@ def test_who_waits_for_a_turn_does_not_hold_up_the_others(
     site = Site()
     try:
         watch.start()
-        told = site.ask_as((acme.key, job()), (other.key, job()), (other.key, job()))
-        assert statuses(told) == [202, 202, 202]
+        responses = site.ask_as((acme.key, job()), (other.key, job()), (other.key, job()))
+        assert statuses(responses) == [202, 202, 202]
         assert site.viewed == 3
         assert waited == [2]
     finally:
@@ -240,13 +244,13 @@ def test_who_waits_for_a_turn_does_not_hold_up_the_others(
         site.close()
 
 
-def test_groups_that_name_the_same_limits_in_another_order_don_t_wait_for_each_other(
+def test_groups_with_limits_in_another_order_do_not_deadlock(
     acme: Account, other: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
     monkeypatch.setattr(batcher_module, "MOST", 2)
-    # waits in a circle are broken by the database, all others only take as long as they take
+    # the database breaks deadlocks; other waits only take their time
     monkeypatch.setattr(submission, "LOCK_WAIT_SECONDS", 50.0)
     for one in (acme, other):
         limit(one, max_queued=1000)
@@ -254,8 +258,8 @@ def test_groups_that_name_the_same_limits_in_another_order_don_t_wait_for_each_o
     try:
         for _ in range(5):
             pairs = [(acme.key, job()), (other.key, job())]
-            told = site.ask_as(*(pairs + pairs[::-1]) * 8)
-            assert statuses(told) == [202] * 32
+            responses = site.ask_as(*(pairs + pairs[::-1]) * 8)
+            assert statuses(responses) == [202] * 32
         assert site.viewed == 0
     finally:
         site.close()

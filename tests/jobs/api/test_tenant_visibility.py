@@ -1,4 +1,4 @@
-"""Every answer that a tenant reads, of jobs whose failures are full of what is not for it."""
+"""Tenants' responses about jobs whose failures contain internal details."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def end(job: Job, error: GpuError, policy: RetryPolicy = PATIENT, **values: Any)
 
 @pytest.fixture
 def jobs(acme: Account, zimg: ModelConfig) -> Jobs:
-    """Failed, retrying, cancelled, running and waiting ones, beside another tenant's."""
+    """Create failed, retrying, cancelled, running and waiting jobs, and another tenant's."""
     rival = account(RIVAL)
     server = builders.make_server(
         "gpu-1", model=zimg, endpoint=f"http://{ADDRESS}/run", host="gpu-7.internal"
@@ -99,8 +99,9 @@ BODIES: dict[str, Any] = {
 }
 
 
-def test_the_secrets_are_there(jobs: Jobs, operator: Account) -> None:
-    """Else the walk below would find none in any case; and an operator reads them all."""
+def test_the_fixtures_contain_the_secrets(jobs: Jobs, operator: Account) -> None:
+    """Guards the tests below: without secrets in the rows they would prove nothing. An operator reads them
+    all."""
     failed = operator.client.get(f"/api/v1/queue/jobs/{jobs.by_state['failed'].id}")
     shown = failed.json()
     assert shown["error"]["message"].startswith(SAID)
@@ -114,7 +115,7 @@ def test_the_secrets_are_there(jobs: Jobs, operator: Account) -> None:
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_no_answer_has_one(acme: Account, jobs: Jobs, method: str, path: str) -> None:
+def test_no_response_contains_a_secret(acme: Account, jobs: Jobs, method: str, path: str) -> None:
     for job in jobs:
         answer = getattr(acme.client, method)(filled(path, job.id), BODIES.get(path), format="json")
         text = answer.content.decode() + str(dict(answer.headers))
@@ -123,7 +124,7 @@ def test_no_answer_has_one(acme: Account, jobs: Jobs, method: str, path: str) ->
             break
 
 
-def test_no_replay_of_a_submit_has_one(acme: Account, jobs: Jobs) -> None:
+def test_no_repeated_submit_contains_a_secret(acme: Account, jobs: Jobs) -> None:
     headers = {"HTTP_IDEMPOTENCY_KEY": "k", "HTTP_PREFER": "wait=1"}
     first = acme.client.post("/api/v1/queue/submit", BODIES["/api/v1/queue/submit"], format="json", **headers)
     assert first.status_code == 202
@@ -134,7 +135,7 @@ def test_no_replay_of_a_submit_has_one(acme: Account, jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(set(ERRORS_BY_CODE) - {"bad_input"}))
-def test_no_kind_of_failure_and_no_callback_tells_one(acme: Account, zimg: ModelConfig, code: str) -> None:
+def test_no_failure_and_no_callback_contains_a_secret(acme: Account, zimg: ModelConfig, code: str) -> None:
     job = builders.make_job(zimg, tenant=acme.tenant, callback_url="https://example.com/x")
     for _ in range(5):
         job.refresh_from_db()
@@ -150,7 +151,7 @@ def test_no_kind_of_failure_and_no_callback_tells_one(acme: Account, zimg: Model
     assert secrets_in("".join(Callback.objects.values_list("body", flat=True))) == []
 
 
-def test_the_rows_keep_all(jobs: Jobs) -> None:
+def test_the_rows_keep_the_full_messages(jobs: Jobs) -> None:
     failed = jobs.by_state["failed"]
     assert SAID in failed.error_message
     assert TRACE in Attempt.objects.get(job=failed).error_message

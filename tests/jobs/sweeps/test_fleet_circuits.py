@@ -1,4 +1,4 @@
-"""A fleet whose Redis hangs costs the other fleets' sweeps one time-out, not one a call."""
+"""A fleet with a hung Redis costs the other fleets' sweeps one time-out, not one per call."""
 
 from __future__ import annotations
 
@@ -31,20 +31,21 @@ SLOWER = 2.0
 
 @contextmanager
 def hanging_redis() -> Iterator[str]:
-    """It takes connections and says nothing."""
+    """A server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as silent:
         yield f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
 
 
 def serve(name: str, model: str, pool: Pool) -> None:
-    """The rows of a server with one slot and one model: the index keeps no server without them."""
+    """Create the rows of a server with one slot and one model; servers without rows are removed from the
+    index."""
     config = ModelConfig.objects.create(name=model, pool=pool)
     server = Server.objects.create(name=name, pool=pool, slots=1)
     Placement.objects.create(server=server, model=config, endpoint="http://127.0.0.1:9/run")
 
 
 class Fleets:
-    """One that works, with a dead worker's lease, and some whose Redis can be made to hang."""
+    """A working fleet with a dead worker's lease, and fleets whose Redis can be made to hang."""
 
     def __init__(self, valkey: EmbeddedValkey, fleet: str, others: int) -> None:
         self.works = self._store(valkey.url, fleet)
@@ -86,7 +87,7 @@ class Fleets:
         return time.monotonic() - began
 
     def seconds_until(self, met: Any, *, most: float) -> float:
-        """Ticks as beat does, and says after how long it was met."""
+        """Tick once per second until the condition holds; return the seconds."""
         began = time.monotonic()
         while not met():
             assert time.monotonic() - began < most, f"not after {most} s"
@@ -108,11 +109,11 @@ def test_a_dead_workers_slot_comes_back_while_other_fleets_hang(valkey: Embedded
             lambda: fleets.works.slots("gpu")[0].state != "leased",
             most=LEASE_SECONDS + TIMEOUT_SECONDS + 4 * SWEEP_SECONDS + SLOWER,
         )
-        assert fleets.seconds_of_a_tick() < TIMEOUT_SECONDS / 2  # and nobody waits for them any more
+        assert fleets.seconds_of_a_tick() < TIMEOUT_SECONDS / 2  # and no sweep waits for them any more
 
 
 @pytest.mark.django_db
-def test_a_fleet_that_answers_again_is_looked_after_again(valkey: EmbeddedValkey, fleet: str) -> None:
+def test_a_fleet_that_answers_again_is_swept_again(valkey: EmbeddedValkey, fleet: str) -> None:
     fleets = Fleets(valkey, fleet, 1)
     name = f"{fleet}-0"
     good = fleets.stores[name]
@@ -133,7 +134,7 @@ def test_a_fleet_that_answers_again_is_looked_after_again(valkey: EmbeddedValkey
 
 
 class Asked:
-    """A fleet's lease layer that hangs once; then its question in the background breaks, or its timer."""
+    """The lease layer hangs once; then the background probe fails, or its timer can't be started."""
 
     def __init__(self, world: World) -> None:
         self._clock, self._hangs = world.clock, True
@@ -151,15 +152,15 @@ class Asked:
 
 @pytest.mark.django_db
 @pytest.mark.parametrize("has_timers", [True, False])
-def test_a_question_that_breaks_leaves_no_fleet_silent_for_ever(world: World, has_timers: bool) -> None:
-    asked, later = Asked(world), list[Callable[[], None]]()
+def test_a_failing_probe_does_not_keep_a_circuit_open(world: World, has_timers: bool) -> None:
+    calls, later = Asked(world), list[Callable[[], None]]()
 
     def after(seconds: float, work: Callable[[], None]) -> None:
         if not has_timers:
             raise RuntimeError("can't start new thread")
         later.append(work)
 
-    ports = with_fleet_circuits(replace(world.ports, leases=lambda _: cast(Leases, asked), after=after))
+    ports = with_fleet_circuits(replace(world.ports, leases=lambda _: cast(Leases, calls), after=after))
     with pytest.raises(LeasingUnavailable):
         ports.leases("far").expired(1)
     for work in later:

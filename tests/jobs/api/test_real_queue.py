@@ -1,4 +1,4 @@
-"""The routes over the real lease layer: what is registered is live, and the forecast is the line's own."""
+"""The routes over the real lease layer: registrations are live, and estimates come from the real queue."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ def leases(valkey: EmbeddedValkey, fleet: str, world: World, monkeypatch: pytest
     return store
 
 
-def test_a_registered_server_takes_jobs_and_the_rest_stand_in_line(
+def test_a_registered_server_takes_jobs_and_the_others_are_queued(
     operator: Account, acme: Account, leases: RedisLeases, world: World
 ) -> None:
     assert operator.client.post("/api/v1/admin/register", SERVER, format="json").json()["live"] is True
     first = acme.client.post(SUBMIT, JOB, format="json").json()
     assert first["outcome"] == "leased"
-    told = acme.client.post(BATCH, {"jobs": [JOB] * 10}, format="json").json()["jobs"]
-    assert {item["outcome"] for item in told} <= {"leased", "queued"}
-    assert told[-1]["outcome"] == "queued"
-    assert told[-1]["position"] > told[-3]["position"]
-    assert told[-1]["starts_in"] == {"p50_seconds": 5.5, "p90_seconds": 22.0, "seen": 0}
-    why = acme.client.get(f"/api/v1/queue/jobs/{told[-1]['job_id']}/explain").json()
-    assert (why["position"], why["starts_in"]) == (told[-1]["position"], told[-1]["starts_in"])
+    body = acme.client.post(BATCH, {"jobs": [JOB] * 10}, format="json").json()["jobs"]
+    assert {item["outcome"] for item in body} <= {"leased", "queued"}
+    assert body[-1]["outcome"] == "queued"
+    assert body[-1]["position"] > body[-3]["position"]
+    assert body[-1]["starts_in"] == {"p50_seconds": 5.5, "p90_seconds": 22.0, "seen": 0}
+    why = acme.client.get(f"/api/v1/queue/jobs/{body[-1]['job_id']}/explain").json()
+    assert (why["position"], why["starts_in"]) == (body[-1]["position"], body[-1]["starts_in"])
     assert world.wakes
     lease = leases.claim("flux", worker="w", attempt_id="a" * 26)
     assert lease is not None
@@ -64,14 +64,14 @@ def test_fewer_slots_take_effect_at_once(operator: Account, acme: Account, lease
     assert leases.claim("flux", worker="w", attempt_id="c" * 26) is not None
 
 
-def test_a_cancelled_job_is_out_of_the_line(operator: Account, acme: Account, leases: RedisLeases) -> None:
+def test_a_cancelled_job_is_not_in_the_queue(operator: Account, acme: Account, leases: RedisLeases) -> None:
     operator.client.post("/api/v1/admin/register", SERVER, format="json")
     job_id = acme.client.post(SUBMIT, JOB, format="json").json()["job_id"]
     assert acme.client.post(f"/api/v1/queue/jobs/{job_id}/cancel").status_code == 200
     assert leases.claim("flux", worker="w", attempt_id="a" * 26) is None
 
 
-def test_a_repeated_request_for_a_running_job_does_not_line_it_up_again(
+def test_a_repeated_request_does_not_queue_a_running_job_again(
     operator: Account, acme: Account, leases: RedisLeases
 ) -> None:
     operator.client.post("/api/v1/admin/register", SERVER, format="json")

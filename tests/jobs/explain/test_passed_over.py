@@ -1,4 +1,4 @@
-"""Whoever was passed over is told so as long as that may happen again."""
+"""A job that was passed over gets this reason while it can happen again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jobs.explain.snapshot import Servers, Snapshot
         (3, 0.0, {"busy": 2}, ["all_busy"]),
     ],
 )
-def test_it_binds_before_the_busy_slots(
+def test_being_passed_over_comes_before_busy_slots(
     times: int, left: float, slots: dict[str, int], codes: list[str]
 ) -> None:
     line = Outlook(in_line=True, slots=slots, passed_over=times, most_passed_over=8, patience_seconds=left)

@@ -1,4 +1,4 @@
-"""A key that is revoked in the middle of a request: what it asked for is done whole, or not at all."""
+"""A key that is revoked during a request: the request is carried out completely or not at all."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ JOBS = 20
 
 
 def revoke() -> None:
-    """As it is two seconds later, when no process remembers the key any more."""
+    """Drop the caches, as 2 s later."""
     ApiKey.objects.update(revoked=True)
     forget_keys()
 
 
 def revoked_before(of: Any, name: str, patch: pytest.MonkeyPatch) -> None:
-    """Keys are revoked when this function is called."""
+    """Return a function that revokes the keys when called."""
     original: Callable[..., Any] = getattr(of, name)
 
     def call(*args: Any, **named: Any) -> Any:
@@ -45,7 +45,7 @@ def revoked_before(of: Any, name: str, patch: pytest.MonkeyPatch) -> None:
 
 
 def once_watched(web: Web, work: Callable[[], None]) -> threading.Thread:
-    """Does this as soon as somebody waits for a job."""
+    """Do this as soon as a request waits for a job."""
 
     def run() -> None:
         wait_for(lambda: web.front._hub is not None and web.front.hub.watched > 0)
@@ -62,7 +62,7 @@ def is_refused(web: Web, account: Account) -> bool:
     return (answer.status_code, answer.json()["code"]) == (401, "invalid_key")
 
 
-def test_a_batch_that_has_begun_is_accepted_whole(
+def test_a_batch_in_progress_is_accepted_after_its_key_is_revoked(
     web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revoked_before(view, "submit_batch", monkeypatch)
@@ -75,7 +75,7 @@ def test_a_batch_that_has_begun_is_accepted_whole(
     assert is_refused(web, tenant)
 
 
-def test_a_submit_that_has_begun_is_accepted(
+def test_a_submit_in_progress_is_accepted_after_its_key_is_revoked(
     web: Web, tenant: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     revoked_before(submit_batcher, "submit_group", monkeypatch)
@@ -85,7 +85,7 @@ def test_a_submit_that_has_begun_is_accepted(
     assert is_refused(web, tenant)
 
 
-def test_a_batch_whose_body_still_arrives_is_refused_whole(
+def test_a_batch_whose_body_still_arrives_is_refused_after_its_key_is_revoked(
     web: Web, tenant: Account, sockets: Sockets
 ) -> None:
     job = JOB | {"payload": {"text": "x" * MB}}
@@ -93,14 +93,16 @@ def test_a_batch_whose_body_still_arrives_is_refused_whole(
     headers = bearer(tenant) | {"Idempotency-Key": "k", "Connection": "close"}
     connection = sockets.begin(BATCH, len(body), **headers)
     connection.sendall(body[: MB + 1])
-    wait_for(lambda: any(size >= MB for size in web.front._budget._arriving.values()))  # the key was good
+    wait_for(lambda: any(size >= MB for size in web.front._budget._arriving.values()))  # the key was valid
     revoke()
     connection.sendall(body[MB + 1 :])
     assert answer_of(connection) == (401, "invalid_key")
     assert (Job.objects.count(), IdempotencyKey.objects.count()) == (0, 0)
 
 
-def test_a_submit_that_waits_keeps_its_job_and_learns_nothing_more(web: Web, tenant: Account) -> None:
+def test_a_waiting_submit_keeps_its_job_but_gets_no_result_after_revocation(
+    web: Web, tenant: Account
+) -> None:
     def end() -> None:
         revoke()
         end_job(Job.objects.get().id)
@@ -109,13 +111,13 @@ def test_a_submit_that_waits_keeps_its_job_and_learns_nothing_more(web: Web, ten
     headers = bearer(tenant) | {"Prefer": "wait=50"}
     answer = requests.post(web.url + SUBMIT, json=JOB, headers=headers, timeout=60)
     thread.join()
-    told = answer.json()
-    assert (answer.status_code, told["status"], told["outcome"]) == (202, "queued", "queued")
-    assert (told["job_id"], told["error"]) == (Job.objects.get().id, None)
+    content = answer.json()
+    assert (answer.status_code, content["status"], content["outcome"]) == (202, "queued", "queued")
+    assert (content["job_id"], content["error"]) == (Job.objects.get().id, None)
     assert is_refused(web, tenant)
 
 
-def test_a_long_poll_learns_nothing_more(web: Web, tenant: Account) -> None:
+def test_a_long_poll_gets_no_result_after_revocation(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
 
     def end() -> None:

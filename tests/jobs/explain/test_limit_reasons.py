@@ -1,4 +1,4 @@
-"""What an explanation says of a tenant's limits, and of servers that are not well."""
+"""Explanations of a tenant's limits and of unhealthy servers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def scene(valkey: EmbeddedValkey) -> Iterator[Scene]:
     rows_changed.send(None)
 
 
-def test_a_cap_says_how_many_run_of_how_many(scene: Scene) -> None:
+def test_the_reason_for_max_running_names_the_count_and_the_limit(scene: Scene) -> None:
     found = scene.explain(capped(scene))
     assert [reason.code for reason in found.reasons] == ["tenant_cap"]
     assert found.reasons[0].evidence == {"running": 1, "limit": 1}
-    assert found.starts is None, "nobody knows when one of its jobs ends"
+    assert found.starts is None, "the end of a running job is unknown"
 
 
-def test_a_quota_says_what_was_used_and_that_it_goes_on_at_midnight(scene: Scene) -> None:
+def test_the_reason_for_a_quota_names_the_use_and_midnight(scene: Scene) -> None:
     scene.clock.move(3600.0)
     found = scene.explain(over_quota(scene))
     evidence = found.reasons[0].evidence
@@ -54,12 +54,12 @@ def test_a_quota_says_what_was_used_and_that_it_goes_on_at_midnight(scene: Scene
     assert found.starts.p90_seconds < 23 * 3600 + 600
 
 
-def test_an_estimate_says_a_used_up_day_once(scene: Scene) -> None:
+def test_an_estimate_names_an_exhausted_quota_once(scene: Scene) -> None:
     over_quota(scene)
     found = scene.estimate()
     assert [reason.code for reason in found.reasons] == ["quota"]
     assert found.reasons[0].evidence["refused_with"] == "quota_exhausted"
-    assert (found.position, found.starts) == (None, None), "it would be refused, not held back"
+    assert (found.position, found.starts) == (None, None), "the submit would be refused, not parked"
 
 
 def held(parked: str, quota: Quota | None) -> Snapshot:
@@ -69,12 +69,12 @@ def held(parked: str, quota: Quota | None) -> Snapshot:
 
 @pytest.mark.parametrize(("parked", "quota", "p50"), [
     ("q", Quota(used=5.0, limit=5.0, left_seconds=100.0), 110.0),
-    ("q", Quota(used=4.0, limit=5.0, left_seconds=100.0), 10.0),  # it was raised: the sweep tells the line
+    ("q", Quota(used=4.0, limit=5.0, left_seconds=100.0), 10.0),  # the quota was raised
     ("q", None, None),
     ("qm", Quota(used=5.0, limit=5.0, left_seconds=100.0), None),
     ("mq", Quota(used=5.0, limit=5.0, left_seconds=100.0), None),
 ])  # fmt: skip
-def test_a_start_is_known_while_a_known_day_alone_holds_it_back(
+def test_a_start_is_estimated_if_only_the_quota_delays_it(
     parked: str, quota: Quota | None, p50: float | None
 ) -> None:
     now = held(parked, quota)
@@ -83,8 +83,8 @@ def test_a_start_is_known_while_a_known_day_alone_holds_it_back(
 
 
 @pytest.mark.parametrize("quota", [Quota(used=4.0, limit=5.0, left_seconds=100.0), None])
-def test_nobody_is_told_that_a_day_is_used_up_which_was_made_longer(quota: Quota | None) -> None:
-    """The line holds it back until the sweep has told it so."""
+def test_a_raised_quota_is_not_reported_as_exhausted(quota: Quota | None) -> None:
+    """The tenant stays parked until the next run of the sweep."""
     used_up, longer = (
         explain(held("q", one))[0] for one in (Quota(used=5.0, limit=5.0, left_seconds=9.0), quota)
     )
@@ -93,7 +93,7 @@ def test_nobody_is_told_that_a_day_is_used_up_which_was_made_longer(quota: Quota
     assert "has GPU-seconds available again" in longer.message
 
 
-def test_a_reason_that_nobody_knows_here_is_told_by_its_letter() -> None:
+def test_an_unknown_reason_is_reported_by_its_letter() -> None:
     found = explain(held("z", None))[0]
     assert (found.code, found.evidence) == ("tenant_held", {"reason": "z"})
 
@@ -112,7 +112,7 @@ def test_a_reason_that_nobody_knows_here_is_told_by_its_letter() -> None:
         ([], "no_server"),
     ],
 )
-def test_a_submit_and_an_explanation_know_the_same_servers(
+def test_a_submit_and_an_explanation_use_the_same_servers(
     servers: list[dict[str, Any]], code: str | None
 ) -> None:
     rows_changed.send(None)

@@ -1,4 +1,4 @@
-"""Limits of queues under submits at the same moment: exact, whatever the database."""
+"""Queue limits are exact under concurrent submits, on every database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ THREADS = 20
 
 
 def at_once(threads: int, submit: Callable[[Any, int], str], *accounts: Account) -> Counter[str]:
-    """What became of the submits; submit: client, number."""
+    """Return the outcomes of concurrent submits. submit: called with client and number."""
     start = threading.Barrier(threads)
 
     def run(number: int) -> str:
@@ -41,11 +41,11 @@ def at_once(threads: int, submit: Callable[[Any, int], str], *accounts: Account)
 
 
 def one(client: Any, number: int) -> str:
-    told = client.post(SUBMIT, JOB, format="json").json()
-    return str(told.get("code", "accepted"))
+    body = client.post(SUBMIT, JOB, format="json").json()
+    return str(body.get("code", "accepted"))
 
 
-def test_of_twenty_submits_at_once_as_many_get_in_as_may() -> None:
+def test_of_twenty_concurrent_submits_only_the_limit_is_accepted() -> None:
     acme = account("acme")
     make_model("zimg")
     limit(acme, max_queued=1)
@@ -60,7 +60,7 @@ def test_tenants_share_the_limit_of_a_model() -> None:
     assert Job.objects.count() == 3
 
 
-def test_batches_that_name_the_same_models_in_another_order_don_t_wait_for_each_other() -> None:
+def test_batches_with_models_in_another_order_do_not_deadlock() -> None:
     acme = account("acme")
     names = ("flux", "llama", "zimg")
     for name in names:
@@ -82,24 +82,24 @@ def test_batches_that_name_the_same_models_in_another_order_don_t_wait_for_each_
 @pytest.mark.parametrize(("most", "jobs", "waits"), [
     (None, 1, False), (100_000, 1, False), (100_000, FEW, False), (100_000, FEW + 1, True), (5, 1, True),
 ])  # fmt: skip
-def test_who_is_far_from_a_limit_takes_no_turn(most: int | None, jobs: int, waits: bool) -> None:
+def test_a_transaction_far_from_a_limit_takes_no_lock(most: int | None, jobs: int, waits: bool) -> None:
     acme = account("acme")
     make_model("zimg")
     limit(acme, max_queued=most)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert acme.client.post(BATCH, {"jobs": [JOB] * jobs}, format="json").status_code == 202
-    locks = [query for query in asked.captured_queries if "advisory" in query["sql"]]
+    locks = [query for query in queries.captured_queries if "advisory" in query["sql"]]
     assert len(locks) == (waits and connection.vendor == "postgresql")
 
 
-def test_a_few_go_in_without_a_turn_only_while_all_under_way_would_fit(settings: Any) -> None:
+def test_small_transactions_skip_the_lock_only_above_the_margin(settings: Any) -> None:
     acme = account("acme")
     make_model("zimg")
     settings.DISPATCHER = replace(settings.DISPATCHER, max_batch_jobs=50)
     for most, waits in ((50 + 100 * FEW, False), (50 + 100 * FEW - 1, True)):
         limit(acme, max_queued=most)
         Job.objects.all().delete()
-        with CaptureQueriesContext(connection) as asked:
+        with CaptureQueriesContext(connection) as queries:
             assert acme.client.post(SUBMIT, JOB, format="json").status_code == 202
-        locks = [query for query in asked.captured_queries if "advisory" in query["sql"]]
+        locks = [query for query in queries.captured_queries if "advisory" in query["sql"]]
         assert len(locks) == (waits and connection.vendor == "postgresql")

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 
 @pytest.fixture
 def tenant(db: None) -> Account:
-    """Without processes beside this one: a transaction that is rolled back will do."""
+    """These tests have no other process: a transaction that is rolled back is enough."""
     make_model("zimg")
     return account("acme")
 
@@ -30,15 +30,15 @@ def busy_job(tenant: Account, words: int) -> Job:
     return job
 
 
-def test_of_each_job_only_what_its_listener_lacks_is_read(tenant: Account) -> None:
+def test_only_events_that_a_listener_lacks_are_read(tenant: Account) -> None:
     old, other, new = busy_job(tenant, 20), busy_job(tenant, 4), new_job(tenant.tenant)
-    with CaptureQueriesContext(connection) as asked:
-        told = read_new_events({old.id: 20, other.id: 5, new.id: 0, "0" * 26: 0})
-    assert {job_id: seqs(one) for job_id, one in told.items()} == {old.id: [21], other.id: [], new.id: [1]}
-    assert len(asked) == 2
+    with CaptureQueriesContext(connection) as queries:
+        news = read_new_events({old.id: 20, other.id: 5, new.id: 0, "0" * 26: 0})
+    assert {job_id: seqs(one) for job_id, one in news.items()} == {old.id: [21], other.id: [], new.id: [1]}
+    assert len(queries) == 2
     with connection.cursor() as cursor:
-        cursor.execute(asked[1]["sql"])
-        assert len(cursor.fetchall()) == 2, "a new listener of one job reads nothing of the others"
+        cursor.execute(queries[1]["sql"])
+        assert len(cursor.fetchall()) == 2, "a new listener of one job reads no events of the others"
 
 
 def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,21 +47,19 @@ def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: py
     end_job(long.id, tell=False)
     cursors, read, reads = {long.id: 0, short.id: 0}, 0, []
     while True:
-        told = read_new_events(cursors)
-        reads.append([seqs(told[long.id]), seqs(told[short.id])])
-        assert told[long.id].has_more is not told[long.id].is_over
-        if told[long.id].is_over:
+        news = read_new_events(cursors)
+        reads.append([seqs(news[long.id]), seqs(news[short.id])])
+        assert news[long.id].has_more is not news[long.id].is_over
+        if news[long.id].is_over:
             break
-        cursors = {job_id: one.events[-1].seq if one.events else one.after for job_id, one in told.items()}
+        cursors = {job_id: one.events[-1].seq if one.events else one.after for job_id, one in news.items()}
         read += 1
         assert read < 9
     assert reads == [[[1, 2, 3, 4, 5], [1, 2]], [[6, 7, 8, 9], []]]
 
 
-def test_jobs_that_are_more_than_a_read_has_events_get_one_each(
-    tenant: Account, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_of_very_many_jobs_gets_one_event(tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "MOST_EVENTS", 2)
-    told = read_new_events(dict.fromkeys((busy_job(tenant, 2).id for _ in range(3)), 0))
-    assert [seqs(one) for one in told.values()] == [[1]] * 3
-    assert all(one.has_more for one in told.values())
+    news = read_new_events(dict.fromkeys((busy_job(tenant, 2).id for _ in range(3)), 0))
+    assert [seqs(one) for one in news.values()] == [[1]] * 3
+    assert all(one.has_more for one in news.values())

@@ -1,4 +1,4 @@
-"""A waiting job's priority, and "run next", over HTTP."""
+"""Change of priority and "run next", over HTTP."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_a_waiting_job_runs_next(acme: Account, operator: Account, world: World)
 
 
 @pytest.mark.parametrize("what", ["priority", "run-next"])
-def test_a_job_that_does_not_wait_is_refused(acme: Account, operator: Account, what: str) -> None:
+def test_a_job_that_does_not_wait_cannot_be_moved(acme: Account, operator: Account, what: str) -> None:
     for state in ("failed", "completed"):
         job = make_job(acme.tenant, state)
         answer = operator.client.post(url(job, what), {"priority": 2}, format="json")
         problem(answer, 409, "not_waiting")
 
 
-def test_while_redis_is_away_it_says_so(acme: Account, operator: Account, world: World) -> None:
+def test_without_redis_the_error_says_so(acme: Account, operator: Account, world: World) -> None:
     job = make_job(acme.tenant, "queued")
     world.leases.away = True
     answer = operator.client.post(url(job, "priority"), {"priority": 2}, format="json")

@@ -1,4 +1,4 @@
-"""What the database is asked with, and one that does not answer: problem+json, as for any bad input."""
+"""Bad query parameters and an unavailable database are answered with problem+json."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def test_a_bad_cursor_is_named(acme: Account, cursor: str) -> None:
     ],
 )
 def test_a_bad_filter_is_named(acme: Account, query: str, pointer: str, code: str) -> None:
-    told = problem(acme.client.get(f"/api/v1/queue/jobs?{query}"), 400, code, pointer)
-    assert told["errors"][0]["in"] == "query"
+    body = problem(acme.client.get(f"/api/v1/queue/jobs?{query}"), 400, code, pointer)
+    assert body["errors"][0]["in"] == "query"
 
 
 @pytest.mark.parametrize("job_id", ["01J0000000000000000000000A", "x", "%00", "é" * 30, "0" * 27])
@@ -67,13 +67,13 @@ def test_without_a_database_nothing_is_accepted(
         acme.client.get("/api/v1/queue/jobs"),
         acme.client.get("/api/v1/queue/stats"),
     ):
-        told = problem(answer, 503, "database_unavailable")
-        assert told["retryable"] is True
+        body = problem(answer, 503, "database_unavailable")
+        assert body["retryable"] is True
         assert answer["Retry-After"]
 
 
 def test_a_database_lost_in_the_middle_of_a_submit_is_no_202(acme: Account, zimg: ModelConfig) -> None:
-    acme.client.post(SUBMIT, JOB, format="json")  # key and model are remembered now
+    acme.client.post(SUBMIT, JOB, format="json")  # key and model are cached now
 
     def away(execute: Any, sql: str, *rest: Any) -> Any:
         if "jobs_event" in sql:
@@ -85,7 +85,7 @@ def test_a_database_lost_in_the_middle_of_a_submit_is_no_202(acme: Account, zimg
     assert Job.objects.count() == 1
 
 
-def test_our_own_mistakes_are_problems_too_and_tell_nothing(
+def test_an_internal_error_is_a_problem_without_details(
     acme: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:

@@ -1,4 +1,4 @@
-"""No thread waits for a client that does not read its answer: static files come in blocks."""
+"""No thread waits for a client that does not read its response: static files are sent in blocks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ pytestmark = pytest.mark.sqlite_only
 LARGE_FILE = "/static/drf_spectacular_sidecar/redoc/bundles/redoc.standalone.js.map"
 
 
-def test_clients_that_read_no_static_file_hold_no_thread(web: Web) -> None:
+def test_clients_that_do_not_read_a_static_file_block_no_thread(web: Web) -> None:
     size = int(requests.head(web.url + LARGE_FILE, timeout=60).headers["Content-Length"])
-    assert size > 3_500_000, "more than the sockets take"
-    asked = f"GET {LARGE_FILE} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
+    assert size > 3_500_000, "more than the sockets buffer"
+    calls = f"GET {LARGE_FILE} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode()
     with ExitStack() as stack:
         for _ in range(WSGI_THREADS + 2):
             silent = stack.enter_context(socket.socket())
             silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             silent.connect((urlsplit(web.url).hostname, urlsplit(web.url).port))
-            silent.sendall(asked)
+            silent.sendall(calls)
         assert requests.get(f"{web.url}/api/v1/schema", timeout=60).status_code == 200

@@ -1,4 +1,4 @@
-"""A site whose threads are held answers all the same."""
+"""A site with blocked threads still responds within the deadline."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECONDS = 0.2
 
 
 class HeldSite:
-    """Begins a request and answers it once it is let go."""
+    """A site that starts a request and responds once released."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -40,7 +40,7 @@ class HeldSite:
 
 
 class Asked:
-    """One request, and what its client got."""
+    """One request with its client's response."""
 
     def __init__(self, path: str = SUBMIT, parts: list[bytes] | None = None) -> None:
         self.scope = {
@@ -72,39 +72,39 @@ def held() -> HeldSite:
 
 @pytest.fixture
 def once_begun(door_time: DoorTime, held: HeldSite) -> None:
-    """Time is up when the site has begun, and not before: its thread may come late."""
+    """The deadline passes after the site has started the request, because its thread may start late."""
     held.on_begin = lambda: door_time.move(SECONDS)
 
 
 def bounded(site: HeldSite, seconds: float = SECONDS) -> ResponseDeadline:
-    """With one thread."""
+    """The site with one thread."""
     return ResponseDeadline(
         cast("Any", WSGIMiddleware(cast("Any", unless_given_up(site)), workers=1)), seconds
     )
 
 
 @pytest.mark.usefixtures("once_begun")
-def test_a_client_is_told_to_come_again_and_the_late_answer_goes_nowhere(held: HeldSite) -> None:
-    asked = Asked()
+def test_a_late_response_is_replaced_by_a_503_and_dropped(held: HeldSite) -> None:
+    calls = Asked()
 
     async def run() -> None:
         app = bounded(held)
-        await asyncio.wait_for(app(asked.scope, asked.receive, asked.send), 15)
+        await asyncio.wait_for(app(calls.scope, calls.receive, calls.send), 15)
         held.may_go.set()
         while app._late:
             await asyncio.sleep(0.01)
 
     asyncio.run(run())
-    assert (asked.status, asked.headers[b"retry-after"]) == (503, b"5")
-    assert asked.headers[b"content-type"] == b"application/problem+json"
-    told = json.loads(asked.body)
-    assert (told["code"], told["retryable"]) == ("no_answer_in_time", True)
+    assert (calls.status, calls.headers[b"retry-after"]) == (503, b"5")
+    assert calls.headers[b"content-type"] == b"application/problem+json"
+    body = json.loads(calls.body)
+    assert (body["code"], body["retryable"]) == ("no_answer_in_time", True)
     assert held.ended.acquire(timeout=15)
-    assert asked.answers == 1
+    assert calls.answers == 1
 
 
 @pytest.mark.usefixtures("once_begun")
-def test_what_had_no_thread_by_then_is_never_begun(held: HeldSite) -> None:
+def test_a_request_without_a_thread_at_its_deadline_is_not_started(held: HeldSite) -> None:
     async def run() -> None:
         app = bounded(held)
         first, second = Asked(f"{SUBMIT}?1"), Asked(f"{SUBMIT}?2")
@@ -118,21 +118,21 @@ def test_what_had_no_thread_by_then_is_never_begun(held: HeldSite) -> None:
     assert held.begun == [f"{SUBMIT}?1"]
 
 
-def test_other_pages_may_take_their_time(held: HeldSite) -> None:
+def test_other_pages_have_no_response_deadline(held: HeldSite) -> None:
     async def run() -> None:
-        asked = Asked("/api/v1/admin/dlq/retry-all")
-        answering = asyncio.ensure_future(bounded(held, 0.0)(asked.scope, asked.receive, asked.send))
+        calls = Asked("/api/v1/admin/dlq/retry-all")
+        answering = asyncio.ensure_future(bounded(held, 0.0)(calls.scope, calls.receive, calls.send))
         while not held.begun:
             await asyncio.sleep(0.01)
         held.may_go.set()
         await answering
-        assert asked.status == 202
+        assert calls.status == 202
 
     asyncio.run(run())
 
 
-def test_a_long_upload_is_no_slow_answer(door_time: DoorTime) -> None:
-    """Each part takes most of the time there is, and all of them far more."""
+def test_a_long_upload_does_not_count_towards_the_response_deadline(door_time: DoorTime) -> None:
+    """Each part takes most of the deadline; together they exceed it."""
 
     def read_all(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         assert environ["wsgi.input"].read() == b"xxxxx"
@@ -140,32 +140,32 @@ def test_a_long_upload_is_no_slow_answer(door_time: DoorTime) -> None:
         return [b""]
 
     async def run() -> None:
-        asked = Asked(parts=[b"x"] * 5)
+        calls = Asked(parts=[b"x"] * 5)
         site = ResponseDeadline(cast("Any", WSGIMiddleware(cast("Any", read_all))), SECONDS)
         front = AsgiGateway(site, lambda: pytest.fail("no hub is needed"))
 
         async def slowly() -> dict[str, Any]:
             door_time.move(SECONDS * 0.6)  # the slow client is the point
-            return await asked.receive()
+            return await calls.receive()
 
-        await front(asked.scope, slowly, asked.send)
-        assert asked.status == 202
+        await front(calls.scope, slowly, calls.send)
+        assert calls.status == 202
 
     asyncio.run(run())
 
 
-def test_alive_needs_no_thread(held: HeldSite) -> None:
+def test_livez_needs_no_thread(held: HeldSite) -> None:
     async def run() -> None:
-        asked = Asked("/livez")
+        calls = Asked("/livez")
         front = AsgiGateway(bounded(held), lambda: pytest.fail("no hub is needed"))
-        await front(asked.scope, asked.receive, asked.send)
-        assert (asked.status, json.loads(asked.body)) == (200, {"status": "alive"})
+        await front(calls.scope, calls.receive, calls.send)
+        assert (calls.status, json.loads(calls.body)) == (200, {"status": "alive"})
 
     asyncio.run(run())
     assert held.begun == []
 
 
-def test_a_standby_that_takes_no_writes_is_a_database_that_is_away() -> None:
+def test_a_read_only_standby_counts_as_an_unavailable_database() -> None:
     class ReadOnly(Exception):
         sqlstate = "25006"
 

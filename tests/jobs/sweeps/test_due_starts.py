@@ -1,4 +1,5 @@
-"""Jobs for later come into the line at their time, not before, and cost nothing if they never start."""
+"""The sweep `due_starts`: scheduled jobs are queued at their time, and are not charged if they never
+start."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def later(world: World, seconds: float, **fields: object) -> Job:
     return world.job(push=False, **values)
 
 
-def test_a_job_stands_in_line_at_its_time_and_not_before(world: World) -> None:
+def test_a_scheduled_job_is_queued_at_its_time_and_not_before(world: World) -> None:
     world.server()
     job = later(world, 10.0)
     world.clock.advance(9.9)
@@ -33,11 +34,11 @@ def test_a_job_stands_in_line_at_its_time_and_not_before(world: World) -> None:
     assert due_starts.sweep(world.ports).repaired == 1
     assert world.claim(written=False).job_id == job.id
     assert world.announced == [job.id]
-    told = list(Event.objects.order_by("seq").values_list("type", "data__status"))
-    assert told == [("scheduled", "scheduled"), ("queued", "queued")]
+    result = list(Event.objects.order_by("seq").values_list("type", "data__status"))
+    assert result == [("scheduled", "scheduled"), ("queued", "queued")]
 
 
-def test_a_new_process_whose_clocks_differ_starts_nothing_before_it_knows_the_time(
+def test_a_new_process_with_differing_clocks_starts_no_job_before_the_comparison(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = later(world, 10)
@@ -50,7 +51,7 @@ def test_a_new_process_whose_clocks_differ_starts_nothing_before_it_knows_the_ti
     assert due_starts.sweep(world.ports).repaired == 1
 
 
-def test_a_time_that_was_set_back_by_comparing_clocks_starts_nothing_early(
+def test_no_job_starts_early_after_the_time_was_set_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = later(world, 10)
@@ -65,7 +66,7 @@ def test_a_time_that_was_set_back_by_comparing_clocks_starts_nothing_early(
     assert Job.objects.get(id=job.id).state == JobState.SCHEDULED
 
 
-def test_no_other_sweep_brings_it_into_the_line_early(world: World) -> None:
+def test_no_other_sweep_queues_a_scheduled_job_early(world: World) -> None:
     world.server()
     later(world, 3600.0)
     world.clock.advance(60)
@@ -73,7 +74,7 @@ def test_no_other_sweep_brings_it_into_the_line_early(world: World) -> None:
     assert world.leases.claim("m", worker="w", attempt_id="a") is None
 
 
-def test_it_stands_among_those_that_came_at_its_time(world: World) -> None:
+def test_a_scheduled_job_is_ordered_by_its_start_time(world: World) -> None:
     world.server()
     job = later(world, 10.0)
     world.clock.advance(5)
@@ -90,14 +91,14 @@ def test_it_stands_among_those_that_came_at_its_time(world: World) -> None:
     assert order == [before.id, job.id, after.id]
 
 
-def test_while_redis_is_away_it_is_queued_all_the_same(world: World) -> None:
+def test_a_scheduled_job_is_queued_without_redis(world: World) -> None:
     job = later(world, 0.0)
     world.redis_is_gone = True
     assert due_starts.sweep(world.ports).repaired == 1
-    assert Job.objects.get(id=job.id).state == JobState.QUEUED, "the reconciler has its ticket"
+    assert Job.objects.get(id=job.id).state == JobState.QUEUED, "`reconcile` has pushed the ticket"
 
 
-def test_one_that_was_cancelled_meanwhile_stays_cancelled(world: World) -> None:
+def test_a_job_cancelled_meanwhile_stays_cancelled(world: World) -> None:
     from jobs.operations.jobs import cancel_job
 
     job = later(world, 5.0)
@@ -107,11 +108,11 @@ def test_one_that_was_cancelled_meanwhile_stays_cancelled(world: World) -> None:
     assert Job.objects.get(id=job.id).state == JobState.CANCELLED
 
 
-def test_a_job_that_never_started_says_so_and_costs_nothing(world: World) -> None:
+def test_a_job_that_never_started_has_a_clear_error_and_no_cost(world: World) -> None:
     at = world.clock.now() + timedelta(seconds=10)
     job = later(world, 10.0, start_deadline_at=at + timedelta(seconds=5))
     world.clock.advance(11)
-    assert deadlines.sweep(world.ports).repaired == 0, "its start deadline counts from its time"
+    assert deadlines.sweep(world.ports).repaired == 0, "the start deadline counts from `run_at`"
     due_starts.sweep(world.ports)
     world.clock.advance(5)
     assert deadlines.sweep(world.ports).repaired == 1
@@ -121,22 +122,22 @@ def test_a_job_that_never_started_says_so_and_costs_nothing(world: World) -> Non
     assert (job.attempts.count(), job.tries) == (0, 0)
 
 
-def test_many_of_one_moment_share_transactions_and_stand_in_their_order(
+def test_many_jobs_of_one_time_share_transactions_and_keep_their_order(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server()
     monkeypatch.setattr(base, "BATCH", 4)
     jobs = [later(world, second).id for second in range(10)]
     world.clock.advance(20)
-    with CaptureQueriesContext(connection) as asked:
+    with CaptureQueriesContext(connection) as queries:
         assert due_starts.sweep(world.ports) == SweepCount(10, 10)
-    said = [query["sql"].split()[0] for query in asked.captured_queries]
-    assert said.count("RELEASE") == 3, "transactions"
+    sql = [query["sql"].split()[0] for query in queries.captured_queries]
+    assert sql.count("RELEASE") == 3, "transactions"
     assert world.announced == jobs
     assert sum(world.leases.depth("m").waiting.values()) == 10
 
 
-def test_many_of_one_moment_do_not_keep_the_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_jobs_of_one_time_do_not_delay_the_tick(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
     monkeypatch.setattr(base, "BATCH", 2)
     for _ in range(10):
@@ -151,7 +152,9 @@ def test_many_of_one_moment_do_not_keep_the_tick(world: World, monkeypatch: pyte
     assert [due_starts.sweep(world.ports).repaired for _ in range(3)] == [4, 4, 2]
 
 
-def test_one_that_cannot_be_moved_stops_no_other(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_that_cannot_be_moved_does_not_stop_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.server()
     first, bad, last = (later(world, 0.0).id for _ in range(3))
     real = transitions.queue_scheduled
@@ -167,18 +170,16 @@ def test_one_that_cannot_be_moved_stops_no_other(world: World, monkeypatch: pyte
     assert sum(world.leases.depth("m").waiting.values()) == 2
 
 
-def test_a_database_that_is_busy_is_not_asked_for_each_of_them(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_busy_database_is_not_tried_for_each_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.server()
     for _ in range(3):
         later(world, 0.0)
-    asked: list[str] = []
+    calls: list[str] = []
 
     def busy(job_id: str, now: datetime) -> Job | None:
-        asked.append(job_id)
+        calls.append(job_id)
         raise OperationalError("database is locked")
 
     monkeypatch.setattr(transitions, "queue_scheduled", busy)
     assert due_starts.sweep(world.ports) == SweepCount(3, 0, 3)
-    assert len(asked) == 1
+    assert len(calls) == 1
