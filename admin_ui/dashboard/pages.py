@@ -33,6 +33,7 @@ QUEUES = ("gpus.view_modelconfig", "jobs.view_job")
 
 
 def fleet_page(request: HttpRequest) -> HttpResponse:
+    """The page Fleet. Query: pool, q (part of a name), troubled=1 (only problems), p (page), part."""
     require(request, "gpus.view_server")
     page = request.GET.get("p", "0")
     asked: dict[str, Any] = {
@@ -65,6 +66,7 @@ def fleet_page(request: HttpRequest) -> HttpResponse:
 
 
 def queues_page(request: HttpRequest) -> HttpResponse:
+    """The page Queues. Query: window (1h, 24h or 7d), part."""
     require(request, *QUEUES)
     window, now = window_of(request), timezone.now()
     real = ports.production_ports()
@@ -95,10 +97,12 @@ def pulse(request: HttpRequest) -> HttpResponse:
 
 
 def window_of(request: HttpRequest) -> Window:
+    """Return the time range of `?window=`; default: the last hour."""
     return WINDOWS.get(request.GET.get("window", "1h"), WINDOWS["1h"])
 
 
 def pause_of_system(request: HttpRequest) -> dict[str, Any]:
+    """Return the template context of the notice about a paused system."""
     return {
         "system_pause": next((one for one in pauses() if one.kind == Pause.Kind.SYSTEM), None),
         "may_pause_system": request.user.has_perm("gpus.add_pause"),
@@ -106,6 +110,7 @@ def pause_of_system(request: HttpRequest) -> dict[str, Any]:
 
 
 def require(request: HttpRequest, *permissions: str) -> None:
+    """Raise PermissionDenied if the user lacks one of the permissions."""
     if not request.user.has_perms(permissions):
         raise PermissionDenied
 
@@ -153,6 +158,7 @@ def start_page(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
 
 
 def overview(request: HttpRequest) -> dict[str, Any]:
+    """Return the template context of the overview, as far as the user may see it."""
     window, now = window_of(request), timezone.now()
     real = ports.production_ports()
     past = real.recent_history(window, now)
@@ -200,12 +206,14 @@ class Retrying:
 
 
 def retrying_jobs() -> Retrying:
+    """Count the retrying jobs and their error codes."""
     waiting = Job.objects.filter(state=JobState.RETRYING.value).order_by("due_at")
     codes = Counter(waiting.values_list("error_code", flat=True)[:MOST_RETRYING])
     return Retrying(codes.total(), max(codes, key=codes.__getitem__, default=""))
 
 
 def overview_part(request: HttpRequest) -> HttpResponse:
+    """A live part of the overview. Query: part (now or charts), window."""
     part = request.GET.get("part")
     if part not in ("now", "charts"):
         raise Http404

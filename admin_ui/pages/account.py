@@ -41,6 +41,7 @@ class SignInFailurePages(OperatorAdmin):
     """Deleting a row lifts the lock of its address and account at once."""
 
     noun = ("failed sign-in", "failed sign-ins")
+    about = "Sign-ins that failed, by address and account. Delete a row to lift its lock at once."
     list_display = ("address", "account_name", "failures", "last_failure")
     search_fields = ("address__exact",)
     search_help_text = "Exact match of an IP address."

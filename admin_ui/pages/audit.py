@@ -64,6 +64,7 @@ class TargetFilter(_KindFilter):
 
 @admin.register(AuditEntry)
 class AuditPages(IndexedSearch, HistoryAdmin):
+    about = "Changes by people, API keys and the command line. Entries can't be changed or deleted."
     list_display = ("at", "actor", "action_text", "target_link", "detail_text")
     list_display_links = ("at",)
     list_filter = (ActorFilter, TargetFilter, ("at", RangeDateTimeFilter))
@@ -109,6 +110,7 @@ def _short(value: Any) -> str:
 @admin.register(ConfigVersion)
 class VersionPages(ReadOnlyAdmin):
     noun = ("model version", "model versions")
+    about = "Each change of a model's fields. Open a version to see its changes and to revert to it."
     list_display = ("__str__", "at", "actor", "changes")
     list_filter = (("model", RelatedDropdownFilter),)
     search_fields = ("model__name__exact",)

@@ -179,6 +179,7 @@ class ReceiverPages(HistoryAdmin):
     """Circuit breakers of receivers that did not answer, by tenant."""
 
     noun = ("receiver", "receivers")
+    about = "Receivers of callbacks that do not answer. Their circuit closes with the first answer."
     list_display = ("receiver", "tenant", "failures", "failed_at", "resting_until", "last_error")
     list_select_related = ("tenant",)
     ordering = ("-id",)
@@ -188,6 +189,7 @@ class ReceiverPages(HistoryAdmin):
 @admin.register(CallbackTry)
 class CallbackTryPages(HistoryAdmin):
     noun = ("delivery", "delivery log")
+    about = "Every request that delivered, or tried to deliver, a callback."
     list_display = ("callback_id", "number", "at", "status_code", "error", "duration_ms")
     search_fields = ("callback__id__exact",)
     search_help_text = "Exact match of a webhook-id."

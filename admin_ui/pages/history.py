@@ -45,6 +45,7 @@ RECENT = 50_000
 
 @admin.register(Attempt)
 class AttemptPages(IndexedSearch, HistoryAdmin):
+    about = "Each start of a job on a slot. A job that is retried or interrupted has several attempts."
     list_display = (
         "id",
         "job_page",
@@ -107,6 +108,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
 
 @admin.register(Event)
 class EventPages(HistoryAdmin):
+    about = "The event log of all jobs, which event streams and charts read."
     heavy = ("data",)
     list_display = ("id", "job_page", "seq", "type", "at")
     list_filter = (EventTypeFilter,)
@@ -138,6 +140,7 @@ class EventPages(HistoryAdmin):
 
 @admin.register(IdempotencyKey)
 class IdempotencyKeyPages(HistoryAdmin):
+    about = "Idempotency keys of submits and the jobs they created."
     heavy = ("batch",)
     list_display = ("key", "tenant", "job_page")
     list_select_related = ("tenant",)
@@ -158,6 +161,7 @@ class IdempotencyKeyPages(HistoryAdmin):
 
 @admin.register(PushedResult)
 class PushedResultPages(HistoryAdmin):
+    about = "Results that GPU servers pushed and that a worker has not processed yet."
     heavy = ("body",)
     list_display = ("attempt_id", "job_page", "received_at")
     search_fields = ("attempt_id__exact", "job_id__exact")
@@ -195,6 +199,7 @@ class JobTagPages(HistoryAdmin):
 
 @admin.register(PurgeLedger)
 class PurgeLedgerPages(ReadOnlyAdmin):
+    about = "Jobs deleted by retention, by tenant and final state, so that totals stay verifiable."
     list_display = ("tenant", "state", "count")
     list_select_related = ("tenant",)
     search_fields = ("tenant__name__exact",)
@@ -203,6 +208,7 @@ class PurgeLedgerPages(ReadOnlyAdmin):
 
 @admin.register(Rollup)
 class RollupPages(HistoryAdmin):
+    about = "Sums of ended jobs per span of time, model and tenant. Charts and usage reports read them."
     list_display = (
         "at",
         "span_seconds",
@@ -224,6 +230,7 @@ class RollupPages(HistoryAdmin):
 @admin.register(Tally)
 class TallyPages(ReadOnlyAdmin):
     noun = ("counter", "counters")
+    about = "Counters since the installation; /metrics exports them."
     list_display = ("name", "model", "code", "count")
     search_fields = ("name", "model__exact", "code__exact")
     ordering = ("name", "model", "code")
@@ -231,6 +238,7 @@ class TallyPages(ReadOnlyAdmin):
 
 @admin.register(SweepRun)
 class SweepRunPages(ReadOnlyAdmin):
+    about = "The last run of each sweep. If no time advances, beat or the sweeps worker is down."
     list_display = ("name", "at", "looked", "repaired", "note")
     ordering = ("name",)
     sortable_by = ("name", "at")
@@ -239,6 +247,7 @@ class SweepRunPages(ReadOnlyAdmin):
 @admin.register(WorkerSign)
 class WorkerSignPages(ReadOnlyAdmin):
     noun = ("worker heartbeat", "worker heartbeats")
+    about = "Heartbeats of GPU workers that hold leases. Cut off: attempts whose leases could not be renewed."
     list_display = ("worker", "at", "cut_off")
     ordering = ("worker",)
     sortable_by = ("worker", "at")
@@ -247,6 +256,7 @@ class WorkerSignPages(ReadOnlyAdmin):
 @admin.register(Process)
 class ProcessPages(ReadOnlyAdmin):
     noun = ("process", "processes")
+    about = "Web processes and workers with their last heartbeat."
     list_display = ("name", "kind", "layout", "started_at", "beat_at")
     ordering = ("name",)
     sortable_by = ("name", "beat_at")
@@ -255,6 +265,7 @@ class ProcessPages(ReadOnlyAdmin):
 @admin.register(FleetIndex)
 class FleetIndexPages(ReadOnlyAdmin):
     noun = ("index layout", "index layouts")
+    about = "The key layout of each fleet's index in Redis, which an upgrade may switch."
     list_display = ("fleet", "layout", "next_layout", "changed_at")
     ordering = ("fleet",)
     sortable_by = ()

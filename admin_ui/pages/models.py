@@ -88,6 +88,7 @@ class ModelConfigPages(LiveAdmin):
 
 @admin.register(Pool)
 class PoolPages(LiveAdmin):
+    about = "Pools of servers and models. The models of a pool share its servers' slots and one queue."
     form = PoolForm
     fixed = ("name", "fleet")
     audit_values = ("algorithm", "affinity_patience_seconds")
@@ -118,6 +119,7 @@ class PoolPages(LiveAdmin):
 
 @admin.register(Placement)
 class PlacementPages(LiveAdmin):
+    about = "The models that each server can run, and the URLs for their payloads."
     form = PlacementForm
     fixed = ("server", "model")
     audit_values = ("endpoint",)
@@ -129,6 +131,9 @@ class PlacementPages(LiveAdmin):
 
 @admin.register(QuarantinedSlot)
 class QuarantinedSlotPages(ReadOnlyAdmin):
+    about = (
+        "Slots whose GPU may still be busy with a lost run. They are probed, and freed by a proof or by you."
+    )
     list_display = (
         "where",
         "reason",

@@ -1,4 +1,4 @@
-"""The page of current pauses, with a button to resume. Pauses begin on the pages Fleet and Queues."""
+"""The page of current pauses, with an action to resume. Pauses begin on the page Queues."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from jobs.operations.tenants import resume_tenant
 
 @admin.register(Pause)
 class PausePages(ReadOnlyAdmin):
+    about = "Current pauses. Select some to resume them; new ones begin on the page Queues."
     list_display = ("kind", "target", "since", "actor", "reason")
     actions = ("resume_chosen",)
     sortable_by = ()

@@ -124,10 +124,15 @@ class CappedChangeList(ChangeList):  # type: ignore[misc]
 
 
 class OperatorAdmin(AuditedAdmin):
-    """Base of all pages. noun: singular and plural for headings, where the model's own names do not fit; the
-    model's Meta would need a migration."""
+    """Base of all pages.
+
+    noun: singular and plural for headings, where the model's own names do not fit; the model's Meta would
+    need a migration. about: a sentence above the list that explains its rows.
+    """
 
     noun: tuple[str, str] | None = None
+    about = ""
+    list_before_template = "admin_ui/about.html"
 
     paginator = CappedPaginator
     show_full_result_count = False

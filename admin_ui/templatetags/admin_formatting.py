@@ -63,6 +63,7 @@ def clock(at: datetime | None) -> SafeString | str:
 
 @register.filter
 def add_percent(left: float, width: float) -> str:
+    """The right end of a bar in percent, at most 100."""
     return f"{min(left + width, 100.0):.3f}"
 
 

@@ -165,6 +165,8 @@ class SentinelChannel(_FixedChannel, kombu_redis.SentinelChannel):  # type: igno
 
 
 class RedisTransport(kombu_redis.Transport):  # type: ignore[misc]
+    """kombu's transport with `RedisChannel`."""
+
     Channel = RedisChannel
 
 

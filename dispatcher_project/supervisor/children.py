@@ -82,6 +82,7 @@ def settings_environment(
 
 
 def embedded_redis_url(folder: DataFolder) -> str:
+    """Return redis-py's URL of the embedded Valkey."""
     return f"unix://{quote(str(valkey_socket(folder)))}?db=0"
 
 

@@ -161,11 +161,11 @@ def test_a_queue_worker_takes_its_queue_and_stops(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["gpu_worker", "--pool", "no such/name"], "is not a name"),
+        (["gpu_worker", "--pool", "no such/name"], "is not a valid name"),
         (["gpu_worker", "--concurrency", "0"], "is not a positive number"),
         (["queue_worker"], "--queues"),
-        (["queue_worker", "--queues", "nope"], "^unknown queue nope: there are sweeps and callbacks$"),
-        (["queue_worker", "--queues", "sweeps,gpu.zimg"], "unknown queue gpu.zimg: there are"),
+        (["queue_worker", "--queues", "nope"], "^no queue is named nope; there are sweeps, callbacks$"),
+        (["queue_worker", "--queues", "sweeps,gpu.zimg"], "no queue is named gpu.zimg; there are"),
     ],
 )
 def test_bad_arguments_are_refused_with_a_reason(arguments: list[str], says: str) -> None:
