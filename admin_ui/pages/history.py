@@ -35,6 +35,7 @@ from jobs.models import (
     PushedResult,
     Rollup,
     SweepRun,
+    TagUsage,
     Tally,
     WorkerSign,
 )
@@ -223,6 +224,20 @@ class RollupPages(HistoryAdmin):
     list_filter = (ModelFilter,)
     search_fields = ("model__exact", "tenant__name__exact")
     search_help_text = "Exact match: a model or a tenant."
+    ordering = ("-id",)
+    sortable_by = ()
+
+
+@admin.register(TagUsage)
+class TagUsagePages(HistoryAdmin):
+    noun = ("usage by tag", "usage by tag")
+    about = (
+        "Ended jobs and GPU-seconds per day, tenant and tag. A job with several tags counts for each of them."
+    )
+    list_display = ("day", "tenant", "tag", "completed", "failed", "cancelled", "gpu_seconds")
+    list_select_related = ("tenant",)
+    search_fields = ("tag__exact", "tenant__name__exact")
+    search_help_text = "Exact match: a tag or a tenant."
     ordering = ("-id",)
     sortable_by = ()
 

@@ -54,6 +54,7 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
             ("Tags", "sell", "jobs", "jobtag"),
             ("Purge ledger", "delete_sweep", "jobs", "purgeledger"),
             ("Rollups", "bar_chart", "jobs", "rollup"),
+            ("Usage by tag", "sell", "jobs", "tagusage"),
             ("Counters", "tag", "jobs", "tally"),
             ("Sweeps", "cleaning_services", "jobs", "sweeprun"),
             ("Worker heartbeats", "vital_signs", "jobs", "workersign"),

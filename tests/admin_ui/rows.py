@@ -33,6 +33,7 @@ from jobs.models import (
     Rollup,
     SignInFailure,
     SweepRun,
+    TagUsage,
     Tally,
     Tenant,
     WorkerSign,
@@ -121,6 +122,7 @@ def fill(*, jobs: int) -> None:
         attempt_id=new_id(), job_id=rows[0].id, body={"status": "success"}, received_at=NOW
     )
     Tally.objects.create(name="zombie_results", count=3)
+    TagUsage.objects.create(day=NOW.date(), tenant=tenants[0], tag="night", completed=3, gpu_seconds=1.5)
     Rollup.objects.create(span_seconds=60, at=NOW, model="zimg", tenant=tenants[0], completed=3)
     SweepRun.objects.create(name="expired_leases", at=NOW)
     WorkerSign.objects.create(worker="gpu-host:1:abc", at=NOW)

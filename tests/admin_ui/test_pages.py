@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
@@ -238,3 +239,12 @@ def test_a_login_without_next_leads_to_the_overview(client: Client, django_user_
     page = reverse("admin:login")
     answer = client.post(page, {"username": "ada", "password": "secret"})
     assert (answer.status_code, answer["Location"]) == (302, reverse("admin:index"))
+
+
+@pytest.mark.sqlite_only
+def test_lists_of_records_explain_their_rows(viewer: Client) -> None:
+    for name in ("jobs_attempt", "jobs_purgeledger", "gpus_quarantinedslot", "gpus_fleetindex"):
+        answer = viewer.get(reverse(f"admin:{name}_changelist"))
+        about = answer.context["cl"].model_admin.about
+        assert about
+        assert html.escape(about) in answer.content.decode()

@@ -37,7 +37,7 @@ class Gpu:
 
 
 def test_events_of_local_runs_take_the_path_of_http_runs() -> None:
-    told: list[tuple[str, Any]] = []
+    reports: list[tuple[str, Any]] = []
     request = RunRequest(
         job_id="j",
         attempt_id="a",
@@ -46,11 +46,11 @@ def test_events_of_local_runs_take_the_path_of_http_runs() -> None:
         payload={},
         slot="box/0",
         fence=1,
-        report=lambda kind, value: told.append((kind, value)),
+        report=lambda kind, value: reports.append((kind, value)),
     )
     gpu: Any = Gpu()
     assert LocalRunner(gpu).start(request, abort=Abort()).result == "whole"
-    assert told == [("partial", "word"), ("progress", 0.5)]
+    assert reports == [("partial", "word"), ("progress", 0.5)]
 
 
 def test_a_gpu_needs_models_or_servers() -> None:
@@ -96,7 +96,7 @@ def test_a_worker_registers_its_servers_machine(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_invalid_machine_name_is_refused() -> None:
-    with pytest.raises(CommandError, match="is not a name"):
+    with pytest.raises(CommandError, match="is not a valid name"):
         call_command("gpu_worker", "--gpu", "none", "--models", "m", "--machine", "a b")
 
 
