@@ -15,7 +15,7 @@ from dispatcher_project.supervisor.data_folder import ROOT
 
 PICTURE = ROOT / "docs" / "assets" / "overview.png"
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
-_WIDTH, _HEIGHT = 1440, 900
+_WIDTH, _HEIGHT = 1440, 1000
 _LOADS = (("zimg", 40, 3.0), ("flux", 10, 8.0), ("trellis", 6, 12.0), ("ltx2", 5, 20.0))
 """Models of the demo fleet: (model, jobs, seconds of each)."""
 _SETTLE_SECONDS = 12.0
