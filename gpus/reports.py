@@ -151,10 +151,12 @@ class ServerRow:
 
     @property
     def one_less(self) -> int:
+        """The slot count minus one, for the control that removes a slot."""
         return max(0, self.slots - 1)
 
     @property
     def running(self) -> int:
+        """Number of slots with a job."""
         return sum(cell.state in (CellState.BUSY, CellState.DRAINING) for cell in self.cells)
 
     @property

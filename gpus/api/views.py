@@ -75,7 +75,7 @@ class Inspect(RegistryView):
         body=bodies.Inspect,
         tag="admin",
         description="Reads the server's health, its OpenAPI document and the pages of Cog, OpenAI and Ollama "
-        "servers, within 12 s; nothing is stored. 422 `server_unreachable`: nothing listens there.",
+        "servers, within 12 s; nothing is stored. 422 `server_unreachable`: the server does not answer.",
     )
     def post(self, request: Request) -> Response:
         body = read_body(bodies.Inspect, request.data)

@@ -48,8 +48,13 @@ from gpus.protocol import (
 
 
 class Leases(Protocol):
+    """The lease layer of one fleet."""
+
     # -- the registry, mirrored from the database; changes apply at once ----------------------------
-    def configure_pool(self, pool: PoolSpec) -> None: ...
+    def configure_pool(self, pool: PoolSpec) -> None:
+        """Set the pool's rules; waiting tickets follow at once."""
+        ...
+
     def configure_server(self, server: ServerSpec) -> tuple[Wakes, ...]:
         """Add, close or change the server's slots at once; running leases continue. Returns wakes."""
         ...

@@ -40,7 +40,7 @@ local {name} = (function()
 FUNCTION = """
 register_function{{ function_name = LIBRARY .. '_{name}', flags = {{ {flags} }},
 callback = function(KEYS, ARGV)
-if not Call.run_id then return {{ err = 'UNGREETED this process was not told its run id' }} end
+if not Call.run_id then return {{ err = 'UNGREETED this process has not received its run id' }} end
 Call.begin_call(KEYS[1], {since_us}, {clock_us})
 {arguments}{body}end }}
 """

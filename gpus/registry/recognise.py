@@ -1,4 +1,4 @@
-"""Looks at a model server before it is registered, and proposes the fields to register it with."""
+"""Inspects a model server before it is registered, and proposes fields for the registration."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def look_at(
     """Read the server's pages with each runner that recognises its protocol.
 
     url: of the server, or of one of its endpoints. headers: secret ones that it asks for. Raises
-    RegistryRefused if the URL is none or nothing answers there.
+    RegistryRefused for an invalid URL, or a server that does not answer.
     """
     _check_address(url)
     site = Site(url, _getter(headers or {}, ca_pem, transport))

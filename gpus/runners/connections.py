@@ -235,6 +235,7 @@ class SocketCloser:
             self.sock = sock
 
     def release(self) -> None:
+        """Do not shut the socket down any more."""
         with self._lock:
             self._ours = False
 
@@ -256,6 +257,7 @@ class Abort:
         return self._fired
 
     def fire(self) -> None:
+        """End the current read and all later ones. Safe to call twice."""
         with self._lock:
             self._fired = True
             end_read = self._end_read
@@ -263,6 +265,7 @@ class Abort:
             end_read()
 
     def set_reader(self, end_read: Callable[[], None] | None) -> None:
+        """Register the function that ends the current read; None: there is no read."""
         with self._lock:
             self._end_read = end_read
             fired = self._fired

@@ -26,7 +26,7 @@ class Operation:
 
 
 class OpenApiDocument:
-    """Reads a document of any shape: what is not as OpenAPI has it is skipped."""
+    """Reads a document of any shape; parts that are not valid OpenAPI are skipped."""
 
     def __init__(self, document: Any) -> None:
         self._document: Mapping[str, Any] = document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""The pages of a model server, and what a runner proposes after reading them: how to register it.
+"""The pages of a model server, and the proposals of runners for its registration.
 
 Each runner may have a class method `recognise(site)`. It reads the pages that only its protocol has, and
 returns proposals; an unknown server gets none. Pages are foreign bytes: bounded in size, time and number.
@@ -28,7 +28,7 @@ _MAX_NAME = 64
 
 
 class Unreachable(Exception):
-    """Nothing answered at the address; the message says what went wrong."""
+    """The server does not answer; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Site:
         self._pages: dict[str, Response | None] = {}
 
     def page(self, url: str) -> Response | None:
-        """The answer to a GET, whatever its status; None if there was none. Raises Unreachable if nothing
+        """The answer to a GET of any status; None if there was none. Raises Unreachable if no server
         listens."""
         if url not in self._pages:
             self._pages[url] = self._fetch(url)

@@ -37,6 +37,7 @@ local function show_slot(slot, server)
   return true
 end
 
+-- Removes a free or adoptable slot from the lists.
 local function hide_slot(slot, server)
   if slot.state == 'adoptable' then
     unlist_slot(server.pool, 'adoptable', server.host, slot)
@@ -104,6 +105,7 @@ end
 
 local TRIAL_CHECK_US = 2000000
 
+-- Gives the server no lease until `until_us`.
 local function rest_server(server, until_us)
   Slots.each_slot(server, function(slot)
     if slot.state == 'free' then hide_slot(slot, server) end
@@ -113,6 +115,7 @@ local function rest_server(server, until_us)
   Slots.save_server(server)
 end
 
+-- Lists the server's free slots. Returns how many became claimable.
 local function show_free_slots(server)
   local shown = 0
   Slots.each_slot(server, function(slot)

@@ -20,6 +20,7 @@ local MAX_TENANTS = 8  -- whose failures a circuit counts
 
 local function rest_us(rules, opens) return math.min(rules.rest * 2 ^ (opens - 1), rules.cap) end
 
+-- Closes the server's circuit and resets its failures. Returns how many slots became claimable.
 local function close_server(server)
   local was_open = server.opens > 0
   server.strikes, server.failed_job, server.opens, server.probe, server.tenants = 0, '', 0, nil, nil
@@ -102,6 +103,7 @@ local function save_circuit(pool, model, circuit)
     cmsgpack.pack(circuit.strikes, circuit.failed_job, circuit.servers, circuit.opens, circuit.tenants, circuit.alone))
 end
 
+-- Closes the model's circuit and deletes its record.
 local function close_model(pool, model)
   pool.failing = pool.failing - redis.call('HDEL', Keys.circuits(pool.name), model)
   local was_open = redis.call('HDEL', Keys.kept(pool.name), model) == 1

@@ -11,6 +11,7 @@
 
 local BY = 'by:'  -- prefix of the trial's attempt id
 
+-- Drops the cached blocks of this call.
 local function forget_kept(pool) Call.kept[pool] = nil end
 
 -- The model's circuit, or nil: {strikes: failures in a row; failed_job: of the last one; servers: ',a,b,' where it
@@ -74,6 +75,7 @@ end
 
 -- Servers of a pool that run the same models form a class: a claim searches once per class, not once per server.
 
+-- Whether the model is in the list (',a,b,').
 local function serves(models, model) return models:find(',' .. model .. ',', 1, true) ~= nil end
 
 -- The models in both lists (',a,b,').

@@ -23,6 +23,7 @@ local function enlist_server(server)
   end
 end
 
+-- Removes the server from its class and from the servers of its models.
 local function withdraw_server(server)
   if server.gone then return end
   for model in server.models:gmatch('[^,]+') do

@@ -48,6 +48,7 @@ local function read_pace(pool_name)
   return { per_ticket = mean / math.max(1, slots), mean = mean, slots = slots, depth = depth, factors = {} }
 end
 
+-- `read_pace`, cached for this call.
 local function pace(pool_name)
   if not Call.paces[pool_name] then Call.paces[pool_name] = read_pace(pool_name) end
   return Call.paces[pool_name]
@@ -71,8 +72,10 @@ local function guess_start(pool_name, position)
   return guess, known.factors[at]
 end
 
+-- Whether the job's guess is stored: one job in four, by its id.
 local function is_sampled(job) return job:byte(-1) % 4 == 0 end
 
+-- Stores the guess of a sampled job's wait.
 local function store_guess(pool, job, position)
   local guess = guess_start(pool.name, position)
   redis.call('HSET', Keys.foretold(pool.name), job, cmsgpack.pack(guess, Call.now))
@@ -94,6 +97,7 @@ local function learn_forecast(pool_name, job)
     moved(factors[2], 0.5, real, step), moved(factors[3], ABOVE_P90, real, step)))
 end
 
+-- Deletes the stored guess of a job.
 local function forget_forecast(pool_name, job)
   if is_sampled(job) then redis.call('HDEL', Keys.foretold(pool_name), job) end
 end
@@ -186,6 +190,7 @@ local function before_in_fifo(pool, queue, ticket, models, most)
   return sum
 end
 
+-- The tenant's start tag, or the one it would get now.
 local function start_tag(queue, tenant)
   return cached(queue.at, 'tag ' .. tenant, function()
     return tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))

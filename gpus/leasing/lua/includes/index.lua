@@ -9,6 +9,7 @@
 -- made: run id and replication id; older versions wrote no replication id.
 local function is_of_this_run(made) return made[1] == Call.run_id and (not made[2] or made[2] == Call.replication) end
 
+-- Whether the index is complete and trusted: claims are allowed.
 local function is_whole()
   return is_of_this_run(redis.call('HMGET', Keys.generation(), 'run_id', 'replication'))
 end
@@ -19,8 +20,10 @@ local function is_filling()
   return is_of_this_run(rebuild) and rebuild[3] == 'filling'
 end
 
+-- Whether the index is whole or being filled: all but claims are allowed.
 local function is_open() return is_whole() or is_filling() end
 
+-- The error reply of a refused call.
 local function refuse()
   if redis.call('EXISTS', Keys.rebuild()) == 1 then
     return redis.error_reply('UNAVAILABLE the index is being rebuilt')
@@ -34,8 +37,10 @@ end
 -- Marks an expiry as fleet time: an older version, which uses TIME alone, writes whole numbers.
 local FLEET_TIME = 0.5
 
+-- The score in `expiry` for a time.
 local function expires_at(time_us) return time_us + FLEET_TIME end
 
+-- The floor of expiry, and `had_time_us`.
 local function read_floor()
   local floor = redis.call('HMGET', Keys.ticking(), 'kept_floor_us', 'had_time_us')
   return tonumber(floor[1]) or 0, tonumber(floor[2]) or 0
@@ -72,6 +77,7 @@ local function longest_silence()
   return math.max(tonumber(seen[3]) or 0, Call.now - math.max(seen[1], seen[2] or 0))
 end
 
+-- A keeper has renewed: records the silence before.
 local function record_renewal()
   redis.call('HSET', Keys.ticking(), 'silent_us', longest_silence(), 'renewed_us', Call.now)
 end

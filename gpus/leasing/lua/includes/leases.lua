@@ -61,6 +61,7 @@ local function extend_lease(attempt, lease_us, also)
   if also then redis.call('ZADD', Keys.expiry(), at, attempt, at, also) else redis.call('ZADD', Keys.expiry(), at, attempt) end
 end
 
+-- Extends many leases with one command.
 local function extend_leases(attempts, lease_us)
   local at, flat = Index.expires_at(Call.now + lease_us), {}
   for i, attempt in ipairs(attempts) do flat[2 * i - 1], flat[2 * i] = at, attempt end
@@ -92,6 +93,7 @@ local function forget_lease(slot)
   slot.adopter = nil
 end
 
+-- The job holds no slot any more, if this attempt held it.
 local function forget_job(job, attempt)
   if redis.call('HGET', Keys.held(), job) == attempt then redis.call('HDEL', Keys.held(), job) end
 end

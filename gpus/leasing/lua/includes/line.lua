@@ -13,6 +13,7 @@
 -- Marks: facts about the few tickets that need them: how often a ticket was passed over, since when, and the server that
 -- it avoids. pool.marks[member] caches them for this call; false: no mark.
 
+-- Writes a ticket's mark.
 local function set_mark(pool, member, skips, since_us, avoid)
   local mark = string.format('%d:%d:%s', skips, since_us, avoid)
   pool.marked = pool.marked + redis.call('HSET', Keys.marks(pool.name), member, mark)
@@ -40,10 +41,14 @@ end
 
 local FULL = 'm'  -- reason to park: the tenant is at its limit of running jobs
 
+-- A ticket's member: the priority's level in its band, then the job id.
 local function member_of(job, priority) return (priority - 1) % 3 .. job end
+-- The job id in a member.
 local function job_of(member) return member:sub(2) end
+-- The level in a member.
 local function level_of(member) return member:byte() - 48 end
 
+-- The key of a line.
 local function line_of(pool, asked, model, tenant) return Keys.line(pool.name, asked, model, tenant) end
 
 local function asked_of(name) return name:byte() - 48 end  -- its first character
@@ -63,6 +68,7 @@ local function line_score(pool, queue, name, own)
   return bands == 0 and own or own + bands * 3 * pool.head_start
 end
 
+-- Whether the tenant is parked in the pool.
 local function is_parked(pool, tenant)
   return pool.parked > 0 and redis.call('HEXISTS', Keys.parked(pool.name), tenant) == 1
 end
@@ -156,6 +162,7 @@ local function update_heads(pool, queue, tenant, model, lines, is_behind)
   end
 end
 
+-- The names of lines, without their scores.
 local function names_of(lines)
   local names = {}
   for i = 1, #lines, 2 do names[#names + 1] = lines[i] end

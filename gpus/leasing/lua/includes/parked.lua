@@ -10,6 +10,7 @@
 -- include: line
 -- include: leases
 
+-- Calls `act` with each queue in which the tenant waits, and its lines there with scores.
 local function each_queue(pool, tenant, act)
   for _, queue in ipairs(pool.queues) do
     local models = redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, -1, 'WITHSCORES')
@@ -42,6 +43,7 @@ local function recount(pool, queue, name, tenant, parked)
   return tickets
 end
 
+-- Adds a reason; with the first one the tenant's tickets are parked.
 local function park(pool, tenant, reason)
   if not Line.add_reason(pool, tenant, reason) then return end
   each_queue(pool, tenant, function(queue, models)
@@ -83,12 +85,14 @@ local function apply_cap(tenant, back)
   end
 end
 
+-- A lease of the tenant begins: counts it for the running limit.
 local function run_begins(tenant, attempt)
   if not Pools.rules_of(tenant).cap then return end
   redis.call('SADD', Keys.running(tenant), attempt)
   apply_cap(tenant, {})
 end
 
+-- A lease of the tenant ends.
 local function run_ends(tenant, attempt)
   if not Pools.rules_of(tenant).cap then return end
   redis.call('SREM', Keys.running(tenant), attempt)

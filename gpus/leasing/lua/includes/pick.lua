@@ -255,6 +255,7 @@ local function prefer_warm(pool, ticket, warm, class, server)
   return other
 end
 
+-- The ticket's priority, 1 to 9.
 local function priority_of(ticket) return (ticket.name:byte() - 48) * 3 + Line.level_of(ticket.member) + 1 end
 
 -- Removes the ticket from its line and charges its tenant and its band. Returns the charge in GPU-seconds, and the

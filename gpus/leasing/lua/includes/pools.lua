@@ -15,6 +15,7 @@ local function cache_rules(tenant, packed)
   return found
 end
 
+-- The tenant's rules, cached for this call.
 local function rules_of(tenant) return Call.rules[tenant] or cache_rules(tenant, redis.call('HGET', Keys.tenants(), tenant)) end
 
 -- Reads the rules of several tenants at once into the cache. tenants: {{name}, …}.
@@ -27,6 +28,7 @@ local function read_rules(tenants)
   for i, packed in ipairs(redis.call('HMGET', Keys.tenants(), unpack(names))) do cache_rules(names[i], packed) end
 end
 
+-- Stores the tenant's rules.
 local function save_rules(tenant, found)
   Call.rules[tenant] = found
   redis.call('HSET', Keys.tenants(), tenant, cmsgpack.pack(found.weight, found.band, found.cap))
@@ -69,6 +71,7 @@ local function load_pool(name)
   return Call.pools[name]
 end
 
+-- Stores the pool.
 local function save_pool(pool)
   local a, b, c = pool.queues[1], pool.queues[2], pool.queues[3]
   redis.call('SET', Keys.pool(pool.name), cmsgpack.pack(pool.fifo, pool.patience, pool.head_start, pool.marked,

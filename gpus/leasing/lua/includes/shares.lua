@@ -12,6 +12,7 @@
 
 local NEWEST_COUNTS = 0.05  -- with more, a few short jobs would make the next long ones too cheap
 
+-- The estimated GPU-seconds of the tenant's next job of the model; 1 if unknown.
 local function estimated_seconds(model, tenant)
   local learnt = Call.learnt
   if learnt and learnt.model == model and learnt.tenant == tenant then return learnt.seconds end
@@ -27,6 +28,7 @@ local function learn_longer(model, tenant, seconds)
   Call.learnt = nil
 end
 
+-- A job ended after so many GPU-seconds: updates both means.
 local function learn_seconds(model, tenant, seconds)
   local of_tenant = model .. ':' .. tenant
   local means = redis.call('HMGET', Keys.estimates(), of_tenant, model)
@@ -45,6 +47,7 @@ end
 local LOWER_LETS_PASS = 15
 local OVERTOOK = 1  -- bit of a lease's dues; other bits: lower bands whose `owes` it reduced, 2 normal, 4 bulk
 
+-- Whether the band goes before higher ones.
 local function is_due(queue) return queue.band > 0 and queue.owes <= 0 end
 
 -- The queues with tickets, in the order in which they are served now.

@@ -21,6 +21,7 @@ local function slot_of(name, packed)
   }
 end
 
+-- The slot, or nil.
 local function read_slot(name) return slot_of(name, redis.call('GET', Keys.slot(name))) end
 
 -- The known ones of these slots, by name.
@@ -32,6 +33,7 @@ local function read_slots(names)
   return slots
 end
 
+-- Stores the slot.
 local function save_slot(slot)
   redis.call('SET', Keys.slot(slot.name), cmsgpack.pack(slot.state, slot.home, slot.warm, slot.fence, slot.since_us,
     slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant, slot.priority, slot.estimate,
@@ -52,11 +54,13 @@ local function set_state(slot, state, since_us)
   save_slot(slot)
 end
 
+-- Deletes the slot.
 local function delete_slot(slot)
   redis.call('HINCRBY', Keys.states(slot.home), slot.state, -1)
   redis.call('DEL', Keys.slot(slot.name))
 end
 
+-- Calls `act` with each stored slot of the server and its index.
 local function each_slot(server, act)
   for index = 0, server.top - 1 do
     local slot = read_slot(server.name .. '/' .. index)
@@ -66,6 +70,7 @@ end
 
 -- GPU servers.
 
+-- The server's name and the slot's index.
 local function split_slot(slot)
   local server, index = slot:match('^(.*)/(%d+)$')
   return server, index and index + 0
@@ -86,6 +91,7 @@ local function server_of(name, packed)
   }
 end
 
+-- The server, or nil.
 local function read_server(name) return server_of(name, redis.call('GET', Keys.server(name))) end
 
 -- A slot, its server, and its number on the server.
@@ -95,6 +101,7 @@ local function read_with_server(slot_name)
   return slot_of(slot_name, packed[1]), server_of(server_name, packed[2]), index
 end
 
+-- Stores the server.
 local function save_server(server)
   redis.call('SADD', Keys.servers(), server.name)
   redis.call('SET', Keys.server(server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,

@@ -14,8 +14,10 @@ local MAX_ORDERED = 4  -- lines of a tenant that is listed per model
 
 -- The tenant's lines in the queue, ordered by their first tickets; the first MAX_ORDERED + 1, or all.
 local function some_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, MAX_ORDERED) end
+-- All lines of the tenant in the queue.
 local function all_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, -1) end
 
+-- The key of a class's order.
 local function class_order(queue, class) return Keys.class_turn(queue.at, class) end
 
 -- The classes that run any of these lines' models, as a set.
@@ -42,6 +44,7 @@ local function list_broad(queue, tenant, tag, lines)
   for class in pairs(classes_for(queue, others)) do redis.call('ZADD', class_order(queue, class), tag, tenant) end
 end
 
+-- Removes a broad tenant from all class orders.
 local function unlist_broad(queue, tenant)
   if redis.call('SREM', Keys.broad(queue.at), tenant) == 0 then return end
   for _, class in ipairs(Classes.all_classes(queue.pool)) do redis.call('ZREM', class_order(queue, class[1]), tenant) end
@@ -167,6 +170,7 @@ local function begin_class(pool, class)
   end
 end
 
+-- The class has lost its last server: deletes its orders.
 local function end_class(pool, class)
   for _, queue in ipairs(pool.queues) do redis.call('UNLINK', class_order(queue, class)) end
 end

@@ -13,6 +13,7 @@ local function pending_wakes(pool, host) return tonumber(redis.call('HGET', Keys
 
 local function add_pending(pool, host, count) redis.call('HINCRBY', Keys.pending(pool), host, count) end
 
+-- A worker of the host claims: one pending wake is used.
 local function use_wake(pool, host)
   redis.call('HSET', Keys.asked(pool), host, string.format('%.0f', Call.now))
   if pending_wakes(pool, host) > 0 then add_pending(pool, host, -1) end
@@ -43,6 +44,7 @@ local function claimable(pool, host)
   return useful, free
 end
 
+-- Appends wakes to the reply and counts them as pending.
 local function add_wakes(reply, pool, host, count)
   add_pending(pool, host, count)
   reply[#reply + 1] = pool
