@@ -91,7 +91,7 @@ def measure(url: str, wanted: Any) -> tuple[dict[str, float], float]:
             "estimate",
             lambda: estimate_job(f"model-{chance.randrange(MODELS)}", chance.choice(tenants), 5, ports),
         ),
-        ("outlook commands_us", lambda: leases.outlook(POOL, chance.choice(jobs).ticket)),
+        ("outlook commands_us", lambda: leases.queue_status(POOL, chance.choice(jobs).ticket)),
     ):
         spent = []
         for _ in range(wanted.asks):

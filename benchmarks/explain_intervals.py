@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
 from gpus.leasing.store import RedisLeases
-from gpus.leasing.values import Outlook
+from gpus.leasing.values import QueueStatus
 from gpus.protocol import Lease, PoolSpec, ReleaseMode, ServerSpec, Ticket
 from jobs.explain.decide import explain
 from jobs.explain.interval import starts_in
@@ -108,7 +108,7 @@ class ReplayedQueue:
         place = round((START_MS / 1000 + self.now) * 1e6)
         ticket = Ticket(job, arrival.model, arrival.tenant, arrival.priority, place)
         self.arrivals[job] = arrival
-        self.promised[job] = self._forecast(self.leases.outlook(POOL, ticket, is_waiting=False))
+        self.promised[job] = self._forecast(self.leases.queue_status(POOL, ticket, is_waiting=False))
         self.leases.push(POOL, [ticket])
         if self.free:
             lease = self.leases.claim(POOL, worker=WORKER, attempt_id=f"a{self.number}")
@@ -116,8 +116,10 @@ class ReplayedQueue:
             self.free -= 1
             self._begin(lease)
 
-    def _forecast(self, outlook: Outlook) -> tuple[float, float, bool]:
-        snapshot = Snapshot(state=None, model="m", servers=Servers(on=1, slots=self.slots), outlook=outlook)
+    def _forecast(self, queue_status: QueueStatus) -> tuple[float, float, bool]:
+        snapshot = Snapshot(
+            state=None, model="m", servers=Servers(on=1, slots=self.slots), queue_status=queue_status
+        )
         reasons = explain(snapshot)
         found = starts_in(snapshot, reasons)
         assert found is not None, reasons

@@ -25,10 +25,10 @@ from gpus.leasing.values import (
     ExpiredLease,
     Heartbeat,
     Measured,
-    Outlook,
     ParkedFor,
     PoolDepth,
     Pushed,
+    QueueStatus,
     SlotView,
     SpareSlots,
     Tokens,
@@ -343,7 +343,7 @@ class Leases(Protocol):
         """Counts of the pool's tickets by model and of its slots by state."""
         ...
 
-    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+    def queue_status(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> QueueStatus:
         """Why this ticket waits, or would wait if it were pushed now. Does not raise during a rebuild.
 
         is_waiting: False for a ticket that was not pushed.

@@ -25,16 +25,16 @@ from gpus.leasing.values import (
     ExpiredLease,
     Heartbeat,
     Measured,
-    Outlook,
     ParkedFor,
     PoolDepth,
     Pushed,
     PushResult,
+    QueueStatus,
     SlotView,
     SpareSlots,
     Tokens,
     Wakes,
-    read_outlook,
+    read_queue_status,
 )
 from gpus.protocol import (
     CircuitKind,
@@ -415,10 +415,10 @@ class RedisLeases:
     def depth(self, pool: str) -> PoolDepth:
         return codec.read_depth(pool, self._run("depth", pool=pool))
 
-    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+    def queue_status(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> QueueStatus:
         codec.check_tickets(pool, [ticket])
         known = {**codec.ticket_args(ticket), "job": ticket.job_id if is_waiting else ""}
-        return read_outlook(
+        return read_queue_status(
             self._run("outlook", pool=pool, **known, place_us=ticket.place_us, most_servers=MAX_SERVERS)
         )
 

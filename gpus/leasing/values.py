@@ -226,7 +226,7 @@ MAX_SERVERS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class QueueStatus:
     """Why one job waits, or would wait: the answer of `lua/outlook.lua`.
 
     rebuilding: the index is not whole, and the other fields are unknown.
@@ -281,12 +281,12 @@ class Outlook:
     patience_seconds: float = 0.0
 
 
-def read_outlook(answer: str) -> Outlook:
+def read_queue_status(answer: str) -> QueueStatus:
     """Parse the JSON answer of `lua/outlook.lua`; fields of a newer script are ignored."""
     found = json.loads(answer)
-    known = {one.name for one in fields(Outlook)}
+    known = {one.name for one in fields(QueueStatus)}
     values = {name: value for name, value in found.items() if name in known}
     values["held"] = values.get("held") or None
     if values.get("asked_seconds", 0) < 0:
         values["asked_seconds"] = None
-    return Outlook(**values)
+    return QueueStatus(**values)

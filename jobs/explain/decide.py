@@ -30,7 +30,7 @@ def explain(now: Snapshot) -> list[Reason]:
     if now.state is not None and now.state not in WAITING:
         return [_not_waiting(now, now.state)]
     found = [*refused_at_submit(now), *_not_due(now), *_index(now)]
-    if now.index is Index.WHOLE and now.outlook.held:
+    if now.index is Index.WHOLE and now.queue_status.held:
         return [
             Reason(
                 "starting",
@@ -47,7 +47,7 @@ def explain(now: Snapshot) -> list[Reason]:
             "next",
             "A slot is free, and the job is next.",
             "Nothing to do: the job starts within seconds.",
-            {"free_slots": now.outlook.slots.get("free", 0)},
+            {"free_slots": now.queue_status.slots.get("free", 0)},
         )
     ]
 
@@ -174,7 +174,7 @@ def _servers(now: Snapshot) -> Iterator[Reason]:
 
 
 def _model_circuit(now: Snapshot) -> Iterator[Reason]:
-    line = now.outlook
+    line = now.queue_status
     if line.model_circuit == "closed":
         return
     left = line.model_circuit_seconds
@@ -192,7 +192,7 @@ def _model_circuit(now: Snapshot) -> Iterator[Reason]:
 
 
 def _capacity(now: Snapshot) -> Iterator[Reason]:
-    line, slots = now.outlook, now.outlook.slots
+    line, slots = now.queue_status, now.queue_status.slots
     if not now.servers.fit:
         # a lost server is unhealthy, and its slots are in quarantine
         yield from (reason for _, reason in _held_slots(now) if reason.code == "quarantined")
@@ -237,7 +237,7 @@ def _capacity(now: Snapshot) -> Iterator[Reason]:
 def _no_worker(now: Snapshot) -> bool:
     """Return True if a slot was free and a ticket was queued for `NO_WORKER_SECONDS`, and no worker claimed.
     Between two attempts a job has no ticket, and workers don't claim from an empty queue."""
-    line = now.outlook
+    line = now.queue_status
     is_waiting = line.in_line and now.queued_seconds > NO_WORKER_SECONDS
     has_work = line.position > 1 if now.state is None else is_waiting
     is_silent = line.asked_seconds is None or line.asked_seconds > NO_WORKER_SECONDS
@@ -252,7 +252,7 @@ def _is_paused(now: Snapshot) -> bool:
 
 
 def _held_slots(now: Snapshot) -> Iterator[tuple[int, Reason]]:
-    line, slots = now.outlook, now.outlook.slots
+    line, slots = now.queue_status, now.queue_status.slots
     if count := slots.get("circuit", 0):
         yield (
             count,
@@ -292,7 +292,7 @@ def _slots(count: int) -> str:
 
 
 def _behind(now: Snapshot) -> Iterator[Reason]:
-    line = now.outlook
+    line = now.queue_status
     ahead = line.position - 1
     if ahead <= 0:
         return
@@ -323,7 +323,7 @@ def _behind(now: Snapshot) -> Iterator[Reason]:
 
 def passed_over(now: Snapshot) -> Iterator[Reason]:
     """Yield a reason if other jobs were started although this one was next, and that can happen again."""
-    line = now.outlook
+    line = now.queue_status
     if not 0 < line.passed_over < line.most_passed_over or line.patience_seconds <= 0:
         return
     times = "once" if line.passed_over == 1 else f"{line.passed_over} times"
@@ -345,7 +345,8 @@ def passed_over(now: Snapshot) -> Iterator[Reason]:
 # -- limits of the tenant and the model: at submit, and in the queue --------------------------------
 
 CAP, QUOTA, PAUSE = "m", "q", "p"
-"""Letters in `Outlook.parked` (`gpus/leasing/lua/includes/parked.lua`); `_pauses` reports the last one."""
+"""Letters in `QueueStatus.parked` (`gpus/leasing/lua/includes/parked.lua`); `_pauses` reports the last
+one."""
 
 _NEW_DAY = "Wait until midnight UTC, when the quota is renewed, or let an operator raise it."
 PARKED = {
@@ -390,7 +391,7 @@ def refused_at_submit(now: Snapshot) -> Iterator[Reason]:
 
 def parked(now: Snapshot) -> Iterator[Reason]:
     """Yield the reasons why the tenant's tickets are parked."""
-    line = now.outlook
+    line = now.queue_status
     evidence = {CAP: {"running": line.running, "limit": line.most_running}, QUOTA: _quota(now)}
     reported = {SUBMIT_LIMITS[refused.code][0] for refused in now.refusals}
     for letter in line.parked:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpus.leasing.values import Outlook, StartsIn
+from gpus.leasing.values import QueueStatus, StartsIn
 from jobs.explain.snapshot import Index, Reason, Snapshot
 
 UNKNOWABLE = frozenset(
@@ -47,7 +47,7 @@ def starts_in(now: Snapshot, reasons: Sequence[Reason]) -> StartsIn | None:
     first = next((reason.code for reason in reasons if day is None or reason.code != "quota"), "")
     if now.refusals or now.index is not Index.WHOLE or first in UNKNOWABLE or first in _NOT_WAITING:
         return None
-    line = now.outlook
+    line = now.queue_status
     before = max(0.0, now.due_in_seconds or 0.0)
     if day is not None and day.is_exhausted:
         before = max(before, day.left_seconds)
@@ -59,7 +59,7 @@ def starts_in(now: Snapshot, reasons: Sequence[Reason]) -> StartsIn | None:
     return StartsIn(round(p50, 3), round(max(p50, p90), 3), line.seen)
 
 
-def _all_rest_seconds(line: Outlook) -> float:
+def _all_rest_seconds(line: QueueStatus) -> float:
     """Return the seconds until the first slot's pause ends; 0 if a slot that can run the job is free or
     busy."""
     slots = line.slots

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from gpus.leasing.values import Outlook
+from gpus.leasing.values import QueueStatus
 from jobs.domain.errors import Refused
 from jobs.domain.quota import Quota
 from jobs.domain.states import JobState
@@ -96,4 +96,4 @@ class Snapshot:
     quota: Quota | None = None
     servers: Servers = field(default_factory=Servers)
     index: Index = Index.WHOLE
-    outlook: Outlook = field(default_factory=Outlook)
+    queue_status: QueueStatus = field(default_factory=QueueStatus)

@@ -11,7 +11,7 @@ from django.db.models import Count, Max, Q, Sum
 from foundation.database import statements
 from foundation.database.statements import value
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.values import Outlook, ParkedFor, StartsIn
+from gpus.leasing.values import ParkedFor, QueueStatus, StartsIn
 from gpus.models import ModelConfig, Pause, Placement
 from gpus.protocol import DesiredState, Ticket
 from gpus.registry import queries
@@ -114,10 +114,10 @@ def estimate_job(
 
 def _surroundings(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: bool) -> Snapshot:
     """Return the facts that hold for any job of the ticket's model and tenant at its place in the queue."""
-    index, outlook = _outlook(fleet, pool, ticket, ports, is_waiting=is_waiting)
+    index, queue_status = _queue_status(fleet, pool, ticket, ports, is_waiting=is_waiting)
     now = ports.clock.now()
     paused = _paused(ticket.model, ticket.tenant, now)
-    needs_quota = not is_waiting or ParkedFor.QUOTA.value in outlook.parked
+    needs_quota = not is_waiting or ParkedFor.QUOTA.value in queue_status.parked
     return Snapshot(
         state=None,
         model=ticket.model,
@@ -127,7 +127,7 @@ def _surroundings(fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_wai
         quota=quota_of(int(ticket.tenant), now, ports) if needs_quota else None,
         servers=_servers(ticket.model),
         index=index,
-        outlook=outlook,
+        queue_status=queue_status,
     )
 
 
@@ -147,9 +147,9 @@ def _seconds_to(at: datetime | None, now: datetime) -> float | None:
 def _explanation(snapshot: Snapshot) -> Explanation:
     reasons = tuple(explain(snapshot))
     would_be_queued = snapshot.state is None and not snapshot.refusals
-    is_placed = snapshot.index is Index.WHOLE and (would_be_queued or snapshot.outlook.in_line)
+    is_placed = snapshot.index is Index.WHOLE and (would_be_queued or snapshot.queue_status.in_line)
     return Explanation(
-        reasons, starts_in(snapshot, reasons), snapshot.outlook.position if is_placed else None
+        reasons, starts_in(snapshot, reasons), snapshot.queue_status.position if is_placed else None
     )
 
 
@@ -167,13 +167,13 @@ def _snapshot_of_other_state(job: Job) -> Snapshot:
     )
 
 
-def _outlook(
+def _queue_status(
     fleet: str, pool: str, ticket: Ticket, ports: Ports, *, is_waiting: bool
-) -> tuple[Index, Outlook]:
+) -> tuple[Index, QueueStatus]:
     try:
-        found = ports.leases(fleet).outlook(pool, ticket, is_waiting=is_waiting)
+        found = ports.leases(fleet).queue_status(pool, ticket, is_waiting=is_waiting)
     except LeasingUnavailable:
-        return Index.AWAY, Outlook()
+        return Index.AWAY, QueueStatus()
     return (Index.REBUILDING if found.rebuilding else Index.WHOLE), found
 
 

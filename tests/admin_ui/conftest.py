@@ -16,7 +16,7 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.clock import AgreedClocks, ClockWatch
 from gpus.leasing.store import RedisFleets
-from gpus.leasing.values import Circuits, Outlook, PoolDepth, SlotView, Wakes
+from gpus.leasing.values import Circuits, PoolDepth, QueueStatus, SlotView, Wakes
 from gpus.protocol import CircuitKind, PoolSpec, ServerSpec, SystemClock, TenantSpec, Ticket, split_slot
 from gpus.registry.queries import RegistryCache
 from jobs import ports
@@ -52,9 +52,9 @@ class FakeLeases:
         self.servers.append(server)
         return (Wakes(server.pool, None, 1),)
 
-    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+    def queue_status(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> QueueStatus:
         self._answer()
-        return Outlook(in_line=True, position=3, slots={"busy": 2}, working_slots=2, guess_seconds=4.0)
+        return QueueStatus(in_line=True, position=3, slots={"busy": 2}, working_slots=2, guess_seconds=4.0)
 
     def circuits(self, pool: str, servers: Sequence[str]) -> Circuits:
         self._answer()

@@ -18,7 +18,7 @@ from gpu_host.handlers.errors import ContractError
 from gpu_host.llm_servers.declared import read_file
 from gpu_host.node.config import ConfigError, read_handlers
 from gpus.leasing import codec
-from gpus.leasing.values import Outlook, read_outlook
+from gpus.leasing.values import QueueStatus, read_queue_status
 from jobs.events.announce import read_announcement
 
 from .parser import Parser
@@ -70,8 +70,8 @@ def depth(answer: Any) -> None:
     codec.read_depth("p", answer)
 
 
-def outlook(text: str) -> None:
-    assert isinstance(read_outlook(text), Outlook)
+def queue_status(text: str) -> None:
+    assert isinstance(read_queue_status(text), QueueStatus)
 
 
 WRITTEN = st.sampled_from(
@@ -117,8 +117,8 @@ PARSERS = [
         "Redis: read_depth", depth, st.just([["t", 1], [], ["x", 2], ["free", 1], ["m", "open"]]), GARBLED
     ),
     Parser(
-        "Redis: read_outlook",
-        outlook,
+        "Redis: read_queue_status",
+        queue_status,
         st.just('{"held": "", "asked_seconds": -1, "seen": 2}'),
         (*GARBLED, AttributeError, RecursionError),
     ),

@@ -10,11 +10,11 @@ from gpus.leasing.values import (
     Circuits,
     Heartbeat,
     Measured,
-    Outlook,
     ParkedFor,
     PoolDepth,
     Pushed,
     PushResult,
+    QueueStatus,
     SlotView,
     SpareSlots,
     StartsIn,
@@ -163,13 +163,13 @@ class FakeLeases:
         slots = sum(server.slots for server in self.servers.values() if server.pool == pool)
         return PoolDepth(pool, waiting, 0, {"free": slots} if slots else {})
 
-    def outlook(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> Outlook:
+    def queue_status(self, pool: str, ticket: Ticket, *, is_waiting: bool = True) -> QueueStatus:
         self._answer()
         standing = [other.job_id for other in self.line]
         in_line = ticket.job_id in standing
         at = standing.index(ticket.job_id) + 1 if in_line else len(standing) + 1
         slots = {"free": self.free_slots, "busy": 0 if self.free_slots else 2}
-        return Outlook(
+        return QueueStatus(
             in_line=in_line, position=at, slots=slots, guess_seconds=at * 2.0, mean_seconds=2.0,
             working_slots=2, servers=1, looked_at=1, asked_seconds=1.0, p90_log=0.7,
         )  # fmt: skip

@@ -1,5 +1,5 @@
 -- Why: collects everything that explains why a job waits, or would wait, in one call. The fields of the answer are
---   documented in gpus/leasing/values.py (`Outlook`).
+--   documented in gpus/leasing/values.py (`QueueStatus`).
 -- Keys: asked, circuits, classes, depth, estimates, forecast, generation, heads, held, kept, leases, line, marks,
 --   models, paid, parked, pool, running, server, serving, slot, states, tenants, turn
 -- Args:
@@ -9,7 +9,7 @@
 --   priority: number
 --   place_us: number
 --   most_servers: number, servers examined at most
--- Returns: a JSON object, see `Outlook`; {"rebuilding": true} while the index is not whole
+-- Returns: a JSON object, see `QueueStatus`; {"rebuilding": true} while the index is not whole
 -- include: keys
 -- include: call
 -- include: index

@@ -35,7 +35,7 @@ def test_a_push_is_told_what_an_explanation_says(rig: Rig) -> None:
     assert push(rig, "first").results[0].starts == StartsIn(0.5, 2.0, 0), "a second each on two slots"
     found = push(rig, *(f"j{number}" for number in range(20))).results
     for number in (0, 19):
-        seen = rig.leases.outlook(POOL, rig.tickets[f"j{number}"])
+        seen = rig.leases.queue_status(POOL, rig.tickets[f"j{number}"])
         p50, p90 = (round(seen.guess_seconds * math.exp(log), 3) for log in (seen.p50_log, seen.p90_log))
         assert found[number].starts == StartsIn(p50, p90, seen.seen)
         assert found[number].position == seen.position == number + 2

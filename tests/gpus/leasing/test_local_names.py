@@ -53,7 +53,7 @@ def test_an_ungreeted_library_refuses_calls_and_reports_its_idle_time(client: Cl
     name = f"{LIBRARIES}ungreeted"
     server.function_load(library_text(name, library_code()), replace=True)
     try:
-        with pytest.raises(ResponseError, match=r"^UNGREETED this process was not told its run id"):
+        with pytest.raises(ResponseError, match=r"^UNGREETED this process has not received its run id"):
             server.fcall(f"{name}_pools", 1, "x:", "", "")
         assert server.fcall(f"{name}_idle", 0) > 1_000_000
     finally:

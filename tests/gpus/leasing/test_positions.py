@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpus.leasing.values import Outlook
+from gpus.leasing.values import QueueStatus
 from gpus.protocol import PushOutcome
 
 from .rig import POOL, Rig
@@ -15,12 +15,12 @@ from .rig import POOL, Rig
 AB = ("a", "b")
 
 
-def outlook(rig: Rig, job: str) -> Outlook:
-    return rig.leases.outlook(POOL, rig.tickets[job])
+def queue_status(rig: Rig, job: str) -> QueueStatus:
+    return rig.leases.queue_status(POOL, rig.tickets[job])
 
 
 def told(rig: Rig, jobs: Sequence[str]) -> dict[str, int]:
-    return {job: outlook(rig, job).position for job in jobs}
+    return {job: queue_status(rig, job).position for job in jobs}
 
 
 def served(rig: Rig, models: Sequence[str] = ("flux",)) -> dict[str, int]:
@@ -42,7 +42,7 @@ def test_a_fifo_position_counts_earlier_tickets(rig: Rig, tenants: int) -> None:
         rig.push(job, tenant=f"t{number % tenants:02}", model=AB[number % 7 == 0])
     expected = {"urgent": 1} | {job: number for number, job in enumerate(jobs, 2)}
     assert told(rig, ["urgent", *jobs]) == expected
-    assert outlook(rig, "j00").own_ahead == 0
+    assert queue_status(rig, "j00").own_ahead == 0
     assert served(rig, AB) == expected
 
 
@@ -52,9 +52,9 @@ def test_a_sample_of_tenants_represents_a_long_fifo_queue(rig: Rig) -> None:
     jobs = [f"j{number:04}" for number in range(2000)]
     for job in jobs:
         rig.push(job, tenant=f"t{int(chance.paretovariate(0.7)) % 300}")
-    assert outlook(rig, jobs[0]).position == 1
+    assert queue_status(rig, jobs[0]).position == 1
     for place in (500, 1000, 1900):
-        assert outlook(rig, jobs[place]).position == pytest.approx(place + 1, rel=0.25)
+        assert queue_status(rig, jobs[place]).position == pytest.approx(place + 1, rel=0.25)
 
 
 def test_a_repeated_push_returns_the_present_position(rig: Rig) -> None:
@@ -104,10 +104,10 @@ def test_a_tenants_jobs_for_other_models_on_the_same_servers_go_first(rig: Rig) 
     assert rig.claim()
     rig.push(*(f"a{number:02}" for number in range(100)), model="a")
     pushed = rig.push("b", model="b")[0]
-    found = outlook(rig, "b")
+    found = queue_status(rig, "b")
     assert (pushed.position, found.position, found.own_ahead) == (101, 101, 100)
     assert found.guess_seconds == pytest.approx(50.5), "of a second each on two slots"
-    thought_of = rig.leases.outlook(POOL, rig.ticket("", model="b"), is_waiting=False)
+    thought_of = rig.leases.queue_status(POOL, rig.ticket("", model="b"), is_waiting=False)
     assert (thought_of.position, thought_of.own_ahead) == (102, 101)
 
 
@@ -120,7 +120,7 @@ def test_jobs_for_other_servers_do_not_count_in_a_position(rig: Rig) -> None:
         rig.push(*(f"o{algorithm}{number}" for number in range(50)), model="a", tenant="other")
         pushed = rig.push(f"b-{algorithm}", model="b")[0]
         assert (pushed.outcome, pushed.position) == (PushOutcome.LEASED, 1)
-        assert outlook(rig, f"b-{algorithm}").position == 1
+        assert queue_status(rig, f"b-{algorithm}").position == 1
         assert rig.leases.remove(POOL, rig.tickets[f"b-{algorithm}"])
 
 
@@ -161,7 +161,7 @@ def test_a_tenant_above_its_share_is_behind_the_others(rig: Rig) -> None:
     rig.release(lease, gpu_seconds=200.0)
     rig.leases.settled([lease.ref])
     rig.push("a", tenant="a")
-    assert outlook(rig, "a").position == 10
+    assert queue_status(rig, "a").position == 10
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -197,5 +197,5 @@ def test_a_position_examines_a_bounded_number_of_tenants_and_lines(rig: Rig) -> 
 
     for algorithm in ("fair", "fifo"):
         rig.pool(algorithm)
-        assert commands(lambda: outlook(rig, "f59")) < 32 * 7 + 100
+        assert commands(lambda: queue_status(rig, "f59")) < 32 * 7 + 100
         assert commands(lambda: rig.leases.push(POOL, [rig.tickets["f59"]])) < 8 * 7 + 60

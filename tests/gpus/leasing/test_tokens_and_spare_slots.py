@@ -145,14 +145,14 @@ def test_an_explanation_before_the_push_shows_the_running_limit(rig: Rig) -> Non
     rig.server(slots=5)
     rig.tenant("t1", most=1)
     thought_of = rig.ticket("")
-    assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == ""
+    assert rig.leases.queue_status(POOL, thought_of, is_waiting=False).parked == ""
     rig.push("one")
     rig.must_claim()
-    assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == "m"
+    assert rig.leases.queue_status(POOL, thought_of, is_waiting=False).parked == "m"
     rig.leases.set_paused_tenants(POOL, ["t1"])
-    assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == "pm"
+    assert rig.leases.queue_status(POOL, thought_of, is_waiting=False).parked == "pm"
     rig.push("two")
-    assert rig.leases.outlook(POOL, thought_of, is_waiting=False).parked == "pm"
+    assert rig.leases.queue_status(POOL, thought_of, is_waiting=False).parked == "pm"
 
 
 def test_a_tenant_is_released_with_its_last_reason(rig: Rig) -> None:

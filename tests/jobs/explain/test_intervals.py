@@ -10,7 +10,7 @@ import pytest
 from benchmarks.explain_intervals import measure
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.leasing.connect import connect
-from gpus.leasing.values import Outlook
+from gpus.leasing.values import QueueStatus
 from jobs.explain.decide import explain
 from jobs.explain.interval import UNKNOWABLE, starts_in
 from jobs.explain.snapshot import Index, Reason, Servers, Snapshot
@@ -30,7 +30,7 @@ def test_nine_of_ten_starts_are_within_the_p90(valkey: EmbeddedValkey, fleet: st
 
 
 def snapshot(*, slots: dict[str, int] | None = None, **values: object) -> Snapshot:
-    outlook = Outlook(
+    queue_status = QueueStatus(
         slots=slots or {"busy": 2},
         position=5,
         guess_seconds=10.0,
@@ -39,7 +39,9 @@ def snapshot(*, slots: dict[str, int] | None = None, **values: object) -> Snapsh
         rest_seconds=28.8,
         circuit_seconds=40.0,
     )
-    return Snapshot(state=None, model="m", servers=Servers(on=1, slots=2), outlook=outlook, **values)  # type: ignore[arg-type]
+    return Snapshot(
+        state=None, model="m", servers=Servers(on=1, slots=2), queue_status=queue_status, **values
+    )  # type: ignore[arg-type]
 
 
 def test_known_delays_are_added_to_the_estimate() -> None:
@@ -104,7 +106,7 @@ def test_without_an_index_there_is_no_estimate() -> None:
 )
 def test_a_reason_counts_in_singular_and_plural(count: int, said: tuple[str, ...]) -> None:
     now = snapshot(slots={"resting": count, "circuit": count, "quarantined": count})
-    now = replace(now, outlook=replace(now.outlook, position=count + 1))
+    now = replace(now, queue_status=replace(now.queue_status, position=count + 1))
     result = " ".join(reason.message for reason in explain(now))
     assert result.count(said[0]) == 2
     assert all(part in result for part in said)

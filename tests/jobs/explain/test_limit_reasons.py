@@ -9,7 +9,7 @@ import pytest
 import redis
 
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
-from gpus.leasing.values import Outlook
+from gpus.leasing.values import QueueStatus
 from gpus.protocol import DesiredState
 from gpus.registry import queries
 from gpus.registry.queries import rows_changed
@@ -63,8 +63,8 @@ def test_an_estimate_names_an_exhausted_quota_once(scene: Scene) -> None:
 
 
 def held(parked: str, quota: Quota | None) -> Snapshot:
-    line = Outlook(in_line=True, parked=parked, guess_seconds=10.0, position=2, slots={"busy": 1})
-    return Snapshot(JobState.QUEUED, "m", quota=quota, servers=Servers(on=1, slots=1), outlook=line)
+    line = QueueStatus(in_line=True, parked=parked, guess_seconds=10.0, position=2, slots={"busy": 1})
+    return Snapshot(JobState.QUEUED, "m", quota=quota, servers=Servers(on=1, slots=1), queue_status=line)
 
 
 @pytest.mark.parametrize(("parked", "quota", "p50"), [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.leasing.values import Outlook
+from gpus.leasing.values import QueueStatus
 from jobs.domain.states import JobState
 from jobs.explain.decide import explain
 from jobs.explain.snapshot import Servers, Snapshot
@@ -23,8 +23,10 @@ from jobs.explain.snapshot import Servers, Snapshot
 def test_being_passed_over_comes_before_busy_slots(
     times: int, left: float, slots: dict[str, int], codes: list[str]
 ) -> None:
-    line = Outlook(in_line=True, slots=slots, passed_over=times, most_passed_over=8, patience_seconds=left)
-    found = explain(Snapshot(JobState.QUEUED, "m", servers=Servers(on=1, slots=2), outlook=line))
+    line = QueueStatus(
+        in_line=True, slots=slots, passed_over=times, most_passed_over=8, patience_seconds=left
+    )
+    found = explain(Snapshot(JobState.QUEUED, "m", servers=Servers(on=1, slots=2), queue_status=line))
     assert [reason.code for reason in found] == codes
     if codes[0] == "passed_over":
         assert found[0].evidence == {"passed_over": 3, "at_most": 8, "patience_seconds": 12.3}
