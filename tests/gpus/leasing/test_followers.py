@@ -159,7 +159,7 @@ def test_a_release_for_the_follower_begins_it(rig: Rig) -> None:
     assert state(rig) == ("leased", "next", None)
 
 
-def test_not_where_the_slot_may_not_go_on(rig: Rig) -> None:
+def test_a_release_drops_the_follower_if_the_slot_may_not_continue(rig: Rig) -> None:
     holder, _ = followed(rig)
     rig.server(desired="draining")
     assert rig.release(holder, next_attempt_id="next") is None

@@ -30,7 +30,7 @@ def busy(rig: Rig, slots: int = 1) -> None:
         rig.must_claim()
 
 
-def test_a_push_is_told_what_an_explanation_says(rig: Rig) -> None:
+def test_a_push_and_an_explanation_give_the_same_forecast(rig: Rig) -> None:
     busy(rig, slots=2)
     assert push(rig, "first").results[0].starts == StartsIn(0.5, 2.0, 0), "a second each on two slots"
     found = push(rig, *(f"j{number}" for number in range(20))).results

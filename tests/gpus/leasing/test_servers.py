@@ -168,7 +168,7 @@ def test_a_workers_host_gets_no_slot_of_others(rig: Rig) -> None:
     assert rig.claim(host="box-1") is None
 
 
-def test_a_slot_that_was_pinned_meanwhile_is_not_handed_on(rig: Rig) -> None:
+def test_a_slot_pinned_during_a_run_is_not_leased_on(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2")
     lease = rig.must_claim()

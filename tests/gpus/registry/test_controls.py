@@ -242,7 +242,7 @@ def test_an_older_read_does_not_overwrite_a_newer_switch() -> None:
     assert leases.servers["s1"].desired is DesiredState.OFF
 
 
-def test_nor_a_pause() -> None:
+def test_an_older_read_does_not_overwrite_a_newer_pause() -> None:
     make_server("s1", model=make_model("flux"))
     leases: Any = Meanwhile()
     leases.act = lambda: controls.pause(Pause.Kind.MODEL, "flux", by=BY, leases=lambda f: leases)

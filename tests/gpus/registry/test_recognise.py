@@ -223,7 +223,7 @@ def test_an_address_that_is_no_http_url_is_refused(url: str) -> None:
     assert refused(url).code == "invalid_url"
 
 
-def test_nothing_that_listens_is_said_with_what_to_do() -> None:
+def test_an_unreachable_server_is_reported_with_a_remedy() -> None:
     error = refused("http://127.0.0.1:1")
     assert error.code == "server_unreachable"
     assert "Start the server" in str(error)

@@ -204,7 +204,7 @@ def test_a_cancel_closes_the_connection_to_the_server(server: LlmServer, kind: s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_is_sent_after_an_abort(server: LlmServer, kind: str) -> None:
+def test_no_request_is_sent_after_an_abort(server: LlmServer, kind: str) -> None:
     ask = streamed(server, kind)
     ask.abort.fire()
     with pytest.raises(Interrupted):
