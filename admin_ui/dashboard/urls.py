@@ -8,6 +8,7 @@ from django.urls import include, path
 
 from admin_ui import ADMIN_PATH
 from admin_ui.dashboard import controls, pages
+from admin_ui.dashboard.usage import usage_page
 
 _staff = admin.site.admin_view
 
@@ -19,6 +20,7 @@ _pages = [
     path("fleet/<str:name>/slots/", _staff(controls.set_slots), name="set_slots"),
     path("fleet/<str:name>/free/<int:index>/", _staff(controls.free_slot), name="free_slot"),
     path("queues/", _staff(pages.queues_page), name="queues"),
+    path("usage/", _staff(usage_page), name="usage"),
     path("pause/", _staff(controls.pause), name="pause"),
     path("resume/", _staff(controls.resume), name="resume"),
 ]

@@ -12,6 +12,7 @@ _LIVE = (
     ("Overview", "monitoring", "admin:index", ()),
     ("Fleet", "view_module", "dashboard:fleet", ("gpus.view_server",)),
     ("Queues", "format_list_numbered", "dashboard:queues", ("gpus.view_modelconfig", "jobs.view_job")),
+    ("Usage", "finance", "dashboard:usage", ("jobs.view_tenant",)),
     ("Flower", "local_florist", "flower", ("jobs.view_job",)),
 )
 """Name, icon, route, and the permissions that the page needs."""

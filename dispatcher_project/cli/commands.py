@@ -53,6 +53,8 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("circuits", "List circuit breakers; close one"),
     ),
     "Access": (
+        Entry("tenants", "List tenants: limits, running and waiting jobs, GPU-seconds today"),
+        Entry("usage", "Show what tenants used, by day, model or tag"),
         Entry("create_key", "Create an API key, and its tenant if there is none yet"),
         Entry("keys", "List, rotate or revoke API keys"),
         Entry("unlock", "Allow sign-ins to the admin again after failures"),

@@ -138,7 +138,7 @@ def _answer(request: Request, tenant: Tenant, today: date) -> Any:
     if choice_parameter(request, "as", ("json", "csv")) == "csv":
         name = f"usage-{tenant.name}-{first}-{last}.csv"
         head = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return HttpResponse(as_csv(by, rows), content_type="text/csv; charset=utf-8", headers=head)
+        return HttpResponse(as_csv(by.value, rows), content_type="text/csv; charset=utf-8", headers=head)
     said: answers.Usage = {
         "tenant": tenant.name,
         "from": first.isoformat(),

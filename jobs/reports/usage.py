@@ -48,12 +48,24 @@ def usage(tenant_id: int, first: date, last: date, by: UsageBy) -> list[UsageRow
     if by is UsageBy.TAG:
         tags = TagUsage.objects.filter(tenant=tenant_id, day__range=(first, last)).order_by("tag")
         return _rows(tags.values_list("tag").annotate(*map(Sum, COLUMNS)))
-    begin = datetime(first.year, first.month, first.day, tzinfo=UTC)
-    end = datetime(last.year, last.month, last.day, tzinfo=UTC) + timedelta(days=1)
     rollups = Rollup.objects.filter(
-        tenant=tenant_id, span_seconds__in=(HOUR, DAY), at__gte=begin, at__lt=end
+        tenant=tenant_id, span_seconds__in=(HOUR, DAY), at__gte=_begin(first), at__lt=_end(last)
     ).annotate(key=TruncDate("at", tzinfo=UTC) if by is UsageBy.DAY else F("model"))
     return _rows(rollups.order_by("key").values_list("key").annotate(*map(Sum, COLUMNS)))
+
+
+def usage_of_all(first: date, last: date) -> list[UsageRow]:
+    """Return the usage of each tenant with an ended job, by name; one query."""
+    rollups = Rollup.objects.filter(span_seconds__in=(HOUR, DAY), at__gte=_begin(first), at__lt=_end(last))
+    return _rows(rollups.order_by("tenant__name").values_list("tenant__name").annotate(*map(Sum, COLUMNS)))
+
+
+def _begin(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+def _end(day: date) -> datetime:
+    return _begin(day) + timedelta(days=1)
 
 
 def _rows(found: Iterable[tuple[object, ...]]) -> list[UsageRow]:
@@ -70,11 +82,12 @@ def total(rows: Sequence[UsageRow]) -> UsageRow:
     )
 
 
-def as_csv(by: UsageBy, rows: Iterable[UsageRow]) -> str:
-    """The rows under a head line. A key that a spreadsheet would take for a formula is quoted with ``'``."""
+def as_csv(title: str, rows: Iterable[UsageRow]) -> str:
+    """Return the rows as CSV. title: of the keys' column. A key that a spreadsheet would take for a formula
+    begins with ``'``."""
     text = StringIO()
     writer = csv.writer(text)
-    writer.writerow((by.value, *COLUMNS))
+    writer.writerow((title, *COLUMNS))
     for row in rows:
         key = f"'{row.key}" if row.key[:1] in ("=", "+", "-", "@", "\t", "\r") else row.key
         writer.writerow((key, row.completed, row.failed, row.cancelled, round(row.gpu_seconds, 3)))

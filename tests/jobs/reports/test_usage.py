@@ -154,7 +154,7 @@ def test_tags_beyond_the_limit_of_a_day_share_a_row(
 
 
 def test_a_table_holds_no_formula() -> None:
-    text = as_csv(UsageBy.TAG, [UsageRow('=cmd("x"),1', 1, 2, 3, 0.5), UsageRow("plain", 0, 0, 0, 0.0)])
+    text = as_csv("tag", [UsageRow('=cmd("x"),1', 1, 2, 3, 0.5), UsageRow("plain", 0, 0, 0, 0.0)])
     assert list(csv.reader(StringIO(text))) == [
         ["tag", "completed", "failed", "cancelled", "gpu_seconds"],
         ['\'=cmd("x"),1', "1", "2", "3", "0.5"],
