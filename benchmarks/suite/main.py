@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from dispatcher_project.supervisor.data_folder import ROOT
-from foundation.program import usage_name
+from foundation.program import IN_CHECKOUT, usage_name
 from verification.proving.children import NoReply
 from verification.proving.terminal import say
 
@@ -31,6 +31,9 @@ def main(arguments: Sequence[str]) -> int:
     if options.setup is not None:
         return _set_up(options.setup)
     if options.page:
+        if not IN_CHECKOUT:
+            sys.stderr.write("bench: --page writes into docs/ of a checkout; this is an installed wheel\n")
+            return 2
         return _write_docs(options)
     if not sys.platform.startswith("linux"):
         sys.stderr.write("bench: CPU and memory of processes are read from /proc: this needs Linux\n")

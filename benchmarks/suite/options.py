@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog=usage_name("bench"),
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        description="Compares the dispatcher with the raw limit and its peers, on one simulated GPU server "
+        description="Compare the dispatcher with the raw limit and its peers, on one simulated GPU server "
         "by whose log they are judged.\n\n"
         + "\n".join(f"  {name:<12} {what}" for name, what in BENCHMARKS.items()),
     )

@@ -64,24 +64,24 @@ def keep_python_path() -> None:
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog=usage_name("up"),
-        description="The whole dispatcher on this machine: Valkey, database, web, workers, beat, Flower, "
+        description="Run the whole dispatcher on this machine: Valkey, database, web, workers, beat, Flower, "
         "demo fleet. REDIS_URL, BROKER_URL and DATABASE_URL replace the embedded parts.",
     )
-    arguments.add_argument("--host", default="127.0.0.1", help="where the web listens (default %(default)s)")
-    arguments.add_argument("--port", type=_port, default=8000, help="its port (default %(default)s)")
+    arguments.add_argument("--host", default="127.0.0.1", help="address of the web (default %(default)s)")
+    arguments.add_argument("--port", type=_port, default=8000, help="port of the web (default %(default)s)")
     arguments.add_argument(
         "--data-dir",
         type=Path,
         default=default_folder(),
-        help="database, logs, secrets (default %(default)s)",
+        help="folder of database, logs and secrets (default %(default)s)",
     )
-    arguments.add_argument("--no-demo", action="store_true", help="without the simulated GPU servers")
+    arguments.add_argument("--no-demo", action="store_true", help="do not start the simulated GPU servers")
     arguments.add_argument(
         "--local",
         nargs="?",
         const=DEMO_MODELS,
         metavar="MODELS",
-        help="also a worker that holds these models itself (docs/reference/model_code.md; default %(const)s)",
+        help="also start a pinned worker with these models (docs/reference/model_code.md; default %(const)s)",
     )
     arguments.add_argument("--gpu", default="none", help="the GPU of --local (default %(default)s: the CPU)")
     arguments.add_argument("--verbose", action="store_true", help="show every log line, not only warnings")

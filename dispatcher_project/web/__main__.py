@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
         f"{INSTALLED_AS} web" if program_name() == INSTALLED_AS else "python -m dispatcher_project.web"
     )
     made = argparse.ArgumentParser(
-        prog=started_as, description="Serves the API, the event streams and the admin."
+        prog=started_as, description="Serve the API, the event streams and the admin."
     )
     made.add_argument(
         "application", nargs="?", default=APPLICATION, metavar="MODULE:NAME", help="another ASGI application"

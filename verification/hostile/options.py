@@ -46,8 +46,8 @@ class Options:
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog=f"{usage_name('prove')} --hostile",
-        description="Attacks a dispatcher as a hostile tenant, GPU server, model, receiver or stranger, and "
-        "measures the effect on another tenant. Exit status 0: every attack was held.",
+        description="Attack a dispatcher as a hostile tenant, GPU server, model, receiver or stranger, and "
+        "measure the effect on another tenant. Exit status 0: every attack was held.",
     )
     arguments.add_argument("--attacks", help="comma-separated ids, or `all` (the default)")
     arguments.add_argument("--list", action="store_true", help="list the attacks and exit")

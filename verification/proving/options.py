@@ -46,7 +46,7 @@ class Options:
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog=usage_name("prove"),
-        description="Injects all kinds of faults into a dispatcher under load, and compares the records of "
+        description="Inject all kinds of faults into a dispatcher under load, and compare the records of "
         "clients, database, GPU servers and callback receiver. Exit status 0: no finding.",
     )
     arguments.add_argument(

@@ -495,7 +495,7 @@ def rolling_upgrade(plan: Plan, folder: Path, report: Callable[[str], None] = la
 def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="manage.py prove_upgrade",
-        description="Replaces hosts of one version by those of another, one by one, under load. "
+        description="Replace hosts of one version by those of another, one by one, under load. "
         "Exit status 0: no finding.",
     )
     arguments.add_argument("--from", dest="old", required=True, metavar="COMMIT", help="`.`: this checkout")
@@ -509,7 +509,9 @@ def parser() -> argparse.ArgumentParser:
         "--sweepers", type=positive, default=1, help="number of hosts with sweeps (default %(default)s)"
     )
     arguments.add_argument("--slots", type=positive, default=8, help="default %(default)s")
-    arguments.add_argument("--longest", type=float, default=40.0, metavar="SECONDS", help="run (%(default)s)")
+    arguments.add_argument(
+        "--longest", type=float, default=40.0, metavar="SECONDS", help="longest run (default %(default)s)"
+    )
     arguments.add_argument("--lease-seconds", type=float, default=0.0, help="default: as in production")
     arguments.add_argument(
         "--database", default="", help="URL of an empty PostgreSQL database (default: SQLite)"

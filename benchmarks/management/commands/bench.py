@@ -13,7 +13,7 @@ from benchmarks.suite.options import parser
 class Command(BaseCommand):
     """For `manage.py help` only: `dispatcher_project.cli.main` runs `bench` without Django."""
 
-    help = "Compares the dispatcher with the raw limit and its peers."
+    help = "Compare the dispatcher with the raw limit and its peers."
 
     def create_parser(self, *_: Any, **__: Any) -> argparse.ArgumentParser:  # type: ignore[override]
         return parser()

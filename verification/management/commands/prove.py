@@ -13,7 +13,7 @@ from verification.proving.options import parser
 class Command(BaseCommand):
     """For `manage.py help` only: `dispatcher_project.cli.main` runs `prove` without Django."""
 
-    help = "Injects all kinds of faults into a dispatcher under load, and compares the records of all sides."
+    help = "Inject all kinds of faults into a dispatcher under load, and compare the records of all sides."
 
     def create_parser(self, *_: Any, **__: Any) -> argparse.ArgumentParser:  # type: ignore[override]
         return parser()

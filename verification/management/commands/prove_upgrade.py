@@ -12,7 +12,7 @@ from verification.proving.upgrade import main, parser
 class Command(BaseCommand):
     """For `manage.py help` only: `dispatcher_project.cli.main` runs it without Django."""
 
-    help = "Replaces the hosts of one version by those of another, one by one and under load."
+    help = "Replace the hosts of one version by those of another, one by one and under load."
 
     def create_parser(self, *_: Any, **__: Any) -> argparse.ArgumentParser:  # type: ignore[override]
         return parser()

@@ -28,10 +28,10 @@ BROKEN, NOT_PLAYED = 1, 3
 
 class Command(BaseCommand):
     help = (
-        "Plays the dispatcher's own protocol under virtual time, with crashes at every step, and checks the "
+        "Play the dispatcher's own protocol under virtual time, with crashes at every step, and check the "
         "laws of docs/explanation/simulation.md afterwards. A seed replays exactly."
     )
-    suppressed_base_arguments = HIDDEN_OPTIONS
+    suppressed_base_arguments = HIDDEN_OPTIONS | {"--skip-checks"}
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--seeds", type=positive, default=200, help="number of seeds (default 200)")
