@@ -16,6 +16,7 @@ _DAY = {"created_at_from_0": "2026-06-10", "created_at_from_1": "00:00:00",
 
 
 def pages() -> Iterator[tuple[str, str]]:
+    """Yield (name, path) of each measured page."""
     tenant = Tenant.objects.get(name="tenant-49")
     job = _middle(Job.objects.order_by("-id"))
     yield from _list("jobs_job", "jobs", {

@@ -46,6 +46,7 @@ class OrderChecker:
     longest_delay: float = 0.0
 
     def started(self, job: VirtualJob) -> None:
+        """Check a start against the order of the queue."""
         while self.line and self.line[0].started_at >= 0 and self.line[0] is not job:
             self.line.popleft()
         head = self.line[0]
@@ -62,7 +63,8 @@ class OrderChecker:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """swaps: per dispatch. longest_delay: of a first job, from when it could have started, seconds."""
+    """The outcome of a measurement. swaps: per dispatch. longest_delay: of a first job, from when it could
+    have started, seconds."""
 
     dispatches: int
     swaps: float
@@ -71,6 +73,7 @@ class Result:
 
 
 def measure(client: Any, dispatches: int, *, patience: float = PATIENCE_SECONDS, seed: int = 1) -> Result:
+    """Dispatch jobs and check the order of each."""
     chance = random.Random(seed)
     models = [f"model-{number}" for number in range(1, MODELS + 1)]
     shares = [1 / number for number in range(1, MODELS + 1)]

@@ -110,6 +110,7 @@ def rounds(sides: list[Side], way: str, count: int) -> Iterator[tuple[Figures, F
 
 
 def show(way: str, found: list[tuple[Figures, Figures]]) -> None:
+    """Print the ratios of all rounds."""
     print(f"{way:<8} {'figure':<18} {'other':>10} {'this':>10} {'this / other':>13}   middle half")
     for name in found[0][0]:
         pairs = [(before[name], after[name]) for before, after in found if name in before and name in after]

@@ -24,7 +24,9 @@ LONGEST = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """waiting: the queue's length, kept. seconds: virtual, of which the first `warm_up_seconds` don't count.
+    """The size of the fleet and of its load.
+
+    waiting: the queue's length, kept. seconds: virtual, of which the first `warm_up_seconds` don't count.
     mean_seconds: of a job, over all models. swap_seconds: time for a slot to load another model."""
 
     slots: int = 1000
@@ -105,7 +107,7 @@ class JobRequest:
 
 @dataclass
 class Load:
-    """arrivals: random jobs per second of all steady and light tenants together."""
+    """Tenants and their jobs. arrivals: random jobs per second of all steady and light tenants together."""
 
     size: Size
     senders: list[Sender] = field(init=False)

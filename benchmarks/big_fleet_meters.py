@@ -25,7 +25,8 @@ def cpu_seconds_of(pid: int) -> float:
 
 
 class MeteredLeases(RedisLeases):
-    """calls: by script. micros: Redis' own time of the timed ones, as (calls, µs)."""
+    """Leases with counters of script calls. calls: by script. micros: Redis' own time of the timed ones, as
+    (calls, µs)."""
 
     def __init__(self, client: Any, fleet: str, now_ms: Callable[[], int]) -> None:
         super().__init__(client, fleet, now_ms=now_ms)
@@ -53,7 +54,7 @@ class MeteredLeases(RedisLeases):
 
 
 class RedisMeter:
-    """client: of a server for this benchmark only."""
+    """Reads Redis' own counters. client: of a server for this benchmark only."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -82,7 +83,9 @@ class RedisMeter:
 
 @dataclass
 class DatabaseMeter:
-    """connection: Django's, not its proxy. closes: connections that a thread would have returned (the
+    """Counts statements, commits and time of the database.
+
+    connection: Django's, not its proxy. closes: connections that a thread would have returned (the
     simulator's one connection stays open: its threads are fibers)."""
 
     connection: Any
@@ -92,7 +95,7 @@ class DatabaseMeter:
     closes: int = 0
 
     def open(self) -> None:
-        """Until the process ends."""
+        """Count until the process ends."""
         commit = self.connection._commit
 
         def counted() -> None:

@@ -55,7 +55,7 @@ KINDS: tuple[Callable[[random.Random], float], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """weights: by tenant number, repeated."""
+    """The size of the fleet, and its tenants. weights: by tenant number, repeated."""
 
     slots: int = 200
     tenants: int = 20
@@ -90,7 +90,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """jain: of the worst window. closest: the pair of tenants closest to its bound. used: share of the slots'
+    """The outcome of a measurement.
+
+    jain: of the worst window. closest: the pair of tenants closest to its bound. used: share of the slots'
     time. waits: of the light tenant, sorted, seconds; alone: its longest wait without others."""
 
     jain: float
@@ -106,6 +108,7 @@ class Result:
 
     @property
     def misses(self) -> list[str]:
+        """Return the missed goals."""
         return [
             goal
             for goal, reached in {
@@ -119,6 +122,7 @@ class Result:
 
 
 def measure(client: object, size: Size) -> Result:
+    """Run the fleet for the given time and measure the shares."""
     chance = random.Random(size.seed)
     served: dict[str, list[tuple[float, float]]] = {}
     waits: list[float] = []

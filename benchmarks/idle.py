@@ -24,7 +24,7 @@ _MEGABYTE = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a process and its descendants. core_share: 0.05 is five hundredths of a core."""
+    """Memory and CPU of a process and its descendants. core_share: 0.05 is five hundredths of a core."""
 
     pss_mb: float
     rss_mb: float

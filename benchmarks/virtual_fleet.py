@@ -20,7 +20,8 @@ START_MS = 1_700_000_000_000
 
 @dataclass(slots=True)
 class VirtualJob:
-    """seconds: its duration; the rest is filled in later. Times in virtual seconds."""
+    """A job under virtual time. seconds: its duration; the rest is filled in later. Times in virtual
+    seconds."""
 
     id: str
     tenant: str

@@ -1,7 +1,6 @@
-"""How this program was started, for texts that say what to type.
+"""How this program was started, for texts with commands to type.
 
-A checkout has manage.py; an installed wheel has `gpu-dispatcher` (dispatcher_project/cli/commands.py).
-"""
+A checkout has manage.py; an installed wheel has `gpu-dispatcher` (dispatcher_project/cli/commands.py)."""
 
 from __future__ import annotations
 
@@ -12,21 +11,20 @@ ROOT = Path(__file__).resolve().parents[1]
 """The folder that holds the packages: a checkout, or site-packages."""
 IN_CHECKOUT = (ROOT / "manage.py").is_file() and (ROOT / "constraints.txt").is_file()
 OWN_COMMAND = (sys.executable, *(("manage.py",) if IN_CHECKOUT else ("-m", "dispatcher_project.cli")))
-"""Starts a command of manage.py as a process whose current directory is `ROOT`."""
+"""Command line prefix that starts a command of manage.py, with `ROOT` as current directory."""
 INSTALLED_AS = "gpu-dispatcher"
 SHORT_NAMES = {"gpu_worker": "worker", "gpu_node": "node"}
 """manage.py's name of a command: its name under `gpu-dispatcher`, where that differs in more than hyphens."""
 
 
 def command_line(command: str) -> str:
-    """A command as a person types it here.
+    """Return the command as a person types it here.
 
     Args:
         command: as after manage.py, such as ``create_key --tenant NAME``.
 
     Returns:
-        ``python3 manage.py create_key --tenant NAME`` or ``gpu-dispatcher create-key --tenant NAME``.
-    """
+        ``python3 manage.py create_key --tenant NAME`` or ``gpu-dispatcher create-key --tenant NAME``."""
     if program_name() != INSTALLED_AS:
         return f"python3 manage.py {command}"
     name, space, rest = command.partition(" ")
@@ -34,16 +32,16 @@ def command_line(command: str) -> str:
 
 
 def usage_name(command: str) -> str:
-    """``manage.py NAME`` or ``gpu-dispatcher NAME``: what `--help` calls a command."""
+    """Return ``manage.py NAME`` or ``gpu-dispatcher NAME``, the name of a command in `--help`."""
     program = program_name()
     return f"{program} {shown_name(command) if program == INSTALLED_AS else command}"
 
 
 def shown_name(command: str) -> str:
-    """A command's name under `gpu-dispatcher`: ``create_key`` is ``create-key``."""
+    """Return a command's name under `gpu-dispatcher`: ``create-key`` for ``create_key``."""
     return SHORT_NAMES.get(command, command.replace("_", "-"))
 
 
 def program_name() -> str:
-    """``manage.py`` or ``gpu-dispatcher``: what stands in front of errors and in usage lines."""
+    """Return ``manage.py`` or ``gpu-dispatcher``, for errors and usage lines."""
     return "manage.py" if IN_CHECKOUT and Path(sys.argv[0]).name != INSTALLED_AS else INSTALLED_AS

@@ -17,8 +17,8 @@ Found = TypeVar("Found")
 
 
 class TtlCache(Generic[Key, Found]):
-    """seconds: the TTL; a function is called at each insertion. max_entries: with more, the cache is
-    cleared."""
+    """A cache with a TTL. Thread-safe. seconds: the TTL; a function is called at each insertion. max_entries:
+    with more, the cache is cleared."""
 
     def __init__(self, seconds: float | Callable[[], float], *, max_entries: int) -> None:
         self._seconds = seconds if callable(seconds) else lambda: seconds

@@ -118,7 +118,7 @@ _used = statements.Read(
 
 
 def _usage() -> Iterator[str]:
-    """What tenants are told that they used is the sum of their attempts, once every end is summed up."""
+    """The usage reported to tenants must be the sum of their attempts, once every end is summed up."""
     if int(_summed_up.first() or 0) < (_closing.first() or 0) or any(_purged()):
         return
     used: dict[int, float] = dict(_used())

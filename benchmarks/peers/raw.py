@@ -17,6 +17,7 @@ QUEUE = "jobs"
 
 
 def work() -> None:
+    """Run jobs for ever."""
     client = redis.Redis.from_url(REDIS_URL)
     parts = urlsplit(GPU)
     gpu = socket.create_connection((parts.hostname or "", parts.port or 80))

@@ -34,6 +34,7 @@ Counters = dict[str, float]
 
 
 def measure(suite: Suite) -> dict[str, Any]:
+    """Run the benchmark."""
     count = suite.options.jobs or JOBS
     found: dict[str, Any] = {"jobs": count}
     with suite.dispatcher(SLOTS) as ours:

@@ -30,6 +30,7 @@ _KEPT_SECONDS = 2.0
 
 
 def measure(suite: Suite) -> dict[str, Any]:
+    """Run the benchmark."""
     count = WARM_UP_JOBS + (suite.options.jobs or JOBS)
     gpu = suite.env.gpu
     chance = random.Random(1)

@@ -26,8 +26,10 @@ class CannotMeasure(Exception):
 
 
 class BenchEnvironment:
-    """database: ``own`` (a PostgreSQL started for this run), ``sqlite``, or a postgresql:// URL of a role
-    that may create databases. gpu: the simulated GPU server of the run."""
+    """Folder, processes and databases of one run.
+
+    database: ``own`` (a PostgreSQL started for this run), ``sqlite``, or a postgresql:// URL of a role that
+    may create databases. gpu: the simulated GPU server of the run."""
 
     def __init__(self, database: str) -> None:
         self.database_kind = database

@@ -21,7 +21,7 @@ _PLAIN_PEERS = ("celery", "rq", "dramatiq", "huey", "taskiq", "procrastinate", "
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """met: None if nothing was measured that decides it."""
+    """A goal with its measured value. met: None if it can't be decided."""
 
     benchmark: str
     goal: str

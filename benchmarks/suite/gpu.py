@@ -19,7 +19,8 @@ class NotDone(Exception):
 
 
 class Gpu:
-    """url: its origin. Raises `NoReply` if its process exited."""
+    """The simulated GPU server, in a process of its own. url: its origin. Raises `NoReply` if its process
+    exited."""
 
     def __init__(self, children: Children, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"

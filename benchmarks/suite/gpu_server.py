@@ -83,6 +83,7 @@ class GpuServer:
     # -- requests ----------------------------------------------------------------------------------------
 
     def answer(self, connection: _Connection, head: bytes, body: bytes) -> None:
+        """Answer one request."""
         method, _, rest = head.partition(b" ")
         path = rest.partition(b" ")[0]
         if method == b"POST" and path.startswith((b"/run", b"/apart", b"/async")):

@@ -84,7 +84,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass(slots=True)
 class Load:
-    """host, port, request: the target and the bytes to send."""
+    """The connections and counts of one order. host, port, request: the target and the bytes to send."""
 
     host: str
     port: int
@@ -100,6 +100,7 @@ class Load:
         return connection
 
     async def post(self, connection: Connection, due: float) -> None:
+        """Send one request and record its outcome."""
         try:
             status = await connection.post(self.request)
         except (ConnectionClosed, TimeoutError) as error:
@@ -112,7 +113,7 @@ class Load:
             self.other[str(status)] += 1
 
     async def closed(self, connections: int, seconds: float, most: int = 0) -> None:
-        """most: limit of requests in all; 0 for none."""
+        """Post on each connection again and again. most: limit of requests in all; 0 for none."""
         until, sent = time.monotonic() + seconds, 0
 
         async def go_on() -> None:
@@ -128,6 +129,7 @@ class Load:
         await asyncio.gather(*(go_on() for _ in range(connections)))
 
     async def open(self, rate: float, seconds: float) -> None:
+        """Post at random moments, independent of answers."""
         chance = random.Random(1)
         under_way: set[asyncio.Task[None]] = set()
         due = begin = time.monotonic()
@@ -155,6 +157,7 @@ class Load:
 
 
 async def execute(order: dict[str, Any]) -> dict[str, Any]:
+    """Carry out an order; return its figures."""
     parts = urlsplit(order["url"])
     body = order["body"].encode()
     lines = [f"POST {parts.path} HTTP/1.1", f"Host: {parts.netloc}", f"Content-Length: {len(body)}"]

@@ -36,7 +36,9 @@ _MOST_ROUNDS, _MOST_SECONDS, _MOST_JOBS = 100, 3600.0, 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """against: None for every peer that is set up. jobs, seconds: 0 for each benchmark's own. setup: peers to
+    """The options of a run.
+
+    against: None for every peer that is set up. jobs, seconds: 0 for each benchmark's own. setup: peers to
     set up, without measuring; page: write docs from the report, without measuring. database: ``own`` (a
     PostgreSQL for this run), ``sqlite`` or a URL."""
 

@@ -25,7 +25,7 @@ _SETUP_SECONDS = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """prepares: its script has a verb for that. node: runs on Node.js."""
+    """Another job queue to compare with. prepares: its script has a verb for that. node: runs on Node.js."""
 
     name: str
     what: str

@@ -46,7 +46,7 @@ def _utilisation(found: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield (
             f"gaps-{name}",
             spans(
-                f"How long a slot stands free between two jobs of {length}, ms",
+                f"Idle time of a slot between two jobs of {length}, ms",
                 "from p50 (dot) to p99, medians of the rounds, logarithmic",
                 rows,
                 axis_for([value for row in rows for value in row.samples], log=True),

@@ -23,6 +23,7 @@ _LONG_SECONDS, _WAIT_SECONDS, _POLL_SECONDS = 500.0, 90.0, 0.02
 
 
 def measure(suite: Suite) -> dict[str, Any]:
+    """Run the benchmark."""
     elsewhere: list[float] = []
     switched_on: list[float] = []
     with suite.dispatcher() as ours:

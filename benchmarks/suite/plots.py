@@ -23,8 +23,8 @@ _LINES = ("#0969da", "#bf3989", "#1a7f37", "#9a6700")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """samples: of the rounds, or p50 and p99. ours: highlighted. more: drawn as continuation of the first
-    sample."""
+    """One row of a plot. samples: of the rounds, or p50 and p99. ours: highlighted. more: drawn as
+    continuation of the first sample."""
 
     label: str
     samples: Sequence[float]
@@ -34,7 +34,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """log: for positive values only."""
+    """The horizontal axis. log: for positive values only."""
 
     low: float
     high: float
@@ -48,6 +48,7 @@ class Axis:
         return (value - self.low) / (self.high - self.low)
 
     def ticks(self) -> list[float]:
+        """Return round values inside the axis."""
         if self.log:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             return [10.0**power for power in range(first, last + 1)]
@@ -126,7 +127,7 @@ def lines(
     log_x: bool = False,
     height: int = 300,
 ) -> str:
-    """series: name, and points (x, y); y begins at 0."""
+    """A line for each series. series: name, and points (x, y); y begins at 0."""
     across = axis_for([x for _, points in series for x, _ in points], log=log_x, low=None if log_x else 0.0)
     up = axis_for([y for _, points in series for _, y in points], low=0.0)
     bottom = height - _BOTTOM

@@ -19,7 +19,8 @@ _SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """began, ended: monotonic seconds. job: its number. remote_id: the dispatcher's id of it."""
+    """A run in the log. began, ended: monotonic seconds. job: its number. remote_id: the dispatcher's id of
+    it."""
 
     job: int
     began: float
@@ -30,7 +31,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """gaps: how long a slot was free between two jobs, milliseconds. window_seconds: length of the window.
+    """Utilisation, gaps and correctness of a contender.
+
+    gaps: how long a slot was free between two jobs, milliseconds. window_seconds: length of the window.
     wrong: jobs that were not run exactly once, or came to a full server; empty for a correct contender."""
 
     utilisation: float

@@ -29,6 +29,7 @@ COMMANDS = (
 
 
 def measure(suite: Suite) -> dict[str, Any]:
+    """Run the benchmark."""
     ours = Dispatcher(suite.env)
     ready: list[float] = []
     try:

@@ -16,7 +16,7 @@ from .peers import PEERS, RAW, Peer
 
 @dataclass(slots=True)
 class Suite:
-    """skipped: contenders that do not take part, and why."""
+    """One run of the suite. skipped: contenders that do not take part, and why."""
 
     options: Options
     env: BenchEnvironment

@@ -28,6 +28,7 @@ def tables(results: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Table]]:
 
 
 def conditions(results: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Return the table of each benchmark's conditions."""
     rows = []
     for name, found in results.items():
         about = found["about"]

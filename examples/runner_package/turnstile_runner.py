@@ -66,6 +66,7 @@ class TurnstileRunner(HttpRunner):
         return Health(True, boot_id=str(state.get("since", "")), active_jobs=count)
 
     def start(self, run: RunRequest, *, abort: Abort) -> Accepted:
+        """Ask for a ticket."""
         response = self._request(
             "POST",
             f"{run.endpoint.url.rstrip('/')}/tickets",

@@ -30,7 +30,7 @@ SHORT_ROWS = 64
 
 
 class ConnectionPool:
-    """most: number of connections; further threads wait. Thread-safe."""
+    """A pool of database connections. most: number of connections; further threads wait. Thread-safe."""
 
     def __init__(self, most: int = MAX_CONNECTIONS) -> None:
         self._places = threading.BoundedSemaphore(most)

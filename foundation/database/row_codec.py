@@ -39,8 +39,10 @@ Row = TypeVar("Row", bound=models.Model)
 
 
 class Column(NamedTuple):
-    """How values of a field are converted for its column. name: the row's attribute. as_is: the types that
-    the database takes unconverted; all others go through `converted`."""
+    """The conversion of a field's values for its column.
+
+    name: the row's attribute. as_is: the types that the database takes unconverted; all others go through
+    `converted`."""
 
     name: str
     field: Any

@@ -72,6 +72,7 @@ class Problem(Exception):
         self.retryable = status in RETRYABLE_STATUSES if retryable is None else retryable
 
     def as_json(self) -> dict[str, Any]:
+        """Return the body of the answer."""
         body: dict[str, Any] = {
             "type": f"urn:gpu-dispatcher:problem:{self.code}",
             "title": HTTPStatus(self.status).phrase,

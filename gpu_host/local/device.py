@@ -19,7 +19,8 @@ class NoSuchDevice(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """uuid: of the GPU or MIG instance; empty for the CPU. label: short, for names."""
+    """A GPU, a MIG instance or the CPU. uuid: of the GPU or MIG instance; empty for the CPU. label: short,
+    for names."""
 
     uuid: str
     label: str
@@ -83,7 +84,8 @@ class Gauge(Protocol):
     """Reads the memory of a device."""
 
     def read(self, session: int | None) -> Memory:
-        """session: of our model process, or None. Raises OSError if the device can't be read."""
+        """Return the current memory. session: of our model process, or None. Raises OSError if the device
+        can't be read."""
         ...
 
 
@@ -129,6 +131,7 @@ class RamGauge:
         self._proc, self._cgroup, self._extra = proc, cgroup, extra
 
     def read(self, session: int | None) -> Memory:
+        """See `Gauge.read`."""
         try:
             facts = _meminfo(self._proc)
             total, available = facts["MemTotal"], facts["MemAvailable"]

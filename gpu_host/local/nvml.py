@@ -368,6 +368,7 @@ class VramGauge(Gauge):
         self._before = nvml.read(uuid).used_mb
 
     def read(self, session: int | None) -> Memory:
+        """See `Gauge.read`."""
         reading = self._nvml.read(self._uuid)
         extra, within = set(self._extra()), set(() if session is None else session_pids(session))
         ours = extra | within

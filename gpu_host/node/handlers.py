@@ -50,7 +50,7 @@ Handle = Callable[[Any, "RunContext"], Any]
 
 
 class RunContext(handlers.RunContext):
-    """fault: of a simulator, else None."""
+    """A run's context on a node. fault: of a simulator, else None."""
 
     def __init__(
         self,

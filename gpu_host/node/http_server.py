@@ -44,8 +44,8 @@ BODY_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """path: as sent, without the query. headers: lower-case names. gone: returns True once the caller has
-    hung up."""
+    """An HTTP request. path: as sent, without the query. headers: lower-case names. gone: returns True once
+    the caller has hung up."""
 
     method: str
     path: str
@@ -444,6 +444,7 @@ class TimedReader(io.RawIOBase):
         self._idle, self._until, self._left = False, time.monotonic() + BODY_SECONDS, None
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
+        """Read within the limits that are set."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError

@@ -28,8 +28,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """dispatcher: its URL. key: an operator's. server: the node's name there. address: where the dispatcher
-    reaches the node, as in ``http://box-1:9000``."""
+    """Where and as what a node registers.
+
+    dispatcher: its URL. key: of an operator. server: the node's name there. address: URL of the node for the
+    dispatcher, such as ``http://box-1:9000``."""
 
     dispatcher: str
     key: str
@@ -38,7 +40,7 @@ class Registration:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The key goes to the address that was given, and to no other."""
+    """Refuses redirects, so that the key is sent only to the given address."""
 
     def redirect_request(self, *_: Any, **__: Any) -> None:
         return None
@@ -48,10 +50,11 @@ _opener = urllib.request.build_opener(_NoRedirects)
 
 
 class Refused(Exception):
-    """The dispatcher answered, and did not take it; the message says why."""
+    """The dispatcher rejected the registration; the message says why."""
 
 
 def add_register_arguments(parser: ArgumentParser) -> None:
+    """Add the options of a registration to a command line."""
     group = parser.add_argument_group("registering")
     group.add_argument(
         "--register", metavar="URL", help="register the models at this dispatcher, as in http://box-0:8000"
@@ -59,9 +62,9 @@ def add_register_arguments(parser: ArgumentParser) -> None:
     group.add_argument(
         "--key-file", type=Path, help=f"an operator's API key is its first line (default: {KEY_VARIABLE})"
     )
-    group.add_argument("--name", help="of the node there (default: its host and port)")
+    group.add_argument("--name", help="name of the node there (default: its host and port)")
     group.add_argument(
-        "--address", metavar="URL", help="where the dispatcher reaches the node (default: its own)"
+        "--address", metavar="URL", help="URL of the node for the dispatcher (default: its own)"
     )
     group.add_argument(
         "--as", dest="model", metavar="MODEL", help="the model's name there (default: its handler's)"
@@ -69,7 +72,7 @@ def add_register_arguments(parser: ArgumentParser) -> None:
 
 
 def registration_from(options: Mapping[str, Any], config: NodeConfig, port: int) -> Registration | None:
-    """None without --register. port: that the node listens at. Raises ConfigError."""
+    """Return the registration, or None without --register. port: of the node. Raises ConfigError."""
     if not options["register"]:
         return None
     parts = urlsplit(options["register"])
@@ -81,8 +84,9 @@ def registration_from(options: Mapping[str, Any], config: NodeConfig, port: int)
 
 
 def own_address(host: str, port: int, dispatcher: str) -> str:
-    """The URL of a node that listens at `host`. An address that stands for all of the machine's, or none but
-    loopback beside a dispatcher on another machine, is of no use there: raises ConfigError for the latter."""
+    """Return the URL of a node that listens at `host`; the machine's name replaces a wildcard address.
+
+    Raises ConfigError for loopback if the dispatcher is on another machine."""
     if host in ("", "0.0.0.0", "::"):
         return f"http://{socket.gethostname()}:{port}"
     if is_loopback(host) and not is_loopback(dispatcher):
@@ -105,10 +109,11 @@ def _key(path: Path | None) -> str:
 def bodies(
     registration: Registration, config: NodeConfig, models: list[str], alias: str | None
 ) -> list[dict[str, Any]]:
-    """A request for each model. Polled, so that the progress of its runs is seen. A handler without a name
-    is called as its module is, unless `alias` names it. Raises ConfigError."""
+    """Return a request for each model. Runs are polled, so that their progress is visible.
+
+    A handler without a name is called as its module, unless `alias` names it. Raises ConfigError."""
     if alias and len(models) > 1:
-        raise ConfigError("--as names one model, and this node serves several under names of their own")
+        raise ConfigError("--as names one model, but this node serves several with names of their own")
     alias = alias or config.module_name
     pool = {"pool": models[0]} if len(models) > 1 else {}  # models of one server share a pool
     return [
@@ -128,7 +133,7 @@ def bodies(
 
 
 def register(registration: Registration, body: Mapping[str, Any]) -> list[str]:
-    """Register one model. Returns the dispatcher's warnings. Raises Refused; OSError without an answer."""
+    """Register one model; return the dispatcher's warnings. Raises Refused; OSError without an answer."""
     request = urllib.request.Request(
         f"{registration.dispatcher}/api/v1/admin/register",
         data=json.dumps(body).encode(),
@@ -156,10 +161,9 @@ def _reason(status: int, body: bytes) -> str:
 
 
 class Registering(threading.Thread):
-    """Registers the models one after another, again and again until the dispatcher answers; ends with that.
+    """Registers the models one after another, with retries until the dispatcher answers, then exits.
 
-    say: gets a line for each model, or why the dispatcher refuses it.
-    """
+    say: receives a line for each model, with the reason if the dispatcher refuses it."""
 
     def __init__(
         self, registration: Registration, orders: list[dict[str, Any]], say: Callable[[str], object]
@@ -169,6 +173,7 @@ class Registering(threading.Thread):
         self._stopped = threading.Event()
 
     def run(self) -> None:
+        """Register all models."""
         for body in self._orders:
             pause = FIRST_PAUSE_SECONDS
             while not self._stopped.is_set():
@@ -201,7 +206,7 @@ class Registering(threading.Thread):
 def start_registering(
     options: Mapping[str, Any], node: Node, say: Callable[[str], object]
 ) -> Registering | None:
-    """None without --register. node: listens. Raises ConfigError."""
+    """Register in a thread; None without --register. node: started. Raises ConfigError."""
     registration = registration_from(options, node.config, node.port)
     if registration is None:
         return None

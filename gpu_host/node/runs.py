@@ -39,10 +39,13 @@ class RunOrder:
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """turn: set once it holds a slot, or never will. done: set after its end, once its slot is free.
+    """A run on this node.
+
+    turn: set once it holds a slot, or never will. done: set after its end, once its slot is free.
 
     answer: the JSON that callers get. outcome: success, failed, cancelled, restarted; empty before the end.
-    delivered: a caller has received the answer. output_root: parent of its folder of files."""
+    delivered: a caller has received the answer. output_root: parent of its folder of files.
+    """
 
     order: RunOrder
     output_root: Path | None = None

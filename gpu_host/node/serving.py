@@ -1,4 +1,4 @@
-"""A node's process: it starts, registers itself if asked to, and serves until it is told to stop."""
+"""A node's process: it starts, registers itself on request, and serves until a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from gpu_host.node.server import Node, StopSignal, stop_after_runs
 
 
 def serve(options: Mapping[str, Any], say: Callable[[str], object]) -> None:
-    """options: of `add_arguments` and `add_register_arguments`. say: gets lines for the terminal. Call it in
-    the main thread. Raises ConfigError, and OSError if the port can't be had."""
+    """Run a node until SIGTERM or SIGINT. Call it in the main thread. Raises ConfigError; OSError if the port
+    is taken.
+
+    options: of `add_arguments` and `add_register_arguments`. say: receives lines for the terminal."""
     stopped = StopSignal()
     node = Node(config_from(options))
     node.start()

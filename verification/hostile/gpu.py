@@ -46,8 +46,8 @@ Behaviour = Callable[[ReceivedRequest], CraftedReply]
 
 
 class HostileServer:
-    """behave: returns the answer to a POST (a run), and to other requests unless it returns None; by default
-    `GET /health` is that of a healthy server."""
+    """A GPU server of the attacker. behave: returns the answer to a POST (a run), and to other requests
+    unless it returns None; by default `GET /health` is that of a healthy server."""
 
     def __init__(self, behave: Callable[[ReceivedRequest], CraftedReply | None]) -> None:
         self.asked: Counter[str] = Counter()

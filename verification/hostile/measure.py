@@ -33,8 +33,10 @@ class Sample:
 
 @dataclass(slots=True)
 class Observations:
-    """submits, reads: requests. ends: from a job's acceptance to `done` in its event stream. callbacks: from
-    its acceptance to its callback. `status` 0 in both: it never came."""
+    """The neighbour's requests in a span of time.
+
+    submits, reads: requests. ends: from a job's acceptance to `done` in its event stream. callbacks: from its
+    acceptance to its callback. `status` 0 in both: it never came."""
 
     submits: list[Sample] = field(default_factory=list)
     reads: list[Sample] = field(default_factory=list)

@@ -20,7 +20,9 @@ ATTACKER, NEIGHBOUR = "hostile-attacker", "hostile-neighbour"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """attacks: ids in the order of the trial. seconds: of each, None for its own. up_json, or url and api_key
+    """The options of a trial.
+
+    attacks: ids in the order of the trial. seconds: of each, None for its own. up_json, or url and api_key
     with the names of two tenants: a dispatcher that runs already."""
 
     attacks: tuple[str, ...]

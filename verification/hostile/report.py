@@ -17,7 +17,7 @@ _STYLE = (
     "padding:.3rem .7rem .3rem 0;border-bottom:1px solid #8884}.held{color:#1a7f37}.FAILS{color:#cf222e}"
     ".skipped{color:#8a8a8a}small{color:#8a8a8a}"
 )
-_HEADS = ("attack", "who", "verdict", "neighbour's submit p99", "recovery", "web", "figures", "observations")
+_HEADS = ("attack", "who", "verdict", "neighbour's submit p99", "recovery", "web", "figures", "seen")
 
 
 def write_report(env: Environment, results: Sequence[AttackResult], seconds: float) -> Path:

@@ -29,7 +29,7 @@ _WEB = "web"
 
 @dataclass(slots=True)
 class AttackResult:
-    """wrongs: empty if the attack was held. skipped: why it was not run."""
+    """The result of one attack. wrongs: empty if the attack was held. skipped: why it was not run."""
 
     id: str
     title: str
@@ -158,7 +158,7 @@ def _recover(env: Environment, attack: Attack, result: AttackResult, ended: floa
 
 
 def _seen(env: Environment, attack: Attack, begun: float, ended: float) -> Observations:
-    """What the neighbour saw while it was attacked; its last jobs get their time to end."""
+    """Return the neighbour's observations during the attack; its last jobs get time to end."""
     until = ended + attack.ends_within
     while (left := env.unfinished(begun, ended)).count and time.time() < until:
         time.sleep(0.1)

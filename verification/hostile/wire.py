@@ -22,8 +22,8 @@ _MAX_WORKERS = 128
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """status: 0 without an answer. code: of the problem, or why no answer came. seconds: until it was
-    read."""
+    """An answer to the attacker. status: 0 without an answer. code: of the problem, or why no answer came.
+    seconds: until it was read."""
 
     status: int
     code: str = ""
@@ -126,7 +126,7 @@ def head(method: str, path: str, *, key: str = "", headers: Mapping[str, str] | 
 
 
 def open_socket(url: str, timeout: float = 5.0, *, as_neighbour: bool = False) -> socket.socket:
-    """Raises OSError."""
+    """Connect to the server. Raises OSError."""
     host, port = address_of(url)
     return socket.create_connection(
         (host, port), timeout, source_address=None if as_neighbour else _source(host)

@@ -126,6 +126,7 @@ class Children:
         environment: Mapping[str, str] | None = None,
         folder: Path = ROOT,
     ) -> Child:
+        """Start a process and return it."""
         child = Child(
             name,
             command,

@@ -13,7 +13,9 @@ _SOURCE = Path(__file__).with_name("clock_shim.c")
 
 
 class Clocks:
-    """folder: created here. words: names of the clocks, each a word of its processes' command lines. why_not:
+    """The settable wall clocks of the trial's processes.
+
+    folder: created here. words: names of the clocks, each a word of its processes' command lines. why_not:
     why this machine can't shift clocks; empty if it can."""
 
     def __init__(self, folder: Path, words: Iterable[str]) -> None:

@@ -16,9 +16,12 @@ _BATCH_FROM = 30
 
 
 class Feeder:
-    """level: number of jobs that shall wait. allowance: number of jobs that may still be released for that.
+    """Releases jobs of the load as needed.
+
+    level: number of jobs that shall wait. allowance: number of jobs that may still be released for that.
     trickles: release one a second in any case. limit: number of all jobs. waiting: returns the number of
-    waiting jobs, None if unknown. at_end: called by its thread when that ends."""
+    waiting jobs, None if unknown. at_end: called by its thread when that ends.
+    """
 
     def __init__(
         self,

@@ -79,7 +79,7 @@ class Gpu:
 
 @dataclass(slots=True)
 class Fleet:
-    """prefix: of every name, so that trials of one dispatcher don't collide."""
+    """All GPU servers of the trial. prefix: of every name, so that trials of one dispatcher don't collide."""
 
     prefix: str
     children: Children
@@ -87,6 +87,7 @@ class Fleet:
 
     @classmethod
     def planned(cls, prefix: str, children: Children, folder: Path, ports: Iterator[int]) -> Fleet:
+        """Return the fleet, not started."""
         kinds = {"image": (("image", "once"), "sync"), "video": (("video", "speech"), "async")}
         gpus = [
             Gpu(

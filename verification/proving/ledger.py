@@ -42,6 +42,7 @@ class Tail:
         self._path, self._offset = path, 0
 
     def read(self) -> list[dict[str, Any]]:
+        """Return the new complete lines."""
         if not self._path.exists():
             return []
         with self._path.open("rb") as file:

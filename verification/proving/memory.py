@@ -92,6 +92,7 @@ class Samples:
         self._is_over = True
 
     def take(self, pids: Mapping[str, int], now: float) -> None:
+        """Record the memory of these processes."""
         if self._is_over:
             return
         for key in pids.items():

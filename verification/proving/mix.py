@@ -13,8 +13,10 @@ _PRIORITIES = {5: 60, 2: 10, 8: 20, 4: 5, 1: 5}
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """key: its Idempotency-Key. seconds: duration on the GPU. cancel_after: seconds after its acceptance;
-    None: never. doubled: its client sends the request twice, with the same key."""
+    """One job of the load.
+
+    key: its Idempotency-Key. seconds: duration on the GPU. cancel_after: seconds after its acceptance; None:
+    never. doubled: its client sends the request twice, with the same key."""
 
     key: str
     number: int

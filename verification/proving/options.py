@@ -20,10 +20,13 @@ HOSTILE = "--hostile"
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """faults: names in the order of the trial, None for all. data_dir, report: None for the default. url and
+    """The options of a trial.
+
+    faults: names in the order of the trial, None for all. data_dir, report: None for the default. url and
     api_key, or up_json: a dispatcher that runs already; without them the trial starts its own. database:
     empty for SQLite, ``own`` for a PostgreSQL started by the trial, or a URL. redis: empty for one Valkey,
-    ``sentinel`` or ``cluster``."""
+    ``sentinel`` or ``cluster``.
+    """
 
     jobs: int = JOBS
     minutes: float = 0.0

@@ -33,7 +33,7 @@ the fault begins."""
 
 @dataclass(slots=True)
 class FaultResult:
-    """wrongs: findings; empty if good. skipped: why it was not run."""
+    """The result of one fault. wrongs: findings; empty if good. skipped: why it was not run."""
 
     name: str
     expected: str

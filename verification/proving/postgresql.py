@@ -19,7 +19,9 @@ _START_SECONDS = 30.0
 
 
 class OwnPostgresql:
-    """As root it runs as the system's user ``postgres``: PostgreSQL refuses to run as root.
+    """A PostgreSQL server, or its standby.
+
+    As root it runs as the system's user ``postgres``: PostgreSQL refuses to run as root.
 
     of: the primary, if this is its asynchronous standby; None for a server of its own."""
 

@@ -9,7 +9,7 @@ from verification.proving.children import Children
 
 
 class Proxies:
-    """targets: ``host:port`` by name."""
+    """The routes of the proxy process. targets: ``host:port`` by name."""
 
     def __init__(self, children: Children, targets: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", "verification.proving.proxy"]

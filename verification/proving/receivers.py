@@ -13,7 +13,8 @@ from verification.proving.ledger import Tail
 
 
 class CallbackReceiver:
-    """secrets: by tenant; messages of a tenant without one are logged unverified."""
+    """The callback receiver's process. secrets: by tenant; messages of a tenant without one are logged
+    unverified."""
 
     def __init__(self, children: Children, log: Path, port: int, secrets: Mapping[str, str]) -> None:
         self.log, self._port = log, port

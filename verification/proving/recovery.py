@@ -34,6 +34,7 @@ class RunSigns:
     _tails: dict[str, Tail] = field(default_factory=dict)
 
     def read(self) -> None:
+        """Read the new lines of all logs."""
         for gpu in self.fleet.gpus:
             for line in self._tails.setdefault(gpu.name, Tail(gpu.log)).read():
                 if line["what"] == "boot":
@@ -84,8 +85,10 @@ class Recovery:
 
 
 class Measurement:
-    """affected: attempts that were live at the fault. killed: those whose worker is gone, so that only
-    another attempt, or a raised epoch, can continue the job."""
+    """One measurement of a recovery.
+
+    affected: attempts that were live at the fault. killed: those whose worker is gone, so that only another
+    attempt, or a raised epoch, can continue the job."""
 
     def __init__(
         self,

@@ -37,6 +37,7 @@ def write_report(
 
 
 def summary(trial: Trial, results: list[FaultResult], outcome: Outcome, *, seconds: float) -> dict[str, Any]:
+    """Return the content of report.json."""
     options = trial.options
     bad_faults = [result.name for result in results if result.wrongs]
     return {

@@ -51,7 +51,7 @@ class Live:
 
 @dataclass(slots=True)
 class State:
-    """tenants: ids of the trial's own."""
+    """The stores of the dispatcher on trial. tenants: ids of the trial's own."""
 
     redis_url: str
     tenants: dict[str, int] = field(default_factory=dict)

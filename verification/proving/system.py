@@ -24,7 +24,9 @@ class CannotProve(Exception):
 
 
 class System(Protocol):
-    """url: for clients. operator_key: may register. redis_url, database_url: direct, past any proxy; empty if
+    """A dispatcher on trial.
+
+    url: for clients. operator_key: may register. redis_url, database_url: direct, past any proxy; empty if
     not accessible. settings: the variables its processes were started with."""
 
     url: str

@@ -121,7 +121,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """wrongs: findings, a line each. figures: counts."""
+    """The result of a rolling upgrade. wrongs: findings, a line each. figures: counts."""
 
     wrongs: tuple[str, ...]
     figures: Mapping[str, Any]
@@ -223,6 +223,7 @@ class Rolling:
         self._version = plan.versions[0]
 
     def run(self) -> Outcome:
+        """Run the trial; return its outcome."""
         plan = self._plan
         self._valkey.start()
         first, *later = plan.versions

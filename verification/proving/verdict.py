@@ -32,7 +32,7 @@ FORGET_SLACK_SECONDS = 3.0
 
 @dataclass(slots=True)
 class Records:
-    """rows: None if the database is not accessible."""
+    """The four records of a trial. rows: None if the database is not accessible."""
 
     orders: dict[str, Order]
     answers: list[Answer]

@@ -22,7 +22,7 @@ _MAX_WRONGS = 200
 
 
 class Watch:
-    """pids: returns the processes whose memory is measured."""
+    """Checks laws and memory every second. pids: returns the processes whose memory is measured."""
 
     def __init__(self, state: State | None, ledger: Path, pids: Callable[[], Mapping[str, int]]) -> None:
         self._state, self._pids = state, pids

@@ -41,7 +41,7 @@ _all = statements.Read(lambda: Callback.objects.order_by("id").values_list("id",
 
 
 class Deliveries:
-    """broken: violated laws."""
+    """Checks the callbacks of a world. broken: violated laws."""
 
     def __init__(self, world: World) -> None:
         self.broken: list[str] = []

@@ -101,7 +101,8 @@ def _is_idle(view: SlotView, ended: _Ended | None) -> bool:
 
 
 class Promptness:
-    """broken: violated laws. quota_holds: by pool, the tenants that Redis holds back for their quota."""
+    """Checks the promptness of a world. broken: violated laws. quota_holds: by pool, the tenants that Redis
+    holds back for their quota."""
 
     def __init__(self, world: World, quota_holds: dict[str, set[str]]) -> None:
         self.broken: list[str] = []

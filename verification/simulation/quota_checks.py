@@ -32,8 +32,8 @@ _of_id = statements.Read(
 
 @dataclass(frozen=True, slots=True)
 class QuotaLedger:
-    """limits, used: GPU-seconds by tenant, of those with a quota. held: by pool, the tenants held back for
-    it."""
+    """The simulation's own account of quotas. limits, used: GPU-seconds by tenant, of those with a quota.
+    held: by pool, the tenants held back for it."""
 
     limits: Mapping[int, float]
     used: Mapping[int, float]

@@ -54,7 +54,8 @@ _queued = statements.Read(
 
 
 class Quotas:
-    """broken: violations. held: checks at which a tenant with waiting jobs was held back."""
+    """Sets quotas and checks that they are kept. broken: violations. held: checks at which a tenant with
+    waiting jobs was held back."""
 
     def __init__(self, world: World, size: Size) -> None:
         self.broken: list[str] = []

@@ -85,7 +85,7 @@ class RedisServer:
         return self._timestamp()
 
     def leases(self, fleet: str, layout: int = 0, refusal: Callable[[], str] = str) -> SimulatedLeases:
-        """layout, refusal: see `RedisLeases`."""
+        """Return the leases of a fleet. layout, refusal: see `RedisLeases`."""
         return SimulatedLeases(self, fleet, layout, refusal)
 
     def gate(self, fleet: str, layout: int) -> IndexGate:
@@ -167,6 +167,7 @@ class RedisServer:
         return Loaded(self.run_id, library, self.replication), self.term
 
     def call(self, fleet: str, term: int, name: str, args: Mapping[str, Any], send: Callable[[], Any]) -> Any:
+        """Carry out a script, with the active faults."""
         self._check_reachable(name, fleet)
         if term != self.term:
             raise ResponseError(UNGREETED)

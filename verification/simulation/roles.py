@@ -61,6 +61,7 @@ class FiberWriter(GroupCommitWriter):
         size: int = 0,
         done: Future[Any] | None = None,
     ) -> Future[Any]:
+        """See `GroupCommitWriter.submit`."""
         write = Write(apply, touched, done=done or Future())
         self._queue.append(write)
         self._filled.set()

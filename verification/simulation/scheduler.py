@@ -27,7 +27,8 @@ class Killed(BaseException):
 
 
 class Fiber(greenlet):
-    """process: its owner. turn: number of its current wait; earlier wake-ups are void."""
+    """A thread of a simulated process. process: its owner. turn: number of its current wait; earlier wake-ups
+    are void."""
 
     process: Process
     turn: int = 0
@@ -35,9 +36,10 @@ class Fiber(greenlet):
 
 @dataclass(eq=False, slots=True)
 class Process:
-    """skew_seconds: of its wall clock. disturbed_at: when it was first killed, stopped or cut off. held:
-    fibers that came due while it was stopped. chance: generator of its step durations; None: the shared one.
-    """
+    """A simulated process.
+
+    skew_seconds: of its wall clock. disturbed_at: when it was first killed, stopped or cut off. held: fibers
+    that came due while it was stopped. chance: generator of its step durations; None: the shared one."""
 
     name: str
     skew_seconds: float = 0.0

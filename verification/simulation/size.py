@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """names: the faults to use; empty: all. keeps_history: also for good seeds."""
+    """Numbers of jobs and faults. names: the faults to use; empty: all. keeps_history: also for good
+    seeds."""
 
     jobs: int = 40
     faults: int = 20

@@ -14,7 +14,8 @@ from verification.simulation.redis_link import RedisServer
 
 
 class Versions:
-    """differ: whether processes of another layout may start. newest: the layout of new processes."""
+    """The key layouts of processes and indexes. differ: whether processes of another layout may start.
+    newest: the layout of new processes."""
 
     def __init__(self, redis: RedisServer, *, differ: bool) -> None:
         self._redis, self.differ = redis, differ

@@ -85,7 +85,9 @@ SECOND_MODEL, SECOND_SERVER, SECOND_SLOTS = "far", "far-1", 2
 
 
 class World:
-    """client: of a Valkey for this world, which is wiped. two_fleets: whether there is a second fleet.
+    """All processes, servers and stores of one seed.
+
+    client: of a Valkey for this world, which is wiped. two_fleets: whether there is a second fleet.
     layouts_change: whether processes of another key layout may start. skewed: whether a worker's clock may be
     off by half a minute from the start."""
 

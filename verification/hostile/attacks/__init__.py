@@ -1,1 +1,1 @@
-"""The attacks, by who can play them."""
+"""The attacks, by attacker."""

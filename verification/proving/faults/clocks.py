@@ -19,7 +19,8 @@ GRACE_SECONDS = 6.0
 
 
 class ClockFault(Fault):
-    """word: of the command line of the processes whose clock is set (clocks.py). seconds: by how much."""
+    """Sets the wall clock of some processes. word: of the command line of the processes whose clock is set
+    (clocks.py). seconds: by how much."""
 
     word: ClassVar[str]
     seconds: ClassVar[float]

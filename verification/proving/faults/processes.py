@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ProcessFault(Fault):
-    """process: its name in up.json."""
+    """Sends a signal to a process of the dispatcher. process: its name in up.json."""
 
     process: ClassVar[str]
     number: ClassVar[signal.Signals]

@@ -16,7 +16,7 @@ STALE_SECONDS = 5.0
 
 
 class SentinelFault(RedisFault):
-    """It recovers while the old master is still away, by the Sentinels' promotion."""
+    """A fault of the master. It recovers while the old master is still away, by the Sentinels' promotion."""
 
     bound_seconds, runs_once = 25.0, "all"
     recovers_while_on = True
