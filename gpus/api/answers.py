@@ -63,7 +63,7 @@ class Proposal(TypedDict):
     certainty: Annotated[
         str,
         Choice(*CERTAINTIES.values()),
-        about("What it rests on, from the protocol's own page to any answer."),
+        about("Basis of the proposal, from the protocol's own page to any HTTP answer."),
     ]
     reasons: list[str]
     test_payload: Annotated[Any, about("Of a first job; null if none is known that the model would take.")]

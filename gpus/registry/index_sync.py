@@ -34,7 +34,7 @@ LeasesOf = Callable[[str], Leases]
 
 @dataclass(frozen=True, slots=True)
 class Paused:
-    """What is paused. system: everything. models: names. tenants: their ids in the lease layer."""
+    """All pauses. system: whether the system is paused. models: names. tenants: ids in the lease layer."""
 
     system: bool
     models: frozenset[str]

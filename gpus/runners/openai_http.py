@@ -34,7 +34,7 @@ BASE = "/v1"
 _OBJECTS = {"chat.completion.chunk": "chat.completion", "text_completion": "text_completion"}
 _MAX_CHOICES = 128
 UNKNOWN_SLOTS = 8
-"""Proposed for a server that does not tell how many requests it runs at once; such servers batch."""
+"""Proposed slots if the server does not report its limit of concurrent requests; such servers batch."""
 _RUNNING = (
     "vllm:num_requests_running",
     "vllm:num_requests_waiting",
@@ -102,18 +102,18 @@ class OpenAiRunner(LlmRunner):
 
     @classmethod
     def recognise(cls, site: Site) -> list[Proposal]:
-        """A proposal for each model that ``/v1/models`` lists; llama.cpp's ``/props`` tells its slots."""
+        """A proposal for each model that ``/v1/models`` lists; llama.cpp's ``/props`` has its slots."""
         listing = next((url for url in _listings(site) if isinstance(site.json(url), dict)), None)
         names = [] if listing is None else listed(site.json(listing), "data", "id")
         if listing is None or not names:
             return []
         properties = site.json(f"{site.root}/props")
-        told = properties.get("total_slots") if isinstance(properties, dict) else None
-        slots = told if type(told) is int and 1 <= told <= MAX_SLOTS else UNKNOWN_SLOTS
+        total = properties.get("total_slots") if isinstance(properties, dict) else None
+        slots = total if type(total) is int and 1 <= total <= MAX_SLOTS else UNKNOWN_SLOTS
         reason = f"{listing} lists its models, as in OpenAI's protocol."
         known = (
             f"/props says {slots} slots."
-            if slots == told
+            if slots == total
             else f"It does not say how many requests it runs at once; {slots} is a guess."
         )
         return [

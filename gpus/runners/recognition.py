@@ -22,7 +22,7 @@ PAGE_SECONDS = 3.0
 SITE_SECONDS = 12.0
 MAX_PROPOSALS = 20
 OWN_PROTOCOL, COMPATIBLE, GENERIC = 3, 2, 1
-"""What a proposal rests on: the protocol's own page, a page of several protocols, or any HTTP answer."""
+"""Basis of a proposal: the protocol's own page, a page of several protocols, or any HTTP answer."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 _MAX_NAME = 64
 

@@ -12,8 +12,9 @@
 local OTHERS = 8  -- how many tenants `another_tenant` can exclude
 local MAX_ORDERED = 4  -- lines of a tenant that is listed per model
 
--- The tenant's lines in the queue, ordered by their first tickets; the first MAX_ORDERED + 1, or all.
+-- The tenant's first MAX_ORDERED + 1 lines in the queue (all, if there are fewer), ordered by their first tickets.
 local function some_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, MAX_ORDERED) end
+
 -- All lines of the tenant in the queue.
 local function all_lines(queue, tenant) return redis.call('ZRANGE', Keys.models(queue.at, tenant), 0, -1) end
 
