@@ -11,6 +11,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client, override_settings
 
+import admin_ui.middleware  # noqa: F401  its receiver of sign-ins sets the session that requests expect
 from admin_ui.parts.groups import write_groups
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import LeasingUnavailable

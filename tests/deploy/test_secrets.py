@@ -1,4 +1,4 @@
-"""What operators write down beside the sources gets into no commit and no image; the file that they start
+"""Operators' own files beside the sources get into no commit and no image; the file that they start
 from names only settings that there are."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Beat ticks by the monotonic clock, whatever the wall clock does; one that is stuck ends itself."""
+"""Beat ticks by the monotonic clock, whatever the wall clock does, and exits if it hangs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Bench:
         self.reports += 1
 
     def run(self, seconds: float) -> None:
-        """As beat's loop does: tick, sleep as long as it says, tick."""
+        """Tick and sleep for the returned seconds, as beat's loop does."""
         until = self.at + seconds
         while self.at < until:
             self.at += self.scheduler.tick() or 0.001
@@ -82,7 +82,7 @@ def test_every_tick_reports_liveness_even_if_it_could_not_be_sent(bench: Bench) 
 
 @pytest.mark.parametrize("way", ["waits", "holds the interpreter"])
 def test_a_hanging_beat_exits_with_its_stacks(way: str) -> None:
-    """In a process of its own: what restarts it (compose, systemd, `up`) needs its end, not its word."""
+    """In a separate process: compose, systemd and `up` restart it after its exit."""
     stuck = subprocess.run(
         [sys.executable, "-c", _STUCK, way],
         cwd=ROOT,

@@ -1,4 +1,5 @@
-"""Contract with kombu 5.7: the private members we reach into, and that the cures are still needed."""
+"""Contract with kombu 5.7: the private members that our transport uses, and that its fixes are still
+needed."""
 
 from __future__ import annotations
 
@@ -160,7 +161,7 @@ def test_the_queue_of_a_pinned_workers_process_expires(connect: Any) -> None:
 
 
 def test_a_consumer_leaves_a_hanging_master_after_a_promotion(tmp_path: Path) -> None:
-    """kombu's own finds out connection by connection, after six seconds at the soonest."""
+    """kombu notices it connection by connection, after six seconds at the earliest."""
     got: list[Any] = []
     options = {"master_name": MASTER, "socket_timeout": 60.0}
     queue = Queue("q", no_declare=True)
@@ -197,14 +198,14 @@ def test_a_consumer_leaves_a_hanging_master_after_a_promotion(tmp_path: Path) ->
 
 @pytest.fixture
 def full(tmp_path: Path) -> Iterator[str]:
-    """The URL of a server at its maxmemory."""
+    """URL of a server at its maxmemory."""
     options = ("--maxmemory", "100kb")
     with EmbeddedValkey(tmp_path, append_only=False, extra=options) as server:
         yield broker_url(server.url)
 
 
 def test_hints_pass_through_a_full_redis(full: str) -> None:
-    """With all that belongs to them: a worker that starts there, and one that takes and acknowledges."""
+    """Also the start of a worker there, and its consuming and acknowledging."""
     got: list[Any] = []
     with Connection(full) as connection:
         queue = Queue("q", kombu.Exchange("q"), routing_key="q", channel=connection)
@@ -230,7 +231,7 @@ def test_kombus_own_channel_refuses_hints_on_a_full_redis(full: str, monkeypatch
 
 
 def test_a_blocking_read_is_ended_for_a_new_queue(connect: Any) -> None:
-    """Otherwise its first message is read when the wait for the others is over."""
+    """Otherwise its first message is read only after the wait for the others."""
     connection, got = connect(), []
     channel = connection.default_channel
     channel.brpop_timeout = 60.0

@@ -1,4 +1,4 @@
-"""Workers of the dispatcher's own queues keep their database connections from task to task."""
+"""Workers of the dispatcher's own queues keep their database connections between tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events reach who listens, and never hold up who sends."""
+"""Events arrive, and never block their sender."""
 
 from __future__ import annotations
 

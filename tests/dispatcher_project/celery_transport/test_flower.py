@@ -1,4 +1,4 @@
-"""Flower on our broker, started as operators start it: shows the worker and its jobs, asks a password."""
+"""Flower on our broker, started as operators start it: it shows workers and jobs, and needs a password."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Flower:
             return 0, ""
 
     def tasks(self) -> dict[str, dict[str, Any]]:
-        """By job id, as far as a task says which."""
+        """Flower's tasks by job id, for tasks that have one."""
         listed = json.loads(self.ask("/api/tasks")[1] or "{}").values()
         named = [(re.search(r"'job_id': '(\w+)'", task["kwargs"] or ""), task) for task in listed]
         return {found[1]: task for found, task in named if found}

@@ -1,5 +1,5 @@
-"""What a process loaded at its start is out of the collector's way. In processes of their own: this one's
-collector has other tests to serve."""
+"""Objects loaded at a process's start are excluded from garbage collection. Runs in separate processes,
+because the collector's state is global."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The health port: live while the loop turns, ready while what it needs answers."""
+"""The health port: live while the loop turns, ready while the needed services answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def time_() -> Time:
 
 
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
-    """(0, {}) where nothing listens."""
+    """GET a path; (0, {}) without a listener."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return answer.status, json.load(answer)

@@ -1,4 +1,4 @@
-"""Drain, grace, interrupt, end: in this order, and never without an end."""
+"""The ordered stop: drain, grace period, interrupt, end; it never hangs."""
 
 from __future__ import annotations
 

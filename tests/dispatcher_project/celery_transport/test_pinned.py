@@ -27,7 +27,7 @@ from tests.support.fake_nvml import Card, FakeNvml
 
 
 class Gpu:
-    """Says what a run said of itself, as `LocalGpu` does."""
+    """Sends the events of a run, as `LocalGpu` does."""
 
     def run(self, order: Order, abort: Any) -> Any:
         _on_event(order, "partial", "word")

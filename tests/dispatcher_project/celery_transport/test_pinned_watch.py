@@ -1,4 +1,4 @@
-"""The beats of a pinned worker go on whatever hangs beside them."""
+"""Heartbeats of a pinned worker continue whatever else hangs."""
 
 from __future__ import annotations
 

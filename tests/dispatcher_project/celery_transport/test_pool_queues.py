@@ -1,4 +1,4 @@
-"""Queues follow the pools of the database, and outlive it."""
+"""Consumed queues follow the pools in the database, and stay without it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpus.models import Pool
 
 
 class RecordingConsumer:
-    """A Celery consumer: which queues it was told to consume."""
+    """A fake Celery consumer that records its queues."""
 
     def __init__(self) -> None:
         self.consumed = {"gpu"}
@@ -93,7 +93,8 @@ def test_consumers_are_added_and_cancelled_and_the_waiting_queue_stays() -> None
 
 
 def test_pools_known_at_the_start_are_consumed_by_the_loop() -> None:
-    """RabbitMQ delivers as soon as a queue is consumed; a message that nobody can take ends the worker."""
+    """RabbitMQ delivers as soon as a queue is consumed, and a message before the loop runs ends the
+    worker."""
     app = Celery("test", broker="memory://", set_as_current=False)
     with app.connection() as connection:
         consumer = MagicMock(app=app, task_consumer=app.amqp.TaskConsumer(connection, queues=[Queue("gpu")]))

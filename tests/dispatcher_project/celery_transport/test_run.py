@@ -1,4 +1,4 @@
-"""Real worker processes: what they consume, show and answer, and how they end."""
+"""Real worker processes: their queues, events, probes and shutdown."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What Flower is told of a run; that it shows it is
-tests/dispatcher_project/celery_transport/test_flower.py's."""
+"""Events of runs for Flower; that Flower shows them is tested in test_flower.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next process of a worker: it has to take jobs before the first one lets go."""
+"""A worker's successor: it must take jobs before the first process stops."""
 
 from __future__ import annotations
 
