@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from foundation.http_api import json_body
+from foundation.http_api import json_parser
 from gpus.errors import LeasingUnavailable
 from gpus.models import ModelConfig, Server
 from jobs.models import IdempotencyKey, Job, Rollup
@@ -181,8 +181,8 @@ def test_an_invalid_body_costs_a_token(
 ) -> None:
     limit(acme, submits_per_second=0.01, submit_burst=2)
     read: list[bytes] = []
-    real = json_body.read_json
-    monkeypatch.setattr(json_body, "read_json", lambda raw: read.append(raw) or real(raw))
+    real = json_parser.read_json
+    monkeypatch.setattr(json_parser, "read_json", lambda raw: read.append(raw) or real(raw))
     url = f"/api/v1/queue/{path}"
     statuses = [
         acme.client.post(url, b"[" * number + b"]" * number, content_type="application/json").status_code
