@@ -27,7 +27,7 @@ class Plain:
     """One circuit. probe: the attempt that tries, or tried last."""
 
     strikes: int = 0
-    struck: str = ""
+    failed_job: str = ""
     servers: set[str] = field(default_factory=set)
     opens: int = 0
     until: float = 0.0
@@ -40,7 +40,7 @@ class Plain:
 
     def open(self, now: float) -> None:
         self.opens += 1
-        self.strikes, self.entries, self.probe = 0, "", ""
+        self.strikes, self.failed_job, self.probe = 0, "", ""
         self.until = now + min(RULES.rest_seconds * 2.0 ** (self.opens - 1), RULES.cap_seconds)
 
     def close(self) -> None:
@@ -141,9 +141,9 @@ class World:
             return is_blamed
         if verdict is Verdict.WELL:
             circuit.close()
-        if not is_blamed or circuit.entries == lease.job_id:
+        if not is_blamed or circuit.failed_job == lease.job_id:
             return False
-        circuit.strikes, circuit.entries = circuit.strikes + 1, lease.job_id
+        circuit.strikes, circuit.failed_job = circuit.strikes + 1, lease.job_id
         circuit.servers.add(lease.server)
         if circuit.strikes < RULES.failures or len(circuit.servers) < 2:
             return False
@@ -163,8 +163,8 @@ class World:
                     circuit.open(self.now)
         elif verdict is Verdict.WELL:
             circuit.close()
-        elif verdict is Verdict.SERVER or (verdict is Verdict.EITHER and circuit.entries != lease.job_id):
-            circuit.strikes, circuit.entries = circuit.strikes + 1, lease.job_id
+        elif verdict is Verdict.SERVER or (verdict is Verdict.EITHER and circuit.failed_job != lease.job_id):
+            circuit.strikes, circuit.failed_job = circuit.strikes + 1, lease.job_id
             if circuit.strikes >= RULES.failures:
                 circuit.open(self.now)
 
