@@ -22,6 +22,7 @@ pytestmark = pytest.mark.sqlite_only
 
 NEVER_BY_A_SESSION = {
     "/api/v1/me",
+    "/api/v1/usage",
     "/api/v1/queue/submit",
     "/api/v1/queue/submit-batch",
     "/api/v1/queue/estimate",
