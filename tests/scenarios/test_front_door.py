@@ -243,7 +243,7 @@ def test_a_client_that_retries_through_all_of_it_has_one_job(
 ) -> None:
     """The row is committed, the answer is lost with the web process, then the database is away; all the time
     Valkey hangs. The new web process has no script loaded: its threads must not queue up for that."""
-    monkeypatch.setattr(transport, "LONGEST_PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr(transport, "MAX_PAUSE_SECONDS", 1.0)
     key = "through-all-of-it"
     client = client_of(system, retry_seconds=90, timeout_seconds=10)
 
@@ -271,7 +271,7 @@ def test_submits_that_a_web_process_took_with_it_are_one_job_each(
 ) -> None:
     """It is killed between the commit of many clients' jobs and their push, which waits for Valkey: they come
     again."""
-    monkeypatch.setattr(transport, "LONGEST_PAUSE_SECONDS", 1.0)
+    monkeypatch.setattr(transport, "MAX_PAUSE_SECONDS", 1.0)
     keys = [f"together-{number}" for number in range(CLIENTS)]
 
     def submit(key: str) -> str:
