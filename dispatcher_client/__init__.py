@@ -1,10 +1,14 @@
-"""A client of the GPU dispatcher: submit, wait, stream, cancel. Standard library only;
-docs/reference/client.md.
+"""A client of the GPU dispatcher: submit, wait, stream, cancel, list, explain. `Client` needs only the
+standard library, `AsyncClient` httpx; docs/reference/client.md.
 
 It can be copied into another project: it imports nothing else of this repository."""
 
+from .answers import Estimate, Explanation, Key, Limits, Me, Model, Reason, StartsIn, Usage, UsageRow, Used
+from .async_client import AsyncClient
+from .calls import ListFilter
 from .client import Client
 from .errors import (
+    AnswerTooLarge,
     Busy,
     Conflict,
     DispatcherError,
@@ -18,28 +22,46 @@ from .errors import (
     Spooled,
     Unavailable,
 )
-from .job import Job, NotOver
+from .job import Job, JobFailed, NotOver
 from .spool import Flushed
 from .stream import Event
 from .submit_options import SubmitOptions
 
+__version__ = "0.1.0"
+"""The dispatcher's own version; pyproject.toml of this folder reads it."""
+
 __all__ = [
+    "AnswerTooLarge",
+    "AsyncClient",
     "Busy",
     "Client",
     "Conflict",
     "DispatcherError",
+    "Estimate",
     "Event",
+    "Explanation",
     "FieldProblem",
     "Flushed",
     "Invalid",
     "Job",
+    "JobFailed",
+    "Key",
+    "Limits",
+    "ListFilter",
+    "Me",
+    "Model",
     "NoAnswer",
     "NotAllowed",
     "NotAuthenticated",
     "NotFound",
     "NotOver",
     "Problem",
+    "Reason",
     "Spooled",
+    "StartsIn",
     "SubmitOptions",
     "Unavailable",
+    "Usage",
+    "UsageRow",
+    "Used",
 ]

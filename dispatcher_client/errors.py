@@ -36,6 +36,14 @@ class NoAnswer(DispatcherError):
     """No answer came, or one that can't be parsed. The dispatcher may have carried out the request."""
 
 
+class AnswerTooLarge(DispatcherError):
+    """The answer has more than `max_answer_bytes`. The dispatcher may have carried out the request; it is not
+    retried."""
+
+    def __init__(self, max_answer_bytes: int) -> None:
+        super().__init__(f"The answer has more than {max_answer_bytes} bytes.")
+
+
 class Spooled(DispatcherError):
     """No answer came, so the request is stored in the spool file until `flush_spool` sends it under its
     key."""

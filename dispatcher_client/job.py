@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,11 @@ class Job:
     def status(self) -> str:
         """scheduled, queued, running, retrying, cancelling, completed, failed or cancelled."""
         return str(self.data["status"])
+
+    @property
+    def model(self) -> str | None:
+        """None after a batch."""
+        return self.data.get("model")
 
     @property
     def is_over(self) -> bool:
@@ -73,6 +78,17 @@ def read_job(value: Any) -> Job:
     return Job(value)
 
 
+class JobFailed(DispatcherError):
+    """The job failed or was cancelled. code, message: of its error."""
+
+    def __init__(self, job: Job) -> None:
+        error = job.error if isinstance(job.error, Mapping) else {}
+        self.job = job
+        self.code = str(error.get("code", job.status))
+        self.message = str(error.get("message", ""))
+        super().__init__(f"Job {job.job_id} {job.status}: {self.code}: {self.message}")
+
+
 MAX_POLL_SECONDS = 30.0
 _MAX_PAUSE_SECONDS = 5.0
 
@@ -85,7 +101,11 @@ class NotOver(DispatcherError, TimeoutError):
         self.job = job
 
 
-def wait_until_over(poll: Callable[[float], Job], timeout_seconds: float | None) -> Job:
+async def wait_until_over(
+    poll: Callable[[float], Awaitable[Job]],
+    timeout_seconds: float | None,
+    sleep: Callable[[float], Awaitable[None]],
+) -> Job:
     """Poll until the job has ended, and return it.
 
     poll: requests the job; the argument is how many seconds the server may hold the request. timeout_seconds:
@@ -99,7 +119,7 @@ def wait_until_over(poll: Callable[[float], Job], timeout_seconds: float | None)
         requested_at = time.monotonic()
         tries += 1
         try:
-            job = poll(min(left, MAX_POLL_SECONDS))
+            job = await poll(min(left, MAX_POLL_SECONDS))
         except (NoAnswer, Unavailable) as error:
             pause = pause_after(error, tries)
             if timeout_seconds is not None and pause > left:
@@ -116,4 +136,4 @@ def wait_until_over(poll: Callable[[float], Job], timeout_seconds: float | None)
             pause = min(pause_seconds(tries), _MAX_PAUSE_SECONDS)  # the server does not hold polls
             if timeout_seconds is not None:
                 pause = min(pause, began + timeout_seconds - now)
-        time.sleep(pause)
+        await sleep(pause)

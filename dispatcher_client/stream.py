@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass
-from http.client import HTTPResponse
 from typing import Any
 
-from .errors import NoAnswer, Unavailable, read_json, read_problem
-from .transport import Http, as_no_answer, lower_case, pause_after
+from .errors import AnswerTooLarge, NoAnswer, Unavailable, read_json, read_problem
+from .transport import OpenAnswer, Request, Transport, pause_after
 
 SILENCE_SECONDS = 45.0
 """The dispatcher sends a comment every 15 s; after three missing ones the connection is dead."""
@@ -28,86 +28,130 @@ class Event:
     data: Any
 
 
-class Follower:
-    """One event stream of one job, across reconnects."""
+async def follow(
+    transport: Transport, job_path: str, *, after: str, retry_seconds: float
+) -> AsyncGenerator[Event, None]:
+    """Yield the events of a job until `done`, across reconnects.
 
-    def __init__(self, http: Http, job_id: str, *, after: str, retry_seconds: float) -> None:
-        self._http = http
-        self._path = f"/queue/jobs/{job_id}/events"
-        self._last_id = after
-        self._retry_seconds = retry_seconds
-        self._pause_seconds = RETRY_SECONDS
-        self._last_line_at = time.monotonic()
-
-    def events(self) -> Iterator[Event]:
-        """Yield events until `done`.
-
-        Raises NoAnswer or Unavailable if no reconnect succeeded for `retry_seconds`, and Problem if it was
-        refused."""
-        failures, failing_since = 0, 0.0
-        while True:
-            try:
-                for event in self._connection():
+    after: id of the last known event. Raises NoAnswer or Unavailable if no reconnect succeeded for
+    `retry_seconds`, and Problem if it was refused."""
+    parser = EventParser(after, transport.max_answer_bytes)
+    failures, failing_since = 0, 0.0
+    while True:
+        try:
+            async with aclosing(_connection(transport, job_path, parser)) as events:
+                async for event in events:
                     yield event
                     if event.type == "done":
                         return
-                pause = self._pause_seconds
-            except (NoAnswer, Unavailable) as error:
-                now = time.monotonic()
-                if not failures or self._last_line_at > failing_since:
-                    failures, failing_since = 0, now
-                failures += 1
-                pause = pause_after(error, failures)
-                if now + pause > failing_since + self._retry_seconds:
-                    raise
-            time.sleep(pause)
+            pause = parser.pause_seconds
+        except (NoAnswer, Unavailable) as error:
+            now = time.monotonic()
+            if not failures or parser.last_line_at > failing_since:
+                failures, failing_since = 0, now
+            failures += 1
+            pause = pause_after(error, failures)
+            if now + pause > failing_since + retry_seconds:
+                raise
+        await transport.sleep(pause)
 
-    def _connection(self) -> Iterator[Event]:
-        headers = {"Accept": "text/event-stream"}
-        if self._last_id:
-            headers["Last-Event-ID"] = self._last_id
-        with self._http.opened(
-            "GET", self._path, timeout_seconds=SILENCE_SECONDS, headers=headers
-        ) as response:
-            if response.status != 200:
-                with as_no_answer():
-                    body = response.read()
-                raise read_problem(response.status, lower_case(response), body)
-            if not (response.headers.get("Content-Type") or "").startswith("text/event-stream"):
-                raise NoAnswer("the answer is not an event stream")
-            yield from self._parse(self._lines(response))
 
-    def _lines(self, response: HTTPResponse) -> Iterator[str]:
-        while True:
-            with as_no_answer():
-                line = response.readline()
-            if not line:
-                return
-            self._last_line_at = time.monotonic()
-            yield line.decode(errors="replace").rstrip("\r\n")
+async def _connection(
+    transport: Transport, job_path: str, parser: EventParser
+) -> AsyncGenerator[Event, None]:
+    headers = {"Accept": "text/event-stream"}
+    if parser.last_id:
+        headers["Last-Event-ID"] = parser.last_id
+    request = Request("GET", f"{job_path}/events", SILENCE_SECONDS, headers=headers)
+    async with transport.opened(request) as answer:
+        if answer.status != 200:
+            raise read_problem(answer.status, answer.headers, await _start_of(answer))
+        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
+            raise NoAnswer("the answer is not an event stream")
+        parser.begin()
+        async for piece in answer.pieces:
+            for event in parser.feed(piece):
+                yield event
 
-    def _parse(self, lines: Iterable[str]) -> Iterator[Event]:
-        """Yield the events in these lines. An event ends with an empty line; one that was cut off is dropped
-        (SSE standard)."""
-        data: list[str] = []
-        kind = event_id = ""
-        for line in lines:
-            if not line:
-                if data:
-                    self._last_id = event_id or self._last_id
-                    yield Event(kind or "message", event_id, _read_data("\n".join(data)))
-                kind, data, event_id = "", [], ""
-                continue
-            name, _, value = line.partition(":")
-            value = value.removeprefix(" ")
-            if name == "event":
-                kind = value
-            elif name == "data":
-                data.append(value)
-            elif name == "id":
-                event_id = value
-            elif name == "retry" and value.isascii() and value.isdigit():
-                self._pause_seconds = min(int(value[:9]) / 1000, _MAX_RETRY_SECONDS)
+
+_MAX_PROBLEM_BYTES = 1024 * 1024
+
+
+async def _start_of(answer: OpenAnswer) -> bytes:
+    """Return the body, or its start if it is long."""
+    body = b""
+    async for piece in answer.pieces:
+        body += piece
+        if len(body) > _MAX_PROBLEM_BYTES:
+            break
+    return body
+
+
+class EventParser:
+    """Parses the bytes of a job's event streams, one connection after another.
+
+    last_id: of the last whole event. pause_seconds: before the next connection. last_line_at: on the
+    monotonic clock. max_event_bytes: a longer event raises AnswerTooLarge."""
+
+    def __init__(self, last_id: str, max_event_bytes: int) -> None:
+        self.last_id = last_id
+        self.pause_seconds = RETRY_SECONDS
+        self.last_line_at = time.monotonic()
+        self._max_event_bytes = max_event_bytes
+        self._type = self._id = ""
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a connection. An event of the last one that was cut off is dropped (SSE standard)."""
+        self._rest: list[bytes] = []  # pieces of a line without its end
+        self._size = 0  # bytes of the event so far
+        self._forget_event()
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """Return the events that end in this piece. Raises AnswerTooLarge."""
+        events = []
+        *ends, rest = piece.split(b"\n")
+        for end in ends:
+            self._grow(len(end))
+            line = b"".join((*self._rest, end))
+            self._rest.clear()
+            if (event := self._line(line.decode(errors="replace").rstrip("\r\n"))) is not None:
+                events.append(event)
+        self._grow(len(rest))
+        self._rest.append(rest)
+        return events
+
+    def _grow(self, size: int) -> None:
+        self._size += size
+        if self._size > self._max_event_bytes:
+            raise AnswerTooLarge(self._max_event_bytes)
+
+    def _line(self, line: str) -> Event | None:
+        """Return the event that this line ends: an event ends with an empty line."""
+        self.last_line_at = time.monotonic()
+        if not line:
+            event = None
+            if self._data:
+                self.last_id = self._id or self.last_id
+                event = Event(self._type or "message", self._id, _read_data("\n".join(self._data)))
+            self._forget_event()
+            self._size = 0
+            return event
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "event":
+            self._type = value
+        elif name == "data":
+            self._data.append(value)
+        elif name == "id":
+            self._id = value
+        elif name == "retry" and value.isascii() and value.isdigit():
+            self.pause_seconds = min(int(value[:9]) / 1000, _MAX_RETRY_SECONDS)
+        return None
+
+    def _forget_event(self) -> None:
+        self._data: list[str] = []
+        self._type = self._id = ""
 
 
 def _read_data(text: str) -> Any:

@@ -1,21 +1,36 @@
-"""One HTTP request, and its retries. Any failure without an answer is NoAnswer; any answer is an Answer."""
+"""What passes between the calls and the network, and when a request is retried.
+
+`dispatcher_client.urllib_transport` blocks; `dispatcher_client.httpx_transport` runs under asyncio."""
 
 from __future__ import annotations
 
-import http.client
-import json
 import random
 import time
-import urllib.request
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from .errors import DispatcherError, NoAnswer, Unavailable, read_json
+from .errors import AnswerTooLarge, DispatcherError, NoAnswer, Unavailable, read_json
 
-_PIECE_BYTES = 65536
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Default bound of one answer, and of one event of a stream."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An HTTP request. path: below the API's root. body: a JSON value; None: no body. timeout_seconds: of
+    each step, and of reading the whole answer."""
+
+    method: str
+    path: str
+    timeout_seconds: float
+    body: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,104 +54,76 @@ class Answer:
         return document
 
 
-class _EveryStatus(urllib.request.HTTPErrorProcessor):
-    """Returns every status as an answer, and follows no redirect: it would send the key to another host."""
+@dataclass(frozen=True, slots=True)
+class OpenAnswer:
+    """An HTTP answer whose body is still being read. pieces: raises NoAnswer if the body is cut off."""
 
-    def http_response(
-        self, request: urllib.request.Request, response: http.client.HTTPResponse
-    ) -> http.client.HTTPResponse:
-        return response
-
-    https_response = http_response
+    status: int
+    headers: Mapping[str, str]
+    pieces: AsyncIterator[bytes]
 
 
-class Http:
-    """Sends requests. Thread-safe. Proxies come from the environment, as usual in Python."""
+class Transport(ABC):
+    """The I/O of a client with one API key. max_answer_bytes: a longer answer raises AnswerTooLarge.
 
-    def __init__(self, url: str, api_key: str) -> None:
+    Proxies come from the environment, as usual in Python."""
+
+    def __init__(self, url: str, api_key: str, *, max_answer_bytes: int = MAX_ANSWER_BYTES) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise ValueError(f"the dispatcher's URL must be http(s)://host[:port], not {url!r}")
         if not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("an API key must be printable ASCII")
-        self._root = url.rstrip("/") + "/api/v1"
+        self.root = url.rstrip("/") + "/api/v1"
+        self.max_answer_bytes = max_answer_bytes
         self._authorization = f"Bearer {api_key}"
-        self._opener = urllib.request.build_opener(_EveryStatus)
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        timeout_seconds: float,
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """Send a request and return the answer. Raises NoAnswer.
-
-        timeout_seconds: of each step, and of reading the whole answer."""
-        until = time.monotonic() + timeout_seconds
-        given = dict(headers or {})
-        if body is not None:
-            given["Content-Type"] = "application/json"
-        with (
-            self.opened(method, path, timeout_seconds=timeout_seconds, headers=given, body=body) as response,
-            as_no_answer(),
-        ):
-            pieces = []
-            while piece := response.read1(_PIECE_BYTES):
+    async def request(self, request: Request) -> Answer:
+        """Send a request and return the answer. Raises NoAnswer, AnswerTooLarge."""
+        until = time.monotonic() + request.timeout_seconds
+        async with self.opened(request) as answer:
+            pieces, size = [], 0
+            async for piece in answer.pieces:
                 pieces.append(piece)
+                size += len(piece)
+                if size > self.max_answer_bytes:
+                    raise AnswerTooLarge(self.max_answer_bytes)
                 if time.monotonic() > until:
-                    raise NoAnswer(f"the answer was not complete after {timeout_seconds:g} s")
-            if response.length:
-                raise NoAnswer(f"the answer was cut off: {response.length} bytes are missing")
-            return Answer(response.status, lower_case(response), b"".join(pieces))
+                    raise NoAnswer(f"the answer was not complete after {request.timeout_seconds:g} s")
+            return Answer(answer.status, answer.headers, b"".join(pieces))
 
-    @contextmanager
-    def opened(
-        self,
-        method: str,
-        path: str,
-        *,
-        timeout_seconds: float,
-        headers: Mapping[str, str],
-        body: Any = None,
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Send a request; yield the response with status and headers, its body unread. Raises NoAnswer."""
-        request = urllib.request.Request(
-            self._root + path,
-            method=method,
-            data=None if body is None else json.dumps(body, allow_nan=False).encode(),
-            headers={"Accept": "application/json", "Authorization": self._authorization, **headers},
-        )
-        with as_no_answer():
-            response = self._opener.open(request, timeout=timeout_seconds)
-        try:
-            yield response
-        finally:
-            response.close()
+    @abstractmethod
+    def opened(self, request: Request) -> AbstractAsyncContextManager[OpenAnswer]:
+        """Send a request; yield the answer with its body unread. Raises NoAnswer."""
+
+    @abstractmethod
+    async def sleep(self, seconds: float) -> None: ...
+
+    @abstractmethod
+    async def use_files(self, work: Callable[[RunCall], T]) -> T:
+        """Return the result of code that blocks on files. `work` gets a function that runs calls of this
+        transport."""
+
+    def headers_of(self, request: Request) -> dict[str, str]:
+        """Return all headers of a request."""
+        content = {} if request.body is None else {"Content-Type": "application/json"}
+        return {
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",  # so that max_answer_bytes bounds memory too
+            "Authorization": self._authorization,
+            **content,
+            **request.headers,
+        }
 
 
-@contextmanager
-def as_no_answer() -> Iterator[None]:
-    """Turn network errors in the block into NoAnswer."""
-    try:
-        yield
-    except (OSError, http.client.HTTPException) as error:
-        raise NoAnswer(f"{type(error).__name__}: {error}") from error
-
-
-def lower_case(response: http.client.HTTPResponse) -> dict[str, str]:
-    """Return the headers with lower-case names."""
-    return {name.lower(): value for name, value in response.getheaders()}
+RunCall = Callable[[Coroutine[Any, Any, Any]], Any]
+"""Runs a call from code that is not async, and returns its result."""
 
 
 FIRST_PAUSE_SECONDS = 0.25
 MAX_PAUSE_SECONDS = 10.0
 MAX_RETRY_AFTER_SECONDS = 30.0
 """A longer Retry-After is not obeyed: it may be wrong."""
-
-T = TypeVar("T")
 
 
 def pause_seconds(
@@ -160,7 +147,9 @@ def pause_after(error: DispatcherError, tries: int) -> float:
     return pause_seconds(tries, requested)
 
 
-def call_with_retries(once: Callable[[], T], *, retry_seconds: float) -> T:
+async def call_with_retries(
+    once: Callable[[], Awaitable[T]], *, retry_seconds: float, sleep: Callable[[float], Awaitable[None]]
+) -> T:
     """Call `once` until it returns. Raises its last NoAnswer or Unavailable after `retry_seconds`; other
     errors at once."""
     until = time.monotonic() + retry_seconds
@@ -168,9 +157,9 @@ def call_with_retries(once: Callable[[], T], *, retry_seconds: float) -> T:
     while True:
         tries += 1
         try:
-            return once()
+            return await once()
         except (NoAnswer, Unavailable) as error:
             pause = pause_after(error, tries)
             if time.monotonic() + pause > until:
                 raise
-        time.sleep(pause)
+        await sleep(pause)

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from dispatcher_client import Client, transport
 
+from .in_loop import blocking_clients
 from .scripted import Scripted
+
+NewClient = Callable[..., Client]
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +26,20 @@ def server() -> Iterator[Scripted]:
     server.close()
 
 
+@pytest.fixture(params=["blocking", "asyncio"])
+def new_client(request: pytest.FixtureRequest) -> Iterator[NewClient]:
+    """Makes a `Client`, or an `AsyncClient` with its methods."""
+    if request.param == "blocking":
+        yield Client
+        return
+    pytest.importorskip("httpx", reason="httpx comes with the extra `dev`")
+    with blocking_clients() as new:
+        yield new
+
+
 @pytest.fixture
-def client(server: Scripted) -> Client:
-    return Client(server.url, "the-key", retry_seconds=20)
+def client(server: Scripted, new_client: NewClient) -> Client:
+    return new_client(server.url, "the-key", retry_seconds=20)
 
 
 @pytest.fixture

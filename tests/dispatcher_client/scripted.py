@@ -65,6 +65,7 @@ Act = Callable[[Handler, Asked], None]
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 256
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         pass

@@ -6,8 +6,8 @@ import pytest
 
 from dispatcher_client.errors import NoAnswer, Problem, read_problem
 from dispatcher_client.spool import _read_entry
-from dispatcher_client.stream import Follower, _read_data
-from dispatcher_client.transport import Answer, Http
+from dispatcher_client.stream import EventParser, _read_data
+from dispatcher_client.transport import Answer
 
 DEEP = b"[" * 100_000
 JSON = {"content-type": "application/problem+json"}
@@ -39,6 +39,6 @@ def test_an_answer_that_is_nested_too_deeply_counts_as_none() -> None:
 
 
 def test_a_pause_of_thousands_of_digits_is_the_longest_one() -> None:
-    follower = Follower(Http("http://dispatcher.example", "key"), "job", after="", retry_seconds=1.0)
-    assert list(follower._parse(["retry: " + "9" * 5000])) == []
-    assert follower._pause_seconds == 30.0
+    parser = EventParser("", 10_000)
+    assert parser.feed(b"retry: " + b"9" * 5000 + b"\n") == []
+    assert parser.pause_seconds == 30.0

@@ -10,6 +10,7 @@ import pytest
 
 from dispatcher_client import Client, Conflict, NoAnswer, NotFound, NotOver
 
+from .conftest import NewClient
 from .scripted import Scripted, drop, problem, raw, says
 
 JOB = "01J00000000000000000000000"
@@ -30,11 +31,11 @@ def test_wait_survives_errors_and_restarts(server: Scripted, client: Client) -> 
     assert len(server.asked) == 6
 
 
-def test_wait_outlives_the_budget_of_a_single_call(server: Scripted) -> None:
+def test_wait_outlives_the_budget_of_a_single_call(server: Scripted, new_client: NewClient) -> None:
     """A restart may take longer than a submit is retried."""
     server.status = "failed"
     server.will(drop, drop, drop)
-    assert Client(server.url, "k", retry_seconds=0).wait(JOB).status == "failed"
+    assert new_client(server.url, "k", retry_seconds=0).wait(JOB).status == "failed"
 
 
 def test_wait_asks_the_server_to_hold_the_poll(server: Scripted, client: Client) -> None:
@@ -56,9 +57,9 @@ def test_wait_times_out(server: Scripted, client: Client) -> None:
         client.wait(JOB, 0)
 
 
-def test_wait_times_out_without_a_server(nowhere: str) -> None:
+def test_wait_times_out_without_a_server(nowhere: str, new_client: NewClient) -> None:
     with pytest.raises(NoAnswer):
-        Client(nowhere, "k").wait(JOB, 0.3)
+        new_client(nowhere, "k").wait(JOB, 0.3)
 
 
 def test_a_server_that_does_not_hold_polls_is_polled_slowly(server: Scripted, client: Client) -> None:
@@ -71,7 +72,7 @@ def test_a_server_that_does_not_hold_polls_is_polled_slowly(server: Scripted, cl
 def test_a_poll_that_is_never_answered_is_repeated(
     server: Scripted, client: Client, over: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dispatcher_client.client._POLL_MARGIN_SECONDS", 0.2)
+    monkeypatch.setattr("dispatcher_client.calls._POLL_MARGIN_SECONDS", 0.2)
     monkeypatch.setattr("dispatcher_client.job.MAX_POLL_SECONDS", 0.2)
     server.status = "completed"
     server.will(lambda handler, asked: over.wait(30) and None)

@@ -15,12 +15,14 @@ from tests.support.announced_jobs import end_job
 from tests.support.servers.web import Web
 from tests.support.waiting import wait_for
 
+from .conftest import NewClient
+
 __all__ = ["redis_url", "tenant", "web", "world"]
 
 
 @pytest.fixture
-def client(web: Web, tenant: Account) -> Client:
-    return Client(web.url, tenant.key)
+def client(web: Web, tenant: Account, new_client: NewClient) -> Client:
+    return new_client(web.url, tenant.key)
 
 
 def ends_once_watched(web: Web, job_id: str) -> threading.Thread:
@@ -83,7 +85,7 @@ def test_a_batch_returns_jobs_and_problems(client: Client) -> None:
     assert (bad.code, bad.pointer) == ("unknown_model", "/jobs/1/model")
 
 
-def test_refusals_are_typed(web: Web, client: Client) -> None:
+def test_refusals_are_typed(web: Web, client: Client, new_client: NewClient) -> None:
     with pytest.raises(Invalid) as raised:
         client.submit("zimg", {}, priority=99)
     assert (raised.value.code, raised.value.pointer, raised.value.status) == (
@@ -100,4 +102,4 @@ def test_refusals_are_typed(web: Web, client: Client) -> None:
     with pytest.raises(NotFound):
         list(client.stream("0" * 26))
     with pytest.raises(NotAuthenticated):
-        Client(web.url, "wrong").submit("zimg", {})
+        new_client(web.url, "wrong").submit("zimg", {})

@@ -18,17 +18,18 @@ from dispatcher_client import Client, NoAnswer, NotAuthenticated, Spooled
 from dispatcher_client.spool import Entry, Spool
 from dispatcher_project.supervisor.data_folder import ROOT
 
+from .conftest import NewClient
 from .scripted import Asked, Handler, Scripted, behave, commit_and_drop, drop, problem, says
 
 
 @pytest.fixture
-def offline(nowhere: str, spool: Path) -> Client:
-    return Client(nowhere, "k", spool=spool, retry_seconds=0)
+def offline(nowhere: str, spool: Path, new_client: NewClient) -> Client:
+    return new_client(nowhere, "k", spool=spool, retry_seconds=0)
 
 
 @pytest.fixture
-def online(server: Scripted, spool: Path) -> Client:
-    return Client(server.url, "k", spool=spool, retry_seconds=0)
+def online(server: Scripted, spool: Path, new_client: NewClient) -> Client:
+    return new_client(server.url, "k", spool=spool, retry_seconds=0)
 
 
 def spooled(client: Client, number: int) -> str:
@@ -101,8 +102,10 @@ def test_a_spooled_request_is_private_and_on_disk_before_submit_raises(
     assert stat.S_IMODE(spool.stat().st_mode) == 0o600
 
 
-def test_a_full_disk_is_reported_together_with_the_key(nowhere: str, tmp_path: Path) -> None:
-    client = Client(nowhere, "k", spool=tmp_path / "no folder" / "spool", retry_seconds=0)
+def test_a_full_disk_is_reported_together_with_the_key(
+    nowhere: str, tmp_path: Path, new_client: NewClient
+) -> None:
+    client = new_client(nowhere, "k", spool=tmp_path / "no folder" / "spool", retry_seconds=0)
     with pytest.raises(NoAnswer) as raised:
         client.submit("flux", {})
     assert raised.value.idempotency_key
@@ -246,13 +249,15 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
-def test_many_processes_may_write_and_send_at_once(server: Scripted, spool: Path) -> None:
+def test_many_processes_may_write_and_send_at_once(
+    server: Scripted, spool: Path, new_client: NewClient
+) -> None:
     writers = [start(_APPEND, str(number), str(spool)) for number in range(3)]
     sent = 0
     while any(writer.poll() is None for writer in writers):
         senders = [start(_FLUSH, server.url, str(spool)) for _ in range(2)]
         sent += sum(int(sender.communicate(timeout=60)[0]) for sender in senders)
-    sent += Client(server.url, "k", spool=spool).flush_spool().sent
+    sent += new_client(server.url, "k", spool=spool).flush_spool().sent
     assert sent == len(server.asked) == len(server.jobs) == 120, "each once"
     for writer in range(3):
         own = [key for key in server.keys if key.startswith(f"{writer}-")]

@@ -9,6 +9,7 @@ import pytest
 
 from dispatcher_client import Client, NoAnswer, NotFound, stream
 
+from .conftest import NewClient
 from .scripted import Asked, Handler, Scripted, drop, problem, says, streams
 
 JOB = "01J00000000000000000000000"
@@ -83,18 +84,18 @@ def test_a_connection_that_fell_silent_is_replaced(
     assert time.monotonic() - began < 15
 
 
-def test_a_stream_without_a_server_raises_in_the_end(nowhere: str) -> None:
+def test_a_stream_without_a_server_raises_in_the_end(nowhere: str, new_client: NewClient) -> None:
     with pytest.raises(NoAnswer):
-        list(Client(nowhere, "k", retry_seconds=0.2).stream(JOB))
+        list(new_client(nowhere, "k", retry_seconds=0.2).stream(JOB))
 
 
-def test_every_event_renews_the_retry_time(server: Scripted) -> None:
+def test_every_event_renews_the_retry_time(server: Scripted, new_client: NewClient) -> None:
     """It is for one outage, not for the life of a job."""
     pause = threading.Event()
     for number in range(1, 5):
         server.will(streams(event(number), then=lambda: pause.wait(0.15)), drop)
     server.will(streams(DONE))
-    events = list(Client(server.url, "k", retry_seconds=0.3).stream(JOB))
+    events = list(new_client(server.url, "k", retry_seconds=0.3).stream(JOB))
     assert [one.id for one in events] == ["1", "2", "3", "4", ""]
 
 

@@ -23,6 +23,7 @@ from dispatcher_client import (
 from dispatcher_client.errors import read_problem
 from dispatcher_client.transport import pause_seconds
 
+from .conftest import NewClient
 from .scripted import (
     Act,
     Scripted,
@@ -101,10 +102,12 @@ def test_retry_after_is_obeyed(server: Scripted, client: Client, status: int) ->
     assert len(server.asked) == 2
 
 
-def test_a_server_that_asks_for_more_time_than_there_is_gets_no_second_try(server: Scripted) -> None:
+def test_a_server_that_asks_for_more_time_than_there_is_gets_no_second_try(
+    server: Scripted, new_client: NewClient
+) -> None:
     server.will(problem(503, "database_unavailable", retryable=True, Retry_After="3600"))
     with pytest.raises(Unavailable) as raised:
-        Client(server.url, "k", retry_seconds=5).submit("flux", {})
+        new_client(server.url, "k", retry_seconds=5).submit("flux", {})
     assert (raised.value.code, raised.value.retry_after_seconds) == ("database_unavailable", 3600)
     assert raised.value.idempotency_key == server.keys[0]
     assert len(server.asked) == 1
@@ -124,28 +127,30 @@ def test_retry_after_may_be_a_date() -> None:
     assert read_problem(503, {"retry-after": "soon"}, b"").retry_after_seconds is None
 
 
-def test_a_hanging_request_is_retried(server: Scripted, over: threading.Event) -> None:
+def test_a_hanging_request_is_retried(server: Scripted, over: threading.Event, new_client: NewClient) -> None:
     server.will(hang(over))
-    job = Client(server.url, "k", timeout_seconds=2).submit("flux", {})
+    job = new_client(server.url, "k", timeout_seconds=2).submit("flux", {})
     assert server.jobs == {server.keys[0]: job.job_id}
     assert len(server.asked) == 2
 
 
-def test_a_dripping_answer_times_out(server: Scripted, over: threading.Event) -> None:
+def test_a_dripping_answer_times_out(server: Scripted, over: threading.Event, new_client: NewClient) -> None:
     server.will(trickle(over))
     began = time.monotonic()
-    Client(server.url, "k", timeout_seconds=2).submit("flux", {})
+    new_client(server.url, "k", timeout_seconds=2).submit("flux", {})
     assert time.monotonic() - began < 10
     assert len(server.asked) == 2
 
 
-def test_without_a_server_the_error_has_the_key_for_a_later_try(server: Scripted, nowhere: str) -> None:
+def test_without_a_server_the_error_has_the_key_for_a_later_try(
+    server: Scripted, nowhere: str, new_client: NewClient
+) -> None:
     began = time.monotonic()
     with pytest.raises(NoAnswer) as raised:
-        Client(nowhere, "k", retry_seconds=0.2).submit("flux", {})
+        new_client(nowhere, "k", retry_seconds=0.2).submit("flux", {})
     assert time.monotonic() - began < 10
     key = raised.value.idempotency_key
-    Client(server.url, "k").submit("flux", {}, idempotency_key=key)
+    new_client(server.url, "k").submit("flux", {}, idempotency_key=key)
     assert server.keys == [key]
 
 
@@ -198,7 +203,9 @@ def test_the_key_is_not_sent_to_a_redirect(server: Scripted, client: Client) -> 
     other.close()
 
 
-def test_a_payload_that_cannot_be_sent_is_no_network_error(server: Scripted, client: Client) -> None:
+def test_a_payload_that_cannot_be_sent_is_no_network_error(
+    server: Scripted, client: Client, new_client: NewClient
+) -> None:
     with pytest.raises(ValueError, match="JSON"):
         client.submit("flux", {"x": float("nan")})
     with pytest.raises(TypeError):
@@ -207,9 +214,9 @@ def test_a_payload_that_cannot_be_sent_is_no_network_error(server: Scripted, cli
         client.submit("flux", {}, idempotency_key="with space")
     for url in ("127.0.0.1:8000", "ftp://host", "http://"):
         with pytest.raises(ValueError, match="URL"):
-            Client(url, "k")
+            new_client(url, "k")
     with pytest.raises(ValueError, match="key"):
-        Client(server.url, "k\r\nX-Evil: 1")
+        new_client(server.url, "k\r\nX-Evil: 1")
     assert server.asked == []
 
 

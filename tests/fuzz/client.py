@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
 from hypothesis import strategies as st
 
+from dispatcher_client.answers import Explanation, Me, Usage, read_answer, read_page
 from dispatcher_client.errors import NoAnswer, Problem, read_problem
 from dispatcher_client.job import read_job
 from dispatcher_client.spool import Entry, Flushed, Spool
-from dispatcher_client.stream import Event, Follower
-from dispatcher_client.transport import Answer, Http, pause_after
+from dispatcher_client.stream import Event, EventParser
+from dispatcher_client.transport import Answer, pause_after
 
 from .gpu_servers import HEADERS, texts_of
 from .parser import Parser, objects
@@ -27,6 +29,37 @@ PROBLEM = objects(
 )
 JOB = objects(
     "job_id", "status", "result", "error", "outcome", values=st.sampled_from(["queued", "completed", "01H"])
+)
+
+ROW = {"key": "", "completed": 1, "failed": 0, "cancelled": 0, "gpu_seconds": 1.5}
+REASON = {"code": "no_slot_free", "message": "", "change": "", "evidence": {}}
+WHOLE = st.sampled_from(
+    [
+        {"job_id": "J", "status": "queued", "position": 1, "starts_in": None, "reasons": [REASON]},
+        {"tenant": "a", "from": "2026-01-01", "to": "2026-01-02", "by": "day", "rows": [ROW], "total": ROW},
+        {
+            "tenant": "a",
+            "key": {"prefix": "p", "name": "n", "kind": "client", "expires_at": None},
+            "scopes": ["submit"],
+            "models": [{"model": "m", "payload_schema": {}, "paused": False}],
+            "limits": {"max_queued": 5},
+            "used": {"running": 0, "waiting": 0, "gpu_seconds_today": 0},
+            "day_ends_at": "2026-01-02T00:00:00Z",
+        },
+    ]
+)
+"""Answers of which some members are replaced."""
+ANSWERS = st.tuples(
+    WHOLE, objects("from", "day_ends_at", "rows", "reasons", "position", "key", "limits", "models")
+).map(lambda both: {**both[0], **both[1]})
+PAGE = st.fixed_dictionaries(
+    {},
+    optional={
+        "results": st.lists(JOB, max_size=3),
+        "next": st.none()
+        | st.sampled_from(["http://d/api/v1/jobs?cursor=abc", "http://[", "?cursor=", "?cursor=a&cursor=b"])
+        | st.text(max_size=20),
+    },
 )
 
 
@@ -50,10 +83,24 @@ def answer(body: bytes) -> None:
 
 
 def events(body: bytes) -> None:
-    follower = Follower(Http("http://dispatcher.example", "key"), "job", after="", retry_seconds=1.0)
-    lines = [line.decode(errors="replace").rstrip("\r\n") for line in body.splitlines(keepends=True)]
-    assert all(isinstance(event, Event) for event in follower._parse(lines))
-    assert 0 <= follower._pause_seconds <= 30
+    """The pieces in which the bytes arrive make no difference."""
+    whole, bytewise = EventParser("", 100_000), EventParser("", 100_000)
+    found = whole.feed(body)
+    assert all(isinstance(event, Event) for event in found)
+    assert [event for byte in body for event in bytewise.feed(bytes([byte]))] == found
+    assert 0 <= whole.pause_seconds == bytewise.pause_seconds <= 30
+
+
+def typed_answers(body: bytes) -> None:
+    for kind in (Explanation, Me, Usage):
+        with suppress(NoAnswer):
+            assert isinstance(read_answer(kind, Answer(200, {}, body).json_object()), kind)
+
+
+def page(body: bytes) -> None:
+    found = read_page(Answer(200, {}, body).json_object())
+    assert all(isinstance(job.status, str) for job in found.jobs)
+    assert found.cursor is None or found.cursor
 
 
 SPOOL = Spool(Path(mkdtemp(prefix="fuzz-spool-")) / "spool")
@@ -86,5 +133,7 @@ PARSERS = [
     Parser("client: Retry-After", retry_after, HEADERS),
     Parser("client: job", answer, texts_of(JOB), (NoAnswer,)),
     Parser("client: events", events, STREAM),
+    Parser("client: explanation, me, usage", typed_answers, texts_of(ANSWERS)),
+    Parser("client: page of jobs", page, texts_of(PAGE), (NoAnswer,)),
     Parser("client: spool", spooled, SPOOLED),
 ]

@@ -8,38 +8,31 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dispatcher_client import Client
-from dispatcher_client.errors import NoAnswer, read_problem
-from dispatcher_client.transport import Answer, Http
+from dispatcher_client.calls import Calls
+from dispatcher_client.errors import NoAnswer
+from dispatcher_client.transport import Answer, Request
+from dispatcher_client.urllib_transport import UrllibTransport, run_blocking
 
 SUBMITS = ("/queue/submit", "/queue/submit-batch")
 OnAnswer = Callable[[str, int, str, float, float], None]
 """path, status (0: no answer), Retry-After, time of the request, seconds until the answer."""
+_TIMEOUT_SECONDS = 30.0
 
 
-class _WatchedHttp(Http):
+class _WatchedTransport(UrllibTransport):
     def __init__(self, url: str, api_key: str, on_answer: OnAnswer) -> None:
         super().__init__(url, api_key)
         self._on_answer = on_answer
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        timeout_seconds: float,
-        body: Any = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    async def request(self, request: Request) -> Answer:
         began, asked_at = time.monotonic(), time.time()
         try:
-            answer = super().request(
-                method, path, timeout_seconds=timeout_seconds, body=body, headers=headers
-            )
+            answer = await super().request(request)
         except NoAnswer:
-            self._on_answer(path, 0, "", asked_at, time.monotonic() - began)
+            self._on_answer(request.path, 0, "", asked_at, time.monotonic() - began)
             raise
         retry_after = answer.headers.get("retry-after", "")
-        self._on_answer(path, answer.status, retry_after, asked_at, time.monotonic() - began)
+        self._on_answer(request.path, answer.status, retry_after, asked_at, time.monotonic() - began)
         return answer
 
 
@@ -50,20 +43,20 @@ class WatchedClient(Client):
     def __init__(
         self, url: str, api_key: str, *, on_answer: OnAnswer = lambda *_: None, retry_seconds: float = 600.0
     ) -> None:
-        super().__init__(url, api_key, timeout_seconds=30.0, retry_seconds=retry_seconds)
-        self._http = _WatchedHttp(url, api_key, on_answer)
+        super().__init__(url, api_key)
+        transport = _WatchedTransport(url, api_key, on_answer)
+        self._calls = Calls(
+            transport, spool=None, timeout_seconds=_TIMEOUT_SECONDS, retry_seconds=retry_seconds
+        )
 
     def page(self, cursor_url: str | None) -> tuple[list[dict[str, Any]], str | None]:
         """Return one page of the tenant's jobs, and the URL of the next one. None: the first."""
         query = urlsplit(cursor_url).query if cursor_url else "limit=200"
-        page = self._with_retries(lambda: self._request("GET", f"/queue/jobs?{query}"))
+        request = Request("GET", f"/queue/jobs?{query}", _TIMEOUT_SECONDS)
+        page = run_blocking(self._calls.send(request, dict))
         results = next(value for value in page.values() if isinstance(value, list))
         return results, page.get("next")
 
     def register(self, body: Mapping[str, Any]) -> None:
-        self._with_retries(lambda: self._ask_any("POST", "/admin/register", body))
-
-    def _ask_any(self, method: str, path: str, body: Mapping[str, Any]) -> None:
-        answer = self._http.request(method, path, timeout_seconds=30.0, body=body)
-        if answer.status not in (200, 201):
-            raise read_problem(answer.status, answer.headers, answer.body)
+        request = Request("POST", "/admin/register", _TIMEOUT_SECONDS, body)
+        run_blocking(self._calls.send(request, dict, accepted=(200, 201)))

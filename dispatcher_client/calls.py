@@ -1,0 +1,290 @@
+"""Every call of the API, written once: each is one request, retried until it is answered.
+
+`AsyncClient` is these calls over httpx; `Client` runs the same ones over urllib."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
+from urllib.parse import quote, urlencode
+
+from .answers import Estimate, Explanation, Me, Usage, read_answer, read_page
+from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
+from .job import Job, JobFailed, read_job, wait_until_over
+from .spool import Entry, Flushed, Spool
+from .stream import Event, follow
+from .submit_options import SubmitOptions
+from .transport import Request, RunCall, Transport, call_with_retries
+
+SUBMIT, SUBMIT_BATCH = "/queue/submit", "/queue/submit-batch"
+_SMALL_REQUEST = "/queue/jobs?limit=1"
+_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
+_POLL_MARGIN_SECONDS = 15.0
+
+T = TypeVar("T")
+UsageBy = Literal["day", "model", "tag"]
+BatchAnswers = list[Job | Problem]
+
+
+class ListFilter(TypedDict, total=False):
+    """Which jobs are listed. page_size: jobs per request, up to 200."""
+
+    status: str | None
+    model: str | None
+    tag: str | None
+    created_after: datetime | str | None
+    created_before: datetime | str | None
+    page_size: int
+
+
+class Calls:
+    """The calls over a transport.
+
+    Each raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
+    """
+
+    def __init__(
+        self, transport: Transport, *, spool: Spool | None, timeout_seconds: float, retry_seconds: float
+    ) -> None:
+        self._transport = transport
+        self._spool = spool
+        self._timeout_seconds = timeout_seconds
+        self._retry_seconds = retry_seconds
+
+    # -- submit --------------------------------------------------------------------------------------------
+
+    async def submit(self, model: str, payload: Mapping[str, Any], **options: Unpack[SubmitOptions]) -> Job:
+        """Submit a job; return it once it is durable. All tries carry one idempotency key (a new one by
+        default), so it is stored exactly once.
+
+        run_at: earliest start; a datetime needs a zone. if_busy: ``reject`` raises `Busy` if no slot is free
+        now, instead of queueing the job.
+
+        Without an answer: raises `Spooled` if there is a spool, else the last error, with the key in it.
+        """
+        body = _submit_body(model, payload, options)
+        entry = Entry(SUBMIT, _key(body.pop("idempotency_key", None)), body)
+        return await self._send_or_spool(entry, lambda entry, document: read_job(document))
+
+    async def submit_batch(
+        self, jobs: Sequence[Mapping[str, Any]], *, idempotency_key: str | None = None
+    ) -> BatchAnswers:
+        """Submit up to 1,000 jobs in one transaction; return a job or an error for each, in order.
+
+        jobs: the fields of `submit`, and `idempotency_key` for an item with its own. An error of one item
+        does not affect the others."""
+        body = {"jobs": [dict(job) for job in jobs]}
+        return await self._send_or_spool(Entry(SUBMIT_BATCH, _key(idempotency_key), body), _read_items)
+
+    async def run(
+        self,
+        model: str,
+        payload: Mapping[str, Any],
+        *,
+        timeout_seconds: float | None = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Any:
+        """Submit a job, wait until it has ended, and return its result.
+
+        timeout_seconds: as in `wait`. Raises `JobFailed` if it failed or was cancelled, and what `submit` and
+        `wait` raise."""
+        job = await self.wait((await self.submit(model, payload, **options)).job_id, timeout_seconds)
+        if job.status != "completed":
+            raise JobFailed(job)
+        return job.result
+
+    async def estimate(
+        self, model: str, payload: Mapping[str, Any], **options: Unpack[SubmitOptions]
+    ) -> Estimate:
+        """Return why such a job would wait if it were submitted now, and when it would start. Nothing is
+        stored; it costs one token of the rate limit."""
+        body = _submit_body(model, payload, options)
+        body.pop("idempotency_key", None)
+        request = Request("POST", "/queue/estimate", self._timeout_seconds, body)
+        return await self.send(request, lambda document: read_answer(Estimate, document))
+
+    # -- one job -------------------------------------------------------------------------------------------
+
+    async def get(self, job_id: str) -> Job:
+        """Return the job with its attempts and its result."""
+        return await self._get(_job_path(job_id), read_job)
+
+    async def wait(self, job_id: str, timeout_seconds: float | None = None) -> Job:
+        """Wait until the job has ended and return it, also while the dispatcher restarts.
+
+        Raises `NotOver` after `timeout_seconds`; None waits for ever."""
+
+        async def poll(seconds: float) -> Job:
+            path = f"{_job_path(job_id)}?wait={seconds:.3f}"
+            return read_job(await self._send_once(Request("GET", path, seconds + _POLL_MARGIN_SECONDS)))
+
+        return await wait_until_over(poll, timeout_seconds, self._transport.sleep)
+
+    def stream(self, job_id: str, *, after: str = "") -> AsyncGenerator[Event, None]:
+        """Yield the job's events as they happen, each once; the last is ``done``. after: id of the last known
+        event."""
+        return follow(self._transport, _job_path(job_id), after=after, retry_seconds=self._retry_seconds)
+
+    async def explain(self, job_id: str) -> Explanation:
+        """Return why a job waits, and when it will start."""
+        return await self._get(
+            f"{_job_path(job_id)}/explain", lambda document: read_answer(Explanation, document)
+        )
+
+    async def cancel(self, job_id: str) -> str:
+        """Cancel a job. ``cancelled``: it has ended. ``requested``: it runs and is being stopped; see `wait`.
+
+        Raises `Conflict` if it had ended otherwise before."""
+        request = Request("POST", f"{_job_path(job_id)}/cancel", self._timeout_seconds)
+        return await self.send(request, lambda document: str(document.get("outcome")))
+
+    # -- the key and its jobs ------------------------------------------------------------------------------
+
+    async def list(self, **chosen: Unpack[ListFilter]) -> AsyncGenerator[Job, None]:
+        """Yield the tenant's jobs, newest first, without results; one request per page."""
+        _require_known("list", chosen, ListFilter)
+        query = {name: _time(name, value) for name, value in chosen.items() if value is not None}
+        query["limit"] = query.pop("page_size", 200)
+        while True:
+            page = await self._get(f"/queue/jobs?{urlencode(query)}", read_page)
+            for job in page.jobs:
+                yield job
+            if page.cursor is None:
+                return
+            query["cursor"] = page.cursor
+
+    async def me(self) -> Me:
+        """Return the key's tenant, scopes, models and limits, and what is left of them."""
+        return await self._get("/me", lambda document: read_answer(Me, document))
+
+    async def usage(
+        self, first: date | str | None = None, last: date | str | None = None, by: UsageBy = "day"
+    ) -> Usage:
+        """Return the tenant's ended jobs and GPU-seconds.
+
+        first, last: UTC days, both included; the default is the 30 days until today."""
+        given = {"from": first, "to": last, "by": by}
+        query = urlencode({name: str(value) for name, value in given.items() if value is not None})
+        return await self._get(f"/usage?{query}", lambda document: read_answer(Usage, document))
+
+    # -- the spool -----------------------------------------------------------------------------------------
+
+    async def flush_spool(self) -> Flushed:
+        """Send the spooled requests, oldest first.
+
+        A request that alone gets no answer stays, and the others are tried; if the dispatcher does not answer
+        at all, it stops."""
+        spool = self._spool
+        if spool is None:
+            return Flushed(0, 0, 0)
+
+        def flush(run: RunCall) -> Flushed:
+            return spool.flush(lambda entry: run(self._resend(entry)), lambda: run(self._is_reachable()))
+
+        return await self._transport.use_files(flush)
+
+    async def _send_or_spool(self, entry: Entry, read: Callable[[Entry, dict[str, Any]], T]) -> T:
+        try:
+            return await self._post(entry, read)
+        except (NoAnswer, Unavailable) as error:
+            error.idempotency_key = entry.idempotency_key
+            spool = self._spool
+            if spool is None:
+                raise
+            try:
+                await self._transport.use_files(lambda run: spool.append(entry))
+            except OSError as failed:
+                error.add_note(f"The request could not be spooled either: {failed}")
+                raise error from failed
+            raise Spooled(entry.idempotency_key, spool.path) from error
+
+    async def _resend(self, entry: Entry) -> Sequence[Problem]:
+        items = await self._post(entry, _read_items)
+        return [item for item in items if isinstance(item, Problem)]
+
+    async def _post(self, entry: Entry, read: Callable[[Entry, dict[str, Any]], T]) -> T:
+        headers = {"Idempotency-Key": entry.idempotency_key}
+        request = Request("POST", entry.path, self._timeout_seconds, entry.body, headers)
+        return await self.send(request, lambda document: read(entry, document))
+
+    async def _is_reachable(self) -> bool:
+        """Return True if a small request gets an answer that is not a gateway's."""
+        try:
+            answer = await self._transport.request(Request("GET", _SMALL_REQUEST, self._timeout_seconds))
+        except NoAnswer:
+            return False
+        return answer.status not in (502, 503, 504)
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    async def send(
+        self, request: Request, read: Callable[[dict[str, Any]], T], *, accepted: Collection[int] = (200, 202)
+    ) -> T:
+        """Send a request until it is answered; return what `read` returns for the answer's JSON.
+
+        read: raises NoAnswer for an answer that does not fit, which is then retried too. accepted: statuses
+        of success; others raise Problem."""
+
+        async def once() -> T:
+            return read(await self._send_once(request, accepted))
+
+        return await call_with_retries(once, retry_seconds=self._retry_seconds, sleep=self._transport.sleep)
+
+    async def _send_once(self, request: Request, accepted: Collection[int] = (200, 202)) -> dict[str, Any]:
+        answer = await self._transport.request(request)
+        if answer.status not in accepted:
+            raise read_problem(answer.status, answer.headers, answer.body)
+        return answer.json_object()
+
+    async def _get(self, path: str, read: Callable[[dict[str, Any]], T]) -> T:
+        return await self.send(Request("GET", path, self._timeout_seconds), read)
+
+
+def _read_items(entry: Entry, document: dict[str, Any]) -> BatchAnswers:
+    """Raises NoAnswer for an answer that does not fit."""
+    if entry.path != SUBMIT_BATCH:
+        return [read_job(document)]
+    items = document.get("jobs")
+    if not isinstance(items, list) or len(items) != len(entry.body["jobs"]):
+        raise NoAnswer("the answer is not a batch")
+    return [
+        problem_from_json(item) if isinstance(item, dict) and "job_id" not in item else read_job(item)
+        for item in items
+    ]
+
+
+def _submit_body(model: str, payload: Mapping[str, Any], options: SubmitOptions) -> dict[str, Any]:
+    """Return the fields of a submit, `idempotency_key` among them."""
+    _require_known("submit", options, SubmitOptions)
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if "run_at" in given:
+        given["run_at"] = _time("run_at", given["run_at"])
+    if "tags" in given:
+        given["tags"] = list(given["tags"])
+    return {"model": model, "payload": payload, **given}
+
+
+def _require_known(call: str, given: Mapping[str, Any], known: Any) -> None:
+    if unknown := sorted(given.keys() - known.__annotations__.keys()):
+        raise TypeError(f"a {call} has no {', '.join(unknown)}")
+
+
+def _job_path(job_id: str) -> str:
+    return f"/queue/jobs/{quote(job_id, safe='')}"
+
+
+def _time(name: str, at: Any) -> Any:
+    if not isinstance(at, datetime):
+        return at
+    if at.tzinfo is None:
+        raise ValueError(f"{name} needs a zone, as in datetime.now(UTC)")
+    return at.isoformat()
+
+
+def _key(given: Any) -> str:
+    if given is not None and not _KEY.match(given):
+        raise ValueError("an idempotency key has 1 to 255 printable ASCII characters without spaces")
+    return given or uuid.uuid4().hex
