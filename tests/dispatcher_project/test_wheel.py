@@ -22,7 +22,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import wait_for
 
 UV = Path(sys.executable).with_name("uv")
-NOT_IN_WHEEL = {"benchmarks/explain_causes.py"}
+NOT_IN_WHEEL = {"benchmarks/explain_causes.py", "dispatcher_client/pyproject.toml"}
 pytestmark = pytest.mark.skipif(not UV.exists(), reason="uv comes with the extra `supply`")
 
 
