@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 import threading
+from datetime import timedelta
 
 import pytest
 from django.db import connections
 
-from dispatcher_client import Client, Conflict, Invalid, Job, NotAuthenticated, NotFound, NotOver, Problem
+from dispatcher_client import (
+    Client,
+    Conflict,
+    Invalid,
+    Job,
+    JobFailed,
+    NotAuthenticated,
+    NotFound,
+    NotOver,
+    Problem,
+)
 from jobs.models import Job as Row
 from tests.jobs.api.conftest import Account
 from tests.jobs.events.conftest import redis_url, tenant, web, world
@@ -103,3 +114,40 @@ def test_refusals_are_typed(web: Web, client: Client, new_client: NewClient) -> 
         list(client.stream("0" * 26))
     with pytest.raises(NotAuthenticated):
         new_client(web.url, "wrong").submit("zimg", {})
+
+
+def test_typed_answers_fit_the_api(client: Client) -> None:
+    ids = [client.submit("zimg", {"n": n}, tags=["a"]).job_id for n in range(3)]
+    client.submit("zimg", {})
+    listed = list(client.list(tag="a", model="zimg", status="queued", page_size=1))
+    assert [job.job_id for job in listed] == ids[::-1]
+    found = client.explain(ids[2])
+    assert (found.job_id, found.status) == (ids[2], "queued")
+    assert found.reasons[0].code
+    assert client.estimate("zimg", {}, priority=1, if_busy="queue").reasons[0].change
+    with pytest.raises(Invalid, match="unknown_model"):
+        client.estimate("nix", {})
+    me = client.me()
+    assert (me.tenant, [model.model for model in me.models], me.used.waiting) == ("acme", ["zimg"], 4)
+    today = me.day_ends_at.date() - timedelta(days=1)
+    usage = client.usage(today, today, by="model")
+    assert (usage.tenant, usage.first, usage.last, usage.by) == ("acme", today, today, "model")
+    assert usage.total is not None
+    with pytest.raises(Invalid):
+        client.usage(today, today - timedelta(days=1))
+
+
+def test_run_raises_the_failure_of_its_job(web: Web, client: Client) -> None:
+    def end_the_only_one() -> None:
+        wait_for(Row.objects.exists)
+        ends_once_watched(web, Row.objects.get().id).join()
+        connections.close_all()
+
+    thread = threading.Thread(target=end_the_only_one)
+    thread.start()
+    with pytest.raises(JobFailed) as raised:
+        client.run("zimg", {}, timeout_seconds=60)
+    thread.join()
+    assert raised.value.code
+    assert raised.value.job.error is not None
+    assert raised.value.code == raised.value.job.error["code"]
