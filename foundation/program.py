@@ -13,8 +13,9 @@ IN_CHECKOUT = (ROOT / "manage.py").is_file() and (ROOT / "constraints.txt").is_f
 OWN_COMMAND = (sys.executable, *(("manage.py",) if IN_CHECKOUT else ("-m", "dispatcher_project.cli")))
 """Command line prefix that starts a command of manage.py, with `ROOT` as current directory."""
 INSTALLED_AS = "gpu-dispatcher"
-SHORT_NAMES = {"gpu_worker": "worker", "gpu_node": "node"}
-"""manage.py's name of a command: its name under `gpu-dispatcher`, where that differs in more than hyphens."""
+SHORT_NAMES = {"gpu_worker": "worker", "gpu_node": "node", "check_url": "check"}
+"""manage.py's name of a command: its name under `gpu-dispatcher`, where that differs in more than hyphens.
+`check` of manage.py is Django's."""
 
 
 def command_line(command: str) -> str:

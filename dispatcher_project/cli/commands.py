@@ -1,7 +1,7 @@
 """The commands of `gpu-dispatcher`, in the groups that its `--help` shows. Without Django.
 
-Each is a command of manage.py under the same name with hyphens (two exceptions: `foundation/program.py`), or
-a part that `python -m` starts in a checkout: web, beat, flower.
+Each is a command of manage.py under the same name with hyphens (exceptions: `foundation/program.py`), or a
+part that `python -m` starts in a checkout: web, beat, flower.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     ),
     "Upkeep": (
         Entry("doctor", "Check every part and say what to do"),
+        Entry("check_url", "Try an installation from outside: TLS, key, event stream, a job"),
         Entry("migrate", "Create or upgrade the tables of the database"),
         Entry("index", "Show or switch the key layout of the index in Redis"),
         Entry("gpu_check", "Check a GPU of this machine"),

@@ -44,6 +44,7 @@ _WITHOUT_DJANGO = {
     "prove": "verification.proving.main",
     "prove_upgrade": "verification.proving.upgrade",
     "bench": "benchmarks.suite.main",
+    "check_url": "dispatcher_project.cli.smoke_check",
 }
 """Commands that need no Django, with the modules whose `main(arguments)` runs them: some of higher layers."""
 
@@ -161,13 +162,13 @@ def settings_for(command: str, *, asks_for_help: bool) -> str:
 
 
 def _run_django(argv: list[str]) -> None:
-    from django.core.management import ManagementUtility
+    from django.core.management import ManagementUtility, get_commands
 
     class Utility(ManagementUtility):
         """Finds a command by the name that `gpu-dispatcher --help` shows, for its usage line to have it."""
 
         def fetch_command(self, subcommand: str) -> BaseCommand:
-            entry = entry_of(subcommand)
+            entry = None if subcommand in get_commands() else entry_of(subcommand)  # `check` is Django's
             return super().fetch_command(entry.name if entry else subcommand)
 
     if argv[0] == INSTALLED_AS and argv[1:2] and argv[1] in ENTRIES:
