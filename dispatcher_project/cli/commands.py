@@ -35,12 +35,14 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     ),
     "Jobs": (
         Entry("submit", "Submit a job"),
+        Entry("jobs", "List jobs, the newest first"),
         Entry("job", "Show a job: state, attempts, events, why it waits"),
+        Entry("cancel", "Cancel jobs, by id or by a filter"),
         Entry("dlq", "List dead letters; retry or dismiss them"),
     ),
     "Fleet": (
-        Entry("register", "Look at a model server, register its models, run a test job"),
         Entry("register", "Register a model server and try each of its models"),
+        Entry("servers", "List servers: state, slots, health, models, what is wrong"),
         Entry("top", "Show servers, queues and the latest failures, live"),
         Entry("workers", "List the dispatcher's processes"),
         Entry("on", "Give servers work again"),

@@ -79,9 +79,9 @@ def _arguments(parser: ArgumentParser) -> Iterator[str]:
 
 def _is_shown(action: Action) -> bool:
     """Not what every Django command has, and not what is only for other programs."""
-    everywhere = {f"--{name.lstrip('-')}" for name in DjangoHelpFormatter.show_last} | {"--help"}
+    everywhere = {name.lstrip("-").replace("-", "_") for name in DjangoHelpFormatter.show_last} | {"help"}
     hidden = action.help == SUPPRESS or isinstance(action, _SubParsersAction)
-    return not hidden and everywhere.isdisjoint(action.option_strings)
+    return not hidden and action.dest not in everywhere  # `job` has a `--traceback` of its own
 
 
 def _names(action: Action) -> str:

@@ -57,6 +57,14 @@ def change_rules(name: str, rules: Mapping[str, Any], *, by: str, ports: Ports) 
     rules: new values for any of `CHANGEABLE`. by: actor for the audit entry. Raises Tenant.DoesNotExist,
     ValidationError by field, ValueError for an unknown rule.
     """
+    tenant, changed = write_rules(name, rules, by=by)
+    return RulesChanged(tenant, changed, *sync_rules(tenant.pk, ports.leases))
+
+
+def write_rules(name: str, rules: Mapping[str, Any], *, by: str) -> tuple[Tenant, bool]:
+    """Do `change_rules` without Redis, for a transaction of the caller's, who calls `sync_rules` after it.
+
+    Returns the row, and True if a value differs from before."""
     unknown = sorted(set(rules) - set(CHANGEABLE))
     if unknown:
         raise ValueError(f"not rules of a tenant: {', '.join(unknown)}")
@@ -71,7 +79,7 @@ def change_rules(name: str, rules: Mapping[str, Any], *, by: str, ports: Ports) 
         if changes:
             tenant.save(update_fields=list(changes))
             record(by, "change_tenant", f"tenant:{name}", values=changes)
-    return RulesChanged(tenant, bool(changes), *sync_rules(tenant.pk, ports.leases))
+    return tenant, bool(changes)
 
 
 def check_rules(tenant: Tenant) -> None:
@@ -106,20 +114,22 @@ def create_tenant(
     weight: float = 1.0,
     highest_band: str = "normal",
     max_running: int | None = None,
+    limits: Mapping[str, Any] | None = None,
     by: str | None = None,
 ) -> tuple[Tenant, str]:
     """Create a tenant; return it with its webhook secret.
 
     weight: share of GPU time relative to other tenants. highest_band: `urgent`, `normal` or `bulk`.
-    max_running: leases at once; None: no limit. Rules other than the defaults reach Redis with the next run
-    of the sweep `mirror_registry`. Raises ValidationError for an invalid or taken name or invalid rules.
+    max_running: leases at once; None: no limit. limits: of submits, any of `submit_limits.FIELDS`. Rules
+    other than the defaults reach Redis with the next run of the sweep `mirror_registry`. Raises
+    ValidationError for an invalid or taken name or invalid rules.
     """
-    tenant = Tenant(name=name, weight=weight, highest_band=highest_band, max_running=max_running)
+    rules = {"weight": weight, "highest_band": highest_band, "max_running": max_running, **(limits or {})}
+    tenant = Tenant(name=name, **rules)
     check_rules(tenant)
     tenant.full_clean()
     with transaction.atomic():
         tenant.save()
-        rules = {"weight": weight, "highest_band": highest_band, "max_running": max_running}
         record(by, "create_tenant", f"tenant:{name}", **rules)
         return tenant, renew_secret(tenant)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,18 +9,29 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import transaction
 from django.utils import timezone
 
+import jobs.ports
 from dispatcher_project.cli.command import TerminalCommand
+from foundation.http_api.json_body import BodyType, read_body
+from foundation.http_api.problems import Problem
 from gpus.protocol import BANDS
 from gpus.registry.audit import cli_actor
+from jobs.api import bodies
 from jobs.domain.access import Scope
 from jobs.models import ApiKey, Tenant
-from jobs.operations.tenants import create_key, create_tenant, renew_webhook_secret
+from jobs.operations.tenants import (
+    RULES,
+    create_key,
+    create_tenant,
+    renew_webhook_secret,
+    sync_rules,
+    write_rules,
+)
 
 
 class Command(TerminalCommand):
     help = (
         "Create an API key and print it, once. A tenant that does not exist yet is created too, and its "
-        "webhook secret printed."
+        "webhook secret printed. Limits that are given become the tenant's; `none` ends one."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -39,53 +51,128 @@ class Command(TerminalCommand):
             action="store_true",
             help="replace the webhook secret of an existing tenant; the old one stops working at once",
         )
-        parser.add_argument("--weight", type=float, default=1.0, help="share of a new tenant (default 1)")
+        for option, field, kind, text in _LIMITS:
+            parser.add_argument(option, dest=field, type=_or_none(kind), metavar="N", help=text)
         parser.add_argument(
             "--band",
+            dest="highest_band",
             choices=BANDS,
-            default="normal",
-            help="highest band of a new tenant (default normal)",
+            help="of the tenant: highest band (default normal)",
         )
         parser.add_argument(
-            "--max-running", type=int, help="running jobs of a new tenant (default: no limit)"
+            "--tenant-model",
+            dest="tenant_models",
+            action="append",
+            metavar="NAME",
+            help="of the tenant: may submit to this model; may be repeated; `none` ends the restriction",
         )
 
     def act(self, options: dict[str, Any]) -> int | None:
-        with transaction.atomic():  # no tenant without its key
+        rules, by = _rules(options), cli_actor()
+        body = _checked(
+            bodies.KeyBody,
+            {"name": options["name"], "scopes": options["scope"], "allowed_models": options["model"]},
+        )
+        is_changed = False
+        with transaction.atomic():  # no tenant without its key, no limits without either
             tenant, secret = Tenant.objects.filter(name=options["tenant"]).first(), None
-            if tenant is None:
-                tenant, secret = _new_tenant(options)
-            elif options["new_webhook_secret"]:
-                secret = renew_webhook_secret(tenant, by=cli_actor())
+            try:
+                if tenant is None:
+                    tenant, secret = _new_tenant(options["tenant"], rules)
+                elif rules:
+                    tenant, is_changed = write_rules(tenant.name, rules, by=by)
+            except ValidationError as error:
+                fields = error.message_dict.items()
+                text = "; ".join(f"{field}: {' '.join(texts)}" for field, texts in fields)
+                raise CommandError(text) from None
+            if secret is None and options["new_webhook_secret"]:
+                secret = renew_webhook_secret(tenant, by=by)
             key, plaintext = create_key(
                 tenant,
                 ApiKey.Kind.OPERATOR if options["operator"] else ApiKey.Kind.TENANT,
-                name=options["name"],
-                scopes=options["scope"],
-                allowed_models=options["model"],
+                name=body.name,
+                scopes=body.scopes,
+                allowed_models=body.allowed_models,
                 expires_at=_in_days(options["expires_days"]),
-                by=cli_actor(),
+                by=by,
             )
+        mirrored = True
+        if is_changed:
+            ports = jobs.ports.production_ports()
+            wakes, mirrored = sync_rules(tenant.pk, ports.leases)
+            ports.send_wakes(wakes)
+        later = "" if mirrored else "; Redis does not answer: it takes effect once Redis is back"
         self.report(
-            {"tenant": tenant.name, "prefix": key.prefix, "key": plaintext, "webhook_secret": secret},
+            {
+                "tenant": tenant.name,
+                "prefix": key.prefix,
+                "key": plaintext,
+                "webhook_secret": secret,
+                "limits_changed": is_changed,
+                "live": mirrored,
+            },
+            *([f"limits of {tenant.name}: changed{later}"] if is_changed else []),
             *([] if secret is None else [f"webhook secret: {secret}"]),
             f"api key: {plaintext}",
         )
         return None
 
 
-def _new_tenant(options: dict[str, Any]) -> tuple[Tenant, str]:
+_NONE = "none"
+_LIMITS: tuple[tuple[str, str, Callable[[str], float], str], ...] = (
+    ("--weight", "weight", float, "of the tenant: share of GPU time (default 1)"),
+    ("--max-running", "max_running", int, "of the tenant: running jobs (default: no limit)"),
+    (
+        *("--max-queued", "max_queued", int),
+        "of the tenant: waiting jobs (default: DISPATCHER_TENANT_MAX_QUEUED)",
+    ),
+    (
+        *("--max-queued-seconds", "max_queued_seconds", float),
+        "of the tenant: longest wait of a job (default: the model's)",
+    ),
+    ("--rate", "submits_per_second", float, "of the tenant: submits per second (default: no limit)"),
+    ("--burst", "submit_burst", int, "of the tenant: submits at once; needs a rate (default: one second's)"),
+    (
+        *("--daily-gpu-seconds", "daily_gpu_seconds", float),
+        "of the tenant: GPU-seconds per UTC day (default: no limit)",
+    ),
+)
+"""Option, field of the API, kind, help. The value `none` ends a limit."""
+
+
+def _or_none(kind: Callable[[str], float]) -> Callable[[str], float | str]:
+    def read(text: str) -> float | str:
+        return _NONE if text == _NONE else kind(text)
+
+    read.__name__ = "whole number" if kind is int else "number"  # argparse names it in errors
+    return read
+
+
+def _rules(options: dict[str, Any]) -> dict[str, Any]:
+    """The tenant's rules among the options, as PATCH of a tenant takes them. Raises CommandError."""
+    given = {field: options[field] for _, field, _, _ in _LIMITS}
+    models = options["tenant_models"]
+    given |= {
+        "highest_band": options["highest_band"],
+        "allowed_models": _NONE if models == [_NONE] else models,
+    }
+    values = {name: None if value == _NONE else value for name, value in given.items() if value is not None}
+    return _checked(bodies.TenantChange, values).given() if values else {}
+
+
+def _checked(body: type[BodyType], values: dict[str, Any]) -> BodyType:
+    """The values, checked like the API's body. Raises CommandError."""
     try:
-        return create_tenant(
-            options["tenant"],
-            weight=options["weight"],
-            highest_band=options["band"],
-            max_running=options["max_running"],
-            by=cli_actor(),
-        )
-    except ValidationError as error:
-        fields = error.message_dict.items()
-        raise CommandError("; ".join(f"{field}: {' '.join(texts)}" for field, texts in fields)) from None
+        return read_body(body, values)
+    except Problem as problem:
+        errors = (f"{error.pointer.removeprefix('/')}: {error.detail}" for error in problem.errors)
+        raise CommandError("; ".join(errors) or problem.detail) from None
+
+
+def _new_tenant(name: str, rules: dict[str, Any]) -> tuple[Tenant, str]:
+    of_leases = {field: value for field, value in rules.items() if field in RULES}
+    limits = {field: value for field, value in rules.items() if field not in RULES}
+    return create_tenant(name, **of_leases, limits=limits, by=cli_actor())
 
 
 def _in_days(days: float | None) -> datetime | None:

@@ -1,18 +1,17 @@
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
 import jobs.ports
 from dispatcher_project.cli.arguments import positive
-from dispatcher_project.cli.command import TerminalCommand, tenant_named
-from dispatcher_project.cli.screen import age, line, plain, progress, table
+from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.job_filters import act_in_pages, add_filters, job_filter
+from dispatcher_project.cli.screen import age, line, plain, table
 from foundation.program import command_line
 from foundation.texts import counted
 from gpus.registry.audit import cli_actor
@@ -21,12 +20,9 @@ from jobs.domain.errors import NotDeadLetter
 from jobs.models import Job
 from jobs.operations.jobs import (
     BulkAction,
-    BulkOutcome,
     count,
     dismiss_dead_letter,
-    dismiss_jobs,
     retry_dead_letter,
-    retry_jobs,
 )
 from jobs.reports.failures import DeadLetterGroup, dead_letter_groups
 from jobs.reports.jobs import JobFilter
@@ -34,12 +30,6 @@ from jobs.reports.jobs import JobFilter
 if TYPE_CHECKING:
     from rich.table import Table
 
-PAGE_JOBS = 200
-"""Jobs of one step of a bulk action."""
-_FILTERS = (
-    *("model", "tenant", "error_code", "fingerprint"),
-    *("tag", "server", "created_after", "created_before"),
-)
 _BULK_ACTIONS = {"retry": BulkAction.RETRY, "dismiss": BulkAction.DISMISS}
 
 
@@ -122,50 +112,6 @@ class Command(TerminalCommand):
     def _show_count(self, verb: str, total: int) -> None:
         text = f"would {verb} {counted(total, 'dead letter')}" if total else "no dead letter matches"
         self.report({"would": verb, "jobs": total}, text)
-
-
-def add_filters(parser: CommandParser) -> None:
-    for name in ("model", "tenant", "error-code", "tag"):
-        parser.add_argument(f"--{name}", help="filter")
-    parser.add_argument("--fingerprint", help="filter: the group's, as `dlq groups` shows it")
-    parser.add_argument("--server", help="filter: an attempt ran on this server")
-    for name in ("created-after", "created-before"):
-        parser.add_argument(
-            f"--{name}", type=_moment, metavar="TIME", help="filter, such as 2026-01-31T12:00 (UTC)"
-        )
-
-
-def job_filter(options: dict[str, Any]) -> JobFilter:
-    """The filter of the options. Raises CommandError for a tenant that does not exist."""
-    wanted = JobFilter(**{name: options[name] for name in _FILTERS if options.get(name) is not None})
-    if wanted.tenant is not None:
-        tenant_named(wanted.tenant)
-    return wanted
-
-
-def _moment(text: str) -> datetime:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T12:00") from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
-
-
-def act_in_pages(wanted: JobFilter, action: BulkAction, total: int) -> BulkOutcome:
-    """Retry or dismiss the matching jobs page by page, `total` at most: a job that fails again meanwhile is
-    not retried twice."""
-    ports = jobs.ports.production_ports()
-    act = {BulkAction.RETRY: retry_jobs, BulkAction.DISMISS: dismiss_jobs}[action]
-    done = refused = 0
-    remaining = total
-    with progress(sys.stderr, action.value.replace("_", " "), total) as draw:
-        while done + refused < total and remaining:
-            step = act(wanted, by=cli_actor(), ports=ports, at_most=min(PAGE_JOBS, total - done - refused))
-            done, refused, remaining = done + step.done, refused + step.refused, step.remaining
-            if not step.done + step.refused:
-                break
-            draw(done + refused)
-    return BulkOutcome(done, remaining, refused)
 
 
 def act_on_each(job_ids: Sequence[str], action: BulkAction) -> list[dict[str, Any]]:

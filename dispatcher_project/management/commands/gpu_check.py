@@ -7,7 +7,7 @@ import sys
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from django.core.management.base import BaseCommand
 
@@ -25,6 +25,7 @@ class Command(BaseCommand):
     suppressed_base_arguments = HIDDEN_OPTIONS
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--json", action="store_true", help="print JSON, for programs")
         parser.add_argument(
             "--gpu", default="0", help="index or UUID; `none` runs the checks on the CPU (default 0)"
         )
@@ -39,26 +40,40 @@ class Command(BaseCommand):
         from gpu_host.local.device import Gauge, NoSuchDevice, machine_gauge
         from gpu_host.local.nvml import NvmlError, VramGauge
 
+        document: dict[str, Any] = {"gpu": None, "reading": None, "checks": [], "error": ""}
+        self.as_json = options["json"]
         try:
             device, nvml = find_device(options["gpu"])
         except (NvmlError, NoSuchDevice) as error:
-            self.stdout.write(f"no GPU to check: {error}")
-            sys.exit(NOTHING_TO_CHECK)
+            self._nothing_to_check(document, f"no GPU to check: {error}")
         gauge: Gauge = machine_gauge()
         if nvml is None:
-            self.stdout.write("no GPU is checked: the same code runs on the CPU, with simulated errors")
+            self._tell("no GPU is checked: the same code runs on the CPU, with simulated errors")
         else:
             gauge = VramGauge(nvml, device.uuid)
-            self.stdout.write(f"{nvml.name(device.uuid)} {device.uuid}")
-            self.stdout.write(json.dumps(asdict(nvml.read(device.uuid))))
+            document["gpu"] = {"name": nvml.name(device.uuid), "uuid": device.uuid}
+            document["reading"] = asdict(nvml.read(device.uuid))
+            self._tell(f"{document['gpu']['name']} {device.uuid}")
+            self._tell(json.dumps(document["reading"]))
             if importlib.util.find_spec("torch") is None:  # only the model process imports it
-                self.stdout.write("torch is not installed here, so no model can be loaded: pip install torch")
-                sys.exit(NOTHING_TO_CHECK)
+                text = "torch is not installed here, so no model can be loaded: pip install torch"
+                self._nothing_to_check(document, text)
         all_well = True
         size = options["model_mb"] or (2048 if device.is_gpu else 64)
         with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
             for found in check(device, gauge, Path(folder), model_mb=size, swaps=options["swaps"]):
                 mark = {True: "ok", False: "FAILED", None: "info"}[found.ok]
-                self.stdout.write(f"{mark:7} {found.check}: {found.result}")
+                document["checks"].append(asdict(found))
+                self._tell(f"{mark:7} {found.check}: {found.result}")
                 all_well = all_well and found.ok is not False
+        if self.as_json:
+            self.stdout.write(json.dumps(document))
         sys.exit(0 if all_well else 1)
+
+    def _tell(self, text: str) -> None:
+        if not self.as_json:
+            self.stdout.write(text)
+
+    def _nothing_to_check(self, document: dict[str, Any], why: str) -> NoReturn:
+        self.stdout.write(json.dumps({**document, "error": why}) if self.as_json else why)
+        sys.exit(NOTHING_TO_CHECK)

@@ -51,12 +51,19 @@ class Command(TerminalCommand):
             return self._show()
         fleets = self._fleets(options["fleet"])
         if options["action"] == "cancel":
-            ports = jobs.ports.production_ports()
+            ports, cancelled = jobs.ports.production_ports(), {}
             for fleet in fleets:
-                done = index_switch.cancel_switch(fleet, ports, by=cli_actor())
-                self.print(f"{fleet}: {'the switch is cancelled' if done else 'no switch was under way'}")
+                cancelled[fleet] = index_switch.cancel_switch(fleet, ports, by=cli_actor())
+                text = "the switch is cancelled" if cancelled[fleet] else "no switch was under way"
+                self._tell(f"{fleet}: {text}")
+            if self.as_json:
+                self.print_json({"cancelled": cancelled})
             return None
         return self._switch(fleets, options["to"], options["wait"], force=options["force"])
+
+    def _tell(self, text: str) -> None:
+        if not self.as_json:
+            self.print(text)
 
     def _fleets(self, only: str | None) -> list[str]:
         known = list(index_report().states)
@@ -102,20 +109,27 @@ class Command(TerminalCommand):
         for fleet in fleets:
             index_switch.begin_switch(fleet, layout, by=cli_actor())
         deadline, shown, left = time.monotonic() + wait, "", list(fleets)
-        while left:
+        is_late = False
+        while left and not is_late:
             try:
                 progress = index_switch.continue_switch(left[0], ports)
                 waits = ", ".join(progress.waits_for)
             except LeasingUnavailable as error:
                 progress, waits = index_switch.Progress(done=False), str(error)
             if progress.done:
-                self.print(f"{left.pop(0)}: layout {layout}")
+                self._tell(f"{left.pop(0)}: layout {layout}")
                 continue
             if waits != shown:
                 shown = waits
-                self.print(f"{left[0]} waits for {waits}")
-            if time.monotonic() >= deadline:
-                self.print("the sweeps worker continues the switch; `index cancel` takes it back")
-                return NOT_DONE
-            time.sleep(_STEP_SECONDS)
-        return None
+                self._tell(f"{left[0]} waits for {waits}")
+            is_late = time.monotonic() >= deadline
+            if not is_late:
+                time.sleep(_STEP_SECONDS)
+        if self.as_json:
+            switched = [fleet for fleet in fleets if fleet not in left]
+            self.print_json(
+                {"layout": layout, "switched": switched, "left": left, "waits_for": shown if left else ""}
+            )
+        elif left:
+            self.print("the sweeps worker continues the switch; `index cancel` takes it back")
+        return NOT_DONE if left else None

@@ -3,6 +3,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -10,6 +11,7 @@ from django.core.management.base import CommandError, CommandParser
 from admin_ui.pages.job_timeline import Lane, Timeline, timeline
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import age, line, plain, table
+from dispatcher_project.cli.tracebacks import split_message, without_own_frames
 from foundation.texts import counted
 from jobs import ports
 from jobs.api.jobs import explanation_json
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LOOK_SECONDS = 0.5
-MOST_LANES, MOST_EVENTS, MOST_REASONS = 20, 200, 3
+MOST_ATTEMPTS, MOST_EVENTS, MOST_REASONS = 200, 200, 3
+FOLDED = 3
+"""Attempts in a row from which equal ones are folded."""
 _LANE = 40
 _BARS = {"queued": ("·", "dim"), "pause": ("-", "yellow"), "sent": ("█", "green"), "polling": ("▓", "cyan")}
 STATE_COLOURS = {
@@ -35,14 +39,32 @@ STATE_COLOURS = {
 
 
 class Command(TerminalCommand):
-    help = "Show a job: state, attempts, events and, while it waits, why."
+    help = (
+        "Show a job: state, attempts, events and, while it waits, why. Equal attempts in a row are folded; "
+        "--traceback prints where the model's code failed."
+    )
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """Let `--traceback` be this command's: Django's shows a command's own failure."""
+        parser = super().create_parser(prog_name, subcommand, conflict_handler="resolve", **kwargs)
+        parser.set_defaults(traceback=False)
+        return parser
 
     def add_options(self, parser: CommandParser) -> None:
         parser.add_argument("id", metavar="ID", help="job id, as the submit returned it")
+        parser.add_argument(
+            "--traceback",
+            dest="show_traceback",
+            action="store_true",
+            help="print only the latest traceback, without the dispatcher's own frames",
+        )
         parser.add_argument("--follow", action="store_true", help="show new events until the job ends")
 
     def act(self, options: dict[str, Any]) -> int | None:
         job = _find(options["id"].strip().upper())
+        if options["show_traceback"]:
+            self._show_traceback(job)
+            return None
         if self.as_json:
             self.print_json(job_document(job))
         else:
@@ -50,6 +72,21 @@ class Command(TerminalCommand):
         if options["follow"]:
             self._follow(job)
         return None
+
+    def _show_traceback(self, job: Job) -> None:
+        found = latest_traceback(job)
+        if found is None:
+            raise CommandError(f"no attempt of job {job.id} has a traceback")
+        attempt, trace = found
+        message, _ = split_message(attempt.error_message)
+        document = {
+            "job_id": job.id,
+            "attempt": attempt.number,
+            "error": {"code": attempt.error_code, "message": message},
+            "traceback": trace,
+        }
+        head = f"attempt {attempt.number} on {attempt.server}/{attempt.slot}: {attempt.error_code}"
+        self.report(document, head, trace.rstrip("\n"))
 
     def _follow(self, job: Job) -> None:
         """Print new events as they are committed; with --json one document each, and the job at the end."""
@@ -102,8 +139,17 @@ def latest_events(job_id: str, after: int = 0) -> list[Event]:
     return list(rows[:MOST_EVENTS])[::-1]
 
 
+def latest_traceback(job: Job) -> tuple[Attempt, str] | None:
+    """The latest attempt with a traceback, and that without the dispatcher's own frames."""
+    rows = Attempt.objects.filter(job_id=job.id, error_message__contains="\n\n")
+    attempt = rows.order_by("-number").first()
+    if attempt is None:
+        return None
+    return attempt, without_own_frames(split_message(attempt.error_message)[1])
+
+
 def job_parts(job: Job, *, now: datetime) -> list[RenderableType]:
-    attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
+    attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_ATTEMPTS])[::-1]
     events = latest_events(job.id)
     shown_timeline = timeline(attempts, events, now=now)
     lanes: list[RenderableType] = (
@@ -186,7 +232,37 @@ def _waited_and_ran(job: Job, now: datetime) -> tuple[float, float]:
 
 def _lanes(shown: Timeline) -> Table:
     heads = ("try", "slot", "", "took", "ended")
-    return table(heads, [_row(lane) for lane in shown.lanes], gives_way=("ended",))
+    rows: list[tuple[str | Text, ...]] = []
+    for group in fold(shown.lanes):
+        rows.append(_row(group[0]))
+        if len(group) >= FOLDED:
+            rows.append(_folded_row(group[1:]))
+        else:
+            rows += [_row(lane) for lane in group[1:]]
+    return table(heads, rows, gives_way=("ended",))
+
+
+def fold(lanes: Sequence[Lane]) -> list[list[Lane]]:
+    """Group lanes in a row whose attempts ended with the same state, error and message."""
+    return [list(group) for _, group in groupby(lanes, key=_ending)]
+
+
+def _ending(lane: Lane) -> tuple[object, ...]:
+    attempt = lane.attempt
+    if attempt is None or lane.is_live:
+        return (id(lane),)
+    message, _ = split_message(attempt.error_message)
+    return attempt.state, attempt.error_code, message
+
+
+def _folded_row(lanes: Sequence[Lane]) -> tuple[str | Text, ...]:
+    """Several lanes in one row: the slot if it is the same, and the longest run."""
+    attempts = [lane.attempt for lane in lanes if lane.attempt is not None]
+    slots = {f"{attempt.server}/{attempt.slot}" for attempt in attempts}
+    where = slots.pop() if len(slots) == 1 else counted(len(slots), "slot")
+    longest = max(_run_seconds(lane) for lane in lanes)
+    numbers = f"{attempts[0].number}–{attempts[-1].number}"
+    return numbers, where, _track(lanes), f"≤ {age(longest)}", f"the same, {len(lanes)} times"
 
 
 def _legend(shown: Timeline) -> Text:
@@ -195,16 +271,24 @@ def _legend(shown: Timeline) -> Text:
 
 
 def _row(lane: Lane) -> tuple[str | Text, ...]:
-    attempt = lane.attempt
+    attempt, track = lane.attempt, _track([lane])
+    if attempt is None:
+        return "", "", track, age(None), ""
+    ended = "" if lane.is_live else attempt.error_code or attempt.state
+    message, _ = split_message(attempt.error_message)
+    slot = f"{attempt.server}/{attempt.slot}"
+    return str(attempt.number), slot, track, age(_run_seconds(lane)), f"{ended} {message}".rstrip()
+
+
+def _track(lanes: Sequence[Lane]) -> Text:
     track: list[str | tuple[str, str]] = [" "] * _LANE
-    for bar in lane.bars:
+    for bar in (bar for lane in lanes for bar in lane.bars):
         first = min(int(bar.left / 100 * _LANE), _LANE - 1)
         last = max(first + 1, round((bar.left + bar.width) / 100 * _LANE))
         for place in range(first, min(last, _LANE)):
             track[place] = _BARS[bar.kind]
-    took = age(sum(bar.seconds for bar in lane.bars if bar.kind in ("sent", "polling")) if attempt else None)
-    if attempt is None:
-        return "", "", line(*track), took, ""
-    ended = "" if lane.is_live else attempt.error_code or attempt.state
-    why = f" {attempt.error_message}" if attempt.error_message else ""
-    return str(attempt.number), f"{attempt.server}/{attempt.slot}", line(*track), took, f"{ended}{why}"
+    return line(*track)
+
+
+def _run_seconds(lane: Lane) -> float:
+    return sum(bar.seconds for bar in lane.bars if bar.kind in ("sent", "polling"))

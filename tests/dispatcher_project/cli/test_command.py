@@ -6,9 +6,10 @@ import logging
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import CommandError, call_command, get_commands, load_command_class
 
 from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.commands import GROUPS
 from tests.dispatcher_project.cli.conftest import Screen
 
 
@@ -43,6 +44,25 @@ def test_an_error_is_one_plain_line_where_colours_are_unwanted(
         command.run_from_argv(["manage.py", "quiet"])
     assert end.value.code == 2
     assert command.stderr.getvalue() == "error: no\n"
+
+
+OPERATING = [
+    entry.name
+    for group in ("Jobs", "Fleet", "Access", "Upkeep")
+    for entry in GROUPS[group]
+    if entry.name not in ("createsuperuser", "changepassword", "migrate")  # Django's
+]
+
+
+@pytest.mark.parametrize("name", OPERATING)
+def test_every_command_of_operators_can_print_json(name: str) -> None:
+    parser = load_command_class(get_commands()[name], name).create_parser("manage.py", name)
+    assert "--json" in parser.format_help()
+
+
+def test_no_command_is_listed_twice() -> None:
+    listed = [entry.name for group in GROUPS.values() for entry in group]
+    assert sorted(listed) == sorted(set(listed))
 
 
 def test_help_lists_the_options_of_the_command_and_not_djangos() -> None:

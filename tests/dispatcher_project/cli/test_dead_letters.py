@@ -9,7 +9,7 @@ import pytest
 from django.core.serializers.json import DjangoJSONEncoder
 from rest_framework.test import APIRequestFactory
 
-from dispatcher_project.management.commands import dlq as dead_letters
+from dispatcher_project.cli import job_filters
 from gpus.api.permissions import IsOperator
 from gpus.models import AuditEntry
 from jobs.api.job_control import DeadLetterGroups
@@ -64,7 +64,7 @@ def test_groups_have_the_apis_document(
 def test_a_group_is_retried_and_nothing_else(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dead_letters, "PAGE_JOBS", 2)
+    monkeypatch.setattr(job_filters, "PAGE_JOBS", 2)
     world.server()
     for number in range(5):
         fail(world, f"exit code {number}")
@@ -119,10 +119,10 @@ def test_a_job_that_fails_again_meanwhile_is_not_retried_twice(
     world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a retry of jobs that fail at once would never end."""
-    monkeypatch.setattr(dead_letters, "PAGE_JOBS", 2)
+    monkeypatch.setattr(job_filters, "PAGE_JOBS", 2)
     for _ in range(3):
         fail(world)
-    real, calls = dead_letters.retry_jobs, []
+    real, calls = job_filters.retry_jobs, []
 
     def retry_and_fail_again(*arguments: object, **options: object) -> object:
         outcome = real(*arguments, **options)  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ def test_a_job_that_fails_again_meanwhile_is_not_retried_twice(
             end_waiting(job.id, JobState.FAILED, world.clock.now(), code="run_failed", message="again")
         return outcome
 
-    monkeypatch.setattr(dead_letters, "retry_jobs", retry_and_fail_again)
+    monkeypatch.setattr(job_filters, "retry_jobs", retry_and_fail_again)
     assert terminal("dlq", "retry", "--all", "--yes", "--json").json["done"] == 3
 
 

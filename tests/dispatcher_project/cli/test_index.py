@@ -99,6 +99,21 @@ def test_a_slow_switch_is_left_to_the_sweeps_or_cancelled(
     assert (cancelled.action, cancelled.detail) == ("cancel_index_switch", {"to": OTHER})
 
 
+def test_the_json_of_a_switch_is_one_document(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.server()
+    beat("old", GPU)
+    while_waiting(monkeypatch, index, lambda: None)
+    words = ("index", "switch", "--to", str(OTHER), "--force", "--wait", "0.01", "--fleet", world.fleet)
+    run = terminal(*words, "--json")
+    assert run.status == 1
+    assert (run.json["layout"], run.json["switched"], run.json["left"]) == (OTHER, [], [world.fleet])
+    assert run.json["waits_for"]
+    cancelled = terminal("index", "cancel", "--fleet", world.fleet, "--json").json
+    assert cancelled == {"cancelled": {world.fleet: True}}
+
+
 def test_doctor_and_top_name_processes_with_another_layout(
     patient: Patient, terminal: Terminal, world: World
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dispatcher_project.management.commands import job as command
-from gpus.errors import BadInput, ServerFailed
+from gpus.errors import BadInput, RunFailed, ServerFailed
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.transitions import End
@@ -18,8 +18,8 @@ from tests.support.factories import make_running
 pytestmark = pytest.mark.django_db
 
 
-def ended(world: World, job: Any, attempt: str, ending: Ending) -> None:
-    end = End(job.id, attempt, 1, "gpu-1/0", ending, RetryPolicy(), world.clock.now())
+def ended(world: World, job: Any, attempt: str, ending: Ending, policy: RetryPolicy | None = None) -> None:
+    end = End(job.id, attempt, 1, "gpu-1/0", ending, policy or RetryPolicy(), world.clock.now())
     assert transitions.end_attempt(end).won
 
 
@@ -70,6 +70,50 @@ def test_a_retried_dead_letter_shows_its_new_round(world: World, terminal: Termi
     make_running(job, at=world.clock.now())
     world.clock.advance(7)
     assert "UTC, round 2: waited 2.0 s, ran 7.0 s" in terminal("job", job.id).said
+
+
+TRACE = """\
+Traceback (most recent call last):
+  File "/opt/x/gpu_host/local/child.py", line 165, in _run
+    result = self._call(run)
+             ^^^^^^^^^^^^^^^
+  File "/srv/models/flux.py", line 12, in run
+    raise ValueError("no weights")
+ValueError: no weights
+"""
+
+
+def test_equal_attempts_are_folded_and_have_no_traceback(world: World, terminal: Terminal) -> None:
+    job, policy = world.job(), RetryPolicy(same_failures=0)
+    for text in ["ValueError: no weights"] * 5 + ["exit code 1"] * 2:
+        attempt = make_running(job, at=world.clock.now())
+        world.clock.advance(2)
+        ended(world, job, attempt, Ending(error=RunFailed(text, detail=TRACE)), policy)
+        transitions.queue_retry(job.id, world.clock.now())
+    lines = terminal("job", job.id).said.splitlines()
+    rows = [line for line in lines if "gpu-1/0" in line and "█" in line]
+    assert [row.split()[0] for row in rows] == ["1", "2–5", "6", "7"]
+    assert rows[0].endswith("2.0 s    run_failed ValueError: no weights")
+    assert rows[1].endswith("≤ 2.0 s  the same, 4 times")
+    assert rows[3].endswith("run_failed exit code 1")
+    assert "Traceback" not in "".join(rows)
+
+
+def test_a_traceback_is_shown_without_the_dispatchers_frames(world: World, terminal: Terminal) -> None:
+    job = world.job()
+    assert terminal("job", job.id, "--traceback").said == f"no attempt of job {job.id} has a traceback"
+    attempt = make_running(job, at=world.clock.now())
+    ended(world, job, attempt, Ending(error=RunFailed("ValueError: no weights", detail=TRACE)))
+    assert terminal("job", job.id, "--traceback").said.splitlines() == [
+        "attempt 1 on gpu-1/0: run_failed",
+        "Traceback (most recent call last):",
+        '  File "/srv/models/flux.py", line 12, in run',
+        '    raise ValueError("no weights")',
+        "ValueError: no weights",
+    ]
+    shown = terminal("job", job.id, "--traceback", "--json").json
+    assert shown["error"] == {"code": "run_failed", "message": "ValueError: no weights"}
+    assert shown["traceback"].startswith("Traceback")
 
 
 def test_it_follows_until_the_end(world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,11 +41,13 @@ PASSING = (
 
 @dataclass
 class Case:
-    """make: an object to write to, and the words that name it. call, command: with `{0}`, `{1}` for those."""
+    """make: an object to write to, and the words that name it. call, command: with `{0}`, `{1}` for those.
+    second: a call after that one, where one command does both."""
 
     make: Callable[[World, str], tuple[str, ...]]
     call: tuple[str, str, dict[str, Any]]
     command: str
+    second: tuple[str, str, dict[str, Any]] | None = None
 
 
 def server(world: World, name: str) -> tuple[str, ...]:
@@ -85,6 +87,11 @@ def key(world: World, name: str) -> tuple[str, ...]:
     return row.prefix, row.tenant.name
 
 
+def waiting(world: World, name: str) -> tuple[str, ...]:
+    world.server(f"gpu-{name}")
+    return world.job(tags=[name]).id, name
+
+
 def dead_letter(world: World, name: str) -> tuple[str, ...]:
     world.server(f"gpu-{name}")
     job = world.job(push=False, tags=[name])
@@ -122,6 +129,10 @@ CASES = {
         ("post", "servers/{0}/slots/0/free", {"reason": "seen"}),
         "free {0}/0 --reason seen --yes",
     ),
+    "cancel ID": Case(waiting, ("post", "/api/v1/queue/jobs/{0}/cancel", {}), "cancel {0}"),
+    "cancel --tag": Case(
+        waiting, ("post", "jobs/cancel", {"filter": {"tag": "{1}"}}), "cancel --tag {1} --yes"
+    ),
     "dlq retry ID": Case(dead_letter, ("post", "dlq/{0}/retry", {}), "dlq retry {0}"),
     "dlq dismiss ID": Case(dead_letter, ("delete", "dlq/{0}", {}), "dlq dismiss {0}"),
     "dlq retry --tag": Case(
@@ -134,6 +145,15 @@ CASES = {
         tenant,
         ("post", "tenants/{0}/keys", {"name": "nightly", "scopes": ["read"], "allowed_models": ["m"]}),
         "create_key --tenant {0} --name nightly --scope read --model m",
+    ),
+    "create_key with limits": Case(
+        tenant,
+        (
+            *("patch", "tenants/{0}"),
+            {"weight": 2.0, "max_running": 3, "submits_per_second": 0.5, "allowed_models": ["m"]},
+        ),
+        "create_key --tenant {0} --name k --operator --weight 2 --max-running 3 --rate 0.5 --tenant-model m",
+        second=("post", "tenants/{0}/keys", {"name": "k", "kind": "operator"}),
     ),
     "keys rotate": Case(
         key,
@@ -150,7 +170,7 @@ def filled(value: Any, words: tuple[str, ...]) -> Any:
     return value.format(*words) if isinstance(value, str) else value
 
 
-ROWS = (Server, Pause, QuarantinedSlot, Job, ApiKey)
+ROWS = (Server, Pause, QuarantinedSlot, Job, Tenant, ApiKey)
 
 
 def rows_of(names: dict[str, str]) -> dict[str, dict[Any, Any]]:
@@ -184,9 +204,10 @@ def test_a_command_writes_what_the_api_writes(case: Case, world: World, terminal
     client = APIClient(headers={"Authorization": f"Bearer {plaintext}"})
 
     def by_api(words: tuple[str, ...]) -> str:
-        method, path, body = case.call
-        answer = getattr(client, method)(f"{ADMIN}/{path.format(*words)}", filled(body, words), format="json")
-        assert answer.status_code < 300, answer.content
+        for method, path, body in filter(None, (case.call, case.second)):
+            url = path.format(*words) if path.startswith("/") else f"{ADMIN}/{path.format(*words)}"
+            answer = getattr(client, method)(url, filled(body, words), format="json")
+            assert answer.status_code < 300, answer.content
         return f"key:{operator.prefix}"
 
     def by_command(words: tuple[str, ...]) -> str:

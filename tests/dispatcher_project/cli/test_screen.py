@@ -122,7 +122,8 @@ def test_progress_is_drawn_in_place_and_taken_away() -> None:
 )
 def test_a_process_imports_rich_only_to_print(modules: str) -> None:
     """structlog would import it."""
-    commands = ", ".join(("circuits", "doctor", "index", "job", "keys", "quarantine", "top", "workers"))
+    names = ("circuits", "doctor", "index", "job", "jobs", "keys", "quarantine", "servers", "top", "workers")
+    commands = ", ".join(names)
     code = f"""
 import sys, {modules}, django
 django.setup()

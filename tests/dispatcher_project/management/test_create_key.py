@@ -6,10 +6,14 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from gpus.models import AuditEntry
+from gpus.registry.audit import cli_actor
 from jobs.api.authentication import principal_of_key
 from jobs.callbacks.message import current_secret
 from jobs.models import ApiKey, Tenant
+from tests.dispatcher_project.cli.conftest import Terminal, terminal, world
 from tests.support.fakes import make_ports
+
+__all__ = ["terminal", "world"]
 
 pytestmark = pytest.mark.django_db
 
@@ -53,3 +57,74 @@ def test_a_refused_key_leaves_no_tenant_behind() -> None:
         create("--tenant", "acme", "--scope", "operate")
     assert not Tenant.objects.exists()
     assert not AuditEntry.objects.exists()
+
+
+LIMITS = (
+    *("--weight", "2.5", "--band", "bulk", "--max-running", "3", "--max-queued", "40"),
+    *("--max-queued-seconds", "600", "--rate", "0.5", "--burst", "5", "--daily-gpu-seconds", "3600"),
+    *("--tenant-model", "flux", "--tenant-model", "zimg"),
+)
+VALUES = {
+    "weight": 2.5,
+    "highest_band": "bulk",
+    "max_running": 3,
+    "max_queued": 40,
+    "max_queued_seconds": 600.0,
+    "submits_per_second": 0.5,
+    "submit_burst": 5,
+    "daily_gpu_seconds": 3600.0,
+    "allowed_models": ["flux", "zimg"],
+}
+
+
+def rules_of(name: str) -> dict[str, object]:
+    return Tenant.objects.values(*VALUES).get(name=name)
+
+
+def test_a_new_tenant_gets_all_its_limits_and_they_are_audited() -> None:
+    create("--tenant", "acme", *LIMITS)
+    assert rules_of("acme") == VALUES
+    entries = AuditEntry.objects.order_by("pk")
+    assert [entry.action for entry in entries] == ["create_tenant", "create_key"]
+    assert entries[0].detail == VALUES
+    assert {entry.actor for entry in entries} == {cli_actor()}
+
+
+def test_a_known_tenants_limits_change_and_others_stay(terminal: Terminal) -> None:
+    create("--tenant", "acme", *LIMITS)
+    run = terminal("create_key", "--tenant", "acme", "--max-running", "none", "--rate", "2", "--json")
+    assert run.json["limits_changed"]
+    assert rules_of("acme") == {**VALUES, "max_running": None, "submits_per_second": 2.0}
+    entry = AuditEntry.objects.get(action="change_tenant")
+    assert entry.detail == {"values": {"max_running": [3, None], "submits_per_second": [0.5, 2.0]}}
+    same = terminal("create_key", "--tenant", "acme", "--rate", "2", "--json")
+    assert not same.json["limits_changed"]
+    assert AuditEntry.objects.filter(action="change_tenant").count() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--max-running", "0"], "max_running: Must be"),
+        (["--weight", "nan"], "weight: Must be"),
+        (["--weight", "none"], "weight: "),
+        (["--burst", "3"], "submit_burst: A burst needs a rate"),
+        (["--rate", "1e9"], "submits_per_second: Must be at most"),
+        (["--tenant-model", "a b"], "allowed_models/0: "),
+        (["--model", "a b"], "allowed_models/0: "),
+        (["--name", "x" * 51], "name: Must have at most 50 characters"),
+        (["--max-queued", "1.5"], "invalid whole number value"),
+        (["--max-running", "2", "--expires-days", "-1"], "past"),
+    ],
+)
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_refused_value_is_one_line_and_changes_nothing(
+    terminal: Terminal, arguments: list[str], says: str, is_known: bool
+) -> None:
+    if is_known:
+        create("--tenant", "acme")
+    before = list(Tenant.objects.values()), ApiKey.objects.count(), AuditEntry.objects.count()
+    run = terminal("create_key", "--tenant", "acme", *arguments)
+    assert run.status
+    assert says in run.said
+    assert (list(Tenant.objects.values()), ApiKey.objects.count(), AuditEntry.objects.count()) == before

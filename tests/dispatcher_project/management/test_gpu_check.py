@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -39,6 +40,21 @@ def test_on_the_cpu_it_swaps_three_models_and_survives_an_error(capsys):
     assert "in a new process" in said
     assert "unloads whose memory did not come back: 0" in said
     assert "ok      largest residue after each model's first cycle: " in said
+
+
+def test_its_json_is_one_document(capsys, monkeypatch: pytest.MonkeyPatch):
+    status, said = checked(capsys, gpu="none", swaps=6, json=True)
+    document = json.loads(said)
+    assert status == 0, said
+    assert (document["gpu"], document["error"]) == (None, "")
+    assert {"swaps"} <= {one["check"] for one in document["checks"] if one["ok"]}
+
+    def none(self, library=None):
+        raise NvmlError("no NVIDIA driver")
+
+    monkeypatch.setattr(Nvml, "__init__", none)
+    status, said = checked(capsys, json=True)
+    assert (status, json.loads(said)["error"]) == (3, "no GPU to check: no NVIDIA driver")
 
 
 def test_it_needs_no_secret_and_no_setting():
