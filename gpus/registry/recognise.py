@@ -25,6 +25,7 @@ from gpus.runners.recognition import (
     Site,
     Unreachable,
     server_name,
+    with_distinct_names,
 )
 from gpus.runners.registry import RUNNERS
 from gpus.runners.transport import HttpTransport
@@ -86,7 +87,7 @@ def look_at(
             "server_unreadable", f"{url} gave no usable answer. {why}".strip(), pointer="/url"
         )
     found.sort(key=lambda one: -one.certainty)
-    best = [one for one in found if one.certainty == found[0].certainty][:MAX_PROPOSALS]
+    best = with_distinct_names([one for one in found if one.certainty == found[0].certainty][:MAX_PROPOSALS])
     return Findings(url, tuple(_with_usable_schema(one) for one in best), tuple(site.problems[:10]))
 
 
@@ -106,6 +107,13 @@ def _check_address(url: str) -> None:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        if "@" in parts.netloc:
+            raise RegistryRefused(
+                "invalid_url",
+                "Give the address without a user and password, and send them as a header: "
+                "Authorization: Basic …",
+                pointer="/url",
+            )
     except ValueError:
         usable = False
     if not usable or " " in url or not url.isprintable() or len(url) > 500:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from gpus.errors import ConnectFailed, GpuError, RunFailed
 from gpus.runners.base import Get, Response
@@ -119,7 +120,24 @@ def model_name(text: str) -> str:
     'Llama-3.1-8B-Instruct'
     """
     last = text.rstrip("/").rsplit("/", 1)[-1]
-    return _NOT_IN_NAMES.sub("-", last).strip("-.")[:_MAX_NAME] or "model"
+    return _NOT_IN_NAMES.sub("-", last).lstrip("-._").rstrip("-.")[:_MAX_NAME] or "model"
+
+
+def with_distinct_names(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """The proposals, each with a name of its own: the server's whole name or path, then a number."""
+    number = Counter(one.model for one in proposals)
+    taken = {name for name, times in number.items() if times == 1}
+    found = []
+    for one in proposals:
+        name = one.model
+        if number[name] > 1:
+            whole = one.options.get("remote_model") or unquote(urlsplit(one.endpoint).path)
+            name = model_name(whole.replace("/", "-"))
+            others = (f"{name[: _MAX_NAME - 3]}.{count}" for count in range(2, MAX_PROPOSALS + 2))
+            name = next(each for each in (name, *others) if each not in taken)
+            taken.add(name)
+        found.append(replace(one, model=name))
+    return found
 
 
 def server_name(url: str) -> str:

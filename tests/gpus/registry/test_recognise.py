@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from foundation.names import validate_name
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.server import Node
 from gpus.models.model_config import ModelConfig
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.recognise import Findings, look_at, registration
 from gpus.runners import recognition
-from gpus.runners.openapi_document import MAX_OPERATIONS, OpenApiDocument
+from gpus.runners.openapi_document import MAX_EXAMPLE_BYTES, MAX_OPERATIONS, OpenApiDocument
 from gpus.runners.registry import RUNNERS
 from tests.support.servers.cog_server import CogServer
 from tests.support.servers.llm_server import LlmServer
@@ -217,10 +218,21 @@ def refused(url: str) -> RegistryRefused:
 
 
 @pytest.mark.parametrize(
-    "url", ["box-1:8000", "ftp://box-1", "http://", "http://box:99999", "http://a b/", "http://x\n"]
+    "url",
+    [
+        "box-1:8000",
+        "ftp://box-1",
+        "http://",
+        "http://box:99999",
+        "http://a b/",
+        "http://x\n",
+        "http://me:s3cret@box-1",
+    ],
 )
 def test_an_address_that_is_no_http_url_is_refused(url: str) -> None:
-    assert refused(url).code == "invalid_url"
+    error = refused(url)
+    assert error.code == "invalid_url"
+    assert "s3cret" not in str(error), "an endpoint is stored and shown as it is"
 
 
 def test_an_unreachable_server_is_reported_with_a_remedy() -> None:
@@ -296,3 +308,70 @@ def test_a_document_whose_parts_refer_to_each_other_is_read_in_bounded_steps() -
     assert len(found) == MAX_OPERATIONS
     assert document.steps_left >= 0
     assert found[-1].schema is None, "its steps were used up"
+
+
+def posted(schema: Any) -> Pages:
+    return {"post": {"requestBody": {"content": {"application/json": {"schema": schema}}}}}
+
+
+def test_paths_that_no_url_can_have_are_left_out(site: Callable[[Pages], str]) -> None:
+    paths = ("/a b", "/a?x=1", "/a#f", "/\x1b[31mred", "/\u202egnp", "/a\r\nX: y", "/" + "x" * 3000, "/run")
+    document = {"openapi": "3.1.0", "paths": {path: posted({}) for path in paths}}
+    url = site({"/openapi.json": document})
+    assert only(look_at(url))["endpoint"] == f"{url}/run"
+
+
+@pytest.mark.parametrize(
+    ("schema", "reference"),
+    [
+        ({"components": "text"}, "#/components/schemas/Job"),
+        ({"type": "object"}, "#/type/of"),
+        ({"properties": {"of": []}}, "#/properties/of/it"),
+    ],
+)
+def test_a_reference_through_a_schemas_own_keys_costs_that_schema_alone(
+    schema: Pages, reference: str
+) -> None:
+    whole = FASTAPI | {
+        "paths": {"/odd": posted(schema | {"items": {"$ref": reference}}), **FASTAPI["paths"]},
+        "type": {"of": {}},
+        "properties": {"of": {"it": {}}},
+    }
+    odd, usual = OpenApiDocument(whole).operations()
+    assert (odd.path, odd.schema) == ("/odd", None)
+    assert usual.schema is not None
+
+
+def test_examples_that_repeat_a_large_part_of_the_document_are_bounded() -> None:
+    names = [f"p{number}" for number in range(1000)]
+    schemas = {
+        "Job": {
+            "properties": {name: {"$ref": "#/components/schemas/Text"} for name in names},
+            "required": names,
+        },
+        "Text": {"example": "x" * 400_000},
+    }
+    paths = {f"/p{number}": posted({"$ref": "#/components/schemas/Job"}) for number in range(MAX_OPERATIONS)}
+    document = OpenApiDocument({"openapi": "3.1.0", "paths": paths, "components": {"schemas": schemas}})
+    texts = [text for one in document.operations() for text in one.example.values() if text]
+    assert 0 < sum(map(len, texts)) < MAX_EXAMPLE_BYTES
+
+
+@pytest.mark.parametrize(
+    ("pages", "names"),
+    [
+        ({"/v1/models": {"data": [{"id": "a/llama"}, {"id": "b/llama"}]}}, ["a-llama", "b-llama"]),
+        (
+            {"/openapi.json": {"paths": {path: posted({}) for path in ("/v1/run", "/v2/run", "/v1-run")}}},
+            ["v1-run.2", "v2-run", "v1-run"],
+        ),
+        ({"/v1/models": {"data": [{"id": "__m__"}, {"id": "..."}]}}, ["m__", "model"]),
+    ],
+)
+def test_each_proposal_has_a_name_of_its_own_that_the_registry_takes(
+    site: Callable[[Pages], str], pages: Pages, names: list[str]
+) -> None:
+    found = [one.model for one in look_at(site(pages)).proposals]
+    assert found == names
+    for name in found:
+        validate_name(name)
