@@ -12,6 +12,7 @@ import urllib.request
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -23,6 +24,7 @@ KEY_VARIABLE = "DISPATCHER_API_KEY"
 SECONDS = 15.0
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _ANSWER_BYTES = 64 * 1024
+_NO_DISPATCHER = "its answer is none of a dispatcher's: is that its URL?"
 log = logging.getLogger(__name__)
 
 
@@ -75,12 +77,23 @@ def registration_from(options: Mapping[str, Any], config: NodeConfig, port: int)
     """Return the registration, or None without --register. port: of the node. Raises ConfigError."""
     if not options["register"]:
         return None
-    parts = urlsplit(options["register"])
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigError("--register is the dispatcher's URL, as in http://box-0:8000")
-    address = options["address"] or own_address(config.host, port, parts.hostname)
+    dispatcher = _host_of(options["register"], "--register is the dispatcher's URL, as in http://box-0:8000")
+    address = options["address"] or own_address(config.host, port, dispatcher)
+    _host_of(address, "--address is the node's URL, as in http://box-1:9000")
     name = options["name"] or urlsplit(address).netloc.replace(":", "-").strip("[]")
     return Registration(options["register"].rstrip("/"), _key(options["key_file"]), name, address.rstrip("/"))
+
+
+def _host_of(url: str, refusal: str) -> str:
+    """The host of an http(s) URL without credentials, query and fragment. Raises ConfigError."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable or not parts.hostname or not url.isprintable() or any(sign in url for sign in "@ ?#"):
+        raise ConfigError(refusal)
+    return parts.hostname
 
 
 def own_address(host: str, port: int, dispatcher: str) -> str:
@@ -103,6 +116,8 @@ def _key(path: Path | None) -> str:
         raise ConfigError(f"the key can't be read: {error}") from None
     if not key:
         raise ConfigError(f"--register needs an operator's API key: --key-file, or {KEY_VARIABLE}")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError("the operator's API key has characters that no key has")
     return key
 
 
@@ -140,24 +155,48 @@ def register(registration: Registration, body: Mapping[str, Any]) -> list[str]:
         headers={"Authorization": f"Bearer {registration.key}", "Content-Type": "application/json"},
     )
     try:
+        said = _json_of(_send(request))
+        return [_printable(one["detail"]) for one in said.get("warnings", ())]
+    except HTTPException as error:
+        raise OSError(f"its answer is no complete HTTP: {type(error).__name__}") from None
+    except (LookupError, TypeError, AttributeError):
+        raise Refused(_NO_DISPATCHER) from None
+
+
+def _send(request: urllib.request.Request) -> bytes:
+    """Return the answer's body. Raises Refused, OSError, HTTPException."""
+    try:
         with _opener.open(request, timeout=SECONDS) as answer:
-            said = json.loads(answer.read(_ANSWER_BYTES))
+            body: bytes = answer.read(_ANSWER_BYTES)
+            if answer.length and len(body) < _ANSWER_BYTES:
+                raise OSError("its answer ended early")
+            return body
     except urllib.error.HTTPError as error:
         with error:
             if error.code >= 500 or error.code == 429:
                 raise OSError(f"it answered {error.code}") from None
             raise Refused(_reason(error.code, error.read(_ANSWER_BYTES))) from None
-    except ValueError:
-        raise Refused("it answered no JSON: is that the dispatcher's URL?") from None
-    return [str(one.get("detail")) for one in said.get("warnings", ())]
+
+
+def _json_of(body: bytes) -> Any:
+    """Raises Refused."""
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(_NO_DISPATCHER) from None
 
 
 def _reason(status: int, body: bytes) -> str:
     try:
         said = json.loads(body)
-        return f"{status} {said['code']}: {said['detail']}"
-    except (ValueError, TypeError, KeyError):
+        return _printable(f"{status} {said['code']}: {said['detail']}")
+    except (ValueError, TypeError, KeyError, RecursionError):
         return f"it answered {status}"
+
+
+def _printable(text: object) -> str:
+    """Without characters that a terminal would interpret."""
+    return "".join(one if one.isprintable() else "�" for one in str(text))
 
 
 class Registering(threading.Thread):

@@ -44,6 +44,10 @@ def dispatcher() -> Iterator[Dispatcher]:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             found.asked.append((self.headers["Authorization"], body))
             status, said = found.answers.pop(0) if found.answers else (201, {"warnings": [{"detail": "hm"}]})
+            if isinstance(said, bytes):  # as it is, in place of an answer
+                self.wfile.write(said)
+                self.close_connection = True
+                return
             data = json.dumps(said).encode()
             self.send_response(status)
             if 300 <= status < 400:
@@ -134,6 +138,63 @@ def test_a_refusal_is_said_once_and_the_node_serves_on(run, dispatcher, answer, 
     [line] = run(NodeConfig(handler=SIMULATOR), options(dispatcher.url, model="flux"))
     assert line == f"flux is not registered: {says}"
     assert len(dispatcher.asked) == 1, "the key is sent nowhere else, and not again"
+
+
+@pytest.mark.parametrize(
+    "cut",
+    [
+        b"",
+        b"HTTP/1.1 201 Created\r\nContent-Length: 99\r\n\r\n{",
+        b"SSH-2.0\r\n\r\n",
+        b"HTTP/1.1 201 Created\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 422 No\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"HTTP/1.1 201 Created\r\nA: " + b"a" * 70_000 + b"\r\n\r\n",
+    ],
+)
+def test_an_answer_that_breaks_off_is_no_refusal(run, dispatcher, cut):
+    dispatcher.answers.append((0, cut))
+    [line, _] = run(NodeConfig(handler=SIMULATOR), options(dispatcher.url, model="flux"))
+    assert line.startswith("flux is registered")
+    assert len(dispatcher.asked) == 2
+
+
+@pytest.mark.parametrize("said", [[], None, {"warnings": None}, {"warnings": ["x"]}, {"warnings": [{}]}])
+def test_an_answer_that_is_no_dispatchers_is_said_for_each_model(run, dispatcher, said):
+    dispatcher.answers += [(201, said)] * 2
+    lines = run(NodeConfig(handlers={"flux": SIMULATOR, "ltx": SIMULATOR}), options(dispatcher.url))
+    assert ["is that its URL?" in line for line in lines] == [True, True]
+
+
+def test_a_refusal_cannot_act_on_the_terminal(run, dispatcher):
+    dispatcher.answers.append((422, {"code": "\x1b[2J", "detail": "\x1b]0;x\x07"}))
+    [line] = run(NodeConfig(handler=SIMULATOR), options(dispatcher.url, model="flux"))
+    assert line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"url": "http://me:s3cret@box-0:8000"},
+        {"url": "http://box-0:99999"},
+        {"url": "http://box-0/a b"},
+        {"url": "http://box-0/?x=1"},
+        {"address": "http://me:s3cret@box-1:9000"},
+        {"address": "box-1:9000"},
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused_without_its_password(changes, monkeypatch):
+    monkeypatch.setenv(KEY_VARIABLE, "op.key")
+    given = options(**({"url": "http://box-0:8000", "address": "http://box-1:9000"} | changes))
+    with pytest.raises(ConfigError) as caught:
+        registration_from(given, NodeConfig(handler=SIMULATOR), 9000)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["k\xe9y", "\u2603", "a\rb"])
+def test_a_key_that_no_header_can_have_is_refused(monkeypatch, key):
+    monkeypatch.setenv(KEY_VARIABLE, key)
+    with pytest.raises(ConfigError, match="no key has"):
+        registration_from(options("http://127.0.0.1:8000"), NodeConfig(handler=SIMULATOR), 9000)
 
 
 def test_a_registration_stops_with_its_node(dispatcher, monkeypatch):
