@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter
+from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -25,9 +26,10 @@ from jobs.limits.submit_limits import admit, limits_of
 from jobs.models import ApiKey, Tenant
 from jobs.reports.jobs import waiting_by_model_and_tenant
 from jobs.reports.rollups import day_of
-from jobs.reports.usage import UsageBy, UsageRow, as_csv, total, typical_run_seconds, usage
+from jobs.reports.usage import UsageBy, UsageRow, as_csv, read_day, total, typical_run_seconds, usage
 
 DEFAULT_DAYS = 30
+_DELETED = "The API key was deleted. Send a valid one: `Authorization: Bearer <key>`."
 _DATE = {"type": "string", "format": "date"}
 PARAMETERS = (
     OpenApiParameter(
@@ -50,8 +52,10 @@ class Me(JobView):
     def get(self, request: Request) -> Response:
         allow_only(request, ())
         principal, ports = principal_of(request), self.ports
-        tenant = Tenant.objects.get(pk=tenant_of(request))
-        key = ApiKey.objects.get(prefix=principal.name.removeprefix("key:"))
+        tenant = _tenant(request)
+        key = ApiKey.objects.filter(prefix=principal.name.removeprefix("key:")).first()
+        if key is None:
+            raise AuthenticationFailed(_DELETED)
         limits, rate = limits_of(tenant.pk, ports), admit(tenant.pk, 0, ports).rate
         waiting = waiting_by_model_and_tenant(Principal(tenant.pk, False, ""), ports.waiting_of_all)
         now = ports.clock.now()
@@ -107,7 +111,7 @@ class Usage(JobView):
         "after about 10 s. A job with several tags counts for each. `as=csv` answers a table.",
     )
     def get(self, request: Request) -> Any:
-        return _answer(request, Tenant.objects.get(pk=tenant_of(request)), self.ports.clock.now().date())
+        return _answer(request, _tenant(request), self.ports.clock.now().date())
 
 
 class TenantUsage(OperatorView):
@@ -124,6 +128,14 @@ class TenantUsage(OperatorView):
     )
     def get(self, request: Request, tenant: str) -> Any:
         return _answer(request, tenant_row(tenant), self.ports.clock.now().date())
+
+
+def _tenant(request: Request) -> Tenant:
+    """Raises AuthenticationFailed if it was deleted while its key is cached."""
+    tenant = Tenant.objects.filter(pk=tenant_of(request)).first()
+    if tenant is None:
+        raise AuthenticationFailed(_DELETED)
+    return tenant
 
 
 def _answer(request: Request, tenant: Tenant, today: date) -> Any:
@@ -166,8 +178,6 @@ def _day(request: Request, name: str) -> date | None:
     if text is None:
         return None
     try:
-        if len(text) != len("2026-01-01"):
-            raise ValueError(text)
-        return date.fromisoformat(text)
+        return read_day(text)
     except ValueError:
         raise parameter_problem(name, "Must be a day such as 2026-01-31.") from None

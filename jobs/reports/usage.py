@@ -39,6 +39,8 @@ class UsageRow:
     gpu_seconds: float
 
 
+_EARLIEST, _LATEST = date(1970, 1, 1), date(9998, 12, 31)
+"""Leave room for the days before and after, in `date` and in the database."""
 COLUMNS = ("completed", "failed", "cancelled", "gpu_seconds")
 
 
@@ -58,6 +60,14 @@ def usage_of_all(first: date, last: date) -> list[UsageRow]:
     """Return the usage of each tenant with an ended job, by name; one query."""
     rollups = Rollup.objects.filter(span_seconds__in=(HOUR, DAY), at__gte=_begin(first), at__lt=_end(last))
     return _rows(rollups.order_by("tenant__name").values_list("tenant__name").annotate(*map(Sum, COLUMNS)))
+
+
+def read_day(text: str) -> date:
+    """Return the UTC day of a text such as ``2026-01-31``. Raises ValueError."""
+    day = date.fromisoformat(text)
+    if day.isoformat() != text or not _EARLIEST <= day <= _LATEST:
+        raise ValueError(text)
+    return day
 
 
 def _begin(day: date) -> datetime:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from argparse import ArgumentTypeError
 from datetime import date, timedelta
 from typing import Any
 
@@ -9,7 +10,7 @@ from django.utils import timezone
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.screen import table
 from jobs.api.usage import DEFAULT_DAYS, usage_json
-from jobs.reports.usage import UsageBy, as_csv, usage, usage_of_all
+from jobs.reports.usage import UsageBy, as_csv, read_day, usage, usage_of_all
 
 
 class Command(TerminalCommand):
@@ -66,4 +67,8 @@ class Command(TerminalCommand):
 
 
 def _day(text: str) -> date:
-    return date.fromisoformat(text)
+    """Raises ArgumentTypeError."""
+    try:
+        return read_day(text)
+    except ValueError:
+        raise ArgumentTypeError(f"{text!r} is no day such as 2026-01-31") from None

@@ -52,6 +52,12 @@ def test_wrong_arguments_are_one_line(
     assert (run.status, says in run.said) == (2, True), run.said
 
 
+@pytest.mark.parametrize("day", ["0001-01-01", "9999-12-31", "2026-W01-1", "today"])
+def test_a_day_without_room_for_a_range_is_named(terminal: Terminal, day: str) -> None:
+    run = terminal("usage", "--to", day)
+    assert f"argument --to: '{day}' is no day such as 2026-01-31" in run.said
+
+
 def test_a_time_without_ends_says_so(acme: Tenant, terminal: Terminal) -> None:
     said = terminal("usage", "acme", "--from", "2020-01-01", "--to", "2020-01-31").said
     assert said.strip() == "no job ended from 2020-01-01 to 2020-01-31"

@@ -77,6 +77,9 @@ def test_usage_comes_as_a_table_too(acme: Account, used: None) -> None:
         {"from": "2026-02-30"},
         {"from": "2026-01-02", "to": "2026-01-01"},
         {"from": "2000-01-01"},
+        {"to": "0001-01-01"},
+        {"from": "9999-12-31", "to": "9999-12-31"},
+        {"from": "2026-W01-1"},
         {"by": "server"},
         {"as": "xml"},
         {"tenant": "other"},
@@ -107,6 +110,15 @@ def test_a_key_learns_what_it_may_do(acme: Account, world: World) -> None:
     assert said["limits"]["submit_burst"] == 2
     assert said["used"]["waiting"] == 0
     assert acme.key not in str(said)
+
+
+def test_a_deleted_keys_requests_are_refused_while_it_is_cached(acme: Account) -> None:
+    assert acme.client.get(ME).status_code == 200
+    ApiKey.objects.all().delete()
+    problem(acme.client.get(ME), 401, "invalid_key")
+    acme.tenant.delete()
+    for url in (ME, USAGE):
+        problem(acme.client.get(url), 401, "invalid_key")
 
 
 def test_a_submit_counts_as_waiting(acme: Account) -> None:
