@@ -7,7 +7,8 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,6 +109,22 @@ def help_text() -> str:
     return "\n".join(lines) + "\n"
 
 
+def manage_help_text(known: Mapping[str, str]) -> str:
+    """manage.py's help: the product's commands in their groups, then the names of Django's.
+
+    known: command: its app, as `get_commands` returns them."""
+    width = max(map(len, ENTRIES)) + 2
+    lines = ["usage: manage.py COMMAND [options]"]
+    for heading, entries in GROUPS.items():
+        rows = [f"  {entry.name:<{width}}{entry.summary}" for entry in entries if entry.name in known]
+        lines += ["", f"{heading}:", *rows]
+    ours = {name for name, app in known.items() if app in ("dispatcher_project", *_PACKAGES)}
+    others = known.keys() - ENTRIES.keys() - ours - CHECKOUT_ONLY
+    for heading, names in (("Source code", CHECKOUT_ONLY & known.keys()), ("Django's", others)):
+        lines += ["", f"{heading}:", *(f"  {row}" for row in textwrap.wrap(" ".join(sorted(names)), 96))]
+    return "\n".join([*lines, "", "`manage.py COMMAND --help` shows a command's options."])
+
+
 def version() -> str:
     """pyproject.toml's, from the checkout or from the installed wheel."""
     if IN_CHECKOUT:
@@ -166,6 +183,11 @@ def _run_django(argv: list[str]) -> None:
 
     class Utility(ManagementUtility):
         """Finds a command by the name that `gpu-dispatcher --help` shows, for its usage line to have it."""
+
+        def main_help_text(self, commands_only: bool = False) -> str:
+            if commands_only:  # `help --commands`, one a line, for programs
+                return str(super().main_help_text(commands_only))
+            return manage_help_text(get_commands())
 
         def fetch_command(self, subcommand: str) -> BaseCommand:
             entry = None if subcommand in get_commands() else entry_of(subcommand)  # `check` is Django's

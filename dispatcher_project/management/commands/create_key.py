@@ -111,7 +111,7 @@ class Command(TerminalCommand):
                 "limits_changed": is_changed,
                 "live": mirrored,
             },
-            *([f"limits of {tenant.name}: changed{later}"] if is_changed else []),
+            *([f"limits of {tenant.name} changed{later}"] if is_changed else []),
             *([] if secret is None else [f"webhook secret: {secret}"]),
             f"api key: {plaintext}",
         )
@@ -166,7 +166,7 @@ def _checked(body: type[BodyType], values: dict[str, Any]) -> BodyType:
         return read_body(body, values)
     except Problem as problem:
         errors = (f"{error.pointer.removeprefix('/')}: {error.detail}" for error in problem.errors)
-        raise CommandError("; ".join(errors) or problem.detail) from None
+        raise CommandError(" ".join(errors) or problem.detail) from None
 
 
 def _new_tenant(name: str, rules: dict[str, Any]) -> tuple[Tenant, str]:

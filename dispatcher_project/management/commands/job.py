@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -155,7 +155,33 @@ def job_parts(job: Job, *, now: datetime) -> list[RenderableType]:
     lanes: list[RenderableType] = (
         [_lanes(shown_timeline), _legend(shown_timeline), ""] if shown_timeline.lanes else []
     )
-    return [*_head(job, now), *why_lines(job), "", *lanes, *event_lines(events)]
+    shown_events = event_lines_folded(events, _folded_numbers(shown_timeline.lanes))
+    return [*_head(job, now), *why_lines(job), "", *lanes, *shown_events]
+
+
+def event_lines_folded(events: Sequence[Event], folded: Collection[int]) -> list[Text]:
+    """One line per event, and one for all events in a row of folded attempts. folded: their numbers."""
+    lines: list[Text] = []
+    current, left_out, before = 0, 0, None
+    for event in events:
+        current = int(event.data.get("attempt", current))
+        if current in folded:
+            left_out += 1
+        else:
+            lines += [*_left_out(left_out), *event_lines([event], before)]
+            left_out = 0
+        before = event.at
+    return [*lines, *_left_out(left_out)]
+
+
+def _left_out(count: int) -> list[Text]:
+    return [line((f"… {counted(count, 'event')} of equal attempts", "dim"))] if count else []
+
+
+def _folded_numbers(lanes: Sequence[Lane]) -> frozenset[int]:
+    """The attempts of folded lanes but the last of each row, after which the job went on."""
+    groups = [group[1:-1] for group in fold(lanes) if len(group) >= FOLDED]
+    return frozenset(lane.attempt.number for group in groups for lane in group if lane.attempt)
 
 
 def event_lines(events: Sequence[Event], before: datetime | None = None) -> list[Text]:

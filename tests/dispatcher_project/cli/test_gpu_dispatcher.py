@@ -51,6 +51,18 @@ def test_help_shows_each_command_once_with_one_line(capsys: pytest.CaptureFixtur
     assert all(entry.summary[0].isupper() and not entry.summary.endswith(".") for entry in ENTRIES.values())
 
 
+def test_the_help_of_manage_py_shows_ours_in_groups_and_names_djangos() -> None:
+    said = main.manage_help_text(get_commands())
+    blocks = {block.splitlines()[0]: block.splitlines()[1:] for block in said.split("\n\n")[1:-1]}
+    assert list(blocks) == [f"{heading}:" for heading in (*GROUPS, "Source code", "Django's")]
+    shown = [row.split()[0] for heading in GROUPS for row in blocks[f"{heading}:"]]
+    assert sorted(shown) == sorted(ENTRIES.keys() - PARTS)
+    assert set(" ".join(blocks["Source code:"]).split()) == CHECKOUT_ONLY
+    djangos = " ".join(blocks["Django's:"]).split()
+    assert {"shell", "dumpdata"} <= set(djangos)
+    assert not set(djangos) & (OURS | set(shown) | CHECKOUT_ONLY)
+
+
 def test_a_command_has_one_shown_name_and_manage_pys(installed: None) -> None:
     assert entry_of("worker") is entry_of("gpu_worker") is ENTRIES["gpu_worker"]
     assert entry_of("create-key") is entry_of("create_key")

@@ -96,7 +96,11 @@ def test_equal_attempts_are_folded_and_have_no_traceback(world: World, terminal:
     assert rows[0].endswith("2.0 s    run_failed ValueError: no weights")
     assert rows[1].endswith("≤ 2.0 s  the same, 4 times")
     assert rows[3].endswith("run_failed exit code 1")
-    assert "Traceback" not in "".join(rows)
+    assert "Traceback" not in "".join(lines)
+    started = [line.split("attempt=")[1].split()[0] for line in lines if "started" in line]
+    assert started == ["1", "5", "6", "7"]
+    [left_out] = [line for line in lines if line.startswith("…")]
+    assert left_out == "… 9 events of equal attempts", "each: started, retrying, queued"
 
 
 def test_a_traceback_is_shown_without_the_dispatchers_frames(world: World, terminal: Terminal) -> None:
