@@ -66,6 +66,8 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
     "Upkeep": (
         Entry("doctor", "Check every part and say what to do"),
         Entry("check_url", "Try an installation from outside: TLS, key, event stream, a job"),
+        Entry("backup", "Write the database and the secrets into one file"),
+        Entry("restore", "Put a backup in place of the database and the secrets"),
         Entry("migrate", "Create or upgrade the tables of the database"),
         Entry("index", "Show or switch the key layout of the index in Redis"),
         Entry("gpu_check", "Check a GPU of this machine"),

@@ -45,6 +45,8 @@ _WITHOUT_DJANGO = {
     "prove": "verification.proving.main",
     "prove_upgrade": "verification.proving.upgrade",
     "bench": "benchmarks.suite.main",
+    "backup": "dispatcher_project.supervisor.backup",
+    "restore": "dispatcher_project.supervisor.restore",
     "check_url": "dispatcher_project.cli.smoke_check",
 }
 """Commands that need no Django, with the modules whose `main(arguments)` runs them: some of higher layers."""

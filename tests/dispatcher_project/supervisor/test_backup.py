@@ -1,0 +1,153 @@
+"""`backup` and `restore` of the database and the secrets, with real SQLite files and a real PostgreSQL."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sqlite3
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from django.db import connection
+
+from dispatcher_project.supervisor.backup import BackupError, backup, main
+from dispatcher_project.supervisor.data_folder import AlreadyRunning, DataFolder
+from dispatcher_project.supervisor.restore import restore
+from jobs.domain.states import JobState
+from tests.support.factories import make_job
+
+KEY = {"DJANGO_SECRET_KEY": "k" * 50}
+
+
+def folder_at(path: Path, key: str = "the key") -> DataFolder:
+    folder = DataFolder(path)
+    folder.create()
+    (path / "secret_key").write_text(key)
+    folder.write("secrets.json", {"api_key": "abc"})
+    with sqlite3.connect(path / "db.sqlite3") as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("CREATE TABLE jobs_tenant (name TEXT)")
+        database.execute("INSERT INTO jobs_tenant VALUES ('acme')")
+    database.close()
+    return folder
+
+
+def tenants(path: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(path / "db.sqlite3")) as database:
+        return [name for (name,) in database.execute("SELECT name FROM jobs_tenant ORDER BY name")]
+
+
+def test_a_backup_under_writes_restores_elsewhere_with_its_secrets(tmp_path: Path) -> None:
+    old = folder_at(tmp_path / "old")
+    with contextlib.closing(sqlite3.connect(old.path / "db.sqlite3")) as writer:
+        writer.execute("INSERT INTO jobs_tenant VALUES ('committed')")
+        writer.commit()
+        writer.execute("INSERT INTO jobs_tenant VALUES ('not committed')")
+        said = backup(tmp_path / "b.tar", old, {})
+    assert said.endswith("with its secret key")
+    assert stat.S_IMODE((tmp_path / "b.tar").stat().st_mode) == 0o600
+    new = DataFolder(tmp_path / "new")
+    said = restore(tmp_path / "b.tar", new, {}, overwrite=False)
+    assert "start `up`" in said
+    assert tenants(new.path) == ["acme", "committed"]
+    assert (new.path / "secret_key").read_text() == "the key"
+    assert new.read("secrets.json") == {"api_key": "abc"}
+    kept = {"db.sqlite3", "secret_key", "secrets.json"}
+    assert {stat.S_IMODE((new.path / name).stat().st_mode) for name in kept} == {0o600}
+    assert {path.name for path in new.path.iterdir()} == kept | {"up.lock", "run"}, "nothing half-done stays"
+
+
+def test_a_used_installation_is_replaced_only_on_request_and_kept(tmp_path: Path) -> None:
+    backup(tmp_path / "b.tar", folder_at(tmp_path / "old"), {})
+    used = folder_at(tmp_path / "used", key="another")
+    with contextlib.closing(sqlite3.connect(used.path / "db.sqlite3")) as writer:
+        writer.execute("INSERT INTO jobs_tenant VALUES ('later')")
+        writer.commit()
+        with pytest.raises(BackupError, match=r"has rows in jobs_tenant: .*--overwrite"):
+            restore(tmp_path / "b.tar", used, {}, overwrite=False)
+        assert tenants(used.path) == ["acme", "later"]
+        restore(tmp_path / "b.tar", used, {}, overwrite=True)
+    assert tenants(used.path) == ["acme"], "also of its write-ahead log nothing is left"
+    (replaced,) = used.path.glob("secret_key.replaced-*")
+    assert replaced.read_text() == "another"
+
+
+def test_another_secret_key_is_refused(tmp_path: Path) -> None:
+    old = folder_at(tmp_path / "old")
+    (old.path / "secret_key").unlink()
+    said = backup(tmp_path / "b.tar", old, KEY)
+    assert said.endswith("without the environment's secret key: keep that")
+    for environment in ({}, {"DJANGO_SECRET_KEY": "x" * 50}):
+        with pytest.raises(BackupError, match="under another secret key"):
+            restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), environment, overwrite=False)
+        assert not (tmp_path / "new" / "db.sqlite3").exists()
+    restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), KEY, overwrite=False)
+
+
+def test_what_cannot_be_restored_is_refused_before_any_change(tmp_path: Path) -> None:
+    old = folder_at(tmp_path / "old")
+    backup(tmp_path / "b.tar", old, {})
+    new = DataFolder(tmp_path / "new")
+    (tmp_path / "cut.tar").write_bytes((tmp_path / "b.tar").read_bytes()[:300])
+    for file in ("cut.tar", "old/secret_key"):
+        with pytest.raises(BackupError, match="is not a backup, or is cut off"):
+            restore(tmp_path / file, new, {}, overwrite=False)
+    with pytest.raises(BackupError, match="the backup is of SQLite, and DATABASE_URL names PostgreSQL"):
+        restore(tmp_path / "b.tar", new, {"DATABASE_URL": "postgresql://x/y"}, overwrite=False)
+    new.create()
+    with new.locked(), pytest.raises(AlreadyRunning):
+        restore(tmp_path / "b.tar", new, {}, overwrite=False)
+    assert not (new.path / "db.sqlite3").exists()
+
+
+def test_a_backup_overwrites_no_file_and_needs_a_database(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATABASE_URL", "DJANGO_SECRET_KEY", "DISPATCHER_SECRET_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    old = folder_at(tmp_path / "old")
+    for expected in (0, 2):
+        assert main([str(tmp_path / "b.tar"), "--data-dir", str(old.path)]) == expected
+    assert "exists already" in capsys.readouterr().err
+    assert main([str(tmp_path / "c.tar"), "--data-dir", str(tmp_path)]) == 2
+    assert "name the data folder with --data-dir" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.glob("*.tar")] == ["b.tar"]
+
+
+@pytest.fixture
+def empty_database(transactional_db: None) -> Iterator[str]:
+    """A database beside the one of the tests."""
+    if connection.vendor != "postgresql" or shutil.which("pg_dump") is None:
+        pytest.skip("no PostgreSQL, or no client programs")
+    name = f"{connection.settings_dict['NAME']}_restored"
+    with psycopg.connect(_url("postgres"), autocommit=True) as server:
+        server.execute(f'DROP DATABASE IF EXISTS "{name}"')
+        server.execute(f'CREATE DATABASE "{name}"')
+        yield _url(name)
+        server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _url(database: str) -> str:
+    one: dict[str, Any] = connection.settings_dict
+    host = f"{one['HOST'] or '127.0.0.1'}:{one['PORT'] or 5432}"
+    return f"postgresql://{one['USER']}:{one['PASSWORD'] or 'x'}@{host}/{database}"
+
+
+@pytest.mark.database
+def test_postgresql_is_restored_into_another_database(empty_database: str, tmp_path: Path) -> None:
+    job = make_job(state=JobState.QUEUED)
+    ours = {**KEY, "DATABASE_URL": f"{_url(connection.settings_dict['NAME'])}?prepare_threshold=none"}
+    backup(tmp_path / "b.tar", DataFolder(tmp_path / "none"), ours)
+    theirs = {**KEY, "DATABASE_URL": empty_database}
+    restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), theirs, overwrite=False)
+    with psycopg.connect(empty_database) as restored:
+        assert restored.execute("SELECT id, state FROM jobs_job").fetchall() == [(job.id, "queued")]
+        with pytest.raises(BackupError, match=r"1 sessions use .*: stop the web"):
+            restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), theirs, overwrite=True)
+    with pytest.raises(BackupError, match="has rows in jobs_tenant"):
+        restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), theirs, overwrite=False)
+    restore(tmp_path / "b.tar", DataFolder(tmp_path / "new"), theirs, overwrite=True)
