@@ -41,6 +41,7 @@ class UsageRow:
 
 _EARLIEST, _LATEST = date(1970, 1, 1), date(9998, 12, 31)
 """Leave room for the days before and after, in `date` and in the database."""
+_FORMULA = tuple("=+-@＝＋－＠")
 COLUMNS = ("completed", "failed", "cancelled", "gpu_seconds")
 
 
@@ -93,13 +94,15 @@ def total(rows: Sequence[UsageRow]) -> UsageRow:
 
 
 def as_csv(title: str, rows: Iterable[UsageRow]) -> str:
-    """Return the rows as CSV. title: of the keys' column. A key that a spreadsheet would take for a formula
-    begins with ``'``."""
+    """Return the rows as CSV, a line each. title: of the keys' column. In keys, unprintable characters are
+    escaped; one that a spreadsheet would take for a formula begins with ``'``."""
     text = StringIO()
     writer = csv.writer(text)
     writer.writerow((title, *COLUMNS))
     for row in rows:
-        key = f"'{row.key}" if row.key[:1] in ("=", "+", "-", "@", "\t", "\r") else row.key
+        key = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in row.key)
+        if key.lstrip().startswith(_FORMULA):
+            key = f"'{key}"
         writer.writerow((key, row.completed, row.failed, row.cancelled, round(row.gpu_seconds, 3)))
     return text.getvalue()
 

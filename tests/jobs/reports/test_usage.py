@@ -162,6 +162,24 @@ def test_a_table_holds_no_formula() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("tag", "cell"),
+    [
+        (" =1+1", "' =1+1"),
+        ("＝1+1", "'＝1+1"),
+        ("\t=1", "\\t=1"),
+        ("a\n=1,2", "a\\n=1,2"),
+        ("a\u2028=1", "a\\u2028=1"),
+        ("a\x85b", "a\\x85b"),
+        ("\x1b[2J", "\\x1b[2J"),
+    ],
+)
+def test_a_tag_forges_neither_formula_nor_line(tag: str, cell: str) -> None:
+    lines = as_csv("tag", [UsageRow(tag, 1, 2, 3, 0.5)]).splitlines()
+    assert len(lines) == 2, "`usage --csv` prints line by line"
+    assert next(csv.reader(lines[1:])) == [cell, "1", "2", "3", "0.5"]
+
+
 def test_the_typical_run_is_the_median_of_the_tenants_own(lives: Lives) -> None:
     tenant = Tenant.objects.get(name="acme")
     found = typical_run_seconds(tenant.pk)
