@@ -43,6 +43,9 @@ def test_a_key_can_have_limited_scopes_models_and_time() -> None:
     assert (row["scopes"], row["allowed_models"], row["revoked"]) == (["read", "submit"], ["flux"], False)
     assert row["expires_at"]
     assert row["last_used_at"]
+    [shown] = run("keys").splitlines()[1:]
+    assert f"{row['expires_at'][:10]} {row['expires_at'][11:16]}" in shown
+    assert "read,submit  flux" in shown
     assert keys("list", "--tenant", "nobody") == []
 
 

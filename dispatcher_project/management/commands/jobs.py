@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -8,7 +9,7 @@ from django.core.management.base import CommandParser
 from django.db.models import Prefetch
 
 from dispatcher_project.cli.arguments import positive
-from dispatcher_project.cli.command import TerminalCommand
+from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.job_filters import add_filters, job_filter
 from dispatcher_project.cli.screen import age, line, table
 from dispatcher_project.management.commands.job import STATE_COLOURS
@@ -31,7 +32,10 @@ class Command(TerminalCommand):
 
     def act(self, options: dict[str, Any]) -> int | None:
         limit = options["limit"]
-        rows = job_filter(options).rows().select_related("tenant").order_by("-id")
+        wanted = job_filter(options)
+        rows = replace(wanted, tenant=None).rows().select_related("tenant").order_by("-id")
+        if wanted.tenant is not None:  # by its id: the index of a tenant's jobs has their order
+            rows = rows.filter(tenant=tenant_named(wanted.tenant).pk)
         if options["before"] is not None:
             rows = rows.filter(id__lt=options["before"].upper())
         if self.as_json:

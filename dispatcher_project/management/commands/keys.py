@@ -65,7 +65,7 @@ class Command(TerminalCommand):
         if self.as_json:
             self.print_json([_document(row) for row in rows])
         elif rows:
-            self.show(table(_HEAD, [_cells(row) for row in rows]))
+            self.show(table(_HEAD, [_cells(row) for row in rows], gives_way=("models", "")))
         else:
             self.print(f"no keys: `{command_line('create_key --tenant NAME')}` makes one")
 
@@ -85,11 +85,13 @@ def _document(row: ApiKey) -> dict[str, Any]:
     }
 
 
-_HEAD = ("prefix", "tenant", "kind", "state", "last used", "may", "")
+_HEAD = ("prefix", "tenant", "kind", "state", "expires", "last used", "may", "models", "")
 
 
 def _cells(row: ApiKey) -> tuple[str, ...]:
     state = "revoked" if row.revoked else "expired" if row.has_expired else "valid"
     used = f"{row.last_used_at:%Y-%m-%d %H:%M}" if row.last_used_at else "never"
     may = ",".join(row.scopes) if row.scopes else "all"
-    return row.prefix, row.tenant.name, str(row.kind), state, used, may, row.name
+    expires = f"{row.expiry_date:%Y-%m-%d %H:%M}" if row.expiry_date else "never"
+    models = "all" if row.allowed_models is None else ",".join(row.allowed_models) or "none"
+    return row.prefix, row.tenant.name, str(row.kind), state, expires, used, may, models, row.name

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from foundation.ids import lowest_id
 from gpus.models import AuditEntry, Server
@@ -65,6 +66,24 @@ def test_a_list_reads_no_payload_and_makes_no_query_for_each_job(
         assert len(terminal("jobs", "--json").json["results"]) == 5
     assert not [query for query in seen.captured_queries if "payload" in query["sql"]]
     assert not [query for query in seen.captured_queries if "COUNT" in query["sql"]]
+
+
+@pytest.mark.parametrize("words", ["", "--tenant acme", "--since 2h", "--tenant acme --state failed"])
+def test_a_list_is_read_in_the_order_of_an_index(
+    world: World, terminal: Terminal, django_assert_max_num_queries: pytest.FixtureDef[object], words: str
+) -> None:
+    """A large table is neither counted nor sorted for a page of it."""
+    Tenant.objects.create(name="acme")
+    with django_assert_max_num_queries(3) as seen:  # type: ignore[operator]
+        terminal("jobs", *words.split())
+    [listing] = [query["sql"] for query in seen.captured_queries if "ORDER BY" in query["sql"]
+                 and "jobs_job" in query["sql"]]  # fmt: skip
+    assert "LIMIT 21" in listing
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN QUERY PLAN {listing}")
+            plan = str(cursor.fetchall())
+        assert "TEMP B-TREE" not in plan, plan
 
 
 @pytest.mark.parametrize(
