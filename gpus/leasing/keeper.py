@@ -94,7 +94,7 @@ class LeaseKeeper:
         with self._lock:
             self._held[lease.ref] = _Held(lease, fleet, since, follows=follows)
 
-    def begin(self, ref: LeaseRef) -> bool:
+    def begin_follower(self, ref: LeaseRef) -> bool:
         """Mark a follower as begun, possibly before Redis knows. Returns False if it was lost."""
         with self._lock:
             held = self._held.get(ref)

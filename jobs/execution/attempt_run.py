@@ -171,7 +171,7 @@ class AttemptRun:
         self._poll_failures = 0
         self._next_poll_at = self.began
 
-    def begin(self) -> None:
+    def start_clock(self) -> None:
         """Start the run's clock; the job's deadline does not move."""
         now = self._clock.monotonic()
         later = now - self.began

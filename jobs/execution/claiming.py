@@ -75,7 +75,7 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
 
 
 def return_uncertain_claims(worker: WorkerState) -> None:
-    """Give back the leases of claims whose answer was lost (the watcher calls it). Nothing ran under them, so
+    """Return the leases of claims whose answer was lost (the watcher calls it). Nothing ran under them, so
     they must not expire and count as deaths."""
     for fleet_name, attempts in worker.uncertain_claims.by_fleet().items():
         leases = worker.ports.leases(fleet_name)
@@ -85,14 +85,14 @@ def return_uncertain_claims(worker: WorkerState) -> None:
                 if lease is None:
                     worker.uncertain_claims.mark_not_granted(attempt_id, worker.ports.clock.monotonic())
                 else:
-                    give_back_unrun(worker, leases, lease)
+                    _return_unrun_lease(worker, leases, lease)
                     worker.uncertain_claims.mark_returned(attempt_id)
         except LeasingUnavailable:
             continue
 
 
-def give_back_unrun(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    """Give back a lease under which nothing ran: free its slot, and put the ticket back in its place.
+def _return_unrun_lease(worker: WorkerState, leases: Leases, lease: Lease) -> None:
+    """Return a lease under which nothing ran: free its slot, and put the ticket back in its place.
 
     Raises LeasingUnavailable.
     """
@@ -105,7 +105,7 @@ def give_back_unrun(worker: WorkerState, leases: Leases, lease: Lease) -> None:
 def open_lease(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
-    """Read the job and its endpoint, and queue the attempt's start; give the lease back if the job can't run.
+    """Read the job and its endpoint, and queue the attempt's start; if the job can't run, return its lease.
 
     asked_at: monotonic time at which the claim was sent; the lease's age counts from there.
     """
@@ -119,12 +119,12 @@ def _open(
     try:
         if lease.adopted:
             return _adopt(worker, fleet_name, leases, lease, asked_at), True
-        return _begin(worker, fleet_name, leases, lease, asked_at), True
+        return _open_new(worker, fleet_name, leases, lease, asked_at), True
     except DatabaseError as error:
         log.warning("claim_without_database", job_id=lease.job_id, error=str(error).strip())
         worker.pause_claims()  # the process has no database: it can open no lease of any pool
         # the next worker adopts the run; the reconciler pushes a ticket again
-        _give_back(worker, leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
+        _return_lease(worker, leases, lease, ReleaseMode.ADOPT if lease.adopted else ReleaseMode.FREE)
         return None, False
     except LeasingUnavailable as error:
         # the lease expires, and the sweep raises its epoch to the one that the database may have by now
@@ -132,25 +132,25 @@ def _open(
         return None, False
     except SecretUnreadable as error:
         log.warning("server_secret_unreadable", job_id=lease.job_id, slot=lease.slot, error=str(error))
-        _back_off(worker, leases, lease, push=not lease.adopted)  # other servers can run it
+        _return_and_rest(worker, leases, lease, push=not lease.adopted)  # other servers can run it
         return None, True
     except Exception:  # a bug or an unreadable row: not the job's fault, so no death is counted
         log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
-        _back_off(worker, leases, lease)
+        _return_and_rest(worker, leases, lease)
         return None, lease.adopted  # the next ticket would fail the same way
 
 
-def _back_off(worker: WorkerState, leases: Leases, lease: Lease, *, push: bool = False) -> None:
-    """Give back a lease that would fail again, and pause its run or server. push: as for `_give_back`; only
+def _return_and_rest(worker: WorkerState, leases: Leases, lease: Lease, *, push: bool = False) -> None:
+    """Return a lease that would fail again, and pause its run or server. push: as for `_return_lease`; only
     for a lease that is not adopted."""
     if lease.adopted:
-        _give_back(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
+        _return_lease(worker, leases, lease, ReleaseMode.ADOPT, rest_seconds=ADOPTION_REST_SECONDS)
     else:
         rest = worker.completion.backoff.after_failure(lease.server)
-        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest, push=push)
+        _return_lease(worker, leases, lease, ReleaseMode.FREE, rest_seconds=rest, push=push)
 
 
-def _begin(
+def _open_new(
     worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease, asked_at: float
 ) -> Claimed | None:
     claimed = read_claimed(worker, fleet_name, leases, lease)
@@ -158,14 +158,14 @@ def _begin(
         return None
     if worker.ports.clock.monotonic() - asked_at >= settings.DISPATCHER.lease_seconds:
         # this process stalled: the lease has expired, so no start may be written under it
-        _give_back(worker, leases, lease, ReleaseMode.FREE, push=True)
+        _return_lease(worker, leases, lease, ReleaseMode.FREE, push=True)
         return None
     worker.completion.keeper.add(lease, fleet=fleet_name, asked_at=asked_at)
-    return begin_attempt(worker, claimed)
+    return start_attempt(worker, claimed)
 
 
-def begin_attempt(worker: WorkerState, claimed: Claimed) -> Claimed | None:
-    """Queue the start of an attempt that holds its slot; wait for the commit if nothing may be sent before.
+def start_attempt(worker: WorkerState, claimed: Claimed) -> Claimed | None:
+    """Queue the start of an attempt that holds its slot; if it must not be sent earlier, wait for the commit.
 
     Returns the claim, or None if the database refused the start.
     """
@@ -191,8 +191,8 @@ def queue_start(worker: WorkerState, claimed: Claimed) -> None:
 
 
 def read_claimed(worker: WorkerState, fleet_name: str, leases: Leases, lease: Lease) -> Claimed | None:
-    """Read the job's row, its model and endpoint. Give the lease back, and return None, if the job is not
-    queued any more or can't run there."""
+    """Read the job's row, its model and endpoint. If it is not queued any more or can't run there, return its
+    lease to Redis, and None."""
     job = worker.row_prefetch.take(lease.pool, lease.job_id)
     with worker.ports.database():
         job = job or _to_run.first(id=lease.job_id)
@@ -200,7 +200,7 @@ def read_claimed(worker: WorkerState, fleet_name: str, leases: Leases, lease: Le
         spec = registry.model_spec(lease.model)
         endpoint = registry.endpoint_for(lease.server, lease.model)
     if job is None or job["state"] != JobState.QUEUED:
-        _give_back(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job was moved meanwhile
+        _return_lease(worker, leases, lease, ReleaseMode.FREE)  # a stale ticket: the job was moved meanwhile
         return None
     if spec is None or endpoint is None:
         log.warning("lease_without_endpoint", slot=lease.slot, model=lease.model)
@@ -208,7 +208,7 @@ def read_claimed(worker: WorkerState, fleet_name: str, leases: Leases, lease: Le
         log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
         endpoint = None
     if spec is None or endpoint is None or endpoint.is_off:  # the index is older than the database
-        _give_back(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS, push=True)
+        _return_lease(worker, leases, lease, ReleaseMode.FREE, rest_seconds=NO_SERVER_REST_SECONDS, push=True)
         return None
     must_wait = spec.at_most_once or worker.must_await_starts(fleet_name, leases)
     return Claimed(fleet_name, leases, lease, job, spec, endpoint, StartCommit(), must_wait=must_wait)
@@ -229,13 +229,13 @@ def _adopt(
     attempt = Attempt.objects.filter(id=lease.attempt_id).first()
     if attempt is None or attempt.state != AttemptState.WAITING:
         # the attempt has ended: its row says whether that end proved the slot free
-        _give_back(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
+        _return_lease(worker, leases, lease, ReleaseMode.FREE if _ended_clean(lease) else ReleaseMode.SUSPECT)
         return None
     gone = orphaned_runs.missing_registration(lease.server, lease.model)
     if gone is not None:
         log.warning("run_out_of_reach", job_id=lease.job_id, slot=lease.slot, why=gone)
         if not orphaned_runs.end_unreachable(attempt, gone, leases, worker.ports):
-            _back_off(worker, leases, lease)
+            _return_and_rest(worker, leases, lease)
         return None
     registry = worker.ports.registry
     spec, endpoint = registry.model_spec(lease.model), registry.endpoint_for(lease.server, lease.model)
@@ -243,7 +243,7 @@ def _adopt(
         log.warning("runner_not_installed", slot=lease.slot, model=lease.model, model_type=spec.model_type)
         endpoint = None
     if spec is None or endpoint is None:  # the cached registry is older than the rows read above
-        _back_off(worker, leases, lease)
+        _return_and_rest(worker, leases, lease)
         return None
     epoch, now = attempt.epoch, worker.ports.clock.now()
     with transaction.atomic():
@@ -273,7 +273,7 @@ def _ended_clean(lease: Lease) -> bool:
     return Attempt.objects.filter(id=lease.attempt_id, slot_freed=True).exists()
 
 
-def _give_back(
+def _return_lease(
     worker: WorkerState,
     leases: Leases,
     lease: Lease,
@@ -297,8 +297,7 @@ def make_run(
 ) -> AttemptRun:
     """Make the run of a claimed attempt.
 
-    prefetch: called once the run's request is sent, or while its connection is opened
-    (`RunRequest.meanwhile`)."""
+    prefetch: called once, during or right after sending (`RunRequest.on_sent`)."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
     completion = worker.completion
     progress_events = progress_events_of(

@@ -23,8 +23,7 @@ log = structlog.get_logger()
 
 
 class Prefetch:
-    """The prefetch of one run. The run's runner calls it once the request is sent, or while its connection is
-    opened.
+    """The prefetch of one run. Called once by the HTTP runner, during or right after sending.
 
     deferred_end: the end of the slot's previous run, until it is released and queued.
     time_slice: of the thread; None: prefetch nothing.
@@ -40,7 +39,7 @@ class Prefetch:
         """Release the deferred end, and prefetch the next job. Never raises: it must not fail the run."""
         try:
             with self._worker.switch_readiness.claim_under_way:
-                self._do(claims_ahead=True)
+                self._release_and_prefetch(prefetch=True)
         except Exception:
             log.exception("prefetch_failed", job_id=self._claimed.lease.job_id)
 
@@ -51,14 +50,14 @@ class Prefetch:
     def finish_deferred(self) -> None:
         """Release a deferred end that is still kept, because the run ended before its runner called this
         object."""
-        self._do(claims_ahead=False)
+        self._release_and_prefetch(prefetch=False)
 
-    def _do(self, *, claims_ahead: bool) -> None:
+    def _release_and_prefetch(self, *, prefetch: bool) -> None:
         if self._is_done:
             return
         worker, claimed, ended = self._worker, self._claimed, self.deferred_end
         asked_at = worker.ports.clock.monotonic()
-        next_id = new_id() if claims_ahead and self._may_prefetch(asked_at) else None
+        next_id = new_id() if prefetch and self._may_prefetch(asked_at) else None
         self._is_done = True
         self.deferred_end = None  # frees its result's memory while this run goes on
         following = None
@@ -85,7 +84,7 @@ class Prefetch:
                 claimed.fleet, claimed.lease.pool, slots=slots, ran_seconds=ended.seconds
             )
 
-    def _may_prefetch(self, now: float) -> bool:
+    def _may_prefetch(self, at: float) -> bool:
         claimed, worker, expected = self._claimed, self._worker, self._claimed.lease.estimate_seconds
         return (
             expected < worker.prefetched.short_seconds
@@ -93,7 +92,7 @@ class Prefetch:
             and not claimed.spec.at_most_once
             and worker.may_claim()
             and self.time_slice is not None
-            and not self.time_slice.is_over(now + expected, expected)
+            and not self.time_slice.is_over(at + expected, expected)
         )
 
     def _reserve(self, next_id: str) -> Lease | None:
@@ -114,10 +113,11 @@ def make_ready(worker: WorkerState, claimed: Claimed) -> Ready:
     return Ready(make_run(worker, claimed, prefetch), prefetch)
 
 
-def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, end: RunEnd) -> bool:
-    """Let the prefetched run begin before the ended one is released. Return False if that is not allowed.
+def send_prefetched_first(worker: WorkerState, prefetched: Claimed, run: AttemptRun, end: RunEnd) -> bool:
+    """Let the prefetched run be sent before the ended one is released. Return False if that is not allowed.
 
-    Only after a success without a remote id: then neither quarantine nor adoption can be pending on the slot.
+    Only after a success without a remote id: after any other end the slot may have to be quarantined or the
+    run adopted.
     run: the ended one. end: deferred, and released by the prefetched run (`Prefetch.defer_end`).
     """
     if (
@@ -126,7 +126,7 @@ def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, 
         or run.remote_id is not None
         or prefetched.must_wait
         or not prefetched.ready.run.runner.calls_on_sent
-        or not worker.completion.keeper.begin(prefetched.lease.ref)
+        or not worker.completion.keeper.begin_follower(prefetched.lease.ref)
     ):
         return False
     prefetched.ready.prefetch.defer_end(end)
@@ -134,15 +134,17 @@ def start_prefetched(worker: WorkerState, prefetched: Claimed, run: AttemptRun, 
 
 
 def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at: float) -> Claimed | None:
-    """Read the prefetched job's row and endpoint; give its lease back, and return None, if it can't run.
+    """Read the prefetched job's row and endpoint. If it can't run, return its lease to Redis, and None.
 
     holder: the claim of the current run. asked_at: as for `open_lease`.
     """
     try:
         claimed = read_claimed(worker, holder.fleet, holder.leases, lease)
-    except Exception as error:  # the next claim of the job meets the error again, and handles it
+    except (
+        Exception
+    ) as error:  # not handled here: the next claim of this job will raise it again and handle it
         log.warning("prefetched_job_not_read", job_id=lease.job_id, slot=lease.slot, error=str(error).strip())
-        _return_prefetched(worker, holder.leases, lease)
+        _return_prefetched_lease(worker, holder.leases, lease)
         return None
     if claimed is not None:
         worker.completion.keeper.add(lease, fleet=holder.fleet, asked_at=asked_at, follows=True)
@@ -150,22 +152,22 @@ def open_prefetched(worker: WorkerState, holder: Claimed, lease: Lease, asked_at
 
 
 def drop_prefetched(worker: WorkerState, prefetched: Claimed | None, holder: Lease) -> None:
-    """Drop a prefetched job. holder: its holder's release removes it from the slot; then its ticket is pushed
-    again."""
+    """Drop a prefetched job, and push its ticket again. holder: the current lease; its release also drops the
+    prefetched job in Redis."""
     if prefetched is not None:
         worker.completion.keeper.forget(prefetched.lease.ref)
         worker.completion.push_after(holder.ref, prefetched.lease.job_id)
 
 
 def return_overdue_prefetched(worker: WorkerState) -> None:
-    """Give back prefetched jobs that waited too long, since another slot may be free sooner (the watcher
-    calls it). While the index is being switched, give back all of them."""
+    """Return the leases of prefetched jobs that waited too long, since another slot may be free sooner (the
+    watcher calls it). While the index is being switched, return all of them."""
     now = math.inf if worker.ports.layouts.switches_away() else worker.ports.clock.monotonic()
     for prefetched in worker.prefetched.overdue(now):
-        _return_prefetched(worker, prefetched.leases, prefetched.lease)
+        _return_prefetched_lease(worker, prefetched.leases, prefetched.lease)
 
 
-def _return_prefetched(worker: WorkerState, leases: Leases, lease: Lease) -> None:
+def _return_prefetched_lease(worker: WorkerState, leases: Leases, lease: Lease) -> None:
     worker.completion.release(leases, lease, ReleaseMode.FREE, gpu_seconds=0.0)
     worker.completion.keeper.forget(lease.ref)
     worker.completion.push_after(lease.ref, lease.job_id)

@@ -6,9 +6,9 @@ may grant it to the next ticket in the same step; then the end is queued, and it
 commit.
 
 Next: while a short run is on the GPU, `jobs.execution.prefetch` reserves the slot's next job, so that between
-two runs the GPU waits for one request only. The prefetched job is the follower of the current lease in Redis,
-which therefore grants the slot to no other worker, even before the current run is released. The prefetched
-run is sent first; the ended run is released once that request is sent, or while its connection is opened."""
+two runs the GPU waits for one request only. The prefetched job is stored in the slot as its follower, so
+Redis grants the slot to nobody else. When the run ends, the follower's request is sent first; the old lease
+is released while that request is on its way."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gpus.protocol import Lease
 from gpus.registry.registry import mark_too_large
 from jobs.domain.retry import Ending
 from jobs.execution.attempt_run import AttemptRun, HandedOver, Remote, RunOutcome, Wait
-from jobs.execution.claiming import begin_attempt, claim_next, open_lease
+from jobs.execution.claiming import claim_next, open_lease, start_attempt
 from jobs.execution.completion import RunEnd
-from jobs.execution.prefetch import drop_prefetched, make_ready, start_prefetched
+from jobs.execution.prefetch import drop_prefetched, make_ready, send_prefetched_first
 from jobs.execution.worker_state import Claimed, Ready, TimeSlice, WorkerState
 
 log = structlog.get_logger()
@@ -54,8 +54,8 @@ class WorkReport:
 
 
 class SlotLoop:
-    """Runs the attempts of one task, from claim to claim. time_slice: after which the thread is handed
-    back."""
+    """Runs the attempts of one task, from claim to claim. time_slice: after it the thread is returned to
+    Celery's pool."""
 
     def __init__(self, worker: WorkerState, time_slice: TimeSlice) -> None:
         self._worker, self._time_slice = worker, time_slice
@@ -74,14 +74,14 @@ class SlotLoop:
             claimed, report = self.run(claimed)
             reports.append(report)
             if claimed is None and not worker.is_draining:
-                if self._hand_back(pool, host, report.seconds):
+                if self._end_time_slice(pool, host, report.seconds):
                     break
                 claimed = claim_next(worker, fleet_name, pool, host)
         return reports
 
     def run(self, claimed: Claimed) -> tuple[Claimed | None, WorkReport]:
         """Run a claimed attempt to its end. Return the slot's next claim, or None, and the report."""
-        ready = self._start(claimed)
+        ready = self._prepare(claimed)
         outcome = self._drive(claimed.lease, ready)
         seconds = ready.run.elapsed_seconds + claimed.ran_seconds
         following, error_code = None, ""
@@ -94,10 +94,10 @@ class SlotLoop:
             following = self._complete(claimed, outcome, seconds, ready.run)
         return following, _report(claimed.lease, label, seconds, error_code)
 
-    def _start(self, claimed: Claimed) -> Ready:
+    def _prepare(self, claimed: Claimed) -> Ready:
         """Make the run, unless it was made when the job was prefetched, and start its clock."""
         ready = claimed.ready or make_ready(self._worker, claimed)
-        ready.begin(self._time_slice)
+        ready.start_clock(self._time_slice)
         return ready
 
     def _drive(self, lease: Lease, ready: Ready) -> RunOutcome | HandedOver:
@@ -135,8 +135,8 @@ class SlotLoop:
     def _complete(
         self, claimed: Claimed, outcome: RunOutcome, seconds: float, run: AttemptRun
     ) -> Claimed | None:
-        """Release the slot and write the end: at once, or by the prefetched run (`start_prefetched`). Return
-        the slot's next claim, or None."""
+        """Release and write now, or leave both to the prefetched run, which does them after its request is
+        sent. Return the slot's next claim, or None."""
         worker, lease, ending = self._worker, claimed.lease, outcome.ending
         now, retries = worker.ports.clock.now(), claimed.job["max_retries"]
         end = RunEnd(claimed.leases, lease, claimed.spec, retries, outcome, seconds, now, claimed.started)
@@ -150,7 +150,7 @@ class SlotLoop:
             drop_prefetched(worker, prefetched, lease)
             return None
         may_claim = not ending.suspect and worker.may_claim()
-        if prefetched is not None and may_claim and start_prefetched(worker, prefetched, run, end):
+        if prefetched is not None and may_claim and send_prefetched_first(worker, prefetched, run, end):
             return prefetched
         return self._next(claimed, end, prefetched, unanswered_id, may_claim=may_claim)
 
@@ -170,11 +170,14 @@ class SlotLoop:
         """
         worker, lease = self._worker, claimed.lease
         asked_at = worker.ports.clock.monotonic()
-        if prefetched is None:
+        if (
+            prefetched is None
+        ):  # a prefetched job is already leased, so it runs even if the time slice is over
             may_claim = may_claim and not self._time_slice.is_over(asked_at, end.seconds)
         if may_claim:
             slots = worker.busy() + 1
             worker.row_prefetch.request(claimed.fleet, lease.pool, slots=slots, ran_seconds=end.seconds)
+        # the same id again: if Redis granted the lost reservation, the release returns that lease
         next_id = prefetched.lease.attempt_id if prefetched else unanswered_id or new_id()
         with worker.switch_readiness.claim_under_way:
             following = end.release(
@@ -183,7 +186,7 @@ class SlotLoop:
             worker.completion.write_end(end, gather=following is not None)
             if prefetched is not None and following is not None and following.ref == prefetched.lease.ref:
                 worker.completion.keeper.add(following, fleet=claimed.fleet, asked_at=asked_at)
-                return begin_attempt(worker, prefetched)
+                return start_attempt(worker, prefetched)
             drop_prefetched(worker, prefetched, lease)
             if following is None:
                 return None
@@ -195,16 +198,16 @@ class SlotLoop:
         self._worker.completion.hand_over(claimed.leases, claimed.lease, lost=run.was_lost)
         drop_prefetched(self._worker, prefetched, claimed.lease)
 
-    def _hand_back(self, pool: str, host: str | None, ran_seconds: float) -> bool:
-        """End the time slice if it is over: send a wake, whose task goes on. Return False if the thread has
-        to."""
+    def _end_time_slice(self, pool: str, host: str | None, ran_seconds: float) -> bool:
+        """End the time slice if it is over: send a wake, whose task goes on. Return False if this thread must
+        go on claiming."""
         worker = self._worker
         if not self._time_slice.is_over(worker.ports.clock.monotonic(), ran_seconds):
             return False
         if worker.ports.send_wakes([Wakes(pool, host, 1)]):
             return True
-        # the broker is away, and the slot must not wait for it: this thread claims again, once the end is
-        # committed and the slot free
+        # The broker is away, and the slot must not wait for it: this thread claims again.
+        # An empty write: when it is done, all writes before it are committed.
         worker.wait_for_commit(worker.completion.writer.submit(lambda: None))
         return False
 

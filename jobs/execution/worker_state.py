@@ -276,7 +276,7 @@ class UncertainClaims:
                 self._forget(attempt_id)
 
     def mark_returned(self, attempt_id: str) -> None:
-        """Note that the claim's lease was found and given back."""
+        """Note that the claim's lease was found and returned."""
         with self._lock:
             self._forget(attempt_id)
 
@@ -302,10 +302,10 @@ class Ready:
     run: AttemptRun
     prefetch: RunHook
 
-    def begin(self, time_slice: TimeSlice) -> None:
-        """Start the run's clock."""
+    def start_clock(self, time_slice: TimeSlice) -> None:
+        """Start the run's clock; the request is sent next."""
         self.prefetch.time_slice = time_slice
-        self.run.begin()
+        self.run.start_clock()
 
 
 class Claimed(NamedTuple):
@@ -337,7 +337,7 @@ class Claimed(NamedTuple):
 
 
 def random_short_slices() -> float:
-    """Return `SHORT_SLICES` with jitter, so that threads that began together do not hand back together."""
+    """Return `SHORT_SLICES` with jitter, so that the slices of threads that began together end apart."""
     return SHORT_SLICES * random.uniform(0.75, 1.25)
 
 
@@ -346,7 +346,7 @@ class TimeSlice:
     """How long a Celery task keeps its thread.
 
     A long run is a task of its own, which Flower shows. Short runs share a task, because a message through
-    the broker costs more than such a run; the thread is handed back when other wakes may wait for it, and at
+    the broker costs more than such a run; the slice ends when other wakes may wait for the thread, and at
     the latest after `short_slices` times `seconds`.
 
     seconds: the least time that a thread is kept; a job that runs longer is not short. began: monotonic.

@@ -3,17 +3,20 @@
 The worker is dead, unless its heartbeat in the database says that it lives but can't renew: then the leases
 are kept, and the worker writes the ends. Expiry alone never frees a slot. The attempt's row decides:
 
-- unconfirmed end, attempt final: the end was committed; settled.
-- unconfirmed end, attempt live or without a row: its result died with the worker; LOST. The GPU had answered,
-  unless the worker returned the slot as suspect.
-- attempt WAITING: adoptable; the next worker that claims goes on polling it.
-- attempt SENT: LOST, slot quarantined. Without a row: the same, and the row is written. Exception: a model
-  that runs at most once is never sent before its start is committed, so the slot is free.
-- attempt final: free if its end, or a probe since then, proved the slot free, else quarantined.
+| in Redis | attempt row | decision |
+| --- | --- | --- |
+| uncommitted end | final | the end is confirmed |
+| uncommitted end | live or none | LOST; the GPU had answered, unless the slot was returned as suspect |
+| lease | WAITING | adoptable: the next worker that claims goes on polling it |
+| lease | SENT | LOST, slot quarantined |
+| lease | none | the same, and the row is written (*) |
+| lease | final | slot free if its end, or a probe since then, proved that, else quarantined |
 
-A prefetched attempt (`follower`) has begun if the attempt before it is COMPLETED: then its own lease is
-judged when that expires. Otherwise its job is queued again without a charge. In case the worker died while
-sending it, the quarantine of the slot names it too.
+(*) A model that runs at most once: slot free, because nothing is sent before the start is committed.
+
+When the previous attempt is COMPLETED, the prefetched one (`follower`) has begun. Its lease expires
+separately and is handled then. Otherwise its job is queued again without a charge. Its worker may have died
+while sending it, so the slot's quarantine row names it as well.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ _of_id = statements.Read(lambda: Attempt.objects.filter(id=statements.value(Atte
 
 
 def sweep(ports: Ports) -> SweepCount:
-    """repaired: leases resolved and ends settled."""
+    """repaired: leases resolved and ends confirmed."""
 
     def step(_fleet: str, leases: Leases) -> SweepCount:
         # unconfirmed ends first: a slot's next start is refused while the end before it is not written
@@ -78,7 +81,7 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
             "lease_kept", job_id=ref.job_id, attempt=ref.attempt_id, slot=ref.slot, worker=expired.worker
         )
         return False
-    if attempt is not None and _is_renewed_elsewhere(attempt, ports):
+    if attempt is not None and _is_renewed_in_older_index(attempt, ports):
         leases.keep(ref)
         return False
     log.info(
@@ -92,7 +95,7 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
         found=attempt.state if attempt else "unwritten",
     )
     if expired.settling:
-        return _settle(expired, attempt, heartbeat, leases, ports)
+        return _resolve_uncommitted_end(expired, attempt, heartbeat, leases, ports)
     if expired.follower is not None:
         if attempt is not None and attempt.state == AttemptState.COMPLETED:
             return leases.resolve_expired(ref, ExpiryVerdict.FOLLOWED)
@@ -102,11 +105,10 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
     return _resolve_holder(expired, attempt, heartbeat, leases, ports)
 
 
-def _is_renewed_elsewhere(attempt: Attempt, ports: Ports) -> bool:
+def _is_renewed_in_older_index(attempt: Attempt, ports: Ports) -> bool:
     """Return True if its living worker renews it in the index of an older key layout.
 
-    Also True while clocks disagree: to a database with a clock ahead, every living worker looks silent until
-    its next heartbeat.
+    Also True while clocks disagree: if the database's clock is ahead, every heartbeat looks too old.
     """
     if attempt.state not in LIVE_ATTEMPT_STATES or not processes.is_known_in_other_layout(
         attempt.worker, ports.layouts.layout
@@ -131,11 +133,11 @@ def _resolve_holder(
     return _resolve_as(_verdict_on_final(attempt, expired, ports), ref, Ended(won=False), leases, ports)
 
 
-def _settle(
+def _resolve_uncommitted_end(
     expired: ExpiredLease, attempt: Attempt | None, heartbeat: Heartbeat, leases: Leases, ports: Ports
 ) -> bool:
     """Resolve an end whose commit was never confirmed."""
-    suspect = _was_given_back_as_suspect(expired.ref, leases)
+    suspect = _was_returned_as_suspect(expired.ref, leases)
     loss = _loss(expired, heartbeat, NOT_HELD if heartbeat.is_alive else DIED_BEFORE_COMMIT, suspect=suspect)
     if not suspect:
         loss = replace(loss, evidence="its worker had released the slot")
@@ -151,7 +153,7 @@ def _settle(
     return True
 
 
-def _was_given_back_as_suspect(ref: LeaseRef, leases: Leases) -> bool:
+def _was_returned_as_suspect(ref: LeaseRef, leases: Leases) -> bool:
     """Return True if the worker returned the slot as suspect, because the GPU had not answered."""
     views = leases.slots(split_slot(ref.slot)[0])
     return any(
@@ -189,8 +191,7 @@ def _record_follower(expired: ExpiredLease, ports: Ports) -> None:
 def _make_adoptable(ref: LeaseRef, epoch: int, leases: Leases) -> bool:
     """Make the lease adoptable under the row's epoch.
 
-    epoch: of the row. The lease's is lower if an adopting worker died between its writes to the database and
-    to Redis.
+    epoch: from the row. It is higher than the lease's if a worker died in the middle of an adoption.
     """
     if not leases.resolve_expired(ref, ExpiryVerdict.ADOPTABLE):
         return False
@@ -214,15 +215,16 @@ def _verdict_on_final(attempt: Attempt, expired: ExpiredLease, ports: Ports) -> 
 
 
 def _resolve_as(verdict: ExpiryVerdict, ref: LeaseRef, ended: Ended, leases: Leases, ports: Ports) -> bool:
-    """Resolve the lease; False if its holder renewed it meanwhile (the holder then reads that its attempt is
-    over)."""
+    """Resolve the lease. Return False if its holder renewed it meanwhile: the holder learns from the row that
+    its attempt has ended."""
     resolved = leases.resolve_expired(ref, verdict)
     _follow_up(ended, ref, ports)
     return resolved
 
 
 def _follow_up(ended: Ended, ref: LeaseRef, ports: Ports) -> None:
-    """Announce the end; without one, push the ticket of a QUEUED job, which the lease had replaced."""
+    """If the attempt ended here, announce it. Otherwise, if the job is QUEUED, push its ticket again: the
+    claim had removed it."""
     if ended.won:
         follow_ups.after_end(ended, ports)
         return

@@ -1,5 +1,5 @@
--- Why: leases a free slot together with the next ticket for it, or does nothing, so that waiting for capacity never
---   costs a retry. Adoptable leases come first, because their GPU already works; after a failed adoption a lease is
+-- Why: leases a free slot together with the next ticket for it, or changes nothing. No attempt is created while no slot
+--   is free. Adoptable leases come first, because their GPU already works; after a failed adoption a lease is
 --   skipped for a while. A second call with the same attempt returns the same lease. Caller: jobs/execution/claiming.py.
 -- Keys: asked, broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation,
 --   heads, held, kept, leases, line, marks, models, open, paid, parked, parked_depth, pending, pool, rebuild,
@@ -25,7 +25,7 @@
 local pool_name, worker, attempt, host = args.pool, args.worker, args.attempt, args.host
 local lease_us, warm = args.lease_us, args.warm
 
-local LOOK = 8           -- free slots examined for one on another server than the avoided one
+local MAX_SLOTS_EXAMINED = 8  -- to find a free slot on another server than the avoided one
 local RESTS_AT_ONCE = 8
 local CLAIM_AGAIN = 'again'
 
@@ -36,7 +36,7 @@ if known then
   return is_ours and Leases.lease_reply(known, known.adopter == attempt) or nil
 end
 
-Wakes.use_wake(pool_name, host)  -- first: a ticket that is pushed from now on sends its own wake
+Wakes.use_wake(pool_name, host)  -- must come first: any ticket pushed after this sends a new wake
 Availability.end_rests(RESTS_AT_ONCE)
 
 local waiting = redis.call('ZRANGEBYSCORE', Keys.free(pool_name, 'adoptable', host), '-inf', Call.now, 'LIMIT', 0, 1)[1]
@@ -44,13 +44,13 @@ if waiting then
   local slot = Slots.read_slot(waiting)
   Leases.pass_lease(slot, worker, slot.epoch, attempt)
   Availability.unmake_adoptable(slot)
-  Leases.extend_lease(slot.attempt, lease_us)
+  Leases.set_expiry(slot.attempt, lease_us)
   return Leases.lease_reply(slot, true)
 end
 
 local pool = Pools.load_pool(pool_name)
 
--- The lease, or nil; and true if the search must be repeated (`lease_ticket`).
+-- The lease, or nil; and true if it met a stale ticket (`lease_ticket`), so that the search must be repeated.
 local function claim_free()
   -- The classes with a free slot for this host, and the best ticket for any of them.
   local open, best, best_place = {}, nil, nil
@@ -63,11 +63,11 @@ local function claim_free()
       end
     end
   end
-  if not best or Pick.is_unsure() then return nil end
+  if not best or Pick.reached_limit() then return nil end
 
   local avoided = Pick.avoided_server(pool, best)
   local function first_elsewhere(list)
-    for _, name in ipairs(redis.call('ZRANGE', list, 0, avoided and LOOK - 1 or 0)) do
+    for _, name in ipairs(redis.call('ZRANGE', list, 0, avoided and MAX_SLOTS_EXAMINED - 1 or 0)) do
       if Slots.split_slot(name) ~= avoided then return name end
     end
     return nil
@@ -104,6 +104,8 @@ local function claim_free()
   return nil
 end
 
-local lease, again
-repeat lease, again = claim_free() until not again
-return not lease and Pick.is_unsure() and CLAIM_AGAIN or lease
+local lease, had_stale_ticket
+repeat lease, had_stale_ticket = claim_free() until not had_stale_ticket
+if lease then return lease end
+if Pick.reached_limit() then return CLAIM_AGAIN end
+return nil

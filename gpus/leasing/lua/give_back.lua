@@ -21,8 +21,8 @@ local seconds, rest_us = args.seconds, args.rest_us
 
 if not Index.is_open() then return Index.refuse() end
 local slot, server = Slots.read_with_server(name)
-if not Leases.is_under(slot, job, attempt, epoch) then
-  if not Leases.is_followed_under(slot, job, attempt, epoch) or slot.worker ~= worker then return 0 end
+if not Leases.is_held_by_ref(slot, job, attempt, epoch) then
+  if not Leases.follower_matches(slot, job, attempt, epoch) or slot.worker ~= worker then return 0 end
   Assign.drop_follower(slot)
   Slots.save_slot(slot)
   if rest_us then Availability.rest_server(server, Call.now + rest_us) end

@@ -18,7 +18,7 @@ local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, arg
 local first_rest_us = args.first_rest_us
 
 if not Index.is_open() then return Index.refuse() end
-local slot = Leases.held_under(name, job, attempt, epoch)
+local slot = Leases.slot_held_by_ref(name, job, attempt, epoch)
 if not slot or slot.state ~= 'leased' or not Leases.is_holder(slot, worker) then return 0 end
 Assign.drop_follower(slot)
 Leases.pass_lease(slot, '', epoch)

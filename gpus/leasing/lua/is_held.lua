@@ -12,6 +12,6 @@ local slot, job, attempt, epoch = args.slot, args.job, args.attempt, args.epoch
 
 if not Index.is_open() then return Index.refuse() end
 local found = Slots.read_slot(slot)
-local is_held = Leases.is_under(found, job, attempt, epoch) or Leases.end_under(slot, job, attempt, epoch)
-  or Leases.is_followed_under(found, job, attempt, epoch)
+local is_held = Leases.is_held_by_ref(found, job, attempt, epoch) or Leases.end_by_ref(slot, job, attempt, epoch)
+  or Leases.follower_matches(found, job, attempt, epoch)
 return is_held and 1 or 0

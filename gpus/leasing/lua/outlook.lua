@@ -61,7 +61,9 @@ end
 
 local reasons = redis.call('HGET', Keys.parked(pool_name), tenant) or ''
 -- a job that was not pushed yet would be parked on arrival
-if job == '' and not reasons:find(Line.FULL, 1, true) and Pools.is_full(tenant) then reasons = reasons .. Line.FULL end
+if job == '' and not reasons:find(Line.AT_MAX_RUNNING, 1, true) and Pools.is_at_max_running(tenant) then
+  reasons = reasons .. Line.AT_MAX_RUNNING
+end
 local rank = job ~= '' and redis.call('ZRANK', line, member) or nil
 local score = rank and tonumber(redis.call('ZSCORE', line, member)) or place + Line.level_of(member) * pool.head_start
 local at, own = Forecast.position(pool, queue, Classes.read_classes(pool_name), {
@@ -91,7 +93,7 @@ return cjson.encode({
   position = at, own_ahead = own - 1, higher_bands = higher, tenants = redis.call('ZCARD', Keys.turn(queue.at)),
   lead_seconds = lead, estimate_seconds = Shares.estimated_seconds(model, tenant),
   mean_seconds = Forecast.pace(pool_name).mean, working_slots = Forecast.pace(pool_name).slots,
-  running = redis.call('SCARD', Keys.running(tenant)), most_running = Pools.rules_of(tenant).cap,
+  running = redis.call('SCARD', Keys.running(tenant)), most_running = Pools.rules_of(tenant).max_running,
   servers = redis.call('SCARD', Keys.serving(pool_name, model)), looked_at = #names, slots = slots,
   rest_seconds = seconds(rest_us), circuit_seconds = seconds(circuit_us),
   model_circuit = circuit and circuit.opens > 0 and

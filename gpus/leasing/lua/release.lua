@@ -7,7 +7,7 @@
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number
---   mode: text, settle (clean end), or suspect: the GPU may still be busy
+--   mode: text, settle (clean end, to be committed), or suspect: the GPU may still be busy
 --   worker: text
 --   seconds: number or nil, real GPU-seconds, nil: the time held
 --   next_attempt: text or nil, claims the next job for the slot; if it is the follower's attempt, begins the follower
@@ -44,8 +44,9 @@ local begun = args.begun
 
 local whole = Index.is_whole()
 if not whole and not Index.is_filling() then return Index.refuse() end
-local slot, server, index = Slots.read_with_server(name)
-if not Leases.is_under(slot, job, attempt, epoch) or not Leases.is_holder(slot, worker) then
+local slot, server, slot_number = Slots.read_with_server(name)
+if not Leases.is_held_by_ref(slot, job, attempt, epoch) or not Leases.is_holder(slot, worker) then
+  -- Repeated call: return what the first one granted.
   if not next_attempt then return nil end
   local given = Leases.find_lease(next_attempt)
   if given then return given.name == name and Leases.lease_reply(given, false) or nil end
@@ -60,12 +61,12 @@ local real = Shares.correct_charge(pool, slot, seconds)
 Leases.forget_lease(slot)
 Parked.run_ends(slot.tenant, slot.attempt)
 slot.worker = worker
-Leases.settle(slot)
+Leases.store_uncommitted_end(slot)
 if rest_us then Availability.rest_server(server, Call.now + rest_us) end
 Circuit.apply_verdict(server, slot, pool, slot.model, attempt, job, args.verdict, rules)
 if mode == 'suspect' then
   Assign.drop_follower(slot)
-  Leases.extend_lease(attempt, lease_us)
+  Leases.set_expiry(attempt, lease_us)
   Pools.save_pool(pool)
   Slots.set_state(slot, 'quarantined')
   return nil
@@ -77,19 +78,19 @@ if begun then
   if follower and follower.attempt == begun.attempt then
     Assign.begin_follower(slot, worker, server.host, Call.now, lease_us, attempt)
     Pools.save_pool(pool)
-  else  -- the index was rebuilt, and the worker began the follower before it could know
+  else  -- the index was rebuilt without this follower; its worker has already sent it
     Assign.drop_follower(slot)
-    Leases.extend_lease(attempt, lease_us)
+    Leases.set_expiry(attempt, lease_us)
     Pools.save_pool(pool)
     Slots.set_state(slot, 'settling')
     begun.worker = worker
     Restore.restore_lease(begun, lease_us)
     slot = Slots.read_slot(name)
   end
-  return whole and next_attempt and Assign.claim_follower(slot, server, index, pool, next_attempt, warm) or nil
+  return whole and next_attempt and Assign.claim_follower(slot, server, slot_number, pool, next_attempt, warm) or nil
 end
 
-if next_attempt and whole and Availability.may_continue(slot, server, index) then
+if next_attempt and whole and Availability.may_continue(slot, server, slot_number) then
   if follower and follower.attempt == next_attempt and not Assign.is_follower_held_back(pool, follower) then
     Assign.begin_follower(slot, worker, server.host, Call.now, lease_us, attempt)
     Pools.save_pool(pool)
@@ -100,7 +101,7 @@ if next_attempt and whole and Availability.may_continue(slot, server, index) the
   if lease then return Assign.occupy(slot, server, lease, worker, lease_us, attempt) end
 end
 Assign.drop_follower(slot)
-Leases.extend_lease(attempt, lease_us)
+Leases.set_expiry(attempt, lease_us)
 Pools.save_pool(pool)
 Slots.set_state(slot, 'settling')
 return nil

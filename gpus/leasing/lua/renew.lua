@@ -36,10 +36,10 @@ local slots = whole and Slots.read_slots(names) or {}
 -- true: held by the worker; false: held by another one; nil: unknown.
 local function renew(slot_name, job, attempt, epoch)
   local slot = slots[slot_name] or Slots.read_slot(slot_name)
-  if not Leases.is_under(slot, job, attempt, epoch) then
+  if not Leases.is_held_by_ref(slot, job, attempt, epoch) then
     -- the holder's renewal extends its follower
-    if Leases.is_followed_under(slot, job, attempt, epoch) then return slot.worker == worker end
-    if not Leases.end_under(slot_name, job, attempt, epoch) then return nil end
+    if Leases.follower_matches(slot, job, attempt, epoch) then return slot.worker == worker end
+    if not Leases.end_by_ref(slot_name, job, attempt, epoch) then return nil end
     slot = nil
   elseif not Leases.is_holder(slot, worker) then
     return false
@@ -50,7 +50,7 @@ local function renew(slot_name, job, attempt, epoch)
     Leases.pass_lease(slot, worker, epoch)
     Slots.save_slot(slot)
   end
-  if whole then renewed[#renewed + 1] = attempt else Leases.extend_lease(attempt, lease_us) end
+  if whole then renewed[#renewed + 1] = attempt else Leases.set_expiry(attempt, lease_us) end
   if slot then Shares.charge_on(slot) end
   return true
 end
@@ -65,5 +65,5 @@ for i, lease in ipairs(args.held) do
   end
   if not held then lost[#lost + 1] = i - 1 end
 end
-Leases.extend_leases(renewed, lease_us)
+Leases.set_expiries(renewed, lease_us)
 return lost

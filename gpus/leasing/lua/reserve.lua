@@ -18,8 +18,9 @@ local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, arg
 local next_attempt, warm = args.next_attempt, args.warm
 
 if not Index.is_whole() then return Index.refuse() end
-local slot, server, index = Slots.read_with_server(name)
-if not Leases.is_under(slot, job, attempt, epoch) or slot.state ~= 'leased' or not Leases.is_holder(slot, worker) then return nil end
+local slot, server, slot_number = Slots.read_with_server(name)
+if not Leases.is_held_by_ref(slot, job, attempt, epoch) then return nil end
+if slot.state ~= 'leased' or not Leases.is_holder(slot, worker) then return nil end
 local known = Leases.read_follower(slot)
 if known then return known.attempt == next_attempt and Leases.lease_reply(known, false) or nil end
-return Assign.claim_follower(slot, server, index, Pools.load_pool(slot.pool), next_attempt, warm)
+return Assign.claim_follower(slot, server, slot_number, Pools.load_pool(slot.pool), next_attempt, warm)

@@ -26,7 +26,7 @@ local function shut_or_free(slot)
   if verdict == 'free' then Availability.idle_slot(slot) else Slots.set_state(slot, 'quarantined') end
 end
 
-local slot = Leases.held_under(name, job, attempt, epoch)
+local slot = Leases.slot_held_by_ref(name, job, attempt, epoch)
 if slot then
   if verdict == 'adoptable' then
     Assign.drop_follower(slot)
@@ -45,7 +45,7 @@ if slot then
   return 1
 end
 
-local found = verdict ~= 'followed' and Leases.end_under(name, job, attempt, epoch)
+local found = verdict ~= 'followed' and Leases.end_by_ref(name, job, attempt, epoch)
 if not found then return 0 end
 if verdict == 'adoptable' then
   -- the process died with the result: the run is polled again, unless its slot was leased on meanwhile

@@ -1,4 +1,4 @@
--- Why: changes operator rules of tenants at once: weight, highest band, limit of running jobs. Tenants that are not
+-- Why: changes operator rules of tenants at once: weight, highest band, max_running. Tenants that are not
 --   named keep theirs. The rules apply to waiting tickets too, without touching them one by one.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, generation, heads, kept, leases, line, models, open,
 --   paid, parked, parked_depth, pending, pool, rebuild, running, since, slot, tenants, turn, waits
@@ -7,7 +7,7 @@
 --     name: text
 --     weight: number
 --     band: number, the highest it may use, 0 to 2
---     most_running: number or nil
+--     most_running: number or nil, max_running
 -- Returns: wakes for tickets that came back, flat: pool, host, count, …
 -- include: keys
 -- include: index
@@ -20,12 +20,12 @@ local whole = Index.is_whole()
 if not whole and not Index.is_filling() then return Index.refuse() end
 local back, limited = {}, {}
 for _, row in ipairs(args.tenants) do
-  if row.most_running and not Pools.rules_of(row.name).cap then limited[row.name] = true end
+  if row.most_running and not Pools.rules_of(row.name).max_running then limited[row.name] = true end
 end
 Parked.find_running(limited)
 for _, row in ipairs(args.tenants) do
   local tenant, before = row.name, Pools.rules_of(row.name)
-  local after = { weight = row.weight, band = row.band, cap = row.most_running }
+  local after = { weight = row.weight, band = row.band, max_running = row.most_running }
   Pools.save_rules(tenant, after)
   if after.band ~= before.band then
     for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
@@ -34,9 +34,9 @@ for _, row in ipairs(args.tenants) do
       Pools.save_pool(pool)
     end
   end
-  if after.cap ~= before.cap then
-    if not after.cap then redis.call('DEL', Keys.running(tenant)) end
-    Parked.apply_cap(tenant, back)
+  if after.max_running ~= before.max_running then
+    if not after.max_running then redis.call('DEL', Keys.running(tenant)) end
+    Parked.apply_max_running(tenant, back)
   end
 end
 local reply = {}

@@ -1,6 +1,6 @@
--- Why: forgets ends that are committed in the database, and frees slots that waited only for that. A rebuilt index may
---   hold such an end as a lease, restored by a renewal that was under way during the release. Caller:
---   jobs/execution/completion.py.
+-- Why: confirms ends that release.lua stored uncommitted, and that are committed in the database now: forgets them, and
+--   frees slots that waited only for that. A rebuilt index may hold such an end as a lease, restored by a renewal that
+--   was under way during the release. Caller: jobs/execution/completion.py.
 -- Keys: broad, circuits, class_turn, classes, depth, estimates, expiry, free, generation, heads, held, kept, leases,
 --   line, models, open, paid, parked, parked_depth, pending, pool, rebuild, resting, running, server, servers,
 --   settling, since, slot, states, tenants, turn, waits, warm
@@ -23,12 +23,12 @@ local whole = Index.is_whole()
 if not whole and not Index.is_filling() then return Index.refuse() end
 local freed, tenants = {}, {}
 for _, ref in ipairs(args.ends) do
-  local found = Leases.end_under(ref.slot, ref.job, ref.attempt, ref.epoch)
+  local found = Leases.end_by_ref(ref.slot, ref.job, ref.attempt, ref.epoch)
   local slot = found and Leases.forget_end(ref.attempt, found)
   if not found then
     -- Restored by a renewal. An adoptable lease, or one that is being adopted, belongs to another worker: the previous
     -- worker's end may have been refused.
-    found = Leases.held_under(ref.slot, ref.job, ref.attempt, ref.epoch)
+    found = Leases.slot_held_by_ref(ref.slot, ref.job, ref.attempt, ref.epoch)
     if found and (found.state ~= 'leased' or found.adopter) then found = nil end
     if found then
       Assign.drop_lease(found)
@@ -43,10 +43,10 @@ for _, ref in ipairs(args.ends) do
 end
 if not whole then return {} end
 
--- A tenant that was at its limit may start a job now, perhaps in another pool where a slot was free already.
+-- A tenant that was at max_running may start a job now, perhaps in another pool where a slot was free already.
 local reply = Wakes.wakes_for(freed)
 for tenant, home in pairs(tenants) do
-  if Pools.rules_of(tenant).cap and not Pools.is_full(tenant) then
+  if Pools.rules_of(tenant).max_running and not Pools.is_at_max_running(tenant) then
     for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
       local pool, first = Pools.load_pool(name), {}
       if name ~= home and not Line.is_parked(pool, tenant) then

@@ -19,7 +19,7 @@ local pool_name, tenant = args.pool, args.tenant
 if not Index.is_whole() then return Index.refuse() end
 local pool, spare, failing = Pools.load_pool(pool_name), {}, {}
 -- a tenant at its limit without waiting jobs here is marked as parked only with its next push
-local parked = Line.is_parked(pool, tenant) or Pools.is_full(tenant)
+local parked = Line.is_parked(pool, tenant) or Pools.is_at_max_running(tenant)
 for _, model in ipairs(parked and {} or args.models) do Classes.offer_trial(pool, model, tenant) end
 local classes = Classes.read_classes(pool_name)
 
@@ -39,6 +39,6 @@ for _, model in ipairs(args.models) do
   spare[#spare + 1] = count
   if count == 0 and Classes.able_to_run(pool_name, model) == Classes.FAILING then failing[#failing + 1] = model end
 end
-local cap = Pools.rules_of(tenant).cap
-local more = cap and math.max(0, cap - redis.call('SCARD', Keys.running(tenant))) or -1
+local max_running = Pools.rules_of(tenant).max_running
+local more = max_running and math.max(0, max_running - redis.call('SCARD', Keys.running(tenant))) or -1
 return { spare, more, failing }

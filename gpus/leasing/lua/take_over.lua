@@ -16,12 +16,12 @@ local name, job, attempt, epoch, worker = args.slot, args.job, args.attempt, arg
 local new_epoch, lease_us = args.new_epoch, args.lease_us
 
 if not Index.is_open() then return Index.refuse() end
-local taken = Leases.held_under(name, job, attempt, new_epoch)
+local taken = Leases.slot_held_by_ref(name, job, attempt, new_epoch)
 if taken and taken.state == 'leased' and taken.worker == worker then return 1 end
-local slot = Leases.held_under(name, job, attempt, epoch)
+local slot = Leases.slot_held_by_ref(name, job, attempt, epoch)
 if not slot or (slot.state == 'leased' and not Leases.is_holder(slot, worker)) then return 0 end
 Leases.pass_lease(slot, worker, new_epoch)
 Availability.reset_rest(slot)
 if slot.state == 'adoptable' then Availability.unmake_adoptable(slot) else Slots.save_slot(slot) end
-Leases.extend_lease(attempt, lease_us)
+Leases.set_expiry(attempt, lease_us)
 return 1

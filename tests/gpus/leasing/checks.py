@@ -124,11 +124,11 @@ class Checks:
     def counts_are_right_and_virtual_time_never_goes_back(self) -> None:
         before, self.virtual = self.virtual, [band.virtual for band in self.model.bands]
         assert all(old <= new for old, new in zip(before, self.virtual, strict=True))
-        counts, owes, virtual, _ = self.rig.client.eval(READ_POOL, 1, f"{self.rig.prefix}pool:{POOL}")
+        counts, allowance, virtual, _ = self.rig.client.eval(READ_POOL, 1, f"{self.rig.prefix}pool:{POOL}")
         ready = Counter(map(self.model.band_of, self.model.ready()))
         assert counts == [len(self.model.parked_tenants()), ready[0], ready[1], ready[2]]
-        assert [float(value) for value in owes] == pytest.approx(
-            [band.owes for band in self.model.bands[1:]], rel=1e-9, abs=1e-9
+        assert [float(value) for value in allowance] == pytest.approx(
+            [band.allowance for band in self.model.bands[1:]], rel=1e-9, abs=1e-9
         )
         assert [float(value) for value in virtual] == pytest.approx(self.virtual, rel=1e-12)
 

@@ -24,28 +24,28 @@ class PlainFollowers(PlainServers):
         return sum(lease.tenant == tenant and lease.attempt not in self.settling for lease in leases)
 
     def begins_to_wait(self, tenant: str) -> None:
-        self.apply_cap(tenant, self.running(tenant))
+        self.apply_max_running(tenant, self.running(tenant))
 
-    def _heed_cap(self, tenant: str) -> None:
+    def _heed_max_running(self, tenant: str) -> None:
         """A limit is looked at where somebody waits."""
         if any(waiting.tenant == tenant for waiting in self.line.values()):
-            self.apply_cap(tenant, self.running(tenant))
+            self.apply_max_running(tenant, self.running(tenant))
 
     # -- tickets become leases ---------------------------------------------------------------------------
 
     def _give(self, slot: Slot, ticket: Waiting, overtakes: bool, attempt: str, worker: str) -> Held:
         lease = self._take_for(slot, ticket, overtakes, attempt, worker)
         self._begin(slot, lease)
-        self._heed_cap(lease.tenant)
+        self._heed_max_running(lease.tenant)
         return lease
 
     def _take_for(self, slot: Slot, ticket: Waiting, overtakes: bool, attempt: str, worker: str) -> Held:
         band = self.band_of(ticket)
-        seconds, dues = self.take(ticket, overtakes)
+        seconds, charged_bands = self.take(ticket, overtakes)
         self.holders[ticket.job] = attempt
         return Held(
             ticket.job, attempt, 1, ticket.model, ticket.tenant, ticket.priority, seconds, self.now, worker,
-            slot.name, self._server(slot).host, band, dues, expires_us=self.now + LEASE_US,
+            slot.name, self._server(slot).host, band, charged_bands, expires_us=self.now + LEASE_US,
             fence=max(slot.fence + 1, self.now),
         )  # fmt: skip
 
@@ -54,7 +54,7 @@ class PlainFollowers(PlainServers):
         slot.fence, slot.listed = lease.fence, False
         slot.rest_us = slot.rests_until = 0
 
-    def is_full(self, tenant: str) -> bool:
+    def is_at_max_running(self, tenant: str) -> bool:
         most = self.rules[tenant].most
         return most is not None and self.running(tenant) >= most
 
@@ -118,13 +118,13 @@ class PlainFollowers(PlainServers):
         if not self._may_go_on(slot, self._server(slot)) or len(self.ready()) < leased:
             return None
         tenant = slot.held.tenant
-        if self.is_full(tenant) and any(one.tenant == tenant for one in self.line.values()):
+        if self.is_at_max_running(tenant) and any(one.tenant == tenant for one in self.line.values()):
             return None
         found = self._next_for(slot, warm, lambda tenant: self._leaves_room(tenant, slot.held.tenant))
         if found is None:
             return None
         slot.follower = self._take_for(slot, *found, attempt, worker)
-        self._heed_cap(slot.follower.tenant)
+        self._heed_max_running(slot.follower.tenant)
         return slot.follower
 
     def _begin_follower(self, slot: Slot, worker: str, host: str, expires_us: int) -> Held:
@@ -146,7 +146,7 @@ class PlainFollowers(PlainServers):
         self.dropped.append(replace(follower))
         slot.fence = max(slot.fence, follower.fence)
         self._correct(follower, 0.0)
-        self._heed_cap(follower.tenant)
+        self._heed_max_running(follower.tenant)
         self._forget_job(follower)
 
     def _restore(self, slot: Slot, lost: Held, worker: str) -> None:
@@ -154,13 +154,13 @@ class PlainFollowers(PlainServers):
         self.remove((lost.job, lost.priority))
         band = max((lost.priority - 1) // 3, self.rules[lost.tenant].band)
         lease = replace(
-            lost, worker=worker, host=self._server(slot).host, band=band, dues=frozenset(),
+            lost, worker=worker, host=self._server(slot).host, band=band, charged_bands=frozenset(),
             expires_us=self.now + LEASE_US, fence=max(slot.fence + 1, lost.fence),
         )  # fmt: skip
         self._correct_turn(lease, lease.charged)
         self.holders[lease.job] = lease.attempt
         self._begin(slot, lease)
-        self._heed_cap(lease.tenant)
+        self._heed_max_running(lease.tenant)
 
     def give_back_follower(self, slot: Slot, worker: str) -> None:
         """The caller has looked it up by `followed_under`."""

@@ -52,8 +52,8 @@ class PlainLine:
 
     def _enter(self, band: int, is_first: bool, model: str, tenant: str) -> None:
         if is_first and band:
-            owes = LETS_PASS * self.estimate(model, tenant)
-            self.bands[band].owes = max(self.bands[band].owes, owes)
+            allowance = LETS_PASS * self.estimate(model, tenant)
+            self.bands[band].allowance = max(self.bands[band].allowance, allowance)
 
     def own_score(self, waiting: Waiting) -> int:
         """In its tenant's own order."""
@@ -74,7 +74,7 @@ class PlainLine:
         for tenant in sorted(tenants - self.paused):
             self._change_parked(tenant, lambda one=tenant: self.paused.add(one))
 
-    def apply_cap(self, tenant: str, running: int) -> None:
+    def apply_max_running(self, tenant: str, running: int) -> None:
         most = self.rules[tenant].most
         if most is not None and running >= most:
             self._change_parked(tenant, lambda: self.full.add(tenant))
@@ -100,7 +100,7 @@ class PlainLine:
                 first = min(own, key=self.own_order)
                 self._enter(number, len(own) == len(ready), first.model, tenant)
             elif not ready:
-                band.owes = max(0.0, band.owes)
+                band.allowance = max(0.0, band.allowance)
             self._take_turns(number, tenant)
 
     def grant(self, tenant: str, band: int) -> None:
@@ -127,7 +127,7 @@ class PlainLine:
                 old, new = max(asked, before), max(asked, band)
                 counts[old] -= len(lines[key])
                 if not counts[old]:
-                    self.bands[old].owes = max(0.0, self.bands[old].owes)
+                    self.bands[old].allowance = max(0.0, self.bands[old].allowance)
                 self._enter(new, not counts[new], head.model, tenant)
                 counts[new] += len(lines[key])
         self.rules[tenant].band = band
@@ -148,7 +148,7 @@ class PlainLine:
         del self.line[waiting.key]
         band = self.band_of(waiting)
         if waiting.tenant not in self.parked_tenants() and not self._ready_in(band):
-            self.bands[band].owes = max(0.0, self.bands[band].owes)
+            self.bands[band].allowance = max(0.0, self.bands[band].allowance)
         if all(other.tenant != waiting.tenant for other in self.line.values()):
             # no search finds it
             self._change_parked(waiting.tenant, lambda: self.full.discard(waiting.tenant))
@@ -167,7 +167,7 @@ class PlainLine:
     # -- the next ticket ---------------------------------------------------------------------------------
 
     def _is_due(self, band: int) -> bool:
-        return band > 0 and self.bands[band].owes <= 0
+        return band > 0 and self.bands[band].allowance <= 0
 
     def _bands_in_order(self) -> list[int]:
         filled = [band for band in range(3) if self._ready_in(band)]
@@ -206,27 +206,27 @@ class PlainLine:
         return self._is_due(band) and any(self._head(higher, models) for higher in range(band))
 
     def take(self, ticket: Waiting, overtakes: bool) -> tuple[float, frozenset[int]]:
-        """Remove it from the line. Returns the charge in GPU-seconds, and the bands whose `owes` changed."""
-        number, dues = self.band_of(ticket), set()
+        """Remove it from the line. Returns the charge in GPU-seconds, and the charged bands (shares.lua)."""
+        number, charged_bands = self.band_of(ticket), set()
         self._leave(ticket)
         seconds = self.estimate(ticket.model, ticket.tenant)
         for lower in range(number + 1, 3):
             if not self._ready_in(lower):
-                self.bands[lower].owes = max(0.0, self.bands[lower].owes - seconds)
-            elif self.bands[lower].owes > 0:
-                self.bands[lower].owes -= seconds
-                dues.add(lower)
+                self.bands[lower].allowance = max(0.0, self.bands[lower].allowance - seconds)
+            elif self.bands[lower].allowance > 0:
+                self.bands[lower].allowance -= seconds
+                charged_bands.add(lower)
         band = self.bands[number]
         if overtakes:
-            band.owes += LETS_PASS * seconds
-            dues.add(number)
+            band.allowance += LETS_PASS * seconds
+            charged_bands.add(number)
         start = band.turn.pop(ticket.tenant)
         band.virtual = max(band.virtual, start)
         account = band.turn if self._backlogged(number, ticket.tenant) else band.paid
         weight = self.rules[ticket.tenant].weight
         start = max(start, band.virtual - (LAG_SECONDS + LAG_JOBS * seconds) / weight)
         account[ticket.tenant] = start + seconds / weight
-        return seconds, frozenset(dues)
+        return seconds, frozenset(charged_bands)
 
     def estimate(self, model: str, tenant: str) -> float:
         return self.means.get((model, tenant), self.means.get((model, None), 1.0))
@@ -235,11 +235,11 @@ class PlainLine:
         real = (self.now - lease.leased_us) / 1_000_000 if seconds is None else seconds
         if delta := real - lease.charged:
             self._correct_turn(lease, delta)
-            for number in lease.dues:
+            for number in lease.charged_bands:
                 own = self.bands[number]
-                own.owes += LETS_PASS * delta if number == lease.band else -delta
+                own.allowance += LETS_PASS * delta if number == lease.band else -delta
                 if not self._ready_in(number):
-                    own.owes = max(0.0, own.owes)
+                    own.allowance = max(0.0, own.allowance)
         lease.charged = real
         return real
 

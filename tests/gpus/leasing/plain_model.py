@@ -28,7 +28,7 @@ class PlainLeases(PlainFollowers):
         self.grant(tenant, band)
         rules.most = most
         if most != had:
-            self._heed_cap(tenant)
+            self._heed_max_running(tenant)
 
     # -- leases ------------------------------------------------------------------------------------------
 
@@ -121,12 +121,12 @@ class PlainLeases(PlainFollowers):
         else:
             lease.worker, lease.expires_us = worker, self.now + LEASE_US
             self.settling[lease.attempt] = lease
-            self._heed_cap(lease.tenant)
+            self._heed_max_running(lease.tenant)
         if rest_us is not None:
             self.rest(server.name, rest_us)
         if mode == "free":
             self._idle(slot, self.now)
-            self._heed_cap(lease.tenant)
+            self._heed_max_running(lease.tenant)
             return None
         if mode == "suspect":
             self._drop_follower(slot)
@@ -253,7 +253,7 @@ class PlainLeases(PlainFollowers):
             self._idle(slot, self.now)
         else:
             slot.state, slot.since_us, slot.listed = verdict, self.now, verdict == "adoptable"
-        self._heed_cap(lease.tenant)
+        self._heed_max_running(lease.tenant)
         return True
 
     def _let_follow(self, slot: Slot) -> bool:
@@ -264,7 +264,7 @@ class PlainLeases(PlainFollowers):
         self._correct(ended, None)
         self._forget_job(ended)
         self._begin_follower(slot, ended.worker, ended.host, self.now)
-        self._heed_cap(ended.tenant)
+        self._heed_max_running(ended.tenant)
         return True
 
     def quarantine(self, name: str, attempt: str) -> None:
@@ -283,7 +283,7 @@ class PlainLeases(PlainFollowers):
             self._correct(slot.held, None)
             self._forget_job(slot.held)
             slot.since_us = self.now
-            self._heed_cap(slot.held.tenant)
+            self._heed_max_running(slot.held.tenant)
         self._arrange(self.servers[server])
 
     def free_slot(self, name: str) -> None:

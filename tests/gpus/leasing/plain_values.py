@@ -61,7 +61,7 @@ class Held:
     slot: str
     host: str
     band: int
-    dues: frozenset[int]
+    charged_bands: frozenset[int]
     asked: str | None = None
     expires_us: int = 0
     fence: int = 0
@@ -116,7 +116,7 @@ class Band:
     paid: dict[str, float] = field(default_factory=dict)
     since: dict[str, int] = field(default_factory=dict)
     virtual: float = 0.0
-    owes: float = 0.0
+    allowance: float = 0.0
 
 
 @dataclass

@@ -268,7 +268,7 @@ def test_a_follower_is_renewed_as_a_follower_until_it_begins(bench: Bench) -> No
     bench.keeper.add(a_lease(1))
     bench.keeper.add(a_lease(2), follows=True)
     bench.step(0)
-    assert bench.keeper.begin(a_lease(2).ref)
+    assert bench.keeper.begin_follower(a_lease(2).ref)
     bench.keeper.settle(a_lease(1).ref)
     bench.step(5)
     assert bench.main.calls == [
@@ -283,14 +283,14 @@ def test_a_follower_that_was_lost_does_not_begin(bench: Bench) -> None:
     bench.main.lost = [a_lease(2).ref]
     assert bench.step(0) == [a_lease(2).ref]
     assert bench.lost == [a_lease(2).ref]
-    assert not bench.keeper.begin(a_lease(2).ref)
+    assert not bench.keeper.begin_follower(a_lease(2).ref)
 
 
 def test_a_follower_begun_while_lost_is_announced_at_once(bench: Bench) -> None:
     """A rebuilt index does not know the follower; the slot's holder must be announced."""
     bench.keeper.add(a_lease(2), follows=True)
     bench.main.lost = [a_lease(2).ref]
-    bench.main.during = lambda: bench.keeper.begin(a_lease(2).ref)
+    bench.main.during = lambda: bench.keeper.begin_follower(a_lease(2).ref)
     assert bench.step(0) == []
     bench.main.lost = []
     bench.step(0)

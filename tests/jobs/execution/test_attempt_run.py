@@ -282,7 +282,7 @@ def test_a_run_past_its_limit_is_a_death_only_if_its_process_had_to_be_killed(ki
 def test_a_run_that_was_made_before_has_its_whole_time_when_it_begins() -> None:
     bench = Bench(ScriptedRunner(starts=[Accepted("r1")], cancels=[True]), limit=5.0)
     bench.clock.move(4.0)
-    bench.run.begin()
+    bench.run.start_clock()
     bench.accept()
     bench.clock.move(4.0)
     assert isinstance(bench.run.step(), Wait)

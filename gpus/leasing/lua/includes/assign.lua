@@ -14,8 +14,8 @@
 
 -- Dispatch: the ticket leaves the line, its tenant is charged, and the lease begins.
 
--- Saves the pool. Returns the lease, without its slot. Or nil: search again, because the job holds a slot already. Then
--- this was its second ticket (pushed late under another priority), and is removed now.
+-- Saves the pool. Returns the lease, without its slot. Or nil: the job already holds a slot; this duplicate ticket
+-- (pushed late under another priority) is deleted, and the caller searches again.
 local function take_ticket_for(attempt, pool, ticket)
   local job = Line.job_of(ticket.member)
   if redis.call('HSETNX', Keys.held(), job, attempt) == 0 then
@@ -24,13 +24,14 @@ local function take_ticket_for(attempt, pool, ticket)
     Pools.save_pool(pool)
     return nil
   end
-  local seconds, dues = Pick.take_ticket(pool, ticket)
+  local seconds, charged_bands = Pick.take_ticket(pool, ticket)
   Pools.save_pool(pool)
   Forecast.learn_forecast(pool.name, job)
   Classes.begin_trial(pool.name, ticket.model, attempt)
   return {
     pool = pool.name, job = job, attempt = attempt, epoch = Leases.FIRST_EPOCH, model = ticket.model, tenant = ticket.tenant,
-    priority = Pick.priority_of(ticket), band = ticket.queue.band, dues = dues, estimate = seconds, leased_us = Call.now,
+    priority = Pick.priority_of(ticket), band = ticket.queue.band, charged_bands = charged_bands, estimate = seconds,
+    leased_us = Call.now,
   }
 end
 
@@ -88,8 +89,8 @@ local function drop_follower(slot)
   Leases.forget_job(follower.job, follower.attempt)
 end
 
--- After the holder's lease has ended, the follower holds the slot. since_us: start of its time, without the time that
--- it waited. ended: as in `begin_lease`.
+-- After the holder's lease has ended, the follower holds the slot. since_us: when its run began; waiting as a follower
+-- is not charged. ended: as in `begin_lease`.
 local function begin_follower(slot, worker, host, since_us, lease_us, ended)
   local follower = Leases.read_follower(slot)
   local fence = follower.fence
@@ -98,10 +99,10 @@ local function begin_follower(slot, worker, host, since_us, lease_us, ended)
   Leases.begin_lease(slot, fence, lease_us, ended)
 end
 
--- Whether its tenant is parked, and may begin no job. The running limit is no reason: the follower counts in it already.
+-- Whether the follower's tenant is parked for a reason other than max_running (the follower counts there already).
 local function is_follower_held_back(pool, follower)
   local reasons = pool.parked > 0 and redis.call('HGET', Keys.parked(pool.name), follower.tenant)
-  return reasons and reasons:gsub(Line.FULL, '') ~= ''
+  return reasons and reasons:gsub(Line.AT_MAX_RUNNING, '') ~= ''
 end
 
 -- The number of slots in all pools in which the tenant waits.
@@ -113,26 +114,28 @@ local function slots_for(tenant)
   return slots
 end
 
--- Whether a job of the tenant may be prefetched. A follower counts for the tenant's limit before it runs, and must keep
--- no free slot from a job that the limit allows. Behind another tenant's job it takes that job's slot; behind a job of
--- its own tenant both count, and at most half of the counted leases are such followers.
+-- Whether a job of the tenant may be prefetched. A prefetched job counts towards max_running before it runs. So prefetch
+-- only if the tenant could use all its slots even with these extra counts. Extra: half of its counted leases, because at
+-- most half are followers; plus one if the holder's job is its own.
 local function may_prefetch_for(tenant, holder_tenant)
-  local cap = Pools.rules_of(tenant).cap
-  if not cap then return true end
-  local beside = math.floor(redis.call('SCARD', Keys.running(tenant)) / 2) + (tenant == holder_tenant and 1 or 0)
-  return cap >= slots_for(tenant) + beside
+  local max_running = Pools.rules_of(tenant).max_running
+  if not max_running then return true end
+  local extra = math.floor(redis.call('SCARD', Keys.running(tenant)) / 2) + (tenant == holder_tenant and 1 or 0)
+  return max_running >= slots_for(tenant) + extra
 end
 
--- Whether the end of this job brings its tenant below its limit: then the next tenant is not known yet.
+-- Whether the end of this job brings its tenant below max_running. Then that tenant may be next, so do not choose now.
 local function unblocks_its_tenant(slot, pool)
-  return Pools.is_full(slot.tenant) and redis.call('SISMEMBER', Keys.waits(slot.tenant), pool.name) == 1
+  return Pools.is_at_max_running(slot.tenant) and redis.call('SISMEMBER', Keys.waits(slot.tenant), pool.name) == 1
 end
 
--- Claims a follower for the slot's holder, which has none. Returns its lease as a reply, or nil. nil if fewer tickets
--- wait than slots run (another slot is free sooner), if the server or a model of the pool failed last, or if a tenant's
--- limit decides: then the next job is chosen when the holder's job has ended.
-local function claim_follower(slot, server, index, pool, attempt, warm)
-  if pool.failing > 0 or not Availability.may_continue(slot, server, index) then return nil end
+-- Claims a follower for the slot's holder, which has none. Returns its lease as a reply, or nil. Then the next job is
+-- chosen when the holder's job has ended. Reasons for nil:
+-- - the server or a model of the pool failed last;
+-- - fewer tickets wait than slots run: another slot is free sooner;
+-- - max_running decides: of the holder's tenant, or of the next one.
+local function claim_follower(slot, server, slot_number, pool, attempt, warm)
+  if pool.failing > 0 or not Availability.may_continue(slot, server, slot_number) then return nil end
   local queues = pool.queues
   local waiting = queues[1].waiting + queues[2].waiting + queues[3].waiting
   if waiting < tonumber(redis.call('HGET', Keys.states(slot.home), 'leased')) then return nil end
@@ -144,7 +147,7 @@ local function claim_follower(slot, server, index, pool, attempt, warm)
   end
   follower.name, follower.fence = slot.name, math.max(slot.fence + 1, Call.now)
   slot.follower = cmsgpack.pack(follower.pool, follower.job, attempt, follower.model, follower.tenant,
-    follower.priority, follower.band, follower.dues, follower.estimate, follower.leased_us, follower.fence)
+    follower.priority, follower.band, follower.charged_bands, follower.estimate, follower.leased_us, follower.fence)
   Slots.save_slot(slot)
   Parked.run_begins(follower.tenant, attempt)
   return Leases.lease_reply(follower, false)

@@ -55,19 +55,20 @@ end
 local function is_idle(slot) return slot.state == 'free' or slot.state == 'off' end
 
 -- Whether a held slot may get another job directly.
-local function has_room(server, index)
-  if server.gone or server.desired ~= 'on' or index >= server.slots or server.opens > 0 then return false end
+local function has_room(server, slot_number)
+  if server.gone or server.desired ~= 'on' or slot_number >= server.slots or server.opens > 0 then return false end
   if server.top <= server.slots then return true end  -- no slot is above the count
   local others = 0
   Slots.each_slot(server, function(slot, at)
-    if at ~= index and not is_idle(slot) then others = others + 1 end
+    if at ~= slot_number and not is_idle(slot) then others = others + 1 end
   end)
   return others < server.slots
 end
 
 -- Whether the slot may get another job of the same pool and host, without being free in between.
-local function may_continue(slot, server, index)
-  return has_room(server, index) and server.pool == slot.pool and server.host == slot.host and server.rests_until <= Call.now
+local function may_continue(slot, server, slot_number)
+  return has_room(server, slot_number) and server.pool == slot.pool and server.host == slot.host
+    and server.rests_until <= Call.now
 end
 
 -- Opens as many idle slots as the count allows, lowest first. Returns how many slots became claimable.
@@ -177,7 +178,7 @@ local function idle_slot(slot, since_us)
   end
   slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant = nil, nil, nil, nil, nil, nil
   slot.priority, slot.estimate, slot.leased_us, slot.worker, slot.adopter, slot.host = nil, nil, nil, nil, nil, nil
-  slot.band, slot.dues = nil, nil
+  slot.band, slot.charged_bands = nil, nil
   if server.top > server.slots then
     Slots.set_state(slot, 'off', since_us)
     return arrange_slots(server) > 0, server

@@ -13,16 +13,16 @@ local function find_lease(attempt)
   return name and Slots.read_slot(name) or nil
 end
 
--- Whether the slot, or nil, is held under exactly this ref.
-local function is_under(slot, job, attempt, epoch)
+-- Whether the slot, or nil, is held under exactly this ref (slot, job, attempt, epoch).
+local function is_held_by_ref(slot, job, attempt, epoch)
   return slot and slot.attempt == attempt and slot.job == job and slot.epoch == epoch
     and (slot.state == 'leased' or slot.state == 'adoptable')
 end
 
 -- The slot if it is held under exactly this ref, else nil.
-local function held_under(slot_name, job, attempt, epoch)
+local function slot_held_by_ref(slot_name, job, attempt, epoch)
   local slot = Slots.read_slot(slot_name)
-  return is_under(slot, job, attempt, epoch) and slot or nil
+  return is_held_by_ref(slot, job, attempt, epoch) and slot or nil
 end
 
 local FIRST_EPOCH = 1
@@ -30,15 +30,17 @@ local FIRST_EPOCH = 1
 -- The slot's follower (prefetched job, assign.lua) as a lease with its slot's name, or nil.
 local function read_follower(slot)
   if not slot.follower then return nil end
-  local pool, job, attempt, model, tenant, priority, band, dues, estimate, leased_us, fence = cmsgpack.unpack(slot.follower)
+  local pool, job, attempt, model, tenant, priority, band, charged_bands, estimate, leased_us, fence =
+    cmsgpack.unpack(slot.follower)
   return {
     name = slot.name, pool = pool, job = job, attempt = attempt, epoch = FIRST_EPOCH, model = model, tenant = tenant,
-    priority = priority, band = band, dues = dues, estimate = estimate, leased_us = leased_us, fence = fence,
+    priority = priority, band = band, charged_bands = charged_bands, estimate = estimate, leased_us = leased_us,
+    fence = fence,
   }
 end
 
 -- Whether the follower of the slot, or of nil, has exactly this ref.
-local function is_followed_under(slot, job, attempt, epoch)
+local function follower_matches(slot, job, attempt, epoch)
   local follower = slot and read_follower(slot)
   return follower and follower.attempt == attempt and follower.job == job and follower.epoch == epoch
 end
@@ -55,28 +57,28 @@ local function lease_reply(slot, is_adopted)
     slot.fence, slot.leased_us, tostring(slot.estimate), is_adopted and 1 or 0 }
 end
 
--- also: a second attempt to extend, or nil.
-local function extend_lease(attempt, lease_us, also)
+-- Sets when the attempt's lease, or its uncommitted end, expires. also: id of another attempt whose expiry is set too.
+local function set_expiry(attempt, lease_us, also)
   local at = Index.expires_at(Call.now + lease_us)
   if also then redis.call('ZADD', Keys.expiry(), at, attempt, at, also) else redis.call('ZADD', Keys.expiry(), at, attempt) end
 end
 
--- Extends many leases with one command.
-local function extend_leases(attempts, lease_us)
+-- Sets the expiry of many attempts with one command.
+local function set_expiries(attempts, lease_us)
   local at, flat = Index.expires_at(Call.now + lease_us), {}
   for i, attempt in ipairs(attempts) do flat[2 * i - 1], flat[2 * i] = at, attempt end
   if flat[1] then redis.call('ZADD', Keys.expiry(), unpack(flat)) end
 end
 
 -- Stores the lease whose fields are in the slot and whose job is in `held`. The fence grows with every lease, even after
--- a loss of the index: at_least is the clock, or a restored lease's fence. ended: the slot's previous attempt if its end
--- waits for its commit, else nil.
+-- a loss of the index. at_least: smallest allowed fence: the time now, or the fence of a restored lease. ended: the
+-- slot's previous attempt if its end waits for its commit, else nil.
 local function begin_lease(slot, at_least, lease_us, ended)
   slot.fence, slot.warm = math.max(slot.fence + 1, at_least), slot.model
   slot.rest_us, slot.rests_until = nil, nil
   Slots.set_state(slot, 'leased')
   redis.call('HSET', Keys.leases(), slot.attempt, slot.name)
-  extend_lease(slot.attempt, lease_us, ended)
+  set_expiry(slot.attempt, lease_us, ended)
 end
 
 -- Passes the lease to another worker; the caller saves the slot. adopter: attempt id of the claim that adopts it, or nil.
@@ -98,8 +100,8 @@ local function forget_job(job, attempt)
   if redis.call('HGET', Keys.held(), job) == attempt then redis.call('HDEL', Keys.held(), job) end
 end
 
--- Stores the attempt's uncommitted end in `settling`. It expires like a lease; the caller extends it.
-local function settle(slot)
+-- Stores the attempt's uncommitted end in `settling`. It expires like a lease; the caller sets its expiry.
+local function store_uncommitted_end(slot)
   redis.call('HSET', Keys.settling(), slot.attempt, cmsgpack.pack(slot.name, slot.job, slot.epoch, slot.pool,
     slot.model, slot.tenant, slot.worker, slot.estimate))
 end
@@ -116,7 +118,7 @@ local function read_end(attempt)
 end
 
 -- The uncommitted end under exactly this ref, or nil.
-local function end_under(slot, job, attempt, epoch)
+local function end_by_ref(slot, job, attempt, epoch)
   local found = read_end(attempt)
   if found and found.slot == slot and found.job == job and found.epoch == epoch then return found end
   return nil
@@ -133,9 +135,9 @@ local function forget_end(attempt, found)
 end
 
 return {
-  begin_lease = begin_lease, end_under = end_under, extend_lease = extend_lease, extend_leases = extend_leases,
-  find_lease = find_lease, forget_end = forget_end, forget_job = forget_job, forget_lease = forget_lease,
-  held_under = held_under, is_followed_under = is_followed_under, is_holder = is_holder, is_under = is_under,
-  lease_reply = lease_reply, pass_lease = pass_lease, read_end = read_end, read_follower = read_follower,
-  settle = settle, FIRST_EPOCH = FIRST_EPOCH,
+  begin_lease = begin_lease, end_by_ref = end_by_ref, find_lease = find_lease, follower_matches = follower_matches,
+  forget_end = forget_end, forget_job = forget_job, forget_lease = forget_lease, is_held_by_ref = is_held_by_ref,
+  is_holder = is_holder, lease_reply = lease_reply, pass_lease = pass_lease, read_end = read_end,
+  read_follower = read_follower, set_expiries = set_expiries, set_expiry = set_expiry,
+  slot_held_by_ref = slot_held_by_ref, store_uncommitted_end = store_uncommitted_end, FIRST_EPOCH = FIRST_EPOCH,
 }

@@ -39,7 +39,7 @@ local function drop_mark(pool, member)
   pool.marks[member] = false
 end
 
-local FULL = 'm'  -- reason to park: the tenant is at its limit of running jobs
+local AT_MAX_RUNNING = 'm'  -- reason to park: the tenant is at max_running
 
 -- A ticket's member: the priority's level in its band, then the job id.
 local function member_of(job, priority) return (priority - 1) % 3 .. job end
@@ -108,7 +108,9 @@ end
 
 -- The tenant begins to wait in the pool: `waits` lists the pools that a change of its rules or running jobs affects.
 local function enter_pool(pool, tenant)
-  if redis.call('SADD', Keys.waits(tenant), pool.name) == 1 and Pools.is_full(tenant) then add_reason(pool, tenant, FULL) end
+  if redis.call('SADD', Keys.waits(tenant), pool.name) == 1 and Pools.is_at_max_running(tenant) then
+    add_reason(pool, tenant, AT_MAX_RUNNING)
+  end
 end
 
 -- Removes the pool from `waits` if the tenant has no line left in any of its queues.
@@ -117,7 +119,7 @@ local function leave_pool(pool, tenant)
     if redis.call('EXISTS', Keys.models(queue.at, tenant)) == 1 then return end
   end
   redis.call('SREM', Keys.waits(tenant), pool.name)
-  if pool.parked > 0 then drop_reason(pool, tenant, FULL) end
+  if pool.parked > 0 then drop_reason(pool, tenant, AT_MAX_RUNNING) end
 end
 
 -- The tenant's first line in the queue for these few models (',a,b,'): its name and its score in `models`; or nil.
@@ -235,5 +237,5 @@ return {
   first_line = first_line, is_parked = is_parked, job_of = job_of, level_of = level_of, line_of = line_of,
   line_score = line_score, member_of = member_of, named_line = named_line, names_of = names_of, own_score = own_score,
   read_mark = read_mark, remove_ticket = remove_ticket, update_heads = update_heads, set_mark = set_mark,
-  withdraw_ticket = withdraw_ticket, FULL = FULL,
+  withdraw_ticket = withdraw_ticket, AT_MAX_RUNNING = AT_MAX_RUNNING,
 }

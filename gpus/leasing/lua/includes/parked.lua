@@ -71,32 +71,32 @@ end
 
 -- Parks or releases the tenant, after one of its leases began or ended, or its limit changed. back: tickets that wait
 -- again, by pool and model.
-local function apply_cap(tenant, back)
-  local full = Pools.is_full(tenant)
+local function apply_max_running(tenant, back)
+  local at_limit = Pools.is_at_max_running(tenant)
   for _, name in ipairs(redis.call('SMEMBERS', Keys.waits(tenant))) do
     local pool = Pools.load_pool(name)
-    if full then
-      park(pool, tenant, Line.FULL)
+    if at_limit then
+      park(pool, tenant, Line.AT_MAX_RUNNING)
     else
       back[name] = back[name] or {}
-      unpark(pool, tenant, Line.FULL, back[name])
+      unpark(pool, tenant, Line.AT_MAX_RUNNING, back[name])
     end
     Pools.save_pool(pool)
   end
 end
 
--- A lease of the tenant begins: counts it for the running limit.
+-- A lease of the tenant begins: counts it towards max_running.
 local function run_begins(tenant, attempt)
-  if not Pools.rules_of(tenant).cap then return end
+  if not Pools.rules_of(tenant).max_running then return end
   redis.call('SADD', Keys.running(tenant), attempt)
-  apply_cap(tenant, {})
+  apply_max_running(tenant, {})
 end
 
 -- A lease of the tenant ends.
 local function run_ends(tenant, attempt)
-  if not Pools.rules_of(tenant).cap then return end
+  if not Pools.rules_of(tenant).max_running then return end
   redis.call('SREM', Keys.running(tenant), attempt)
-  apply_cap(tenant, {})
+  apply_max_running(tenant, {})
 end
 
 -- These tenants (a set) get their first limit: fills `running` with their leases, found among all leases.
@@ -114,6 +114,6 @@ local function find_running(tenants)
 end
 
 return {
-  each_queue = each_queue, enter_orders = enter_orders, find_running = find_running, apply_cap = apply_cap,
+  apply_max_running = apply_max_running, each_queue = each_queue, enter_orders = enter_orders, find_running = find_running,
   leave_orders = leave_orders, park = park, run_begins = run_begins, run_ends = run_ends, unpark = unpark,
 }

@@ -81,9 +81,8 @@ local function first_broad(queue, class, found, best)
   end
 end
 
--- Whether this call reached its limit before it found the next ticket. The next call continues behind the tenants that
--- this one set aside.
-local function is_unsure() return Call.set_asides > MAX_ASIDE end
+-- Whether this call set aside MAX_ASIDE tenants before it found the next ticket. The next call continues behind them.
+local function reached_limit() return Call.set_asides > MAX_ASIDE end
 
 -- The first tenant in the orders of these models, and its rank; or nil.
 local function first_named(pool, queue, models)
@@ -192,7 +191,7 @@ local function of_another_tenant(pool, ticket)
 end
 
 -- The next ticket for a slot of the class (with `server`: one that does not avoid it), and the index of its queue in the
--- serving order. nil if there is none, or if `is_unsure`.
+-- serving order. nil if there is none, or if `reached_limit`.
 local function best_ticket(pool, class, server)
   local models = Classes.without_kept(pool.name, class[2])
   if models ~= class[2] then class = { class[1], models } end
@@ -205,7 +204,7 @@ local function best_ticket(pool, class, server)
       ticket = other
     end
     if ticket then ticket.overtakes = overtakes(pool, ticket, class) end
-    if is_unsure() then return nil end
+    if reached_limit() then return nil end
     if ticket then return ticket, place end
   end
   return nil
@@ -259,19 +258,19 @@ end
 local function priority_of(ticket) return (ticket.name:byte() - 48) * 3 + Line.level_of(ticket.member) + 1 end
 
 -- Removes the ticket from its line and charges its tenant and its band. Returns the charge in GPU-seconds, and the
--- lease's dues (shares.lua).
+-- lease's charged_bands (shares.lua).
 local function take_ticket(pool, ticket)
   local queue, tenant = ticket.queue, ticket.tenant
   local tag = ticket.tag or tonumber(redis.call('ZSCORE', Keys.turn(queue.at), tenant))
   local left = Line.remove_ticket(pool, queue, ticket.name, tenant, ticket.member, false, ticket)
   local seconds = Shares.estimated_seconds(ticket.model, tenant)
-  local dues = Shares.pay_bands(pool, queue, seconds, ticket.overtakes)
+  local charged_bands = Shares.pay_bands(pool, queue, seconds, ticket.overtakes)
   Shares.pay_turn(queue, tenant, tag, seconds, Line.names_of(left))
-  return seconds, dues
+  return seconds, charged_bands
 end
 
 return {
-  avoided_server = avoided_server, best_ticket = best_ticket, is_unsure = is_unsure, last_model = last_model,
-  precedes = precedes, prefer_warm = prefer_warm, priority_of = priority_of, take_ticket = take_ticket,
+  avoided_server = avoided_server, best_ticket = best_ticket, last_model = last_model, precedes = precedes,
+  prefer_warm = prefer_warm, priority_of = priority_of, reached_limit = reached_limit, take_ticket = take_ticket,
   MAX_SKIPS = MAX_SKIPS,
 }

@@ -7,10 +7,10 @@
 
 local DEFAULT_BAND = 1  -- normal
 
--- Unpacks and caches the rules: {weight, band (0 to 2), cap (limit of running jobs, nil: none)}.
+-- Unpacks and caches the rules: {weight, band (0 to 2), max_running (nil: no limit)}.
 local function cache_rules(tenant, packed)
   local found = { weight = 1, band = DEFAULT_BAND }
-  if packed then found.weight, found.band, found.cap = cmsgpack.unpack(packed) end
+  if packed then found.weight, found.band, found.max_running = cmsgpack.unpack(packed) end
   Call.rules[tenant] = found
   return found
 end
@@ -31,13 +31,13 @@ end
 -- Stores the tenant's rules.
 local function save_rules(tenant, found)
   Call.rules[tenant] = found
-  redis.call('HSET', Keys.tenants(), tenant, cmsgpack.pack(found.weight, found.band, found.cap))
+  redis.call('HSET', Keys.tenants(), tenant, cmsgpack.pack(found.weight, found.band, found.max_running))
 end
 
--- Whether the tenant is at its limit of running jobs, over all pools of the fleet.
-local function is_full(tenant)
-  local cap = rules_of(tenant).cap
-  return cap ~= nil and redis.call('SCARD', Keys.running(tenant)) >= cap
+-- Whether the tenant is at max_running, over all pools of the fleet.
+local function is_at_max_running(tenant)
+  local max_running = rules_of(tenant).max_running
+  return max_running ~= nil and redis.call('SCARD', Keys.running(tenant)) >= max_running
 end
 
 -- A pool's rules and its three queues, one per band, in one packed value that a script reads and writes once: a function
@@ -49,8 +49,8 @@ local SEVERAL = ','  -- cannot be a model's name
 -- name; fifo; patience and head_start per priority level (µs); marked: number of tickets with a mark; parked: number of
 -- parked tenants; failing: number of models with a record in `circuits`; only: the only model ever pushed, '', or
 -- SEVERAL; marks: see line.lua; queues[1..3] of {band, pool, at: its part of key names, mixed: whether orders by model
--- are kept too, waiting: tickets without those of parked tenants, owes: GPU-seconds of higher bands before this one is
--- due (shares.lua), virtual: the virtual time of its fair order}.
+-- are kept too, waiting: tickets without those of parked tenants, allowance_of_higher: GPU-seconds of higher bands before
+-- this one is due (shares.lua), virtual: the virtual time of its fair order}.
 local function load_pool(name)
   if Call.pools[name] then return Call.pools[name] end
   local packed = redis.call('GET', Keys.pool(name))
@@ -63,9 +63,9 @@ local function load_pool(name)
   Call.pools[name] = {
     name = name, fifo = fifo, patience = patience, head_start = head_start, marked = marked, parked = parked,
     failing = failing, only = only, marks = {}, queues = {
-      { band = 0, pool = name, at = name .. ':0', mixed = mixed, waiting = w0, owes = 0, virtual = v0 },
-      { band = 1, pool = name, at = name .. ':1', mixed = mixed, waiting = w1, owes = o1, virtual = v1 },
-      { band = 2, pool = name, at = name .. ':2', mixed = mixed, waiting = w2, owes = o2, virtual = v2 },
+      { band = 0, pool = name, at = name .. ':0', mixed = mixed, waiting = w0, allowance_of_higher = 0, virtual = v0 },
+      { band = 1, pool = name, at = name .. ':1', mixed = mixed, waiting = w1, allowance_of_higher = o1, virtual = v1 },
+      { band = 2, pool = name, at = name .. ':2', mixed = mixed, waiting = w2, allowance_of_higher = o2, virtual = v2 },
     },
   }
   return Call.pools[name]
@@ -75,7 +75,8 @@ end
 local function save_pool(pool)
   local a, b, c = pool.queues[1], pool.queues[2], pool.queues[3]
   redis.call('SET', Keys.pool(pool.name), cmsgpack.pack(pool.fifo, pool.patience, pool.head_start, pool.marked,
-    pool.parked, pool.failing, pool.only, a.waiting, a.virtual, b.waiting, b.owes, b.virtual, c.waiting, c.owes, c.virtual))
+    pool.parked, pool.failing, pool.only, a.waiting, a.virtual, b.waiting, b.allowance_of_higher, b.virtual,
+    c.waiting, c.allowance_of_higher, c.virtual))
 end
 
 -- The band (0 to 2) of a priority 1..9: three bands of three levels.
@@ -102,6 +103,7 @@ local function register_model(pool, model)
 end
 
 return {
-  asked_band = asked_band, is_full = is_full, load_pool = load_pool, register_model = register_model, queue_of = queue_of,
-  read_rules = read_rules, rules_of = rules_of, save_pool = save_pool, save_rules = save_rules,
+  asked_band = asked_band, is_at_max_running = is_at_max_running, load_pool = load_pool, queue_of = queue_of,
+  read_rules = read_rules, register_model = register_model, rules_of = rules_of, save_pool = save_pool,
+  save_rules = save_rules,
 }

@@ -15,7 +15,7 @@ local function put_claim(slot, claim, server)
   slot.pool, slot.job, slot.attempt, slot.epoch = claim.pool, claim.job, claim.attempt, claim.epoch
   slot.model, slot.tenant, slot.priority = claim.model, claim.tenant, claim.priority
   slot.estimate, slot.leased_us, slot.worker = claim.estimate, claim.leased_us, claim.worker
-  slot.adopter, slot.host, slot.dues = nil, server.host, 0
+  slot.adopter, slot.host, slot.charged_bands = nil, server.host, 0
   slot.band = math.max(Pools.asked_band(claim.priority), Pools.rules_of(claim.tenant).band)
 end
 
@@ -27,7 +27,7 @@ local function reconcile(slot, claim, lease_us)
   end
   Leases.pass_lease(slot, claim.worker, claim.epoch)
   Slots.save_slot(slot)
-  Leases.extend_lease(slot.attempt, lease_us)
+  Leases.set_expiry(slot.attempt, lease_us)
   return true
 end
 
@@ -69,8 +69,8 @@ local function restore_end(claim, lease_us)
   local ending = is_idle and slot or Slots.new_slot(claim.slot, server.pool)
   if is_idle then Availability.hide_slot(slot, server) end
   put_claim(ending, claim, server)
-  Leases.settle(ending)
-  Leases.extend_lease(ending.attempt, lease_us)
+  Leases.store_uncommitted_end(ending)
+  Leases.set_expiry(ending.attempt, lease_us)
   if is_idle then
     slot.fence, slot.warm = math.max(slot.fence, claim.fence), claim.model
     Slots.set_state(slot, 'settling')

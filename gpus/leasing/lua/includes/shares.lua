@@ -40,15 +40,18 @@ local function learn_seconds(model, tenant, seconds)
 end
 
 -- Guaranteed share of a lower band: while it waits, it gets 1 of 16 GPU-seconds, whatever higher bands ask for.
--- `owes`: GPU-seconds that higher bands may still use before the band is due: fifteen times the estimate of the first
--- job with which it began to wait, and of each job with which it overtook. Each dispatch of a higher band reduces it.
--- A band that is due and has no job for the slot earns no credit.
+-- `allowance_of_higher`: GPU-seconds that higher bands may still use before the band is due. HIGHER_PER_LOWER times the
+-- estimate of the job with which it began to wait, and of each job with which it overtook, are added; each dispatch of a
+-- higher band reduces it. A band that is due and has no job for the slot earns no credit.
 
-local LOWER_LETS_PASS = 15
-local OVERTOOK = 1  -- bit of a lease's dues; other bits: lower bands whose `owes` it reduced, 2 normal, 4 bulk
+local HIGHER_PER_LOWER = 15  -- GPU-seconds of higher bands per one of a lower band that waits
+
+-- charged_bands of a lease is a bit set: the bands whose `allowance_of_higher` its dispatch changed. Bits of lower bands:
+-- 2 normal, 4 bulk.
+local OWN_BAND = 1  -- the bit of the lease's own band, which overtook a higher one
 
 -- Whether the band goes before higher ones.
-local function is_due(queue) return queue.band > 0 and queue.owes <= 0 end
+local function is_due(queue) return queue.band > 0 and queue.allowance_of_higher <= 0 end
 
 -- The queues with tickets, in the order in which they are served now.
 local function queues_in_order(pool)
@@ -68,44 +71,44 @@ end
 local function count_waiting(queue, count, model, tenant)
   queue.waiting = queue.waiting + count
   if queue.waiting == 0 then
-    queue.owes = math.max(queue.owes, 0)
+    queue.allowance_of_higher = math.max(queue.allowance_of_higher, 0)
   elseif queue.waiting == count and queue.band > 0 then
-    queue.owes = math.max(queue.owes, LOWER_LETS_PASS * estimated_seconds(model, tenant))
+    queue.allowance_of_higher = math.max(queue.allowance_of_higher, HIGHER_PER_LOWER * estimated_seconds(model, tenant))
   end
 end
 
--- A job of the queue was dispatched. Returns its dues: which `owes` to correct once its real seconds are known.
+-- A job of the queue was dispatched. Returns its charged_bands, to be corrected once its real seconds are known.
 local function pay_bands(pool, queue, seconds, overtook)
-  local dues = 0
+  local charged_bands = 0
   for _, lower in ipairs(pool.queues) do
     if lower.band > queue.band then
       if lower.waiting == 0 then
-        lower.owes = math.max(0, lower.owes - seconds)
-      elseif lower.owes > 0 then
-        lower.owes = lower.owes - seconds
-        dues = dues + lower.band * 2
+        lower.allowance_of_higher = math.max(0, lower.allowance_of_higher - seconds)
+      elseif lower.allowance_of_higher > 0 then
+        lower.allowance_of_higher = lower.allowance_of_higher - seconds
+        charged_bands = charged_bands + lower.band * 2
       end
     end
   end
   if overtook then
-    queue.owes = queue.owes + LOWER_LETS_PASS * seconds
-    dues = dues + OVERTOOK
+    queue.allowance_of_higher = queue.allowance_of_higher + HIGHER_PER_LOWER * seconds
+    charged_bands = charged_bands + OWN_BAND
   end
-  return dues
+  return charged_bands
 end
 
--- Corrects `owes` of the bands by the error of the charge at dispatch.
-local function correct_bands(pool, band, dues, seconds)
-  if dues == 0 or seconds == 0 then return end
-  if dues % 2 == OVERTOOK then
+-- Corrects `allowance_of_higher` of the charged bands by the error of the charge at dispatch.
+local function correct_bands(pool, band, charged_bands, seconds)
+  if charged_bands == 0 or seconds == 0 then return end
+  if charged_bands % 2 == OWN_BAND then
     local own = pool.queues[band + 1]
-    own.owes = own.owes + LOWER_LETS_PASS * seconds
-    if own.waiting == 0 then own.owes = math.max(0, own.owes) end
+    own.allowance_of_higher = own.allowance_of_higher + HIGHER_PER_LOWER * seconds
+    if own.waiting == 0 then own.allowance_of_higher = math.max(0, own.allowance_of_higher) end
   end
   for _, lower in ipairs(pool.queues) do
-    if lower.band > 0 and math.floor(dues / (lower.band * 2)) % 2 == 1 then
-      lower.owes = lower.owes - seconds
-      if lower.waiting == 0 then lower.owes = math.max(0, lower.owes) end
+    if lower.band > 0 and math.floor(charged_bands / (lower.band * 2)) % 2 == 1 then
+      lower.allowance_of_higher = lower.allowance_of_higher - seconds
+      if lower.waiting == 0 then lower.allowance_of_higher = math.max(0, lower.allowance_of_higher) end
     end
   end
 end
@@ -177,7 +180,7 @@ end
 local function correct_charge(pool, slot, seconds)
   seconds = seconds or (Call.now - slot.leased_us) / 1000000
   correct_turn(pool.queues[slot.band + 1], slot.tenant, seconds - slot.estimate, slot.leased_us)
-  correct_bands(pool, slot.band, slot.dues, seconds - slot.estimate)
+  correct_bands(pool, slot.band, slot.charged_bands, seconds - slot.estimate)
   slot.estimate = seconds
   return seconds
 end

@@ -7,17 +7,17 @@
 
 -- The slot, or nil. home: the pool of its server; since_us: when a lease of it last began or ended. Of the lease: pool:
 -- of its ticket; adopter: attempt id of the claim that adopts it, until it is taken over; host: of its worker; band: of
--- its ticket's queue; dues: which `owes` to correct (shares.lua); follower: the prefetched next job, packed (assign.lua);
--- rest_us: how long it rested after its last failed adoption; rests_until: no claim adopts it before.
+-- its ticket's queue; charged_bands: see shares.lua; follower: the prefetched next job, packed (assign.lua); rest_us: how
+-- long it rested after its last failed adoption; rests_until: no claim adopts it before.
 local function slot_of(name, packed)
   if not packed then return nil end
   local state, home, warm, fence, since_us, pool, job, attempt, epoch, model, tenant, priority, estimate, leased_us,
-    worker, adopter, host, band, dues, follower, rest_us, rests_until = cmsgpack.unpack(packed)
+    worker, adopter, host, band, charged_bands, follower, rest_us, rests_until = cmsgpack.unpack(packed)
   return {
     name = name, state = state, home = home, warm = warm, fence = fence, since_us = since_us, pool = pool, job = job,
     attempt = attempt, epoch = epoch, model = model, tenant = tenant, priority = priority, estimate = estimate,
     leased_us = leased_us, worker = worker, adopter = adopter, host = host, band = band,
-    dues = dues, follower = follower, rest_us = rest_us, rests_until = rests_until,
+    charged_bands = charged_bands, follower = follower, rest_us = rest_us, rests_until = rests_until,
   }
 end
 
@@ -37,7 +37,7 @@ end
 local function save_slot(slot)
   redis.call('SET', Keys.slot(slot.name), cmsgpack.pack(slot.state, slot.home, slot.warm, slot.fence, slot.since_us,
     slot.pool, slot.job, slot.attempt, slot.epoch, slot.model, slot.tenant, slot.priority, slot.estimate,
-    slot.leased_us, slot.worker, slot.adopter, slot.host, slot.band, slot.dues, slot.follower, slot.rest_us,
+    slot.leased_us, slot.worker, slot.adopter, slot.host, slot.band, slot.charged_bands, slot.follower, slot.rest_us,
     slot.rests_until))
 end
 
