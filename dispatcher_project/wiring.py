@@ -1,4 +1,4 @@
-"""Makes the production ports: clocks, Redis, HTTP and the database. The only place that does."""
+"""Makes the production ports: clocks, Redis, the broker and the database. The only place that does."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from jobs.reports.database_clock import database_time, last_database_time
 from jobs.wakes import HintPublisher
 
 
-def production_ports() -> Ports:
-    """Make new ports; a process uses those that `jobs.ports.production_ports` keeps."""
+def make_production_ports() -> Ports:
+    """Make new ports. A process uses `jobs.ports.production_ports`, which calls this once."""
     clock = SharedClock(
         SystemClock(),
         time_of(settings.REDIS_URL),

@@ -150,9 +150,10 @@ class Lease:
     """A lease of one slot.
 
     adopted: whether the attempt was running under another worker, and continues with its remote id.
-    estimate_seconds: charge at dispatch, in GPU-seconds. fence: fencing token; grows with every lease of this
-    slot, even across a flushed Redis, because it derives from the clock. leased_at_ms: by Redis' clock,
-    milliseconds since the epoch.
+    epoch: raised by each takeover; rejects late writes to the database. estimate_seconds: charge at dispatch,
+    in GPU-seconds. fence: rejects late requests at the GPU server; grows with every lease of this slot, even
+    across a flushed Redis, because it derives from the clock. leased_at_ms: by Redis' clock, milliseconds
+    since the epoch.
     """
 
     pool: str

@@ -49,7 +49,7 @@ REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
 BROKER_URL = broker_url(env.str("BROKER_URL", default=REDIS_URL))
 BROKER_SENTINEL_MASTER = env.str("BROKER_SENTINEL_MASTER", default="mymaster")
 CELERY_APP = "dispatcher_project.celery.app"
-DISPATCHER_PORTS = "dispatcher_project.wiring.production_ports"
+DISPATCHER_PORTS = "dispatcher_project.wiring.make_production_ports"
 """Import path of the function that makes a process's ports (`jobs.ports`)."""
 FLOWER_LOGIN = env.str("FLOWER_BASIC_AUTH", default="").partition(",")[0]
 """``user:password`` that the admin sends to Flower; Flower reads the same variable."""

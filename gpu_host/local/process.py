@@ -69,8 +69,8 @@ def _is_allowed(name: str) -> bool:
 
 ROOT = Path(__file__).resolve().parents[2]
 KILL_SECONDS = 60.0
-"""The driver may take long to free a process' memory. Killing the warden earlier would lose track of its
-children."""
+"""How long to wait for the warden's exit: the driver may take long to free a process' memory, and killing the
+warden earlier would lose track of its children."""
 _LOOK_SECONDS = 0.1
 WARDEN = Path(__file__).with_name("warden.py")
 FRAME_BYTES_PER_SECOND = 64 * 1024 * 1024
@@ -163,7 +163,7 @@ class ModelProcess:
         try:
             self._popen.wait(KILL_SECONDS)
         except subprocess.TimeoutExpired:  # its warden was killed, or a child does not exit
-            self._kill_group()
+            self._kill_session()
             self._popen.wait()
 
     def _read(self) -> None:
@@ -193,7 +193,7 @@ class ModelProcess:
 
     def _wait(self) -> None:
         status = self._popen.wait()
-        while self._kill_group():  # the GPU is in use until all of them are gone
+        while self._kill_session():  # the GPU is in use until all of them are gone
             time.sleep(_LOOK_SECONDS)
         self._reader.join(1.0)
         self._printer.join(0.2)  # its last lines may have the reason
@@ -201,7 +201,7 @@ class ModelProcess:
         self.kill(wait=False)
         self._on_exit(self._protocol_error or _exit_text(status))
 
-    def _kill_group(self) -> bool:
+    def _kill_session(self) -> bool:
         """Kill what is left of its session, in any process group; needed if its warden was killed. False:
         nothing left."""
         try:
@@ -267,6 +267,7 @@ SPAWN_SECONDS = 300.0
 
 _SLICE_SECONDS = 0.5
 STUCK_SECONDS = 10.0
+"""After this a killed process counts as stuck."""
 
 
 def never() -> bool:
@@ -325,7 +326,7 @@ class ProcessOwner:
         self._answers: dict[str, Frame] = {}
         self._broken = ""
         self._exit_reason = "it was never started"
-        self._ended = 0
+        self._ended_number = 0
         self._end_by = math.inf
 
     @property
@@ -337,7 +338,7 @@ class ProcessOwner:
     def is_ending(self) -> bool:
         """Return True if the process was killed and has not exited yet: no run begins, no process is
         spawned."""
-        return self.process is not None and self._ended == self.spawned
+        return self.process is not None and self._ended_number == self.spawned
 
     @property
     def is_stuck(self) -> bool:
@@ -371,28 +372,28 @@ class ProcessOwner:
         with self._lock:
             self.models = models
 
-    def ask(self, frame: Frame, said: str, seconds: float) -> Frame:
-        """Send a frame and return the answer of kind `said`, without the lock; one call at a time.
+    def ask(self, frame: Frame, answer_kind: str, seconds: float) -> Frame:
+        """Send a frame and return the answer of that kind, without the lock; one call at a time.
 
         seconds: limit of the wait. Raises ProcessGone, Overdue, GivenUp."""
         with self._lock:
             process = self.process
-            self._answers.pop(said, None)
+            self._answers.pop(answer_kind, None)
         if process is None:
             raise ProcessGone("it was ended before", ours=True)
         process.send(frame)
-        return self._await(said, seconds)
+        return self._await(answer_kind, seconds)
 
     def end(self, only: ModelProcess | None = None) -> None:
         """Kill the process and its children, without the lock.
 
-        Returns after the exit and the call of `on_exit`, or after `STUCK_SECONDS` more: then `is_stuck` is
-        True. only: do nothing if another process runs by now."""
+        Returns after the exit and the call of `on_exit`, or without them: `is_stuck` turns True STUCK_SECONDS
+        after this call began. only: do nothing if another process runs by now."""
         with self._lock:
             process = self.process
             if process is None or (only is not None and only is not process):
                 return
-            self._ended = self.spawned
+            self._ended_number = self.spawned
             self._end_by = min(self._end_by, time.monotonic() + STUCK_SECONDS)
         process.kill()
         with self._lock:
@@ -404,34 +405,34 @@ class ProcessOwner:
             if self.give_up():
                 raise GivenUp
 
-    def _await(self, said: str, seconds: float) -> Frame:
+    def _await(self, answer_kind: str, seconds: float) -> Frame:
         until = time.monotonic() + seconds
         with self._lock:
-            while said not in self._answers:
+            while answer_kind not in self._answers:
                 if self.process is None:
                     if self._broken:
                         raise CannotStart(self._broken)
-                    raise ProcessGone(self._exit_reason, ours=self._ended == self.spawned)
+                    raise ProcessGone(self._exit_reason, ours=self._ended_number == self.spawned)
                 if self.give_up():
                     raise GivenUp
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise Overdue(f"the model process did not answer {said!r} in {seconds:.0f} s")
+                    raise Overdue(f"the model process did not answer {answer_kind!r} in {seconds:.0f} s")
                 self._lock.wait(min(left, _SLICE_SECONDS))
-            return self._answers.pop(said)
+            return self._answers.pop(answer_kind)
 
     def _on_frame(self, number: int, frame: Frame) -> None:
         notification: Notification = None
         with self._lock:
             if number != self.spawned:
                 return
-            said: Any = frame.get("said")
-            if isinstance(said, str) and said in RUN_FRAMES:
+            kind: Any = frame.get("said")
+            if isinstance(kind, str) and kind in RUN_FRAMES:
                 notification = self._on_run_frame(frame)
-            elif said == "broken":
+            elif kind == "broken":
                 self._broken = read_why(frame.get("why"))
-            elif isinstance(said, str) and said in ANSWERS:
-                self._answers[said] = frame
+            elif isinstance(kind, str) and kind in ANSWERS:
+                self._answers[kind] = frame
             else:
                 raise BadFrame("a frame of unknown kind")
             self._lock.notify_all()

@@ -1,13 +1,21 @@
 """The interface of the lease layer: one fleet's waiting tickets and its leases on slots.
 
-`store.RedisLeases` implements it: each method calls the script of its name in `lua/`, where its rule is
-decided (`release` also `hand_over.lua` and `give_back.lua`; `record_heartbeat` `beat.lua`, `heartbeats`
-`beats.lua`, `next_jobs` `ahead.lua`, `estimate_seconds` `estimate.lua`). The next ticket is picked in
-`lua/includes/pick.lua`, shares of bands and tenants are computed in `lua/includes/shares.lua`, and
-`max_running` is enforced in `lua/includes/parked.lua`. Services depend on this protocol, so that the
-simulator can replace the store by one with faults. Every method is one atomic script, idempotent on (job,
-attempt, epoch), and raises `gpus.errors.LeasingUnavailable` when Redis does not answer or its index is not
-whole.
+`store.RedisLeases` implements it. A method's rule is decided in the script of its name in `lua/`, except:
+
+- `release`: also `hand_over.lua` and `give_back.lua`, by its mode;
+- `record_heartbeat`: `beat.lua`; `heartbeats`: `beats.lua`;
+- `queue_status`: `outlook.lua`; `next_jobs`: `ahead.lua`; `estimate_seconds`: `estimate.lua`;
+- `last_lease_change_seconds`: `last_change.lua`; `fill`: `pools.lua`, then `fill.lua`;
+- `generation_age_seconds`, `unsure_age_seconds`, `fleet_time_us`: `generation.lua`.
+
+The next ticket is picked in `lua/includes/pick.lua`, shares of bands and tenants are computed in
+`lua/includes/shares.lua`, and `max_running` is enforced in `lua/includes/parked.lua`. Services depend on this
+protocol, so that the simulator can replace the store by one with faults.
+
+A script is atomic. A method with a list (`renew`, `push`, `set_tenants`, `has_tickets`, `heartbeats`,
+`slots_of`, `restore_shares`, `fill`) runs its script once per batch of rows, and `claim` repeats its script
+after `again`: such a call is not atomic as a whole. All are idempotent on (job, attempt, epoch), and raise
+`gpus.errors.LeasingUnavailable` when Redis does not answer or its index is not whole.
 
 Terms: *settling*: an attempt has ended, and its end waits for its commit in the database (an uncommitted
 end). *Follower*: the prefetched next job of a busy slot. *Adoptable*: a lease that lost its worker while its

@@ -58,16 +58,16 @@ REBUILD_SILENCE_SECONDS = 6
 """Without a heartbeat of its owner for this long, another process may take over a rebuild."""
 _SHARES_PER_CALL = 500
 MISSED_SWEEPS = 3
-"""Sweep periods without a listing of expired leases that count as a gap (see lua/expired.lua)."""
+"""If no sweep listed expired leases for this many periods, leases get extra time (lua/expired.lua)."""
 _ADOPTION_REST_CAP_US = 30_000_000
-_TICKETS_PER_CALL = 500
+_ROWS_PER_CALL = 500
 _POOLS_PER_CALL = 50
-_ANY_LAYOUT = frozenset(
-    ("renew", "release", "give_back", "hand_over", "take_over", "settled", "granted", "is_held", "quarantine",
-     "beat", "telemetry", "take_tokens")
-)  # fmt: skip
-"""Scripts allowed in an index that is not in use: a holder ends its lease as usual; the others need no
-index."""
+_FOR_HOLDERS = frozenset(
+    ("renew", "release", "give_back", "hand_over", "take_over", "settled", "granted", "is_held", "quarantine")
+)
+"""Scripts by which a holder ends its lease as usual, in an index that is not in use any more."""
+_WITHOUT_INDEX = frozenset(("beat", "telemetry", "take_tokens"))
+_ALWAYS_ALLOWED = _FOR_HOLDERS | _WITHOUT_INDEX
 
 
 def _no_refusal() -> str:
@@ -79,8 +79,8 @@ class RedisLeases:
 
     lease_seconds: lifetime of a lease without renewal. sweep_seconds: period of the sweep of expired leases.
     head_start_seconds: advantage of one priority level inside a band. now_ms, monotonic: as for `Scripts`.
-    refusal: returns why only lease holders may use this index now, or an empty text; called before each
-    script, so it must not block. layout: of its keys; 0: this code's own.
+    refusal: returns an empty text if the index is in use, else the reason why new work is refused; called
+    before each script, so it must not block. layout: of its keys; 0: this code's own.
     """
 
     def __init__(
@@ -154,8 +154,8 @@ class RedisLeases:
     def set_tenants(self, tenants: Sequence[TenantSpec]) -> tuple[Wakes, ...]:
         codec.check_names(*(tenant.name for tenant in tenants))
         wakes: list[Wakes] = []
-        for first in range(0, len(tenants), _TICKETS_PER_CALL):
-            rows = list(map(codec.tenant_args, tenants[first : first + _TICKETS_PER_CALL]))
+        for first in range(0, len(tenants), _ROWS_PER_CALL):
+            rows = list(map(codec.tenant_args, tenants[first : first + _ROWS_PER_CALL]))
             wakes += codec.read_wakes(self._run("set_tenants", tenants=rows))
         return tuple(wakes)
 
@@ -174,8 +174,8 @@ class RedisLeases:
         wakes: list[Wakes] = []
         failing: frozenset[str] = frozenset()
         codec.check_tickets(pool, tickets)
-        for first in range(0, len(tickets), _TICKETS_PER_CALL):
-            rows = list(map(codec.pushed_args, tickets[first : first + _TICKETS_PER_CALL]))
+        for first in range(0, len(tickets), _ROWS_PER_CALL):
+            rows = list(map(codec.pushed_args, tickets[first : first + _ROWS_PER_CALL]))
             pushed = codec.read_pushed(self._run("push", pool=pool, tickets=rows))
             results += pushed.results
             wakes += pushed.wakes
@@ -187,8 +187,8 @@ class RedisLeases:
 
     def has_tickets(self, pool: str, tickets: Sequence[Ticket]) -> list[bool]:
         found: list[bool] = []
-        for first in range(0, len(tickets), _TICKETS_PER_CALL):
-            rows = list(map(codec.ticket_args, tickets[first : first + _TICKETS_PER_CALL]))
+        for first in range(0, len(tickets), _ROWS_PER_CALL):
+            rows = list(map(codec.ticket_args, tickets[first : first + _ROWS_PER_CALL]))
             found += [bool(flag) for flag in self._run("has_tickets", pool=pool, tickets=rows)]
         return found
 
@@ -329,8 +329,7 @@ class RedisLeases:
             wakes += codec.read_wakes(self._run("fill", pools=pools[first : first + _POOLS_PER_CALL]))
         return tuple(wakes)
 
-    # -- for a worker: leases that it holds
-    # -------------------------------------------------------------------
+    # -- for a worker: leases that it holds ----------------------------------------------------------
 
     def renew(
         self,
@@ -480,7 +479,7 @@ class RedisLeases:
         return str(self._run("open_generation", owner=owner, id=uuid.uuid4().hex, none_held=held))
 
     def _run(self, script: str, /, **args: Argument) -> codec.Answer:
-        if script not in _ANY_LAYOUT and (why := self._refusal()):
+        if script not in _ALWAYS_ALLOWED and (why := self._refusal()):
             raise LayoutNotInUse(why)
         return self._scripts.run(script, **args)
 

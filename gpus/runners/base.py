@@ -21,11 +21,11 @@ from gpus.runners.connections import Abort as Abort  # noqa: PLC0414  runners im
 class RunRequest:
     """One run of a job on a slot.
 
-    payload: any JSON value. fence: fencing token of the slot's lease. push_url, push_token: where the server
-    may push its result. limit_seconds: the job's own time limit, if lower than its model's. report: called
-    with ("progress", 0..1) or ("partial", any JSON value) during the run; never blocks or raises. on_sent:
-    called once, when the request is sent or while its connection is opened, to do work while the server
-    works; never raises. Only runners with `Runner.calls_on_sent` call it.
+    payload: any JSON value. fence: of the slot's lease; rejects late requests. push_url, push_token: where
+    the server may push its result. limit_seconds: the job's own time limit, if lower than its model's.
+    report: called with ("progress", 0..1) or ("partial", any JSON value) during the run; never blocks or
+    raises. on_sent: called once, during or right after sending, to do work while the server works; never
+    raises. Only runners with `Runner.calls_on_sent` call it.
     """
 
     job_id: str

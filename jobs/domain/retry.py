@@ -1,5 +1,7 @@
 """Decides what happens to a job when an attempt ends: retry, pause, failure or success. Pure.
 
+Attempt: one start of the job on a slot, charged or not. Try: an attempt that is charged. Retry: a try after
+the first. Round: the attempts since the job was submitted, or since an operator retried it.
 The table of errors and their costs is in docs/reference/failures.md ("What an error costs").
 """
 

@@ -196,7 +196,7 @@ class JobTag(models.Model):
 class Attempt(models.Model):
     """One try of a job on one slot. The claim creates its id, which is also in the lease.
 
-    epoch: raised by each takeover (fencing token); results of older epochs are refused. server, slot: names,
+    epoch: raised by each takeover; rejects late writes to the database. server, slot: names,
     so that rows outlive the registry. counted: charged as a try. slot_freed: the end proved the slot free.
     evidence: what proved the slot free, at the end or later; always set for a cancelled attempt. usage:
     counts of its server, such as tokens.

@@ -1,8 +1,9 @@
-"""The transaction of a submit: inserts new jobs within the limits, and their idempotency keys.
+"""The transaction of a submit: decides by idempotency key which requests are replays, and inserts the others
+within the limits, with their keys.
 
 The same key and body mean the same job; the same key with another body is refused. A key lives as long as its
-job; the refusal of a single job is not stored. A batch's key stores the permanent refusals of its jobs; those
-that pass (a full queue) are tried again when the batch is repeated.
+job; the refusal of a single job is not stored. A batch's key stores its answers: the permanent refusals of
+its jobs too; those that pass (a full queue) are tried again when the batch is repeated.
 """
 
 from __future__ import annotations
