@@ -26,7 +26,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from foundation.program import usage_name
 
-from .data_folder import AlreadyRunning, DataFolder, default_folder
+from .data_folder import AlreadyRunning, DataFolder, default_folder, folder_argument
 
 MANIFEST, SQLITE, POSTGRESQL = "manifest.json", "db.sqlite3", "database.dump"
 SECRETS = ("secret_key", "secrets.json")
@@ -56,7 +56,7 @@ def parser() -> argparse.ArgumentParser:
 def add_data_dir(arguments: argparse.ArgumentParser) -> None:
     arguments.add_argument(
         "--data-dir",
-        type=Path,
+        type=folder_argument,
         default=default_folder(),
         help="folder of database and secrets, if DATABASE_URL names no other database (default %(default)s)",
     )

@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import tempfile
+from argparse import ArgumentTypeError
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,14 @@ def default_folder() -> Path:
     """Return DISPATCHER_DATA_DIR, else ``var``: in the checkout, or for an installed wheel in the current
     directory."""
     return Path(os.environ.get("DISPATCHER_DATA_DIR") or (ROOT if IN_CHECKOUT else Path.cwd()) / "var")
+
+
+def folder_argument(text: str) -> Path:
+    """Return the value of ``--data-dir``. Raises ArgumentTypeError for the empty text of an unset variable,
+    which `Path` takes for the current directory."""
+    if not text:
+        raise ArgumentTypeError("it names no folder")
+    return Path(text)
 
 
 def _named_folder(arguments: Sequence[str]) -> Path | None:

@@ -7,7 +7,6 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from admin_ui import ADMIN_PATH, FLOWER_PREFIX
 from foundation.program import ROOT, command_line, usage_name
@@ -20,6 +19,7 @@ from .data_folder import (
     AlreadyRunning,
     DataFolder,
     default_folder,
+    folder_argument,
 )
 from .loop import StartFailed, Supervisor
 from .output import Terminal
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--port", type=_port, default=8000, help="port of the web (default %(default)s)")
     arguments.add_argument(
         "--data-dir",
-        type=Path,
+        type=folder_argument,
         default=default_folder(),
         help="folder of database, logs and secrets (default %(default)s)",
     )

@@ -4,11 +4,13 @@ import os
 import stat
 import subprocess
 import sys
+from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dispatcher_project.supervisor import data_folder
+from dispatcher_project.supervisor import backup, data_folder, up
 from dispatcher_project.supervisor.data_folder import (
     ROOT,
     AlreadyRunning,
@@ -110,6 +112,15 @@ def test_a_named_folder_overrides_given_settings(
         folder.remove("environment.json")
         with pytest.raises(NotRunning):
             adopt_running_environment(arguments)
+
+
+@pytest.mark.parametrize("parser", [up.parser, backup.parser])
+def test_an_empty_name_is_not_the_current_directory(
+    parser: Callable[[], ArgumentParser], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--data-dir", ""])
+    assert "--data-dir: it names no folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
