@@ -1,4 +1,4 @@
-"""The nginx of deploy/nginx, with a certificate of its own, in front of a web server."""
+"""The proxies of deploy/nginx and deploy/caddy, with a certificate of their own, in front of a web server."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from dispatcher_project.supervisor.data_folder import ROOT
 
+CADDYFILE = ROOT / "deploy/caddy/Caddyfile"
+CADDY = shutil.which("caddy")
 CONFIGURATION = ROOT / "deploy/nginx/dispatcher.conf"
 NGINX = shutil.which("nginx") or shutil.which("/usr/sbin/nginx")
 _MAIN = """
@@ -86,6 +88,35 @@ def proxy(folder: Path, web_port: int, **replaced: str) -> Iterator[Proxy]:
     (folder / "nginx.conf").write_text(_MAIN.format(folder=folder, user=user))
     process = subprocess.Popen(
         [NGINX, "-p", str(folder), "-c", str(folder / "nginx.conf"), "-g", "daemon off;"],
+        stderr=subprocess.PIPE,
+    )
+    try:
+        _wait_for_port(tls, process)
+        yield Proxy(tls, plain, certificate)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@contextmanager
+def caddy(folder: Path, web_port: int) -> Iterator[Proxy]:
+    """Caddy as its file has it, but for addresses, certificate and administration."""
+    assert CADDY
+    certificate, key = _make_certificate(folder)
+    plain, tls = _free_port(), _free_port()
+    text = CADDYFILE.read_text()
+    ours = f"{{\n\tadmin off\n\thttp_port {plain}\n\thttps_port {tls}\n\tauto_https disable_certs\n"
+    for old, new in (
+        ("{\n", ours),
+        ("dispatcher.example.com {\n", f"https://127.0.0.1:{tls} {{\n\ttls {certificate} {key}\n"),
+        ("127.0.0.1:8000", f"127.0.0.1:{web_port}"),
+    ):
+        assert old in text
+        text = text.replace(old, new, 1)
+    (folder / "Caddyfile").write_text(text)
+    process = subprocess.Popen(
+        [CADDY, "run", "--config", str(folder / "Caddyfile"), "--adapter", "caddyfile"],
+        env={**os.environ, "XDG_DATA_HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "HOME": str(folder)},
         stderr=subprocess.PIPE,
     )
     try:

@@ -14,6 +14,7 @@ import yaml
 from django.core.management import get_commands, load_command_class
 
 from dispatcher_project.cli.commands import entry_of
+from dispatcher_project.cli.main import BASE
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent, find_valkey
 from dispatcher_project.web.__main__ import parser as web_parser
@@ -32,6 +33,11 @@ def services(name: str) -> dict[str, dict[str, Any]]:
 
 
 ONE_HOST, SEVERAL, WORKER = "compose.yaml", "compose.several-hosts.yaml", "compose.worker.yaml"
+GPU_BOX = "compose.gpu.yaml"
+OURS = [
+    *((ONE_HOST, name) for name, one in services(ONE_HOST).items() if "build" in one),
+    *((GPU_BOX, name) for name in services(GPU_BOX)),
+]
 
 
 def test_a_worker_host_needs_none_of_the_first_hosts_variables() -> None:
@@ -69,15 +75,30 @@ def test_only_the_web_is_published_and_only_to_its_host() -> None:
         assert "default" in service["networks"], f"{name}: an internal network publishes nothing"
 
 
-@pytest.mark.parametrize("name", [name for name, one in services(ONE_HOST).items() if "build" in one])
-def test_a_service_of_ours_is_confined_and_bounded(name: str) -> None:
-    service = services(ONE_HOST)[name]
+@pytest.mark.parametrize(("file", "name"), OURS)
+def test_a_service_of_ours_is_confined_and_bounded(file: str, name: str) -> None:
+    service = services(file)[name]
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["ulimits"] == {"nofile": 65536}
-    assert {"mem_limit", "pids_limit"} <= service.keys()
+    assert "pids_limit" in service
+    assert ("mem_limit" in service) == (file == ONE_HOST), "models take what they take"
     assert "privileged" not in service
+
+
+def test_a_gpu_box_shows_its_node_to_a_private_address_and_gives_it_no_secret() -> None:
+    box = services(GPU_BOX)
+    assert {name for name, service in box.items() if "ports" in service} == {"node"}
+    assert box["node"]["ports"] == ["${DISPATCHER_PRIVATE_ADDRESS:-127.0.0.1}:9000:9000"]
+    assert (box["node"]["env_file"], box["pinned"]["env_file"]) == (
+        "models.env",
+        ["dispatcher.env", "models.env"],
+    )
+    assert box["node"]["environment"]["DJANGO_SETTINGS_MODULE"] == BASE, "the image's own needs a secret key"
+    for service in box.values():
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
 def test_the_image_runs_as_a_numeric_user() -> None:
@@ -85,9 +106,9 @@ def test_the_image_runs_as_a_numeric_user() -> None:
     assert user == ["10001:10001"], "Kubernetes' runAsNonRoot wants a number"
 
 
-@pytest.mark.parametrize("name", [name for name, one in services(ONE_HOST).items() if "build" in one])
-def test_a_service_runs_an_existing_command_and_is_restarted(name: str) -> None:
-    service = services(ONE_HOST)[name]
+@pytest.mark.parametrize(("file", "name"), OURS)
+def test_a_service_runs_an_existing_command_and_is_restarted(file: str, name: str) -> None:
+    service = services(file)[name]
     command, *words = service["command"]
     entry = entry_of(command)
     assert entry is not None

@@ -15,10 +15,14 @@ from django.core.management import get_commands, load_command_class
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.web.server import MOST_DESCRIPTORS, RESERVED_DESCRIPTORS
+from gpu_host.node.config import GRACE_SECONDS
 
 UNITS = sorted((ROOT / "deploy/systemd").iterdir())
 PYTHON = "/opt/dispatcher/.venv/bin/python"
 PINNED = ROOT / "deploy/systemd/dispatcher-pinned-worker@.service"
+NODE = ROOT / "deploy/systemd/dispatcher-node@.service"
+LOADS_MODELS = (PINNED, NODE)
+OPTIONS = {"PINNED_OPTIONS": "--models myapp.models", "NODE_OPTIONS": "--handler myapp.models:Flux"}
 
 
 def lines(unit: Path, name: str) -> list[str]:
@@ -54,7 +58,7 @@ def test_systemd_verifies_the_units(tmp_path: Path) -> None:
     "unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: unit.name
 )
 def test_a_unit_starts_an_existing_command(unit: Path) -> None:
-    python, *words = started(unit, PINNED_OPTIONS="--models myapp.models")
+    python, *words = started(unit, **OPTIONS)
     assert python == PYTHON
     if words[0] == "manage.py":
         _, command, *rest = words
@@ -84,6 +88,12 @@ def test_the_options_of_one_gpu_override_those_of_all() -> None:
     ]
 
 
+def test_a_node_reads_no_secret_of_the_dispatcher() -> None:
+    assert lines(NODE, "EnvironmentFile") == ["-/etc/dispatcher/node.env", "/etc/dispatcher/node-%i.env"]
+    (seconds,) = lines(NODE, "TimeoutStopSec")
+    assert int(seconds) > GRACE_SECONDS
+
+
 SERVICES = [unit for unit in UNITS if unit.suffix == ".service"]
 _EXPOSURE = re.compile(r"Overall exposure level for \S+: ([0-9.]+)")
 
@@ -100,7 +110,7 @@ def test_units_have_few_rights_and_bounded_resources(unit: Path) -> None:
     (descriptors,), (tasks,) = lines(unit, "LimitNOFILE"), lines(unit, "TasksMax")
     assert int(descriptors) >= 4096
     assert int(tasks) >= 128
-    if unit != PINNED:
+    if unit not in LOADS_MODELS:
         assert lines(unit, "MemoryMax")
         assert lines(unit, "PrivateDevices") == ["yes"]
         assert lines(unit, "SystemCallFilter")[0] == "@system-service"
@@ -121,12 +131,12 @@ def test_systemd_rates_the_units_exposure_as_low(unit: Path) -> None:
     found = _EXPOSURE.search(done.stdout)
     if found is None:
         pytest.skip("this systemd judges no files")
-    assert float(found[1]) <= (5.0 if unit == PINNED else 2.0)
+    assert float(found[1]) <= (5.0 if unit in LOADS_MODELS else 2.0)
 
 
 def test_only_the_web_listens_beyond_loopback() -> None:
     """And the web only behind its proxy."""
     for unit in SERVICES:
-        words = started(unit, PINNED_OPTIONS="")
+        words = started(unit, **OPTIONS)
         hosts = [word for word in words if re.search(r"0\.0\.0\.0|::", word)]
         assert hosts == [], f"{unit.name} listens at {hosts}"
