@@ -46,11 +46,15 @@ def test_an_error_is_one_plain_line_where_colours_are_unwanted(
     assert command.stderr.getvalue() == "error: no\n"
 
 
+WITHOUT_JSON = {
+    *("createsuperuser", "changepassword", "migrate"),  # Django's
+    *("backup", "restore"),  # their answer is the file, or the installation in its place
+}
 OPERATING = [
     entry.name
     for group in ("Jobs", "Fleet", "Access", "Upkeep")
     for entry in GROUPS[group]
-    if entry.name not in ("createsuperuser", "changepassword", "migrate")  # Django's
+    if entry.name not in WITHOUT_JSON
 ]
 
 
