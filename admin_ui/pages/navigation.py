@@ -73,21 +73,21 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
     ),
 )
 
+_ADD_SERVER = ("Add a model server", "add_circle", "admin:gpus_server_register", ("gpus.add_server",))
+"""A page of the group *Fleet*, with the fields of `_LIVE`."""
+
 
 def side_bar(request: HttpRequest) -> list[dict[str, Any]]:
     """Return the sidebar's groups of links, without pages that the user may not see. For `UNFOLD`."""
-    live = [
-        {"title": name, "icon": icon, "link": reverse(route)}
-        for name, icon, route, permissions in _LIVE
-        if request.user.has_perms(permissions)
-    ]
-    groups: list[dict[str, Any]] = [{"title": "Now", "items": live}]
+    groups: list[dict[str, Any]] = [{"title": "Now", "items": _links(request, _LIVE)}]
     for title, entries in _GROUPS:
         items = [
             {"title": name, "icon": icon, "link": reverse(f"admin:{app}_{model}_changelist")}
             for name, icon, app, model in entries
             if _may_see(app, model)(request)
         ]
+        if title == "Fleet":
+            items += _links(request, (_ADD_SERVER,))
         if items:
             groups.append(
                 {"title": title, "separator": True, "collapsible": title == "Records", "items": items}
@@ -111,6 +111,16 @@ def tidy_index(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     context["app_list"] = groups
     context["title"] = "Overview"
     return context
+
+
+def _links(
+    request: HttpRequest, pages: tuple[tuple[str, str, str, tuple[str, ...]], ...]
+) -> list[dict[str, Any]]:
+    return [
+        {"title": name, "icon": icon, "link": reverse(route)}
+        for name, icon, route, permissions in pages
+        if request.user.has_perms(permissions)
+    ]
 
 
 def _may_see(app: str, model: str) -> Callable[[HttpRequest], bool]:

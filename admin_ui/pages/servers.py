@@ -15,10 +15,10 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 
 from admin_ui.actions.machine_actions import MachineActions, circuit_text, close_circuits
 from admin_ui.actions.operations import LATER, actor, confirm_first
+from admin_ui.pages.add_model_server import AddModelServer
 from admin_ui.parts.base_pages import ReadOnlyInline
 from admin_ui.parts.fleet_forms import PlacementForm, ServerForm
 from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge
-from admin_ui.parts.live import LiveAdmin
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import CircuitKind, DesiredState
@@ -50,7 +50,8 @@ class OpenQuarantine(ReadOnlyInline):
 
 
 @admin.register(Server)
-class ServerPages(MachineActions, LiveAdmin):
+class ServerPages(MachineActions, AddModelServer):
+    list_before_template = "admin_ui/servers/top.html"
     form = ServerForm
     fixed = ("name", "pool", "slots", "desired")
     audit_values = ("host", "machine")

@@ -30,6 +30,38 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
 
 
+def read_headers(text: str) -> dict[str, str] | None:
+    """Return the headers of a JSON object; None for an empty text. Raises ValidationError."""
+    text = text.strip()
+    if not text:
+        return None
+    try:
+        headers = json_text.read(text.encode())
+    except ValueError as error:
+        raise ValidationError(f"Not JSON: {error}") from None
+    if not isinstance(headers, dict):
+        raise ValidationError("Must be a JSON object of header names and values.")
+    for name, value in headers.items():
+        if (
+            not _HEADER_NAME.fullmatch(name)
+            or not isinstance(value, str)
+            or not _HEADER_VALUE.fullmatch(value)
+        ):
+            raise ValidationError(f"{name!r} is not a header name with a text value.")
+    return headers
+
+
+def read_certificate(text: str) -> str:
+    """Return a certificate in PEM form, or an empty text. Raises ValidationError."""
+    pem = text.strip()
+    if pem:
+        try:
+            ssl.create_default_context(cadata=pem)
+        except (ssl.SSLError, ValueError):
+            raise ValidationError("Not a certificate in PEM form.") from None
+    return pem
+
+
 class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
     request_headers = forms.CharField(
         required=False,
@@ -52,32 +84,10 @@ class ServerForm(forms.ModelForm):  # type: ignore[type-arg]
         return slots
 
     def clean_request_headers(self) -> dict[str, str] | None:
-        text = self.cleaned_data["request_headers"].strip()
-        if not text:
-            return None
-        try:
-            headers = json_text.read(text.encode())
-        except ValueError as error:
-            raise ValidationError(f"Not JSON: {error}") from None
-        if not isinstance(headers, dict):
-            raise ValidationError("Must be a JSON object of header names and values.")
-        for name, value in headers.items():
-            if (
-                not _HEADER_NAME.fullmatch(name)
-                or not isinstance(value, str)
-                or not _HEADER_VALUE.fullmatch(value)
-            ):
-                raise ValidationError(f"{name!r} is not a header name with a text value.")
-        return headers
+        return read_headers(self.cleaned_data["request_headers"])
 
     def clean_ca_pem(self) -> str:
-        pem: str = self.cleaned_data["ca_pem"].strip()
-        if pem:
-            try:
-                ssl.create_default_context(cadata=pem)
-            except (ssl.SSLError, ValueError):
-                raise ValidationError("Not a certificate in PEM form.") from None
-        return pem
+        return read_certificate(self.cleaned_data["ca_pem"])
 
     def save(self, commit: bool = True) -> Any:
         headers = self.cleaned_data.get("request_headers")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -85,6 +86,11 @@ def ago(at: datetime | None) -> str:
 @register.filter
 def measured(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
     return labels.measured(telemetry)
+
+
+@register.filter
+def as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 @register.filter
