@@ -16,6 +16,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownF
 from admin_ui.actions.machine_actions import MachineActions, circuit_text, close_circuits
 from admin_ui.actions.operations import LATER, actor, confirm_first
 from admin_ui.pages.add_model_server import AddModelServer
+from admin_ui.pages.server import ServerOverview
 from admin_ui.parts.base_pages import ReadOnlyInline
 from admin_ui.parts.fleet_forms import PlacementForm, ServerForm
 from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge
@@ -50,7 +51,7 @@ class OpenQuarantine(ReadOnlyInline):
 
 
 @admin.register(Server)
-class ServerPages(MachineActions, AddModelServer):
+class ServerPages(MachineActions, AddModelServer, ServerOverview):
     list_before_template = "admin_ui/servers/top.html"
     form = ServerForm
     fixed = ("name", "pool", "slots", "desired")

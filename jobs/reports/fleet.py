@@ -66,13 +66,23 @@ def fleet_snapshot(
     chosen = list(
         servers.select_related("pool").prefetch_related("placements")[first : first + SERVERS_PER_PAGE]
     )
+    return _snapshot(chosen, servers.count(), leases, now)
+
+
+def server_snapshot(name: str, leases: LeasesOf, now: datetime) -> FleetSnapshot | None:
+    """Return the report on one server; None if there is none of this name."""
+    chosen = list(Server.objects.filter(name=name).select_related("pool").prefetch_related("placements"))
+    return _snapshot(chosen, 1, leases, now) if chosen else None
+
+
+def _snapshot(chosen: Sequence[Server], total: int, leases: LeasesOf, now: datetime) -> FleetSnapshot:
     found = read_fleet(chosen, leases, now)
     attempts = _attempts([server.name for server in chosen])
     rows = tuple(
         replace(row, cells=tuple(_from_database(cell, attempts.get(cell.slot), now) for cell in row.cells))
         for row in found.rows
     )
-    return FleetSnapshot(rows, servers.count(), attempts, found.away)
+    return FleetSnapshot(rows, total, attempts, found.away)
 
 
 def _servers(pool: str, search: str, *, troubled: bool) -> QuerySet[Server]:

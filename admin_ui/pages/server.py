@@ -1,0 +1,110 @@
+"""A server's own page: slots with what runs, the last hour, attempts and failures, above the form."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path
+from django.utils import timezone
+
+from admin_ui.dashboard.labels import SWITCHES
+from admin_ui.dashboard.pages import pause_of_system, require
+from admin_ui.dashboard.server_charts import axis_begin, curves, run_lanes
+from admin_ui.parts.live import LiveAdmin
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.values import Measured
+from gpus.models import Server
+from jobs import ports
+from jobs.reports.fleet import server_snapshot
+from jobs.reports.server import failures_by_cause, latest_runs
+
+RUNS_LISTED = 20
+_HOUR = 3600.0
+
+
+class ServerOverview(LiveAdmin):
+    """Mixin of `admin_ui.pages.servers.ServerPages`: the live parts of a server's page, each loaded by
+    itself."""
+
+    change_form_template = "admin_ui/servers/page.html"
+
+    def get_urls(self) -> list[URLPattern]:
+        parts = (("now", self.now_part), ("hour", self.hour_part), ("runs", self.runs_part))
+        views = [
+            path(f"<str:name>/{part}/", self.admin_site.admin_view(view), name=f"gpus_server_{part}")
+            for part, view in parts
+        ]
+        return [*views, *super().get_urls()]
+
+    def now_part(self, request: HttpRequest, name: str) -> HttpResponse:
+        """State, controls, and slots with what runs."""
+        self._require_view(request)
+        now = timezone.now()
+        fleet = server_snapshot(name, ports.production_ports().leases, now)
+        if fleet is None:
+            raise Http404
+        [row] = fleet.rows
+        context = {
+            "fleet": fleet,
+            "row": row,
+            "is_own_page": True,
+            "switches": [(state.value, *texts) for state, texts in SWITCHES.items()],
+            "may_see_jobs": request.user.has_perm("jobs.view_job"),
+            "may_switch": request.user.has_perm("gpus.change_server"),
+            **pause_of_system(request),
+        }
+        return TemplateResponse(request, "admin_ui/servers/now.html", context)
+
+    def runs_part(self, request: HttpRequest, name: str) -> HttpResponse:
+        """The latest attempts, and the failures among them by cause."""
+        server = self._server(request, name)
+        require(request, "jobs.view_job")
+        runs = latest_runs(name, server.slots, timezone.now())
+        context = {
+            "server": server,
+            "runs": runs[:RUNS_LISTED],
+            "run_count": len(runs),
+            "causes": failures_by_cause(runs),
+        }
+        return TemplateResponse(request, "admin_ui/servers/runs.html", context)
+
+    def hour_part(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Charts of the last hour: runs by slot, and telemetry if a pinned worker sends any."""
+        server = self._server(request, name)
+        now = timezone.now()
+        may_see_jobs = request.user.has_perm("jobs.view_job")
+        runs = latest_runs(name, server.slots, now) if may_see_jobs else []
+        samples = _samples(server)
+        context: dict[str, Any] = {
+            "server": server,
+            "begin": axis_begin(now),
+            "may_see_jobs": may_see_jobs,
+            "lanes": run_lanes(runs, server.slots, now),
+            "curves": curves(samples or [], runs, now),
+            "is_away": samples is None,
+        }
+        return TemplateResponse(request, "admin_ui/servers/hour.html", context)
+
+    def _require_view(self, request: HttpRequest) -> None:
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+
+    def _server(self, request: HttpRequest, name: str) -> Server:
+        self._require_view(request)
+        server = Server.objects.select_related("pool").filter(name=name).first()
+        if server is None:
+            raise Http404
+        return server
+
+
+def _samples(server: Server) -> list[Measured] | None:
+    """The readings of the last hour; none for a server without a pinned worker; None without Redis."""
+    if not server.host:
+        return []
+    try:
+        return ports.production_ports().leases(server.pool.fleet).telemetry(server.name, _HOUR)
+    except LeasingUnavailable:
+        return None

@@ -1,0 +1,223 @@
+"""A server's page: slots with what runs, the last hour, attempts, failures and controls, above the form."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from admin_ui.dashboard.server_charts import curves, model_loads, run_lanes
+from gpus.errors import LeasingUnavailable
+from gpus.leasing.values import Heartbeat, Measured
+from gpus.models import Server
+from jobs.models import Attempt, Job
+from jobs.reports.server import Run
+from tests.admin_ui.conftest import FakePorts
+from tests.admin_ui.forms import server_form
+from tests.admin_ui.rows import fill
+from tests.gpus.reports.test_fleet import view
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("fake_ports"), pytest.mark.sqlite_only]
+NAME = "flux-server-1"
+
+
+def reading(age: float, *, warm: Sequence[str] = (), **gpu: float) -> Measured:
+    return Measured(age, {"warm": list(warm), "cpu_percent": 7.0, **({"gpu": gpu} if gpu else {})})
+
+
+@pytest.fixture(autouse=True)
+def some(db: None) -> None:
+    fill(jobs=24)
+
+
+@pytest.fixture
+def pinned(fake_ports: FakePorts, monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
+    """The readings that the server's worker sent; empty at first."""
+    Server.objects.filter(name=NAME).update(host="box-1")
+    samples: list[Measured] = []
+    leases = type(fake_ports.leases)
+    beats: dict[str, Heartbeat] = {}
+    monkeypatch.setattr(leases, "heartbeats", lambda self, servers: beats, raising=False)
+    monkeypatch.setattr(leases, "telemetry", lambda self, server, within: samples, raising=False)
+    return samples
+
+
+def part(client: Client, name: str, server: str = NAME) -> str:
+    answer = client.get(reverse(f"admin:gpus_server_{name}", args=[server]))
+    assert answer.status_code == 200
+    return answer.content.decode()
+
+
+def attempt(**values: Any) -> Attempt:
+    job = Job.objects.order_by("id")[0]
+    number = Attempt.objects.filter(job=job).count() + 100
+    known = {"job": job, "number": number, "server": NAME, "slot": 0, "model": "flux", "state": "completed"}
+    at = timezone.now() - timedelta(minutes=5)
+    times = {"started_at": at, "finished_at": at + timedelta(seconds=7)}
+    return Attempt.objects.create(id=f"{number:026}", **(known | times | values))
+
+
+def test_the_page_loads_its_parts_and_has_the_form_under_edit(operator: Client, viewer: Client) -> None:
+    address = reverse("admin:gpus_server_change", args=[NAME])
+    page = operator.get(address).content.decode()
+    for name in ("now", "hour", "runs"):
+        assert f'hx-get="{reverse(f"admin:gpus_server_{name}", args=[NAME])}"' in page
+    assert re.search(r'<details class="panel edit">\s*<summary>Edit</summary>', page)
+    assert page.index("<summary>Edit") < page.index('id="server_form"')
+    assert "<summary>All fields</summary>" in viewer.get(address).content.decode()
+
+
+def test_a_form_with_errors_is_open(operator: Client) -> None:
+    answer = operator.post(
+        reverse("admin:gpus_server_change", args=[NAME]), server_form(request_headers="no JSON")
+    )
+    assert '<details class="panel edit" open>' in answer.content.decode()
+
+
+def test_the_page_of_a_new_server_is_the_form_alone(operator: Client) -> None:
+    page = operator.get(reverse("admin:gpus_server_add")).content.decode()
+    assert 'id="server_form"' in page
+    assert 'id="dashboard"' not in page
+    assert "<details class=" not in page
+
+
+def test_slots_show_what_runs_and_have_their_controls(
+    operator: Client, viewer: Client, fake_ports: FakePorts
+) -> None:
+    job = Job.objects.order_by("id")[0]
+    fake_ports.leases.views = [view(f"{NAME}/0", "leased", job_id=job.id, held_seconds=125.0)]
+    page = part(operator, "now")
+    assert reverse("admin:jobs_job_change", args=[job.id]) in page
+    assert "2 m" in page
+    assert "zimg-server-1" not in page
+    for control in ("switch_server", "set_slots"):
+        assert f'hx-post="{reverse(f"dashboard:{control}", args=[NAME])}"' in page
+    assert "hx-post" not in part(viewer, "now")
+
+
+def test_a_quarantined_slot_can_be_freed_in_place(operator: Client) -> None:
+    assert reverse("dashboard:free_slot", args=["ltx2-server-2", 1]) in part(operator, "now", "ltx2-server-2")
+
+
+def test_the_last_twenty_attempts_and_failures_by_cause_are_listed(viewer: Client) -> None:
+    Attempt.objects.all().delete()
+    for number in range(25):
+        attempt(started_at=timezone.now() - timedelta(minutes=2 + number))
+    failed = attempt(state="failed", error_code="out_of_memory", error_message="no <b> memory")
+    page = part(viewer, "runs")
+    assert len(re.findall(r"<td>.*ago</a>", page)) == 20
+    assert reverse("admin:jobs_attempt_change", args=[failed.id]) in page
+    assert "1 × out_of_memory" in page
+    assert "of the last 26 attempts" in page
+    assert "no &lt;b&gt; memory" in page
+
+
+def test_without_permission_for_jobs_no_attempt_is_shown(client: Client) -> None:
+    clerk = User.objects.create_user("clerk", is_staff=True)
+    clerk.user_permissions.add(Permission.objects.get(codename="view_server"))
+    client.force_login(clerk)
+    attempt(state="failed", error_code="out_of_memory")
+    assert "out_of_memory" not in part(client, "now") + part(client, "hour")
+    assert client.get(reverse("admin:gpus_server_runs", args=[NAME])).status_code == 403
+    assert "server-runs" not in client.get(reverse("admin:gpus_server_change", args=[NAME])).content.decode()
+    clerk.user_permissions.clear()
+    for name in ("now", "hour"):
+        assert client.get(reverse(f"admin:gpus_server_{name}", args=[NAME])).status_code == 403
+
+
+def test_an_unknown_server_is_a_404(viewer: Client) -> None:
+    for name in ("now", "hour", "runs"):
+        assert viewer.get(reverse(f"admin:gpus_server_{name}", args=["gone"])).status_code == 404
+
+
+def test_telemetry_is_drawn_with_loads_and_runs(viewer: Client, pinned: list[Measured]) -> None:
+    assert "the worker has sent none" in part(viewer, "hour")
+    gpu = {"utilisation": 91.0, "used_mb": 20480.0, "total_mb": 40960.0, "temperature": 61, "power": 250.0}
+    pinned += [reading(10, warm=["flux", "zimg"], **gpu), reading(70, warm=["flux"], **gpu)]
+    attempt()
+    page = part(viewer, "hour")
+    for shown in (
+        "GPU utilisation",
+        "GPU memory",
+        "Temperature",
+        "Power",
+        "<title>zimg loaded</title>",
+        "last 91 %",
+    ):
+        assert shown in page, shown
+    assert 'class="band"' in page
+    assert "style=" not in page
+
+
+def test_without_telemetry_the_page_says_why(
+    viewer: Client, pinned: list[Measured], fake_ports: FakePorts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any) -> list[Measured]:
+        raise LeasingUnavailable
+
+    monkeypatch.setattr(type(fake_ports.leases), "telemetry", away)
+    assert "Redis does not answer" in part(viewer, "hour")
+    assert "only a worker on the GPU host" in part(viewer, "hour", "zimg-server-1")
+
+
+def test_a_part_needs_few_queries_and_no_more_for_more_attempts(viewer: Client) -> None:
+    counts = []
+    for _ in range(2):
+        with CaptureQueriesContext(connection) as asked:
+            part(viewer, "now")
+            part(viewer, "runs")
+            part(viewer, "hour")
+        counts.append(len(asked))
+        for _ in range(10):
+            attempt()
+    assert counts[1] <= counts[0] <= 40
+
+
+NOW = timezone.now()
+
+
+def run(minutes_ago: float, lasted: float | None, **values: Any) -> Run:
+    begin = NOW - timedelta(minutes=minutes_ago)
+    end = None if lasted is None else begin + timedelta(minutes=lasted)
+    known = {"id": "a", "job_id": "j", "number": 1, "slot": 0, "model": "flux", "state": "completed"}
+    return Run(
+        **{**known, "error_code": "", "message": "", "started_at": begin, "finished_at": end, **values}
+    )
+
+
+def test_lanes_show_runs_of_the_last_hour_only() -> None:
+    drawn = run_lanes(
+        [run(10, None, state="sent", slot=1), run(30, 5, state="failed"), run(90, 50), run(90, 5)], 2, NOW
+    )
+    assert re.findall(r'class="run run-(\w+)" x="([\d.]+)" y="(\d+)" width="([\d.]+)"', drawn) == [
+        ("running", "3000.0", "18", "600.0"),
+        ("failed", "1800.0", "2", "300.0"),
+        ("completed", "0.0", "2", "1200.0"),
+    ]
+    assert 'aria-label="3 runs in the last hour, 1 failed"' in drawn
+
+
+def test_models_loaded_before_the_first_reading_are_no_loads() -> None:
+    samples = [reading(10, warm=["b"]), reading(20, warm=["a", "b"]), reading(30, warm=["a"])]
+    assert [(load.second, load.model) for load in model_loads(samples)] == [(3580.0, "b")]
+
+
+def test_a_curve_is_broken_where_readings_are_missing() -> None:
+    samples = [reading(5, utilisation=50.0), reading(10, utilisation=50.0), reading(900, utilisation=100.0)]
+    [curve] = curves(samples, [], NOW)
+    assert (curve.name, curve.latest, curve.top) == ("GPU utilisation", "50 %", "100 %")
+    assert re.findall(r' d="([^"]*)"', curve.drawing) == ["M2700 2.0M3590 50.0L3595 50.0"]
+
+
+def test_a_machine_without_a_gpu_shows_its_cpu() -> None:
+    assert [curve.name for curve in curves([reading(5)], [], NOW)] == ["CPU"]
+    assert curves([], [], NOW) == []
