@@ -188,7 +188,9 @@ def overview(request: HttpRequest) -> dict[str, Any]:
             "dead_letters": failed.order_by()[: MOST_DEAD_LETTERS + 1].count(),
             "most_dead_letters": MOST_DEAD_LETTERS,
             "retrying": retrying_jobs(),
-            "failures": failed.values("id", "model", "error_code", "finished_at")[:_FAILURES_SHOWN],
+            "failures": failed.values("id", "model", "error_code", "error_message", "finished_at")[
+                :_FAILURES_SHOWN
+            ],
         }
     context["clocks"] = real.clocks.report()
     tick = sweep_ages(real.clock.now()).get(TICK)

@@ -230,3 +230,35 @@ def test_jobs_between_two_attempts_are_a_tile_with_their_most_frequent_error(ope
     assert 'state__exact=retrying">3</a> <small>mostly run_failed</small>' in page
     listed = text(operator, "/admin/jobs/job/?state__exact=retrying")
     assert listed.count("run_failed") >= 2
+
+
+def test_the_overview_links_to_what_it_names(viewer: Client, fake_ports: FakePorts) -> None:
+    job = Job.objects.order_by("id")[0]
+    Job.objects.filter(state="failed").update(error_message="out of <b> memory")
+    fake_ports.leases.views = [view("flux-server-1/0", "leased", job_id=job.id)]
+    page = text(viewer, "/admin/now/?part=now")
+    jobs = reverse("admin:jobs_job_changelist")
+    for target in (
+        reverse("admin:gpus_server_change", args=["flux-server-1"]),
+        reverse("admin:jobs_job_change", args=[job.id]),
+        reverse("admin:gpus_modelconfig_change", args=["zimg"]),
+        reverse("admin:gpus_quarantinedslot_changelist") + "?open=1",
+        *(f"{jobs}?state__exact={state}" for state in ("running", "queued", "failed")),
+        *(f"{jobs}?model=zimg&amp;state__exact={state}" for state in ("running", "queued")),
+    ):
+        assert f'href="{target}"' in page, target
+        assert viewer.get(target.replace("&amp;", "&")).status_code == 200, target
+    assert "out of &lt;b&gt; memory" in page
+
+
+def test_the_fleet_and_a_job_link_to_what_they_name(viewer: Client) -> None:
+    page = text(viewer, "/admin/fleet/?part=servers")
+    for target in (
+        reverse("admin:gpus_pool_change", args=["zimg"]),
+        reverse("admin:gpus_modelconfig_change", args=["zimg"]),
+    ):
+        assert f'href="{target}"' in page
+    job = Job.objects.filter(state="failed").select_related("tenant")[0]
+    page = text(viewer, reverse("admin:jobs_job_change", args=[job.id]))
+    assert f'href="{reverse("admin:jobs_tenant_change", args=[job.tenant_id])}"' in page
+    assert f'href="{reverse("admin:gpus_server_changelist")}?q={job.model}-server-1"' in page
