@@ -258,7 +258,7 @@ def _registered(request: HttpRequest, form: RegistrationForm) -> bool:
     """Register the chosen models, with a message for each. False, with the form's error, if one is refused;
     those before it stay registered."""
     real = ports.production_ports()
-    secrets = {"headers": form.found.headers, "ca_pem": form.found.ca_pem or None}
+    secrets: dict[str, Any] = {"headers": form.found.headers, "ca_pem": form.found.ca_pem or None}
     for body in form.registrations():
         fields = {name: value for name, value in body.items() if name in FIELDS}
         rest = {name: value for name, value in body.items() if name not in FIELDS}
