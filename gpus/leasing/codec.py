@@ -141,13 +141,13 @@ def read_lease(answer: list[Any] | None) -> Lease | None:
 
 
 def read_expired(answer: Sequence[Any]) -> ExpiredLease:
-    pool, slot, job, attempt, epoch, model, tenant, settling, worker, held, *follower = answer
+    pool, slot, job, attempt, epoch, model, tenant, is_ending, worker, held, *follower = answer
     return ExpiredLease(
         pool=pool,
         ref=LeaseRef(slot, job, attempt, int(epoch)),
         model=model,
         tenant=tenant,
-        settling=bool(settling),
+        is_ending=bool(is_ending),
         worker=worker,
         held_seconds=float(held),
         follower=_read_follower(*follower),

@@ -180,21 +180,21 @@ class Leases(Protocol):
         ...
 
     def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
-        """Forget ends that are committed in the database; slots that waited only for that become free."""
+        """Confirm ends: forget those that are committed; slots that waited only for that become free."""
         ...
 
     def renew(
         self,
         worker: str,
         leases: Sequence[Lease],
-        settling: Sequence[Lease],
+        ending: Sequence[Lease],
         followers: Sequence[Lease] = (),
     ) -> list[LeaseRef]:
         """Extend leases and uncommitted ends of this worker. Returns those that it no longer holds.
 
         Followers live as long as the leases that they follow. During a rebuild the call also restores: an
         unknown lease gets its slot back, unless another attempt on it was leased later or at the same time;
-        an unknown end is settling again; an unknown follower is lost, and its job is pushed like a waiting
+        an unknown end is stored again; an unknown follower is lost, and its job is pushed like a waiting
         one.
         """
         ...

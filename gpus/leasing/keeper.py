@@ -1,7 +1,7 @@
 """Renews the leases of one process: one thread, one renewal per fleet every few seconds (`lua/renew.lua`).
 
 The keeper records which leases are held and when each was last confirmed; it decides nothing about jobs. The
-code that runs an attempt adds its lease, marks it as settling *before* the release, and forgets it once the
+code that runs an attempt adds its lease, marks it as ending *before* the release, and forgets it once the
 end is committed; a follower (the slot's prefetched next job) is added with `follows`, and begins when it is
 sent. `step` is the whole work, so that the simulator can call it under its own clock; the thread only waits
 between steps.
@@ -49,7 +49,7 @@ class _Held:
     lease: Lease
     fleet: str
     confirmed_at: float
-    settling: bool = False
+    ending: bool = False
     follows: bool = False
     in_renewal_until: float = -math.inf
 
@@ -59,7 +59,7 @@ class LeaseKeeper:
 
     leases: by fleet. worker: name of this process in the leases. renew_seconds: period of renewals. on_lost:
     called from the keeper's thread once per lease that another holder has now, so it should only set a flag;
-    a lost settling end is not reported, because its commit decides.
+    a lost uncommitted end is not reported, because its commit decides.
     """
 
     def __init__(
@@ -102,11 +102,11 @@ class LeaseKeeper:
                 held.follows = False
             return held is not None
 
-    def settle(self, ref: LeaseRef) -> None:
-        """Mark a lease as settling: its end is renewed until `forget`. Unknown refs are ignored."""
+    def mark_ending(self, ref: LeaseRef) -> None:
+        """Mark a lease as ending: its uncommitted end is renewed until `forget`. Unknown refs are ignored."""
         with self._lock:
             if held := self._held.get(ref):
-                held.settling = True
+                held.ending = True
 
     def forget(self, ref: LeaseRef) -> None:
         """Stop renewing a lease or end. Unknown refs are ignored."""
@@ -142,12 +142,12 @@ class LeaseKeeper:
             return [ref.attempt_id for ref, held in self._held.items() if held.confirmed_at < before]
 
     def held(self) -> int:
-        """Number of leases, settling ends and followers."""
+        """Number of leases, uncommitted ends and followers."""
         with self._lock:
             return len(self._held)
 
     def refs(self, fleet: str) -> list[LeaseRef]:
-        """Refs of all leases, settling ends and followers of the fleet."""
+        """Refs of all leases, uncommitted ends and followers of the fleet."""
         with self._lock:
             return [ref for ref, held in self._held.items() if held.fleet == fleet]
 
@@ -200,13 +200,13 @@ class LeaseKeeper:
     def _renew(self, fleet: str, now: float) -> list[LeaseRef]:
         with self._lock:
             ours = [held for held in self._held.values() if held.fleet == fleet]
-            settling = [held.lease for held in ours if held.settling]
-            following = [held.lease for held in ours if held.follows and not held.settling]
-            running = [held.lease for held in ours if not (held.settling or held.follows)]
+            ending = [held.lease for held in ours if held.ending]
+            following = [held.lease for held in ours if held.follows and not held.ending]
+            running = [held.lease for held in ours if not (held.ending or held.follows)]
             for held in ours:
                 held.in_renewal_until = math.inf
         try:
-            gone = set(self._leases(fleet).renew(self._worker, running, settling, following))
+            gone = set(self._leases(fleet).renew(self._worker, running, ending, following))
         except LeasingUnavailable as error:
             self._due_at[fleet] = now + min(RETRY_SECONDS, self._renew_seconds)
             log.warning("leases_not_renewed", fleet=fleet, held=len(ours), error=str(error))
@@ -216,7 +216,7 @@ class LeaseKeeper:
                 for held in ours:
                     held.in_renewal_until = self._clock.monotonic()
         self._due_at[fleet] = now + self._renew_seconds
-        return self._confirm(fleet, [*running, *settling], following, gone, now)
+        return self._confirm(fleet, [*running, *ending], following, gone, now)
 
     def _confirm(
         self, fleet: str, leases: list[Lease], following: list[Lease], gone: set[LeaseRef], now: float
@@ -232,7 +232,7 @@ class LeaseKeeper:
                     held.confirmed_at = max(held.confirmed_at, now)
                 elif lease.ref in followed and not held.follows:
                     self._due_at[fleet] = now  # it began meanwhile: the next step renews it as a lease
-                elif not held.settling:  # it may have begun to settle during the renewal
+                elif not held.ending:  # its end may have begun during the renewal
                     del self._held[lease.ref]
                     lost.append(lease.ref)
         return lost

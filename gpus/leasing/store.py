@@ -335,20 +335,20 @@ class RedisLeases:
         self,
         worker: str,
         leases: Sequence[Lease],
-        settling: Sequence[Lease],
+        ending: Sequence[Lease],
         followers: Sequence[Lease] = (),
     ) -> list[LeaseRef]:
-        ours, lost = [*leases, *settling, *followers], list[LeaseRef]()
+        ours, lost = [*leases, *ending, *followers], list[LeaseRef]()
         for first in range(0, len(ours), _LEASES_PER_CALL):
             piece = ours[first : first + _LEASES_PER_CALL]
             running = max(0, len(leases) - first)
-            ending = max(0, len(leases) + len(settling) - first) - running
+            ends = max(0, len(leases) + len(ending) - first) - running
             gone = self._run(
                 "renew",
                 worker=worker,
                 lease_us=self._lease_us,
                 running=running,
-                ending=ending,
+                ending=ends,
                 held=list(map(codec.lease_args, piece)),
             )
             lost += [piece[at].ref for at in gone]

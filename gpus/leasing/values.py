@@ -94,13 +94,13 @@ class Follower:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredLease:
-    """A lease, or an uncommitted end (`settling`), that was not renewed in time."""
+    """A lease, or an uncommitted end (`is_ending`), that was not renewed in time."""
 
     pool: str
     ref: LeaseRef
     model: str
     tenant: str
-    settling: bool
+    is_ending: bool
     worker: str
     held_seconds: float
     follower: Follower | None = None
@@ -234,7 +234,7 @@ class QueueStatus:
     held: the attempt that holds a slot for the job. in_line: its ticket waits. parked: reasons (letters of
     `ParkedFor`) why its tenant gets no lease. position: estimated tickets ahead plus one. own_ahead: tickets
     ahead of its own tenant and band, for models that share its servers. higher_bands: tickets of higher
-    bands. tenants: number that wait in its band. running, most_running: its tenant's running jobs and their
+    bands. tenants: number that wait in its band. running, max_running: its tenant's running jobs and their
     limit (None: no limit; then they are not counted). lead_seconds: GPU-seconds by which its tenant is ahead
     of the next tenant. estimate_seconds: of a run of this tenant and model. mean_seconds: of the pool's
     waiting jobs. working_slots: of the pool. servers: number that are on and run the model. looked_at: how
@@ -258,7 +258,7 @@ class QueueStatus:
     higher_bands: int = 0
     tenants: int = 0
     running: int = 0
-    most_running: int | None = None
+    max_running: int | None = None
     lead_seconds: float = 0.0
     estimate_seconds: float = 1.0
     mean_seconds: float = 1.0

@@ -1,7 +1,7 @@
-"""Completes attempts: releases the lease, commits the end, settles the lease after the commit.
+"""Completes attempts: releases the lease, commits the end, and confirms the end to Redis after the commit.
 
-A release moves the lease to `settling` in Redis, the end goes into the group commit, and after the commit the
-lease is forgotten. Settles that Redis does not answer are retried here, releases in
+A release stores the end in Redis, uncommitted (`settling`); the end goes into the group commit, and after the
+commit Redis forgets it. Confirmations that Redis does not answer are retried here, releases in
 `jobs.execution.follow_ups`.
 
 The types of an end, in their order:
@@ -10,7 +10,7 @@ The types of an end, in their order:
 `RunEnd`: the same with lease, model and seconds, to release the slot and write the row;
 `jobs.transitions.End`: the values that the transaction writes;
 `jobs.transitions.Ended`: the transaction's outcome: whether it won, the job's row, the next step;
-`EndWritten`: the outcome with the lease that is settled after the commit.
+`EndWritten`: the outcome with the lease whose end is confirmed after the commit.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class RunEnd(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EndWritten:
-    """An end's outcome, with the lease to settle after its commit.
+    """An end's outcome, with the lease whose end is confirmed after its commit.
 
     end: as it was written; None if only a quarantine was written. result_bytes: roughly, of its result.
     """
@@ -188,7 +188,7 @@ class JobTouched:
 
 
 class Completion:
-    """Writes starts, progress and ends of a worker's attempts, and releases and settles their leases.
+    """Writes starts, progress and ends of a worker's attempts, releases their leases, and confirms the ends.
 
     name: the worker's; its leases are held under it.
     on_lost: called with a lease that the worker does not hold any more.
@@ -216,7 +216,7 @@ class Completion:
         self._latest = LatestEnds(ports.clock.monotonic)
         self._release_retries = ReleaseRetries(ports, self.keeper, worker=name)
         self.backoff = ServerBackoff()
-        self._unsettled: dict[LeaseRef, EndWritten] = {}
+        self._unconfirmed: dict[LeaseRef, EndWritten] = {}
 
     def start(self) -> None:
         """Start the threads of the lease keeper and the writer."""
@@ -263,8 +263,8 @@ class Completion:
         )
 
     def write_end(self, end: RunEnd, *, gather: bool) -> None:
-        """Queue the end; call it after the release, since a crash in between leaves a settling lease that a
-        sweep ends. gather: wait for the start of the slot's next job, to commit both together."""
+        """Queue the end; call it after the release, since a crash in between leaves an uncommitted end that a
+        sweep resolves. gather: wait for the start of the slot's next job, to commit both together."""
         self._submit_end(end, gather=gather).add_done_callback(
             lambda done: None if done.exception() is None else self._end_unstorable(end)
         )
@@ -311,7 +311,7 @@ class Completion:
         next_attempt_id, warm, begun: as of `RunEnd.release`.
         Returns the next ticket's lease, or None.
         """
-        self.keeper.settle(lease.ref)
+        self.keeper.mark_ending(lease.ref)
         try:
             self._release_retries.retry_slot(lease.slot)
             return leases.release(
@@ -385,16 +385,16 @@ class Completion:
         self.writer.submit(apply)
 
     def retry_releases(self) -> None:
-        """Retry releases and settles that Redis did not answer (the watcher calls it)."""
+        """Retry releases and confirmations that Redis did not answer (the watcher calls it)."""
         self._release_retries.retry_all()
-        if self._unsettled:
-            self._settle()
+        if self._unconfirmed:
+            self._confirm_ends()
 
     def _after_commit(self, outcomes: Sequence[Any]) -> None:
         ends = [outcome for outcome in outcomes if isinstance(outcome, EndWritten)]
         self.ports.announce([outcome[0].job_id for outcome in outcomes if isinstance(outcome, tuple)])
         for end in ends:
-            self._unsettled[end.ref] = end
+            self._unconfirmed[end.ref] = end
             if end.ended.won and end.end is not None:
                 # not `ended`: it would keep the job's row in memory
                 self._latest.add(end.result_bytes, (_with_cancel(end.end, end.ended.job), end.leases))
@@ -403,7 +403,7 @@ class Completion:
                     "end_refused", job_id=end.ref.job_id, attempt=end.ref.attempt_id, epoch=end.ref.epoch
                 )
         self._latest.drop_old()
-        self._settle()
+        self._confirm_ends()
         follow_ups.after_ends([end.ended for end in ends], self.ports)
         if refused := sum(not end.ended.won for end in ends):
             counters.add_if_possible(counters.Name.RESULTS_REFUSED, refused)
@@ -415,10 +415,10 @@ class Completion:
             for end, leases in self._latest.all()
         ]
 
-    def _settle(self) -> None:
-        """Settle the leases of committed ends. Writer and watcher may both do it: settling is idempotent."""
+    def _confirm_ends(self) -> None:
+        """Confirm committed ends to Redis. Writer and watcher may both do it: it is idempotent."""
         by_leases: dict[int, list[EndWritten]] = {}
-        for ref, end in list(self._unsettled.items()):
+        for ref, end in list(self._unconfirmed.items()):
             if ref not in self._release_retries:
                 by_leases.setdefault(id(end.leases), []).append(end)
         for ends in by_leases.values():
@@ -426,18 +426,18 @@ class Completion:
             asked_at = self.ports.clock.monotonic()
             try:
                 for end in ends:
-                    if end.ended.quarantined:  # after a rebuild of the index, settling would free the slot
+                    if end.ended.quarantined:  # after a rebuild of the index, this would free the slot
                         leases.quarantine(end.ref.slot, end.ref.attempt_id)
                 wakes = leases.settled(refs)
             except LeasingUnavailable as error:
                 log.warning("settle_failed", refs=len(refs), error=str(error))
                 continue
             for end in ends:
-                if end.ended.quarantined:  # not settled again: the quarantine may have been lifted by then
+                if end.ended.quarantined:  # not confirmed again: the quarantine may have been lifted by then
                     self.keeper.forget(end.ref)
                 elif not self.keeper.forget_end(end.ref, asked_at):
-                    continue  # the watcher settles it again
-                self._unsettled.pop(end.ref, None)
+                    continue  # the watcher confirms it again
+                self._unconfirmed.pop(end.ref, None)
             self.ports.send_wakes(wakes)
 
 

@@ -392,7 +392,7 @@ def refused_at_submit(now: Snapshot) -> Iterator[Reason]:
 def parked(now: Snapshot) -> Iterator[Reason]:
     """Yield the reasons why the tenant's tickets are parked."""
     line = now.queue_status
-    evidence = {CAP: {"running": line.running, "limit": line.most_running}, QUOTA: _quota(now)}
+    evidence = {CAP: {"running": line.running, "limit": line.max_running}, QUOTA: _quota(now)}
     reported = {SUBMIT_LIMITS[refused.code][0] for refused in now.refusals}
     for letter in line.parked:
         code, message, change = PARKED.get(

@@ -64,7 +64,7 @@ def sweep(ports: Ports) -> SweepCount:
 
     def step(_fleet: str, leases: Leases) -> SweepCount:
         # unconfirmed ends first: a slot's next start is refused while the end before it is not written
-        expired = sorted(leases.expired(LIMIT), key=lambda lease: not lease.settling)
+        expired = sorted(leases.expired(LIMIT), key=lambda lease: not lease.is_ending)
         return sweep_rows("expired_leases", expired, lambda lease: _resolve(lease, leases, ports))
 
     return sweep_fleets("expired_leases", ports, step)
@@ -91,10 +91,10 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
         epoch=ref.epoch,
         slot=ref.slot,
         worker=expired.worker,
-        settling=expired.settling,
+        settling=expired.is_ending,
         found=attempt.state if attempt else "unwritten",
     )
-    if expired.settling:
+    if expired.is_ending:
         return _resolve_uncommitted_end(expired, attempt, heartbeat, leases, ports)
     if expired.follower is not None:
         if attempt is not None and attempt.state == AttemptState.COMPLETED:

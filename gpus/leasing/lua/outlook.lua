@@ -93,7 +93,7 @@ return cjson.encode({
   position = at, own_ahead = own - 1, higher_bands = higher, tenants = redis.call('ZCARD', Keys.turn(queue.at)),
   lead_seconds = lead, estimate_seconds = Shares.estimated_seconds(model, tenant),
   mean_seconds = Forecast.pace(pool_name).mean, working_slots = Forecast.pace(pool_name).slots,
-  running = redis.call('SCARD', Keys.running(tenant)), most_running = Pools.rules_of(tenant).max_running,
+  running = redis.call('SCARD', Keys.running(tenant)), max_running = Pools.rules_of(tenant).max_running,
   servers = redis.call('SCARD', Keys.serving(pool_name, model)), looked_at = #names, slots = slots,
   rest_seconds = seconds(rest_us), circuit_seconds = seconds(circuit_us),
   model_circuit = circuit and circuit.opens > 0 and

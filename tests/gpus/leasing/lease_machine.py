@@ -167,9 +167,9 @@ class LeaseMachine(LeaseSteps, OperatorSteps, Checks, RuleBasedStateMachine):
         lease, follower = (end, None) if end or slot is None else (slot.held, slot.follower)
         assert lease is not None
         assert row.follower == (follower and Follower(follower.job, follower.attempt, follower.model))
-        assert row.settling == (row.ref.attempt_id in self.model.settling)
+        assert row.is_ending == (row.ref.attempt_id in self.model.settling)
         assert row.held_seconds == pytest.approx(
-            lease.charged if row.settling else (self.model.now - lease.leased_us) / 1_000_000
+            lease.charged if row.is_ending else (self.model.now - lease.leased_us) / 1_000_000
         )
         assert self.rig.leases.resolve_expired(row.ref, verdict) == self.model.resolve(lease, verdict.value)
 

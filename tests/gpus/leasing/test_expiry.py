@@ -30,7 +30,7 @@ def test_an_expired_lease_is_only_reported(rig: Rig) -> None:
     lease = expired_lease(rig)
     (row,) = rig.leases.expired()
     assert (row.ref, row.pool, row.model, row.tenant) == (lease.ref, "pool", "flux", "t1")
-    assert (row.settling, row.worker, row.held_seconds) == (False, "w1", 16.0)
+    assert (row.is_ending, row.worker, row.held_seconds) == (False, "w1", 16.0)
     assert rig.states() == ["leased"]
     assert rig.claim() is None
 
@@ -42,7 +42,7 @@ def test_an_unconfirmed_end_expires_too(rig: Rig) -> None:
     rig.release(lease, gpu_seconds=3.5)
     expire(rig)
     (row,) = rig.leases.expired()
-    assert (row.ref, row.settling, row.worker, row.held_seconds) == (lease.ref, True, "w1", 3.5)
+    assert (row.ref, row.is_ending, row.worker, row.held_seconds) == (lease.ref, True, "w1", 3.5)
 
 
 def test_the_oldest_are_reported_first_and_no_more_than_asked_for(rig: Rig) -> None:

@@ -44,10 +44,10 @@ class RecordingLeases:
         self,
         worker: str,
         leases: Sequence[Lease],
-        settling: Sequence[Lease],
+        ending: Sequence[Lease],
         followers: Sequence[Lease],
     ) -> list[LeaseRef]:
-        self.calls.append((worker, [lease.ref for lease in leases], [lease.ref for lease in settling]))
+        self.calls.append((worker, [lease.ref for lease in leases], [lease.ref for lease in ending]))
         self.followers.append([lease.ref for lease in followers])
         self.called.set()
         self.during()
@@ -96,7 +96,7 @@ def test_leases_and_settling_ends_are_renewed_in_one_call_per_fleet(bench: Bench
     for number in (1, 2):
         bench.keeper.add(a_lease(number))
     bench.keeper.add(a_lease(3), fleet="other")
-    bench.keeper.settle(a_lease(2).ref)
+    bench.keeper.mark_ending(a_lease(2).ref)
     bench.step(1)
     assert bench.main.calls == [("w1", [a_lease(1).ref], [a_lease(2).ref])]
     assert bench.fleets["other"].calls == [("w1", [a_lease(3).ref], [])]
@@ -184,13 +184,13 @@ def test_a_lost_lease_is_reported_once_and_has_no_age(bench: Bench) -> None:
 
 def test_a_settling_end_that_is_gone_is_nobodys_loss(bench: Bench) -> None:
     bench.keeper.add(a_lease(1))
-    bench.keeper.settle(a_lease(1).ref)
+    bench.keeper.mark_ending(a_lease(1).ref)
     bench.main.lost = [a_lease(1).ref]
     assert bench.step(1) == []
     assert bench.lost == []
 
 
-@pytest.mark.parametrize("end", ["settle", "forget"])
+@pytest.mark.parametrize("end", ["mark_ending", "forget"])
 def test_a_run_that_ends_while_the_renewal_is_under_way_was_not_lost(bench: Bench, end: str) -> None:
     bench.keeper.add(a_lease(1))
     bench.main.lost = [a_lease(1).ref]
@@ -203,7 +203,7 @@ def test_an_end_settled_during_its_renewal_is_kept(bench: Bench) -> None:
     """A rebuilt index may have received it after it was settled."""
     ref = a_lease(1).ref
     bench.keeper.add(a_lease(1))
-    bench.keeper.settle(ref)
+    bench.keeper.mark_ending(ref)
     forgotten: list[bool] = []
 
     def settled_meanwhile() -> None:
@@ -269,7 +269,7 @@ def test_a_follower_is_renewed_as_a_follower_until_it_begins(bench: Bench) -> No
     bench.keeper.add(a_lease(2), follows=True)
     bench.step(0)
     assert bench.keeper.begin_follower(a_lease(2).ref)
-    bench.keeper.settle(a_lease(1).ref)
+    bench.keeper.mark_ending(a_lease(1).ref)
     bench.step(5)
     assert bench.main.calls == [
         ("w1", [a_lease(1).ref], []),

@@ -31,4 +31,4 @@ def test_the_writer_goes_on_when_counting_fails() -> None:
     settlement = Completion(make_ports(), name="w", on_lost=lambda ref: None)
     with connection.execute_wrapper(away):
         settlement._after_commit([written(1, won=False)])
-    assert len(settlement._unsettled) == 1
+    assert len(settlement._unconfirmed) == 1

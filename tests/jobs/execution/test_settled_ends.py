@@ -23,9 +23,9 @@ class RefilledLeases:
         self.ends: set[LeaseRef] = set()
         self.before_renewal: Callable[[], object] = lambda: None
 
-    def renew(self, worker: str, leases: Sequence[Lease], settling: Sequence[Lease], followers: Any) -> Any:
+    def renew(self, worker: str, leases: Sequence[Lease], ending: Sequence[Lease], followers: Any) -> Any:
         self.before_renewal()
-        self.ends |= {lease.ref for lease in settling}
+        self.ends |= {lease.ref for lease in ending}
         return []
 
     def settled(self, refs: Sequence[LeaseRef]) -> tuple[()]:
@@ -43,10 +43,10 @@ def test_an_end_whose_renewal_arrives_after_it_was_settled_is_settled_again() ->
     )  # fmt: skip
     keeper = settlement.keeper
     keeper.add(lease)
-    keeper.settle(lease.ref)
+    keeper.mark_ending(lease.ref)
     index.before_renewal = lambda: settlement._after_commit([EndWritten(Ended(won=True), leases, lease.ref)])
     keeper.step(settlement.ports.clock.monotonic())
     assert index.ends == {lease.ref}
     settlement.retry_releases()
     assert index.ends == set()
-    assert (keeper.held(), settlement._unsettled) == (0, {})
+    assert (keeper.held(), settlement._unconfirmed) == (0, {})

@@ -180,11 +180,11 @@ def test_two_threads_settle_at_once():
             return ()
 
     slow, other = Slow(), Recorder()
-    settlement._unsettled = {
+    settlement._unconfirmed = {
         one.ref: EndWritten(Ended(won=False), slow, one.ref),
         two.ref: EndWritten(Ended(won=False), other, two.ref),
     }
-    settlement._settle()
+    settlement._confirm_ends()
 
 
 @pytest.mark.django_db
