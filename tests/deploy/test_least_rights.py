@@ -1,0 +1,115 @@
+"""The role and the user of deploy/least_rights: a real GPU worker runs a job with them, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from django.db import connection, connections
+
+from dispatcher_project.supervisor.data_folder import ROOT
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from gpu_host.node.config import NodeConfig
+from gpu_host.node.server import Node
+from gpus.leasing.store import RedisLeases
+from gpus.protocol import SystemClock
+from tests.support.factories import make_model
+from tests.support.fakes import Told, make_ports
+from tests.support.shop import open_shop, state
+from tests.support.waiting import wait_for
+
+FOLDER = ROOT / "deploy/least_rights"
+SECRET_TABLES = ("auth_user", "django_session", "jobs_apikey", "rest_framework_api_key_apikey")
+
+
+@pytest.fixture
+def gpu_user(valkey: EmbeddedValkey) -> Iterator[redis.Redis]:
+    """A connection as the user of the ACL file's line."""
+    _, name, *rules = (FOLDER / "gpu_box.acl").read_text().split()
+    owner = redis.Redis.from_url(valkey.url)
+    owner.execute_command("ACL", "SETUSER", name, *rules)
+    (password,) = (rule[1:] for rule in rules if rule.startswith(">"))
+    yield redis.Redis(unix_socket_path=str(valkey.socket), username=name, password=password)
+    owner.execute_command("ACL", "DELUSER", name)
+
+
+@pytest.fixture
+def gpu_role(transactional_db: None) -> Iterator[str]:
+    """The role; threads that connect from now on are this role."""
+    if connection.vendor != "postgresql":
+        yield ""
+        return
+    with connection.cursor() as cursor:
+        cursor.execute((FOLDER / "gpu_box.sql").read_text())
+    settings: dict[str, Any] = connections.settings["default"]
+    owner = settings["USER"]
+    yield "dispatcher_gpu"
+    settings["USER"] = owner
+    with connection.cursor() as cursor:
+        cursor.execute("DROP OWNED BY dispatcher_gpu")
+
+
+def test_a_gpu_user_may_neither_empty_nor_configure_redis(gpu_user: redis.Redis) -> None:
+    for words in (
+        ("FLUSHALL",), ("FLUSHDB",), ("CONFIG", "GET", "*"), ("ACL", "LIST"), ("KEYS", "*"), ("SHUTDOWN",),
+        ("REPLICAOF", "NO", "ONE"), ("MONITOR",),
+    ):  # fmt: skip
+        with pytest.raises(redis.exceptions.NoPermissionError):
+            gpu_user.execute_command(*words)
+
+
+@pytest.mark.database
+def test_a_worker_runs_a_job_with_its_role_and_user_alone(
+    valkey: EmbeddedValkey, fleet: str, gpu_user: redis.Redis, gpu_role: str
+) -> None:
+    node = Node(NodeConfig(handler="gpu_host.node.simulator:run", slots=1, port=0))
+    node.start()
+    shop = open_shop(valkey.url, fleet, make_model("m"), f"{node.url}/generate", node=node)
+    job = shop.submit({"seconds": 0.01})
+    shop.ports = make_ports(RedisLeases(gpu_user, fleet), clock=SystemClock(), told=Told())
+    try:
+        if gpu_role:
+            connections.settings["default"]["USER"] = gpu_role
+            with ThreadPoolExecutor(1) as thread:
+                assert thread.submit(_user_of_a_new_thread).result() == gpu_role
+        shop.work(shop.worker()).join(60)
+        wait_for(lambda: state(job) == "completed")
+    finally:
+        shop.close()
+        node.stop()
+
+
+def _user_of_a_new_thread() -> str:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_user")
+        (name,) = cursor.fetchone()
+    connection.close()
+    return str(name)
+
+
+@pytest.mark.database
+def test_the_role_reads_no_secrets_and_changes_no_tables(gpu_role: str) -> None:
+    if not gpu_role:
+        pytest.skip("SQLite has no roles")
+    one = connection.settings_dict
+    with psycopg.connect(
+        host=one["HOST"],
+        port=one["PORT"] or 5432,
+        user=gpu_role,
+        password="x",
+        dbname=one["NAME"],
+        autocommit=True,
+    ) as box:
+        refused = [
+            *(f"SELECT * FROM {table}" for table in SECRET_TABLES),
+            "UPDATE jobs_tenant SET weight = 9", "DELETE FROM gpus_auditentry", "DROP TABLE jobs_job",
+            "CREATE TABLE mine (a int)", "ALTER ROLE dispatcher_gpu SUPERUSER", "TRUNCATE jobs_job",
+        ]  # fmt: skip
+        for statement in refused:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                box.execute(statement)
+        assert box.execute("SELECT count(*) FROM jobs_job").fetchone() == (0,)
