@@ -23,6 +23,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
@@ -74,9 +75,20 @@ def copy_of_present(folder: Path) -> Path:
     folder.mkdir(parents=True)
     for package in PACKAGES:
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
+        _copy_bytecode(ROOT / package, folder / package)
     for file in ("manage.py", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / file, folder / file)
     return folder
+
+
+def _copy_bytecode(source: Path, copy: Path) -> None:
+    """Else all processes of the copy, which start together, compile the same modules."""
+    for file in copy.rglob("*.py"):
+        compiled = Path(cache_from_source(source / file.relative_to(copy)))
+        if compiled.exists():
+            target = Path(cache_from_source(file))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(compiled, target)
 
 
 def raise_layout(checkout: Path) -> int:
