@@ -11,7 +11,7 @@ Sign = TypeVar("Sign")
 
 def wait_for(sign: Callable[[], Sign], *, seconds: float = 60.0, what: str = "") -> Sign:
     """The first truthy answer; fails when there is none in time. Asks again after a twentieth of the time
-    waited, at least 10 ms and at most 0.1 s: many signs are HTTP requests, which cost the tested system CPU."""
+    waited, at least 10 ms and at most 0.1 s: many signs are requests, and cost the tested system CPU."""
     began = time.monotonic()
     while not (found := sign()):
         waited = time.monotonic() - began
