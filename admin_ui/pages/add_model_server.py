@@ -28,12 +28,11 @@ from admin_ui.parts.fleet_forms import read_certificate, read_headers
 from admin_ui.parts.live import LiveAdmin
 from foundation.names import validate_name
 from foundation.secrets import SecretUnreadable, decrypt, encrypt
-from gpus.health.health import check_registered_server
+from gpus.health.registration import register_and_check
 from gpus.models import Server
-from gpus.protocol import MAX_SLOTS, REGISTRY_CHANGED
+from gpus.protocol import MAX_SLOTS
 from gpus.registry.model_fields import FIELDS, RegistryRefused
 from gpus.registry.recognise import look_at, registration
-from gpus.registry.registry import register_server
 from jobs import ports
 
 _PURPOSE = "add_model_server"
@@ -260,21 +259,15 @@ def _registered(request: HttpRequest, form: RegistrationForm) -> bool:
     real = ports.production_ports()
     secrets: dict[str, Any] = {"headers": form.found.headers, "ca_pem": form.found.ca_pem or None}
     for body in form.registrations():
-        fields = {name: value for name, value in body.items() if name in FIELDS}
-        rest = {name: value for name, value in body.items() if name not in FIELDS}
         try:
-            done = register_server(
-                **rest, **secrets, model_fields=fields, by=actor(request), leases=real.leases
-            )
+            done, warnings = register_and_check({**body, **secrets}, by=actor(request), ports=real)
         except RegistryRefused as refusal:
             form.add_error(None, f"{body['model']}: {refusal}")
             return False
-        real.announce([REGISTRY_CHANGED])  # workers consume a new pool's queue before its first job comes
-        real.send_wakes(done.wakes)
         messages.success(request, f"{done.config.name} is registered on {done.server.name}.")
         if not done.mirrored:
             messages.warning(request, LATER)
-        for warning in check_registered_server(done, transport=real.transport, now=real.clock.now):
+        for warning in warnings:
             messages.warning(request, warning.detail)
     return True
 

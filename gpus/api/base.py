@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar, cast
 
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
@@ -14,33 +14,15 @@ from foundation.http_api.json_body import BodyType, read_body
 from foundation.http_api.problems import FieldError, Problem
 from foundation.names import NAME_PATTERN
 from gpus.api.permissions import IsOperator
-from gpus.leasing.contract import Leases
-from gpus.leasing.values import Wakes
-from gpus.protocol import Clock
+from gpus.health.registration import RegistryPorts
 from gpus.registry.model_fields import RegistryRefused
 from gpus.registry.registry import unknown_model
-from gpus.runners.base import Transport
 
 Answer = TypeVar("Answer")
 
 MODEL = OpenApiParameter("model", str, OpenApiParameter.PATH, description="The model's name.")
 MACHINE = OpenApiParameter("machine", str, OpenApiParameter.PATH, description="The machine's name.")
 SERVER = OpenApiParameter("server", str, OpenApiParameter.PATH, description="The server's name.")
-
-
-class RegistryPorts(Protocol):
-    """Dependencies of these views."""
-
-    @property
-    def leases(self) -> Callable[[str], Leases]: ...
-    @property
-    def send_wakes(self) -> Callable[[Sequence[Wakes]], int]: ...
-    @property
-    def announce(self) -> Callable[[Sequence[str]], None]: ...
-    @property
-    def transport(self) -> Transport: ...
-    @property
-    def clock(self) -> Clock: ...
 
 
 class RegistryView(APIView):

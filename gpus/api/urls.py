@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from django.urls import URLPattern, path
 
-from gpus.api.base import RegistryPorts
 from gpus.api.controls import (
     CircuitList,
     FreeSlot,
@@ -26,6 +25,7 @@ from gpus.api.views import (
     Register,
     RevertConfig,
 )
+from gpus.health.registration import RegistryPorts
 
 
 def registry_urls(ports: Callable[[], RegistryPorts]) -> list[URLPattern]:

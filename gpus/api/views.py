@@ -17,15 +17,12 @@ from foundation.http_api.parameters import PARAMETERS, CursorPages, allow_only, 
 from foundation.http_api.problems import FieldError, validation_problem
 from gpus.api import answers, bodies
 from gpus.api.base import MODEL, RegistryView, actor, call_service, model_name, problem_of_refusal
-from gpus.health.health import check_registered_server
+from gpus.health.registration import register_and_check
 from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pool
-from gpus.protocol import REGISTRY_CHANGED
 from gpus.registry.controls import revert_model
 from gpus.registry.model_fields import FIELDS, read_fields
 from gpus.registry.recognise import CERTAINTIES, look_at, registration
-from gpus.registry.registry import Registered, configure_model, register_server, reset_model, unknown_model
-
-_OWN = ("model", "server", "endpoint", "slots", "pool", "fleet", "host", "machine", "headers", "ca_pem")
+from gpus.registry.registry import Registered, configure_model, reset_model, unknown_model
 
 
 class Register(RegistryView):
@@ -46,19 +43,9 @@ class Register(RegistryView):
     )
     def post(self, request: Request) -> Response:
         body = read_body(bodies.Register, request.data)
-        given = body.given()
-        ports = self.ports()
-        found = call_service(
-            lambda: register_server(
-                **{name: given[name] for name in _OWN if name in given},
-                model_fields={name: given[name] for name in FIELDS if name in given},
-                by=actor(request),
-                leases=ports.leases,
-            )
+        found, warnings = call_service(
+            lambda: register_and_check(body.given(), by=actor(request), ports=self.ports())
         )
-        ports.announce([REGISTRY_CHANGED])  # workers consume a new pool's queue before its first job comes
-        ports.send_wakes(found.wakes)
-        warnings = check_registered_server(found, transport=ports.transport, now=ports.clock.now)
         answer = _registered(found, body.endpoint) | {"warnings": [asdict(one) for one in warnings]}
         return Response(answer, status=201 if found.created else 200)
 

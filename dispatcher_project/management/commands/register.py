@@ -13,17 +13,17 @@ from dispatcher_project.cli.screen import plain, table
 from dispatcher_project.management.commands.submit import (
     FAILED,
     NOT_ENDED,
+    end_json,
     read_payload,
     submit,
     wait_for_end,
 )
-from gpus.health.health import Warning, check_registered_server
+from gpus.health.health import Warning
+from gpus.health.registration import register_and_check
 from gpus.models import Server
-from gpus.protocol import REGISTRY_CHANGED
 from gpus.registry.audit import cli_actor
-from gpus.registry.model_fields import FIELDS
 from gpus.registry.recognise import Findings, look_at, registration
-from gpus.registry.registry import Registered, register_server
+from gpus.registry.registry import Registered
 from gpus.runners.recognition import Proposal
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job
@@ -90,7 +90,7 @@ class Command(TerminalCommand):
                 {
                     "registered": done,
                     "problems": found.problems,
-                    "tests": [_test_json(job) for job in jobs_run],
+                    "tests": [end_json(job) for job in jobs_run],
                 }
             )
         if any(not is_final(JobState(job.state)) for job in jobs_run):
@@ -110,12 +110,7 @@ class Command(TerminalCommand):
 
     def _register(self, body: dict[str, Any], secrets: Mapping[str, Any]) -> dict[str, Any]:
         ports = jobs.ports.production_ports()
-        fields = {name: value for name, value in body.items() if name in FIELDS}
-        rest = {name: value for name, value in body.items() if name not in FIELDS}
-        found = register_server(**rest, **secrets, model_fields=fields, by=cli_actor(), leases=ports.leases)
-        ports.announce([REGISTRY_CHANGED])
-        ports.send_wakes(found.wakes)
-        warnings = check_registered_server(found, transport=ports.transport, now=ports.clock.now)
+        found, warnings = register_and_check({**body, **secrets}, by=cli_actor(), ports=ports)
         if not self.as_json:
             self._say_registered(found, warnings)
         return {
@@ -216,8 +211,3 @@ def _outcome(job: Job) -> str:
     return (
         f"test job {job.id} completed: {text[:_LONGEST_RESULT]}{'…' if len(text) > _LONGEST_RESULT else ''}"
     )
-
-
-def _test_json(job: Job) -> dict[str, Any]:
-    return {"job_id": job.id, "status": job.state, "result": job.result, "error_code": job.error_code,
-            "error_message": job.error_message}  # fmt: skip

@@ -52,10 +52,7 @@ class Command(TerminalCommand):
             self._show(submitted)
         job = wait_for_end(submitted.job.id, options["wait"])
         if self.as_json:
-            self.print_json(
-                {"job_id": job.id, "status": job.state, "result": job.result, "error_code": job.error_code,
-                 "error_message": job.error_message}
-            )  # fmt: skip
+            self.print_json(end_json(job))
         elif job.state == JobState.COMPLETED:
             self.print(json.dumps(job.result, ensure_ascii=not self._prints_unicode(), indent=2))
         else:
@@ -74,6 +71,12 @@ class Command(TerminalCommand):
 
     def _prints_unicode(self) -> bool:
         return "utf" in str(getattr(self.stdout, "encoding", "") or "utf-8").lower()
+
+
+def end_json(job: Job) -> dict[str, Any]:
+    """A job that was waited for, ended or not."""
+    return {"job_id": job.id, "status": job.state, "result": job.result, "error_code": job.error_code,
+            "error_message": job.error_message}  # fmt: skip
 
 
 def read_payload(text: str) -> Any:

@@ -1,0 +1,48 @@
+"""The registration of a model server as the API, the admin and the command line do it.
+
+The rows and the lease layer (`gpus.registry.registry.register_server`), the workers, and one health probe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from gpus.health.health import Warning, check_registered_server
+from gpus.leasing.contract import Leases
+from gpus.leasing.values import Wakes
+from gpus.protocol import REGISTRY_CHANGED, Clock
+from gpus.registry.model_fields import FIELDS
+from gpus.registry.registry import Registered, register_server
+from gpus.runners.base import Transport
+
+
+class RegistryPorts(Protocol):
+    """What a change of the registry needs from outside."""
+
+    @property
+    def leases(self) -> Callable[[str], Leases]: ...
+    @property
+    def send_wakes(self) -> Callable[[Sequence[Wakes]], int]: ...
+    @property
+    def announce(self) -> Callable[[Sequence[str]], None]: ...
+    @property
+    def transport(self) -> Transport: ...
+    @property
+    def clock(self) -> Clock: ...
+
+
+def register_and_check(
+    body: Mapping[str, Any], *, by: str, ports: RegistryPorts
+) -> tuple[Registered, tuple[Warning, ...]]:
+    """Register a server, announce it to the workers, and probe its health once.
+
+    body: as of POST /admin/register: arguments of `register_server`, and options of the model by name. by:
+    actor for the audit entry. Raises RegistryRefused.
+    """
+    options = {name: value for name, value in body.items() if name in FIELDS}
+    arguments = {name: value for name, value in body.items() if name not in FIELDS}
+    found = register_server(**arguments, model_fields=options, by=by, leases=ports.leases)
+    ports.announce([REGISTRY_CHANGED])  # workers consume a new pool's queue before its first job comes
+    ports.send_wakes(found.wakes)
+    return found, check_registered_server(found, transport=ports.transport, now=ports.clock.now)
