@@ -27,7 +27,7 @@ from gpus.leasing.contract import Leases
 from gpus.models import Placement, Server
 from gpus.protocol import Clock, Endpoint
 from gpus.registry.registry import Registered
-from gpus.runners.base import Health, Response, Transport
+from gpus.runners.base import Health, Transport, getter
 from gpus.runners.registry import find_runner, missing_runner_message
 from gpus.runners.transport import HttpTransport
 
@@ -68,18 +68,14 @@ def probe(
         return Health(False, error=str(error))
     timeout = settings.DISPATCHER.health_timeout_seconds if timeout_seconds is None else timeout_seconds
 
-    def get(url: str) -> Response:
-        return (transport or HttpTransport()).request(
-            "GET",
-            url,
-            headers={"Accept": "application/json", "X-Source": "dispatcher", **headers},
-            body=None,
-            connect_timeout_seconds=min(timeout, settings.DISPATCHER.connect_timeout_seconds),
-            deadline_seconds=timeout,
-            max_bytes=MAX_BYTES,
-            ca_pem=server.ca_pem or None,
-        )
-
+    get = getter(
+        transport or HttpTransport(),
+        headers=headers,
+        timeout_seconds=timeout,
+        connect_timeout_seconds=settings.DISPATCHER.connect_timeout_seconds,
+        max_bytes=MAX_BYTES,
+        ca_pem=server.ca_pem or None,
+    )
     endpoint = Endpoint(server.name, placement.endpoint, max_slots=server.slots)
     try:
         return runner.health(placement.model.spec, endpoint, get)

@@ -13,7 +13,7 @@ from django.conf import settings
 
 from foundation.foreign_schema import CHEAP_STEPS, ForeignSchema, SchemaRefused, compiled
 from gpus.registry.model_fields import RegistryRefused
-from gpus.runners.base import Get, Response, Transport
+from gpus.runners.base import Transport, getter
 from gpus.runners.recognition import (
     COMPATIBLE,
     GENERIC,
@@ -58,7 +58,17 @@ def look_at(
     RegistryRefused for an invalid URL, or a server that does not answer.
     """
     _check_address(url)
-    site = Site(url, _getter(headers or {}, ca_pem, transport))
+    site = Site(
+        url,
+        getter(
+            transport or HttpTransport(),
+            headers=headers or {},
+            timeout_seconds=PAGE_SECONDS,
+            connect_timeout_seconds=settings.DISPATCHER.connect_timeout_seconds,
+            max_bytes=PAGE_BYTES,
+            ca_pem=ca_pem,
+        ),
+    )
     found: list[Proposal] = []
     try:
         site.page(site.url)
@@ -122,24 +132,6 @@ def _check_address(url: str) -> None:
             "Give the server's address as an http(s) URL, such as http://box-1:8000.",
             pointer="/url",
         )
-
-
-def _getter(headers: Mapping[str, str], ca_pem: str | None, transport: Transport | None) -> Get:
-    sender = transport or HttpTransport()
-
-    def get(url: str) -> Response:
-        return sender.request(
-            "GET",
-            url,
-            headers={"Accept": "application/json", "X-Source": "dispatcher", **headers},
-            body=None,
-            connect_timeout_seconds=min(PAGE_SECONDS, settings.DISPATCHER.connect_timeout_seconds),
-            deadline_seconds=PAGE_SECONDS,
-            max_bytes=PAGE_BYTES,
-            ca_pem=ca_pem,
-        )
-
-    return get
 
 
 def _with_usable_schema(proposal: Proposal) -> Proposal:

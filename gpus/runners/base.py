@@ -162,6 +162,34 @@ class Runner(Protocol):
 Get = Callable[[str], Response]
 """Sends a GET with the server's secret headers. Raises GpuError."""
 
+
+def getter(
+    transport: Transport,
+    *,
+    headers: Mapping[str, str],
+    timeout_seconds: float,
+    connect_timeout_seconds: float,
+    max_bytes: int,
+    ca_pem: str | None,
+) -> Get:
+    """Return a sender of GETs to one server. headers: its secret ones. timeout_seconds: for a whole request,
+    connecting included."""
+
+    def get(url: str) -> Response:
+        return transport.request(
+            "GET",
+            url,
+            headers={"Accept": "application/json", "X-Source": "dispatcher", **headers},
+            body=None,
+            connect_timeout_seconds=min(timeout_seconds, connect_timeout_seconds),
+            deadline_seconds=timeout_seconds,
+            max_bytes=max_bytes,
+            ca_pem=ca_pem,
+        )
+
+    return get
+
+
 MISSING_PAGE = frozenset({404, 405, 501})
 """Statuses of a server without that URL: it is reachable, which is no evidence against it."""
 
