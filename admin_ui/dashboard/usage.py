@@ -16,10 +16,9 @@ from admin_ui.dashboard.charts import HEIGHT, WIDTH
 from admin_ui.dashboard.pages import require
 from admin_ui.parts.formatting import seconds
 from jobs.models import Tenant
-from jobs.reports.usage import UsageBy, UsageRow, as_csv, total, usage, usage_of_all
+from jobs.reports.usage import DEFAULT_DAYS, UsageBy, UsageRow, as_csv, total, usage, usage_of_all
 
 RANGES = {7: "7 days", 30: "30 days", 90: "90 days", 365: "1 year"}
-DEFAULT_DAYS = 30
 PERMISSIONS = ("jobs.view_tenant",)
 
 

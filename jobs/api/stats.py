@@ -22,6 +22,7 @@ from jobs.ports import Ports
 from jobs.reports.fleet import WorkerRow, workers
 from jobs.reports.jobs import Waiting, waiting_by_model_and_tenant
 from jobs.reports.queue_report import depths_by_pool, working
+from jobs.submission.request import Allowed
 
 
 class Stats(JobView):
@@ -76,8 +77,7 @@ def _model(
 def _may_submit(principal: Principal, model: str, ports: Ports) -> bool:
     if principal.is_operator or principal.tenant_id is None:
         return True
-    lists = (limits_of(principal.tenant_id, ports).allowed_models, principal.models)
-    return all(names is None or model in names for names in lists)
+    return Allowed(limits_of(principal.tenant_id, ports).allowed_models, principal.models).covers(model)
 
 
 def _queued_gpu_seconds(lines: list[Waiting], leases: Leases) -> float | None:

@@ -26,9 +26,18 @@ from jobs.limits.submit_limits import admit, limits_of
 from jobs.models import ApiKey, Tenant
 from jobs.reports.jobs import waiting_by_model_and_tenant
 from jobs.reports.rollups import day_of
-from jobs.reports.usage import UsageBy, UsageRow, as_csv, read_day, total, typical_run_seconds, usage
+from jobs.reports.usage import (
+    DEFAULT_DAYS,
+    UsageBy,
+    UsageRow,
+    as_csv,
+    read_day,
+    total,
+    typical_run_seconds,
+    usage,
+)
+from jobs.submission.request import Allowed
 
-DEFAULT_DAYS = 30
 _DELETED = "The API key was deleted. Send a valid one: `Authorization: Bearer <key>`."
 _DATE = {"type": "string", "format": "date"}
 PARAMETERS = (
@@ -44,7 +53,7 @@ PARAMETERS = (
 class Me(JobView):
     @described(
         "get_me",
-        "This key: its tenant, scopes, models and limits, and what is left of them",
+        "This key: its tenant, scopes, models, limits, and current use of the limits",
         answers={200: answers.Me},
         refusals=(403,),
         tag="account",
@@ -63,7 +72,7 @@ class Me(JobView):
             "tenant": tenant.name,
             "key": {"prefix": key.prefix, "name": key.name, "kind": key.kind, "expires_at": key.expiry_date},
             "scopes": sorted(principal.scopes),
-            "models": _models(principal, tenant.pk, limits.allowed_models),
+            "models": _models(tenant.pk, Allowed(limits.allowed_models, principal.models)),
             "limits": {
                 "max_running": tenant.max_running,
                 "max_queued": limits.max_queued or settings.DISPATCHER.tenant_max_queued,
@@ -83,8 +92,7 @@ class Me(JobView):
         return Response(said)
 
 
-def _models(principal: Principal, tenant_id: int, allowed: frozenset[str] | None) -> list[answers.MyModel]:
-    names = [one for one in (allowed, principal.models) if one is not None]
+def _models(tenant_id: int, may: Allowed) -> list[answers.MyModel]:
     rows = ModelConfig.objects.order_by("name").only("name", "payload_schema")
     paused, typical = read_paused().models, typical_run_seconds(tenant_id)
     return [
@@ -95,7 +103,7 @@ def _models(principal: Principal, tenant_id: int, allowed: frozenset[str] | None
             "typical_run_seconds": typical.get(row.name),
         }
         for row in rows
-        if all(row.name in chosen for chosen in names)
+        if may.covers(row.name)
     ]
 
 

@@ -42,6 +42,8 @@ class UsageRow:
 _EARLIEST, _LATEST = date(1970, 1, 1), date(9998, 12, 31)
 """Leave room for the days before and after, in `date` and in the database."""
 _FORMULA = tuple("=+-@＝＋－＠")
+DEFAULT_DAYS = 30
+"""Of a report without a first day."""
 COLUMNS = ("completed", "failed", "cancelled", "gpu_seconds")
 
 

@@ -306,6 +306,9 @@ class Allowed:
     of_key: frozenset[str] | None
     checks: CheckBudget = field(default_factory=CheckBudget)
 
+    def covers(self, model: str) -> bool:
+        return all(names is None or model in names for names in (self.of_tenant, self.of_key))
+
     def check(self, model: str) -> None:
         """Raises ModelNotAllowed."""
         for owner, names in (("tenant", self.of_tenant), ("key", self.of_key)):

@@ -9,8 +9,8 @@ from django.utils import timezone
 
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.screen import table
-from jobs.api.usage import DEFAULT_DAYS, usage_json
-from jobs.reports.usage import UsageBy, as_csv, read_day, usage, usage_of_all
+from jobs.api.usage import usage_json
+from jobs.reports.usage import DEFAULT_DAYS, UsageBy, as_csv, read_day, usage, usage_of_all
 
 
 class Command(TerminalCommand):
