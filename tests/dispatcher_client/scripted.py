@@ -53,8 +53,9 @@ class Handler(BaseHTTPRequestHandler):
     def say(self, status: int, told: Any, **headers: str) -> None:
         kind = "application/json" if status < 300 else "application/problem+json"
         body = told if isinstance(told, bytes) else json.dumps(told).encode()
+        fixed = {"Content-Type": kind, "Content-Length": str(len(body)), "Connection": "close"}
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
+        for name, value in {**fixed, **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(body)
