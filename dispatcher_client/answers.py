@@ -92,7 +92,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """What is used of the limits now. gpu_seconds_today: of this UTC day."""
+    """Current use of the limits. gpu_seconds_today: of this UTC day."""
 
     running: int
     waiting: int

@@ -157,7 +157,7 @@ class Calls:
             query["cursor"] = page.cursor
 
     async def me(self) -> Me:
-        """Return the key's tenant, scopes, models and limits, and what is left of them."""
+        """Return the key's tenant, scopes, models, limits, and current use of the limits."""
         return await self._get("/me", lambda document: read_answer(Me, document))
 
     async def usage(

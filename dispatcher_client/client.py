@@ -97,7 +97,7 @@ class Client:
         return iterate_blocking(self._calls.list(**chosen))
 
     def me(self) -> Me:
-        """Return the key's tenant, scopes, models and limits, and what is left of them."""
+        """Return the key's tenant, scopes, models, limits, and current use of the limits."""
         return run_blocking(self._calls.me())
 
     def usage(

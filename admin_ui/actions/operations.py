@@ -21,7 +21,7 @@ from jobs.models import Job
 
 LATER = "Redis does not answer now; the change takes effect once Redis is back."
 MOST_AT_ONCE = 1000
-"""Rows that one click changes at most, so that the request ends."""
+"""Limit of rows per click, so that the request does not time out."""
 
 
 def actor(request: HttpRequest) -> str:

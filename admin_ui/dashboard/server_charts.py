@@ -91,7 +91,7 @@ def curves(samples: Sequence[Measured], runs: Sequence[Run], now: datetime) -> l
 
 
 def model_loads(samples: Sequence[Measured]) -> list[Load]:
-    """Return the models that one reading has and the reading before it had not, oldest first."""
+    """Return the model loads, oldest first: models in a reading that were missing in the previous one."""
     found: list[Load] = []
     before: set[str] | None = None
     for one in reversed(samples):

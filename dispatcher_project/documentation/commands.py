@@ -78,7 +78,7 @@ def _arguments(parser: ArgumentParser) -> Iterator[str]:
 
 
 def _is_shown(action: Action) -> bool:
-    """Not what every Django command has, and not what is only for other programs."""
+    """Return False for options of every Django command, and for hidden ones that only programs use."""
     everywhere = {name.lstrip("-").replace("-", "_") for name in DjangoHelpFormatter.show_last} | {"help"}
     hidden = action.help == SUPPRESS or isinstance(action, _SubParsersAction)
     return not hidden and action.dest not in everywhere  # `job` has a `--traceback` of its own

@@ -195,8 +195,8 @@ class DispatcherSettings:
     web_headers: int = 100
     """The most header fields of a request; more get 431."""
     web_threads_per_tenant: int = 8
-    """Threads of a web process, of 16, that one tenant may use at once; its other requests wait. This and all
-    `…_per_tenant` below: of an address, for requests without a valid key."""
+    """Limit of a tenant's concurrent threads in a web process, which has 16; further requests wait. This and
+    all `…_per_tenant` below count per address for requests without a valid key."""
     web_heavy_at_once: int = 0
     """Heavy requests that a web process answers at once: bodies over 64 KiB, batches over 8 KiB, and lists.
     The others wait, and tenants take turns. 0: one."""

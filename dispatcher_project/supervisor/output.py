@@ -17,7 +17,8 @@ KEPT = 2
 
 
 class LogFile:
-    """A rotated log file: at `max_bytes` it becomes ``name.1``, that one ``name.2``; older ones are deleted.
+    """A log file, rotated at `max_bytes`: ``name`` becomes ``name.1``, ``name.1`` becomes ``name.2``, and so
+    on; the oldest is deleted.
 
     On a full disk output is dropped, and a line with the number of missing bytes follows once there is space.
     """
