@@ -27,6 +27,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dispatcher_client.errors import DispatcherError, NoAnswer, Problem, read_json, read_problem
+from dispatcher_client.transport import Answer, Request, Transport
+from dispatcher_client.urllib_transport import UrllibTransport, run_blocking
 from dispatcher_project.cli.screen import harmless, plain
 from foundation.program import command_line, usage_name
 
@@ -65,81 +67,6 @@ class Step:
     do: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A successful answer. headers: names in lower case."""
-
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json_object(self) -> dict[str, Any]:
-        """Raises NoAnswer: the body is not the dispatcher's."""
-        document = _object(self.body)
-        if not document:
-            start = self.body[:80].decode(errors="replace")
-            raise NoAnswer(f"the body is not a JSON object: {start!r}")
-        return document
-
-
-class _EveryStatus(urllib.request.HTTPErrorProcessor):
-    """Returns every status as an answer, and follows no redirect: it would send the key to another host."""
-
-    def http_response(self, request: Any, response: Any) -> Any:
-        return response
-
-    https_response = http_response
-
-
-class Http:
-    """Sends requests with a key. Raises ValueError for an address or a key that cannot be one."""
-
-    def __init__(self, url: str, api_key: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ValueError(f"the dispatcher's URL must be http(s)://host[:port], not {url!r}")
-        if not (api_key.isascii() and api_key.isprintable()):
-            raise ValueError("an API key must be printable ASCII")
-        self._root = url.rstrip("/") + "/api/v1"
-        self._headers = {"Authorization": f"Bearer {api_key}"}
-        self._opener = urllib.request.build_opener(_EveryStatus)
-
-    def request(self, method: str, path: str, *, timeout_seconds: float, body: Any = None) -> Answer:
-        """Return a successful answer. Raises NoAnswer and Problem."""
-        with self.opened(method, path, timeout_seconds=timeout_seconds, body=body) as response:
-            try:
-                content = response.read()
-            except (OSError, http.client.HTTPException) as error:
-                raise NoAnswer(f"{type(error).__name__}: {error}") from error
-            headers = {name.lower(): value for name, value in response.getheaders()}
-            if not 200 <= response.status < 300:
-                raise read_problem(response.status, headers, content)
-            return Answer(headers, content)
-
-    @contextlib.contextmanager
-    def opened(
-        self,
-        method: str,
-        path: str,
-        *,
-        timeout_seconds: float,
-        body: Any = None,
-        accept: str = "application/json",
-    ) -> Iterator[http.client.HTTPResponse]:
-        """Yield a response, its body unread. Raises NoAnswer, with the network's error as its cause."""
-        headers = {**self._headers, "Accept": accept}
-        data = None
-        if body is not None:
-            headers["Content-Type"] = "application/json"
-            data = json.dumps(body, allow_nan=False).encode()
-        request = urllib.request.Request(self._root + path, method=method, data=data, headers=headers)
-        try:
-            response = self._opener.open(request, timeout=timeout_seconds)
-        except (OSError, http.client.HTTPException) as error:
-            raise NoAnswer(f"{type(error).__name__}: {error}") from error
-        with response:
-            yield response
-
-
 class _Stop(Exception):
     """No later step can succeed."""
 
@@ -176,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     if not key:
         options_of.error(f"give a key with --key or {KEY_VARIABLE}")
     try:
-        transport = Http(options.url, key)
+        transport = UrllibTransport(options.url, key)
         payload = _payload(options.payload)
     except (ValueError, OSError) as error:
         options_of.error(str(error))
@@ -210,9 +137,11 @@ class Check:
         seconds: for all steps together.
     """
 
-    def __init__(self, url: str, transport: Http, model: str | None, payload: Any, seconds: float) -> None:
+    def __init__(
+        self, url: str, transport: Transport, model: str | None, payload: Any, seconds: float
+    ) -> None:
         self._url = url.rstrip("/")
-        self._http = transport
+        self._transport = transport
         self._model = model
         self._payload = payload
         self._until = time.monotonic() + seconds
@@ -348,7 +277,7 @@ class Check:
         if self._model is None:
             if not models:
                 raise _Stop(Step("submit", Level.SKIPPED, "no model is registered that the key may use",
-                    f"register a server with `{command_line('register NAME URL')}`"))  # fmt: skip
+                    f"register a server with `{command_line('register URL')}`"))  # fmt: skip
             if len(models) > 1:
                 raise _Stop(Step("submit", Level.SKIPPED, f"the key may use several models: {names}",
                     "choose one with --model"))  # fmt: skip
@@ -371,30 +300,31 @@ class Check:
     def _stream(self, job_id: str) -> Step:
         begun = time.monotonic()
         patience = STREAM_SECONDS + 2 * self._round_trip
+        what = f"buffered: nothing of the event stream came within {patience:.1f} s"
         advice = (
             "let the proxy not buffer text/event-stream (docs/how-to/deploying.md, the proxy before the web)"
         )
+        buffered = Step("events", Level.ERROR, what, advice)
         try:
-            with self._http.opened(
-                "GET", f"/queue/jobs/{job_id}/events", timeout_seconds=min(patience, self._left()),
-                accept="text/event-stream",
-            ) as response:  # fmt: skip
-                kind = response.headers.get("Content-Type") or "nothing"
-                if response.status != 200 or not kind.startswith("text/event-stream"):
-                    return Step("events", Level.ERROR, f"the stream answers {response.status} with {kind}",
-                        "see whether the proxy passes these requests on to the web")  # fmt: skip
-                line = response.readline()
-        except TimeoutError:
-            line = b""
+            status, kind, first = run_blocking(self._first_piece(job_id, min(patience, self._left())))
         except NoAnswer as error:
             if not isinstance(error.__cause__, TimeoutError) and "timed out" not in str(error):
                 return Step("events", Level.ERROR, str(error), "see whether the proxy lets requests last")
-            line = b""
+            return buffered
+        if status != 200 or not kind.startswith("text/event-stream"):
+            return Step("events", Level.ERROR, f"the stream answers {status} with {kind}",
+                "see whether the proxy passes these requests on to the web")  # fmt: skip
         seconds = time.monotonic() - begun
-        if not line or seconds > patience:
-            what = f"buffered: nothing of the event stream came within {patience:.1f} s"
-            return Step("events", Level.ERROR, what, advice)
+        if not first or seconds > patience:
+            return buffered
         return Step("events", Level.OK, f"not buffered: the stream's first line came after {seconds:.2f} s")
+
+    async def _first_piece(self, job_id: str, seconds: float) -> tuple[int, str, bytes]:
+        """Status, content type and first bytes of the job's event stream. Raises NoAnswer."""
+        path, headers = f"/queue/jobs/{job_id}/events", {"Accept": "text/event-stream"}
+        async with self._transport.opened(Request("GET", path, seconds, headers=headers)) as answer:
+            piece = await anext(answer.pieces, b"")
+            return answer.status, answer.headers.get("content-type", "nothing"), piece
 
     def _result(self, job_id: str) -> Step:
         path, state = f"/queue/jobs/{job_id}", ""
@@ -445,7 +375,11 @@ class Check:
 
     def _request(self, method: str, path: str, body: Any = None, *, least_seconds: float = 0.1) -> Answer:
         """Raises NoAnswer and Problem."""
-        return self._http.request(method, path, timeout_seconds=self._left(least_seconds), body=body)
+        request = Request(method, path, self._left(least_seconds), body)
+        answer = run_blocking(self._transport.request(request))
+        if not 200 <= answer.status < 300:
+            raise read_problem(answer.status, answer.headers, answer.body)
+        return answer
 
     def _open(self, path: str) -> tuple[int, bytes, str]:
         """Status, body and final address of a request without the key. Raises _Stop."""

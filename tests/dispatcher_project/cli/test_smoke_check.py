@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dispatcher_client.urllib_transport import UrllibTransport
 from dispatcher_project.cli import smoke_check
 from dispatcher_project.web.protocol import WebLimits
 from tests.jobs.events.conftest import redis_url, tenant, web
@@ -144,7 +145,7 @@ def test_a_payload_or_address_that_is_none_is_a_usage_error(capsys: pytest.Captu
 @pytest.mark.sqlite_only
 def test_the_real_web_takes_its_requests(web: Web, tenant: Any) -> None:
     """Up to the result, for which a worker would have to run."""
-    steps = smoke_check.Check(web.url, smoke_check.Http(web.url, tenant.key), "zimg", {}, 60.0).steps()
+    steps = smoke_check.Check(web.url, UrllibTransport(web.url, tenant.key), "zimg", {}, 60.0).steps()
     found = {step.step: step.level.value for step in itertools.islice(steps, 6)}
     assert found.pop("ready") in ("ok", "warning"), "no beat runs"
     assert found == dict.fromkeys(("tls", "reach", "key", "submit", "events"), "ok")
