@@ -1,0 +1,201 @@
+"""Expressions that select parts of a JSON value: a subset of JMESPath in which no result outgrows its input.
+
+The whole of JMESPath is a bomb: ``[@,@][]`` piped 22 times makes eight million elements of one. So an
+expression is parsed by the library, and only nodes that select, compare or measure are accepted. Each of them
+visits each value of the input at most once: the cost of a search is bounded by the number of nodes times the
+number of values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from jmespath.exceptions import JMESPathError
+from jmespath.parser import ParsedResult, Parser
+
+MAX_CHARACTERS, MAX_NODES, MAX_DEPTH = 1_000, 100, 30
+FUNCTIONS = frozenset(
+    [
+        "abs",
+        "avg",
+        "ceil",
+        "contains",
+        "ends_with",
+        "floor",
+        "keys",
+        "length",
+        "max",
+        "min",
+        "not_null",
+        "reverse",
+        "sort",
+        "starts_with",
+        "sum",
+        "type",
+        "values",
+    ]
+)
+"""Functions whose result is at most as large as their arguments."""
+_SELECTING = frozenset(
+    [
+        "and_expression",
+        "comparator",
+        "current",
+        "field",
+        "filter_projection",
+        "flatten",
+        "function_expression",
+        "identity",
+        "index",
+        "index_expression",
+        "literal",
+        "not_expression",
+        "or_expression",
+        "pipe",
+        "projection",
+        "slice",
+        "subexpression",
+        "value_projection",
+    ]
+)
+_REFUSED = {
+    "multi_select_list": "a list of selections, [a, b]",
+    "multi_select_dict": "an object of selections, {a: b}",
+    "key_val_pair": "an object of selections, {a: b}",
+    "expref": "an expression reference, &a",
+}
+_ON_THE_LEFT = frozenset(
+    ["filter_projection", "index_expression", "pipe", "projection", "subexpression", "value_projection"]
+)
+"""Nodes whose first child alone is applied to their own input; the others are applied to its result."""
+Node = Mapping[str, Any]
+
+
+class ExpressionRefused(ValueError):
+    """The text is not an expression of the subset; the message says why."""
+
+
+class SearchFailed(ValueError):
+    """A function got an argument of a type that it does not take; the message says which."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A checked expression.
+
+    names: fields that it reads from the root of its input, such as ``{"fetch"}`` for ``fetch.images[0]``.
+    reads_root: True if it also uses the root as a whole, as ``@`` and ``[0]`` do."""
+
+    text: str
+    names: frozenset[str]
+    reads_root: bool
+    _parsed: ParsedResult
+
+    def search(self, value: Any) -> Any:
+        """Return the selected part of a JSON value; None if nothing matches. Raises SearchFailed."""
+        try:
+            return self._parsed.search(value)
+        except JMESPathError as error:
+            raise SearchFailed(str(error)) from None
+        except TypeError:  # sort and min of a list with numbers and texts
+            raise SearchFailed("a function got values that can't be compared") from None
+
+
+@lru_cache(maxsize=4096)
+def expression(text: str) -> Expression:
+    """Check and compile an expression. Raises ExpressionRefused."""
+    if len(text) > MAX_CHARACTERS:
+        raise ExpressionRefused(f"an expression may have up to {MAX_CHARACTERS} characters")
+    try:
+        parsed = Parser().parse(text)
+        _check(parsed.parsed)
+    except JMESPathError as error:
+        raise ExpressionRefused(str(error).splitlines()[0] if str(error) else "not an expression") from None
+    except RecursionError:
+        raise _too_deep() from None
+    except (
+        ValueError,
+        AttributeError,
+        TypeError,
+    ) as error:  # literals that are not JSON, and defects of the parser
+        if isinstance(error, ExpressionRefused):
+            raise
+        raise ExpressionRefused("not an expression of JMESPath") from None
+    found = list(_read_from_root(parsed.parsed))
+    names = frozenset(name for name in found if name is not None)
+    return Expression(text, names, None in found, parsed)
+
+
+def is_true(value: Any) -> bool:
+    """Return the truth of a result by JMESPath's rule: null, false and empty values are false; 0 is true."""
+    return not (value is None or value is False or value in ("", [], {}))
+
+
+def _too_deep() -> ExpressionRefused:
+    return ExpressionRefused(f"an expression may be nested up to {MAX_DEPTH} levels deep")
+
+
+def _check(root: Node) -> None:
+    """Check each node of a parsed expression, without recursion."""
+    count, open_nodes = 0, [(root, 1)]
+    while open_nodes:
+        node, depth = open_nodes.pop()
+        count += 1
+        if count > MAX_NODES:
+            raise ExpressionRefused(f"an expression may have up to {MAX_NODES} parts")
+        if depth > MAX_DEPTH:
+            raise _too_deep()
+        kind = node["type"]
+        if kind not in _SELECTING:
+            raise ExpressionRefused(f"{_REFUSED.get(kind, kind)} is not supported")
+        _CHECKS.get(kind, _accept)(node)
+        if kind != "slice":
+            open_nodes += ((child, depth + 1) for child in node["children"])
+
+
+def _accept(node: Node) -> None:
+    """Accept a node that needs no check of its own."""
+
+
+def _check_function(node: Node) -> None:
+    if node["value"] not in FUNCTIONS:
+        raise ExpressionRefused(
+            f"{node['value']}() is not supported; supported: {', '.join(sorted(FUNCTIONS))}"
+        )
+
+
+def _check_slice(node: Node) -> None:
+    if node["children"][2] == 0:
+        raise ExpressionRefused("the step of a slice can't be 0")
+
+
+def _check_literal(node: Node) -> None:
+    # a list in a filter would be searched once for each element of the input
+    value = node["value"]
+    if isinstance(value, list | dict):
+        raise ExpressionRefused("a literal must be a number, a string, true, false or null")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ExpressionRefused("a number must be finite")
+
+
+_CHECKS = {"function_expression": _check_function, "slice": _check_slice, "literal": _check_literal}
+
+
+def _read_from_root(node: Node) -> Iterator[str | None]:
+    """Yield the fields that a node reads from the root of the input; None where it uses the root itself."""
+    kind, children = node["type"], node["children"]
+    if kind == "field":
+        yield node["value"]
+    elif kind in ("current", "identity"):
+        yield None
+    elif kind == "literal":
+        return
+    elif kind == "index":
+        yield None
+    else:
+        for child in children[:1] if kind in _ON_THE_LEFT else children:
+            yield from _read_from_root(child)
