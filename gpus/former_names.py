@@ -1,8 +1,8 @@
 """Import hook: `gpus.handlers` and `gpus.node` of version 0.1 are `gpu_host.handlers` and `gpu_host.node`.
 
 Model code imports the former; node configurations and `python -m gpus.node` use the latter
-(CHANGELOG, docs/adr/0042-rooms-by-subject.md). A hook, because error classes must be the same objects under
-both names, and `gpus` may not import `gpu_host`.
+(CHANGELOG, docs/adr/0042-packages-by-subject.md). A hook, because error classes must be the same objects
+under both names, and `gpus` may not import `gpu_host`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One wall clock for all hosts, from the clocks of Redis, the database and this host.
 
 Otherwise a host with a wrong clock would end jobs before their deadlines and write times that other hosts
-contradict. Durations are monotonic and need no correction. Decision: docs/adr/0033-one-time.md.
+contradict. Durations are monotonic and need no correction. Decision: docs/adr/0033-fleet-wide-clock.md.
 """
 
 from __future__ import annotations

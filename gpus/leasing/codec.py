@@ -1,7 +1,7 @@
 """Converts values of `gpus.protocol` to script arguments, and script answers to values.
 
 Names of arguments and fields are declared in the heads of `lua/*.lua`, for Python's call and Lua's reading
-alike (docs/adr/0044-script-arguments-have-names.md).
+alike (docs/adr/0044-named-keys-and-script-arguments.md).
 """
 
 from __future__ import annotations

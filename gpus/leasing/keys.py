@@ -1,7 +1,7 @@
 """Key names of one fleet, one function per kind; `lua/includes/keys.lua` has the same for the scripts.
 
 docs/explanation/leasing.md ("Keys") lists what each key holds. All carry the fleet's hash tag, so that one
-node of a cluster holds them (docs/adr/0044-script-arguments-have-names.md).
+node of a cluster holds them (docs/adr/0044-named-keys-and-script-arguments.md).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ and replication id (which changes when a replica becomes a master) and sends bot
 connection. The library keeps them in Lua variables, which are neither persisted nor replicated, and refuses
 every call before it has them; the client then greets and sends the call again. So no script trusts an index
 of another run, and no connection needs a check of its own. The only other state of the library is the
-fleet's clock (lua/includes/call.lua). Decision: docs/adr/0018-the-scripts-are-a-library.md.
+fleet's clock (lua/includes/call.lua). Decision: docs/adr/0018-redis-scripts-are-a-function-library.md.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ exceed them.
 
 GPU servers refuse fences below the highest one that they have seen. If Redis' clock was ahead, was corrected,
 and Redis then lost its data, a rebuild from the times of attempts alone would begin below
-(docs/adr/0034-how-far-fences-are.md).
+(docs/adr/0034-record-the-fleet-clock-lead.md).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ Call.run_id, Call.replication = nil, nil
 
 -- The fleet's time, `now`, follows the clock of Redis. When that clock is set back or ahead, the fleet's time runs on
 -- unchanged and approaches it by a tenth of the time that passes, so that no lease expires by a clock jump
--- (docs/adr/0033-one-time.md).
+-- (docs/adr/0033-fleet-wide-clock.md).
 
 local SAVED_EVERY_US = 10000
 local SLACK_US = 2000000       -- longest duration of a call (connect.py: TIMEOUT_SECONDS)

@@ -1,6 +1,6 @@
 -- Key names of one fleet, one function per kind; gpus/leasing/keys.py has the same functions, and a test compares the
 -- two. docs/explanation/leasing.md ("Keys") lists what each key holds. The prefix carries the fleet's hash tag, so that one node of
--- a cluster holds all keys (docs/adr/0044-script-arguments-have-names.md).
+-- a cluster holds all keys (docs/adr/0044-named-keys-and-script-arguments.md).
 -- Names of pools, classes, models and tenants hold no colon; a host may, so it comes last. queue: 'pool:band', the band
 -- from 0 to 2 in which tenants wait.
 
