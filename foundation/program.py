@@ -43,6 +43,11 @@ def shown_name(command: str) -> str:
     return SHORT_NAMES.get(command, command.replace("_", "-"))
 
 
+def page(path: str) -> str:
+    """Return how to name a page of docs/ here: an installed wheel has none, the source distribution has."""
+    return path if IN_CHECKOUT else f"{path} of the source distribution"
+
+
 def program_name() -> str:
     """Return ``manage.py`` or ``gpu-dispatcher``, for errors and usage lines."""
     return "manage.py" if IN_CHECKOUT and Path(sys.argv[0]).name != INSTALLED_AS else INSTALLED_AS

@@ -16,14 +16,15 @@ from admin_ui.dashboard.charts import HEIGHT, WIDTH
 from admin_ui.dashboard.pages import require
 from admin_ui.parts.formatting import seconds
 from jobs.models import Tenant
-from jobs.reports.usage import DEFAULT_DAYS, UsageBy, UsageRow, as_csv, total, usage, usage_of_all
+from jobs.reports.usage import DEFAULT_DAYS, DELIMITERS, UsageBy, UsageRow, as_csv, total, usage, usage_of_all
 
 RANGES = {7: "7 days", 30: "30 days", 90: "90 days", 365: "1 year"}
 PERMISSIONS = ("jobs.view_tenant",)
 
 
 def usage_page(request: HttpRequest) -> HttpResponse:
-    """Show usage. Parameters: tenant (name; empty: all), by, days (of `RANGES`), as (csv for a download)."""
+    """Show usage. Parameters: tenant (name; empty: all), by, days (of `RANGES`), as (csv for a download),
+    delimiter (of it)."""
     require(request, *PERMISSIONS)
     days = (
         int(request.GET.get("days", "")) if request.GET.get("days", "") in map(str, RANGES) else DEFAULT_DAYS
@@ -42,7 +43,9 @@ def usage_page(request: HttpRequest) -> HttpResponse:
     if request.GET.get("as") == "csv":
         head = {"Content-Disposition": f'attachment; filename="usage-{name or "tenants"}-{first}-{last}.csv"'}
         title = "tenant" if tenant is None else by.value
-        return HttpResponse(as_csv(title, rows), content_type="text/csv; charset=utf-8", headers=head)
+        delimiter = request.GET.get("delimiter", "")
+        text = as_csv(title, rows, delimiter if delimiter in DELIMITERS else "comma")
+        return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=head)
     context: dict[str, Any] = {
         "here": "usage",
         "title": "Usage",

@@ -59,6 +59,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("usage", "Show what tenants used, by day, model or tag"),
         Entry("create_key", "Create an API key, and its tenant if there is none yet"),
         Entry("keys", "List, rotate or revoke API keys"),
+        Entry("webhook_secret", "Show or renew the secret that signs a tenant's callbacks"),
         Entry("unlock", "Allow sign-ins to the admin again after failures"),
         Entry("createsuperuser", "Create an administrator's login for the admin"),
         Entry("changepassword", "Change the password of a login for the admin"),

@@ -30,7 +30,7 @@ from dispatcher_client.errors import DispatcherError, NoAnswer, Problem, read_js
 from dispatcher_client.transport import Answer, Request, Transport
 from dispatcher_client.urllib_transport import UrllibTransport, run_blocking
 from dispatcher_project.cli.screen import harmless, plain
-from foundation.program import command_line, usage_name
+from foundation.program import command_line, page, usage_name
 
 KEY_VARIABLE = "DISPATCHER_API_KEY"
 STREAM_SECONDS = 1.0
@@ -41,6 +41,7 @@ _REQUEST_SECONDS = 10.0
 _POLL_SECONDS = 5.0
 _SHORT_CERTIFICATE_DAYS = 14
 _SHOWN_MODELS = 5
+_GUIDE = page("docs/how-to/deploying.md")
 _MOST_BYTES = 65536
 _MOST_SECONDS = 3600.0
 _LAST_SECONDS = 5.0
@@ -168,7 +169,7 @@ class Check:
                 return Step("tls", Level.OK, "no TLS, on this machine only")
             return Step(
                 "tls", Level.WARNING, "no TLS: the key and all payloads travel readable",
-                "put a proxy with TLS before the web (docs/how-to/deploying.md)",
+                f"put a proxy with TLS before the web ({_GUIDE})",
             )  # fmt: skip
         if urllib.request.getproxies().get("https") and not urllib.request.proxy_bypass(host):
             return Step("tls", Level.OK, "through this machine's HTTP proxy")
@@ -301,9 +302,7 @@ class Check:
         begun = time.monotonic()
         patience = STREAM_SECONDS + 2 * self._round_trip
         what = f"buffered: nothing of the event stream came within {patience:.1f} s"
-        advice = (
-            "let the proxy not buffer text/event-stream (docs/how-to/deploying.md, the proxy before the web)"
-        )
+        advice = f"let the proxy not buffer text/event-stream ({_GUIDE}, the proxy before the web)"
         buffered = Step("events", Level.ERROR, what, advice)
         try:
             status, kind, first = run_blocking(self._first_piece(job_id, min(patience, self._left())))

@@ -18,10 +18,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from foundation.program import usage_name
@@ -29,6 +29,7 @@ from foundation.program import usage_name
 from .data_folder import AlreadyRunning, DataFolder, default_folder, folder_argument
 
 MANIFEST, SQLITE, POSTGRESQL = "manifest.json", "db.sqlite3", "database.dump"
+DATABASES = {SQLITE: "SQLite", POSTGRESQL: "PostgreSQL"}
 SECRETS = ("secret_key", "secrets.json")
 """Files of the data folder that are secrets and exist nowhere else."""
 FORMAT = 1
@@ -49,11 +50,12 @@ def parser() -> argparse.ArgumentParser:
         "The file is as secret as they are.",
     )
     arguments.add_argument("file", type=Path, help="new tar file")
-    add_data_dir(arguments)
+    add_shared(arguments)
     return arguments
 
 
-def add_data_dir(arguments: argparse.ArgumentParser) -> None:
+def add_shared(arguments: argparse.ArgumentParser) -> None:
+    arguments.add_argument("--json", action="store_true", help="print JSON, for programs")
     arguments.add_argument(
         "--data-dir",
         type=folder_argument,
@@ -65,20 +67,32 @@ def add_data_dir(arguments: argparse.ArgumentParser) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Exit status: 0, 2 for a backup that could not be made."""
     options = parser().parse_args(arguments)
-    return report("backup", lambda: backup(options.file, DataFolder(options.data_dir), os.environ))
+    return report(
+        "backup", lambda: backup(options.file, DataFolder(options.data_dir), os.environ), as_json=options.json
+    )
 
 
-def report(command: str, act: Any) -> int:
+@dataclass(frozen=True, slots=True)
+class Done:
+    """line: for a person. facts: the same as JSON."""
+
+    line: str
+    facts: Mapping[str, object]
+
+
+def report(command: str, act: Callable[[], Done], *, as_json: bool) -> int:
+    """Run and print. Return the exit status."""
     try:
-        sys.stdout.write(f"{act()}\n")
+        done = act()
     except (BackupError, AlreadyRunning, OSError, sqlite3.Error, tarfile.TarError) as error:
         sys.stderr.write(f"{command}: {error}\n")
         return 2
+    sys.stdout.write(f"{json.dumps(done.facts) if as_json else done.line}\n")
     return 0
 
 
-def backup(file: Path, folder: DataFolder, environment: Mapping[str, str]) -> str:
-    """Write a new backup; return a line about it.
+def backup(file: Path, folder: DataFolder, environment: Mapping[str, str]) -> Done:
+    """Write a new backup.
 
     folder: of `up`, running or not; it need not exist where `environment` has DATABASE_URL and a secret key.
     Raises BackupError, OSError and sqlite3.Error.
@@ -110,7 +124,15 @@ def backup(file: Path, folder: DataFolder, environment: Mapping[str, str]) -> st
     with_key = (
         "with its secret key" if "secret_key" in kept else "without the environment's secret key: keep that"
     )
-    return f"{file}: {file.stat().st_size / 1e6:.1f} MB, {with_key}"
+    size = file.stat().st_size
+    facts = {
+        "file": str(file),
+        "bytes": size,
+        "database": DATABASES[kind],
+        "made_at": manifest["made_at"],
+        "has_secret_key": "secret_key" in kept,
+    }
+    return Done(f"{file}: {size / 1e6:.1f} MB, {with_key}", facts)
 
 
 def database_url(folder: DataFolder, environment: Mapping[str, str], *, may_be_new: bool = False) -> str:

@@ -19,13 +19,15 @@ from urllib.parse import urlsplit
 from foundation.program import command_line, usage_name
 
 from .backup import (
+    DATABASES,
     FORMAT,
     MANIFEST,
     POSTGRESQL,
     SECRETS,
     SQLITE,
     BackupError,
-    add_data_dir,
+    Done,
+    add_shared,
     client_address,
     database_url,
     given_key,
@@ -48,7 +50,7 @@ def parser() -> argparse.ArgumentParser:
         description="Put a backup in place of this installation's database and secrets, while nothing runs.",
     )
     arguments.add_argument("file", type=Path, help="file that `backup` wrote")
-    add_data_dir(arguments)
+    add_shared(arguments)
     arguments.add_argument(
         "--overwrite", action="store_true", help="replace an installation that has tenants or users"
     )
@@ -59,11 +61,15 @@ def main(arguments: Sequence[str]) -> int:
     """Exit status: 0, 2 for a backup that could not be restored."""
     options = parser().parse_args(arguments)
     folder = DataFolder(options.data_dir)
-    return report("restore", lambda: restore(options.file, folder, os.environ, overwrite=options.overwrite))
+    return report(
+        "restore",
+        lambda: restore(options.file, folder, os.environ, overwrite=options.overwrite),
+        as_json=options.json,
+    )
 
 
-def restore(file: Path, folder: DataFolder, environment: Mapping[str, str], *, overwrite: bool) -> str:
-    """Replace the database and the secrets by those of a backup; return the next step.
+def restore(file: Path, folder: DataFolder, environment: Mapping[str, str], *, overwrite: bool) -> Done:
+    """Replace the database and the secrets by those of a backup. The line has the next step.
 
     overwrite: also those of an installation with tenants or users; a replaced file of the data folder stays
     beside the new one. Raises BackupError, AlreadyRunning, OSError, sqlite3.Error and tarfile.TarError.
@@ -94,8 +100,14 @@ def restore(file: Path, folder: DataFolder, environment: Mapping[str, str], *, o
             if (place / name).exists():
                 _put(place / name, folder.path / name)
     redis = "empty or restart Redis (its index is rebuilt), " if environment.get("REDIS_URL") else ""
-    migrate = f"run `{command_line('migrate')}` and start the services, or start `up`"
-    return f"restored what {file} held at {manifest['made_at']}; now {redis}{migrate}"
+    then = f"{redis}run `{command_line('migrate')}` and start the services, or start `up`"
+    facts = {
+        "file": str(file),
+        "made_at": manifest["made_at"],
+        "database": DATABASES[manifest["database"]],
+        "next": then,
+    }
+    return Done(f"restored what {file} held at {manifest['made_at']}; now {then}", facts)
 
 
 def _unpack(file: Path, place: Path) -> dict[str, Any]:
@@ -119,8 +131,7 @@ def _unpack(file: Path, place: Path) -> dict[str, Any]:
 def _require_kind(kind: str, url: str) -> None:
     wanted = SQLITE if url.startswith("sqlite:") else POSTGRESQL
     if kind != wanted:
-        named = {SQLITE: "SQLite", POSTGRESQL: "PostgreSQL"}
-        raise BackupError(f"the backup is of {named[kind]}, and DATABASE_URL names {named[wanted]}")
+        raise BackupError(f"the backup is of {DATABASES[kind]}, and DATABASE_URL names {DATABASES[wanted]}")
 
 
 def _is_used(url: str) -> str:

@@ -7,9 +7,10 @@ import os
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
 
 from admin_ui import ADMIN_PATH, FLOWER_PREFIX
-from foundation.program import ROOT, command_line, usage_name
+from foundation.program import ROOT, command_line, page, usage_name
 
 from . import guard
 from .children import DEMO_FLEET, DEMO_SLOTS, Local, Ports, plan_of_up, settings_environment, url
@@ -81,7 +82,8 @@ def parser() -> argparse.ArgumentParser:
         nargs="?",
         const=DEMO_MODELS,
         metavar="MODELS",
-        help="also start a pinned worker with these models (docs/reference/model_code.md; default %(const)s)",
+        help="also start a pinned worker with these models "
+        f"({page('docs/reference/model_code.md')}; default %(const)s)",
     )
     arguments.add_argument("--gpu", default="none", help="the GPU of --local (default %(default)s: the CPU)")
     arguments.add_argument("--verbose", action="store_true", help="show every log line, not only warnings")
@@ -132,7 +134,13 @@ def _run(folder: DataFolder, options: argparse.Namespace, terminal: Terminal) ->
         if is_first:
             is_first = False
             terminal.plain(
-                _welcome(facts, folder=folder, password=password, seconds=time.monotonic() - begun)
+                _welcome(
+                    facts,
+                    folder=folder,
+                    password=password,
+                    seconds=time.monotonic() - begun,
+                    callbacks=shared["DISPATCHER_CALLBACK_NETWORKS"],
+                )
             )
             terminal.plain(_first_step(facts, demo=not options.no_demo))
             _show_webhook_secrets(folder, terminal)
@@ -181,8 +189,15 @@ def _ports(options: argparse.Namespace) -> Ports:
     return Ports(options.port, flower, None if options.no_demo else demo)
 
 
-def _welcome(facts: Mapping[str, object], *, folder: DataFolder, password: str, seconds: float) -> str:
-    """password: the admin's, unless the database had one before."""
+def _welcome(
+    facts: Mapping[str, object],
+    *,
+    folder: DataFolder,
+    password: str,
+    seconds: float,
+    callbacks: str,
+) -> str:
+    """password: the admin's, unless the database had one before. callbacks: networks that they may reach."""
     address = facts["url"]
     login = _NOT_OURS if facts["admin_password"] is None else f"{facts['admin_user']} / {password}"
     return f"""
@@ -193,18 +208,29 @@ Ready after {seconds:.0f} s.
   Flower   {address}/{FLOWER_PREFIX}/        same login
   Keys     operator {facts["api_key"]}
            tenant   {facts["tenant_key"]}
+  Ports    {_ports_in_use(facts, folder)}
   Files    {folder.path}    (up.json, log/)
 
+Callbacks reach public addresses{f" and {callbacks}" if callbacks else ""} (DISPATCHER_CALLBACK_NETWORKS).
 Ctrl-C stops everything."""
+
+
+def _ports_in_use(facts: Mapping[str, object], folder: DataFolder) -> str:
+    """What listens where, on loopback but for the web."""
+    used = [f"web {urlsplit(str(facts['url'])).port}", f"Flower {urlsplit(str(facts['flower_url'])).port}"]
+    fleet = folder.read(DEMO_FLEET).get("servers", [])
+    if demo := sorted(urlsplit(server["endpoint"]).port or 0 for server in fleet):
+        used.append(f"demo servers {', '.join(map(str, demo))}")
+    return "; ".join(used)
 
 
 def _first_step(facts: Mapping[str, object], *, demo: bool) -> str:
     if not demo:
-        return "\nGPU servers are registered in the admin, or as README.md shows.\n"
+        return f"\n`{command_line('register http://HOST:PORT')}` registers a GPU server.\n"
     return f"""
 Try:
 
-  curl -s {facts["url"]}/api/v1/queue/submit -H 'Authorization: Bearer {facts["tenant_key"]}' \\
+  curl -sS {facts["url"]}/api/v1/queue/submit -H 'Authorization: Bearer {facts["tenant_key"]}' \\
     -H 'Content-Type: application/json' -H 'Prefer: wait=30' \\
     -d '{{"model": "zimg", "payload": {{"prompt": "a sunset"}}}}'
 """

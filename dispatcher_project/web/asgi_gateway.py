@@ -36,7 +36,7 @@ from foundation.http_api.json_body import BODY_PENDING_KEY, CONTINUE
 from foundation.http_api.problems import Problem
 from jobs.api.errors import API_PREFIX
 from jobs.api.representations import job_url
-from jobs.api.submit import PREFER_WAIT
+from jobs.api.submit import asked_wait
 from jobs.domain.states import JobState, is_final
 from jobs.events.handover import (
     FOLLOW_HEADER,
@@ -392,6 +392,5 @@ def _ascii(query: bytes) -> bytes:
 
 
 def _seconds(scope: Scope) -> str:
-    prefer = next((v.decode("latin1") for n, v in scope["headers"] if n.lower() == b"prefer"), "")
-    found = PREFER_WAIT.search(prefer)
-    return found[1] if found else "0"
+    prefer = ", ".join(v.decode("latin1") for n, v in scope["headers"] if n.lower() == b"prefer")
+    return asked_wait(prefer) or "0"

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from foundation import json_text
+from foundation.http_api.prefer import preferences
 from gpu_host.node.admission import Refused
 from gpu_host.node.faults import BadFault, ServedNode, before_run, delay, reply_of, result_reply
 from gpu_host.node.handlers import Handler
@@ -70,7 +71,7 @@ class Routes:
         if request.gone():  # the caller hung up before the run began: it must not run
             return CUT
         admission, mode = node.admission, node.config.mode
-        if mode == "sync" and "respond-async" in request.header("prefer").lower():
+        if mode == "sync" and "respond-async" in preferences(request.header("prefer")):
             mode = "auto"
         try:
             run, is_new = admission.admit(order)

@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 from foundation.http_api.json_body import Choice, Name, about, choices
 from foundation.http_api.openapi import Instant
 from gpus.api.bodies import Desired, options
-from gpus.health.health import NO_HEALTH, UNHEALTHY, UNREACHABLE
+from gpus.health.health import ELSEWHERE, NO_HEALTH, UNHEALTHY, UNREACHABLE
 from gpus.models import Pause as PauseRow
 from gpus.protocol import CircuitKind, CircuitState
 from gpus.registry.recognise import CERTAINTIES
@@ -38,7 +38,7 @@ class ModelConfigs(TypedDict):
 class Warning(TypedDict):
     """A warning for the operator who registers a server."""
 
-    code: Annotated[str, Choice(NO_HEALTH, UNREACHABLE, UNHEALTHY)]
+    code: Annotated[str, Choice(NO_HEALTH, UNREACHABLE, UNHEALTHY, ELSEWHERE)]
     detail: str
 
 

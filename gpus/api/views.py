@@ -23,6 +23,7 @@ from gpus.registry.controls import revert_model
 from gpus.registry.model_fields import FIELDS, read_fields
 from gpus.registry.recognise import CERTAINTIES, look_at, registration
 from gpus.registry.registry import Registered, configure_model, reset_model, unknown_model
+from gpus.runners.recognition import SITE_SECONDS
 
 
 class Register(RegistryView):
@@ -39,7 +40,7 @@ class Register(RegistryView):
         description="201: the server is new, 200: it was known. Takes effect at once, without a restart. "
         "An unknown model is created with the defaults and the fields given here. Fields left out stay as "
         "they are. The server's health is probed once: `warnings` tell the effect of a missing health "
-        "endpoint, or that the server does not answer.",
+        "endpoint, that the server does not answer, or that this name had another address.",
     )
     def post(self, request: Request) -> Response:
         body = read_body(bodies.Register, request.data)
@@ -62,7 +63,8 @@ class Inspect(RegistryView):
         body=bodies.Inspect,
         tag="admin",
         description="Reads the server's health, its OpenAPI document and the pages of Cog, OpenAI and Ollama "
-        "servers, within 12 s; nothing is stored. 422 `server_unreachable`: the server does not answer.",
+        f"servers, within {SITE_SECONDS:.0f} s; nothing is stored. 422 `server_unreachable`: the server does "
+        "not answer.",
     )
     def post(self, request: Request) -> Response:
         body = read_body(bodies.Inspect, request.data)

@@ -20,6 +20,7 @@ import structlog
 from django.conf import settings
 
 from foundation.database import statements
+from foundation.program import page
 from foundation.secrets import SecretUnreadable, decrypt
 from gpus.errors import ConnectRefused, ConnectTimedOut, GpuError, LeasingUnavailable, RunTimedOut
 from gpus.health.evidence import absence_proof, spare_by_count
@@ -223,6 +224,7 @@ def _none_by_count(server: Server, health: Health, leases: Leases, took: float) 
 
 
 NO_HEALTH, UNREACHABLE, UNHEALTHY = "no_health_endpoint", "server_unreachable", "server_unhealthy"
+ELSEWHERE = "other_address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,4 +279,4 @@ def _what_is_lost(placement: Placement) -> str:
             " A cancelled run keeps its slot until its request is answered, unless the model has a "
             "cancel_endpoint_template."
         )
-    return f"{lost} Set health_path if the server has another one (docs/reference/gpu_protocol.md)."
+    return f"{lost} Set health_path if the server has another one ({page('docs/reference/gpu_protocol.md')})."

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from gpus.health.health import Warning, check_registered_server
+from gpus.health.health import ELSEWHERE, Warning, check_registered_server
 from gpus.leasing.contract import Leases
 from gpus.leasing.values import Wakes
 from gpus.protocol import REGISTRY_CHANGED, Clock
@@ -45,4 +45,24 @@ def register_and_check(
     found = register_server(**arguments, model_fields=options, by=by, leases=ports.leases)
     ports.announce([REGISTRY_CHANGED])  # workers consume a new pool's queue before its first job comes
     ports.send_wakes(found.wakes)
-    return found, check_registered_server(found, transport=ports.transport, now=ports.clock.now)
+    probed = check_registered_server(found, transport=ports.transport, now=ports.clock.now)
+    return found, (*_other_addresses(found), *probed)
+
+
+def _other_addresses(found: Registered) -> tuple[Warning, ...]:
+    """Warn where a server's name had another address: it may be the name of two servers."""
+    name = found.server.name
+    if found.server.host is not None:
+        return ()
+    if found.replaced:
+        where = f"was at {found.replaced} until now; that address gets no jobs any more"
+    elif found.elsewhere:
+        where = f"has models at {', '.join(found.elsewhere[:3])}, too, with the same slots and headers"
+    else:
+        return ()
+    return (
+        Warning(
+            ELSEWHERE,
+            f"{name} {where}. If these are two servers, register each under a name of its own.",
+        ),
+    )

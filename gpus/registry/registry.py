@@ -30,7 +30,8 @@ class Registered:
     """Result of registering or changing a server.
 
     created: whether the server is new. wakes: for the caller to send. mirrored: whether the lease layer is up
-    to date.
+    to date. replaced: endpoint of the model there until now, at another origin; "" without one. elsewhere:
+    endpoints of the server's other models on other hosts.
     """
 
     server: Server
@@ -39,6 +40,8 @@ class Registered:
     created: bool
     wakes: tuple[Wakes, ...]
     mirrored: bool
+    replaced: str = ""
+    elsewhere: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ def register_server(
                 pointer="/headers",
             )
         before = _registered_fields(row, placement)
+        replaced = placement.endpoint if placement else ""
+        elsewhere = [] if created else [one.endpoint for one in row.placements.all() if one != placement]
         row.slots = slots
         if host is not None:
             row.host = host or None
@@ -120,7 +125,17 @@ def register_server(
             detail = {"model": model, "endpoint": endpoint, "slots": slots, "model_fields": changed}
             record(by, "register_server", f"server:{server}", **detail)
     wakes, mirrored = mirror(leases, home, row)
-    return Registered(row, config, home, created, wakes, mirrored)
+    origin = _origin(endpoint)
+    return Registered(
+        row,
+        config,
+        home,
+        created,
+        wakes,
+        mirrored,
+        replaced=replaced if replaced and _origin(replaced) != origin else "",
+        elsewhere=tuple(one for one in elsewhere if urlsplit(one).hostname != urlsplit(endpoint).hostname),
+    )
 
 
 def would_move_secrets(server: Server, endpoint: str) -> bool:
@@ -272,6 +287,13 @@ def _check_url(endpoint: str, *, pinned: bool) -> None:
         )
     except ValueError:
         valid = False
+    if valid and "@" in parts.netloc:
+        raise RegistryRefused(
+            "invalid_endpoint",
+            "Give the endpoint without a user and password, and send them as a header, which is stored "
+            'encrypted: "headers": {"Authorization": "Basic …"}.',
+            pointer="/endpoint",
+        )
     if not valid or any(character.isspace() or ord(character) < 0x20 for character in endpoint):
         raise RegistryRefused(
             "invalid_endpoint", "The endpoint is an http:// or https:// URL with a host.", pointer="/endpoint"

@@ -21,6 +21,7 @@ from gpus.runners.transport import Unreadable, read_json
 PAGE_BYTES = 1_000_000
 PAGE_SECONDS = 3.0
 SITE_SECONDS = 12.0
+"""All pages of a server: none is begun that could end later."""
 MAX_PROPOSALS = 20
 OWN_PROTOCOL, COMPATIBLE, GENERIC = 3, 2, 1
 """Basis of a proposal: the protocol's own page, a page of several protocols, or any HTTP answer."""
@@ -65,7 +66,7 @@ class Site:
         self.path = parts.path.rstrip("/")
         self.problems: list[str] = []
         self._get, self._clock = get, clock
-        self._until = clock() + SITE_SECONDS
+        self._until = clock() + SITE_SECONDS - PAGE_SECONDS
         self._pages: dict[str, Response | None] = {}
 
     def page(self, url: str) -> Response | None:
@@ -92,7 +93,9 @@ class Site:
 
     def _fetch(self, url: str) -> Response | None:
         if self._clock() >= self._until:
-            self._note(f"The server took over {SITE_SECONDS:.0f} s; its other pages were not read.")
+            self._note(
+                f"The server took over {SITE_SECONDS - PAGE_SECONDS:.0f} s; its other pages were not read."
+            )
             return None
         try:
             answer = self._get(url)

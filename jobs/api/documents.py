@@ -16,6 +16,16 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitVie
 
 from foundation.http_api.openapi import OPTIONAL_BODY, components
 
+TAGS = {
+    "queue": "Submit jobs and follow them.",
+    "account": "Limits and usage of the key's tenant.",
+    "gpu servers": "Results that GPU servers push.",
+    "admin": "The fleet, tenants and keys: for operators.",
+}
+"""Sections of the document, in order."""
+SUBMIT = "/api/v1/queue/submit"
+EXAMPLE = {"model": "flux", "payload": {"prompt": "a sunset", "seconds": 2}}
+"""Body of a submit, as in the README."""
 _generator_lock = Lock()
 """drf-spectacular keeps its state in the views' schemas, so it is not thread-safe."""
 
@@ -64,9 +74,20 @@ class Swagger(SpectacularSwaggerSplitView):
         return super().get(request, *args, **kwargs)  # type: ignore[no-untyped-call]
 
 
+def _place(entry: tuple[str, Any]) -> tuple[int, bool, str]:
+    """Sort paths by section; in the first one the submit leads."""
+    path, operations = entry
+    tag = next(iter(operations.values()))["tags"][0]
+    return [*TAGS].index(tag), not path.startswith(SUBMIT), path
+
+
 def add_components(result: dict[str, Any], generator: Any, request: Any, public: bool) -> dict[str, Any]:
-    """Add our component schemas and mark request bodies as required; a postprocessing hook of
-    drf-spectacular."""
+    """Add our component schemas, order the sections, and mark request bodies as required; a postprocessing
+    hook of drf-spectacular."""
+    result["tags"] = [{"name": name, "description": about} for name, about in TAGS.items()]
+    result["paths"] = dict(sorted(result["paths"].items(), key=_place))
+    submit = result["paths"][SUBMIT]["post"]["requestBody"]["content"]["application/json"]
+    submit["example"] = EXAMPLE
     found = result.setdefault("components", {})
     found["schemas"] = {**found.get("schemas", {}), **components()}
     for operations in result["paths"].values():

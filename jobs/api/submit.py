@@ -17,6 +17,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import expect_body, read_body
 from foundation.http_api.openapi import described, json_schema
+from foundation.http_api.prefer import preferences
 from foundation.http_api.problems import FieldError, Problem
 from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
@@ -43,7 +44,7 @@ ADMISSION_KEY = "dispatcher.admission"
 """Key in a request's ASGI scope for an `Admission` whose tokens were taken by the submit batcher."""
 ENVELOPE_BYTES = 64 * 1024
 """Maximum size of a submit's body besides its payload."""
-PREFER_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
+_WAIT = re.compile(r"[0-9]{1,9}\Z")
 _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
 _RATE_NAME = '"submits"'
 
@@ -173,8 +174,14 @@ def idempotency_key(key: str | None) -> str | None:
 
 def preferred_wait(prefer: str) -> float | None:
     """Return the capped seconds of `Prefer: wait=n`; other preferences are ignored (RFC 7240)."""
-    found = PREFER_WAIT.search(prefer)
-    return min(float(found[1]), settings.DISPATCHER.max_wait_seconds) if found else None
+    seconds = asked_wait(prefer)
+    return min(float(seconds), settings.DISPATCHER.max_wait_seconds) if seconds is not None else None
+
+
+def asked_wait(prefer: str) -> str | None:
+    """Return n of `Prefer: wait=n`, digits as sent; None without one."""
+    value = preferences(prefer).get("wait", "") if prefer else ""
+    return value if _WAIT.match(value) else None
 
 
 @dataclass(frozen=True, slots=True)

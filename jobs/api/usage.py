@@ -28,6 +28,7 @@ from jobs.reports.jobs import waiting_by_model_and_tenant
 from jobs.reports.rollups import day_of
 from jobs.reports.usage import (
     DEFAULT_DAYS,
+    DELIMITERS,
     UsageBy,
     UsageRow,
     as_csv,
@@ -47,6 +48,13 @@ PARAMETERS = (
     OpenApiParameter("to", _DATE, description="Last UTC day, included (default: today)."),
     OpenApiParameter("by", str, enum=[by.value for by in UsageBy], description="Rows by (default: day)."),
     OpenApiParameter("as", str, enum=["json", "csv"], description="Format of the answer (default: json)."),
+    OpenApiParameter(
+        "delimiter",
+        str,
+        enum=[*DELIMITERS],
+        description="Of `as=csv` (default: comma). semicolon: with decimal commas, for spreadsheets of "
+        "languages that write 1,5.",
+    ),
 )
 
 
@@ -147,7 +155,7 @@ def _tenant(request: Request) -> Tenant:
 
 
 def _answer(request: Request, tenant: Tenant, today: date) -> Any:
-    allow_only(request, ("from", "to", "by", "as"))
+    allow_only(request, ("from", "to", "by", "as", "delimiter"))
     by = UsageBy(choice_parameter(request, "by", [one.value for one in UsageBy]) or UsageBy.DAY)
     last = _day(request, "to") or today
     first = _day(request, "from") or last - timedelta(days=DEFAULT_DAYS - 1)
@@ -155,10 +163,12 @@ def _answer(request: Request, tenant: Tenant, today: date) -> Any:
         days = settings.DISPATCHER.usage_days
         raise parameter_problem("from", f"Must be a day up to `to`, at most {days - 1} days before it.")
     rows = usage(tenant.pk, first, last, by)
+    delimiter = choice_parameter(request, "delimiter", [*DELIMITERS])
     if choice_parameter(request, "as", ("json", "csv")) == "csv":
         name = f"usage-{tenant.name}-{first}-{last}.csv"
         head = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return HttpResponse(as_csv(by.value, rows), content_type="text/csv; charset=utf-8", headers=head)
+        text = as_csv(by.value, rows, delimiter or "comma")
+        return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=head)
     said: answers.Usage = {
         "tenant": tenant.name,
         "from": first.isoformat(),

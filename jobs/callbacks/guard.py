@@ -106,7 +106,10 @@ def check_callback_url(url: str, refused: RefusedOrigins) -> None:
     if refused.has_name(target.host, target.port) or (
         found is not None and not filter_allowed(found, target, refused)
     ):
-        raise _refused("The callback URL points to an address that this dispatcher must not call.")
+        raise _refused(
+            "The callback URL points to an address that this dispatcher must not call. Its operator can "
+            "allow private networks with DISPATCHER_CALLBACK_NETWORKS."
+        )
 
 
 def _literal_addresses(target: Target) -> list[Address] | None:

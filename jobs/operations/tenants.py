@@ -2,8 +2,7 @@
 band, running jobs, submit limits), and create, rotate and revoke keys.
 
 The row and its audit entry are written first, then the rules in every fleet's Redis; if Redis is unavailable,
-the sweep `mirror_registry` writes them. Secrets are returned once, when they are created. by: actor for the
-audit entry; None for the system's own set-up.
+the sweep `mirror_registry` writes them. by: actor for the audit entry; None for the system's own set-up.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from gpus.registry import controls, queries
 from gpus.registry.audit import record
 from gpus.registry.controls import Changed
 from gpus.registry.index_sync import LeasesOf
-from jobs.callbacks.message import renew_secret
+from jobs.callbacks.message import renew_secret, signing_secrets
 from jobs.domain.access import Scope
 from jobs.domain.errors import ExpiresInPast, ExpiresTooFar, KeyNotActive, ScopeNeedsOperator, UnknownScope
 from jobs.limits import submit_limits
@@ -140,6 +139,13 @@ def renew_webhook_secret(tenant: Tenant, *, overlap_seconds: float = 0.0, by: st
     with transaction.atomic():
         record(by, "renew_webhook_secret", f"tenant:{tenant.name}", overlap_seconds=overlap_seconds)
         return renew_secret(tenant, overlap_seconds=overlap_seconds)
+
+
+def read_webhook_secrets(tenant: Tenant, now: datetime, *, by: str) -> list[str]:
+    """Return the secrets that sign the tenant's callbacks now, the current one first; the audit log records
+    it. Raises SecretUnreadable."""
+    record(by, "read_webhook_secret", f"tenant:{tenant.name}")
+    return signing_secrets(tenant, now)
 
 
 def pause_tenant(tenant: Tenant, *, by: str, ports: Ports, reason: str = "") -> Changed:

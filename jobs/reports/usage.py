@@ -95,17 +95,25 @@ def total(rows: Sequence[UsageRow]) -> UsageRow:
     )
 
 
-def as_csv(title: str, rows: Iterable[UsageRow]) -> str:
-    """Return the rows as CSV, a line each. title: of the keys' column. In keys, unprintable characters are
-    escaped; one that a spreadsheet would take for a formula begins with ``'``."""
+DELIMITERS = {"comma": ",", "semicolon": ";", "tab": "\t"}
+"""Of CSV, by the name that clients give. A semicolon comes with decimal commas."""
+
+
+def as_csv(title: str, rows: Iterable[UsageRow], delimiter: str = "comma") -> str:
+    """Return the rows as CSV, a line each. title: of the keys' column. delimiter: a key of `DELIMITERS`. In
+    keys, unprintable characters are escaped; one that a spreadsheet would take for a formula begins with
+    ``'``."""
     text = StringIO()
-    writer = csv.writer(text)
+    writer = csv.writer(text, delimiter=DELIMITERS[delimiter])
     writer.writerow((title, *COLUMNS))
     for row in rows:
         key = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in row.key)
         if key.lstrip().startswith(_FORMULA):
             key = f"'{key}"
-        writer.writerow((key, row.completed, row.failed, row.cancelled, round(row.gpu_seconds, 3)))
+        spent = str(round(row.gpu_seconds, 3))
+        if delimiter == "semicolon":
+            spent = spent.replace(".", ",")
+        writer.writerow((key, row.completed, row.failed, row.cancelled, spent))
     return text.getvalue()
 
 

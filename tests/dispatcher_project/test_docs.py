@@ -36,6 +36,12 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
     assert [str(target) for target in links + paths if not target.exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_curl_that_reaches_nothing_says_so(page: Path) -> None:
+    """-s alone prints nothing at all; only a loop that waits for a server is silent."""
+    assert re.findall(r"(?<!until )\bcurl (?!-sSN? |-fsSL? ).*", page.read_text()) == []
+
+
 def test_pages_that_code_names_exist() -> None:
     """In docstrings, comments, help and error texts, which no link checker reads."""
     named: dict[str, Path] = {}

@@ -159,7 +159,7 @@ def servers(view: View) -> Iterator[Finding]:
             "servers",
             "none is registered",
             "Jobs are accepted and wait.",
-            "register one, as the README shows under “Put a model behind it”",
+            f"`{command_line('register http://HOST:PORT')}` looks at one and registers it",
         )
 
 

@@ -14,7 +14,7 @@ from django.db.migrations.executor import MigrationExecutor
 from dispatcher_project.cli.command import about_redis
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
 from dispatcher_project.cli.screen import age, plain
-from foundation.program import command_line
+from foundation.program import command_line, page
 from foundation.secrets import SecretUnreadable, decrypt
 from foundation.texts import counted
 from gpus.errors import LayoutNotInUse, LeasingUnavailable
@@ -371,7 +371,7 @@ def _late_sweeps(view: View) -> Iterator[Finding]:
                 Level.ERROR,
                 f"sweep {name}",
                 f"last finished {age(passed)} ago; its period is {age(entry.period_seconds)}",
-                f"The states that it repairs stay broken (docs/reference/sweeps.md, {name}).",
+                f"The states that it repairs stay broken ({page('docs/reference/sweeps.md')}, {name}).",
                 "look for `sweep_failed` in the log of the sweeps worker; restarting it is safe",
             )
 

@@ -6,6 +6,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from dispatcher_project.cli.arguments import HIDDEN_OPTIONS
+from foundation.program import page
 from gpu_host.node.config import ConfigError, add_arguments
 from gpu_host.node.registering import add_register_arguments
 from gpu_host.node.serving import serve
@@ -13,8 +14,8 @@ from gpu_host.node.serving import serve
 
 class Command(BaseCommand):
     help = (
-        "Serve Python functions as a GPU server (docs/reference/gpu_protocol.md). Ctrl-C waits for the runs, "
-        "a second one ends them."
+        f"Serve Python functions as a GPU server ({page('docs/reference/gpu_protocol.md')}). Ctrl-C waits "
+        "for the runs, a second one ends them."
     )
     requires_system_checks = []
     suppressed_base_arguments = HIDDEN_OPTIONS

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from dispatcher_project.cli.arguments import HIDDEN_OPTIONS, add_health_port, name, names, positive
+from foundation.program import page
 
 
 class Command(BaseCommand):
@@ -35,12 +36,13 @@ class Command(BaseCommand):
             type=_model_paths,
             action="extend",
             help="with --gpu: [NAME=]package.module[:ATTRIBUTE], comma-separated "
-            "(docs/reference/model_code.md)",
+            f"({page('docs/reference/model_code.md')})",
         )
         parser.add_argument(
             "--servers",
             type=Path,
-            help="with --gpu: TOML file of LLM servers that may run here (docs/reference/model_code.md)",
+            help="with --gpu: TOML file of LLM servers that may run here "
+            f"({page('docs/reference/model_code.md')})",
         )
         parser.add_argument(
             "--slots", type=positive, help="with --gpu: concurrent jobs (default: as many as its models can)"

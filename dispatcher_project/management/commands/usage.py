@@ -10,7 +10,7 @@ from django.utils import timezone
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.screen import table
 from jobs.api.usage import usage_json
-from jobs.reports.usage import DEFAULT_DAYS, UsageBy, as_csv, read_day, usage, usage_of_all
+from jobs.reports.usage import DEFAULT_DAYS, DELIMITERS, UsageBy, as_csv, read_day, usage, usage_of_all
 
 
 class Command(TerminalCommand):
@@ -29,7 +29,13 @@ class Command(TerminalCommand):
         parser.add_argument(
             "--by", choices=[by.value for by in UsageBy], help="rows of one tenant (default: day)"
         )
-        parser.add_argument("--csv", action="store_true", help="print a table for spreadsheets")
+        parser.add_argument(
+            "--csv",
+            nargs="?",
+            const="comma",
+            choices=[*DELIMITERS],
+            help="print a table for spreadsheets (default %(const)s; semicolon: with decimal commas)",
+        )
 
     def act(self, options: dict[str, Any]) -> int | None:
         last = options["last"] or timezone.now().date()
@@ -44,7 +50,7 @@ class Command(TerminalCommand):
             by = UsageBy(options["by"] or UsageBy.DAY)
             title, rows = by.value, usage(tenant_named(options["tenant"]).pk, first, last, by)
         if options["csv"]:
-            self.print(*as_csv(title, rows).splitlines())
+            self.print(*as_csv(title, rows, options["csv"]).splitlines())
         elif self.as_json:
             found = [usage_json(row) for row in rows]
             self.print_json({"from": first, "to": last, "by": title, "rows": found})

@@ -56,6 +56,8 @@ def test_a_tenants_days_are_drawn(viewer: Client) -> None:
 def test_it_can_be_downloaded(viewer: Client) -> None:
     answer = viewer.get(f"{PAGE}?tenant=acme&by=model&as=csv")
     assert answer["Content-Type"].startswith("text/csv")
+    semicolons = viewer.get(f"{PAGE}?tenant=acme&by=model&as=csv&delimiter=semicolon")
+    assert semicolons.content == answer.content.replace(b",", b";").replace(b".", b",")
     assert "flux,2,0,0,5.0" in answer.content.decode()
 
 

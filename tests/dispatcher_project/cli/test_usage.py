@@ -35,6 +35,8 @@ def test_usage_is_shown_by_tenant_day_and_model(acme: Tenant, terminal: Terminal
     table = terminal("usage", "acme", "--by", "model").said
     assert [line.split()[:2] for line in table.splitlines()[1:]] == [["flux", "5.0"], ["zimg", "10.0"]]
     assert terminal("usage", "acme", "--by", "model", "--csv").said.splitlines()[1] == "flux,2,0,0,5.0"
+    semicolons = terminal("usage", "acme", "--by", "model", "--csv", "semicolon").said
+    assert semicolons.splitlines()[1] == "flux;2;0;0;5,0"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 import stat
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from dispatcher_project.supervisor.backup import BackupError, backup, main
 from dispatcher_project.supervisor.data_folder import AlreadyRunning, DataFolder
+from dispatcher_project.supervisor.restore import main as main_of_restore
 from dispatcher_project.supervisor.restore import restore
 
 KEY = {"DJANGO_SECRET_KEY": "k" * 50}
@@ -40,11 +42,11 @@ def test_a_backup_under_writes_restores_elsewhere_with_its_secrets(tmp_path: Pat
         writer.execute("INSERT INTO jobs_tenant VALUES ('committed')")
         writer.commit()
         writer.execute("INSERT INTO jobs_tenant VALUES ('not committed')")
-        said = backup(tmp_path / "b.tar", old, {})
+        said = backup(tmp_path / "b.tar", old, {}).line
     assert said.endswith("with its secret key")
     assert stat.S_IMODE((tmp_path / "b.tar").stat().st_mode) == 0o600
     new = DataFolder(tmp_path / "new")
-    said = restore(tmp_path / "b.tar", new, {}, overwrite=False)
+    said = restore(tmp_path / "b.tar", new, {}, overwrite=False).line
     assert "start `up`" in said
     assert tenants(new.path) == ["acme", "committed"]
     assert (new.path / "secret_key").read_text() == "the key"
@@ -72,7 +74,7 @@ def test_a_used_installation_is_replaced_only_on_request_and_kept(tmp_path: Path
 def test_another_secret_key_is_refused(tmp_path: Path) -> None:
     old = folder_at(tmp_path / "old")
     (old.path / "secret_key").unlink()
-    said = backup(tmp_path / "b.tar", old, KEY)
+    said = backup(tmp_path / "b.tar", old, KEY).line
     assert said.endswith("without the environment's secret key: keep that")
     for environment in ({}, {"DJANGO_SECRET_KEY": "x" * 50}):
         with pytest.raises(BackupError, match="under another secret key"):
@@ -109,3 +111,19 @@ def test_a_backup_overwrites_no_file_and_needs_a_database(
     assert main([str(tmp_path / "c.tar"), "--data-dir", str(tmp_path)]) == 2
     assert "name the data folder with --data-dir" in capsys.readouterr().err
     assert [path.name for path in tmp_path.glob("*.tar")] == ["b.tar"]
+
+
+def test_both_print_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("DATABASE_URL", "REDIS_URL", "DJANGO_SECRET_KEY", "DISPATCHER_SECRET_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    file, old = tmp_path / "b.tar", folder_at(tmp_path / "old")
+    assert main([str(file), "--data-dir", str(old.path), "--json"]) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["file"], made["bytes"], made["database"]) == (str(file), file.stat().st_size, "SQLite")
+    assert made["has_secret_key"] is True
+    assert main_of_restore([str(file), "--data-dir", str(tmp_path / "new"), "--json"]) == 0
+    restored = json.loads(capsys.readouterr().out)
+    assert restored["made_at"] == made["made_at"]
+    assert "migrate" in restored["next"]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from dispatcher_project.supervisor import up
-from dispatcher_project.supervisor.children import Ports
+from dispatcher_project.supervisor.children import DEMO_FLEET, Ports
 from dispatcher_project.supervisor.data_folder import ADMIN_IS_ANOTHERS, DataFolder
 from tests.support.ports import free_port
 
@@ -59,7 +59,7 @@ def shown(folder: DataFolder, ports: Ports) -> tuple[dict[str, object], str]:
     """up.json's facts and what the terminal says."""
     environment = {"REDIS_URL": "redis://r", "DATABASE_URL": "postgresql://d"}
     facts = up._facts(folder, host="127.0.0.1", ports=ports, environment=environment)
-    return facts, up._welcome(facts, folder=folder, password="sesame", seconds=1.0)
+    return facts, up._welcome(facts, folder=folder, password="sesame", seconds=1.0, callbacks="10.1.0.0/16")
 
 
 @pytest.fixture
@@ -75,6 +75,23 @@ def test_the_admins_password_is_shown(folder: DataFolder, closing: ExitStack, we
     assert facts["admin_password"] == "sesame"
     assert "/admin/        admin / sesame\n" in text
     assert f"{facts['url']}/admin/flower/        same login\n" in text
+
+
+def test_every_port_is_shown(folder: DataFolder, closing: ExitStack, web_port: int) -> None:
+    folder.write("secrets.json", {"admin_password": "sesame", "api_key": "k", "tenant_key": "t"})
+    servers = [{"endpoint": f"http://127.0.0.1:{port}/m"} for port in (9002, 9001)]
+    folder.write(DEMO_FLEET, {"servers": servers})
+    ports = choose(closing, web_port)
+    _, text = shown(folder, ports)
+    assert f"Ports    web {web_port}; Flower {ports.flower_port}; demo servers 9001, 9002\n" in text
+    assert "Callbacks reach public addresses and 10.1.0.0/16 (DISPATCHER_CALLBACK_NETWORKS)." in text
+
+
+def test_without_a_demo_the_next_step_is_a_command_that_an_installed_wheel_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu-dispatcher", "up"])
+    assert "`gpu-dispatcher register http://HOST:PORT`" in up._first_step({}, demo=False)
 
 
 def test_an_existing_admins_password_is_not_shown(

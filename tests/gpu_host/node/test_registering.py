@@ -244,3 +244,4 @@ def test_a_node_that_answers_with_results_is_polled_where_that_is_preferred(
     caller = start(slots=2, answer_within_seconds=0.05)
     assert caller.dispatch({"seconds": 0.1, "echo": 1}).body["status"] == "success"
     assert caller.dispatch({"seconds": 30}, Prefer="respond-async").body["status"] == "processing"
+    assert caller.dispatch({"seconds": 0.1, "echo": 2}, Prefer="no-respond-async").body["status"] == "success"

@@ -113,6 +113,7 @@ def test_a_server_or_model_of_another_pool_stays_there(leases: FakeLeases) -> No
         "http://h:99999/",
         "http://[::1",
         "http://a b/",
+        "http://user:s3cret@box-1/generate",
     ],
 )
 def test_an_endpoint_is_a_url_with_a_host(leases: FakeLeases, endpoint: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rest_framework.test import APIClient
 
+from foundation.program import ROOT
 from jobs.api import documents
 from jobs.models import ApiKey
 from tests.jobs.events.conftest import redis_url, web
@@ -42,6 +43,17 @@ def test_the_document_is_openapi_3_1_and_lists_every_route(anonymous: APIClient)
     listed = {(method, path) for path, methods in found["paths"].items() for method in methods}
     expected = {(m, p.replace("<str:", "{").replace(">", "}")) for m, p in ROUTES}
     assert expected | {("post", "/api/v1/tasks/callback/{job_id}")} == listed
+
+
+def test_the_submit_comes_first_with_the_readmes_example(anonymous: APIClient) -> None:
+    found = document(anonymous)
+    assert next(iter(found["paths"])) == "/api/v1/queue/submit"
+    assert [one["name"] for one in found["tags"]] == ["queue", "account", "gpu servers", "admin"]
+    content = found["paths"]["/api/v1/queue/submit"]["post"]["requestBody"]["content"]["application/json"]
+    assert json.dumps(content["example"]) in (ROOT / "README.md").read_text()
+    assert Draft202012Validator(content["schema"] | {"components": found["components"]}).is_valid(
+        content["example"]
+    )
 
 
 def test_the_document_is_generated_once_and_cached_by_etag(anonymous: APIClient) -> None:

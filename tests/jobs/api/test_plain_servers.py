@@ -95,9 +95,28 @@ def test_a_silent_or_unhealthy_server_is_reported(operator: Account, world: Worl
     assert warning["code"] == "server_unreachable"
     with HealthServer() as gpu:
         gpu.status = 503
-        (warning,) = register(operator, world, gpu.url)["warnings"]
+        moved, warning = register(operator, world, gpu.url)["warnings"]
+    assert moved["code"] == "other_address"
     assert warning["code"] == "server_unhealthy"
     assert "503" in warning["detail"]
+
+
+def test_two_servers_under_one_name_are_reported(operator: Account, world: World) -> None:
+    with HealthServer() as one, HealthServer() as two:
+        register(operator, world, one.url)
+        assert register(operator, world, f"{one.url}/other")["warnings"] == [], "the same server"
+        (warning,) = register(operator, world, two.url)["warnings"]
+        assert warning["code"] == "other_address"
+        assert f"was at {one.url}/other/run until now" in warning["detail"]
+        assert "register each under a name of its own" in warning["detail"]
+        far = two.url.replace("127.0.0.1", "127.0.0.2")
+        (warning, *_) = register(operator, world, far, model="upper", pool="zimg")["warnings"]
+        assert f"has models at {two.url}/run, too, with the same slots and headers" in warning["detail"]
+        near = f"http://127.0.0.2:{free_port()}"
+        codes = [
+            one["code"] for one in register(operator, world, near, model="third", pool="zimg")["warnings"]
+        ]
+        assert codes == ["other_address", "server_unreachable"], "zimg is on another host"
 
 
 def test_a_health_path_is_a_normal_field(operator: Account, world: World) -> None:

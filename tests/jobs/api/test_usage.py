@@ -67,6 +67,9 @@ def test_usage_comes_as_a_table_too(acme: Account, used: None) -> None:
         "flux,2,1,0,5.0",
         "zimg,2,1,0,10.0",
     ]
+    by_semicolon = acme.client.get(USAGE, {"by": "model", "as": "csv", "delimiter": "semicolon"})
+    assert by_semicolon.content.decode().splitlines()[1] == "flux;2;1;0;5,0"
+    assert acme.client.get(USAGE, {"as": "csv", "delimiter": ";"}).status_code == 400
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,12 @@ def test_a_table_holds_no_formula() -> None:
     ]
 
 
+def test_a_semicolon_comes_with_decimal_commas() -> None:
+    rows = [UsageRow("a;b", 1, 2, 3, 1234.5)]
+    assert as_csv("tag", rows, "semicolon").splitlines()[1] == '"a;b";1;2;3;1234,5'
+    assert as_csv("tag", rows, "tab").splitlines()[1] == "a;b\t1\t2\t3\t1234.5"
+
+
 @pytest.mark.parametrize(
     ("tag", "cell"),
     [
