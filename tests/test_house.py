@@ -18,6 +18,7 @@ PACKAGES = (
     "benchmarks",
     "verification",
     "admin_ui",
+    "workflows",
     "jobs",
     "gpu_host",
     "gpus",

@@ -54,7 +54,7 @@ _WITHOUT_DJANGO = {
 _PARTS = ("web", "beat", "flower")
 _PACKAGES = (
     *("admin_ui", "benchmarks", "dispatcher_client", "foundation"),
-    *("gpu_host", "gpus", "jobs", "verification"),
+    *("gpu_host", "gpus", "jobs", "verification", "workflows"),
 )
 """What this program imports besides `dispatcher_project`."""
 WRONG = 2

@@ -17,6 +17,7 @@ PACKAGES = (
     "dispatcher_client",
     "dispatcher_project",
     "admin_ui",
+    "workflows",
     "jobs",
     "gpu_host",
     "gpus",

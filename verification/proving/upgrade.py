@@ -41,7 +41,7 @@ from verification.proving.terminal import say
 
 PACKAGES = (
     "admin_ui", "benchmarks", "dispatcher_client", "dispatcher_project", "foundation", "gpu_host", "gpus",
-    "jobs", "verification",
+    "jobs", "verification", "workflows",
 )  # fmt: skip
 LAYOUT_FILE = "gpus/leasing/keys.py"
 _START_SECONDS = 90.0

@@ -1,0 +1,248 @@
+"""Runs a workflow definition in this process, with functions in place of models, people and signals.
+
+For unit tests of a workflow: no server, no GPU, no clock. It is a second, naive reading of the rules; the
+dispatcher's own tests compare it with what the dispatcher does. It needs the package `jmespath`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+Fake = Callable[[Any], Any]
+Scope = dict[str, Any]
+COMPLETED, FAILED, SKIPPED, CANCELLED = "completed", "failed", "skipped", "cancelled"
+
+
+class Failure(Exception):
+    """Raised by a fake: the node fails with this message."""
+
+
+@dataclass(frozen=True)
+class SimulatedNode:
+    """How a node ended. output: JSON; None unless it completed. error: text for people."""
+
+    state: str
+    output: Any = None
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """How a run ended. calls: node and input of each call of a fake, in the order of the calls."""
+
+    state: str
+    output: Any
+    nodes: Mapping[str, SimulatedNode]
+    failed_node: str | None = None
+    calls: tuple[tuple[str, Any], ...] = ()
+
+
+def simulate(
+    definition: Mapping[str, Any], inputs: Any = None, fakes: Mapping[str, Fake] | None = None
+) -> SimulatedRun:
+    """Run a definition to its end.
+
+    fakes: by the name of a node, else of its model or workflow: a function that gets the resolved payload
+    (``model``), inputs (``workflow``), or what a person or signal is asked for (``human``, ``signal``), and
+    returns the output. It may raise `Failure`. Timers complete at once.
+    Returns the ends of the run and of all its nodes. Raises LookupError for a node without a fake.
+    """
+    return _Simulation(definition, inputs, fakes or {}).run()
+
+
+@dataclass
+class _Simulation:
+    definition: Mapping[str, Any]
+    inputs: Any
+    fakes: Mapping[str, Fake]
+    ends: dict[str, SimulatedNode] = field(default_factory=dict)
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+
+    def run(self) -> SimulatedRun:
+        on_failure = self.definition.get("on_failure") or {}
+        handler = on_failure.get("node")
+        keys = [key for key in self.definition["nodes"] if key != handler]
+        for key in keys:
+            self.end_of(key)
+        failed = self.first_failure(keys)
+        output, error = None, ""
+        if failed is None:
+            try:
+                output = self.resolve(self.definition.get("output"), self.scope())
+            except _Unresolved as unresolved:
+                error = str(unresolved)
+        if failed is None and not error:
+            if handler is not None:
+                self.ends[handler] = SimulatedNode(SKIPPED)
+            return SimulatedRun(COMPLETED, output, self.ends, None, tuple(self.calls))
+        if handler is not None:
+            about = {"node": failed, "code": "node_failed" if failed else "unresolved_ref", "message": error}
+            self.ends[handler] = self.started(handler, {**self.scope(), "error": about})
+        return SimulatedRun(FAILED, None, self.ends, failed, tuple(self.calls))
+
+    def first_failure(self, keys: list[str]) -> str | None:
+        """Return a node whose failure fails the run: one that failed or never started, unless all nodes that
+        need it run in spite of that. A failed one before one that never started."""
+        needing = {key: [other for other in keys if key in self.needs(other)] for key in keys}
+        guilty = [
+            key
+            for key in keys
+            if self.ends[key].state in (FAILED, CANCELLED)
+            and not (
+                needing[key] and all(self.rule(one) in ("all_done", "any_success") for one in needing[key])
+            )
+        ]
+        return min(guilty, key=lambda key: self.ends[key].state == CANCELLED, default=None)
+
+    def rule(self, key: str) -> str:
+        return self.definition["nodes"][key].get("needs_rule") or "all_success"
+
+    def needs(self, key: str) -> set[str]:
+        """Return the nodes that a node names: in `needs`, `near`, `when`, and in references."""
+        node = self.definition["nodes"][key]
+        names = set(node.get("needs") or ()) | {node.get("near")}
+        if node.get("when"):
+            names |= _names_in(node["when"])
+        for name in ("payload", "inputs", "map", "timer"):
+            names |= _names(node.get(name))
+        names |= _names((node.get("human") or {}).get("choose_from"))
+        return {key for key in self.definition["nodes"] if key in names}
+
+    def end_of(self, key: str) -> SimulatedNode:
+        """Return the end of a node, after those that it needs."""
+        if key not in self.ends:
+            needed = [self.end_of(need).state for need in sorted(self.needs(key))]
+            self.ends[key] = self.unmet(key, needed) or self.started(key, self.scope())
+        return self.ends[key]
+
+    def unmet(self, key: str, needed: list[str]) -> SimulatedNode | None:
+        rule, bad = self.rule(key), FAILED in needed or CANCELLED in needed
+        good = {
+            "all_done": True,
+            "any_success": COMPLETED in needed,
+            "none_failed": not bad,
+            "all_success": not bad and COMPLETED in needed,
+        }[rule]
+        if good or not needed:
+            return None
+        return SimulatedNode(CANCELLED if bad else SKIPPED)
+
+    def scope(self) -> Scope:
+        outputs = {key: end.output for key, end in self.ends.items()}
+        return {"inputs": self.inputs, "run": {"id": "simulated"}, **outputs}
+
+    def started(self, key: str, scope: Scope) -> SimulatedNode:
+        node = self.definition["nodes"][key]
+        try:
+            if node.get("when") and _is_false(_search(node["when"], scope)):
+                return SimulatedNode(SKIPPED)
+            if node.get("map"):
+                return self.mapped(key, node, scope)
+            return SimulatedNode(COMPLETED, self.called(key, node, scope))
+        except (_Unresolved, Failure) as error:
+            return SimulatedNode(FAILED, error=str(error))
+
+    def mapped(self, key: str, node: Mapping[str, Any], scope: Scope) -> SimulatedNode:
+        if "count" in node["map"]:
+            count = self.resolve(node["map"]["count"], scope)
+            items = list(range(count)) if type(count) is int and count >= 0 else None
+            named = [{"index": index} for index in items or ()]
+        else:
+            items = self.resolve(node["map"]["over"], scope)
+            named = [{"item": item, "index": index} for index, item in enumerate(items or ())]
+        if not isinstance(items, list):
+            return SimulatedNode(FAILED, error="not a list")
+        limit = node["map"].get("fail_at", 1)
+        most = max(1, math.ceil(limit * len(items))) if limit < 1 else limit
+        outputs, failed = [], 0
+        for names in named:
+            try:
+                outputs.append(self.called(key, node, {**scope, **names}))
+            except (_Unresolved, Failure) as error:
+                failed += 1
+                if failed >= most:
+                    return SimulatedNode(FAILED, error=str(error))
+                outputs.append(None)
+        return SimulatedNode(COMPLETED, outputs)
+
+    def called(self, key: str, node: Mapping[str, Any], scope: Scope) -> Any:
+        """Return the output of a fake."""
+        if "timer" in node:
+            self.resolve(node["timer"], scope)
+            return None
+        if "model" in node:
+            asked = self.resolve(node.get("payload", {}), scope)
+        elif "workflow" in node:
+            asked = self.resolve(node.get("inputs", {}), scope)
+        else:
+            asked = dict(node.get("human") or node["signal"])
+            if "choose_from" in asked:
+                asked["choose_from"] = self.resolve(asked["choose_from"], scope)
+        names = [key, node.get("model", ""), node.get("workflow", "")]
+        fake = next((self.fakes[name] for name in names if name in self.fakes), None)
+        if fake is None:
+            raise LookupError(f"there is no fake for the node {key}; give fakes[{key!r}]")
+        self.calls.append((key, asked))
+        return fake(asked)
+
+    def resolve(self, template: Any, scope: Scope) -> Any:
+        if isinstance(template, list):
+            return [self.resolve(part, scope) for part in template]
+        if not isinstance(template, dict):
+            return template
+        if "$literal" in template:
+            return template["$literal"]
+        if "$ref" not in template:
+            return {name: self.resolve(part, scope) for name, part in template.items()}
+        found = _search(template["$ref"], scope)
+        if found is None and "default" not in template:
+            raise _Unresolved(f"{template['$ref']} selects nothing")
+        return template["default"] if found is None else found
+
+
+class _Unresolved(Exception):
+    """A reference without a default that selects nothing."""
+
+
+def _search(text: str, scope: Scope) -> Any:
+    import jmespath
+
+    try:
+        return jmespath.search(text, scope)
+    except (jmespath.exceptions.JMESPathError, TypeError) as error:
+        raise _Unresolved(f"{text}: {error}") from None
+
+
+def _is_false(value: Any) -> bool:
+    return value is None or value is False or value in ("", [], {})
+
+
+def _names(template: Any) -> set[str]:
+    """Return the names with which the references of a template begin."""
+    if isinstance(template, list):
+        return set().union(*map(_names, template))
+    if not isinstance(template, dict) or "$literal" in template:
+        return set()
+    if "$ref" in template:
+        return _names_in(template["$ref"])
+    return set().union(*map(_names, template.values()))
+
+
+def _names_in(text: str) -> set[str]:
+    """Return the fields that an expression reads from its root."""
+    import jmespath
+
+    def fields(node: Any) -> set[str]:
+        if node["type"] == "field":
+            return {node["value"]}
+        parts = [child for child in node["children"] if isinstance(child, dict)]
+        if node["type"] in ("comparator", "or_expression", "and_expression", "not_expression", "flatten"):
+            return set().union(*map(fields, parts))
+        if node["type"] == "function_expression":
+            return set().union(*map(fields, parts))
+        return fields(parts[0]) if parts else set()
+
+    return fields(jmespath.compile(text).parsed)

@@ -1,0 +1,340 @@
+"""The rules of a run, one by one, and random graphs against a second, naive reading of the rules.
+
+`FUZZ_CASES=100000 python3 manage.py test tests/workflows` tries that many graphs."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatcher_client.workflow_simulation import Failure, simulate
+from tests.workflows.driver import Driver, NodeFailed
+from workflows.definition.read import read_definition
+from workflows.domain.advance import NodeMove, advance, nodes_to_restart
+from workflows.domain.states import NodeState, RunState
+
+A_MODEL = {"model": "zimg"}
+CASES = int(os.environ.get("FUZZ_CASES", "0"))
+
+
+def drive(
+    nodes: dict[str, Any],
+    *,
+    failing: set[str] = frozenset(),
+    inputs: Any = None,
+    **rest: Any,  # type: ignore[assignment]
+) -> tuple[Driver, Any]:
+    """Run a definition to its end; nodes in `failing` fail, the others return their settings."""
+
+    def run(key: str, given: Any) -> Any:
+        if key in failing:
+            raise NodeFailed(key)
+        return given
+
+    driver = Driver(read_definition({"nodes": nodes, **rest}), inputs, run)
+    return driver, driver.to_end()
+
+
+def states(driver: Driver) -> dict[str, str]:
+    return {key: str(state) for key, state in driver.states.items()}
+
+
+def test_a_node_starts_once_all_that_it_needs_have_ended() -> None:
+    nodes = {
+        "last": {"model": "zimg", "payload": {"of": {"$ref": "left.payload.x"}}, "needs": ["right"]},
+        "left": {"model": "zimg", "payload": {"x": {"$ref": "first.payload.y"}}},
+        "right": {**A_MODEL, "needs": ["first"]},
+        "first": {"model": "zimg", "payload": {"y": {"$ref": "inputs.z"}}},
+    }
+    driver, end = drive(nodes, inputs={"z": 7}, output={"got": {"$ref": "last.payload.of"}})
+    assert end.state is RunState.COMPLETED
+    assert end.output == {"got": 7}
+    assert [key for key, _ in driver.calls] in (
+        ["first", "left", "right", "last"],
+        ["first", "right", "left", "last"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "failing", "skipping", "state"),
+    [
+        ("all_success", set(), set(), "completed"),
+        ("all_success", set(), {"a"}, "completed"),
+        ("all_success", set(), {"a", "b"}, "skipped"),
+        ("all_success", {"a"}, set(), "cancelled"),
+        ("none_failed", set(), {"a", "b"}, "completed"),
+        ("none_failed", {"a"}, set(), "cancelled"),
+        ("all_done", {"a", "b"}, set(), "completed"),
+        ("any_success", {"a"}, set(), "completed"),
+        ("any_success", {"a"}, {"b"}, "cancelled"),
+        ("any_success", set(), {"a", "b"}, "skipped"),
+    ],
+)
+def test_each_needs_rule(rule: str, failing: set[str], skipping: set[str], state: str) -> None:
+    never = {"when": "inputs.nothing"}
+    nodes = {key: {**A_MODEL, **(never if key in skipping else {})} for key in ("a", "b")}
+    driver, _ = drive({**nodes, "c": {**A_MODEL, "needs": ["a", "b"], "needs_rule": rule}}, failing=failing)
+    assert states(driver)["c"] == state
+
+
+def test_a_failure_fails_the_run_unless_every_node_that_needs_it_tolerates_it() -> None:
+    tolerant = {**A_MODEL, "needs": ["a"], "needs_rule": "all_done"}
+    assert drive({"a": A_MODEL, "b": tolerant}, failing={"a"})[1].state is RunState.COMPLETED
+    assert drive({"a": A_MODEL}, failing={"a"})[1].state is RunState.FAILED
+    strict = {**A_MODEL, "needs": ["a"]}
+    driver, end = drive({"a": A_MODEL, "b": tolerant, "c": strict}, failing={"a"})
+    assert (end.state, end.node) == (RunState.FAILED, "a")
+    assert states(driver) == {"a": "failed", "b": "completed", "c": "cancelled"}
+
+
+def test_branches_that_do_not_depend_on_a_failure_go_on() -> None:
+    nodes = {"a": A_MODEL, "b": A_MODEL, "after_b": {**A_MODEL, "needs": ["b"]}}
+    driver, end = drive(nodes, failing={"a"})
+    assert end.state is RunState.FAILED
+    assert states(driver)["after_b"] == "completed"
+
+
+def test_a_failure_may_cancel_the_rest() -> None:
+    nodes = {"a": A_MODEL, "b": A_MODEL, "after_b": {**A_MODEL, "needs": ["b"]}}
+    driver, end = drive(nodes, failing={"a"}, on_failure={"running": "cancel"})
+    assert (end.state, end.node) == (RunState.FAILED, "a")
+    assert states(driver) == {"a": "failed", "b": "cancelled", "after_b": "cancelled"}
+
+
+def test_the_failure_node_runs_last_and_gets_the_error() -> None:
+    nodes = {"a": A_MODEL, "b": A_MODEL, "mail": {"model": "zimg", "payload": {"$ref": "error"}}}
+    driver, end = drive(nodes, failing={"a"}, on_failure={"node": "mail"})
+    assert end.state is RunState.FAILED
+    key, given = driver.calls[-1]
+    assert key == "mail"
+    assert given["payload"] == {"node": "a", "code": "node_failed", "message": "a failed"}
+    driver, end = drive({"a": A_MODEL, "mail": A_MODEL}, on_failure={"node": "mail"})
+    assert (end.state, states(driver)["mail"]) == (RunState.COMPLETED, "skipped")
+
+
+def test_a_reference_without_a_default_that_selects_nothing_fails_before_any_model_runs() -> None:
+    driver, end = drive({"a": {"model": "zimg", "payload": [{"x": {"$ref": "inputs.nothing"}}]}}, inputs={})
+    assert (end.state, driver.calls) == (RunState.FAILED, [])
+    driver, end = drive({"a": {"model": "zimg", "payload": {"$ref": "inputs.x", "default": None}}}, inputs={})
+    assert driver.calls == [("a", {"payload": None})]
+
+
+def test_an_output_that_selects_nothing_fails_the_run_and_runs_the_failure_node() -> None:
+    driver, end = drive(
+        {"a": A_MODEL, "mail": A_MODEL}, output={"$ref": "a.none"}, on_failure={"node": "mail"}
+    )
+    assert (end.state, end.code) == (RunState.FAILED, "unresolved_ref")
+    assert driver.calls[-1][0] == "mail"
+
+
+def test_what_a_reference_selects_is_never_interpreted() -> None:
+    hostile = {"$ref": "inputs.secret"}
+    nodes = {
+        "a": {"model": "zimg", "payload": {"$ref": "inputs.x"}},
+        "b": {"model": "zimg", "payload": {"$ref": "a"}},
+    }
+    driver, _ = drive(nodes, inputs={"x": hostile, "secret": 1})
+    assert driver.calls == [("a", {"payload": hostile}), ("b", {"payload": {"payload": hostile}})]
+    driver, _ = drive({"a": {"model": "zimg", "payload": {"$literal": hostile}}}, inputs={"secret": 1})
+    assert driver.calls == [("a", {"payload": hostile})]
+
+
+def test_a_map_runs_a_window_of_children_and_returns_their_outputs_in_order() -> None:
+    nodes = {
+        "a": {
+            "model": "zimg",
+            "payload": {"i": {"$ref": "index"}, "x": {"$ref": "item"}},
+            "map": {"over": {"$ref": "inputs.xs"}, "max_parallel": 2},
+        },
+        "b": {"model": "zimg", "payload": {"$ref": "a[*].payload.x"}},
+    }
+    driver, end = drive(nodes, inputs={"xs": list("pqrst")})
+    assert end.state is RunState.COMPLETED
+    assert driver.calls[-1] == ("b", {"payload": list("pqrst")})
+    assert driver.most_at_once == 2
+
+
+def test_a_map_over_an_empty_list_completes() -> None:
+    driver, end = drive(
+        {
+            "a": {"model": "zimg", "map": {"over": {"$ref": "inputs.xs"}}},
+            "b": {"model": "zimg", "payload": {"$ref": "a"}},
+        },
+        inputs={"xs": []},
+    )
+    assert end.state is RunState.COMPLETED
+    assert driver.calls == [("b", {"payload": []})]
+
+
+@pytest.mark.parametrize(
+    ("fail_at", "state"),
+    [(1, "failed"), (2, "failed"), (3, "completed"), (0.5, "failed"), (0.75, "completed")],
+)
+def test_a_map_fails_at_its_number_or_share_of_failed_children(fail_at: float, state: str) -> None:
+    plan = read_definition(
+        {"nodes": {"a": {**A_MODEL, "payload": {"$ref": "index"}, "map": {"count": 4, "fail_at": fail_at}}}}
+    )
+
+    def run(key: str, given: Any) -> Any:
+        if given["payload"] in (1, 2):
+            raise NodeFailed
+        return given["payload"]
+
+    driver = Driver(plan, None, run)
+    driver.to_end()
+    assert states(driver)["a"] == state
+    if state == "completed":
+        assert driver.outputs["a"] == [0, None, None, 3]
+
+
+@pytest.mark.parametrize(
+    ("over", "code"), [("text", "not_a_list"), ({"a": 1}, "not_a_list"), ([0] * 101, "too_many_items")]
+)
+def test_a_map_over_anything_but_a_list_of_the_allowed_length_fails(over: Any, code: str) -> None:
+    plan = read_definition({"nodes": {"a": {**A_MODEL, "map": {"over": {"$ref": "inputs.x"}}}}})
+    steps = advance(plan, {"a": NodeState.PENDING}, [], {"inputs": {"x": over}}, most_items=100)
+    assert [move.code for move in steps.moves] == [code]
+
+
+def test_a_cancelled_run_ends_once_its_running_nodes_have() -> None:
+    plan = read_definition(
+        {
+            "nodes": {"a": A_MODEL, "b": {**A_MODEL, "needs": ["a"]}, "mail": A_MODEL},
+            "on_failure": {"node": "mail"},
+        }
+    )
+    at = {"a": NodeState.RUNNING, "b": NodeState.PENDING, "mail": NodeState.PENDING}
+    steps = advance(plan, at, [], {"inputs": None}, cancelled=True)
+    assert (steps.cancel, steps.end, steps.starts) == (("a",), None, [])
+    steps = advance(
+        plan, steps.states, [NodeMove("a", NodeState.CANCELLED)], {"inputs": None}, cancelled=True
+    )
+    assert steps.end is not None
+    assert steps.end.state is RunState.CANCELLED
+    assert set(steps.states.values()) <= {NodeState.CANCELLED, NodeState.SKIPPED}
+
+
+def test_a_paused_run_starts_no_node_and_goes_on_afterwards() -> None:
+    plan = read_definition({"nodes": {"a": A_MODEL, "b": {**A_MODEL, "needs": ["a"]}}})
+    at = {"a": NodeState.RUNNING, "b": NodeState.PENDING}
+    steps = advance(plan, at, [NodeMove("a", NodeState.COMPLETED, output=1)], {"inputs": None}, paused=True)
+    assert (steps.starts, steps.states["b"]) == ([], NodeState.PENDING)
+    assert [start.node.key for start in advance(plan, steps.states, [], {"inputs": None}).starts] == ["b"]
+
+
+def test_an_end_that_arrives_twice_changes_nothing() -> None:
+    plan = read_definition({"nodes": {"a": A_MODEL}})
+    end = NodeMove("a", NodeState.COMPLETED, output=1)
+    steps = advance(plan, {"a": NodeState.COMPLETED}, [end], {"inputs": None, "a": 1})
+    assert steps.moves == []
+
+
+def test_a_call_starts_at_most_so_many_nodes() -> None:
+    plan = read_definition({"nodes": {f"n{i}": A_MODEL for i in range(5)}})
+    steps = advance(plan, dict.fromkeys(plan.nodes, NodeState.PENDING), [], {"inputs": None}, most_starts=3)
+    assert (len(steps.starts), steps.more) == (3, True)
+    steps = advance(plan, steps.states, [], {"inputs": None}, most_starts=3)
+    assert (len(steps.starts), steps.more) == (2, False)
+
+
+def test_a_restart_runs_the_failed_nodes_and_all_after_them() -> None:
+    chain = {"a": A_MODEL, "b": {**A_MODEL, "needs": ["a"]}, "c": {**A_MODEL, "needs": ["b"]}, "d": A_MODEL}
+    driver, _ = drive(chain, failing={"b"})
+    assert nodes_to_restart(driver.plan, driver.states) == {"b", "c"}
+    assert nodes_to_restart(driver.plan, driver.states, ["a"]) == {"a", "b", "c"}
+
+
+# -- random graphs -------------------------------------------------------------------------------------------
+
+_RULES = ("all_success", "none_failed", "all_done", "any_success")
+
+
+@st.composite
+def definitions(draw: st.DrawFn) -> dict[str, Any]:
+    """Return a definition of up to nine nodes, each of which may use those before it in any way."""
+    nodes: dict[str, Any] = {}
+    for number in range(draw(st.integers(1, 9))):
+        key = f"n{number}"
+        before = list(nodes)
+        node: dict[str, Any] = {"model": "m", "payload": {"me": key}}
+        if before:
+            node["needs"] = draw(st.lists(st.sampled_from(before), max_size=2, unique=True))
+            node["needs_rule"] = draw(st.sampled_from(_RULES))
+            for name in draw(st.lists(st.sampled_from(before), max_size=2, unique=True)):
+                field = draw(st.sampled_from(["n", "items", "nothing", "items[0]"]))
+                ref: dict[str, Any] = {"$ref": f"{name}.{field}"}
+                if draw(st.booleans()):
+                    ref["default"] = 0
+                node["payload"][name] = [ref]
+            if draw(st.integers(0, 4)) == 0:
+                other = draw(st.sampled_from(before))
+                node["when"] = draw(
+                    st.sampled_from([f"{other}.n > `1`", f"!{other}.ok", f"length({other}.n) > `0`"])
+                )
+        if draw(st.integers(0, 3)) == 0:
+            over = {"$ref": f"{draw(st.sampled_from(before))}.items", "default": []} if before else [1, 2]
+            node["map"] = {"over": over} if draw(st.booleans()) else {"count": draw(st.integers(0, 4))}
+            node["map"]["fail_at"] = draw(st.sampled_from([1, 2, 0.5, 0.9]))
+            node["payload"]["index"] = {"$ref": "index"}
+        nodes[key] = node
+    found: dict[str, Any] = {"nodes": nodes}
+    if draw(st.booleans()):
+        found["output"] = {"$ref": f"{draw(st.sampled_from(list(nodes)))}.n"}
+    if draw(st.booleans()):
+        nodes["handler"] = {
+            "model": "m",
+            "payload": {"me": "handler", "error": {"$ref": "error.node", "default": ""}},
+        }
+        found["on_failure"] = {"node": "handler"}
+    return found
+
+
+_outcomes = st.sampled_from(
+    [
+        {"ok": True, "n": 2, "items": [1, 2, 3]},
+        {"ok": False, "n": 0, "items": []},
+        {"n": 1},
+        None,
+        "failed",
+        "failed",
+    ]
+)
+
+
+@settings(max_examples=CASES or 200, deadline=None)
+@given(
+    definitions(),
+    st.lists(_outcomes, min_size=9, max_size=9),
+    st.randoms(use_true_random=False),
+    st.integers(1, 4),
+)
+def test_a_random_graph_ends_as_its_naive_reading(
+    definition: dict[str, Any], outcomes: list[Any], random: Any, most_starts: int
+) -> None:
+    def outcome(payload: Any) -> Any:
+        place = sum(json.dumps([payload["me"], payload.get("index")]).encode())
+        return outcomes[place % len(outcomes)]
+
+    def fake(payload: Any) -> Any:
+        if (found := outcome(payload)) == "failed":
+            raise Failure
+        return found
+
+    def run(key: str, given: Any) -> Any:
+        if (found := outcome(given["payload"])) == "failed":
+            raise NodeFailed
+        return found
+
+    naive = simulate(definition, None, {"m": fake})
+    driver = Driver(read_definition(definition), None, run, random.randrange, most_starts)
+    end = driver.to_end()
+    assert str(end.state) == naive.state
+    assert end.output == naive.output
+    assert states(driver) == {key: node.state for key, node in naive.nodes.items()}
+    completed = {key: node.output for key, node in naive.nodes.items() if node.output is not None}
+    assert {key: output for key, output in driver.outputs.items() if output is not None} == completed

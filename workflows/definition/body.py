@@ -1,0 +1,132 @@
+"""The JSON of a definition, field by field; `workflows.definition.read` checks them against each other."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from foundation.http_api.json_body import (
+    Body,
+    Choice,
+    Items,
+    JsonObject,
+    Members,
+    Name,
+    Whole,
+    about,
+    choices,
+)
+from workflows.domain.plan import NeedsRule, RunningOnFailure
+
+NODE_NAME = r"^[a-z_][a-z0-9_]{0,63}$"
+MAX_SECONDS = 366 * 86_400.0
+FAIL, SKIP, DEFAULT = "fail", "skip", "default"
+
+NodeName = Annotated[str, Field(pattern=NODE_NAME)]
+_Seconds = Annotated[float, Field(gt=0, le=MAX_SECONDS)]
+_Text = Annotated[str, Field(max_length=1_000)]
+_Expression = Annotated[str, Field(min_length=1, max_length=1_000)]
+
+
+class Wait(Body):
+    """What a wait for somebody or something has: an expiry."""
+
+    expires_seconds: Annotated[_Seconds | None, about("Counts from the moment at which the wait begins.")] = (
+        None
+    )
+    on_expiry: Annotated[
+        Annotated[str, Choice(FAIL, SKIP, DEFAULT)] | None,
+        about("The node fails, is skipped, or completes with `default`."),
+    ] = None
+    default: Any = None
+
+
+class Human(Wait):
+    """A choice or a form for a person."""
+
+    title: Annotated[_Text, about("The question.")]
+    choose_from: Annotated[Any, about("A list, often a reference: the answer is one of its items.")] = None
+    form: Annotated[
+        JsonObject | bool | None, about("JSON Schema (2020-12) of the answer, in place of `choose_from`.")
+    ] = None
+
+
+class Signal(Wait):
+    """A named event from outside: its body is the node's output."""
+
+    name: Name
+    body_schema: Annotated[JsonObject | bool | None, about("JSON Schema (2020-12) of the body.")] = None
+
+
+class Timer(Body):
+    """A pause of so many seconds, or until a time; either may be a reference."""
+
+    seconds: Any = None
+    until: Any = None
+
+
+class Map(Body):
+    """Runs the node once for each item of a list: `item` and `index` are names in its references."""
+
+    over: Annotated[Any, about("A list, or a reference to one.")] = None
+    count: Annotated[Any, about("In place of `over`: the number of children; `index` counts from 0.")] = None
+    max_parallel: Annotated[Annotated[int, Whole(1, 10_000)] | None, about("Most children at once.")] = None
+    fail_at: Annotated[
+        float | int | None,
+        about("Failed children with which the node fails: a number, or a share of all below 1. Default 1."),
+    ] = None
+
+
+class Cache(Body):
+    """Reuse the output of an equal run: the same model, configuration and payload."""
+
+    ttl_seconds: _Seconds
+
+
+class NodeBody(Body):
+    """A node. It has one of `model`, `human`, `signal`, `timer` and `workflow`; `map` repeats it."""
+
+    model: Name | None = None
+    payload: Annotated[Any, about("What the model gets: JSON with references.")] = None
+    max_retries: Annotated[int, Whole(0, 100_000)] | None = None
+    max_run_seconds: _Seconds | None = None
+    near: Annotated[NodeName | None, about("Prefer the server on which that node ran.")] = None
+    cache: Cache | None = None
+
+    workflow: Name | None = None
+    version: Annotated[int, Whole(1)] | None = None
+    inputs: Annotated[Any, about("Inputs of the sub-workflow: JSON with references.")] = None
+
+    human: Human | None = None
+    signal: Signal | None = None
+    timer: Timer | None = None
+
+    map: Map | None = None
+    when: Annotated[_Expression | None, about("JMESPath; the node is skipped where it is false.")] = None
+    needs: Annotated[
+        Annotated[list[NodeName], Items(most=1_000, unique=True)] | None,
+        about("Nodes that must end first, besides those in references."),
+    ] = None
+    needs_rule: Annotated[str, choices(NeedsRule)] | None = None
+
+
+class OnFailure(Body):
+    running: Annotated[
+        Annotated[str, choices(RunningOnFailure)] | None,
+        about("`finish`: nodes that do not depend on the failure go on; `cancel`: all others are cancelled."),
+    ] = None
+    node: Annotated[NodeName | None, about("Runs after the others when the run fails; may use `error`.")] = (
+        None
+    )
+
+
+class Definition(Body):
+    """A workflow."""
+
+    name: Name | None = None
+    description: _Text | None = None
+    inputs: Annotated[JsonObject | bool | None, about("JSON Schema (2020-12) of a run's inputs.")] = None
+    nodes: Annotated[dict[NodeName, NodeBody], Members(1_000), Field(min_length=1)]
+    output: Annotated[Any, about("The run's output: JSON with references. Default: null.")] = None
+    on_failure: OnFailure | None = None

@@ -1,0 +1,348 @@
+"""Decides what a run does next, from the states of its nodes: no I/O, no clock.
+
+The end of a run depends on the ends of its nodes alone, never on their order (unless a failure cancels the
+nodes that run). `dispatcher_client.workflow_simulation` computes it a second, naive way; tests compare them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import ChainMap
+from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from foundation.expressions import SearchFailed, is_true
+from workflows.domain.plan import MapSpec, NeedsRule, NodeSpec, Plan, RunningOnFailure
+from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState, check_node_move
+from workflows.domain.template import Unresolved, resolve
+
+(
+    UNRESOLVED_REF,
+    NOT_A_LIST,
+    TOO_MANY_ITEMS,
+    NEEDS_UNMET,
+    RUN_FAILED,
+    RUN_CANCELLED,
+    WHEN_FALSE,
+    NEEDS_SKIPPED,
+) = (
+    "unresolved_ref",
+    "not_a_list",
+    "too_many_items",
+    "needs_unmet",
+    "run_failed",
+    "run_cancelled",
+    "when_false",
+    "needs_skipped",
+)
+"""Reasons of states that a node reaches without running."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMove:
+    """A node's new state. reason: a code and a text for people, where the state needs one. output: of a node
+    that completed without running."""
+
+    key: str
+    state: NodeState
+    code: str = ""
+    detail: str = ""
+    output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStart:
+    """A node to start. settings: its kind's, resolved. items: of a map, a list or the number of its
+    children; their settings are resolved when each starts."""
+
+    node: NodeSpec
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    items: list[Any] | int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """The end of a run. node: the node whose failure decided it; "" if none did."""
+
+    state: RunState
+    output: Any = None
+    code: str = ""
+    detail: str = ""
+    node: str = ""
+
+
+@dataclass(slots=True)
+class Steps:
+    """What to do now. states: of all nodes, afterwards. cancel: nodes under way that are to be cancelled.
+    more: True if `most_starts` kept nodes from starting."""
+
+    states: dict[str, NodeState]
+    moves: list[NodeMove] = field(default_factory=list)
+    starts: list[NodeStart] = field(default_factory=list)
+    cancel: tuple[str, ...] = ()
+    end: RunEnd | None = None
+    more: bool = False
+    _outputs: dict[str, Any] = field(default_factory=dict)
+
+    def move(self, move: NodeMove) -> None:
+        """Make a move. Raises IllegalMove."""
+        check_node_move(self.states[move.key], move.state)
+        self.states[move.key] = move.state
+        self.moves.append(move)
+        if move.output is not None:
+            self._outputs[move.key] = move.output
+
+    def start(self, start: NodeStart) -> None:
+        """Start a node. Raises IllegalMove."""
+        check_node_move(self.states[start.node.key], NodeState.RUNNING)
+        self.states[start.node.key] = NodeState.RUNNING
+        self.starts.append(start)
+
+    def scope(self, scope: Mapping[str, Any], **more: Any) -> Mapping[str, Any]:
+        """Return a scope with the outputs of the nodes that ended in this call."""
+        return ChainMap({**self._outputs, **more}, cast(MutableMapping[str, Any], scope))
+
+
+def advance(
+    plan: Plan,
+    states: Mapping[str, NodeState],
+    ended: Iterable[NodeMove],
+    scope: Mapping[str, Any],
+    *,
+    cancelled: bool = False,
+    paused: bool = False,
+    most_starts: int = 200,
+    most_items: int = 100_000,
+) -> Steps:
+    """Return the next steps of a run.
+
+    states: of all nodes, before `ended`. ended: the ends of nodes since then; those of nodes that have ended
+    already are ignored. scope: values by the names with which references begin; a node that has no output
+    has None; outputs of `ended` are in it. cancelled: the run is to end as cancelled. paused: no node starts.
+    """
+    steps = Steps(dict(states))
+    for end in ended:
+        if steps.states[end.key] not in FINAL_NODE_STATES:
+            steps.move(end)
+    if cancelled:
+        _cancel_rest(plan, steps, RUN_CANCELLED, "the run was cancelled")
+    if not paused:
+        _start_nodes(plan, steps, scope, most_starts, most_items)
+    failed = failed_node(plan, steps.states)
+    if failed is not None and plan.running_on_failure is RunningOnFailure.CANCEL and not cancelled:
+        _cancel_rest(plan, steps, RUN_FAILED, f"{failed} failed")
+    if all(steps.states[key] in FINAL_NODE_STATES for key in plan.nodes):
+        steps.end = _end(plan, steps, scope, failed, cancelled=cancelled, paused=paused)
+    return steps
+
+
+def failed_node(plan: Plan, states: Mapping[str, NodeState]) -> str | None:
+    """Return the first node, in the order of the plan, whose failure fails the run; None if there is none.
+
+    A node that a failure kept from starting counts only if nothing before it does: it needs a node that may
+    fail."""
+    unmet = None
+    for key in plan.nodes:
+        if key in plan.tolerated:
+            continue
+        if states[key] is NodeState.FAILED:
+            return key
+        if states[key] is NodeState.CANCELLED and unmet is None:
+            unmet = key
+    return unmet
+
+
+def _cancel_rest(plan: Plan, steps: Steps, code: str, detail: str) -> None:
+    """Cancel the nodes that have not started, and ask for the cancel of those under way."""
+    started = {start.node.key for start in steps.starts}
+    for key in plan.nodes:
+        if steps.states[key] is NodeState.PENDING or key in started:
+            if key in started:  # decided in this call: it never started
+                steps.states[key] = NodeState.PENDING
+            steps.move(NodeMove(key, NodeState.CANCELLED, code, detail))
+    steps.starts = []
+    steps.cancel = tuple(key for key in plan.nodes if steps.states[key] is NodeState.RUNNING)
+
+
+def _start_nodes(
+    plan: Plan, steps: Steps, scope: Mapping[str, Any], most_starts: int, most_items: int
+) -> None:
+    """Decide each pending node whose needs have ended. The order of the plan lets a node that ends at once
+    decide those after it."""
+    for node in plan.nodes.values():
+        if steps.states[node.key] is not NodeState.PENDING:
+            continue
+        if any(steps.states[need] not in FINAL_NODE_STATES for need in node.needs):
+            continue
+        if len(steps.starts) >= most_starts:
+            steps.more = True
+            return
+        decided = _decide(node, steps.states, steps.scope(scope), most_items)
+        if isinstance(decided, NodeStart):
+            steps.start(decided)
+        else:
+            steps.move(decided)
+
+
+def _decide(
+    node: NodeSpec, states: Mapping[str, NodeState], scope: Mapping[str, Any], most_items: int
+) -> NodeMove | NodeStart:
+    """Return the end of a node that does not run, or its start. All nodes that it needs have ended."""
+    if (unmet := _unmet(node, states)) is not None:
+        return unmet
+    try:
+        if node.when is not None and not is_true(node.when.search(scope)):
+            return NodeMove(node.key, NodeState.SKIPPED, WHEN_FALSE, f"{node.when.text} is false")
+        if node.map is None:
+            return NodeStart(node, resolve(node.settings, scope))
+        return _map(node, scope, most_items)
+    except SearchFailed as error:
+        return NodeMove(node.key, NodeState.FAILED, UNRESOLVED_REF, f"when: {error}")
+    except Unresolved as error:
+        place = "".join(f"/{part}" for part in error.path)
+        return NodeMove(node.key, NodeState.FAILED, UNRESOLVED_REF, f"{place}: {error}")
+
+
+def _unmet(node: NodeSpec, states: Mapping[str, NodeState]) -> NodeMove | None:
+    """Return the end of a node whose rule is not met; None if it runs."""
+    found = {states[need] for need in node.needs}
+    failed = sorted(need for need in node.needs if states[need] in (NodeState.FAILED, NodeState.CANCELLED))
+    if not found or node.rule is NeedsRule.ALL_DONE:
+        return None
+    if node.rule is NeedsRule.ANY_SUCCESS:
+        if NodeState.COMPLETED in found:
+            return None
+    elif not failed and (node.rule is NeedsRule.NONE_FAILED or NodeState.COMPLETED in found):
+        return None
+    if failed:
+        return NodeMove(
+            node.key, NodeState.CANCELLED, NEEDS_UNMET, f"it needs {failed[0]}, which did not complete"
+        )
+    return NodeMove(node.key, NodeState.SKIPPED, NEEDS_SKIPPED, "all nodes that it needs were skipped")
+
+
+def _map(node: NodeSpec, scope: Mapping[str, Any], most_items: int) -> NodeMove | NodeStart:
+    """Return the start of a map, or its end: an empty list completes it."""
+    assert node.map is not None
+    if node.map.over is None:
+        items = resolve(node.map.count, scope, ("map", "count"))
+        total = items if type(items) is int and items >= 0 else -1
+        wanted = "a number of children"
+    else:
+        items = resolve(node.map.over, scope, ("map", "over"))
+        total = len(items) if isinstance(items, list) else -1
+        wanted = "a list"
+    if total < 0:
+        return NodeMove(node.key, NodeState.FAILED, NOT_A_LIST, f"the map needs {wanted}")
+    if total > most_items:
+        return NodeMove(
+            node.key,
+            NodeState.FAILED,
+            TOO_MANY_ITEMS,
+            f"a map may have up to {most_items} items, not {total}; split the list over several runs",
+        )
+    if total == 0:
+        return NodeMove(node.key, NodeState.COMPLETED, output=[])
+    return NodeStart(node, items=items)
+
+
+def _end(
+    plan: Plan,
+    steps: Steps,
+    scope: Mapping[str, Any],
+    failed: str | None,
+    *,
+    cancelled: bool,
+    paused: bool,
+) -> RunEnd | None:
+    """Return the end of a run whose nodes have ended; None while its `on_failure` node has yet to end."""
+    handler = plan.on_failure
+    if cancelled:
+        end = RunEnd(RunState.CANCELLED, code=RUN_CANCELLED)
+    else:
+        end = _outcome(plan, steps.scope(scope), failed)
+    if handler is None or steps.states[handler.key] in FINAL_NODE_STATES:
+        return end
+    if steps.states[handler.key] is NodeState.RUNNING:
+        steps.cancel = (handler.key,) if cancelled else ()
+        return None
+    if end.state is not RunState.FAILED:
+        steps.move(NodeMove(handler.key, NodeState.SKIPPED, WHEN_FALSE, "the run did not fail"))
+        return end
+    if paused:
+        return None
+    error = {"node": end.node or None, "code": end.code, "message": end.detail}
+    decided = _decide(handler, steps.states, steps.scope(scope, error=error), 0)
+    if isinstance(decided, NodeMove):
+        steps.move(decided)
+        return end
+    steps.start(decided)
+    return None
+
+
+def _outcome(plan: Plan, scope: Mapping[str, Any], failed: str | None) -> RunEnd:
+    if failed is not None:
+        return RunEnd(RunState.FAILED, code="node_failed", detail=f"{failed} failed", node=failed)
+    try:
+        return RunEnd(RunState.COMPLETED, output=resolve(plan.output, scope, ("output",)))
+    except Unresolved as error:
+        place = "".join(f"/{part}" for part in error.path)
+        return RunEnd(RunState.FAILED, code=UNRESOLVED_REF, detail=f"{place}: {error}")
+
+
+# -- maps ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The children of a map: `next` is the first that has not started."""
+
+    total: int
+    next: int = 0
+    running: int = 0
+    completed: int = 0
+    failed: int = 0
+
+    def fails(self, fail_at: int | float) -> bool:
+        """Return True if so many children failed that the map fails."""
+        most = fail_at if isinstance(fail_at, int) else max(1, math.ceil(fail_at * self.total))
+        return self.failed >= most
+
+
+def children_to_start(spec: MapSpec, window: Window, most: int) -> range:
+    """Return the indices of the children to start now: as many as `max_parallel` and `most` allow, and none
+    once the map fails."""
+    if window.fails(spec.fail_at):
+        return range(0)
+    room = min(spec.max_parallel - window.running, window.total - window.next, most)
+    return range(window.next, window.next + max(room, 0))
+
+
+def end_of_map(spec: MapSpec, window: Window) -> NodeState | None:
+    """Return the state in which a map ends; None while children run or have yet to start."""
+    if window.running:
+        return None
+    if window.fails(spec.fail_at):
+        return NodeState.FAILED
+    return NodeState.COMPLETED if window.next == window.total else None
+
+
+# -- restarts ------------------------------------------------------------------------------------------------
+
+
+def nodes_to_restart(
+    plan: Plan, states: Mapping[str, NodeState], chosen: Iterable[str] | None = None
+) -> set[str]:
+    """Return the nodes that a restart runs anew: the chosen ones, by default those that failed or were
+    cancelled, and all nodes after them. A failed map keeps its completed children."""
+    if chosen is None:
+        chosen = [key for key in plan.nodes if states[key] in (NodeState.FAILED, NodeState.CANCELLED)]
+    found: set[str] = set()
+    open_nodes = list(chosen)
+    while open_nodes:
+        key = open_nodes.pop()
+        if key not in found:
+            found.add(key)
+            open_nodes += plan.needed_by[key]
+    return found
