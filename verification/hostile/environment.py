@@ -86,6 +86,7 @@ class Environment:
 
     @property
     def data_dir(self) -> Path:
+        """The dispatcher's data folder, from its settings."""
         return Path(self.system.settings()["DISPATCHER_DATA_DIR"])
 
     # -- start and stop ------------------------------------------------------------------------------------
@@ -174,6 +175,7 @@ class Environment:
         return str(said["key"])
 
     def revoke(self, key: str) -> Answer:
+        """Revoke an API key that this environment created."""
         prefix = key.partition(".")[0]
         (tenant,) = (tenant for tenant, made in self._made_keys if made == prefix)
         return self.operator("POST", f"/admin/tenants/{tenant}/keys/{prefix}/revoke")
@@ -280,6 +282,7 @@ class Environment:
             self._servers.remove(one)
 
     def cancel_all(self, model: str, tenant: str | None = None) -> None:
+        """Cancel all unfinished jobs of a model, by bulk calls of the API. tenant: only its jobs."""
         chosen = {"model": model, **({"tenant": tenant} if tenant else {})}
         for _ in range(30):
             said = self.operator("POST", "/admin/jobs/cancel", {"filter": chosen}).said
@@ -287,6 +290,7 @@ class Environment:
                 return
 
     def job(self, job_id: str, key: str | None = None) -> Answer:
+        """Read a job. key: instead of the attacker's."""
         return ask(self.url, "GET", f"/api/v1/queue/jobs/{job_id}", key=key or self.attacker_key)
 
     def restart_gpu(self) -> None:
@@ -309,6 +313,7 @@ class Environment:
         return True
 
     def is_ready(self) -> bool:
+        """Return True if `/readyz?strict=1` answers 200."""
         return http_says_ok(*address_of(self.url), "/readyz?strict=1")
 
     def observations(self) -> Observations:

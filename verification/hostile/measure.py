@@ -28,6 +28,7 @@ class Sample:
 
     @property
     def is_good(self) -> bool:
+        """True if the answer's status is 200, 202 or 204."""
         return self.status in (200, 202, 204)
 
 
@@ -45,9 +46,11 @@ class Observations:
 
     @property
     def count(self) -> int:
+        """Number of all samples."""
         return sum(map(len, (self.submits, self.reads, self.ends, self.callbacks)))
 
     def between(self, since: float, until: float) -> Observations:
+        """Return the samples of a period. since, until: Unix times; the end is exclusive."""
         return Observations(
             *(
                 [sample for sample in samples if since <= sample.at < until]

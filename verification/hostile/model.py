@@ -14,6 +14,8 @@ _FILES = ("secrets.json", "secret_key", "environment.json", "up.json", "db.sqlit
 
 
 class Look:
+    """Model that searches its process, its files and its parent for the dispatcher's secrets."""
+
     vram_mb = 16
 
     def run(self, payload: Any, ctx: Any) -> Any:

@@ -27,6 +27,8 @@ RUN_SECONDS = 0.02
 
 
 class Neighbour:
+    """The other tenant: submits on schedule, follows its jobs, waits for callbacks, and logs each latency."""
+
     def __init__(self, plan: dict[str, Any]) -> None:
         self._plan = plan
         self._ledger = Ledger(Path(plan["log"]))

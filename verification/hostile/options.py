@@ -42,10 +42,12 @@ class Options:
 
     @property
     def starts_its_own(self) -> bool:
+        """True if the command starts its own dispatcher."""
         return not self.url and self.up_json is None
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command line of `prove --hostile`."""
     arguments = argparse.ArgumentParser(
         prog=f"{usage_name('prove')} --hostile",
         description="Attack a dispatcher as a hostile tenant, GPU server, model, receiver or stranger, and "

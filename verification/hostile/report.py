@@ -31,6 +31,7 @@ def write_report(env: Environment, results: Sequence[AttackResult], seconds: flo
 
 
 def summary(env: Environment, results: Sequence[AttackResult], seconds: float) -> dict[str, Any]:
+    """Return the report as JSON data. seconds: duration of the whole run."""
     return {
         "verdict": "not held" if any(result.wrongs for result in results) else "every attack was held",
         "seed": env.options.seed,
@@ -42,6 +43,7 @@ def summary(env: Environment, results: Sequence[AttackResult], seconds: float) -
 
 
 def markdown(found: Mapping[str, Any]) -> str:
+    """Return the report as a Markdown table. found: from `summary`."""
     rows = [_row(one) for one in found["attacks"]]
     lines = ["| " + " | ".join(_HEADS) + " |", "| " + " | ".join("---" for _ in _HEADS) + " |"]
     lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
@@ -49,6 +51,7 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 def html(found: Mapping[str, Any]) -> str:
+    """Return the report as a page without external files. found: from `summary`."""
     head = "".join(f"<th>{name}</th>" for name in _HEADS)
     body = "".join(
         "<tr>" + "".join(f"<td class={one['verdict']}>{escape(cell)}</td>" for cell in _row(one)) + "</tr>"

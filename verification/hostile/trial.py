@@ -48,6 +48,7 @@ class AttackResult:
 
     @property
     def verdict(self) -> str:
+        """``held``, ``FAILS`` or ``skipped``."""
         return "skipped" if self.skipped else "FAILS" if self.wrongs else "held"
 
     def as_json(self) -> dict[str, Any]:
@@ -88,6 +89,7 @@ class QuietBaseline:
         self.samples: list[Sample] = []
 
     def measure(self, env: Environment, seconds: float) -> None:
+        """Add the neighbour's submits of the next `seconds` to the pooled baseline. Blocks for that time."""
         begin = time.time()
         time.sleep(seconds)
         self.samples += env.observations().between(begin, time.time()).submits

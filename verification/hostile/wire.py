@@ -47,14 +47,17 @@ class Answer:
 
     @property
     def retry_after(self) -> str:
+        """The header `Retry-After`; empty without one."""
         return self.headers.get("retry-after", "")
 
     @property
     def label(self) -> str:
+        """Status and error code, such as `429 rate_limited`."""
         return f"{self.status} {self.code}".strip()
 
 
 def address_of(url: str) -> tuple[str, int]:
+    """Return host and port of a URL; the default port is 80."""
     parts = urlsplit(url)
     return parts.hostname or "127.0.0.1", parts.port or 80
 

@@ -58,6 +58,7 @@ class Feeder:
             return self._load.ask(do="release", count=count, batch=count >= _BATCH_FROM, **kind)
 
     def waiting_now(self) -> int | None:
+        """Return the number of waiting jobs; None if it is unknown."""
         return self._waiting()
 
     def counts(self) -> dict[str, int]:

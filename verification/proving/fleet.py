@@ -53,9 +53,11 @@ class Gpu:
 
     @property
     def slot_names(self) -> list[str]:
+        """The names of its slots, such as `flux-1/0`."""
         return [f"{self.name}/{index}" for index in range(self.slots)]
 
     def command(self) -> list[str]:
+        """Return the command line that starts this server as a node."""
         handlers = [part for model in self.models for part in ("--handler", f"{model}={HANDLER}")]
         push = [] if self.push else ["--no-push"]
         return [
@@ -107,13 +109,16 @@ class Fleet:
 
     @property
     def slots(self) -> list[str]:
+        """The slot names of all servers."""
         return [slot for gpu in self.gpus for slot in gpu.slot_names]
 
     @property
     def behind_proxy(self) -> list[Gpu]:
+        """The servers that the dispatcher reaches through a proxy, so that connections can be cut."""
         return [gpu for gpu in self.gpus if gpu.name.endswith("2")]
 
     def server_of(self, slot: str) -> Gpu:
+        """Return the server of a slot."""
         name = slot.rpartition("/")[0]
         return next(gpu for gpu in self.gpus if gpu.name == name)
 
@@ -124,9 +129,11 @@ class Fleet:
             self.wait_until_up(gpu)
 
     def begin(self, gpu: Gpu) -> None:
+        """Start the server's process, without waiting for it."""
         gpu.child = self.children.start(gpu.name, *gpu.command())
 
     def wait_until_up(self, gpu: Gpu) -> None:
+        """Wait until the server answers its health check. Raises RuntimeError after the time limit."""
         until = time.monotonic() + _READY_SECONDS
         while not http_says_ok("127.0.0.1", gpu.port, "/health"):
             if time.monotonic() > until:

@@ -17,6 +17,7 @@ class Ledger:
         self._lock = threading.Lock()
 
     def write(self, *lines: dict[str, Any]) -> None:
+        """Append records, one JSON object per line, and flush. Thread-safe."""
         text = "".join(json.dumps(line) + "\n" for line in lines)
         with self._lock:
             self._file.write(text)

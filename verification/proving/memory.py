@@ -107,4 +107,5 @@ class Samples:
                 self._pauses[key] = (series[-1][0] - series[0][0]) / len(series)
 
     def slopes(self) -> list[Slope]:
+        """Return the memory growth of each process with samples."""
         return [slope(name, pid, samples) for (name, pid), samples in self._series.items() if samples]

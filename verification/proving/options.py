@@ -43,10 +43,12 @@ class Options:
 
     @property
     def starts_its_own(self) -> bool:
+        """True if the command starts its own dispatcher."""
         return not self.url and self.up_json is None
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command line of `prove`."""
     arguments = argparse.ArgumentParser(
         prog=usage_name("prove"),
         description="Inject all kinds of faults into a dispatcher under load, and compare the records of "

@@ -10,6 +10,7 @@ from gpus.leasing.connect import connect
 
 
 def flush(url: str) -> None:
+    """Delete all keys of the server (FLUSHALL)."""
     with _client(url) as client:
         client.flushall()
 
@@ -29,6 +30,7 @@ def refused_writes(url: str) -> int:
 
 
 def set_max_memory(url: str, limit: str) -> None:
+    """Set the server's `maxmemory`. limit: as in Redis' configuration, such as `100mb`; `0`: none."""
     with _client(url) as client:
         client.config_set("maxmemory", limit)
 

@@ -49,6 +49,7 @@ class FaultResult:
 
     @property
     def verdict(self) -> str:
+        """``ok``, ``WRONG`` or ``skipped``."""
         return "skipped" if self.skipped else "WRONG" if self.wrongs else "ok"
 
     def as_json(self) -> dict[str, Any]:

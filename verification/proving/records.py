@@ -53,6 +53,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
+    """An attempt as the database stores it."""
+
     id: str
     number: int
     round: int
@@ -198,6 +200,7 @@ def read_node_log(server: str, lines: Iterable[Mapping[str, Any]]) -> NodeLog:
 
 
 def read_messages(lines: Iterable[Mapping[str, Any]]) -> Iterator[Message]:
+    """Yield the callback messages in the receiver's log. lines: its JSON objects."""
     for line in lines:
         yield Message(
             line["webhook_id"], line["job"], line["status"], line["attempt"], line["signed"], line["at"]

@@ -7,5 +7,6 @@ import time
 
 
 def say(text: str) -> None:
+    """Print a line with the time of day."""
     sys.stdout.write(f"{time.strftime('%H:%M:%S')}  {text}\n")
     sys.stdout.flush()

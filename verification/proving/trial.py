@@ -90,6 +90,7 @@ class Trial:
 
     @property
     def ledger(self) -> Path:
+        """The file with the clients' records."""
         return self.report / "ledger.jsonl"
 
     # -- start and stop ------------------------------------------------------------------------------------

@@ -506,6 +506,7 @@ def rolling_upgrade(plan: Plan, folder: Path, report: Callable[[str], None] = la
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the command line of `prove_upgrade`."""
     arguments = argparse.ArgumentParser(
         prog="manage.py prove_upgrade",
         description="Replace hosts of one version by those of another, one by one, under load. "

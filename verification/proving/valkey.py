@@ -6,6 +6,8 @@ from dispatcher_project.supervisor.embedded import EmbeddedValkey
 
 
 class OwnValkey(EmbeddedValkey):
+    """The trial's own Valkey process."""
+
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None

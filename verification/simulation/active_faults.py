@@ -30,9 +30,11 @@ class ActiveFaults:
     cut_from_database: set[str] = field(default_factory=set)
 
     def happens(self, chance: float) -> bool:
+        """Return True with the probability `chance` (0 to 1), from the seed's random numbers."""
         return chance > 0.0 and self.chance.random() < chance
 
     def is_database_down(self, process: str) -> bool:
+        """Return True if the named process cannot reach the database now."""
         return self.database_down or process in self.cut_from_database
 
     def blocks_sweeps(self, process: str) -> bool:

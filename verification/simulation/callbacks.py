@@ -45,15 +45,19 @@ class FiberCondition:
     def __exit__(self, *_: object) -> None: ...
 
     def notify(self) -> None:
+        """Wake the waiting fiber."""
         self._notified.set()
 
     def wait_for(self, is_so: Callable[[], bool], seconds: float) -> None:
+        """Wait until notified, at most `seconds` of virtual time; return at once if the condition holds."""
         if not is_so():
             self._notified.clear()
             self._notified.wait(seconds)
 
 
 class FiberDeliveryWorker(DeliveryWorker):
+    """The product's callbacks worker, with fibers in place of threads and simulated receivers."""
+
     def __init__(self, ports: Ports, scheduler: Scheduler, process: Process, receivers: Receivers) -> None:
         super().__init__(ports, LIMITS)
         self._changed = FiberCondition(scheduler)  # type: ignore[assignment]
@@ -100,6 +104,6 @@ class CallbackWakes:
 
     def _deliver(self, callback_ids: Sequence[str]) -> None:
         self._scheduler.sleep(self._chance.random() * _CARRIED_SECONDS)
-        if (role := self._role()).process.is_well:
+        if (role := self._role()).process.is_healthy:
             for callback_id in callback_ids:
                 role.worker.nudge(callback_id)

@@ -35,6 +35,7 @@ class ClockFaults(Operators):
                 redis.offset_seconds = 0.0
 
     def database_clock_steps(self) -> None:
+        """Set the database's clock wrong by one or five minutes for a while; only one clock at a time."""
         database = self._world.database
         with self._one_wrong_clock() as is_mine:
             if is_mine:

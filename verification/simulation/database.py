@@ -77,6 +77,7 @@ class Forgotten:
     attempts: set[str] = field(default_factory=set)
 
     def covers(self, at: float) -> bool:
+        """Return True if a commit at this virtual time was lost in a failover."""
         return any(begin <= at <= end for begin, end in self.spans)
 
     def since(self, at: float) -> bool:

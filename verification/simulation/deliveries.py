@@ -74,7 +74,7 @@ class Deliveries:
     def _undisturbed_since(self) -> float | None:
         """Return since when no fault has disturbed the process; None: one does."""
         world, role = self._world, self._world.callbacks
-        if world.database_away or not role.process.is_well:
+        if world.database_away or not role.process.is_healthy:
             return None
         since = max(role.began_at, world.database_back_at)
         if world.is_a_clock_wrong or role.process.skew_seconds:

@@ -109,6 +109,7 @@ class GpuServer:
             done.set()
 
     def running(self) -> list[RunRecord]:
+        """The runs without an end."""
         return [one for one in self.ran if one.ended is None]
 
     def record_sender(self, sender: str, headers: Mapping[str, str]) -> None:

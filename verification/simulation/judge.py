@@ -15,7 +15,7 @@ from jobs.sweeps import expired_leases
 from verification.laws import check_laws
 from verification.simulation.clients import Clients, Order
 from verification.simulation.gpu import RunRecord
-from verification.simulation.nemesis import Planned
+from verification.simulation.nemesis import PlannedFault
 from verification.simulation.scheduler import START
 from verification.simulation.world import World
 
@@ -54,7 +54,7 @@ def judge_now(world: World, clients: Clients) -> list[str]:
     return [*check_laws(drained=False, ports=world.true_ports()), *_too_soon(world, clients)]
 
 
-def judge(world: World, clients: Clients, plan: Sequence[Planned]) -> list[str]:
+def judge(world: World, clients: Clients, plan: Sequence[PlannedFault]) -> list[str]:
     """Return all violations in words. plan: the faults of this history."""
     jobs = {job.id: job for job in _jobs()}
     runs: dict[str, list[RunRecord]] = defaultdict(list)
@@ -199,7 +199,7 @@ def _poisoned(world: World, jobs: dict[str, Job]) -> Iterator[str]:
 
 
 def _unknown_runs(
-    world: World, jobs: dict[str, Job], runs: dict[str, list[RunRecord]], plan: Sequence[Planned]
+    world: World, jobs: dict[str, Job], runs: dict[str, list[RunRecord]], plan: Sequence[PlannedFault]
 ) -> Iterator[str]:
     """Every run that ended must be in the history, even if the database lost its start, or in quarantine: a
     start that is refused may have been sent already."""

@@ -78,18 +78,20 @@ once others had time to notice."""
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedFault:
+    """A fault of the plan. at: virtual time in seconds."""
+
     at: float
     name: str
 
 
-def make_plan(seed: int, size: Size) -> list[Planned]:
+def make_plan(seed: int, size: Size) -> list[PlannedFault]:
     """Return the faults of a seed, by time."""
     chance = random.Random(f"{seed} nemesis")
     names = size.names or FAULTS.keys()
     kinds = [name for name in sorted(names) for _ in range(WEIGHTS.get(name, 1))]
     planned = (
-        Planned(WARM_UP_SECONDS + 1.0 + chance.random() * size.fault_seconds, chance.choice(kinds))
+        PlannedFault(WARM_UP_SECONDS + 1.0 + chance.random() * size.fault_seconds, chance.choice(kinds))
         for _ in range(size.faults)
     )
     return sorted(planned, key=lambda one: one.at)
@@ -98,14 +100,14 @@ def make_plan(seed: int, size: Size) -> list[Planned]:
 class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
     """Carries out the faults. plan: of this seed, by `make_plan`."""
 
-    def __init__(self, world: World, plan: list[Planned]) -> None:
+    def __init__(self, world: World, plan: list[PlannedFault]) -> None:
         super().__init__(world, random.Random(f"{world.seed} faults"))
         self._faults = world.active_faults
         self._disturbing = 0
         for planned in plan:
             world.scheduler.spawn(world.outside, partial(self._play, planned))
 
-    def _play(self, planned: Planned) -> None:
+    def _play(self, planned: PlannedFault) -> None:
         world = self._world
         world.scheduler.sleep(planned.at)
         world.scheduler.note("NEMESIS", planned.name)
@@ -185,6 +187,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._world.scheduler.resume(process)
 
     def deploy(self) -> None:
+        """Stop a random worker in order, and start the next one."""
         role = self._chance.choice(self._world.workers)
         if role.process.alive and role.takes:
             role.stop()
@@ -201,6 +204,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._faults.cut_from_redis.discard(name)
 
     def cut_from_database(self) -> None:
+        """Cut a random process off from the database for up to two lease times."""
         process = self._random_process()
         name = process.name
         self._world.scheduler.mark_disturbed(process)
@@ -209,6 +213,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._faults.cut_from_database.discard(name)
 
     def second_sweeper(self) -> None:
+        """Run a second sweeper beside the first one for a while."""
         world = self._world
         world.start_sweeper()
         role = world.sweepers[-1]
@@ -218,6 +223,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
             world.start_sweeper()
 
     def beat_down(self) -> None:
+        """Stop beat for a while, so that no sweep is triggered."""
         self._world.beat_is_up = False
         self._sleep(2.0, 30.0)
         self._world.beat_is_up = True
@@ -225,15 +231,18 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
     # -- Redis -----------------------------------------------------------------------------------------
 
     def redis_flushed(self) -> None:
+        """Delete all keys of Redis."""
         self._world.redis.flush()
 
     def redis_restarted_empty(self) -> None:
+        """Restart Redis without its data."""
         self._faults.redis_refuses = True
         self._sleep(0.1, 5.0)
         self._world.redis.restart(empty=True)
         self._faults.redis_refuses = False
 
     def redis_restarted(self) -> None:
+        """Restart Redis with its data."""
         self._faults.redis_refuses = True
         self._sleep(0.1, 5.0)
         self._world.redis.restart(empty=False)
@@ -246,21 +255,25 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._world.redis.fail_over()
 
     def redis_refuses(self) -> None:
+        """Let Redis refuse connections for a while."""
         self._faults.redis_refuses = True
         self._sleep(0.5, 20.0)
         self._faults.redis_refuses = False
 
     def redis_silent(self) -> None:
+        """Let calls to Redis hang for a while."""
         self._faults.redis_silent = True
         self._sleep(0.5, 30.0)
         self._faults.redis_silent = False
 
     def redis_replies_lost(self) -> None:
+        """Lose one in ten replies of Redis for a while; the calls take effect."""
         self._faults.redis_reply_lost = 0.1
         self._sleep(2.0, 20.0)
         self._faults.redis_reply_lost = 0.0
 
     def redis_calls_doubled(self) -> None:
+        """Run three in ten calls to Redis twice for a while."""
         self._faults.redis_call_doubled = 0.3
         self._sleep(5.0, 30.0)
         self._faults.redis_call_doubled = 0.0
@@ -268,6 +281,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
     # -- GPU servers -----------------------------------------------------------------------------------
 
     def gpu_restarts(self) -> None:
+        """Kill a random GPU server, and start it again."""
         server = self._world.servers[self._server()]
         if server.up:
             server.die()
@@ -276,18 +290,21 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
                 server.start()
 
     def gpu_hangs(self) -> None:
+        """Let a random GPU server hang for a while."""
         name = self._server()
         self._faults.hung.add(name)
         self._sleep(1.0, 25.0)
         self._faults.hung.discard(name)
 
     def gpu_unreachable(self) -> None:
+        """Cut a random GPU server off for a while; its runs continue."""
         name = self._server()
         self._faults.unreachable.add(name)
         self._sleep(1.0, 25.0)
         self._faults.unreachable.discard(name)
 
     def gpu_replies_lost(self) -> None:
+        """Lose one in five replies of GPU servers for a while."""
         self._faults.http_reply_lost = 0.2
         self._sleep(1.0, 15.0)
         self._faults.http_reply_lost = 0.0
@@ -295,11 +312,13 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
     # -- database and broker ---------------------------------------------------------------------------
 
     def database_down(self) -> None:
+        """Make the database unavailable to all processes for a while."""
         self._faults.database_down = True
         self._sleep(0.5, 20.0)
         self._faults.database_down = False
 
     def commit_replies_lost(self) -> None:
+        """Lose the replies to three in ten commits for a while; the commits take effect."""
         self._faults.commit_reply_lost = 0.3
         self._sleep(1.0, 15.0)
         self._faults.commit_reply_lost = 0.0
@@ -311,11 +330,13 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
         self._faults.commit_fails = 0.0
 
     def broker_down(self) -> None:
+        """Make the broker unavailable for a while."""
         self._faults.broker_down = True
         self._sleep(1.0, 20.0)
         self._faults.broker_down = False
 
     def wakes_lost_and_doubled(self) -> None:
+        """Lose three in ten wakes, and send three in ten twice, for a while."""
         self._faults.wake_lost, self._faults.wake_doubled = 0.3, 0.3
         self._sleep(5.0, 30.0)
         self._faults.wake_lost = self._faults.wake_doubled = 0.0

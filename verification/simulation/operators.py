@@ -45,12 +45,14 @@ class Operators:
         return self._chance.choice(sorted(self._world.servers))
 
     def fewer_slots(self) -> None:
+        """Lower a server's number of slots, and restore it later."""
         server = self._world.servers[self._server()]
         for slots in (self._chance.randint(0, server.slots), server.slots):
             self._operate(controls.set_slots, server.name, slots)
             self._sleep(2.0, 20.0)
 
     def server_off(self) -> None:
+        """Switch a server off or drain it, and switch it on later."""
         name = self._server()
         for desired in (self._chance.choice([DesiredState.OFF, DesiredState.DRAINING]), DesiredState.ON):
             self._operate(controls.switch_server, name, desired)
@@ -91,12 +93,15 @@ class Operators:
             self._world.operate(partial(rule_tenant, tenant, {"max_running": None}))
 
     def model_paused(self) -> None:
+        """Pause a random model for a while."""
         self._hold(Pause.Kind.MODEL, self._chance.choice(self._world.models))
 
     def tenant_paused(self) -> None:
+        """Pause a random tenant for a while."""
         self._hold(Pause.Kind.TENANT, str(self._chance.choice(self._world.tenants)))
 
     def system_paused(self) -> None:
+        """Pause the whole system for a while."""
         self._hold(Pause.Kind.SYSTEM, "")
 
     def tenant_ruled(self) -> None:

@@ -112,6 +112,7 @@ class Promptness:
 
     @property
     def next_check_seconds(self) -> float:
+        """Virtual seconds until the next check; shorter while a delay is suspected."""
         return SUSPICION_CHECK_SECONDS if self._since else CHECK_SECONDS
 
     def check(self) -> None:
@@ -129,7 +130,7 @@ class Promptness:
     def _disturbed_until(self) -> float:
         world = self._world
         deaths = (process.died_at for process in world.known.values() if process.died_at is not None)
-        is_swept = any(role.process.is_well for role in world.sweepers)
+        is_swept = any(role.process.is_healthy for role in world.sweepers)
         return max(world.disturbed_until, *deaths, 0.0) if is_swept else math.inf
 
     def _suspicions(self) -> Iterator[_Suspicion]:
@@ -146,7 +147,9 @@ class Promptness:
 
     def _unclaimed(self, live: list[_Live], slots: list[_Slot]) -> Iterator[_Suspicion]:
         waiting = _waiting()
-        if not waiting or not any(role.takes_wakes and role.process.is_well for role in self._world.workers):
+        if not waiting or not any(
+            role.takes_wakes and role.process.is_healthy for role in self._world.workers
+        ):
             return
         readable = {name for name, headers in _servers() if not is_unreadable(headers)}
         placed: dict[str, set[str]] = defaultdict(set)
@@ -282,7 +285,7 @@ class Promptness:
 
     def _is_well(self, worker: str) -> bool:
         process = self._world.known.get(worker)
-        return process is not None and process.is_well
+        return process is not None and process.is_healthy
 
     def _can_prove(self, name: str) -> bool:
         """Return True if the server reports its runs, and stops a run on request."""

@@ -40,6 +40,7 @@ class QuotaLedger:
     held: Mapping[str, set[str]]
 
     def is_used_up(self, tenant: int) -> bool:
+        """Return True if the tenant has a quota and has used it up."""
         return tenant in self.limits and self.used[tenant] >= self.limits[tenant]
 
 

@@ -74,6 +74,7 @@ class Receivers:
         return self._urls[tenant]
 
     def are_healthy(self, tenant: int) -> bool:
+        """Return True if none of the tenant's receivers has a fault."""
         return not self._moods or not any(receiver_of(url) in self._moods for url in self._urls[tenant])
 
     def change(self, tenant: int, url: str, behaviour: Behaviour) -> None:

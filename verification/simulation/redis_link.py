@@ -52,6 +52,7 @@ class _OneConnection(redis.ConnectionPool):
 
 
 def connect(url: str) -> redis.Redis:
+    """Return a client with a single connection, because all fibers share one thread."""
     return redis.Redis(connection_pool=_OneConnection.from_url(url))
 
 
@@ -77,6 +78,7 @@ class RedisServer:
         client.flushall()
 
     def now_ms(self) -> int:
+        """Return the server's simulated time, in ms."""
         return int(self._timestamp() * 1000)
 
     def time(self) -> float:
@@ -89,6 +91,7 @@ class RedisServer:
         return SimulatedLeases(self, fleet, layout, refusal)
 
     def gate(self, fleet: str, layout: int) -> IndexGate:
+        """Return the switch that closes and opens an index of this layout."""
         return SimulatedGate(self, fleet, layout)
 
     def is_whole(self, fleet: str, layout: int = 0) -> bool:
@@ -214,6 +217,8 @@ def _library(client: Any, run_id: str, replication: str, code: str) -> str:
 
 
 class SimulatedScripts(Scripts):
+    """The product's script calls, with switching points, faults and the simulated clock."""
+
     def __init__(self, server: RedisServer, fleet: str, layout: int) -> None:
         super().__init__(
             server.client,
@@ -243,6 +248,8 @@ class SimulatedScripts(Scripts):
 
 
 class SimulatedLeases(RedisLeases):
+    """The product's lease store on simulated script calls."""
+
     def __init__(self, server: RedisServer, fleet: str, layout: int, refusal: Callable[[], str]) -> None:
         super().__init__(
             server.client,
@@ -254,6 +261,8 @@ class SimulatedLeases(RedisLeases):
 
 
 class SimulatedGate(IndexGate):
+    """The product's index gate on simulated script calls."""
+
     def __init__(self, server: RedisServer, fleet: str, layout: int) -> None:
         super().__init__(server.client, fleet, layout)
         self._scripts = SimulatedScripts(server, fleet, layout)

@@ -133,6 +133,7 @@ class FiberWorker(GpuWorker):
         self._scheduler.spawn(self._process, self._write_heartbeats)
 
     def running(self, lease: Lease, run: AttemptRun) -> Any:
+        """Register a run as the product does; its wake-up event is a fiber's."""
         run.woken = Event(self._scheduler)  # type: ignore[assignment]
         return super().running(lease, run)
 
@@ -140,14 +141,17 @@ class FiberWorker(GpuWorker):
         run.woken.wait(seconds)
 
     def in_background(self, work: Callable[[], None]) -> None:
+        """Run `work` in another fiber of the process."""
         self._scheduler.spawn(self._process, lambda: self._step("beside a run", work))
 
     def wait_for_commit(self, written: Future[Any]) -> None:
+        """Suspend the fiber until the write is committed or has failed."""
         done = Event(self._scheduler)
         written.add_done_callback(lambda _: done.set())
         done.wait()
 
     def nudge(self, job_ids: Sequence[str]) -> None:
+        """Wake the watcher for changed jobs, as the product does."""
         super().nudge(job_ids)
         if self._nudged.is_set():
             self._nudge.set()
@@ -209,6 +213,7 @@ class WorkerRole:
         return self.takes and self.worker.takes_wakes()
 
     def work(self, pool: str, host: str | None) -> None:
+        """Start a fiber that runs one wake. host: of a pinned server's wake; None: any."""
         self._scheduler.spawn(self.process, lambda: self._work(pool, host))
 
     def _work(self, pool: str, host: str | None) -> None:
@@ -255,6 +260,7 @@ class SweepsRole:
             FiberPresence(ports, scheduler, process, kind, on_layout_overlap=self.tick).start()
 
     def tick(self) -> None:
+        """Start a fiber that runs the due sweeps."""
         self._scheduler.spawn(self.process, self._tick)
 
     def _tick(self) -> None:

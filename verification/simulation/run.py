@@ -13,7 +13,7 @@ from verification.simulation.clients import Clients
 from verification.simulation.database import connection
 from verification.simulation.deliveries import Deliveries
 from verification.simulation.judge import FINAL, cost, judge, judge_now
-from verification.simulation.nemesis import CLOCKS, Nemesis, Planned, make_plan
+from verification.simulation.nemesis import CLOCKS, Nemesis, PlannedFault, make_plan
 from verification.simulation.promptness import Promptness
 from verification.simulation.quotas import CHECK_SECONDS, Quotas
 from verification.simulation.size import Size
@@ -41,7 +41,7 @@ class Verdict:
     seconds: float
     took: float
     points: int
-    plan: list[Planned] = field(default_factory=list)
+    plan: list[PlannedFault] = field(default_factory=list)
     cost: dict[str, int] = field(default_factory=dict)
     history: list[tuple[float, str, str]] = field(default_factory=list)
 
@@ -62,7 +62,7 @@ def simulate(seed: int, client: Any, size: Size) -> Verdict:
         return _simulate(world, plan, began, size)
 
 
-def _simulate(world: World, plan: list[Planned], began: float, size: Size) -> Verdict:
+def _simulate(world: World, plan: list[PlannedFault], began: float, size: Size) -> Verdict:
     try:
         quotas, clients = Quotas(world, size), Clients(world, size)
         Nemesis(world, plan)

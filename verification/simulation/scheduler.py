@@ -56,7 +56,8 @@ class Process:
     chance: random.Random | None = None
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
+        """True if the process lives, is not stopped, and has no planned death or stop."""
         return self.alive and not (self.stopped or self.dies_after or self.stops_after)
 
 
@@ -114,6 +115,7 @@ class Scheduler:
             process.disturbed_at = self.now
 
     def resume(self, process: Process) -> None:
+        """Continue a stopped process: its fibers are scheduled for now."""
         if process.stopped and process.alive:
             self.note(process.name, "goes on")
         process.stopped = False

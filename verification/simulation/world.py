@@ -162,14 +162,18 @@ class World:
         self.database.close()
 
     def fleet_of(self, server: str) -> str:
+        """Return the fleet of a server."""
         return SECOND_FLEET if server == SECOND_SERVER else FLEET
 
     def servers_of(self, fleet: str) -> list[str]:
+        """Return the names of a fleet's servers."""
         return [name for name in self.servers if self.fleet_of(name) == fleet]
 
     # -- processes -------------------------------------------------------------------------------------
 
     def process(self, kind: str) -> Process:
+        """Create a process with a unique name; one in five workers gets a wrong clock. kind: `worker`, `web`,
+        …"""
         self._names += 1
         skew = self.chance.uniform(-30.0, 30.0) if kind == "worker" and self.chance.random() < 0.2 else 0.0
         if not self.skewed:
@@ -239,11 +243,13 @@ class World:
         self.workers.append(WorkerRole(*self._new_role(process)))
 
     def start_sweeper(self) -> None:
+        """Start a sweeper; dead ones are forgotten."""
         process = self.process("sweeps")
         self.sweepers = [role for role in self.sweepers if role.process.alive]
         self.sweepers.append(SweepsRole(*self._new_role(process)))
 
     def start_web(self) -> None:
+        """Start the web process in place of the last one."""
         process = self.process("web")
         self.web = WebRole(*self._new_role(process))
 
@@ -289,7 +295,7 @@ class World:
             and self.beat_seconds <= BEAT_SECONDS
             and all(self.versions.is_whole(fleet) for fleet in self.fleets)
             and any(
-                role.process.is_well
+                role.process.is_healthy
                 and role.ports.layouts.is_layout_in_use()
                 and not self.active_faults.blocks_sweeps(role.process.name)
                 for role in self.sweepers
@@ -486,6 +492,7 @@ def _register_two_fleets() -> None:
 
 
 def models_of(server: str) -> tuple[str, ...]:
+    """Return the models of a server."""
     if server == SECOND_SERVER:
         return (SECOND_MODEL,)
     return ("ltx2",) if server.startswith("ltx2") else ("zimg", "once", SHORT_MODEL)

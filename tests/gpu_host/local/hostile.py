@@ -196,7 +196,7 @@ class Hostile:
             os.waitpid(pid, 0)
         return len(pids)
 
-    def is_well(self, payload: Any, ctx: RunContext) -> Any:
+    def is_healthy(self, payload: Any, ctx: RunContext) -> Any:
         return {"uid": os.getuid(), "home": os.environ.get("HOME")}
 
 

@@ -116,9 +116,9 @@ class Box:
         assert line, "the worker ended"
         return json.loads(line)
 
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Return True if a run ends normally."""
-        return self.run("is_well")["error"] is None
+        return self.run("is_healthy")["error"] is None
 
     def close(self) -> None:
         self._process.communicate('{"end": true}\n', timeout=60)
@@ -199,7 +199,7 @@ def test_another_user_has_its_groups_its_home_and_no_way_back(box: Box, around: 
     if box.who != "another user":  # type: ignore[attr-defined]
         pytest.skip("it is no other user")
     entry = pwd.getpwnam(STRANGER)
-    assert box.run("is_well")["result"] == {"uid": entry.pw_uid, "home": entry.pw_dir}
+    assert box.run("is_healthy")["result"] == {"uid": entry.pw_uid, "home": entry.pw_dir}
     assert around["groups"] == sorted(os.getgrouplist(STRANGER, entry.pw_gid))
     assert box.run("setuid")["result"] == "PermissionError"
 
@@ -219,17 +219,17 @@ def test_bytes_that_are_no_frame_end_its_process(box: Box, what: str) -> None:
     assert said["error"] == "server_lost"
     assert "protocol" in said["message"]
     assert not (box.folder / "pwned").exists()
-    assert box.is_well()
+    assert box.is_healthy()
 
 
 @pytest.mark.parametrize("claims", [2**32 - 1, 200 * 1024 * 1024])
 def test_a_frame_larger_than_a_result_may_be_is_not_read(box: Box, claims: int) -> None:
-    before = box.run("is_well")["peak"]
+    before = box.run("is_healthy")["peak"]
     said = box.run("huge", claims=claims, mib=150)
     assert said["error"] == "server_lost"
     assert "bytes" in said["message"]
     assert said["peak"] - before < 20_000  # KiB, of 150 MiB that were sent
-    assert box.is_well()
+    assert box.is_healthy()
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_frames_of_a_wrong_shape_harm_no_worker(box: Box, frame: Any) -> None:
     said = box.run("sends_for_itself", frames=[frame], limit=1.0)
     assert said["error"] in ("server_lost", "timeout", "run_failed")
     assert said["heard"] == []
-    assert box.is_well()
+    assert box.is_healthy()
 
 
 def test_a_failure_is_cut_and_storable(box: Box) -> None:
@@ -268,7 +268,7 @@ def test_unsolicited_answers_are_not_kept(box: Box) -> None:
     said = box.run("floods", said="ended", limit=2.0)  # of a run that is none
     assert said["error"] == "timeout"
     assert said["peak"] - before < 20_000
-    assert box.is_well()
+    assert box.is_healthy()
 
 
 def test_output_of_a_run_is_limited_in_the_worker_too(box: Box) -> None:
@@ -291,13 +291,13 @@ def test_a_child_of_a_model_holds_no_end_of_the_frames(box: Box) -> None:
 def test_half_a_frame_blocks_no_other_run(box: Box) -> None:
     said = box.run("half", limit=1.0)
     assert said["error"] == "timeout"
-    assert box.is_well()
+    assert box.is_healthy()
 
 
 def test_a_process_that_stops_itself_is_ended(box: Box) -> None:
     said = box.run("deaf", limit=1.0)
     assert said["error"] == "timeout"
-    assert box.is_well()
+    assert box.is_healthy()
 
 
 def test_no_command_for_a_terminal_reaches_the_log(box: Box) -> None:
@@ -332,7 +332,7 @@ def test_its_limits_are_those_of_the_operator(narrow: Box) -> None:
     assert narrow.run("allocates", mib=4000)["error"] == "out_of_memory"
     said = narrow.run("fills", bytes=1_000_000)
     assert said["error"] in ("run_failed", "server_lost")
-    assert narrow.is_well()
+    assert narrow.is_healthy()
 
 
 @OTHERS
@@ -341,6 +341,6 @@ def test_another_user_starts_no_more_processes_than_it_may() -> None:
     box = Box("another user", processes=40)
     try:
         assert box.run("forks", most=200)["result"] <= 40
-        assert box.is_well()
+        assert box.is_healthy()
     finally:
         box.close()

@@ -78,7 +78,7 @@ def test_a_system_that_hangs_while_a_clock_is_wrong_is_a_finding(works: bool) ->
     fault.play(trial)
     fault.mend(trial)
     assert shifted == [("beat", -120.0), ("beat", 0.0)]
-    expected = [] if works else ["while the clock was off by -120 s this did not happen: sweeps run"]
+    expected = [] if works else ["with the clock off by -120 s this did not happen: sweeps run"]
     assert fault.wrongs(trial, []) == expected
 
 

@@ -19,7 +19,7 @@ _SUBMIT, _BATCH = "/api/v1/queue/submit", "/api/v1/queue/submit-batch"
 
 
 class ManyLists(Attack):
-    id, title = "s03", "batches of 4 MB that hold nothing but []"
+    id, title = "s03", "batches of 4 MB of empty lists"
 
     def play(self, env: Environment, until: float) -> None:
         body = b'{"jobs":[' + b"[]," * 1_390_000 + b"[]]}"
@@ -51,7 +51,7 @@ class UniqueItems(Attack):
 
 
 class Backtracking(Attack):
-    id, title = "s05", "texts that make a schema's pattern go back and back"
+    id, title = "s05", "texts that cause catastrophic backtracking in a schema's pattern"
 
     def prepare(self, env: Environment) -> None:
         self.model = f"{env.prefix}-pattern"

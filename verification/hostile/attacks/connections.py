@@ -51,7 +51,7 @@ class HalfHeads(Attack):
 
 
 class SilentConnections(HalfHeads):
-    id, title = "s07b", "1,200 connections that say nothing"
+    id, title = "s07b", "1,200 connections that send no byte"
 
     def first(self, env: Environment) -> bytes:
         return b""
@@ -69,7 +69,7 @@ class SlowBodies(HalfHeads):
 
 
 class SlowReaders(Attack):
-    id, title, who = "s07d", "200 connections that ask for lists and read nothing of them", TENANT
+    id, title, who = "s07d", "200 connections that request lists and never read the answers", TENANT
     seconds = 10.0
 
     def play(self, env: Environment, until: float) -> None:

@@ -97,7 +97,7 @@ class Cursors(Attack):
 
 
 class Pipelining(Attack):
-    id, title = "n09", "2,000 pipelined requests on each of 8 connections that read nothing"
+    id, title = "n09", "2,000 pipelined requests on each of 8 connections that never read"
 
     def play(self, env: Environment, until: float) -> None:
         data = head("GET", f"{_JOBS}?limit=50", key=env.attacker_key) * 2000

@@ -43,6 +43,7 @@ class HostileGpu(Attack):
         time.sleep(max(0.0, until - time.monotonic()))
 
     def payload(self) -> Any:
+        """Return the payload of the job that runs on the hostile server."""
         return {}
 
     def end(self, env: Environment) -> None:
@@ -138,6 +139,7 @@ class BadHealth(HostileGpu):
     needs_processes = True
 
     def health(self) -> bytes:
+        """Return the body that the server sends for its health check."""
         raise NotImplementedError
 
     def behave(self, asked: ReceivedRequest) -> CraftedReply | None:
@@ -153,6 +155,7 @@ class DeepHealth(BadHealth):
     id, title = "s01", "a health answer nested 100,000 deep while Redis is emptied"
 
     def health(self) -> bytes:
+        """Return 100,000 nested lists."""
         return b'{"jobs":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 
 
@@ -160,6 +163,7 @@ class SurrogateHealth(BadHealth):
     id, title = "s01b", "half a surrogate and a NUL as ids of running jobs while Redis is emptied"
 
     def health(self) -> bytes:
+        """Return texts that a database cannot store: half a surrogate pair and NUL."""
         jobs = [{"job_id": "\ud800", "attempt": "\ud800"}, {"job_id": "\x00", "attempt": "\x00"}]
         return json.dumps({**HEALTHY, "boot_id": "\ud83d", "jobs": jobs}).encode()
 
@@ -205,6 +209,7 @@ class Progress(HostileGpu):
     path = "/v1"
 
     def payload(self) -> Any:
+        """Return a streamed chat request."""
         return {"messages": [{"role": "user", "content": "x"}], "stream": True}
 
     def behave(self, asked: ReceivedRequest) -> CraftedReply | None:

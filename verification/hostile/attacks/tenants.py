@@ -16,6 +16,7 @@ Body = dict[str, Any]
 
 
 def job(env: Environment, **more: Any) -> Body:
+    """Return the body of a submit for the shared model. more: further fields of the body."""
     return {"model": env.shared_model, "payload": {"number": 0, "seconds": 0.02}, **more}
 
 
@@ -84,7 +85,7 @@ class BadInputs(BreaksItsModel):
 
 
 class Retries(Attack):
-    id, title = "s20", "max_retries 100,000 where the model says 2"
+    id, title = "s20", "max_retries 100,000 for a model with a limit of 2"
     seconds = 3.0
 
     def prepare(self, env: Environment) -> None:

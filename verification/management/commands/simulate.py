@@ -27,6 +27,8 @@ BROKEN, NOT_PLAYED = 1, 3
 
 
 class Command(BaseCommand):
+    """`manage.py simulate`: run the simulator for many seeds, or for a single one."""
+
     help = (
         "Play the dispatcher's own protocol under virtual time, with crashes at every step, and check the "
         "laws of docs/explanation/simulation.md afterwards. A seed replays exactly."

@@ -50,8 +50,7 @@ class ClockFault(Fault):
 
     def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:
         return [
-            f"while the clock was off by {self.seconds:+.0f} s this did not happen: {one}"
-            for one in self.silent
+            f"with the clock off by {self.seconds:+.0f} s this did not happen: {one}" for one in self.silent
         ]
 
 
@@ -63,7 +62,7 @@ class WorkersAhead(ClockFault):
 
 class BeatBehind(ClockFault):
     name = "clock_behind_beat"
-    expected = "beat's host is two minutes behind: its ticks are no less fresh for that, sweeps run"
+    expected = "beat's host is two minutes behind: its ticks still count as fresh, and sweeps run"
     word, seconds = "beat", -120.0
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
@@ -72,7 +71,7 @@ class BeatBehind(ClockFault):
 
 class SweepsAhead(BeatBehind):
     name = "clock_ahead_sweeps"
-    expected = "the sweeps' host is five minutes ahead: no deadline passes early, no lease runs out"
+    expected = "the sweeps' host is five minutes ahead: no deadline passes early, no lease expires early"
     word, seconds = "sweeps", 300.0
 
 
@@ -86,6 +85,8 @@ class CallbacksBehind(ClockFault):
 
 
 class RedisClockFault(ClockFault):
+    """A wrong clock of the trial's own Valkey."""
+
     word = "valkey-server"
 
     def skip(self, trial: Trial) -> str:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class MoveSlot(RedisFault):
     name = "move_slot"
     expected = (
-        "the fleet's keys move to another node: nothing starts meanwhile, then the index is rebuilt there"
+        "the fleet's keys move to another node: no job starts meanwhile, then the index is rebuilt there"
     )
     bound_seconds, runs_once = 15.0, "all"
 

@@ -32,7 +32,7 @@ class DatabaseFault(Fault):
 
 class LockDatabase(DatabaseFault):
     name = "lock_database"
-    expected = "another process holds SQLite's write lock for 10 s: everything waits, nothing is lost"
+    expected = "another process holds SQLite's write lock for 10 s: writes wait, no job is lost"
     bound_seconds, hold_seconds, runs_once = 10.0, 10.0, "all"
 
     def __init__(self) -> None:

@@ -32,6 +32,7 @@ class ServerFault(Fault):
             self.repair(trial, gpu)
 
     def inflict(self, trial: Trial, gpu: Gpu) -> None:
+        """Start the fault on one GPU server."""
         raise NotImplementedError
 
     def repair(self, trial: Trial, gpu: Gpu) -> None:
@@ -61,7 +62,7 @@ class RestartServer(ServerFault):
 
 class HangServer(ServerFault):
     name = "hang_server"
-    expected = "its runs go on when it wakes up; the other servers work meanwhile"
+    expected = "its runs continue when it resumes; the other servers work meanwhile"
     bound_seconds, hold_seconds = 10.0, 15.0
 
     def inflict(self, trial: Trial, gpu: Gpu) -> None:
@@ -82,7 +83,7 @@ class ServerConnectionFault(ServerFault):
 
 class PartitionServer(ServerConnectionFault):
     name = "partition_server"
-    expected = "nothing reaches it for 20 s; nothing is sent to its slots that may still be busy"
+    expected = "no packet reaches it for 20 s; no job is sent to its slots that may still be busy"
     bound_seconds, hold_seconds = 10.0, 20.0
 
     def inflict(self, trial: Trial, gpu: Gpu) -> None:
@@ -96,7 +97,7 @@ class PartitionServer(ServerConnectionFault):
 
 class LateServer(ServerFault):
     name = "late_server"
-    expected = "every answer comes 2 s late; nothing is sent twice"
+    expected = "every answer comes 2 s late; no request is sent twice"
     bound_seconds, hold_seconds, runs_once = 10.0, 15.0, "all"
 
     def inflict(self, trial: Trial, gpu: Gpu) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 class ReceiverDown(Fault):
     name = "receiver_down"
-    expected = "callbacks come again by their schedule, the first time after 5 s, under the same id"
+    expected = "callbacks are retried by their schedule, first after 5 s, under the same id"
     bound_seconds, hold_seconds, runs_once = 15.0, 4.0, "all"
 
     def skip(self, trial: Trial) -> str:

@@ -70,6 +70,7 @@ class ProcessFault(Fault):
 
 
 def is_alive(pid: int) -> bool:
+    """Return True if a process with this id exists."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -90,7 +91,7 @@ class KillWorker(ProcessFault):
 
 class StopWorker(ProcessFault):
     name = "stop_worker"
-    expected = "its runs are taken over while it is stopped; when it comes back, nothing it writes counts"
+    expected = "its runs are taken over while it is stopped; after it resumes, its writes are refused"
     process, number = "gpu_worker", signal.SIGSTOP
     bound_seconds, runs_once = 25.0, "polled"
     recovers_while_on = True
@@ -102,7 +103,7 @@ class StopWorker(ProcessFault):
 
 class TermWorker(ProcessFault):
     name = "term_worker"
-    expected = "a deploy: polled runs are handed over, the others finish; no run is thrown away"
+    expected = "a deploy: polled runs are handed over, the others finish; no run is lost"
     process, number = "gpu_worker", signal.SIGTERM
     bound_seconds, mends_itself = 5.0, True
 
@@ -121,12 +122,16 @@ class KillWeb(ProcessFault):
 
 
 class StopWeb(KillWeb):
+    """SIGSTOP for the web process."""
+
     name = "stop_web"
     number = signal.SIGSTOP
     bound_seconds, hold_seconds, mends_itself = 5.0, 10.0, False
 
 
 class TermWeb(KillWeb):
+    """SIGTERM for the web process."""
+
     name = "term_web"
     number = signal.SIGTERM
 
@@ -140,7 +145,7 @@ class KillBeat(ProcessFault):
 
 class StopBeat(KillBeat):
     name = "stop_beat"
-    expected = "its supervisor sees that it is silent after 20 s and starts another"
+    expected = "its supervisor detects the silence after 20 s and restarts it"
     number = signal.SIGSTOP
     bound_seconds = 40.0
 
@@ -155,6 +160,8 @@ class StopBeat(KillBeat):
 
 
 class TermBeat(KillBeat):
+    """SIGTERM for beat."""
+
     name = "term_beat"
     number = signal.SIGTERM
 
@@ -168,29 +175,35 @@ class KillSweeps(ProcessFault):
 
 class StopSweeps(KillSweeps):
     name = "stop_sweeps"
-    expected = "repairs pause; afterwards no lease is taken for expired that its worker kept"
+    expected = "repairs pause; afterwards no lease that its worker renewed counts as expired"
     number = signal.SIGSTOP
     bound_seconds, hold_seconds, mends_itself = 10.0, 20.0, False
 
 
 class TermSweeps(KillSweeps):
+    """SIGTERM for the sweeper."""
+
     name = "term_sweeps"
     number = signal.SIGTERM
 
 
 class KillCallbacks(ProcessFault):
     name = "kill_callbacks"
-    expected = "callbacks wait; one that was being sent comes again within 75 s under the same id"
+    expected = "callbacks wait; a callback in flight is sent again within 75 s under the same id"
     process, number = "callbacks", signal.SIGKILL
     bound_seconds, mends_itself = 15.0, True
 
 
 class StopCallbacks(KillCallbacks):
+    """SIGSTOP for the callbacks worker."""
+
     name = "stop_callbacks"
     number = signal.SIGSTOP
     bound_seconds, hold_seconds, mends_itself = 10.0, 10.0, False
 
 
 class TermCallbacks(KillCallbacks):
+    """SIGTERM for the callbacks worker."""
+
     name = "term_callbacks"
     number = signal.SIGTERM

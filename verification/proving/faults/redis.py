@@ -91,7 +91,7 @@ class EmptyValkey(OwnValkeyFault):
 
 class StopValkey(ProcessOfValkeyFault):
     name = "stop_valkey"
-    expected = "nothing is leased; running jobs go on and their leases are extended by the gap"
+    expected = "no slot is leased; running jobs continue and their leases are extended by the gap"
     bound_seconds, hold_seconds, runs_once = 10.0, 10.0, "all"
 
     def play(self, trial: Trial) -> None:
@@ -123,7 +123,7 @@ class Flush(RedisFault):
 
 class FullValkey(RedisFault):
     name = "full_valkey"
-    expected = "Redis is at its maxmemory for 20 s: what waits there is worked off, submits are accepted"
+    expected = "Redis is at its maxmemory for 20 s: waiting jobs still run, submits are accepted"
     bound_seconds, hold_seconds, runs_once = 35.0, 20.0, "all"
 
     def skip(self, trial: Trial) -> str:
@@ -163,7 +163,7 @@ class CutConnections(OwnValkeyFault):
 
 class BlackHole(OwnValkeyFault):
     name = "black_hole"
-    expected = "nothing reaches Valkey for 40 s, without a reset; submits are still accepted"
+    expected = "no packet reaches Valkey for 40 s, without a reset; submits are still accepted"
     bound_seconds, hold_seconds = 5.0, 40.0
 
     def play(self, trial: Trial) -> None:

@@ -42,6 +42,7 @@ class SentinelFault(RedisFault):
         return valkeys_of(trial).is_replicating()
 
     def inflict(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        """Start the fault. valkeys: master, replica and Sentinels of the trial."""
         raise NotImplementedError
 
     def repair(self, trial: Trial, valkeys: SentinelValkeys) -> None:
@@ -49,6 +50,7 @@ class SentinelFault(RedisFault):
 
 
 def valkeys_of(trial: Trial) -> SentinelValkeys:
+    """Return the trial's Valkeys behind Sentinel; call it only in a trial with Sentinel."""
     assert trial.sentinel is not None
     return trial.sentinel
 
@@ -88,7 +90,7 @@ class PauseMaster(HangMaster):
 
 class PartitionMaster(SentinelFault):
     name = "partition_master"
-    expected = "the master lives but is unreachable: the promoted one takes over, nothing runs twice"
+    expected = "the master lives but is unreachable: the promoted one takes over, no job runs twice"
 
     def inflict(self, trial: Trial, valkeys: SentinelValkeys) -> None:
         assert trial.proxies is not None
@@ -105,6 +107,7 @@ class PromoteStale(SentinelFault):
     bound_seconds = 35.0
 
     def inflict(self, trial: Trial, valkeys: SentinelValkeys) -> None:
+        """Stop the replica, write for a while, kill the master, and start the replica with its old data."""
         replica = valkeys.servers[valkeys.replica]
         replica.kill()
         wait(trial, STALE_SECONDS)
