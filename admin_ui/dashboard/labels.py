@@ -72,7 +72,7 @@ def measured(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
     found = []
     if gpu.get("utilisation") is not None:
         found.append(("GPU", f"{gpu['utilisation']:.0f} %"))
-    if gpu.get("total_mb"):
+    if gpu.get("total_mb") and gpu.get("used_mb") is not None:
         found.append(("VRAM", f"{gpu['used_mb'] / 1024:.1f} of {gpu['total_mb'] / 1024:.1f} GB"))
     if gpu.get("temperature") is not None:
         found.append(("Temperature", f"{gpu['temperature']} °C"))
@@ -82,7 +82,7 @@ def measured(telemetry: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("GPU", f"can't be read: {telemetry['gpu_error']}"))
     if telemetry.get("cpu_percent") is not None:
         found.append(("CPU", f"{telemetry['cpu_percent']:.0f} %"))
-    if telemetry.get("ram_total_mb"):
+    if telemetry.get("ram_total_mb") and telemetry.get("ram_used_mb") is not None:
         used, total = telemetry["ram_used_mb"] / 1024, telemetry["ram_total_mb"] / 1024
         found.append(("RAM", f"{used:.1f} of {total:.1f} GB"))
     found.append(("Loaded", ", ".join(telemetry.get("warm", ())) or "none"))

@@ -1,7 +1,8 @@
-"""A server's own page: slots with what runs, the last hour, attempts and failures, above the form."""
+"""A server's own page: slots with what runs, the last hour or day, attempts and failures, above the form."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
@@ -12,17 +13,28 @@ from django.utils import timezone
 
 from admin_ui.dashboard.labels import SWITCHES
 from admin_ui.dashboard.pages import pause_of_system, require
-from admin_ui.dashboard.server_charts import axis_begin, curves, run_lanes
+from admin_ui.dashboard.server_charts import (
+    DAY,
+    HOUR,
+    WINDOWS,
+    Point,
+    Window,
+    axis_times,
+    bars_of,
+    curves,
+    listed_loads,
+    points_of_readings,
+    points_of_summaries,
+    run_lanes,
+)
 from admin_ui.parts.live import LiveAdmin
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.values import Measured
 from gpus.models import Server
 from jobs import ports
 from jobs.reports.fleet import server_snapshot
-from jobs.reports.server import failures_by_cause, latest_runs
+from jobs.reports.server import DayRuns, failures_by_cause, latest_runs, runs_of_day
 
 RUNS_LISTED = 20
-_HOUR = 3600.0
 
 
 class ServerOverview(LiveAdmin):
@@ -32,7 +44,7 @@ class ServerOverview(LiveAdmin):
     change_form_template = "admin_ui/servers/page.html"
 
     def get_urls(self) -> list[URLPattern]:
-        parts = (("now", self.now_part), ("hour", self.hour_part), ("runs", self.runs_part))
+        parts = (("now", self.now_part), ("charts", self.charts_part), ("runs", self.runs_part))
         views = [
             path(f"<str:name>/{part}/", self.admin_site.admin_view(view), name=f"gpus_server_{part}")
             for part, view in parts
@@ -71,22 +83,29 @@ class ServerOverview(LiveAdmin):
         }
         return TemplateResponse(request, "admin_ui/servers/runs.html", context)
 
-    def hour_part(self, request: HttpRequest, name: str) -> HttpResponse:
-        """Charts of the last hour: runs by slot, and telemetry if a pinned worker sends any."""
+    def charts_part(self, request: HttpRequest, name: str) -> HttpResponse:
+        """Charts of the last hour or day: runs by slot, and telemetry if a pinned worker sends any. Query:
+        window (1h or 24h)."""
         server = self._server(request, name)
         now = timezone.now()
+        window = WINDOWS.get(request.GET.get("window", HOUR.name), HOUR)
         may_see_jobs = request.user.has_perm("jobs.view_job")
-        runs = latest_runs(name, server.slots, now) if may_see_jobs else []
-        samples = _samples(server)
+        found = _runs(server, now, window) if may_see_jobs else DayRuns([], None)
+        bars = bars_of(found.runs, server.slots, now, window)
+        points = _points(server, window)
         context: dict[str, Any] = {
             "server": server,
-            "begin": axis_begin(now),
+            "window": window,
+            "windows": list(WINDOWS.values()),
+            "times": axis_times(now, window),
             "may_see_jobs": may_see_jobs,
-            "lanes": run_lanes(runs, server.slots, now),
-            "curves": curves(samples or [], runs, now),
-            "is_away": samples is None,
+            "lanes": run_lanes(bars, server.slots, now, window),
+            "runs_since": found.since,
+            "curves": curves(points or [], bars, window),
+            "loads": listed_loads(points or [], now, window),
+            "is_away": points is None,
         }
-        return TemplateResponse(request, "admin_ui/servers/hour.html", context)
+        return TemplateResponse(request, "admin_ui/servers/charts.html", context)
 
     def _require_view(self, request: HttpRequest) -> None:
         if not self.has_view_permission(request):
@@ -100,11 +119,20 @@ class ServerOverview(LiveAdmin):
         return server
 
 
-def _samples(server: Server) -> list[Measured] | None:
-    """The readings of the last hour; none for a server without a pinned worker; None without Redis."""
+def _runs(server: Server, now: datetime, window: Window) -> DayRuns:
+    if window is DAY:
+        return runs_of_day(server.name, server.slots, now)
+    return DayRuns(latest_runs(server.name, server.slots, now), None)
+
+
+def _points(server: Server, window: Window) -> list[Point] | None:
+    """The telemetry of the window; none for a server without a pinned worker; None without Redis."""
     if not server.host:
         return []
     try:
-        return ports.production_ports().leases(server.pool.fleet).telemetry(server.name, _HOUR)
+        leases = ports.production_ports().leases(server.pool.fleet)
+        if window is DAY:
+            return points_of_summaries(leases.telemetry_summaries(server.name, window.seconds), window)
+        return points_of_readings(leases.telemetry(server.name, window.seconds), window)
     except LeasingUnavailable:
         return None

@@ -123,6 +123,9 @@ class DispatcherSettings:
     suspended: no deadline passes, retention deletes nothing."""
     retention_days: float = 30.0
     """How long ended jobs are kept; dead letters that are not dismissed three times as long."""
+    telemetry_hours: float = 24.0
+    """How long Redis keeps the telemetry of a GPU in summaries of five minutes, about 90 KB for a day; at
+    most 168 (a week). 0: only the last hour, reading by reading. A pinned worker's setting counts."""
     callback_networks: tuple[str, ...] = ()
     """Private networks that callbacks may go to, as CIDR; public addresses are always allowed."""
     callback_refused_origins: tuple[str, ...] = ()
@@ -268,6 +271,11 @@ class DispatcherSettings:
                 f"DISPATCHER_MAX_QUEUED_SECONDS is at most {MOST_QUEUED_SECONDS:g} (a year), "
                 f"it is {self.max_queued_seconds:g}; 0: for ever"
             )
+        if self.telemetry_hours > MAX_TELEMETRY_HOURS:
+            raise ImproperlyConfigured(
+                f"DISPATCHER_TELEMETRY_HOURS is at most {MAX_TELEMETRY_HOURS:g} (a week), "
+                f"it is {self.telemetry_hours:g}"
+            )
         for name in ("web_head_seconds", "web_read_seconds"):
             if not getattr(self, name):
                 raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be more than 0")
@@ -298,6 +306,7 @@ class DispatcherSettings:
 
 MOST_QUEUED_SECONDS = 31_536_000.0
 """A year, as for models and tenants, so that deadlines are valid dates."""
+MAX_TELEMETRY_HOURS = 168.0
 _ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 _TAKEN = ("api", "livez", "metrics", "readyz", "static")
 _AT_LEAST_ONE = (

@@ -245,8 +245,38 @@ class Sample(TypedDict):
     gpu_error: Annotated[str, about("Why the GPU cannot be read.")]
 
 
+class Spread(TypedDict):
+    """A measure in five minutes."""
+
+    mean: float
+    lowest: float
+    highest: float
+
+
+class Loads(TypedDict):
+    model: Name
+    times: int
+
+
+class TelemetrySummary(TypedDict):
+    """Five minutes of telemetry. A measure is null if no reading had it."""
+
+    age_seconds: Annotated[float, about("Since the five minutes began, by Redis' clock.")]
+    readings: Annotated[int, about("Their number; 60 if the worker was never silent.")]
+    utilisation_percent: Spread | None
+    memory_used_mb: Spread | None
+    memory_total_mb: Spread | None
+    temperature_celsius: Spread | None
+    power_watts: Spread | None
+    cpu_percent: Spread | None
+    ram_used_mb: Spread | None
+    ram_total_mb: Spread | None
+    loads: Annotated[list[Loads], about("Models that were loaded.")]
+
+
 class Telemetry(TypedDict):
     server: Name
     machine: str | None
     seconds: int
-    samples: list[Sample]
+    samples: Annotated[list[Sample], about("Reading by reading; empty for `window=day`.")]
+    summaries: Annotated[list[TelemetrySummary], about("For `window=day`, else empty.")]

@@ -19,6 +19,7 @@ from foundation.http_api.parameters import (
     CursorPages,
     allow_only,
     choice_parameter,
+    parameter_problem,
     text_parameter,
     text_schema,
     whole_parameter,
@@ -36,8 +37,9 @@ from gpus.api.base import (
     unknown_server,
 )
 from gpus.health.pinned_servers import BEAT_SECONDS
+from gpus.leasing.readings import GPU_MEASURES, MACHINE_MEASURES
 from gpus.leasing.store import TELEMETRY_KEPT
-from gpus.leasing.values import Measured
+from gpus.leasing.values import Measured, Spread, Summary
 from gpus.models import Server
 from gpus.protocol import DesiredState
 from gpus.registry.controls import change_server, switch_machine, unknown_machine
@@ -183,6 +185,7 @@ def _server(row: Server, seen: Observed, paused: Collection[str]) -> answers.Ser
 
 KEPT_SECONDS = round(TELEMETRY_KEPT * BEAT_SECONDS)
 DEFAULT_SECONDS = 300
+WINDOWS = {"hour": 3600, "day": 86_400}
 
 _GPU = {
     "utilisation_percent": "utilisation",
@@ -210,20 +213,42 @@ class Telemetry(RegistryView):
                 {"type": "integer", "minimum": 1, "maximum": KEPT_SECONDS, "default": DEFAULT_SECONDS},
                 description="Only readings of the last so many seconds.",
             ),
+            OpenApiParameter(
+                "window",
+                str,
+                enum=list(WINDOWS),
+                description="In place of `seconds`. hour: its readings. day: summaries of five minutes.",
+            ),
         ),
         tag="admin",
-        description="The newest first, about one every five seconds; Redis keeps one hour. Only pinned "
-        "servers have telemetry. 503 while Redis does not answer.",
+        description="The newest first. Redis keeps readings for an hour, about one every five seconds, and "
+        "summaries for DISPATCHER_TELEMETRY_HOURS (24). Only pinned servers have telemetry. 503 while Redis "
+        "does not answer.",
     )
     def get(self, request: Request, server: str) -> Response:
-        allow_only(request, ("seconds",))
-        seconds = whole_parameter(request, "seconds", most=KEPT_SECONDS, default=DEFAULT_SECONDS)
+        allow_only(request, ("seconds", "window"))
+        window = choice_parameter(request, "window", WINDOWS)
+        if window is not None and "seconds" in request.query_params:
+            raise parameter_problem("window", "Give either `window` or `seconds`.")
+        seconds = (
+            whole_parameter(request, "seconds", most=KEPT_SECONDS, default=DEFAULT_SECONDS)
+            if window is None
+            else WINDOWS[window]
+        )
         row = Server.objects.select_related("pool").filter(name=server_name(server)).first()
         if row is None:
             raise unknown_server()
-        found = self.ports().leases(row.pool.fleet).telemetry(row.name, seconds)
+        leases = self.ports().leases(row.pool.fleet)
+        samples = [] if window == "day" else leases.telemetry(row.name, seconds)
+        summaries = leases.telemetry_summaries(row.name, seconds) if window == "day" else []
         fields = {"server": row.name, "machine": row.machine, "seconds": seconds}
-        return Response({**fields, "samples": [_sample(one) for one in found]})
+        return Response(
+            {
+                **fields,
+                "samples": [_sample(one) for one in samples],
+                "summaries": [_summary(one) for one in summaries],
+            }
+        )
 
 
 def _sample(one: Measured) -> dict[str, Any]:
@@ -238,6 +263,23 @@ def _sample(one: Measured) -> dict[str, Any]:
         "gpu": None if gpu is None else _gpu(gpu),
         "gpu_error": reading.get("gpu_error", ""),
     }
+
+
+def _summary(one: Summary) -> dict[str, Any]:
+    """A summary as an answer; measures that no reading had are null."""
+    shown = {new: old for new, old in _GPU.items() if old in GPU_MEASURES}
+    names = shown | {name: name for name in MACHINE_MEASURES}
+    spreads = {new: one.measures.get(old) for new, old in names.items()}
+    return {
+        "age_seconds": round(one.age_seconds, 1),
+        "readings": one.readings,
+        **{name: None if spread is None else _rounded(spread) for name, spread in spreads.items()},
+        "loads": [{"model": model, "times": times} for model, times in one.loads.items()],
+    }
+
+
+def _rounded(spread: Spread) -> dict[str, float]:
+    return {name: round(value, 1) for name, value in asdict(spread).items()}
 
 
 def _gpu(reading: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from gpus.errors import LeasingUnavailable
 from gpus.health.health import PARALLEL_PROBES, probe_all
+from gpus.leasing.readings import clean_reading
 from gpus.leasing.values import Heartbeat, Wakes
 from gpus.models import ModelConfig, Placement, Server
 from gpus.protocol import STARTED_HERE
@@ -117,13 +118,15 @@ def heartbeat_report(
     jobs: (job id, attempt id) that run in its process. why: reason why it cannot run jobs, or "". telemetry:
     of `gpu_host.local.telemetry.measure`.
     """
-    return {"boot_id": host, "jobs": [list(pair) for pair in jobs], "why": why, "telemetry": telemetry}
+    reading = None if telemetry is None else clean_reading(telemetry)
+    return {"boot_id": host, "jobs": [list(pair) for pair in jobs], "why": why, "telemetry": reading}
 
 
 def recent_telemetry(beat: Heartbeat) -> Mapping[str, Any] | None:
-    """The telemetry of a heartbeat, or None if it is missing or too old."""
+    """The telemetry of a heartbeat, within the bounds of a reading, or None if it is missing or too old."""
     found = beat.report.get("telemetry")
-    return found if beat.age_seconds <= GONE_SECONDS and isinstance(found, Mapping) else None
+    is_recent = beat.age_seconds <= GONE_SECONDS and isinstance(found, Mapping)
+    return clean_reading(found) if is_recent else None
 
 
 def health_from_heartbeat(beat: Heartbeat | None, server: Server, now: datetime) -> Health | None:

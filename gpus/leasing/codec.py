@@ -11,7 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from foundation import json_text
+from gpus.leasing.readings import clean_reading
 from gpus.leasing.values import (
+    SUMMARY_SECONDS,
     Circuit,
     ExpiredLease,
     Follower,
@@ -22,7 +25,9 @@ from gpus.leasing.values import (
     PushResult,
     SlotView,
     SpareSlots,
+    Spread,
     StartsIn,
+    Summary,
     Tokens,
     Wakes,
 )
@@ -243,7 +248,31 @@ def read_heartbeats(servers: Sequence[str], answer: list[str]) -> dict[str, Hear
 def read_telemetry(answer: list[str]) -> list[Measured]:
     """answer: µs and JSON, alternating."""
     pairs = zip(answer[::2], answer[1::2], strict=True)
-    return [Measured(float(us) / 1_000_000, json.loads(measured)) for us, measured in pairs]
+    return [Measured(float(us) / 1_000_000, _reading(measured)) for us, measured in pairs]
+
+
+def _reading(text: str) -> dict[str, Any]:
+    """An older version stored readings that were not bounded."""
+    try:
+        return clean_reading(json_text.read(text.encode("utf-8", "surrogatepass")))
+    except json_text.NotReadable:
+        return {}
+
+
+def read_summaries(answer: Sequence[str], within_seconds: float) -> list[Summary]:
+    """answer: of `lua/summaries.lua`. within_seconds: maximum age of a summary's end."""
+    now, found = float(answer[0]) / 1_000_000, []
+    for text in answer[1:]:
+        number, readings, measures, _, loads = json.loads(text)
+        age = now - number * SUMMARY_SECONDS
+        if age - SUMMARY_SECONDS >= within_seconds:
+            break
+        spreads = {
+            name: Spread(total / count, lowest, highest)
+            for name, (count, total, lowest, highest) in sorted(measures.items())
+        }
+        found.append(Summary(age, readings, spreads, dict(sorted(loads.items()))))
+    return found
 
 
 class BadCall(TypeError):

@@ -3,7 +3,7 @@
 `store.RedisLeases` implements it. A method's rule is decided in the script of its name in `lua/`, except:
 
 - `release`: also `hand_over.lua` and `give_back.lua`, by its mode;
-- `record_heartbeat`: `beat.lua`; `heartbeats`: `beats.lua`;
+- `record_heartbeat`: `beat.lua`; `heartbeats`: `beats.lua`; `telemetry_summaries`: `summaries.lua`;
 - `queue_status`: `outlook.lua`; `next_jobs`: `ahead.lua`; `estimate_seconds`: `estimate.lua`;
 - `last_lease_change_seconds`: `last_change.lua`; `fill`: `pools.lua`, then `fill.lua`;
 - `generation_age_seconds`, `unsure_age_seconds`, `fleet_time_us`: `generation.lua`.
@@ -39,6 +39,7 @@ from gpus.leasing.values import (
     QueueStatus,
     SlotView,
     SpareSlots,
+    Summary,
     Tokens,
     Wakes,
 )
@@ -274,7 +275,8 @@ class Leases(Protocol):
     ) -> None:
         """Store the heartbeat of the server's pinned worker.
 
-        report: JSON values. telemetry: one reading, added to the history of `TELEMETRY_KEPT` readings.
+        report: JSON values. telemetry: one reading, added to the history of `TELEMETRY_KEPT` readings and to
+        the summary of its five minutes.
         """
         ...
 
@@ -284,6 +286,11 @@ class Leases(Protocol):
 
     def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
         """The server's readings of the last `within_seconds`, the newest first."""
+        ...
+
+    def telemetry_summaries(self, server: str, within_seconds: float) -> list[Summary]:
+        """The summaries of the server's readings of the last `within_seconds`, the newest first, without
+        those in which none arrived."""
         ...
 
     # -- the generation ------------------------------------------------------------------------------

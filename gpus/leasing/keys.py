@@ -112,6 +112,10 @@ class Keys:
         """List: packed telemetry readings of the server."""
         return f"{self.prefix}telemetry:{server}"
 
+    def summaries(self, server: str) -> str:
+        """List: packed summaries of its telemetry."""
+        return f"{self.prefix}summaries:{server}"
+
     def depth(self, pool: str) -> str:
         """Hash: number of waiting tickets by model."""
         return f"{self.prefix}depth:{pool}"

@@ -61,8 +61,8 @@ _CHUNK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _GLOBAL = re.compile(
-    r"(?<![\w.:])((?:cmsgpack|math|redis|string|table)\.\w+"
-    r"|(?:ipairs|next|pairs|tonumber|tostring|unpack)\b)"
+    r"(?<![\w.:])((?:cjson|cmsgpack|math|redis|string|table)\.\w+"
+    r"|(?:ipairs|next|pairs|pcall|tonumber|tostring|unpack)\b)"
 )
 _HEAD = """local register_function = redis.register_function
 local function read_globals() return {globals} end

@@ -16,10 +16,12 @@ from gpus.errors import LayoutNotInUse, LeasingUnavailable, Verdict
 from gpus.leasing import codec, keys
 from gpus.leasing.codec import Argument, Row
 from gpus.leasing.connect import connect
+from gpus.leasing.readings import MAX_READING_BYTES, clean_reading, measures_of
 from gpus.leasing.scripts import FAILURES, Client, Scripts
 from gpus.leasing.values import (
     DEFAULT_RULES,
     MAX_SERVERS,
+    SUMMARY_SECONDS,
     CircuitRules,
     Circuits,
     ExpiredLease,
@@ -32,6 +34,7 @@ from gpus.leasing.values import (
     QueueStatus,
     SlotView,
     SpareSlots,
+    Summary,
     Tokens,
     Wakes,
     read_queue_status,
@@ -66,7 +69,7 @@ _FOR_HOLDERS = frozenset(
     ("renew", "release", "give_back", "hand_over", "take_over", "settled", "granted", "is_held", "quarantine")
 )
 """Scripts by which a holder ends its lease as usual, in an index that is not in use any more."""
-_WITHOUT_INDEX = frozenset(("beat", "telemetry", "take_tokens"))
+_WITHOUT_INDEX = frozenset(("beat", "telemetry", "summaries", "take_tokens"))
 _ALWAYS_ALLOWED = _FOR_HOLDERS | _WITHOUT_INDEX
 
 
@@ -80,7 +83,8 @@ class RedisLeases:
     lease_seconds: lifetime of a lease without renewal. sweep_seconds: period of the sweep of expired leases.
     head_start_seconds: advantage of one priority level inside a band. now_ms, monotonic: as for `Scripts`.
     refusal: returns an empty text if the index is in use, else the reason why new work is refused; called
-    before each script, so it must not block. layout: of its keys; 0: this code's own.
+    before each script, so it must not block. layout: of its keys; 0: this code's own. telemetry_hours: how
+    long summaries of telemetry are kept.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class RedisLeases:
         now_ms: Callable[[], int] | None = None,
         refusal: Callable[[], str] = _no_refusal,
         layout: int = 0,
+        telemetry_hours: float = 24.0,
         monotonic: Callable[[], float] | None = None,
     ) -> None:
         self.fleet = fleet
@@ -103,6 +108,7 @@ class RedisLeases:
         self._lease_us = _us(lease_seconds)
         self._gap_us = _us(sweep_seconds * MISSED_SWEEPS)
         self._head_start_us = _us(head_start_seconds)
+        self._summaries = math.ceil(telemetry_hours * 3600 / SUMMARY_SECONDS)
         self._circuit_rules = {
             "failures": circuit_rules.failures,
             "first_rest_us": _us(circuit_rules.rest_seconds),
@@ -385,9 +391,19 @@ class RedisLeases:
         self, server: str, report: Mapping[str, Any], telemetry: Mapping[str, Any] | None = None
     ) -> None:
         codec.check_names(server)
-        history = None if telemetry is None else json.dumps(telemetry, separators=(",", ":"))
-        text = json.dumps(report, separators=(",", ":"))
-        self._run("beat", server=server, said=text, telemetry=history, kept=TELEMETRY_KEPT)
+        reading = {} if telemetry is None else clean_reading(telemetry)
+        measures: list[Row] = [{"name": name, "value": value} for name, value in measures_of(reading).items()]
+        self._run(
+            "beat",
+            server=server,
+            said=json.dumps(report, separators=(",", ":")),
+            telemetry=None if telemetry is None else json.dumps(reading, separators=(",", ":")),
+            kept=TELEMETRY_KEPT,
+            warm="".join(f"{model}," for model in reading.get("warm", ())),
+            summary_us=_us(SUMMARY_SECONDS),
+            summaries=self._summaries,
+            measures=measures,
+        )
 
     def heartbeats(self, servers: Sequence[str]) -> dict[str, Heartbeat]:
         found: dict[str, Heartbeat] = {}
@@ -397,7 +413,14 @@ class RedisLeases:
         return found
 
     def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
-        return codec.read_telemetry(self._run("telemetry", server=server, within_us=_us(within_seconds)))
+        within_us = _us(within_seconds)
+        return codec.read_telemetry(
+            self._run("telemetry", server=server, within_us=within_us, longest=MAX_READING_BYTES)
+        )
+
+    def telemetry_summaries(self, server: str, within_seconds: float) -> list[Summary]:
+        most = math.ceil(within_seconds / SUMMARY_SECONDS) + 1  # the oldest one is not all within
+        return codec.read_summaries(self._run("summaries", server=server, most=most), within_seconds)
 
     # -- read-only views -------------------------------------------------------------------------------------
 
@@ -517,6 +540,7 @@ class RedisFleets:
             fleet,
             lease_seconds=knobs.lease_seconds,
             sweep_seconds=knobs.sweep_seconds,
+            telemetry_hours=knobs.telemetry_hours,
             circuit_rules=CircuitRules(
                 knobs.circuit_failures, knobs.circuit_rest_seconds, knobs.circuit_rest_cap_seconds
             ),

@@ -214,11 +214,38 @@ class Heartbeat:
 class Measured:
     """One telemetry reading of a pinned worker, and its age.
 
-    reading: JSON values of `gpu_host.local.telemetry.measure`.
+    reading: JSON values of `gpu_host.local.telemetry.measure`, as `readings.clean_reading` bounds them.
     """
 
     age_seconds: float
     reading: Mapping[str, Any]
+
+
+SUMMARY_SECONDS = 300
+"""Length of a summary of telemetry."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A measure in one summary."""
+
+    mean: float
+    lowest: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The telemetry of a pinned worker in `SUMMARY_SECONDS`.
+
+    age_seconds: since it began. readings: their number. measures: by the names of `gpus.leasing.readings`.
+    loads: how often each model was loaded.
+    """
+
+    age_seconds: float
+    readings: int
+    measures: Mapping[str, Spread]
+    loads: Mapping[str, int]
 
 
 MAX_SERVERS = 32

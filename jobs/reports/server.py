@@ -13,6 +13,10 @@ from jobs.domain.states import AttemptState
 from jobs.models import Attempt
 
 MOST_RUNS = 500
+MAX_DAY_RUNS = 4800
+"""Runs of a day that a page shows, the same number of each slot."""
+MAX_LANES = 16
+"""Slots whose runs a page shows, from slot 0 on."""
 _ENOUGH_RUNS = 20
 _MESSAGE_CHARS = 300
 _WINDOWS = (timedelta(hours=1), timedelta(days=7))
@@ -31,9 +35,9 @@ class Run:
     model: str
     state: str
     error_code: str
-    message: str
     started_at: datetime
     finished_at: datetime | None
+    message: str
 
     @property
     def seconds(self) -> float | None:
@@ -48,6 +52,9 @@ class Run:
     @property
     def has_failed(self) -> bool:
         return self.state in (AttemptState.FAILED.value, AttemptState.LOST.value)
+
+
+_BRIEF = tuple(name for name in Run.__dataclass_fields__ if name != "message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,32 @@ def latest_runs(server: str, slots: int, now: datetime) -> list[Run]:
         if len(found) >= _ENOUGH_RUNS:
             break
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class DayRuns:
+    """The runs of a server's last day, newest first per slot. since: before that time some are missing; None:
+    all are there."""
+
+    runs: list[Run]
+    since: datetime | None
+
+
+def runs_of_day(server: str, slots: int, now: datetime) -> DayRuns:
+    """Return the runs of the last day, without messages: at most `MAX_DAY_RUNS`, of `MAX_LANES` slots.
+
+    One query per slot, because only a slot's runs are read in the order of an index.
+    """
+    lanes = min(max(slots, 1), MAX_LANES)
+    most = MAX_DAY_RUNS // lanes
+    runs, since = list[Run](), list[datetime]()
+    for slot in range(lanes):
+        rows = Attempt.objects.filter(server=server, slot=slot, started_at__gte=now - timedelta(days=1))
+        found = [Run(**{**row, "message": ""}) for row in rows.order_by("-started_at").values(*_BRIEF)[:most]]
+        if len(found) == most:
+            since.append(found[-1].started_at)
+        runs += found
+    return DayRuns(runs, max(since, default=None))
 
 
 def failures_by_cause(runs: Sequence[Run]) -> list[Cause]:

@@ -15,11 +15,21 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
-from admin_ui.dashboard.server_charts import curves, model_loads, run_lanes
+from admin_ui.dashboard.server_charts import (
+    DAY,
+    HOUR,
+    Window,
+    bars_of,
+    curves,
+    points_of_readings,
+    points_of_summaries,
+    run_lanes,
+)
 from gpus.errors import LeasingUnavailable
-from gpus.leasing.values import Heartbeat, Measured
+from gpus.leasing.values import Heartbeat, Measured, Spread, Summary
 from gpus.models import Server
 from jobs.models import Attempt, Job
+from jobs.reports import server as server_runs
 from jobs.reports.server import Run
 from tests.admin_ui.conftest import FakePorts
 from tests.admin_ui.forms import server_form
@@ -48,11 +58,12 @@ def pinned(fake_ports: FakePorts, monkeypatch: pytest.MonkeyPatch) -> list[Measu
     beats: dict[str, Heartbeat] = {}
     monkeypatch.setattr(leases, "heartbeats", lambda self, servers: beats, raising=False)
     monkeypatch.setattr(leases, "telemetry", lambda self, server, within: samples, raising=False)
+    monkeypatch.setattr(leases, "telemetry_summaries", lambda self, server, within: [], raising=False)
     return samples
 
 
-def part(client: Client, name: str, server: str = NAME) -> str:
-    answer = client.get(reverse(f"admin:gpus_server_{name}", args=[server]))
+def part(client: Client, name: str, server: str = NAME, **query: str) -> str:
+    answer = client.get(reverse(f"admin:gpus_server_{name}", args=[server]), query)
     assert answer.status_code == 200
     return answer.content.decode()
 
@@ -69,8 +80,8 @@ def attempt(**values: Any) -> Attempt:
 def test_the_page_loads_its_parts_and_has_the_form_under_edit(operator: Client, viewer: Client) -> None:
     address = reverse("admin:gpus_server_change", args=[NAME])
     page = operator.get(address).content.decode()
-    for name in ("now", "hour", "runs"):
-        assert f'hx-get="{reverse(f"admin:gpus_server_{name}", args=[NAME])}"' in page
+    for name in ("now", "charts", "runs"):
+        assert f'hx-get="{reverse(f"admin:gpus_server_{name}", args=[NAME])}' in page
     assert re.search(r'<details class="panel edit">\s*<summary>Edit</summary>', page)
     assert page.index("<summary>Edit") < page.index('id="server_form"')
     assert "<summary>All fields</summary>" in viewer.get(address).content.decode()
@@ -126,25 +137,25 @@ def test_without_permission_for_jobs_no_attempt_is_shown(client: Client) -> None
     clerk.user_permissions.add(Permission.objects.get(codename="view_server"))
     client.force_login(clerk)
     attempt(state="failed", error_code="out_of_memory")
-    assert "out_of_memory" not in part(client, "now") + part(client, "hour")
+    assert "out_of_memory" not in part(client, "now") + part(client, "charts")
     assert client.get(reverse("admin:gpus_server_runs", args=[NAME])).status_code == 403
     assert "server-runs" not in client.get(reverse("admin:gpus_server_change", args=[NAME])).content.decode()
     clerk.user_permissions.clear()
-    for name in ("now", "hour"):
+    for name in ("now", "charts"):
         assert client.get(reverse(f"admin:gpus_server_{name}", args=[NAME])).status_code == 403
 
 
 def test_an_unknown_server_is_a_404(viewer: Client) -> None:
-    for name in ("now", "hour", "runs"):
+    for name in ("now", "charts", "runs"):
         assert viewer.get(reverse(f"admin:gpus_server_{name}", args=["gone"])).status_code == 404
 
 
 def test_telemetry_is_drawn_with_loads_and_runs(viewer: Client, pinned: list[Measured]) -> None:
-    assert "the worker has sent none" in part(viewer, "hour")
+    assert "the worker has sent none" in part(viewer, "charts")
     gpu = {"utilisation": 91.0, "used_mb": 20480.0, "total_mb": 40960.0, "temperature": 61, "power": 250.0}
     pinned += [reading(10, warm=["flux", "zimg"], **gpu), reading(70, warm=["flux"], **gpu)]
     attempt()
-    page = part(viewer, "hour")
+    page = part(viewer, "charts")
     for shown in (
         "GPU utilisation",
         "GPU memory",
@@ -158,15 +169,48 @@ def test_telemetry_is_drawn_with_loads_and_runs(viewer: Client, pinned: list[Mea
     assert "style=" not in page
 
 
+def test_a_day_is_drawn_on_request(
+    viewer: Client, pinned: list[Measured], fake_ports: FakePorts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = [Summary(500, 60, {"power": Spread(250.0, 100.0, 400.0)}, {"zimg": 2})]
+    monkeypatch.setattr(type(fake_ports.leases), "telemetry_summaries", lambda *_: day)
+    Attempt.objects.all().delete()
+    attempt(started_at=timezone.now() - timedelta(hours=20), state="failed")
+    page = part(viewer, "charts", window="24h")
+    for shown in ("Last day", "last 250 W", "scale to 400 W", "zimg loaded 2 times", "1 failed", "(2 times)"):
+        assert shown in page, shown
+    assert 'href="?window=24h" aria-current="true"' in page
+    for other in ("1h", "week", "%00"):
+        assert "Last hour" in part(viewer, "charts", window=other)
+    address = reverse("admin:gpus_server_change", args=[NAME])
+    assert "charts/?window=24h" in viewer.get(f"{address}?window=24h").content.decode()
+    assert "charts/?window=1h" in viewer.get(f"{address}?window=<script>").content.decode()
+
+
+def test_a_day_with_too_many_runs_says_since_when_all_are_shown(
+    viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_runs, "MAX_DAY_RUNS", 48)
+    Attempt.objects.all().delete()
+    for number in range(20):
+        attempt(started_at=timezone.now() - timedelta(minutes=60 + number))
+    assert "some are missing" not in part(viewer, "charts", window="24h")
+    monkeypatch.setattr(server_runs, "MAX_DAY_RUNS", 15)
+    oldest = timezone.localtime(Attempt.objects.order_by("-started_at")[6].started_at)
+    assert f"before {oldest:%H:%M} some are missing" in part(viewer, "charts", window="24h")
+
+
 def test_without_telemetry_the_page_says_why(
     viewer: Client, pinned: list[Measured], fake_ports: FakePorts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> list[Measured]:
         raise LeasingUnavailable
 
-    monkeypatch.setattr(type(fake_ports.leases), "telemetry", away)
-    assert "Redis does not answer" in part(viewer, "hour")
-    assert "only a worker on the GPU host" in part(viewer, "hour", "zimg-server-1")
+    assert "No telemetry in the last day" in part(viewer, "charts", window="24h")
+    for method, window in (("telemetry", "1h"), ("telemetry_summaries", "24h")):
+        monkeypatch.setattr(type(fake_ports.leases), method, away)
+        assert "Redis does not answer" in part(viewer, "charts", window=window)
+    assert "only a worker on the GPU host" in part(viewer, "charts", "zimg-server-1")
 
 
 def test_a_part_needs_few_queries_and_no_more_for_more_attempts(viewer: Client) -> None:
@@ -175,7 +219,7 @@ def test_a_part_needs_few_queries_and_no_more_for_more_attempts(viewer: Client) 
         with CaptureQueriesContext(connection) as asked:
             part(viewer, "now")
             part(viewer, "runs")
-            part(viewer, "hour")
+            part(viewer, "charts")
         counts.append(len(asked))
         for _ in range(10):
             attempt()
@@ -194,30 +238,70 @@ def run(minutes_ago: float, lasted: float | None, **values: Any) -> Run:
     )
 
 
+def lanes(runs: Sequence[Run], slots: int, window: Window = HOUR) -> str:
+    return run_lanes(bars_of(runs, slots, NOW, window), slots, NOW, window)
+
+
+def drawn_bars(drawn: str) -> list[tuple[str, ...]]:
+    return re.findall(r'class="run run-(\w+)" x="([\d.]+)" y="(\d+)" width="([\d.]+)"', drawn)
+
+
 def test_lanes_show_runs_of_the_last_hour_only() -> None:
-    drawn = run_lanes(
-        [run(10, None, state="sent", slot=1), run(30, 5, state="failed"), run(90, 50), run(90, 5)], 2, NOW
+    drawn = lanes(
+        [run(10, None, state="sent", slot=1), run(30, 5, state="failed"), run(90, 50), run(90, 5)], 2
     )
-    assert re.findall(r'class="run run-(\w+)" x="([\d.]+)" y="(\d+)" width="([\d.]+)"', drawn) == [
-        ("running", "3000.0", "18", "600.0"),
-        ("failed", "1800.0", "2", "300.0"),
+    assert sorted(drawn_bars(drawn)) == [
         ("completed", "0.0", "2", "1200.0"),
+        ("failed", "1800.0", "2", "300.0"),
+        ("running", "3000.0", "18", "600.0"),
     ]
     assert 'aria-label="3 runs in the last hour, 1 failed"' in drawn
 
 
+def test_runs_that_are_too_close_to_be_drawn_apart_share_a_bar() -> None:
+    runs = [run(720 - number, 0.9) for number in range(60)]  # a day's step is two minutes
+    short = [
+        run(60 + number / 100, 0.005, state="failed" if number == 7 else "completed") for number in range(90)
+    ]
+    drawn = lanes(runs + short, 1, DAY)
+    assert drawn_bars(drawn) == [("completed", "43200.0", "2", "3594.0"), ("failed", "82746.6", "2", "120.0")]
+    assert "60 runs, 0 failed, flux" in drawn
+    assert "90 runs, 1 failed, flux" in drawn
+    assert 'aria-label="150 runs in the last day, 1 failed"' in drawn
+    assert len(drawn_bars(lanes(runs, 1))) == 0
+    assert len(drawn_bars(lanes([run(50 - number, 0.5) for number in range(50)], 1))) == 50
+
+
 def test_models_loaded_before_the_first_reading_are_no_loads() -> None:
     samples = [reading(10, warm=["b"]), reading(20, warm=["a", "b"]), reading(30, warm=["a"])]
-    assert [(load.second, load.model) for load in model_loads(samples)] == [(3580.0, "b")]
+    points = points_of_readings(samples, HOUR)
+    assert [(one.second, dict(one.loads)) for one in points if one.loads] == [(3580.0, {"b": 1})]
 
 
 def test_a_curve_is_broken_where_readings_are_missing() -> None:
     samples = [reading(5, utilisation=50.0), reading(10, utilisation=50.0), reading(900, utilisation=100.0)]
-    [curve] = curves(samples, [], NOW)
+    [curve] = curves(points_of_readings(samples, HOUR), [], HOUR)
     assert (curve.name, curve.latest, curve.top) == ("GPU utilisation", "50 %", "100 %")
-    assert re.findall(r' d="([^"]*)"', curve.drawing) == ["M2700 2.0M3590 50.0L3595 50.0"]
+    assert re.findall(r'"curve-p50" d="([^"]*)"', curve.drawing) == ["M2700 2.0M3590 50.0L3595 50.0"]
+    assert "spread" not in curve.drawing
+
+
+def test_a_day_is_drawn_by_means_with_the_lowest_and_highest_value() -> None:
+    summaries = [
+        Summary(100, 20, {"utilisation": Spread(50.0, 0.0, 100.0)}, {"flux": 3}),
+        Summary(400, 60, {"utilisation": Spread(50.0, 50.0, 50.0)}, {}),
+        Summary(9000, 60, {"utilisation": Spread(0.0, 0.0, 0.0)}, {}),
+        Summary(86_500, 60, {"utilisation": Spread(0.0, 0.0, 0.0)}, {}),
+    ]
+    [curve] = curves(points_of_summaries(summaries, DAY), [], DAY)
+    assert re.findall(r'"curve-p50" d="([^"]*)"', curve.drawing) == [
+        "M50 98.0M77550 98.0M86150 50.0L86350 50.0"
+    ]
+    assert "M86350 98.0V2.0" in curve.drawing
+    assert 'd="M86350.0 0V100"><title>flux loaded 3 times</title>' in curve.drawing
+    assert "at most 100 % in the last day; models loaded: flux" in curve.drawing
 
 
 def test_a_machine_without_a_gpu_shows_its_cpu() -> None:
-    assert [curve.name for curve in curves([reading(5)], [], NOW)] == ["CPU"]
-    assert curves([], [], NOW) == []
+    assert [curve.name for curve in curves(points_of_readings([reading(5)], HOUR), [], HOUR)] == ["CPU"]
+    assert curves([], [], HOUR) == []

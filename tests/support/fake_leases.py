@@ -18,6 +18,7 @@ from gpus.leasing.values import (
     SlotView,
     SpareSlots,
     StartsIn,
+    Summary,
     Tokens,
     Wakes,
 )
@@ -43,6 +44,7 @@ class FakeLeases:
         self.views: dict[str, list[str]] = {}
         self.heard: dict[str, Heartbeat] = {}
         self.measured: dict[str, list[Measured]] = {}
+        self.summaries: dict[str, list[Summary]] = {}
         self.broken = Circuits()
         self.resets: list[tuple[str, str, str]] = []
 
@@ -98,6 +100,10 @@ class FakeLeases:
     def telemetry(self, server: str, within_seconds: float) -> list[Measured]:
         self._answer()
         return [one for one in self.measured.get(server, []) if one.age_seconds <= within_seconds]
+
+    def telemetry_summaries(self, server: str, within_seconds: float) -> list[Summary]:
+        self._answer()
+        return [one for one in self.summaries.get(server, []) if one.age_seconds <= within_seconds]
 
     def set_paused_tenants(
         self, pool: str, tenants: Sequence[str], *, reason: ParkedFor = ParkedFor.PAUSE

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandParser
 
+from admin_ui.dashboard.labels import measured
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import line, table
 from dispatcher_project.cli.switching import named_servers
 from foundation.program import command_line
 from foundation.texts import counted
 from gpus.api.servers import servers_json
+from gpus.health.pinned_servers import read_heartbeats, recent_telemetry
 from gpus.models import Server
 from gpus.protocol import CircuitState, DesiredState
 from gpus.registry.index_sync import read_paused
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
 class Command(TerminalCommand):
     help = (
-        "List servers: desired and actual state, slots, health, models, and what is wrong. `drain`, `off` "
-        "and `on` switch them."
+        "List servers: desired and actual state, slots, health, models, and what is wrong; with names also "
+        "the last telemetry. `drain`, `off` and `on` switch them."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -51,10 +53,14 @@ class Command(TerminalCommand):
         }
         rows = rows.filter(**{name: value for name, value in filters.items() if value is not None})
         is_paused = read_paused().system
-        found = [
+        servers = list(rows)
+        found: list[dict[str, Any]] = [
             {**one, "problems": problems_of(one)}
-            for one in servers_json(list(rows), ports.production_ports().leases)
+            for one in servers_json(servers, ports.production_ports().leases)
         ]
+        if options["names"]:
+            last = last_telemetry(servers)
+            found = [{**one, "telemetry": last.get(one["server"])} for one in found]
         shown = [one for one in found if one["problems"] or not options["problems"]]
         if self.as_json:
             self.print_json({"results": shown, "system_paused": is_paused})
@@ -63,6 +69,9 @@ class Command(TerminalCommand):
             self.show(line(("the system is paused: no job starts", "yellow")))
         if shown:
             self.show(server_table(shown))
+            for one in shown if options["names"] else ():
+                if one["host"] or len(shown) == 1:
+                    self.print(f"{one['server']}: {telemetry_text(one)}")
         elif found:
             self.print(f"no problem with {counted(len(found), 'server')}")
         elif Server.objects.exists():
@@ -96,6 +105,29 @@ def problems_of(server: answers.Server) -> list[str]:
     if server["desired"] != DesiredState.ON and seen["running"]:
         found.append(f"{counted(seen['running'], 'job')} still running")
     return found
+
+
+def last_telemetry(servers: Sequence[Server]) -> dict[str, dict[str, Any]]:
+    """The last reading of each pinned server that has sent one in the last 15 s, with its `age_seconds`."""
+    pinned = [server for server in servers if server.host]
+    beats, _ = read_heartbeats(pinned, ports.production_ports().leases)
+    readings = {name: (beat, recent_telemetry(beat)) for name, beat in beats.items()}
+    return {
+        name: {"age_seconds": round(beat.age_seconds, 1), **reading}
+        for name, (beat, reading) in readings.items()
+        if reading is not None
+    }
+
+
+def telemetry_text(server: dict[str, Any]) -> str:
+    """The last reading in one line, or why there is none."""
+    reading = server["telemetry"]
+    if reading is None and not server["host"]:
+        return "no telemetry: only a worker on the GPU host measures its card"
+    if reading is None:
+        return "no telemetry in the last 15 s: its worker does not run, or Redis does not answer"
+    values = ", ".join(f"{name} {value}" for name, value in measured(reading))
+    return f"{values} ({reading['age_seconds']:.0f} s ago)"
 
 
 def server_table(servers: Sequence[dict[str, Any]]) -> Table:

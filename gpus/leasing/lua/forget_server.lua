@@ -1,6 +1,6 @@
 -- Why: removes a server that is no longer registered. Its running leases continue until they end; no new one begins.
 -- Keys: beats, class_servers, class_turn, classes, free, generation, open, pool, rebuild, resting, server, servers,
---   serving, slot, states, telemetry, warm
+--   serving, slot, states, summaries, telemetry, warm
 -- Args:
 --   server: text
 -- Returns: 1
@@ -11,7 +11,7 @@
 -- include: enlist
 if not Index.is_open() then return Index.refuse() end
 redis.call('HDEL', Keys.beats(), args.server)
-redis.call('DEL', Keys.telemetry(args.server))
+redis.call('DEL', Keys.telemetry(args.server), Keys.summaries(args.server))
 local server = Slots.read_server(args.server)
 if not server or server.gone then return 1 end
 Slots.each_slot(server, function(slot)

@@ -8,6 +8,7 @@ import pytest
 from django.db import connection
 
 from foundation.ids import lowest_id
+from gpus.health.pinned_servers import heartbeat_report
 from gpus.models import AuditEntry, Server
 from gpus.registry.audit import cli_actor
 from jobs.domain.states import JobState
@@ -161,11 +162,32 @@ def test_servers_are_listed_with_what_is_wrong(world: World, terminal: Terminal)
     assert shown(terminal("servers", "gpu-*").said) == ["gpu-1", "gpu-2"]
     assert shown(terminal("servers", "--problems").said) == ["gpu-2"]
     assert shown(terminal("servers", "--machine", "box-2").said) == ["gpu-2"]
-    assert shown(terminal("servers", "--model", "m", "other").said) == ["other"]
+    assert shown(terminal("servers", "--model", "m", "*r", "gpu-*").said) == ["gpu-1", "gpu-2", "other"]
     assert terminal("servers", "--pool", "nope").said == "no server matches\n"
     [one] = terminal("servers", "gpu-2", "--json").json["results"]
     assert (one["server"], one["desired"], one["observed"]["state"]) == ("gpu-2", "on", "on")
     assert one["problems"] == ["fails its health check: connection refused"]
+
+
+def test_the_last_telemetry_of_named_servers_is_shown(world: World, terminal: Terminal) -> None:
+    world.server("box")
+    world.server("http")
+    Server.objects.filter(name="box").update(host="box.1")
+    assert "no telemetry in the last 15 s" in terminal("servers", "box").said
+    reading = {"warm": ["flux"], "gpu": {"utilisation": 87.0, "power": float("nan"), "temperature": 61}}
+    world.leases.record_heartbeat("box", heartbeat_report("box.1", [], telemetry=reading))
+    assert terminal("servers", "box").said.splitlines()[-1] == (
+        "box: GPU 87 %, Temperature 61 °C, Loaded flux (0 s ago)"
+    )
+    assert "only a worker on the GPU host" in terminal("servers", "http").said
+    assert [row.split()[0] for row in terminal("servers", "*").said.splitlines()[1:]] == [
+        "box", "http", "box:"
+    ]  # fmt: skip
+    boxed, plain = terminal("servers", "*", "--json").json["results"]
+    assert (boxed["telemetry"]["gpu"]["utilisation"], plain["telemetry"]) == (87.0, None)
+    world.redis_is_gone = True
+    assert "Redis does not answer" in terminal("servers", "box").said.splitlines()[-1]
+    assert "box:" not in terminal("servers").said
 
 
 def test_servers_are_listed_without_redis(world: World, terminal: Terminal) -> None:

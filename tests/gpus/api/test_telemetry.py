@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpus.leasing.values import Measured
+from gpus.leasing.values import Measured, Spread, Summary
 from tests.jobs.api.conftest import Account, World, operator, world
 from tests.jobs.api.test_bad_input import problem
 from tests.support.factories import make_model, make_server
@@ -110,3 +110,46 @@ def test_without_redis_telemetry_is_unavailable(operator: Account, world: World)
     answer = operator.client.get(URL)
     problem(answer, 503, "leasing_unavailable")
     assert answer["Retry-After"]
+
+
+def test_a_day_is_returned_in_summaries_with_units(operator: Account, world: World) -> None:
+    measures = {"utilisation": Spread(40.04, 0.0, 100.0), "ram_used_mb": Spread(2.0, 1.0, 3.0)}
+    world.leases.summaries["box-gpu0"] = [
+        Summary(12.04, 2, {}, {}),
+        Summary(312.04, 60, measures, {"flux": 3}),
+        Summary(90_000.0, 60, measures, {}),
+    ]
+    told = operator.client.get(URL, {"window": "day"}).json()
+    assert (told["seconds"], told["samples"]) == (86_400, [])
+    latest, before = told["summaries"]
+    assert {name for name, value in latest.items() if value is None} == {*MEASURES}
+    assert {name: value for name, value in before.items() if value is not None} == {
+        "age_seconds": 312.0,
+        "readings": 60,
+        "utilisation_percent": {"mean": 40.0, "lowest": 0.0, "highest": 100.0},
+        "ram_used_mb": {"mean": 2.0, "lowest": 1.0, "highest": 3.0},
+        "loads": [{"model": "flux", "times": 3}],
+    }
+
+
+MEASURES = (
+    "utilisation_percent",
+    "memory_used_mb",
+    "memory_total_mb",
+    "temperature_celsius",
+    "power_watts",
+    "cpu_percent",
+    "ram_used_mb",
+    "ram_total_mb",
+)
+
+
+def test_an_hour_is_returned_reading_by_reading(operator: Account, world: World) -> None:
+    world.leases.summaries["box-gpu0"] = [Summary(12.0, 2, {}, {})]
+    told = operator.client.get(URL, {"window": "hour"}).json()
+    assert (told["seconds"], len(told["samples"]), told["summaries"]) == (3600, 3, [])
+
+
+def test_a_window_that_does_not_exist_or_has_a_length_too_is_refused(operator: Account) -> None:
+    problem(operator.client.get(URL, {"window": "week"}), 400, "invalid_parameter", "/window")
+    problem(operator.client.get(URL, {"window": "day", "seconds": "5"}), 400, "invalid_parameter", "/window")

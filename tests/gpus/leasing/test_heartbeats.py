@@ -17,15 +17,15 @@ def test_the_last_heartbeat_is_returned_with_its_age(rig):
 
 def test_telemetry_is_kept_and_bounded(rig):
     for number in range(3):
-        rig.leases.record_heartbeat("box", {}, {"n": number})
-    assert [one.reading["n"] for one in rig.leases.telemetry("box", 60)] == [2, 1, 0]
+        rig.leases.record_heartbeat("box", {}, {"cpus": number})
+    assert [one.reading["cpus"] for one in rig.leases.telemetry("box", 60)] == [2, 1, 0]
     for number in range(TELEMETRY_KEPT):
-        rig.leases.record_heartbeat("box", {}, {"n": number})
+        rig.leases.record_heartbeat("box", {}, {"cpus": number})
     assert len(rig.leases.telemetry("box", 3600)) == TELEMETRY_KEPT
 
 
 def test_a_removed_server_leaves_no_heartbeat_or_telemetry(rig):
-    rig.leases.record_heartbeat("box", {}, {"n": 1})
+    rig.leases.record_heartbeat("box", {}, {"cpus": 1})
     rig.leases.forget_server("box")
     assert rig.leases.heartbeats(["box"]) == {}
     assert rig.leases.telemetry("box", 10) == []
@@ -33,9 +33,9 @@ def test_a_removed_server_leaves_no_heartbeat_or_telemetry(rig):
 
 def test_telemetry_covers_the_requested_time_by_redis_clock(rig):
     for number in range(3):
-        rig.leases.record_heartbeat("box", {}, {"n": number, "at": 1e9 * number})
+        rig.leases.record_heartbeat("box", {}, {"cpus": number, "at": 1e9 * number})
         rig.wait(5.0)
-    assert [(one.age_seconds, one.reading["n"]) for one in rig.leases.telemetry("box", 10.0)] == [
+    assert [(one.age_seconds, one.reading["cpus"]) for one in rig.leases.telemetry("box", 10.0)] == [
         (5.0, 2),
         (10.0, 1),
     ]
@@ -43,6 +43,6 @@ def test_telemetry_covers_the_requested_time_by_redis_clock(rig):
 
 
 def test_telemetry_of_the_version_before_is_left_out(rig):
-    rig.leases.record_heartbeat("box", {}, {"n": 1})
-    rig.client.lpush(f"{rig.prefix}telemetry:box", '{"n":2}')
-    assert [one.reading["n"] for one in rig.leases.telemetry("box", 60)] == [1]
+    rig.leases.record_heartbeat("box", {}, {"cpus": 1})
+    rig.client.lpush(f"{rig.prefix}telemetry:box", '{"cpus":2}')
+    assert [one.reading["cpus"] for one in rig.leases.telemetry("box", 60)] == [1]

@@ -27,7 +27,7 @@ TELEMETRY: dict[str, Any] = {
     "models_ram_mb": 700,
     "gpu": {
         "utilisation": 87.0, "used_mb": 8192.0, "total_mb": 16384.0, "temperature": 61, "power": 250.0,
-        "ecc_errors": 1, "xids": {"79": 2}, "processes": {"4711": 8000.0, "4712": None},
+        "ecc_errors": 1, "throttled": [], "xids": {"79": 2}, "processes": {"4711": 8000.0, "4712": None},
     },
 }  # fmt: skip
 
@@ -93,3 +93,16 @@ def test_without_a_gpu_only_the_machine_is_reported():
         ("GPU", "can't be read: GPU is lost"),
         ("Loaded", "none"),
     ]
+
+
+def test_absurd_telemetry_is_no_metric_and_breaks_no_page(
+    anonymous: APIClient, world: World, box: Server
+) -> None:
+    absurd = {"warm": "flux", "cpu_percent": "much", "gpu": {"power": 1e300, "utilisation": float("nan")}}
+    report = heartbeat_report("box.1", []) | {"telemetry": absurd | {"gpu_error": 7}}
+    world.leases.heard["box"] = Heartbeat(1.0, report)
+    found = scrape(anonymous)
+    assert found['dispatcher_gpu_processes{server="box"}'] == 0
+    assert not any(name.startswith(("dispatcher_gpu_power", "dispatcher_machine")) for name in found)
+    report["telemetry"] = {"gpu": [{}] * 10_000}
+    assert scrape(anonymous)['dispatcher_worker_heartbeat_age_seconds{server="box"}'] == 1.0

@@ -35,6 +35,7 @@ function Keys.waits(tenant) return prefix .. 'waits:' .. tenant end
 function Keys.running(tenant) return prefix .. 'running:' .. tenant end
 function Keys.rate(tenant) return prefix .. 'rate:' .. tenant end
 function Keys.telemetry(server) return prefix .. 'telemetry:' .. server end
+function Keys.summaries(server) return prefix .. 'summaries:' .. server end
 function Keys.depth(pool) return prefix .. 'depth:' .. pool end
 function Keys.parked_depth(pool) return prefix .. 'parked_depth:' .. pool end
 function Keys.parked(pool) return prefix .. 'parked:' .. pool end
