@@ -22,6 +22,7 @@ PACKAGES = (
     "jobs",
     "gpu_host",
     "gpus",
+    "artifacts",
     "foundation",
     "dispatcher_client",
 )

@@ -27,6 +27,9 @@ env = environ.Env()
 DATA_DIR = default_folder()
 DISPATCHER = read_settings(env)
 
+ARTIFACT_FOLDER = DATA_DIR / "artifacts"
+"""Default of DISPATCHER_ARTIFACT_STORE."""
+
 # what a browser keeps and sends, and what it lets a page do (docs/explanation/security.md)
 IS_HTTPS = DISPATCHER.public_url.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_HTTPS
@@ -79,6 +82,7 @@ INSTALLED_APPS = [
     *(_PAGES if PAGES else ()),
     "django_structlog",
     "rest_framework_api_key",
+    "artifacts",
     "gpus",
     "jobs",
     *(("admin_ui",) if PAGES else ()),

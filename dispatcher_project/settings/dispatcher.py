@@ -209,6 +209,36 @@ class DispatcherSettings:
     """Bytes of the bodies of these requests, in memory and in files; more get 429."""
     web_waits_per_tenant: int = 500
     """Requests of one tenant in a web process that wait for a job's end (`?wait=`, `Prefer: wait`)."""
+    artifact_store: str = ""
+    """Where artifacts are: a folder, or ``s3://BUCKET/PREFIX?endpoint=URL``
+    (docs/reference/artifacts.md). Empty: the folder `artifacts` in the data folder."""
+    artifact_url: str = ""
+    """URL under which clients and GPU servers reach the web process for the bytes of artifacts in a folder: a
+    host of its own separates them from the admin. Empty: `public_url`."""
+    artifact_url_seconds: float = 3600.0
+    """How long a signed URL of an artifact is valid; at most a week."""
+    artifact_days: float = 7.0
+    """Days for which an artifact is kept that no job uses."""
+    artifact_promise_seconds: float = 86_400.0
+    """How long a promised artifact may take to be uploaded, also in parts."""
+    artifact_reserve_bytes: int = 1024 * 1024 * 1024
+    """Room on the disk of a folder with artifacts that no upload may take."""
+    artifact_transfers: int = 64
+    """Uploads and downloads of artifacts in a folder that a web process serves at once; more get 503."""
+    artifact_transfers_per_tenant: int = 16
+    """The same of one tenant's artifacts; more get 429."""
+    artifact_bytes_per_second: int = 16 * 1024
+    """A slower transfer, on average after its first minute, is ended."""
+    artifact_completions: int = 2
+    """Uploads in parts that a web process joins and checks at once; more get 503."""
+    max_artifact_bytes: int = 5 * 1024 * 1024 * 1024
+    """Largest artifact; a larger one gets 413. S3 takes up to 5 GiB in one piece."""
+    max_artifact_refs: int = 1000
+    """Most artifacts that one payload may refer to."""
+    tenant_artifact_bytes: int = 100 * 1024 * 1024 * 1024
+    """Bytes of a tenant's artifacts, with those whose upload is promised; more get 429. 0: no limit."""
+    tenant_promised_artifacts: int = 1000
+    """Artifacts of a tenant whose upload is promised and not complete; more get 429."""
     public_url: str = "http://127.0.0.1:8000"
     """URL of this dispatcher for GPU servers, which push results to it."""
     flower_url: str = "http://127.0.0.1:5555"
@@ -281,6 +311,8 @@ class DispatcherSettings:
                 raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be more than 0")
         if not self.worker_silent_seconds:
             raise ImproperlyConfigured("DISPATCHER_WORKER_SILENT_SECONDS must be more than 0")
+        if not self.artifact_days:
+            raise ImproperlyConfigured("DISPATCHER_ARTIFACT_DAYS must be more than 0")
         for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ImproperlyConfigured(f"DISPATCHER_{name.upper()} must be at least 1")
@@ -308,12 +340,20 @@ MOST_QUEUED_SECONDS = 31_536_000.0
 """A year, as for models and tenants, so that deadlines are valid dates."""
 MAX_TELEMETRY_HOURS = 168.0
 _ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
-_TAKEN = ("api", "livez", "metrics", "readyz", "static")
+_TAKEN = ("api", "livez", "metrics", "readyz", "static", "store")
 _AT_LEAST_ONE = (
     "web_threads_per_tenant",
     "web_requests_per_tenant",
     "web_body_bytes_per_tenant",
     "web_waits_per_tenant",
+    "artifact_url_seconds",
+    "artifact_promise_seconds",
+    "artifact_transfers",
+    "artifact_transfers_per_tenant",
+    "artifact_completions",
+    "max_artifact_bytes",
+    "max_artifact_refs",
+    "tenant_promised_artifacts",
     "schema_checks",
     "schema_check_bytes",
     "worker_threads",

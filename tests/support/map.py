@@ -21,6 +21,7 @@ PACKAGES = (
     "jobs",
     "gpu_host",
     "gpus",
+    "artifacts",
     "foundation",
     "verification",
 )

@@ -1,0 +1,110 @@
+"""The rows of artifacts. Tenants and jobs are known by id only: no foreign key points up."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+
+from artifacts.keys import ObjectKey
+
+
+class Artifact(models.Model):
+    """A file of a tenant, identified in the store by its hash.
+
+    state: promised (its upload may come), stored (the store has all bytes), gone (no longer available;
+    `removed_at` says since when the store has no object of it). bytes, sha256: as promised, and checked by
+    the store. content_type: as declared, else as recognised from the first bytes. name: of the file, as the
+    client calls it. made_by_job, made_by_attempt, made_by_epoch: of the run that made it; made_by_key: name
+    of the client that uploaded it. upload: id of an upload in parts. expires_at: when it may be removed if
+    nothing uses it. tombstoned_at: since when the removal is announced; a use clears it.
+    """
+
+    class State(models.TextChoices):
+        PROMISED = "promised"
+        STORED = "stored"
+        GONE = "gone"
+
+    id = models.CharField(max_length=26, primary_key=True, editable=False)
+    tenant_id = models.BigIntegerField()
+    sha256 = models.CharField(max_length=64)
+    bytes = models.BigIntegerField()
+    content_type = models.CharField(max_length=127, blank=True, default="")
+    name = models.CharField(max_length=255, blank=True, default="")
+    state = models.CharField(max_length=8, choices=State.choices, default=State.PROMISED)
+    made_by_job = models.CharField(max_length=26, blank=True, default="")
+    made_by_attempt = models.CharField(max_length=26, blank=True, default="")
+    made_by_epoch = models.PositiveIntegerField(null=True, blank=True, default=None)
+    made_by_key = models.CharField(max_length=64, blank=True, default="")
+    upload = models.CharField(max_length=255, blank=True, default="")
+    created_at = models.DateTimeField()
+    stored_at = models.DateTimeField(null=True, blank=True, default=None)
+    expires_at = models.DateTimeField()
+    tombstoned_at = models.DateTimeField(null=True, blank=True, default=None)
+    removed_at = models.DateTimeField(null=True, blank=True, default=None)
+
+    class Meta:
+        constraints = [
+            # also while the object of a gone one is being removed: a new upload would be removed with it
+            models.UniqueConstraint(
+                fields=["tenant_id", "sha256"], condition=Q(removed_at=None), name="one_artifact_per_content"
+            ),
+            models.CheckConstraint(name="artifact_has_bytes", condition=Q(bytes__gte=0)),
+            models.CheckConstraint(
+                name="only_gone_artifacts_are_removed", condition=Q(removed_at=None) | Q(state="gone")
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["tenant_id", "-id"], name="artifact_of_tenant_idx"),
+            # sums of a tenant's bytes and promises are read from the index alone
+            models.Index(
+                fields=["tenant_id", "state", "bytes"],
+                name="artifact_quota_idx",
+                condition=Q(removed_at=None),
+            ),
+            models.Index(
+                fields=["expires_at"],
+                name="artifact_expiry_idx",
+                condition=Q(tombstoned_at=None, removed_at=None),
+            ),
+            models.Index(
+                fields=["tombstoned_at"],
+                name="artifact_tombstone_idx",
+                condition=Q(tombstoned_at__isnull=False, removed_at=None),
+            ),
+            models.Index(
+                fields=["removed_at"], name="artifact_removed_idx", condition=Q(removed_at__isnull=False)
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.id
+
+    @property
+    def key(self) -> ObjectKey:
+        """The key of its object in the store."""
+        return ObjectKey(self.tenant_id, self.sha256)
+
+
+class ArtifactUse(models.Model):
+    """A job or a run that refers to an artifact. An artifact with a use is not removed. job, run: ids, one of
+    them empty."""
+
+    id = models.BigAutoField(primary_key=True)
+    artifact = models.ForeignKey("artifacts.Artifact", on_delete=models.CASCADE, related_name="uses")
+    job = models.CharField(max_length=26, blank=True, default="")
+    run = models.CharField(max_length=26, blank=True, default="")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["artifact", "job", "run"], name="one_use_per_artifact"),
+            models.CheckConstraint(
+                name="use_is_of_job_or_run", condition=(Q(job="") & ~Q(run="")) | (~Q(job="") & Q(run=""))
+            ),
+        ]
+        indexes = [
+            models.Index(fields=["job"], name="artifact_use_of_job_idx"),
+            models.Index(fields=["run"], name="artifact_use_of_run_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.artifact_id} {self.job or self.run}"

@@ -1,0 +1,134 @@
+"""References to artifacts in JSON: the object `{"$artifact": "<id>"}`, at any depth.
+
+A payload without the bytes `"$artifact"` has none, which costs one search of its text (`may_have_refs`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from foundation.ids import ID_LENGTH
+
+REF = "$artifact"
+_NAME = b'"$artifact"'
+_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
+
+
+class BadRef(Exception):
+    """An object with `$artifact` that is no reference: further members, or another value than an id.
+
+    path: of the object, as keys and indices.
+    """
+
+    def __init__(self, path: tuple[str | int, ...], message: str) -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class TooManyRefs(Exception):
+    """The value refers to more different artifacts than are allowed. most: the limit."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"The value refers to more than {most} artifacts.")
+        self.most = most
+
+
+def ref(artifact_id: str) -> dict[str, str]:
+    """Return the reference to an artifact."""
+    return {REF: artifact_id}
+
+
+def is_artifact_id(text: str) -> bool:
+    return _ID.match(text) is not None
+
+
+def may_have_refs(text: bytes) -> bool:
+    """Return False if a value with this JSON text surely has no reference. text: as `json.dumps` writes it;
+    another writer may have escaped the name."""
+    return _NAME in text
+
+
+def find_refs(value: Any, most: int) -> dict[str, tuple[str | int, ...]]:
+    """Return the ids of all artifacts that a JSON value refers to, with the path of the first reference to
+    each, in the order of the value.
+
+    most: limit of different artifacts; the search ends there. Raises TooManyRefs and BadRef.
+    """
+    found: dict[str, tuple[str | int, ...]] = {}
+    waiting: list[tuple[Any, _Path]] = [(value, None)]
+    while waiting:
+        one, path = waiting.pop()
+        if type(one) is dict:
+            if REF in one:
+                artifact_id = _id_of(one, path)
+                if artifact_id not in found:
+                    if len(found) >= most:
+                        raise TooManyRefs(most)
+                    found[artifact_id] = _keys(path)
+                continue
+            waiting += [(child, (path, key)) for key, child in reversed(one.items()) if _is_nested(child)]
+        elif type(one) is list:
+            waiting += [(one[at], (path, at)) for at in range(len(one) - 1, -1, -1) if _is_nested(one[at])]
+    return found
+
+
+def replace_refs(value: Any, new: Callable[[str], Any]) -> Any:
+    """Return a copy of a JSON value with each reference replaced by `new(artifact_id)`; parts without a
+    reference are shared with the original, and a value without any is returned itself.
+
+    Raises BadRef. Recursion is as deep as the value, which the readers of bodies limit.
+    """
+    if type(value) is dict:
+        if REF in value:
+            return new(_id_of(value, None))
+        return _replaced_members(value, new)
+    if type(value) is list:
+        return _replaced_items(value, new)
+    return value
+
+
+def _replaced_members(value: dict[str, Any], new: Callable[[str], Any]) -> dict[str, Any]:
+    copy: dict[str, Any] | None = None
+    for key, child in value.items():
+        if _is_nested(child) and (other := replace_refs(child, new)) is not child:
+            if copy is None:
+                copy = dict(value)
+            copy[key] = other
+    return value if copy is None else copy
+
+
+def _replaced_items(value: list[Any], new: Callable[[str], Any]) -> list[Any]:
+    copy: list[Any] | None = None
+    for at, child in enumerate(value):
+        if _is_nested(child) and (other := replace_refs(child, new)) is not child:
+            if copy is None:
+                copy = list(value)
+            copy[at] = other
+    return value if copy is None else copy
+
+
+_Path = tuple[Any, str | int] | None
+"""A path as a linked list, last part first: it is needed only for the few values that are references."""
+
+
+def _keys(path: _Path) -> tuple[str | int, ...]:
+    keys: list[str | int] = []
+    while path is not None:
+        path, key = path
+        keys.append(key)
+    return tuple(reversed(keys))
+
+
+def _is_nested(value: Any) -> bool:
+    return type(value) is dict or type(value) is list
+
+
+def _id_of(value: dict[str, Any], path: _Path) -> str:
+    if len(value) > 1:
+        raise BadRef(_keys(path), f'An object with "{REF}" is a reference and has no other members.')
+    artifact_id = value[REF]
+    if type(artifact_id) is not str or not is_artifact_id(artifact_id):
+        raise BadRef(_keys(path), f'"{REF}" must be the id of an artifact, {ID_LENGTH} characters.')
+    return artifact_id

@@ -1,0 +1,144 @@
+"""What a store of objects can do. `local` and `s3` implement it, and pass one suite of tests
+(tests/artifacts/store/test_contract.py).
+
+Objects are created once and never changed: their key is their hash. Clients and GPU servers read and write
+them by signed requests, which bind method, key, size, hash and time; the dispatcher itself by `read`,
+`chunks` and `write`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from artifacts.keys import ObjectKey
+
+CHUNK_BYTES = 1024 * 1024
+"""Size of the pieces in which bytes pass through a process."""
+MAX_SIGNED_SECONDS = 7 * 86_400.0
+"""The longest life of a signed request: S3's limit."""
+
+
+class StoreError(Exception):
+    """Base of a store's errors. Its text has no address and no secret: clients may read it."""
+
+
+class StoreUnavailable(StoreError):
+    """The store does not answer, or answers with an error of its own. Another try may succeed."""
+
+
+class StoreFull(StoreError):
+    """The store has no room for the object. Nothing of it is kept."""
+
+
+class WrongBytes(StoreError):
+    """The bytes are not those that were declared: another length or another hash. Nothing of them is kept."""
+
+
+class ObjectExists(StoreError):
+    """An object with this key is already stored. It has the same bytes, because the key is their hash."""
+
+
+class NoSuchObject(StoreError):
+    """The store has no such object, or the upload in parts is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """A request that anybody may send to the store until it expires. headers: must be sent as they are."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object in the store. stored_at: by the store's clock."""
+
+    key: ObjectKey
+    bytes: int
+    stored_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class UploadInParts:
+    """How an object is uploaded in parts: part n, from 1, has `part_bytes` bytes, the last one the rest.
+
+    upload: the store's id of the upload. stored: numbers of parts that the store has.
+    """
+
+    upload: str
+    part_bytes: int
+    parts: int
+    stored: frozenset[int] = frozenset()
+
+
+class Store(Protocol):
+    """A store of objects. All methods may raise StoreUnavailable."""
+
+    is_shared: bool
+    """True if processes on several hosts see the same objects."""
+
+    def sign_put(self, key: ObjectKey, size: int, seconds: float) -> SignedRequest:
+        """Return a request that stores the object, if its body has exactly this size and the key's hash, and
+        if no such object is stored yet (else 412). seconds: how long it may begin."""
+
+    def sign_get(
+        self, key: ObjectKey, seconds: float, *, content_type: str = "", name: str = ""
+    ) -> SignedRequest:
+        """Return a request that reads the object, whole or a range.
+
+        content_type: of the answer. name: file name of the answer, which is always an attachment."""
+
+    def find(self, key: ObjectKey) -> StoredObject | None:
+        """Return the object without its bytes; None if it is not stored."""
+
+    def read(self, key: ObjectKey, first: int, length: int) -> bytes:
+        """Return up to `length` bytes from position `first`. Raises NoSuchObject."""
+
+    def chunks(self, key: ObjectKey, first: int = 0) -> Iterator[bytes]:
+        """Yield the object's bytes from position `first`, about `CHUNK_BYTES` each. Raises NoSuchObject."""
+
+    def write(self, key: ObjectKey, size: int, chunks: Iterable[bytes]) -> None:
+        """Store an object; one that is already stored stays. Raises WrongBytes and StoreFull."""
+
+    def remove(self, key: ObjectKey) -> None:
+        """Remove the object; no error if there is none."""
+
+    def objects(self, after: ObjectKey | None = None) -> Iterator[StoredObject]:
+        """Yield objects in the order of their keys' texts, beginning behind `after`; read page by page."""
+
+    def begin_parts(self, key: ObjectKey, size: int) -> UploadInParts:
+        """Begin an upload in parts."""
+
+    def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
+        """Return how far an upload in parts is. Raises NoSuchObject."""
+
+    def sign_part(self, key: ObjectKey, upload: str, number: int, size: int, seconds: float) -> SignedRequest:
+        """Return a request that stores one part, if its body has exactly this size. It may be repeated."""
+
+    def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
+        """Join the parts to the object, and check size and hash, for which all bytes are read once.
+
+        Raises WrongBytes, StoreFull, and NoSuchObject while parts are missing."""
+
+    def drop_unfinished(self, before: datetime) -> int:
+        """Remove what uploads left that began before this time and did not end; return how many."""
+
+    def check(self) -> str:
+        """Try the store; return what is wrong with it, for operators, or ""."""
+
+
+def number_of_parts(size: int, part_bytes: int) -> int:
+    return max(1, -(-size // part_bytes))
+
+
+def size_of_part(size: int, part_bytes: int, number: int) -> int:
+    """Return the size of part `number`, from 1. Raises ValueError if there is no such part."""
+    if not 1 <= number <= number_of_parts(size, part_bytes):
+        raise ValueError(f"no part {number}")
+    return min(part_bytes, size - (number - 1) * part_bytes)

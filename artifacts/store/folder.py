@@ -1,0 +1,146 @@
+"""Files below one folder, opened so that no symlink in it is followed, and published whole or not at all.
+
+Each step from the root is an `openat` with O_NOFOLLOW: a link that another process planted in the store can
+neither be read nor written through.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from artifacts.store.contract import NoSuchObject, StoreFull, StoreUnavailable
+
+TEMPORARY = "tmp"
+"""Subfolder of files that are not complete; on the same file system, so that a rename publishes them."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a planted FIFO must not block the open
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+Place = Sequence[str]
+"""Names below the root, the last one of the file."""
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Turn errors of the operating system into those of a store."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise NoSuchObject("The store has no such object.") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:  # a link
+            raise NoSuchObject("The store has no such object.") from None
+        if error.errno in _FULL:
+            raise StoreFull("The store's disk is full.") from None
+        raise StoreUnavailable(f"The store's folder can't be used: {error.strerror or 'error'}.") from error
+
+
+class Folder:
+    """The files of a store. root: made when the first file is written; a link to a folder is followed here
+    only, because it is the operator's."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    errors = staticmethod(_store_errors)
+
+    def open(self, place: Place) -> int:
+        """Return a descriptor to read a file; the caller closes it. Raises NoSuchObject, also for anything
+        that is not a plain file."""
+        with _store_errors(), self._folder(place[:-1]) as folder:
+            return _plain(os.open(place[-1], _READ, dir_fd=folder))
+
+    def stat(self, place: Place) -> os.stat_result:
+        """Return a plain file's status. Raises NoSuchObject."""
+        with _store_errors(), self._folder(place[:-1]) as folder:
+            found = os.stat(place[-1], dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(found.st_mode):
+            raise NoSuchObject("The store has no such object.")
+        return found
+
+    def new_file(self) -> tuple[str, int]:
+        """Return name and descriptor of a new file in the temporary folder."""
+        name = secrets.token_hex(16)
+        with _store_errors(), self._folder((TEMPORARY,), make=True) as folder:
+            return name, os.open(name, _NEW, 0o600, dir_fd=folder)
+
+    def publish(self, temporary: str, place: Place, *, make: bool = True) -> None:
+        """Move a complete file to its place, durably. The caller has synchronised its bytes. make: create
+        the place's folders."""
+        with (
+            _store_errors(),
+            self._folder((TEMPORARY,)) as before,
+            self._folder(place[:-1], make=make) as folder,
+        ):
+            os.rename(temporary, place[-1], src_dir_fd=before, dst_dir_fd=folder)
+            os.fsync(folder)
+
+    def discard(self, temporary: str) -> None:
+        """Remove a temporary file; no error if it is not there."""
+        with suppress(NoSuchObject):
+            self.remove((TEMPORARY, temporary))
+
+    def remove(self, place: Place) -> None:
+        """Remove a file or a link itself. Raises NoSuchObject."""
+        with _store_errors(), self._folder(place[:-1]) as folder:
+            os.unlink(place[-1], dir_fd=folder)
+
+    def remove_folder(self, place: Place) -> None:
+        """Remove a folder of files; no error if there is none."""
+        for name in self.names(place):
+            with suppress(NoSuchObject):
+                self.remove((*place, name))
+        with suppress(NoSuchObject, StoreUnavailable), _store_errors(), self._folder(place[:-1]) as folder:
+            os.rmdir(place[-1], dir_fd=folder)
+
+    def names(self, place: Place) -> list[str]:
+        """Return the sorted names in a folder; none if there is no such folder."""
+        try:
+            with _store_errors(), self._folder(place) as folder:
+                return sorted(os.listdir(folder))
+        except NoSuchObject:
+            return []
+
+    def made_at(self, place: Place) -> float:
+        """Return when a folder last got or lost a file, in seconds since 1970. Raises NoSuchObject."""
+        with _store_errors(), self._folder(place) as folder:
+            return os.fstat(folder).st_mtime
+
+    def free_bytes(self) -> int:
+        """Return the bytes that the file system still takes."""
+        with _store_errors(), self._folder((), make=True) as folder:
+            found = os.fstatvfs(folder)
+        return found.f_bavail * found.f_frsize
+
+    @contextmanager
+    def _folder(self, place: Place, *, make: bool = False) -> Iterator[int]:
+        """Yield a descriptor of a folder below the root. make: create what is missing on the way."""
+        if make:
+            self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        at = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in place:
+                if make:
+                    with suppress(FileExistsError):
+                        os.mkdir(name, 0o700, dir_fd=at)
+                        os.fsync(at)
+                below = os.open(name, _FOLDER, dir_fd=at)
+                os.close(at)
+                at = below
+            yield at
+        finally:
+            os.close(at)
+
+
+def _plain(descriptor: int) -> int:
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, "not a plain file")

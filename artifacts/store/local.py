@@ -1,0 +1,303 @@
+"""The store in a local folder: objects are files, and signed requests go to the web process
+(`dispatcher_project/web/artifact_bytes.py`).
+
+::
+
+    a/<tenant>/<2 digits>/<sha256>   objects       parts/<upload>/<number>   parts of unfinished uploads
+    tmp/<random>                     files that are being written
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from artifacts.keys import ObjectKey
+from artifacts.store.contract import (
+    CHUNK_BYTES,
+    MAX_SIGNED_SECONDS,
+    NoSuchObject,
+    ObjectExists,
+    SignedRequest,
+    StoredObject,
+    StoreError,
+    StoreFull,
+    UploadInParts,
+    WrongBytes,
+    number_of_parts,
+)
+from artifacts.store.folder import TEMPORARY, Folder, Place
+from artifacts.store.signatures import Grant, signed_query
+from foundation.ids import new_id
+
+OBJECTS, PARTS = "a", "parts"
+PART_BYTES = 64 * 1024 * 1024
+_UPLOAD = re.compile(r"[0-9A-Z]{26}\Z")
+_TENANT = re.compile(r"[1-9][0-9]{0,18}\Z")
+_NUMBER = re.compile(r"[1-9][0-9]{0,8}\Z")
+
+
+class LocalStore:
+    """A folder of this host.
+
+    root: the folder. url: of the store at the web process, without a trailing slash. now: the time, the same
+    for all processes. reserve_bytes: room on the disk that no object may take. is_shared: the folder is on a
+    file system that all hosts see.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        url: str,
+        now: Callable[[], datetime],
+        *,
+        reserve_bytes: int = 0,
+        is_shared: bool = False,
+    ) -> None:
+        self.is_shared = is_shared
+        self._folder = Folder(root)
+        self._url = url
+        self.now = now
+        self._reserve_bytes = reserve_bytes
+
+    @property
+    def root(self) -> Path:
+        return self._folder.root
+
+    # -- signed requests ---------------------------------------------------------------------
+
+    def sign_put(self, key: ObjectKey, size: int, seconds: float) -> SignedRequest:
+        return self._signed(Grant("PUT", key, size=size), seconds)
+
+    def sign_get(
+        self, key: ObjectKey, seconds: float, *, content_type: str = "", name: str = ""
+    ) -> SignedRequest:
+        return self._signed(Grant("GET", key, content_type=content_type, name=name), seconds)
+
+    def sign_part(self, key: ObjectKey, upload: str, number: int, size: int, seconds: float) -> SignedRequest:
+        return self._signed(Grant("PUT", key, size=size, upload=upload, number=number), seconds)
+
+    def _signed(self, grant: Grant, seconds: float) -> SignedRequest:
+        expires_at = self.now() + timedelta(seconds=min(seconds, MAX_SIGNED_SECONDS))
+        headers = {"Content-Length": str(grant.size)} if grant.method == "PUT" else {}
+        url = f"{self._url}/{grant.key}?{signed_query(grant, expires_at)}"
+        return SignedRequest(grant.method, url, headers, expires_at)
+
+    # -- objects -----------------------------------------------------------------------------
+
+    def find(self, key: ObjectKey) -> StoredObject | None:
+        try:
+            found = self._folder.stat(_place(key))
+        except NoSuchObject:
+            return None
+        return StoredObject(key, found.st_size, datetime.fromtimestamp(found.st_mtime, UTC))
+
+    def open(self, key: ObjectKey) -> tuple[int, int]:
+        """Return a descriptor to read the object, which the caller closes, and its size. Raises
+        NoSuchObject."""
+        descriptor = self._folder.open(_place(key))
+        return descriptor, os.fstat(descriptor).st_size
+
+    def read(self, key: ObjectKey, first: int, length: int) -> bytes:
+        descriptor, _ = self.open(key)
+        with os.fdopen(descriptor, "rb") as file:
+            return os.pread(file.fileno(), length, first)
+
+    def chunks(self, key: ObjectKey, first: int = 0) -> Iterator[bytes]:
+        return _chunks(self.open(key)[0], first)
+
+    def write(self, key: ObjectKey, size: int, chunks: Iterable[bytes]) -> None:
+        try:
+            receiver = self.receive(key, size)
+        except ObjectExists:
+            return
+        with receiver:
+            for chunk in chunks:
+                receiver.add(chunk)
+            receiver.finish()
+
+    def receive(self, key: ObjectKey, size: int) -> Receiver:
+        """Begin to store an object. Raises ObjectExists, and StoreFull if the disk has no room for it."""
+        if self.find(key) is not None:
+            raise ObjectExists("The object is already stored.")
+        self._require_room(size)
+        return Receiver(self._folder, _place(key), size, key.sha256)
+
+    def receive_part(self, key: ObjectKey, upload: str, number: int, size: int) -> Receiver:
+        """Begin to store one part. Raises NoSuchObject for an unknown upload, and StoreFull."""
+        self._require_upload(key, upload)
+        self._require_room(size)
+        return Receiver(self._folder, (PARTS, upload, str(number)), size, None, make=False)
+
+    def remove(self, key: ObjectKey) -> None:
+        with suppress(NoSuchObject):
+            self._folder.remove(_place(key))
+
+    def objects(self, after: ObjectKey | None = None) -> Iterator[StoredObject]:
+        begin = str(after) if after is not None else ""
+        tenants = [name for name in self._folder.names((OBJECTS,)) if _TENANT.match(name)]
+        for tenant in tenants:
+            for pair in self._folder.names((OBJECTS, tenant)):
+                if f"{OBJECTS}/{tenant}/{pair}~" <= begin:  # ~ is behind all digits
+                    continue
+                for name in self._folder.names((OBJECTS, tenant, pair)):
+                    if f"{OBJECTS}/{tenant}/{name}" <= begin:
+                        continue
+                    try:
+                        found = self.find(ObjectKey(int(tenant), name))
+                    except ValueError:  # no file of ours
+                        continue
+                    if found is not None:
+                        yield found
+
+    # -- uploads in parts --------------------------------------------------------------------
+
+    def begin_parts(self, key: ObjectKey, size: int) -> UploadInParts:
+        self._require_room(size)
+        upload = new_id(self.now().timestamp())
+        with Receiver(self._folder, (PARTS, upload, "key"), len(str(key)), None) as receiver:
+            receiver.add(str(key).encode())
+            receiver.finish()
+        return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES))
+
+    def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
+        self._require_upload(key, upload)
+        stored = frozenset(int(name) for name in self._folder.names((PARTS, upload)) if _NUMBER.match(name))
+        return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES), stored)
+
+    def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
+        found = self.find_parts(key, upload, size)
+        missing = sorted(set(range(1, found.parts + 1)) - found.stored)
+        if missing:
+            raise NoSuchObject(
+                f"{len(missing)} of {found.parts} parts are missing, the first is {missing[0]}."
+            )
+        with suppress(ObjectExists), self.receive(key, size) as receiver:
+            for number in range(1, found.parts + 1):
+                for chunk in _chunks(self._folder.open((PARTS, upload, str(number))), 0):
+                    receiver.add(chunk)
+            receiver.finish()
+        self._folder.remove_folder((PARTS, upload))
+
+    def _require_upload(self, key: ObjectKey, upload: str) -> None:
+        """Raise NoSuchObject unless the upload began for this key."""
+        if not _UPLOAD.match(upload):
+            raise NoSuchObject("There is no such upload.")
+        descriptor = self._folder.open((PARTS, upload, "key"))
+        with os.fdopen(descriptor, "rb") as file:
+            if file.read(200) != str(key).encode():
+                raise NoSuchObject("There is no such upload.")
+
+    # -- care ----------------------------------------------------------------------------------
+
+    def drop_unfinished(self, before: datetime) -> int:
+        dropped = 0
+        for name in self._folder.names((TEMPORARY,)):
+            with suppress(NoSuchObject):
+                if self._folder.stat((TEMPORARY, name)).st_mtime < before.timestamp():
+                    self._folder.remove((TEMPORARY, name))
+                    dropped += 1
+        for upload in self._folder.names((PARTS,)):
+            with suppress(NoSuchObject):
+                if self._folder.made_at((PARTS, upload)) < before.timestamp():
+                    self._folder.remove_folder((PARTS, upload))
+                    dropped += 1
+        return dropped
+
+    def check(self) -> str:
+        try:
+            name, descriptor = self._folder.new_file()
+            os.close(descriptor)
+            self._folder.discard(name)
+            free = self._folder.free_bytes()
+        except StoreError as error:
+            return f"{self.root}: {error}"
+        if free <= self._reserve_bytes:
+            return (
+                f"{self.root}: {free} bytes are free, and {self._reserve_bytes} stay free "
+                "(DISPATCHER_ARTIFACT_RESERVE_BYTES): no upload is accepted."
+            )
+        return ""
+
+    def _require_room(self, size: int) -> None:
+        if self._folder.free_bytes() - self._reserve_bytes < size:
+            raise StoreFull("The store's disk has no room for an object of this size.")
+
+
+class Receiver:
+    """Bytes on their way into the store: collected in a temporary file, published whole by `finish`, and
+    removed at the end of the `with` block otherwise.
+
+    sha256: hash that the bytes must have; None: any. make: False if the folder of `place` must exist.
+    """
+
+    def __init__(
+        self, folder: Folder, place: Place, size: int, sha256: str | None, *, make: bool = True
+    ) -> None:
+        self._folder, self._place, self._size, self._sha256 = folder, place, size, sha256
+        self._make = make
+        self._digest = hashlib.sha256()
+        self._received = 0
+        self._name, self._descriptor = folder.new_file()
+        self._is_open, self._is_published = True, False
+
+    @property
+    def missing(self) -> int:
+        """How many bytes are still to come."""
+        return self._size - self._received
+
+    def add(self, data: bytes | memoryview) -> None:
+        """Append bytes. Raises WrongBytes if there are too many, StoreFull."""
+        if len(data) > self.missing:
+            raise WrongBytes(f"More than the declared {self._size} bytes were sent.")
+        self._received += len(data)
+        if self._sha256 is not None:
+            self._digest.update(data)
+        view = memoryview(data)
+        with self._folder.errors():
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+
+    def finish(self) -> None:
+        """Check length and hash, and publish the file durably. Raises WrongBytes, StoreFull."""
+        if self.missing:
+            raise WrongBytes(f"{self._received} of the declared {self._size} bytes were sent.")
+        if self._sha256 is not None and self._digest.hexdigest() != self._sha256:
+            raise WrongBytes(
+                f"The bytes have the SHA-256 {self._digest.hexdigest()}, declared was {self._sha256}."
+            )
+        with self._folder.errors():
+            os.fsync(self._descriptor)
+        self._close()
+        self._folder.publish(self._name, self._place, make=self._make)
+        self._is_published = True
+
+    def __enter__(self) -> Receiver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._close()
+        if not self._is_published:
+            self._folder.discard(self._name)
+
+    def _close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            with self._folder.errors():
+                os.close(self._descriptor)
+
+
+def _place(key: ObjectKey) -> Place:
+    return (OBJECTS, str(key.tenant_id), key.sha256[:2], key.sha256)
+
+
+def _chunks(descriptor: int, first: int) -> Iterator[bytes]:
+    with os.fdopen(descriptor, "rb", buffering=0) as file:
+        file.seek(first)
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk

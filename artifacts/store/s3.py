@@ -1,0 +1,415 @@
+"""The store in a bucket of S3, or of a server with the same API. Needs the extra `s3` (boto3).
+
+A signed PUT binds length, SHA-256 and "only if there is none": the store itself answers 403, 400 or 412. It
+checks a signature when the PUT begins, so an object can appear after its request has expired; the sweep
+`unknown_objects` finds those that no row knows.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from tempfile import SpooledTemporaryFile
+from typing import Any
+
+from artifacts.keys import PREFIX, ObjectKey, read_key
+from artifacts.store.contract import (
+    CHUNK_BYTES,
+    MAX_SIGNED_SECONDS,
+    NoSuchObject,
+    ObjectExists,
+    SignedRequest,
+    StoredObject,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    UploadInParts,
+    WrongBytes,
+    number_of_parts,
+    size_of_part,
+)
+from artifacts.store.names import attachment
+
+PART_BYTES = 64 * 1024 * 1024
+PART_AGAIN_BYTES = 8 * 1024 * 1024
+"""Size of the parts in which the dispatcher itself writes: one is in memory or in a file at a time."""
+CONNECT_SECONDS, READ_SECONDS = 3.0, 15.0
+SKEW_SECONDS = 900.0
+"""S3 itself refuses requests from more than 15 minutes ahead."""
+_MISSING = frozenset({"404", "NoSuchKey", "NotFound", "NoSuchUpload"})
+_EXISTS = frozenset({"412", "PreconditionFailed", "ConditionalRequestConflict"})
+_WRONG = frozenset({"BadDigest", "InvalidDigest", "XAmzContentSHA256Mismatch", "XAmzContentChecksumMismatch"})
+_FULL = frozenset({"507", "InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"})
+
+
+class NoBoto(Exception):
+    """The package boto3 is not installed."""
+
+    def __init__(self) -> None:
+        super().__init__("An S3 store needs boto3: install gpu-dispatcher[s3].")
+
+
+@dataclass(frozen=True, slots=True)
+class S3Place:
+    """Where a bucket is.
+
+    prefix: of all keys, with a trailing slash, or "". endpoint: URL for the dispatcher; "": that of AWS.
+    public_endpoint: URL for clients and GPU servers; "": the same. region: "" for that of the environment.
+    """
+
+    bucket: str
+    prefix: str = ""
+    endpoint: str = ""
+    public_endpoint: str = ""
+    region: str = ""
+
+
+class S3Store:
+    """A bucket. Credentials come from boto3's chain: environment, configuration file, or the machine's role.
+
+    now: the time, for the end of a signed request as it is reported. skew_seconds: how far the clocks of
+    dispatcher and store may differ: signed requests live so much longer.
+    """
+
+    is_shared = True
+
+    def __init__(
+        self, place: S3Place, now: Callable[[], datetime], *, skew_seconds: float = SKEW_SECONDS
+    ) -> None:
+        self._place = place
+        self._now = now
+        self._skew_seconds = skew_seconds
+        self._lock = threading.Lock()
+        self._clients: dict[str, Any] = {}
+
+    def _client(self, endpoint: str = "") -> Any:
+        """Return the client of an endpoint; default: that for the dispatcher. Raises NoBoto."""
+        endpoint = endpoint or self._place.endpoint
+        with self._lock:
+            if endpoint not in self._clients:
+                self._clients[endpoint] = _new_client(endpoint, self._place.region)
+            return self._clients[endpoint]
+
+    def _named(self, key: ObjectKey) -> dict[str, str]:
+        return {"Bucket": self._place.bucket, "Key": f"{self._place.prefix}{key}"}
+
+    # -- signed requests ---------------------------------------------------------------------
+
+    def sign_put(self, key: ObjectKey, size: int, seconds: float) -> SignedRequest:
+        checksum = _base64(key.sha256)
+        bound = {"ContentLength": size, "ChecksumSHA256": checksum, "IfNoneMatch": "*"}
+        headers = {"Content-Length": str(size), "x-amz-checksum-sha256": checksum, "If-None-Match": "*"}
+        return self._signed("put_object", {**self._named(key), **bound}, headers, seconds)
+
+    def sign_get(
+        self, key: ObjectKey, seconds: float, *, content_type: str = "", name: str = ""
+    ) -> SignedRequest:
+        answer = {"ResponseContentDisposition": attachment(name)}
+        if content_type:
+            answer["ResponseContentType"] = content_type
+        return self._signed("get_object", {**self._named(key), **answer}, {}, seconds)
+
+    def sign_part(self, key: ObjectKey, upload: str, number: int, size: int, seconds: float) -> SignedRequest:
+        bound = {"UploadId": upload, "PartNumber": number, "ContentLength": size}
+        return self._signed(
+            "upload_part", {**self._named(key), **bound}, {"Content-Length": str(size)}, seconds
+        )
+
+    def _signed(
+        self, operation: str, parameters: Mapping[str, Any], headers: Mapping[str, str], seconds: float
+    ) -> SignedRequest:
+        seconds = int(min(seconds, MAX_SIGNED_SECONDS))
+        client = self._client(self._place.public_endpoint)
+        with _store_errors():
+            lives = int(min(seconds + self._skew_seconds, MAX_SIGNED_SECONDS))
+            url = client.generate_presigned_url(operation, dict(parameters), ExpiresIn=lives)
+        method = "GET" if operation == "get_object" else "PUT"
+        return SignedRequest(method, url, headers, self._now() + timedelta(seconds=seconds))
+
+    # -- objects -----------------------------------------------------------------------------
+
+    def find(self, key: ObjectKey) -> StoredObject | None:
+        try:
+            with _store_errors():
+                found = self._client().head_object(**self._named(key))
+        except NoSuchObject:
+            return None
+        return StoredObject(key, found["ContentLength"], found["LastModified"])
+
+    def read(self, key: ObjectKey, first: int, length: int) -> bytes:
+        try:
+            with _store_errors():
+                wanted = f"bytes={first}-{first + length - 1}"
+                body = self._client().get_object(**self._named(key), Range=wanted)["Body"]
+                with body:
+                    return bytes(body.read())
+        except _NoSuchRange:
+            return b""
+
+    def chunks(self, key: ObjectKey, first: int = 0) -> Iterator[bytes]:
+        with _store_errors():
+            wanted = {"Range": f"bytes={first}-"} if first else {}
+            body = self._client().get_object(**self._named(key), **wanted)["Body"]
+        return self._chunks(body)
+
+    def _chunks(self, body: Any) -> Iterator[bytes]:
+        with _store_errors(), body:
+            while chunk := body.read(CHUNK_BYTES):
+                yield chunk
+
+    def write(self, key: ObjectKey, size: int, chunks: Iterable[bytes]) -> None:
+        if self.find(key) is not None:
+            return
+        if size > PART_BYTES:
+            self._write_parts(key, size, chunks)
+            return
+        with SpooledTemporaryFile(PART_AGAIN_BYTES) as kept:
+            _collect(chunks, size, kept, key.sha256)
+            with suppress(ObjectExists), _store_errors():
+                self._client().put_object(
+                    **self._named(key),
+                    Body=kept,
+                    ContentLength=size,
+                    ChecksumSHA256=_base64(key.sha256),
+                    IfNoneMatch="*",
+                )
+
+    def _write_parts(self, key: ObjectKey, size: int, chunks: Iterable[bytes]) -> None:
+        """Write an object in parts; its hash is computed on the way, so nothing is read back."""
+        client, named = self._client(), self._named(key)
+        with _store_errors():
+            upload = client.create_multipart_upload(**named)["UploadId"]
+        digest, done = hashlib.sha256(), []
+        try:
+            for number, part in enumerate(_parts(chunks, size, digest), 1):
+                with _store_errors():
+                    answer = client.upload_part(**named, UploadId=upload, PartNumber=number, Body=part)
+                done.append({"PartNumber": number, "ETag": answer["ETag"]})
+            if digest.hexdigest() != key.sha256:
+                raise _wrong_hash(digest.hexdigest(), key.sha256)
+            with suppress(ObjectExists), _store_errors():
+                client.complete_multipart_upload(
+                    **named, UploadId=upload, MultipartUpload={"Parts": done}, IfNoneMatch="*"
+                )
+                return
+        except BaseException:
+            self._abort(key, upload)
+            raise
+        self._abort(key, upload)
+
+    def remove(self, key: ObjectKey) -> None:
+        with suppress(NoSuchObject), _store_errors():
+            self._client().delete_object(**self._named(key))
+
+    def objects(self, after: ObjectKey | None = None) -> Iterator[StoredObject]:
+        place = self._place
+        begin = {"StartAfter": f"{place.prefix}{after}"} if after is not None else {}
+        pages = (
+            self._client()
+            .get_paginator("list_objects_v2")
+            .paginate(Bucket=place.bucket, Prefix=f"{place.prefix}{PREFIX}", **begin)
+        )
+        with _store_errors():
+            for page in pages:
+                for one in page.get("Contents", ()):
+                    key = read_key(one["Key"].removeprefix(place.prefix))
+                    if key is not None:
+                        yield StoredObject(key, one["Size"], one["LastModified"])
+
+    # -- uploads in parts --------------------------------------------------------------------
+
+    def begin_parts(self, key: ObjectKey, size: int) -> UploadInParts:
+        with _store_errors():
+            upload = self._client().create_multipart_upload(**self._named(key))["UploadId"]
+        return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES))
+
+    def find_parts(self, key: ObjectKey, upload: str, size: int) -> UploadInParts:
+        stored = frozenset(self._stored_parts(key, upload, size))
+        return UploadInParts(upload, PART_BYTES, number_of_parts(size, PART_BYTES), stored)
+
+    def complete_parts(self, key: ObjectKey, upload: str, size: int) -> None:
+        found = self._stored_parts(key, upload, size)
+        parts = number_of_parts(size, PART_BYTES)
+        missing = sorted(set(range(1, parts + 1)) - found.keys())
+        if missing:
+            raise NoSuchObject(f"{len(missing)} of {parts} parts are missing, the first is {missing[0]}.")
+        done = [{"PartNumber": number, "ETag": tag} for number, tag in sorted(found.items())]
+        try:
+            with _store_errors():
+                self._client().complete_multipart_upload(
+                    **self._named(key),
+                    UploadId=upload,
+                    MultipartUpload={"Parts": done},
+                    IfNoneMatch="*",
+                )
+        except ObjectExists:
+            self._abort(key, upload)
+            return
+        self._check_hash(key, size)
+
+    def _check_hash(self, key: ObjectKey, size: int) -> None:
+        """Read the object once: S3 knows no SHA-256 of an object that came in parts. Raises WrongBytes, and
+        removes it."""
+        digest, read = hashlib.sha256(), 0
+        for chunk in self.chunks(key):
+            digest.update(chunk)
+            read += len(chunk)
+        if read != size or digest.hexdigest() != key.sha256:
+            self.remove(key)
+            raise _wrong_hash(digest.hexdigest(), key.sha256)
+
+    def _stored_parts(self, key: ObjectKey, upload: str, size: int) -> dict[int, str]:
+        """Return the tags of the parts with the right size, by number. Raises NoSuchObject."""
+        found: dict[int, str] = {}
+        pages = self._client().get_paginator("list_parts").paginate(**self._named(key), UploadId=upload)
+        try:
+            with _store_errors():
+                for page in pages:
+                    found |= _complete_ones(page.get("Parts", ()), size)
+        except _BadRequest:  # some servers' answer to an upload of another key
+            raise NoSuchObject("There is no such upload.") from None
+        return found
+
+    def _abort(self, key: ObjectKey, upload: str) -> None:
+        with suppress(StoreError), _store_errors():
+            self._client().abort_multipart_upload(**self._named(key), UploadId=upload)
+
+    # -- care ----------------------------------------------------------------------------------
+
+    def drop_unfinished(self, before: datetime) -> int:
+        place, dropped = self._place, 0
+        pages = (
+            self._client()
+            .get_paginator("list_multipart_uploads")
+            .paginate(Bucket=place.bucket, Prefix=f"{place.prefix}{PREFIX}")
+        )
+        with _store_errors():
+            for page in pages:
+                for one in page.get("Uploads", ()):
+                    key = read_key(one["Key"].removeprefix(place.prefix))
+                    if key is not None and one["Initiated"] < before:
+                        self._abort(key, one["UploadId"])
+                        dropped += 1
+        return dropped
+
+    def check(self) -> str:
+        try:
+            with _store_errors():
+                self._client().head_bucket(Bucket=self._place.bucket)
+        except NoSuchObject:
+            return f"There is no bucket {self._place.bucket}."
+        except (StoreError, NoBoto) as error:
+            return f"Bucket {self._place.bucket}: {error}"
+        return ""
+
+
+class _BadRequest(StoreUnavailable):
+    """400."""
+
+
+class _NoSuchRange(StoreError):
+    """416: the object ends before the range."""
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Turn boto3's errors into those of a store. Their own texts can contain addresses and keys."""
+    from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+    try:
+        yield
+    except ClientError as error:
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        status = str(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", ""))
+        if code in _MISSING:
+            raise NoSuchObject("The store has no such object.") from None
+        if code in _EXISTS or status == "412":
+            raise ObjectExists("The object is already stored.") from None
+        if code == "InvalidRange" or status == "416":
+            raise _NoSuchRange("The object is shorter.") from None
+        if code in _WRONG:
+            raise WrongBytes("The bytes are not those that were declared.") from None
+        if code in _FULL or status == "507":
+            raise StoreFull("The store is full.") from None
+        kind = _BadRequest if status == "400" else StoreUnavailable
+        raise kind(f"The store answered {status} {code}.") from None
+    except (BotoCoreError, HTTPClientError, OSError) as error:
+        raise StoreUnavailable(f"The store does not answer ({type(error).__name__}).") from None
+
+
+def _new_client(endpoint: str, region: str) -> Any:
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError:
+        raise NoBoto from None
+    return boto3.session.Session().client(
+        "s3",
+        endpoint_url=endpoint or None,
+        region_name=region or None,
+        config=Config(
+            signature_version="s3v4",
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"total_max_attempts": 2, "mode": "standard"},
+            s3={"addressing_style": "path" if endpoint else "auto"},
+            # else each signed request would have to carry a checksum of boto3's choice
+            request_checksum_calculation="when_required",
+            response_checksum_validation="when_required",
+        ),
+    )
+
+
+def _complete_ones(parts: Iterable[Mapping[str, Any]], size: int) -> dict[int, str]:
+    """Return the tags of the parts that have the size of their number in an object of `size` bytes."""
+    found = {}
+    for part in parts:
+        with suppress(ValueError):  # no such number
+            if part["Size"] == size_of_part(size, PART_BYTES, part["PartNumber"]):
+                found[part["PartNumber"]] = part["ETag"]
+    return found
+
+
+def _collect(chunks: Iterable[bytes], size: int, kept: Any, sha256: str) -> None:
+    digest, received = hashlib.sha256(), 0
+    for chunk in chunks:
+        received += len(chunk)
+        if received > size:
+            break
+        digest.update(chunk)
+        kept.write(chunk)
+    if received != size or digest.hexdigest() != sha256:
+        raise _wrong_hash(digest.hexdigest(), sha256)
+    kept.seek(0)
+
+
+def _parts(chunks: Iterable[bytes], size: int, digest: Any) -> Iterator[bytes]:
+    """Yield the bytes in parts of `PART_AGAIN_BYTES`. Raises WrongBytes for another size than `size`."""
+    waiting, received = bytearray(), 0
+    for chunk in chunks:
+        received += len(chunk)
+        if received > size:
+            raise WrongBytes(f"More than the declared {size} bytes were sent.")
+        digest.update(chunk)
+        waiting += chunk
+        while len(waiting) >= PART_AGAIN_BYTES:
+            part = bytes(memoryview(waiting)[:PART_AGAIN_BYTES])
+            del waiting[:PART_AGAIN_BYTES]
+            yield part
+    if received != size:
+        raise WrongBytes(f"{received} of the declared {size} bytes were sent.")
+    if waiting:
+        yield bytes(waiting)
+
+
+def _wrong_hash(found: str, declared: str) -> WrongBytes:
+    return WrongBytes(f"The bytes have the SHA-256 {found}, declared was {declared}.")
+
+
+def _base64(sha256: str) -> str:
+    return base64.b64encode(bytes.fromhex(sha256)).decode()
