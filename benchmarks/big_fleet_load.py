@@ -26,7 +26,7 @@ LONGEST = 8.0
 class Size:
     """The size of the fleet and of its load.
 
-    waiting: the queue's length, kept. seconds: virtual, of which the first `warm_up_seconds` don't count.
+    waiting: the queue's length, kept. seconds: virtual; the first `warm_up_seconds` don't count.
     mean_seconds: of a job, over all models. swap_seconds: time for a slot to load another model."""
 
     slots: int = 1000

@@ -43,8 +43,8 @@ _LEFT_OUT = ("due_callbacks", "retention")
 
 
 class System:
-    """The dispatcher's processes with all meters. client: of an empty Valkey. broken: errors, of which there
-    should be none."""
+    """The dispatcher's processes with all meters. client: of an empty Valkey. broken: errors; the list should
+    be empty."""
 
     def __init__(
         self, load: Load, client: Any, database: DatabaseMeter, sections: Sections, ledger: Ledger

@@ -1,7 +1,7 @@
 """``python -m benchmarks.idle``: the cost of an idle `up`, process by process (Linux).
 
 Memory is the proportional set size (PSS): a page that several processes share counts once over all of them,
-so that the sum is what the machine would get back. CPU is of one core, over the measured seconds."""
+so that the sum is the memory that their end would free. CPU is of one core, over the measured seconds."""
 
 from __future__ import annotations
 

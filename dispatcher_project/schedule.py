@@ -22,7 +22,7 @@ from jobs.wakes import HintPublisher
 TICK_SECONDS = 1.0
 _STDERR = 2
 STUCK_SECONDS = 20.0
-"""A tick takes at most three seconds, whatever the broker does; after this time the process hangs."""
+"""A tick takes at most three seconds, also with a hanging broker; after this time the process hangs."""
 
 
 def restart_watchdog() -> None:

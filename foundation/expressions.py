@@ -96,7 +96,7 @@ class Expression:
     _parsed: ParsedResult
 
     def search(self, value: Any) -> Any:
-        """Return the selected part of a JSON value; None if nothing matches. Raises SearchFailed."""
+        """Return the selected part of a JSON value; None without a match. Raises SearchFailed."""
         try:
             return self._parsed.search(value)
         except JMESPathError as error:

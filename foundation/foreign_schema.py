@@ -35,7 +35,7 @@ _PATTERN_BYTES = 10 * 1024 * 1024
 _ALL_PATTERNS_BYTES = 128 * 1024 * 1024
 _DEFINITIONS = ("$defs", "definitions")
 _UNBOUNDED = ("$dynamicRef", "$recursiveRef", "unevaluatedProperties", "unevaluatedItems")
-"""To find what is unevaluated, the library checks the neighbouring schemas again: twice the cost per level.
+"""To find unevaluated members, the library checks the neighbouring schemas again: twice the cost per level.
 """
 _LONGEST_TEXT = 200
 
@@ -77,7 +77,7 @@ for line in sys.stdin.buffer:
     sys.stdout.flush()
 """
 _OUT_OF_TIME = (-signal.SIGKILL, -signal.SIGXCPU)
-"""Return codes. A process out of memory exits by itself: the library aborts, Python raises."""
+"""Return codes. A process out of memory exits on its own: the library aborts, Python raises."""
 
 
 class SchemaRefused(ValueError):

@@ -84,7 +84,7 @@ class Interrupted(GpuError):
 
 
 class ConnectFailed(GpuError):
-    """The GPU server could not be reached; nothing was sent."""
+    """The GPU server could not be reached; no request was sent."""
 
     code = "connect"
     counts = False

@@ -64,7 +64,7 @@ def observed(server: Server, views: Sequence[SlotView]) -> Observed:
 
 
 def _state(server: Server, slots: Counter[str], running: int) -> str:
-    """A closed slot below the count means that the server starts no job, whatever its desired state: the
+    """A closed slot below the count means that the server starts no job, in any desired state: the
     system is paused, or the lease layer is not up to date."""
     is_closed = slots["off"] > 0 and slots.total() - slots["off"] < server.slots
     if slots["free"] or (server.desired == DesiredState.ON and not is_closed):
@@ -269,9 +269,8 @@ def cell_of(
 ) -> Cell:
     """The cell of a slot.
 
-    view: None if Redis does not have the slot. suspect: its open quarantine row, which counts whatever Redis
-    has.
-    """
+    view: None if Redis does not have the slot. suspect: its open quarantine row, which counts in any state of
+    Redis."""
     warm = (view.warm_model,) if view and view.warm_model else ()
     if suspect is not None and (view is None or view.state not in ("leased", "settling")):
         return Cell(

@@ -39,7 +39,7 @@ _PURPOSE = "add_model_server"
 
 
 class AddressForm(forms.Form):
-    """The address to look at, and what the server asks for."""
+    """The server's address, and the headers that it requires."""
 
     url = forms.CharField(
         label="Address",
@@ -68,7 +68,8 @@ class AddressForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What a look at a server found, as the confirmation form carries it: encrypted, because of the headers.
+    """The result of a server's inspection, as the confirmation form carries it: encrypted, because of the
+    headers.
 
     bodies: proposed registrations. reasons, payloads: of each, for the operator.
     """
@@ -193,7 +194,7 @@ class AddModelServer(LiveAdmin):
         return [path("register/", view, name="gpus_server_register"), *super().get_urls()]
 
     def add_model_server(self, request: HttpRequest) -> HttpResponse:
-        """GET: the form for an address. POST: with `inspection`, register what it proposes; else look."""
+        """GET: the form for an address. POST: with `inspection`, register its proposal; else look."""
         if not request.user.has_perm("gpus.add_server"):
             raise PermissionDenied
         if request.method != "POST":

@@ -1,4 +1,4 @@
-"""The audit log, read-only for everybody, and the versions of models, with a button to revert to one."""
+"""The audit log, read-only for every user, and the versions of models, with a button to revert to one."""
 
 from __future__ import annotations
 

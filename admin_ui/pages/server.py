@@ -1,4 +1,4 @@
-"""A server's own page: slots with what runs, the last hour or day, attempts and failures, above the form."""
+"""A server's own page: slots with their runs, the last hour or day, attempts and failures, above the form."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ServerOverview(LiveAdmin):
         return [*views, *super().get_urls()]
 
     def now_part(self, request: HttpRequest, name: str) -> HttpResponse:
-        """State, controls, and slots with what runs."""
+        """State, controls, and slots with their runs."""
         self._require_view(request)
         now = timezone.now()
         fleet = server_snapshot(name, ports.production_ports().leases, now)

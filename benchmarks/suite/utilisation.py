@@ -58,7 +58,7 @@ def job_count(suite: Suite, seconds: float, default: float = SECONDS) -> int:
 
 
 def spread_out(first: int, count: int, seconds: float, slots: int) -> list[Job]:
-    """Return jobs, the first of which end one after the other."""
+    """Return jobs; the first ones end one after the other."""
     return [
         (first + place, seconds * (place + 1) / slots if place < slots else seconds) for place in range(count)
     ]

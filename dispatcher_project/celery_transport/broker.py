@@ -64,7 +64,7 @@ class Client(Redis):
 
 
 class Pipeline(RedisPipeline):
-    """Repeats the commands of a refused transaction, none of which was executed."""
+    """Repeats the commands of a refused transaction; none of them was executed."""
 
     def execute(self, raise_on_error: bool = True) -> Any:
         commands = [args for args, _ in self.command_stack]

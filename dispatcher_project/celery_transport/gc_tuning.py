@@ -1,6 +1,6 @@
 """Excludes objects that live as long as the process from garbage collection.
 
-A full collection visits some 120,000 objects of Django, Celery and ours while the process does nothing else:
+A full collection blocks the process and visits some 120,000 objects of Django, Celery and ours:
 60 to 100 ms of CPU time, several times that on a shared CPU. In the web process it made the slowest 1 % of
 submits.
 """

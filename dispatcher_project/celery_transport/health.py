@@ -91,8 +91,7 @@ class Health:
     """Liveness and readiness of a process.
 
     draining: returns True while the process stops, within a time that is limited elsewhere. needs: checks by
-    name, all of which must pass. any_of: checks of which one must pass; the others make the process
-    `degraded`.
+    name; all must pass. any_of: checks; one of them must pass; the others make the process `degraded`.
     """
 
     def __init__(

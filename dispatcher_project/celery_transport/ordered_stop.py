@@ -70,7 +70,7 @@ class Predecessor:
 
 
 def start_successor(is_stopped: Callable[[], bool], *, ready_seconds: float = READY_SECONDS) -> bool:
-    """Return True once the next process takes jobs and the service manager knows its pid.
+    """Return True once the next process takes jobs and the service manager has its pid.
 
     is_stopped: asked while it starts; True ends it again.
     """
@@ -190,7 +190,7 @@ class OrderedStop:
         self._asked.put(how)
 
     def ended(self) -> None:
-        """Note that the worker has ended by itself."""
+        """Note that the worker has ended on its own."""
         self._ended.set()
 
     def _run(self) -> None:

@@ -53,7 +53,7 @@ LOOK_SECONDS = 1.0
 
 class PinnedWatch:
     """Four threads of a pinned worker: heartbeat, telemetry, the server's switch, and the GPU's health.
-    The heartbeat sends the last known health, so that a hanging driver never makes the worker seem gone."""
+    The heartbeat sends the last known health, so that a hanging driver never makes the worker seem dead."""
 
     def __init__(
         self,

@@ -148,7 +148,7 @@ def run(argv: list[str]) -> None:
     asks_for_help = not {"-h", "--help"}.isdisjoint(argv[2:])  # answered without a dispatcher's settings
     if module := _WITHOUT_DJANGO.get(command):
         sys.exit(importlib.import_module(module).main(argv[2:]))
-    if command == "simulate":  # never on a real database, whatever the environment says
+    if command == "simulate":  # never on a real database, with any environment
         os.environ["DJANGO_SETTINGS_MODULE"] = SIMULATION
     else:
         from dispatcher_project.supervisor import data_folder

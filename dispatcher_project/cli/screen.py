@@ -35,7 +35,7 @@ def console(out: TextIO, *, coloured: bool) -> Console:
     is_terminal = out.isatty()
     return Console(
         file=out,
-        force_terminal=is_terminal,  # whatever FORCE_COLOR says
+        force_terminal=is_terminal,  # FORCE_COLOR does not matter here
         force_jupyter=False,
         color_system="standard" if coloured else None,
         width=None if is_terminal else UNLIMITED,
@@ -109,7 +109,7 @@ def indented(mark: tuple[str, str], lines: Iterable[Text], columns: int) -> Tabl
 
 @contextmanager
 def progress(out: TextIO, label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Yield a function that draws how many are done, or does nothing if `out` is not a terminal."""
+    """Yield a function that draws the number of finished items, without effect if `out` is not a terminal."""
     if not out.isatty():
         yield lambda done: None
         return

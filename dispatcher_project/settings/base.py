@@ -30,7 +30,7 @@ DISPATCHER = read_settings(env)
 ARTIFACT_FOLDER = DATA_DIR / "artifacts"
 """Default of DISPATCHER_ARTIFACT_STORE."""
 
-# what a browser keeps and sends, and what it lets a page do (docs/explanation/security.md)
+# cookies, and the browser's permissions for a page (docs/explanation/security.md)
 IS_HTTPS = DISPATCHER.public_url.startswith("https://")
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = IS_HTTPS
 _COOKIE = "__Host-" if IS_HTTPS else ""  # other hosts of the domain can't set cookies with this prefix

@@ -222,5 +222,5 @@ def read_key(path: Path) -> str | None:
 
 
 def hash_of(key: str, salt: str) -> str:
-    """``salt$hex``; slow, because a key may be a short one that somebody chose."""
+    """``salt$hex``; slow, because a person may have chosen a short key."""
     return f"{salt}${hashlib.pbkdf2_hmac('sha256', key.encode(), salt.encode(), 200_000).hex()}"

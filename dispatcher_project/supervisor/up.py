@@ -40,7 +40,7 @@ class CannotStart(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit status: 0 when it was asked to stop, 1 when it could not start, 2 for bad arguments."""
+    """Exit status: 0 after a stop request, 1 if it could not start, 2 for bad arguments."""
     options = parser().parse_args(arguments)
     terminal = Terminal(verbose=options.verbose)
     folder = DataFolder(options.data_dir)

@@ -27,7 +27,7 @@ class Audit:
 
 
 def audit(root: Path, extras: Iterable[str] = ()) -> Audit:
-    """Look up the pins of the lock, whatever is installed here.
+    """Look up the pins of the lock, independent of this installation.
 
     Raises:
         NotAudited: at least one package could not be looked up.

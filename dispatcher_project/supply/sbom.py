@@ -100,7 +100,7 @@ def _installed(name: str) -> str | None:
 
 
 def make_sbom(root: Path, extras: Iterable[str] = ()) -> str:
-    """CycloneDX 1.6 as JSON, of an installation with these extras, whatever is installed here."""
+    """CycloneDX 1.6 as JSON, of an installation with these extras, independent of this installation."""
     chosen = set(extras)
     pins = [
         pin for pin in read_lock(root / "constraints.txt").values() if not pin.extras or pin.extras & chosen

@@ -112,7 +112,7 @@ def _read_datetime(value: Any, _expression: Any, _database: Any) -> datetime | N
 
 
 def row_builder(rows: models.QuerySet[Any, Any], compiler: Any) -> Callable[[list[Any]], Any]:
-    """Return a function that turns a row's columns into what the queryset would return."""
+    """Return a function that turns a row's columns into the queryset's values."""
     names = [*rows.query.values_select, *rows.query.annotation_select]
     match rows._iterable_class.__name__:  # type: ignore[attr-defined]
         case "ModelIterable":

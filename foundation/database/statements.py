@@ -71,7 +71,7 @@ class Read:
         self._compiled: dict[str, tuple[str, tuple[Any, ...], list[Any], Callable[[list[Any]], Any]]] = {}
 
     def __call__(self, **values: Any) -> list[Any]:
-        """Return what the queryset would: model instances, dicts, tuples or flat values. values: by parameter
+        """Return the queryset's values: model instances, dicts, tuples or flat values. values: by parameter
         name."""
         database = this_database()
         compiled = self._compiled.get(database.vendor)
@@ -430,7 +430,7 @@ def _upsert_clause(model: type[Model]) -> str:
 
 
 def _json_rows(fields: Sequence[Any]) -> str:
-    """The limit tells the planner the number of rows: it would assume a hundred, and read a whole table."""
+    """The limit gives the planner the number of rows: it would assume a hundred, and read a whole table."""
     types = ", ".join(f'"{field.column}" {field.db_type(this_database())}' for field in fields)
     return f"(SELECT * FROM json_to_recordset(%s::json) AS row({types}) LIMIT %s::int) AS given"
 

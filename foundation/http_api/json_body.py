@@ -33,7 +33,7 @@ def require_body(environ: Mapping[str, Any]) -> None:
     A long body is received only once its sender was authorized, and never by one of the few threads. The
     async layer (`dispatcher_project.web.asgi_gateway`) calls the view without the body. The view rejects
     senders by key, token or length; where it reads the body, the request ends with 100 Continue. That answer
-    is not sent: the layer receives the body and calls the view again. So a view must do nothing lasting
+    is not sent: the layer receives the body and calls the view again. So a view must make no lasting change
     before it reads its body.
     """
     if environ.get("asgi.scope", {}).get(BODY_PENDING_KEY):

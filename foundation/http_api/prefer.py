@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 _PIECE = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\\?\Z)|[,;]|[^,;"]+', re.DOTALL)
-"""A quoted string, a separator, or what is between them. An unfinished string ends with the header."""
+"""A quoted string, a separator, or the text between them. An unfinished string ends with the header."""
 _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
@@ -13,7 +13,7 @@ def preferences(header: str) -> dict[str, str]:
     """Return the values by name in lower case; "" for a preference without a value.
 
     Of a name that comes twice the first one counts. Parameters (``respond-async; wait=5`` has `wait` as one
-    of `respond-async`) are left out, as is whatever stands in a quoted string.
+    of `respond-async`) are left out, as is the content of quoted strings.
     """
     found: dict[str, str] = {}
     text, is_parameter = "", False

@@ -171,7 +171,7 @@ class LlmServer:
             if self._config.protocol == "ollama":
                 self._keep_alive(-1, abort)
         except (handler_errors.Cancelled, Interrupted):
-            self._stop(signal.SIGKILL)  # a cancel must be quick, and nothing runs there yet
+            self._stop(signal.SIGKILL)  # a cancel must be quick, and no run has begun
             raise
         except BaseException:
             self._stop()

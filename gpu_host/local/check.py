@@ -65,7 +65,7 @@ class NeverAbort:
 
 
 def check(device: Device, gauge: Gauge, output_root: Path, *, model_mb: int, swaps: int) -> Iterator[Finding]:
-    """Yield the findings of loads, unloads and an error, with three models of which two fit; leave nothing
+    """Yield the findings of loads, unloads and an error, with three models of which two fit; leave no memory
     behind.
 
     model_mb: size of each model. swaps: number of loads."""

@@ -211,7 +211,7 @@ class Child:
         del self._runs[frame["attempt"]]
         try:
             self._send("ended", **ended, result=result)
-        except Exception as error:  # also whatever a result's own methods raise
+        except Exception as error:  # also exceptions of a result's own methods
             bad = failure_of(TypeError(f"the result is not JSON: {failure_of(error).text}"))
             self._send("ended", **{**ended, "failure": asdict(bad)}, result=None)
 

@@ -1,7 +1,7 @@
 """Limits of a model process, set by its warden before any code of a model runs. Linux; elsewhere only the
 rlimits. Standard library only: the warden imports it.
 
-Not confined: as the same user, model code can read whatever that user can (docs/reference/model_code.md)."""
+Not confined: as the same user, model code can read all files of that user (docs/reference/model_code.md)."""
 
 from __future__ import annotations
 

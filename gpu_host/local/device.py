@@ -71,7 +71,7 @@ def _known(uuids: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Memory of a device, MiB. own: of our model process and what it started; others: of all other processes.
+    """Memory of a device, MiB. own: of our model process and its descendants; others: of all other processes.
     outside_session: the part of `own` in processes outside its session."""
 
     total: float

@@ -102,12 +102,12 @@ class ModelLoader:
         self.spawn()
 
     def end(self, errors: EndErrors) -> None:
-        """End the process, after unloading what it would leave behind."""
+        """End the process, after unloading models that would survive it."""
         self._loaded.unload_held_outside()
         self._end_process(errors)
 
     def unload_everything(self) -> None:
-        """Free all our memory. After a crash, a process that loads nothing unloads the models held outside
+        """Free all our memory. After a crash, a new process without models unloads the models held outside
         it; this is tried once, and the next process does the rest."""
         try:
             if self._owner.process is None:
@@ -170,5 +170,5 @@ class ModelLoader:
 
 
 def _not_started(why: str) -> GpuBusy:
-    """Return an error that costs the job nothing: it is queued again at its place, and the server rests."""
+    """Return an error that costs the job no try: it is queued again at its place, and the server rests."""
     return GpuBusy(storable(why), retry_after_seconds=NOT_STARTED_REST_SECONDS)

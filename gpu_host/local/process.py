@@ -193,7 +193,7 @@ class ModelProcess:
 
     def _wait(self) -> None:
         status = self._popen.wait()
-        while self._kill_session():  # the GPU is in use until all of them are gone
+        while self._kill_session():  # the GPU is in use until all of them have exited
             time.sleep(_LOOK_SECONDS)
         self._reader.join(1.0)
         self._printer.join(0.2)  # its last lines may have the reason
@@ -202,8 +202,8 @@ class ModelProcess:
         self._on_exit(self._protocol_error or _exit_text(status))
 
     def _kill_session(self) -> bool:
-        """Kill what is left of its session, in any process group; needed if its warden was killed. False:
-        nothing left."""
+        """Kill the rest of its session, in any process group; needed if its warden was killed. False:
+        no process is left."""
         try:
             left = session_pids(self._popen.pid)
         except OSError:  # no /proc here
@@ -388,7 +388,7 @@ class ProcessOwner:
         """Kill the process and its children, without the lock.
 
         Returns after the exit and the call of `on_exit`, or without them: `is_stuck` turns True STUCK_SECONDS
-        after this call began. only: do nothing if another process runs by now."""
+        after this call began. only: no effect if another process runs by now."""
         with self._lock:
             process = self.process
             if process is None or (only is not None and only is not process):

@@ -1,12 +1,12 @@
 """The parent of a model process, which ends with everything that it started, and with the worker.
 
 A worker killed by SIGKILL can't clean up, PR_SET_PDEATHSIG reaches a child but not what the child forked, and
-a process that called setsid is in no group that could be killed. So a process of a few kilobytes stands
-between the two: it holds a lifeline pipe from the worker, is the subreaper (Linux) of all descendants, and
-loads no model. It keeps the worker's user; the model process may have another, and is confined.
+a process that called setsid is in no group that could be killed. So a process of a few kilobytes sits between
+the two: it holds a lifeline pipe from the worker, is the subreaper (Linux) of all descendants, and loads no
+model. It keeps the worker's user; the model process may have another, and is confined.
 
-A script of its own (``python -I -S warden.py PIPE LIFELINE CONFINEMENT COMMAND…``): as root it must import
-nothing from folders of models.
+A script of its own (``python -I -S warden.py PIPE LIFELINE CONFINEMENT COMMAND…``): as root it must not
+import from folders of models.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class Admission:
             return len(self._active) + len(self._waiting)
 
     def is_done(self, *, recent_seconds: float) -> bool:
-        """Return True if nothing runs, and the dispatcher has received all results of the last
+        """Return True if no run is active, and the dispatcher has received all results of the last
         `recent_seconds`."""
         since = time.monotonic() - recent_seconds
         with self._lock:

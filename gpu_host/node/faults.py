@@ -22,7 +22,8 @@ from gpu_host.node.runs import RunLog, RunOrder
 KINDS = frozenset(
     {"hang", "drop_reply", "restart", "slow", "late", "idle", "wrong_json", "huge_reply", "fail", "cuda"}
 )
-"""Besides these, any HTTP status from 300 to 599 (text or number): the node answers with it and runs nothing.
+"""Besides these, any HTTP status from 300 to 599 (text or number): the node answers with it and starts no
+run.
 """
 PLACES = ("run", "status", "health", "cancel")
 _REMEMBERED_JOBS = 10_000
@@ -168,7 +169,7 @@ class ServedNode(Protocol):
 
 
 def before_run(order: RunOrder, node: ServedNode) -> tuple[RunOrder, Reply | None]:
-    """Return the order with its fault, and a reply if nothing shall run. Raises BadFault."""
+    """Return the order with its fault, and a reply if no run shall start. Raises BadFault."""
     if not order.handler.simulates:
         return order, None
     fault = node.faults.take_payload(order.payload, order.job_id)

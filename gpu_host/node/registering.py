@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Registration:
-    """Where and as what a node registers.
+    """The dispatcher's URL and the fields with which a node registers.
 
     dispatcher: its URL. key: of an operator. server: the node's name there. address: URL of the node for the
     dispatcher, such as ``http://box-1:9000``."""

@@ -128,7 +128,7 @@ class Node:
         return True
 
     def restart(self, *, down_seconds: float = 0.0) -> None:
-        """Simulate a restart of the machine: every run and connection is gone, `boot_id` is new.
+        """Simulate a restart of the machine: all runs and connections are dropped, and `boot_id` changes.
 
         `GET /runs` and the counters stay, for tests. down_seconds: how long the port stays closed."""
         if down_seconds > 0:

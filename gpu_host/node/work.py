@@ -18,7 +18,7 @@ from gpu_host.node.runs import Run
 def execute_run(run: Run, admission: Admission, *, caller_gone: Callable[[], bool] = lambda: False) -> None:
     """Wait for the run's slot, run it in this thread, end it. Never raises.
 
-    caller_gone: called once it has a slot; if True, the caller hung up while it waited and nothing runs."""
+    caller_gone: called once it has a slot; if True, the caller hung up while it waited, and no run starts."""
     run.turn.wait()
     if run.ended:
         return

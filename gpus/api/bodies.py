@@ -208,7 +208,7 @@ class PauseBody(Body):
 
 
 class FreeBody(Body):
-    """How the operator knows that the slot is free."""
+    """The operator's evidence that the slot is free."""
 
     reason: Annotated[str, Field(max_length=500)] = ""
 

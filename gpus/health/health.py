@@ -211,7 +211,7 @@ def refused_url(server: str, model: str, *, transport: Transport) -> str:
 
 
 def _none_by_count(server: Server, health: Health, leases: Leases, took: float) -> str | None:
-    """A proof if the server counts zero jobs; other counts prove nothing, as other runs may have just
+    """A proof if the server counts zero jobs; other counts are no proof, as other runs may have just
     ended."""
     if health.jobs is not None or health.active_jobs != 0:
         return None

@@ -18,7 +18,7 @@ from gpus.runners.base import Transport
 
 
 class RegistryPorts(Protocol):
-    """What a change of the registry needs from outside."""
+    """The dependencies of a change of the registry."""
 
     @property
     def leases(self) -> Callable[[str], Leases]: ...

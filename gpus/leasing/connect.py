@@ -77,8 +77,8 @@ class _Blocking:
 class _Pool(redis.ConnectionPool):
     """A pool that reuses fresh connections without redis-py's check for unread data.
 
-    The check releases the GIL in the middle of a claim. If the server of a fresh connection has gone, the
-    call itself fails.
+    The check releases the GIL in the middle of a claim. If the server closed a fresh connection, the call
+    itself fails.
     """
 
     def get_connection(self, command_name: Any = None, *keys: Any, **options: Any) -> Any:

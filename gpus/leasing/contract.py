@@ -320,7 +320,7 @@ class Leases(Protocol):
         ...
 
     def wipe(self, owner: str, max_keys: int = 10_000) -> bool:
-        """Delete about `max_keys` keys of the old index. Returns True when it is gone."""
+        """Delete about `max_keys` keys of the old index. Returns True once it is removed."""
         ...
 
     def restore_lease(self, lease: Lease, *, held_seconds: float | None = None) -> bool:

@@ -1,7 +1,7 @@
 """Renews the leases of one process: one thread, one renewal per fleet every few seconds (`lua/renew.lua`).
 
-The keeper records which leases are held and when each was last confirmed; it decides nothing about jobs. The
-code that runs an attempt adds its lease, marks it as ending *before* the release, and forgets it once the
+The keeper records which leases are held and when each was last confirmed; it makes no decision about jobs.
+The code that runs an attempt adds its lease, marks it as ending *before* the release, and forgets it once the
 end is committed; a follower (the slot's prefetched next job) is added with `follows`, and begins when it is
 sent. `step` is the whole work, so that the simulator can call it under its own clock; the thread only waits
 between steps.
@@ -95,7 +95,7 @@ class LeaseKeeper:
             self._held[lease.ref] = _Held(lease, fleet, since, follows=follows)
 
     def begin_follower(self, ref: LeaseRef) -> bool:
-        """Mark a follower as begun, possibly before Redis knows. Returns False if it was lost."""
+        """Mark a follower as begun, possibly before Redis records it. Returns False if it was lost."""
         with self._lock:
             held = self._held.get(ref)
             if held is not None:

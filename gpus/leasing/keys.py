@@ -7,8 +7,8 @@ node of a cluster holds them (docs/adr/0044-named-keys-and-script-arguments.md).
 from __future__ import annotations
 
 LAYOUT = 6
-"""Version of the keys that this code reads and writes; raised when their meaning changes. Each layout has an
-index of its own, one of which is in use (docs/explanation/leasing.md, "One layout in use")."""
+"""Version of the keys that this code reads and writes; raised when their meaning changes. Each layout has its
+own index; one of them is in use (docs/explanation/leasing.md, "One layout in use")."""
 
 
 def prefix(fleet: str, layout: int = 0) -> str:

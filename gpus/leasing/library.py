@@ -21,7 +21,7 @@ LIBRARIES = "gpuq_"
 """Prefix of the names of our libraries."""
 GROWING = frozenset({"push"})
 """Scripts that a server at its maxmemory refuses, because they add data without bound. All others must run
-there, or waiting jobs could not be processed; slots, servers and tenants bound what they add."""
+there, or waiting jobs could not be processed; slots, servers and tenants bound their number."""
 CONTRACT = ("Why", "Keys", "Returns")
 """Entries that each script's head must have, besides its arguments."""
 OWN_ARGUMENTS = 2

@@ -85,7 +85,7 @@ class Pushed:
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """The prefetched next job of an expired lease's slot; only its worker knew whether it began."""
+    """The prefetched next job of an expired lease's slot; Redis does not record whether it began."""
 
     job_id: str
     attempt_id: str

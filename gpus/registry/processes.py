@@ -1,11 +1,11 @@
 """Heartbeats of the dispatcher's processes, and the key layout of each fleet's index.
 
 Heartbeats are compared with the database's clock only. One layout of a fleet's index is in use, and only
-processes of that layout use the index. A process of another layout renews, releases and settles its leases,
-and does nothing else. It may learn of a switch a second late, so the old index is closed in Redis before the
-new one opens. `IndexGate` does that for an index of any layout; it touches only keys whose meaning no layout
-may change: `generation`, `rebuild`, `ticking` and `expiry` (`lua/close_generation.lua`,
-`lua/discard_generation.lua`, `lua/signs_of_life.lua` in gpus/leasing).
+processes of that layout use the index. A process of another layout only renews, releases and settles its
+leases. It may learn of a switch a second late, so the old index is closed in Redis before the new one opens.
+`IndexGate` does that for an index of any layout; it touches only keys whose meaning no layout may change:
+`generation`, `rebuild`, `ticking` and `expiry` (`lua/close_generation.lua`, `lua/discard_generation.lua`,
+`lua/signs_of_life.lua` in gpus/leasing).
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def close_quarantine(row: QuarantinedSlot, *, at: datetime, evidence: str) -> bo
 
 
 def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str = "") -> FreedSlot:
-    """Free a quarantined slot because an operator knows that no job runs there; writes an audit entry.
+    """Free a quarantined slot on an operator's statement that no job runs there; writes an audit entry.
 
     Raises RegistryRefused: 404 for an unknown slot, 409 for a slot that is not in quarantine.
     """

@@ -83,7 +83,7 @@ class CogRunner(HttpRunner):
         """Poll `/health-check`. BUSY means that no slot is free.
 
         A container of one slot that was BUSY during this run and is READY now has finished it. Otherwise
-        READY proves nothing, because the container may have more slots than registered.
+        READY is no proof, because the container may have more slots than registered.
         """
         try:
             response = self._request(
@@ -116,7 +116,7 @@ class CogRunner(HttpRunner):
     def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
         """Cancel, and wait briefly for the end: Cog confirms a cancel before it stops the run.
 
-        The run has ended when Cog no longer knows the prediction (404).
+        The run has ended when Cog answers 404 for the prediction.
         """
         known = remote_id is not None
         for pause in (*_CANCEL_PAUSES, None):

@@ -539,7 +539,7 @@ def _count(value: Any) -> int | None:
 
 
 def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
-    """The running jobs; None if an entry lacks its attempt, because an incomplete list proves nothing."""
+    """The running jobs; None if an entry lacks its attempt, because an incomplete list is no proof."""
     if not isinstance(value, list):
         return None
     jobs = set()

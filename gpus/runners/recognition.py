@@ -117,7 +117,7 @@ class Site:
 
 
 def model_name(text: str) -> str:
-    """A name that the registry takes, from whatever a server calls its model.
+    """A valid registry name, made from the server's name of the model.
 
     >>> model_name("meta-llama/Llama-3.1-8B-Instruct")
     'Llama-3.1-8B-Instruct'

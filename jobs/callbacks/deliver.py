@@ -77,9 +77,9 @@ JITTER = 0.1
 RETRY_AFTER_CAP_SECONDS = 24 * _HOUR
 """The longest pause that a receiver's `Retry-After` can set."""
 SILENT_SECONDS = 1.0
-"""A failed try opens a circuit only if it took longer: it held a socket for so long."""
+"""A failed try opens a circuit only if it took longer: it held a socket for that time."""
 GIVE_UP = timedelta(seconds=sum(DELAYS_SECONDS))
-"""A message that was due for so long behind an open circuit is given up; as long as the schedule."""
+"""A message due for longer than this behind an open circuit is given up; as long as the schedule."""
 _GIVEN_UP_AT_ONCE = 500
 
 

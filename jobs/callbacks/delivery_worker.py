@@ -86,8 +86,8 @@ class DeliveryWorker:
             self._nudged.clear()
 
     def stop(self, within_seconds: float) -> None:
-        """Drain, wait so long for tries in flight, and end the threads. Tries that are still in flight then
-        are sent again when their lease expires."""
+        """Drain, wait up to this time for tries in flight, and end the threads. Tries that are still in
+        flight then are sent again when their lease expires."""
         self.drain()
         until = time.monotonic() + within_seconds
         with self._changed:

@@ -75,7 +75,7 @@ def new_secret() -> str:
 def sign(secret: str | Sequence[str], message_id: str, timestamp: datetime, body: str) -> dict[str, str]:
     """Return the three headers by which a receiver verifies `body`.
 
-    secret: one, or several, each of which makes a signature; a receiver accepts any of them. timestamp:
+    secret: one or several; each makes a signature; a receiver accepts any of them. timestamp:
     aware; of this try.
     """
     secrets_used = [secret] if isinstance(secret, str) else secret

@@ -169,7 +169,7 @@ class Shares:
         return other
 
     def _room(self, tenant_id: int) -> int:
-        """Return how many the tenant may add; also the most that one of its receivers may have in flight."""
+        """Return how many the tenant may add; also the limit of one receiver's messages in flight."""
         return min(self.limits.total - self.in_flight, self.limits.per_tenant) - self._tenants[tenant_id]
 
     def _most(self, circuit: Circuit, now: datetime) -> int:

@@ -302,7 +302,7 @@ async def post(
         await wire.send(_head(target, headers, len(body)))
         await wire.send(body)
         response = await _response(wire)
-        limit.reschedule(None)  # the answer's head counts, whatever happens to its body
+        limit.reschedule(None)  # the answer's head counts, also without a readable body
         with suppress(OSError):
             async with asyncio.timeout(DRAIN_SECONDS):
                 await _drain(wire, response.length)

@@ -317,7 +317,7 @@ class AttemptRun:
         return self._wait(seconds)
 
     def _wait(self, seconds: float) -> Wait:
-        """Wait so long, but not past the limit or the deadline."""
+        """Wait for this time, but not past the limit or the deadline."""
         ends = [self._limit_at - self._clock.monotonic()]
         if self._deadline is not None and (left := self._seconds_left(self._deadline)) > 0:
             ends.append(left)
@@ -360,7 +360,7 @@ class AttemptRun:
             if not (error.suspect or isinstance(error, (GpuBusy, ConnectFailed))):
                 return RunOutcome(Ending(stopped, process_died=error.process_died), evidence=ANSWERED)
             if isinstance(error, ServerLost):
-                error.blames = Verdict.NOTHING  # a server may hang up when it is asked to stop
+                error.blames = Verdict.NOTHING  # a server may hang up after a stop request
         if isinstance(error, RunTimedOut):
             if self._limit_is_the_jobs and self._is_past_limit():
                 error.blames = Verdict.NOTHING

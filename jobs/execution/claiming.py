@@ -75,7 +75,7 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
 
 
 def return_uncertain_claims(worker: WorkerState) -> None:
-    """Return the leases of claims whose answer was lost (the watcher calls it). Nothing ran under them, so
+    """Return the leases of claims whose answer was lost (the watcher calls it). No job ran under them, so
     they must not expire and count as deaths."""
     for fleet_name, attempts in worker.uncertain_claims.by_fleet().items():
         leases = worker.ports.leases(fleet_name)
@@ -92,7 +92,7 @@ def return_uncertain_claims(worker: WorkerState) -> None:
 
 
 def _return_unrun_lease(worker: WorkerState, leases: Leases, lease: Lease) -> None:
-    """Return a lease under which nothing ran: free its slot, and put the ticket back in its place.
+    """Return a lease without a run: free its slot, and put the ticket back in its place.
 
     Raises LeasingUnavailable.
     """
@@ -282,7 +282,7 @@ def _return_lease(
     rest_seconds: float | None = None,
     push: bool = False,
 ) -> None:
-    """Release a lease under which this worker ran nothing. If Redis is away the lease expires, and a sweep
+    """Release a lease under which this worker ran no job. If Redis is away the lease expires, and a sweep
     resolves it. push: push the job's ticket again."""
     try:
         leases.release(lease.ref, mode, worker=worker.name, gpu_seconds=0.0, rest_seconds=rest_seconds)

@@ -126,7 +126,7 @@ class RunEnd(NamedTuple):
     ) -> Lease | None:
         """Release the slot, and claim the next ticket for it.
 
-        next_attempt_id: of the next attempt; None: claim nothing.
+        next_attempt_id: of the next attempt; None: claim no job.
         warm: loaded models, whose jobs are claimed first.
         begun: the lease of the prefetched run that was sent already; the next ticket becomes its follower.
         Returns the next ticket's lease, or None.
@@ -224,7 +224,7 @@ class Completion:
         self.writer.start()
 
     def stop(self, timeout_seconds: float) -> None:
-        """Write what is queued; ends that the database does not commit in time are left to the sweeps."""
+        """Write the queued rows; ends that the database does not commit in time are left to the sweeps."""
         if not self.writer.stop(timeout_seconds):
             log.error("ends_not_written", writes=self.writer.backlog)
         self.keeper.stop()
@@ -339,7 +339,7 @@ class Completion:
     def refuse_start(
         self, leases: Leases, lease: Lease, outcome: StartOutcome, spec: ModelSpec, *, proven_free: bool
     ) -> None:
-        """Release a lease whose start the database refused. The slot is quarantined if the database knows
+        """Release a lease whose start the database refused. The slot is quarantined if the database has
         another live attempt on it, or if its GPU may be busy with the refused run.
 
         proven_free: the GPU does not run the refused attempt.

@@ -118,7 +118,7 @@ class GpuWorker(WorkerState):
         self.order_all(Order.INTERRUPT)
 
     def stop(self, timeout_seconds: float = 10.0) -> None:
-        """Write what is queued, then stop all threads."""
+        """Write the queued rows, then stop all threads."""
         self._draining.set()
         self._stopped.set()
         self._nudged.set()
@@ -189,7 +189,7 @@ class GpuWorker(WorkerState):
             if lease.attempt_id in changed.over:
                 run.order(Order.ENDED_ELSEWHERE)
         if changed.off:
-            # until the index knows, a claim must not begin a run that would be stopped at once
+            # before the index is updated, a claim must not begin a run that would be stopped at once
             self.ports.registry.clear()
         interrupt_switched_off(runs, changed.off)
 

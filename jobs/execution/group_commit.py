@@ -52,7 +52,8 @@ _TROUBLE_TEXTS = (
 """SQLite's messages for the same; Django passes on no code of it."""
 _RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0)
 KEPT_SECONDS = 10.0
-"""`LatestEnds` keeps ends of so long before the last confirmed commit: standbys are seldom further behind."""
+"""`LatestEnds` keeps ends of this time before the last confirmed commit: standbys are seldom further
+behind."""
 KEPT_BYTES = 8_000_000
 """Size of all ends that `LatestEnds` keeps."""
 LARGE_BYTES = 16_000
@@ -184,7 +185,7 @@ class GroupCommitWriter:
         return write.done
 
     def stop(self, timeout_seconds: float = 10.0) -> bool:
-        """Write what is queued, then end the thread. Return False if the database did not commit it in
+        """Write the queued rows, then end the thread. Return False if the database did not commit it in
         time."""
         with self._changed:
             self._stopping = True

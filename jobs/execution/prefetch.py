@@ -26,7 +26,7 @@ class Prefetch:
     """The prefetch of one run. Called once by the HTTP runner, during or right after sending.
 
     deferred_end: the end of the slot's previous run, until it is released and queued.
-    time_slice: of the thread; None: prefetch nothing.
+    time_slice: of the thread; None: prefetch no job.
     """
 
     def __init__(self, worker: WorkerState, claimed: Claimed) -> None:

@@ -35,7 +35,7 @@ class Presence:
 
     kind: of the process. name: of a GPU worker the name of its attempts' rows.
     queues: returns the queues that the process consumes; shown to operators.
-    ready: returns, by fleet, the index switch that may go on as far as this process is concerned.
+    ready: returns, by fleet, the index switches that need no further step of this process.
     on_layout_overlap: called each step while this process's layout is in use and processes of another one
     live.
     each_step: called each step.

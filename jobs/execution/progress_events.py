@@ -74,8 +74,8 @@ class ProgressEvents:
         self._progress_written = -math.inf
 
     def add(self, kind: str, value: Any) -> None:
-        """Buffer a value, and write what is due. kind: ``progress`` (0..1) or ``partial`` (any JSON value);
-        other kinds are ignored."""
+        """Buffer a value, and write the due events. kind: ``progress`` (0..1) or ``partial`` (any JSON
+        value); other kinds are ignored."""
         try:
             with self._lock:
                 if kind == "progress":

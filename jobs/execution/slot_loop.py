@@ -7,8 +7,8 @@ commit.
 
 Next: while a short run is on the GPU, `jobs.execution.prefetch` reserves the slot's next job, so that between
 two runs the GPU waits for one request only. The prefetched job is stored in the slot as its follower, so
-Redis grants the slot to nobody else. When the run ends, the follower's request is sent first; the old lease
-is released while that request is on its way."""
+Redis grants the slot to no other worker. When the run ends, the follower's request is sent first; the old
+lease is released while that request is on its way."""
 
 from __future__ import annotations
 
@@ -199,8 +199,8 @@ class SlotLoop:
         drop_prefetched(self._worker, prefetched, claimed.lease)
 
     def _end_time_slice(self, pool: str, host: str | None, ran_seconds: float) -> bool:
-        """End the time slice if it is over: send a wake, whose task goes on. Return False if this thread must
-        go on claiming."""
+        """End the time slice if it is over: send a wake, whose task continues. Return False if this thread
+        must continue to claim."""
         worker = self._worker
         if not self._time_slice.is_over(worker.ports.clock.monotonic(), ran_seconds):
             return False

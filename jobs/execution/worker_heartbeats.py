@@ -1,10 +1,9 @@
 """Heartbeats of GPU workers in the database (rows of `WorkerSign`).
 
 A lease that is not renewed proves only that Redis gets no request of its worker. A worker that is cut off
-from Redis goes on with its runs and writes their ends: its attempts must not be ended as lost, nor its
-expired leases counted as deaths. So each worker that holds leases writes every two seconds, into the
-database, that it lives and which attempts it can't renew; the `expired_leases` sweep reads that when a lease
-expires.
+from Redis continues its runs and writes their ends: its attempts must not be ended as lost, nor its expired
+leases counted as deaths. So each worker that holds leases writes every two seconds, into the database, that
+it lives and which attempts it can't renew; the `expired_leases` sweep reads that when a lease expires.
 """
 
 from __future__ import annotations

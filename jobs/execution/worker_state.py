@@ -36,7 +36,7 @@ from jobs.transitions import StartOutcome
 log = structlog.get_logger()
 
 MAX_BACKLOG = 1000
-"""Backpressure: with more queued writes than this, the worker claims nothing."""
+"""Backpressure: with more queued writes than this, the worker claims no job."""
 PAGE = 500
 """Attempts per statement of `SwitchReadiness`."""
 MOST_UNCERTAIN = 200
@@ -57,7 +57,7 @@ def _is_installed(spec: ModelSpec) -> bool:
 
 
 class WorkerState:
-    """What a worker's threads share.
+    """State shared by a worker's threads.
 
     name: unique to this process; its leases are held under it.
     runners: makes the runner of a model; None: over the network.
@@ -127,7 +127,7 @@ class WorkerState:
         return self.ports.layouts.is_layout_in_use()
 
     def pause_claims(self, seconds: float = 1.0) -> None:
-        """Claim nothing for so long."""
+        """Claim no job for this time."""
         self._paused_until = self.ports.clock.monotonic() + seconds
 
     def must_await_starts(self, fleet_name: str, leases: Leases) -> bool:
@@ -224,7 +224,7 @@ class SwitchReadiness:
         self.claim_under_way = ClaimUnderWay()
 
     def ready_switches(self) -> Mapping[str, str]:
-        """Return, by fleet, the switches that may go on: the old index grants no lease any more, and all
+        """Return, by fleet, the switches that may continue: the old index grants no lease any more, and all
         starts under its leases are committed. Raises DatabaseError."""
         return {
             fleet: switch
@@ -315,7 +315,7 @@ class Claimed(NamedTuple):
     started: the commit of the start; None for an adopted attempt.
     remote_id, ran_seconds: of an adopted attempt: the server's id of the run, and how long it ran before.
     must_wait: the request is sent only after the start is committed.
-    ready: the run of a prefetched attempt, made while the slot's current run goes on.
+    ready: the run of a prefetched attempt, created during the slot's current run.
     """
 
     fleet: str

@@ -1,5 +1,5 @@
 """Decides why a job waits, the most binding reason first. Pure: it reads only a snapshot. About other tenants
-it tells no more than the number of jobs before this one.
+it contains only the number of jobs before this one.
 
 A reason is binding if the job would still wait without all later reasons; so the first one is what to change
 first. The texts are for clients and operators; docs/reference/explain.md lists the codes.

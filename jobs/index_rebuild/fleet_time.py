@@ -18,7 +18,7 @@ from gpus.models import FleetIndex
 from jobs.ports import Ports
 
 AHEAD_SECONDS = 2.0
-"""A smaller lead is within what a rebuild adds to the latest start (call.lua: MARGIN_US)."""
+"""A smaller lead is within the margin that a rebuild adds to the latest start (call.lua: MARGIN_US)."""
 
 _seen = statements.Read(
     lambda: (
@@ -30,7 +30,7 @@ _seen = statements.Read(
 
 
 def note_if_ahead(fleet: str, leases: Leases, ports: Ports) -> bool:
-    """Store the fleet's time if it is ahead of the clock, and delete it if it no longer is. Does nothing
+    """Store the fleet's time if it is ahead of the clock, and delete it if it no longer is. Has no effect
     while this process is still comparing clocks. Returns True if it is ahead. Raises LeasingUnavailable."""
     time_us = None if ports.clocks.is_learning() else leases.fleet_time_us()
     if time_us is None:

@@ -2,7 +2,7 @@
 
 The order: wipe the rest of the old index; write the registry; wait a few seconds, in which workers announce
 the leases that they hold, also those whose start is not committed yet; restore the leases of live attempts;
-quarantine slots, also those of runs that only their server knows; write the tenants' shares and the tickets
+quarantine slots, also those of runs that only their server reports; write the tenants' shares and the tickets
 of waiting jobs; open the index.
 """
 
@@ -182,7 +182,7 @@ class Rebuild:
         return len(open_rows)
 
     def _ask_servers(self, servers: Sequence[Server]) -> None:
-        """Quarantine slots of runs that only their server knows; a few servers at a time, with heartbeats
+        """Quarantine slots of runs that only their server reports; a few servers at a time, with heartbeats
         between."""
         clock, few = self.ports.clock, self.ports.parallel_probes
         until = clock.monotonic() + ASK_SECONDS

@@ -1,5 +1,5 @@
-"""The tenants' shares for a rebuilt index: the GPU time that each got lately, summed up from their attempts,
-so that fair sharing goes on where it was."""
+"""The tenants' shares for a rebuilt index: the recent GPU time of each, summed up from their attempts, so
+that fair sharing continues from there."""
 
 from __future__ import annotations
 

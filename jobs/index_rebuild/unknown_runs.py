@@ -1,4 +1,4 @@
-"""Runs that only their server knows: their worker died before the start was committed, and Redis lost the
+"""Runs that only their server reports: their worker died before the start was committed, and Redis lost the
 lease before a sweep saw that it had expired.
 
 No row names them and no worker announces them, so a rebuilt index would grant their slots again. Before it

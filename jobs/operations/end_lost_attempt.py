@@ -1,4 +1,4 @@
-"""Ends attempts as LOST on behalf of a worker that is gone; called by sweeps."""
+"""Ends attempts as LOST on behalf of a dead worker; called by sweeps."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ _servers_of = statements.Read(
 
 
 def explain_job(job: Job, ports: Ports) -> Explanation:
-    """Return why the job is in its state: for a waiting job what it waits for, and its estimated start."""
+    """Return why the job is in its state: for a waiting job its reasons and its estimated start."""
     now = ports.clock.now()
     if job.state not in WAITING:
         return _explanation(_snapshot_of_other_state(job))

@@ -4,7 +4,7 @@ continue.
 A switch begins in the `FleetIndex` row: from then on, processes that read it only keep the leases they hold.
 Each step closes the old index in Redis, which stops all other use. Then it waits until every living worker of
 the old layout has reported that its starts are committed, and every lease renewed there is a live attempt of
-such a worker. Now the database knows all runs: the row changes, and the index of the new layout is rebuilt
+such a worker. Now the database has all runs: the row changes, and the index of the new layout is rebuilt
 (`index_rebuild/rebuild.py`). Runs continue under their old worker, which writes their ends; the sweeps of the
 new layout keep their slots while that worker lives (`sweeps/expired_leases.py`).
 """

@@ -50,8 +50,8 @@ def cancel_job(job_id: str, *, ports: Ports, by: str | None = None) -> CancelOut
     """Cancel the job, or request the cancel of a running one. Idempotent.
 
     The ticket is removed first, so that no worker can start the job. A job whose ticket a worker already
-    holds is treated as running, whatever its row says. Without Redis the row alone decides: a later claim
-    fails to start the job. Raises Job.DoesNotExist, NotCancellable.
+    holds is treated as running, also if its row says otherwise. Without Redis the row alone decides: a later
+    claim fails to start the job. Raises Job.DoesNotExist, NotCancellable.
     """
     outcome, ended = move_to_cancelled(job_id, ports, by=by)
     after_ends([ended], ports)

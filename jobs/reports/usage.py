@@ -21,7 +21,7 @@ from jobs.reports.rollups import DAY, HOUR, Counts, percentile, sum_of_buckets
 
 
 class UsageBy(StrEnum):
-    """What a row of usage is about."""
+    """The subject of a usage row."""
 
     DAY = "day"
     MODEL = "model"

@@ -82,8 +82,8 @@ class Entry:
 
 @dataclass(slots=True)
 class _Plan:
-    """What a transaction will store. items: one for each entry. new: indices of entries that are new jobs.
-    writes: the statements."""
+    """The rows that a transaction will store. items: one for each entry. new: indices of entries that are new
+    jobs. writes: the statements."""
 
     items: list[Item]
     new: list[int]
@@ -179,8 +179,8 @@ def _next_with_same_key(entries: Sequence[Entry]) -> dict[int, int]:
 
 
 def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
-    """Make the rows of all entries that are accepted; reads no database. refused: by index, what the limits
-    refused."""
+    """Make the rows of all entries that are accepted; reads no database. refused: by index, the refusals of
+    the limits."""
     items: list[Item] = []
     new: list[int] = []
     jobs: list[Job] = []

@@ -286,7 +286,7 @@ MAX_AHEAD_SECONDS = 366 * 86_400.0
 
 @dataclass(slots=True)
 class CheckBudget:
-    """What the checks of one request against schemas may cost together.
+    """Limit on the total cost of one request's schema checks.
 
     steps_left: in this process. patience: for a check in another process.
     """

@@ -176,9 +176,9 @@ def _entries(
     capacities: dict[int, Capacity | None],
     patience_seconds: float | None,
 ) -> list[Entry]:
-    """Check all requests, and return what the transaction has to store.
+    """Check all requests, and return the rows that the transaction must store.
 
-    capacities: by tenant; filled on the first call, since no transaction may be open while Redis is asked.
+    capacities: by tenant; filled on the first call, since no transaction may be open during a call to Redis.
     """
     now = ports.clock.now()
     by_tenant: dict[int, list[SubmitRequest | Refused]] = {}
@@ -233,7 +233,7 @@ def push_and_wake(items: Sequence[Item], ports: Ports) -> tuple[Item, ...]:
     """Push the tickets of all queued jobs, and send the wakes; also of replayed jobs, whose first push may
     have failed.
 
-    Returns the items with what the push tells: position, wait reason, forecast.
+    Returns the items with the values from the push: position, wait reason, forecast.
     """
     waiting: dict[tuple[str, str], dict[str, Job]] = {}
     for item in items:

@@ -82,8 +82,8 @@ def move_rows(
 ) -> SweepCount:
     """Move at most `BATCH` rows in one transaction; if that fails, each row in its own.
 
-    rows: sorted by job id, a lock order that prevents deadlocks. move: called inside the transaction; None if
-    it changed nothing. moved: receives the results of `move` after the commit.
+    rows: sorted by job id, a lock order that prevents deadlocks. move: called inside the transaction; None
+    without a change. moved: receives the results of `move` after the commit.
     """
 
     def move_alone(row: Row) -> bool:

@@ -1,6 +1,6 @@
 """Callbacks that are due for delivery: a retry is due by the schedule, or the wake after the commit was lost.
 
-The callbacks worker finds due messages by itself; workers of older versions send only the ids in a wake. A
+The callbacks worker also polls for due messages; workers of older versions send only the ids in a wake. A
 message is due when it is written: an untried message that is due later was written by a clock that was ahead.
 """
 

@@ -12,7 +12,7 @@ are kept, and the worker writes the ends. Expiry alone never frees a slot. The a
 | lease | none | the same, and the row is written (*) |
 | lease | final | slot free if its end, or a probe since then, proved that, else quarantined |
 
-(*) A model that runs at most once: slot free, because nothing is sent before the start is committed.
+(*) A model that runs at most once: slot free, because no request is sent before the start is committed.
 
 When the previous attempt is COMPLETED, the prefetched one (`follower`) has begun. Its lease expires
 separately and is handled then. Otherwise its job is queued again without a charge. Its worker may have died

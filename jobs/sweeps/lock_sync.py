@@ -2,7 +2,7 @@
 
 A lease that its server does not confirm is only noted, never deleted: its worker polls the run and decides.
 Three differences that no other part repairs are repaired here: accepted runs of an earlier boot that no
-worker polls, slots that only Redis holds back (`StaleHolds`), and runs that only the server knows
+worker polls, slots that only Redis holds back (`StaleHolds`), and runs that only the server reports
 (`index_rebuild.unknown_runs`).
 """
 
@@ -125,7 +125,7 @@ def _compare(answer: _Answer, holds: StaleHolds, ports: Ports) -> SweepCount:
 def _keep_for_unknown_runs(
     server: Server, health: Health, views: Sequence[SlotView], leases: Leases, ports: Ports
 ) -> int:
-    """Quarantine slots for runs that only the server knows; return how many.
+    """Quarantine slots for runs that only the server reports; return how many.
 
     Probes the server a second time: a run in both answers that held no slot in between has not just ended.
     Pinned servers are skipped: their worker's lease keeper reports such runs.

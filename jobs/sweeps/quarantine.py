@@ -84,8 +84,8 @@ def is_needed(_ports: Ports) -> bool:
 def sweep(ports: Ports) -> SweepCount:
     """looked: open rows. repaired: slots freed.
 
-    Servers that answered the last probe are probed first; silent ones, each of which costs a time-out, in the
-    remaining time.
+    Servers that answered the last probe are probed first; silent ones in the remaining time, because each
+    costs a timeout.
     """
     now = ports.clock.now()
     answering, silent = _due_servers(now)

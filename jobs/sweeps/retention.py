@@ -40,7 +40,7 @@ BUDGET_SECONDS = 1800.0
 """Time per run, half of the period. A limit on the number of batches would limit the jobs per day."""
 PUSHED_KEPT = timedelta(days=1)
 CIRCUITS_KEPT = timedelta(days=7)
-"""Twice the time for which a callback is retried: nothing is sent to that receiver any more."""
+"""Twice the time for which a callback is retried: no message is sent to that receiver any more."""
 
 
 def sweep(ports: Ports) -> SweepCount:

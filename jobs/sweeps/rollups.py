@@ -52,8 +52,8 @@ class EventHorizon:
 
     SQLite has one writer, so that is the newest committed id. PostgreSQL assigns ids before the commit: an id
     is final once every transaction has ended that was open when the id was first seen (an event is never the
-    first write of its transaction, so that transaction has an id by then). A new process knows it at the
-    second call.
+    first write of its transaction, so that transaction has an id by then). A new process has it at the second
+    call.
 
     event_id: the highest final id. _seen: the highest id seen, and the id of a transaction that began later.
     """
@@ -99,7 +99,7 @@ def _sum_up_ended(horizon: int) -> SweepCount:
         sums = {span: sum_up(count, span) for span in (EVER, *KEPT_SECONDS)}
         with transaction.atomic():
             if not _move_cursor(before, last, max((one.at for one in ended), default=None)):
-                break  # another process moved the cursor and goes on
+                break  # another process moved the cursor and continues
             written += sum(_add(span, found) for span, found in sums.items())
             written += _add_tags(count)
             counters.add(_attempt_ends(ended))

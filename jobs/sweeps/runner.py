@@ -252,8 +252,8 @@ class _FleetCircuits:
         return cast(Leases, _GuardedLeases(fleet, self))
 
     def call(self, fleet: str, name: str, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of the fleet's lease layer. Raises LeasingUnavailable if the circuit is open, and
-        whatever the method raises."""
+        """Call a method of the fleet's lease layer. Raises LeasingUnavailable if the circuit is open, and the
+        exceptions of the method."""
         if fleet in self._open:
             raise LeasingUnavailable("Redis does not answer: the last call timed out")
         began = self._ports.clock.monotonic()

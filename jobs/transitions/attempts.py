@@ -92,8 +92,7 @@ def restore_start(start: Start) -> bool:
 
     The standby may lack earlier commits, too: that the job was queued, and that earlier attempts, of its job
     and on its slot, have ended. If the slot's row still is live, this attempt is written as LOST; the caller
-    writes its end in the same transaction. Returns False if the job has ended, or went on without this
-    attempt.
+    writes its end in the same transaction. Returns False if the job has ended or has moved past this attempt.
     """
     job = lock_job(start.job_id)
     if job is None or not _row_predates(start, job):
@@ -170,7 +169,7 @@ class End(NamedTuple):
 
     epoch: of the lease; must be the row's.
     gpu_seconds: charged to the tenant.
-    run_limit_seconds: so long after the end, a suspect slot is free at the latest.
+    run_limit_seconds: this time after the end, a suspect slot is free at the latest.
     evidence: proof that the slot is free; empty if there is none.
     usage: the server's counts (tokens). refused_url: the server's URL that refused connections then.
     start: the attempt's start, if its commit was confirmed: a database that failed over may have lost it.
@@ -246,8 +245,8 @@ def take_over(job_id: str, attempt_id: str, epoch: int, worker: str, at: datetim
 
 
 def end_attempt(end: End) -> Ended:
-    """End a live attempt and move its job. An end of another epoch (of a worker whose run was adopted)
-    changes nothing."""
+    """End a live attempt and move its job. An end of another epoch (of a worker whose run was adopted) has no
+    effect."""
     job, attempt = _read_or_restore(end)
     if attempt is None and (end.ending.suspect or _is_taken(end.slot)):
         # the start was refused: this run, or that of the slot's other attempt, may still be busy
@@ -335,7 +334,7 @@ def _read_or_restore(end: End) -> tuple[Job | None, Attempt | None]:
 def restore_end(end: End) -> Ended:
     """Write an end that was committed before and that a promoted standby may lack.
 
-    Changes nothing if the row has it, or if the job went on without this attempt; nor for a refusal
+    Has no effect if the row has it, or if the job has moved past this attempt; nor for a refusal
     (`GpuBusy`) whose start is missing, too: it cost nothing, or was counted and removed.
     """
     job, attempt = lock_job(end.job_id), read_attempt(end.attempt_id)
@@ -417,7 +416,7 @@ def quarantine_slot(
 ) -> None:
     """Write a slot's quarantine: it is not used until this attempt is proven over. Once per attempt.
 
-    at: the attempt's end. run_limit_seconds: so long after `at`, the run is over at the latest.
+    at: the attempt's end. run_limit_seconds: this time after `at`, the run is over at the latest.
     refused_url: the server's URL that refused connections then; empty: none.
     """
     server, index = split_slot(slot)

@@ -143,7 +143,7 @@ def request_cancel(job_id: str, at: datetime, *, by_operator: bool = False) -> b
 
 
 def note_cancel(job: Job, at: datetime, *, by_operator: bool) -> None:
-    """Note the cancel in a locked job's row, with its event; does nothing if one is noted already."""
+    """Note the cancel in a locked job's row, with its event; has no effect if one is noted already."""
     if job.cancel_requested_at is None:
         job.cancel_requested_at = at
         job.cancelled_by_operator = by_operator

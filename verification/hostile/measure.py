@@ -14,7 +14,7 @@ FLOOR_SECONDS = 0.25
 """… or this, if it is more: on a machine with two cores a quiet p99 of 10 ms is a few unlucky wake-ups away
 from 100 ms."""
 STEADY_SECONDS = 1.0
-"""The neighbour has recovered once its submits are quick for so long."""
+"""The neighbour has recovered once its submits are quick for this time."""
 
 
 @dataclass(frozen=True, slots=True)

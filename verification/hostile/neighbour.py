@@ -2,7 +2,7 @@
 
 PLAN is a JSON file: ``{url, key, model, rate, log}``. It submits `rate` jobs a second on schedule, however
 long the answers take (a request that waits for a free thread here counts from when it was due); of five jobs
-one is followed by its event stream, one wants a callback, and one is read. Every answer is a line of the log:
+one is followed by its event stream, one has a callback, and one is read. Every answer is a line of the log:
 ``{what, at, took, status}``.
 """
 

@@ -137,7 +137,7 @@ def open_socket(url: str, timeout: float = 5.0, *, as_neighbour: bool = False) -
 
 
 def exchange(url: str, data: bytes, *, timeout: float = 5.0, at_most: int = 65536) -> bytes:
-    """Return what the server sends until it closes, is silent for `timeout`, or has sent `at_most` bytes."""
+    """Return the server's bytes until it closes, is silent for `timeout`, or has sent `at_most` bytes."""
     said = b""
     try:
         with open_socket(url, timeout) as sock:

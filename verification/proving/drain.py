@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from verification.proving.trial import Trial
 
 STUCK_SECONDS = 150.0
-"""Without a change for so long the drain ends."""
+"""The drain ends after this time without a change."""
 CALLBACK_SECONDS = 420.0
 """After two failed tries the third follows five minutes later."""
 _SETTLE_SECONDS = 90.0
@@ -37,7 +37,7 @@ def release_rest(trial: Trial) -> None:
 
 
 def drain(trial: Trial) -> list[str]:
-    """Wait until nothing changes any more; return what was still open."""
+    """Wait until nothing changes any more; return the jobs that were still open."""
     if trial.state is None:
         return _drain_from_outside(trial)
     open_jobs = _wait_until_stable(trial)

@@ -49,7 +49,7 @@ class Feeder:
         self._thread.join(10)
 
     def release(self, count: int, *, model: str = "", seconds: float = 0.0) -> dict[str, object]:
-        """Release jobs at once, whatever the allowance; the seed decides their model and duration unless
+        """Release jobs at once, beyond the allowance; the seed decides their model and duration unless
         given."""
         kind = {"model": model, "seconds": seconds} if model else {}
         with self._lock:

@@ -27,7 +27,7 @@ class Ledger:
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield all complete lines; none if there is no file.
 
-    A line that was cut off by SIGKILL is skipped, with what was appended to it."""
+    A line that was cut off by SIGKILL is skipped, together with the text appended to it."""
     if path.exists():
         with path.open(encoding="utf-8", errors="replace") as file:
             for text in file:

@@ -22,7 +22,7 @@ class Proxies:
         return self._ports[name]
 
     def silence(self, name: str) -> None:
-        """Pass nothing on any more, without closing connections."""
+        """Stop forwarding, without closing connections."""
         self._child.ask(do="silence", name=name)
 
     def cut(self, name: str) -> None:

@@ -1,7 +1,7 @@
 """``python -m verification.proving.proxy name=host:port …``: a TCP proxy that fails on request.
 
 Prints ``{name: port}`` when it listens, then takes orders on stdin, one JSON object a line: ``{"do":
-"silence", "name": …}``: nothing is passed on any more, in either direction; connections stay, new ones are
+"silence", "name": …}``: no byte is forwarded any more, in either direction; connections stay, new ones are
 accepted and stay silent; bytes buffered by the kernels flow on after ``heal``. ``cut``: every connection is
 reset. ``close``: the same, and new ones are refused until ``heal``. ``aim``, with a ``port``: new connections
 go to that port of this machine.

@@ -32,7 +32,7 @@ class SentinelValkeys:
     """Two Valkeys and their Sentinels.
 
     listens, known_as: the ports of both servers by name, their own and those of the proxy. sentinel_ports: of
-    the Sentinels. down_after_seconds: a master silent for so long is down for them. failover_seconds: their
+    the Sentinels. down_after_seconds: a master silent for this time is down for them. failover_seconds: their
     failover-timeout; a failover that found no replica is retried after twice that.
     """
 

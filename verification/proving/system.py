@@ -77,7 +77,7 @@ class UpSystem:
 
 
 class RemoteSystem:
-    """A dispatcher of which only the address and a key are known."""
+    """A remote dispatcher, given by its address and a key."""
 
     redis_url = database_url = ""
 

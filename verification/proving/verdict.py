@@ -92,8 +92,7 @@ def judge_records(trial: Trial, records: Records) -> Outcome:
 
 
 def without_lost_commits(records: Records, spans: Sequence[tuple[float, float]]) -> tuple[Records, int]:
-    """Return the records of the jobs of which the database can't have lost anything, and the number of all
-    others.
+    """Return the records of the jobs without a possible loss in the database, and the number of all others.
 
     spans: when commits were lost, Unix seconds."""
 

@@ -33,7 +33,7 @@ _ids = statements.Read(lambda: Job.objects.order_by().values_list("id", flat=Tru
 
 @dataclass(slots=True)
 class Order:
-    """A job that a client wants. job_ids: all ids that it got for its key; more than one is a defect."""
+    """A job that a client submits. job_ids: all ids that it got for its key; more than one is a defect."""
 
     key: str
     tenant: int

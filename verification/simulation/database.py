@@ -23,7 +23,7 @@ _EMPTY = ""
 
 
 def fresh_database(register: Callable[[], None], registry: str) -> None:
-    """Create the tables with the registry and nothing else; migrations and `register` run once per process
+    """Create the tables with only the registry; migrations and `register` run once per process
     and registry.
 
     register: fills the tables. registry: the name under which its result is kept."""
@@ -112,7 +112,7 @@ class DatabaseLink:
         vars(connection).pop("_commit", None)
 
     def sever(self, processes: Iterable[str]) -> None:
-        """Break the connections of these processes, of which each has one for writes and one for reads: the
+        """Break the connections of these processes; each has one for writes and one for reads: the
         next statement on each fails."""
         self._severed.update((name, writes) for name in processes for writes in (False, True))
 

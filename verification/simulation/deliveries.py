@@ -52,8 +52,8 @@ class Deliveries:
         self._looked_at = 0.0
 
     def check(self) -> None:
-        """A due callback of a healthy receiver must be sent soon while the database answers, whatever other
-        tenants' receivers do."""
+        """A due callback of a healthy receiver must be sent soon while the database answers, independent of
+        other tenants' receivers."""
         now, since = self._world.scheduler.now, self._undisturbed_since()
         due = _due(next_at=START + timedelta(seconds=now))
         self._missing_at = {one[0]: self._missing_at.get(one[0], self._looked_at) for one in due}
@@ -78,7 +78,7 @@ class Deliveries:
             return None
         since = max(role.began_at, world.database_back_at)
         if world.is_a_clock_wrong or role.process.skew_seconds:
-            # a new process knows the time once Redis answers
+            # a new process has the time once Redis answers
             since = max(since, world.disturbed_until + COMPARE_SECONDS)
         return since
 

@@ -120,8 +120,8 @@ class GpuServer:
     def record_late_sender(self, headers: Mapping[str, str]) -> None:
         """Record a sender that was stopped for longer than a lease while it held the request.
 
-        If that begins a run, nothing can stop it: the server has seen no newer fence before the slot's next
-        run, a moment later. A late poll excuses nothing."""
+        If that begins a run, the run cannot be stopped: the server has seen no newer fence before the slot's
+        next run, a moment later. A late poll is no excuse."""
         if "Idempotency-Key" in headers:
             self._late.add(headers["Idempotency-Key"])
 
@@ -178,7 +178,7 @@ class GpuServer:
     def _judge(self, order: RunOrder) -> None:
         """A full machine is the dispatcher's fault.
 
-        Excepted are late senders that could not be stopped, and runs that only this server knows and does not
+        Excepted are late senders that could not be stopped, and runs that only this server has and does not
         report: its count may include other clients' jobs."""
         running = self.running()
         known = [one for one in running if not (self.anonymous and self.only_here_known(one))]

@@ -84,8 +84,8 @@ class GpuLink:
         ended: Event,
         abort: Abort | None,
     ) -> Response:
-        """Await the server's work, which goes on if its sender leaves; work that has not begun by then never
-        begins."""
+        """Await the server's work, which continues if its sender leaves; work that has not begun by then
+        never begins."""
         answers: list[Answer] = []
         waits = [True]
 

@@ -24,7 +24,7 @@ POISON_DEATHS = 3
 CLOCKS_APART_SECONDS = 5.0
 """Largest difference, if two of them agree."""
 EXPECTED_ERRORS = {"deadline_exceeded", "stopped_by_deadline", "run_failed", "poison"}
-"""Errors that a job may end with although its client did nothing to it."""
+"""Errors with which a job may end without an action of its client."""
 
 _jobs = statements.Read(Job.objects.all)
 _job_states = statements.Read(lambda: Job.objects.values_list("state", flat=True))
@@ -82,7 +82,7 @@ def judge(world: World, clients: Clients, plan: Sequence[PlannedFault]) -> list[
 
 
 def cost(world: World) -> dict[str, int]:
-    """Return what the faults cost beyond one run per job."""
+    """Return the cost of the faults: the runs beyond one per job."""
     attempts, jobs = Counter(_attempt_states()), Counter(_job_states())
     runs = sum(len(server.ran) for server in world.servers.values())
     return {

@@ -131,8 +131,7 @@ class Nemesis(CallbackFaults, StoreFaults, VersionFaults):
                 world.disturbed_until = world.scheduler.now
 
     def _random_process(self) -> Process:
-        """Return mostly a worker, which has the most to lose; if none is alive, a process that does
-        nothing."""
+        """Return mostly a worker, which has the most to lose; if none is alive, an idle process."""
         world = self._world
         everybody = [process for process in world.processes() if process.alive]
         workers = [role.process for role in world.workers if role.process.alive]

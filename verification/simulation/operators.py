@@ -59,7 +59,7 @@ class Operators:
             self._sleep(2.0, 20.0)
 
     def server_removed(self) -> None:
-        """Unregister a server, whatever runs there; later it is registered again."""
+        """Unregister a server, also with active runs; later it is registered again."""
         name = self._server()
         self._world.operate(lambda ports: _remove(name, ports), retry_seconds=30.0)
         self._world.removed.add(name)

@@ -292,7 +292,7 @@ class Promptness:
         world, server = self._world, self._world.servers[name]
         active_faults = world.active_faults
         return not (
-            name in world.removed  # no quarantine row says what the slot waits for then
+            name in world.removed  # then no quarantine row gives the slot's reason
             or server.anonymous
             or server.ignores_cancel
             or not server.up

@@ -219,11 +219,11 @@ class WorkerRole:
     def _work(self, pool: str, host: str | None) -> None:
         try:
             self.worker.work(pool, host)
-        except Exception as error:  # Celery logs it and goes on
+        except Exception as error:  # Celery logs it and continues
             self._scheduler.note(self.process.name, f"task failed: {error}")
 
     def stop(self) -> None:
-        """SIGTERM: drain, wait for the grace period, interrupt, write what is queued, exit."""
+        """SIGTERM: drain, wait for the grace period, interrupt, write the queued rows, exit."""
         self.takes = False
         self._scheduler.spawn(self.process, self._stop)
 
@@ -282,7 +282,7 @@ class WebRole:
             FiberPresence(ports, scheduler, process, ProcessRow.Kind.WEB).start()
 
     def call(self, service: Callable[[Ports], Any], seconds: float = 10.0) -> Any:
-        """Return or raise what the service does; ConnectionError if no answer comes."""
+        """Return the service's result, or raise its exception; ConnectionError if no answer comes."""
         answers: list[tuple[Any, Exception | None]] = []
         done = Event(self._scheduler)
 

@@ -27,7 +27,7 @@ class Versions:
         self.newest = keys.LAYOUT if self.newest != keys.LAYOUT else keys.LAYOUT + 1
 
     def of_new_process(self, clock: Clock) -> tuple[Layouts, LeasesOf]:
-        """Return the layouts that it knows, and its access to the indexes of its own layout."""
+        """Return the layouts of its code, and its access to the indexes of its own layout."""
         read = read_index_states if self.differ else None
         layouts = Layouts(read, layout=self.newest, monotonic=clock.monotonic)
 

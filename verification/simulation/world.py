@@ -119,7 +119,7 @@ class World:
         self.sweepers: list[SweepsRole] = []
         self.beat_is_up, self.beat_seconds = True, BEAT_SECONDS
         self.lasting = 0
-        """Faults that go on after the repair: the end is judged after them."""
+        """Faults that continue after the repair: the end is judged after them."""
         self.is_a_clock_wrong = False
         self.removed: set[str] = set()
         """Servers that were ever unregistered."""
@@ -135,7 +135,7 @@ class World:
         self._is_forgetting, self._repeating = False, 0  # operators who repeat lost operations
         self.on_forgotten: Callable[[], None] = lambda: None
         self.send_jobs: Callable[[int, str, int, float], None] = lambda tenant, model, count, seconds: None
-        """Submits that many jobs of a tenant, each of which runs for that many seconds."""
+        """Submits that many jobs of a tenant; each runs for that many seconds."""
         self.request_callbacks: Callable[[int], None] = lambda tenant: None
         """Gives all jobs that the tenant has not submitted yet a callback."""
         self._operations: list[tuple[float, Callable[[Ports], object]]] = []

@@ -30,7 +30,7 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         from dispatcher_project.celery_transport.run import run_queue_worker
 
-        # nothing is ever sent to an unknown queue
+        # no message is ever sent to an unknown queue
         if unknown := [queue for queue in options["queues"] if queue not in _QUEUES]:
             raise CommandError(f"no queue is named {', '.join(unknown)}; there are {', '.join(_QUEUES)}")
         sys.exit(

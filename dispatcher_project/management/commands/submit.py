@@ -108,7 +108,7 @@ def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
 
 def wait_for_end(job_id: str, seconds: float | None) -> Job:
     """The job at its end, or as it is after so many seconds. Its row is polled, often at first, then once a
-    second: the database is right whatever Redis does."""
+    second: the database is right in any state of Redis."""
     until = None if seconds is None else time.monotonic() + seconds
     pause = _FIRST_POLL_SECONDS
     while True:

@@ -1,8 +1,8 @@
 """Checkpoints SQLite's write-ahead log, instead of the commit that fills the log.
 
 By default the commit that finds 4 MB in the log does it, with an fsync: a submit of one row paid 0.6 to 1 s
-for another client's batch of 15 MB. Here a sweep does it every second, while others go on writing. Without
-that sweep a commit does it at 64 MB.
+for another client's batch of 15 MB. Here a sweep does it every second, while other processes continue to
+write. Without that sweep a commit does it at 64 MB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
--- Why: leases a free slot together with the next ticket for it, or changes nothing. No attempt is created while no slot
+-- Why: leases a free slot together with the next ticket for it, or makes no change. No attempt is created while no slot
 --   is free. Adoptable leases come first, because their GPU already works; after a failed adoption a lease is
 --   skipped for a while. A second call with the same attempt returns the same lease. Caller: jobs/execution/claiming.py.
 -- Keys: asked, broad, circuits, class_turn, classes, depth, estimates, expiry, forecast, foretold, free, generation,

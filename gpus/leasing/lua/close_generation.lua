@@ -1,4 +1,4 @@
--- Why: closes an index that another key layout replaces. Nothing is leased from it any more, even by versions that
+-- Why: closes an index that another key layout replaces. It grants no lease any more, even by versions that
 --   know no layouts: they see a rebuild whose owner never goes silent. Running leases continue in it.
 -- Keys: generation, rebuild; of any layout, as their meaning never changes
 -- Args:

@@ -1,4 +1,4 @@
--- Why: lists leases that were not renewed in time, for the sweep to decide; frees nothing. After a long silence (Redis
+-- Why: lists leases that were not renewed in time, for the sweep to decide; frees no slot. After a long silence (Redis
 --   was paused) every lease gets one full lease time from now, except leases that did not renew within the previous
 --   such grant. Caller: jobs/sweeps/expired_leases.py.
 -- Keys: expiry, generation, leases, rebuild, settling, slot, ticking

@@ -1,4 +1,4 @@
--- Why: tells how long a server's leases have not changed: only then its own count of free slots can be compared.
+-- Why: returns how long a server's leases have not changed: only then its own count of free slots can be compared.
 -- Keys: generation, rebuild, server, slot
 -- Args:
 --   server: text

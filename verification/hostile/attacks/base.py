@@ -1,4 +1,4 @@
-"""The base of every attack: who can run it, what it does, and what must hold."""
+"""The base of every attack: the party behind it, its actions, and its conditions."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class SilentConnections(HalfHeads):
         return b""
 
     def _drip(self) -> None:
-        """Send nothing."""
+        """Send no byte."""
 
 
 class SlowBodies(HalfHeads):

@@ -26,7 +26,7 @@ def open_circuits(env: Environment) -> list[str]:
 
 
 class BreaksItsModel(Attack):
-    """Jobs of the attacker on a model that runs nothing else; meanwhile the neighbour uses it too."""
+    """Jobs of the attacker on a model without other jobs; meanwhile the neighbour uses it too."""
 
     seconds = 12.0
     jobs = 40

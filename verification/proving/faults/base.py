@@ -1,4 +1,4 @@
-"""The base of every fault: how it is played and repaired, what it affects, and what must hold afterwards."""
+"""The base of every fault: its start and repair, its effect, and the conditions afterwards."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ class Fault:
         return ()
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
-        """Return what else must work again."""
+        """Return further signs of recovery, by name."""
         return {}
 
     def is_over(self, trial: Trial) -> bool:
-        """Return True if nothing of it is left that could disturb the next fault."""
+        """Return True if no trace is left that could disturb the next fault."""
         return True
 
     def wrongs(self, trial: Trial, affected: Sequence[Live]) -> list[str]:

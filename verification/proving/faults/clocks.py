@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from verification.proving.trial import Trial
 
 GRACE_SECONDS = 6.0
-"""After a clock was set its processes may pause for so long; then everything must work."""
+"""After a clock was set its processes may pause for this time; then everything must work."""
 
 
 class ClockFault(Fault):

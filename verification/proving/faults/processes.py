@@ -57,7 +57,7 @@ class ProcessFault(Fault):
         return pid != 0 and (pid != self.pid or self.number is signal.SIGSTOP)
 
     def signs(self, trial: Trial) -> Mapping[str, Sign]:
-        """Return signs of its successor's work: its own work before its exit proves nothing."""
+        """Return signs of its successor's work: its own work before its exit is no proof."""
         works: dict[str, tuple[str, Sign]] = {
             "gpu_worker": ("a worker is back", lambda since: True),
             "web": ("it answers", lambda since: trial.web_answers()),
