@@ -14,7 +14,7 @@ import http.client
 import json
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -33,7 +33,7 @@ from foundation.secrets import SecretUnreadable
 from gpus.registry.audit import record
 from gpus.registry.queries import RegistryCache
 from jobs.callbacks.guard import check_callback_url, receiver_of, refused_origins
-from jobs.callbacks.message import signing_secrets
+from jobs.callbacks.message import secrets_are_readable, signing_secrets
 from jobs.callbacks.pick import CLOSED, Circuit, Queue
 from jobs.callbacks.sending import Message, Outcome, failure_text, send_now
 from jobs.models import Callback, CallbackTry, ReceiverCircuit, Tenant
@@ -78,6 +78,12 @@ RETRY_AFTER_CAP_SECONDS = 24 * _HOUR
 """The longest pause that a receiver's `Retry-After` can set."""
 SILENT_SECONDS = 1.0
 """A failed try opens a circuit only if it took longer: it held a socket for that time."""
+SECRET_SECONDS = 300.0
+"""The pause of a message whose secret this process cannot decrypt."""
+SECRET_UNREADABLE = (
+    "not sent, and not counted as a try: the tenant's webhook secret was encrypted with another secret key"
+)
+"""Error in the delivery log of such a message."""
 GIVE_UP = timedelta(seconds=sum(DELAYS_SECONDS))
 """A message due for longer than this behind an open circuit is given up; as long as the schedule."""
 _GIVEN_UP_AT_ONCE = 500
@@ -109,21 +115,29 @@ class Taken:
 def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[Taken], int]:
     """Take those of these messages that are due and may start; must not be called inside a transaction.
 
-    Returns the taken messages, leased, and the number of due ones that may not start.
+    Returns the taken messages, leased, and the number of due ones that may not start. A message whose secret
+    this process cannot decrypt waits: the operator's key is wrong, not the receiver.
     """
     if not ids:
         return [], 0
     lease = timedelta(seconds=settings.DISPATCHER.callback_timeout_seconds + LEASE_MARGIN_SECONDS)
     taken, refused = list[Taken](), 0
+    unsigned: dict[str, int] = {}
+    readable: dict[int, bool] = {}
     with one_round_trip(), transaction.atomic():
         due = {row["id"]: row for row in _read_due(list(ids), next_at=now)}
         for row in (due[pk] for pk in dict.fromkeys(ids) if pk in due):
             queue = (row["of_id"], row["receiver"] or receiver_of(row["url"]))
             circuit = Circuit(row["failures"], row["resting_until"]) if row["failures"] else CLOSED
+            tenant = Tenant(**{name: row[f"of_{name}"] for name in _OF_TENANT})
+            if tenant.pk not in readable:
+                readable[tenant.pk] = secrets_are_readable(tenant, now)
+            if not readable[tenant.pk]:
+                unsigned[row["id"]] = row["number"] or 0
+                continue
             if not may_start(queue, circuit, row["size"]):
                 refused += 1
                 continue
-            tenant = Tenant(**{name: row[f"of_{name}"] for name in _OF_TENANT})
             one = Taken(
                 row["id"],
                 row["job_id"],
@@ -144,7 +158,37 @@ def take(ids: Sequence[str], now: datetime, may_start: MayStart) -> tuple[list[T
             statements.change(Callback, held, pk=one.id)
             line = CallbackTry(callback_id=one.id, number=one.number, at=now, error=_UNRECORDED)
             statements.insert(line)
+        for pk in unsigned:
+            statements.change(Callback, {"next_at": now + timedelta(seconds=SECRET_SECONDS)}, pk=pk)
+    if unsigned:
+        _log_unsigned(unsigned, now)
     return taken, refused
+
+
+def _log_unsigned(numbers: Mapping[str, int], now: datetime) -> None:
+    """Note in the delivery log that these messages wait: one line each, however long. numbers: of the last
+    line of each."""
+    _log.warning("callbacks_wait_for_secret", messages=len(numbers), next_in_seconds=SECRET_SECONDS)
+    with transaction.atomic():
+        lines = CallbackTry.objects.filter(callback_id__in=numbers, error=SECRET_UNREADABLE)
+        waited = set(lines.values_list("callback_id", flat=True))
+        lines.update(at=now)
+        CallbackTry.objects.bulk_create(
+            CallbackTry(callback_id=pk, number=number + 1, at=now, error=SECRET_UNREADABLE)
+            for pk, number in numbers.items()
+            if pk not in waited
+        )
+
+
+def waiting_for_secret(now: datetime) -> list[str]:
+    """Return the names of tenants whose messages wait because a callbacks worker cannot decrypt their
+    secret."""
+    since = now - timedelta(seconds=2 * SECRET_SECONDS)
+    lines = CallbackTry.objects.filter(
+        callback__state=Callback.State.PENDING, error=SECRET_UNREADABLE, at__gte=since
+    )
+    name = "callback__job__tenant__name"
+    return list(lines.order_by(name).values_list(name, flat=True).distinct())
 
 
 def settle(sent: Sequence[tuple[Taken, Outcome]], now: datetime) -> list[str]:

@@ -19,7 +19,7 @@ from standardwebhooks import Webhook
 from foundation import json_text
 from foundation.database.row_codec import new_row
 from foundation.ids import new_id
-from foundation.secrets import decrypt, encrypt
+from foundation.secrets import SecretUnreadable, decrypt, encrypt
 from jobs.callbacks.guard import receiver_of
 from jobs.domain.access import shown_error
 from jobs.domain.states import JobState
@@ -116,6 +116,17 @@ def signing_secrets(tenant: Tenant, now: datetime) -> list[str]:
     if tenant.webhook_secret_before_encrypted and until is not None and now < until:
         secrets.append(decrypt(tenant.webhook_secret_before_encrypted))
     return secrets
+
+
+def secrets_are_readable(tenant: Tenant, now: datetime) -> bool:
+    """Return False if this process cannot decrypt a secret that signs a callback now. Writes nothing."""
+    if not tenant.webhook_secret_encrypted:
+        return True
+    try:
+        signing_secrets(tenant, now)
+    except SecretUnreadable:
+        return False
+    return True
 
 
 def current_secret(tenant: Tenant) -> str:

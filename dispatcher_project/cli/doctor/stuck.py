@@ -14,9 +14,12 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from dispatcher_project.cli.doctor.finding import Finding, Level, View
+from dispatcher_project.cli.doctor.parts import SECRETS_REMEDY
 from dispatcher_project.cli.screen import age, plain
 from foundation.program import command_line
+from foundation.texts import counted
 from gpus.errors import LeasingUnavailable
+from jobs.callbacks.deliver import waiting_for_secret
 from jobs.callbacks.pick import delivery_report, open_circuits
 from jobs.domain.states import JobState
 from jobs.models import DEAD_LETTER, Attempt, Job
@@ -121,6 +124,15 @@ def callbacks(view: View) -> Iterator[Finding]:
             f"the oldest one has been due for {age(report.oldest_due_seconds)} ({figures})",
             "Clients do not learn that their jobs have ended.",
             f"check that `{command_line('queue_worker --queues callbacks')}` runs and keeps up",
+        )
+    if waiting := waiting_for_secret(view.now):
+        named = ", ".join(plain(name, 80) for name in waiting[:_NAMED])
+        yield Finding(
+            Level.ERROR,
+            "callback secrets",
+            f"a callbacks worker cannot decrypt secrets of {counted(len(waiting), 'tenant')} ({named})",
+            "Their callbacks wait; they use up no tries.",
+            SECRETS_REMEDY,
         )
     circuits = open_circuits().order_by("-failed_at").select_related("tenant")
     for one in circuits[:_NAMED]:

@@ -173,14 +173,33 @@ def test_no_transaction_is_open_while_sending(receiver: Receiver, send: Send) ->
     assert seen[0].tries == 1
 
 
-def test_a_secret_that_cannot_be_read_is_a_failed_try(receiver: Receiver, send: Send) -> None:
-    sent = send(receiver.url)
+def test_a_message_with_an_unreadable_secret_waits_and_uses_up_no_try(receiver: Receiver, send: Send) -> None:
+    receiver.answer = say(500)
+    sent, other = send(receiver.url), send(receiver.url)
+    assert deliver(sent.callback.id, now=NOW) == "failed"
     tenant = sent.callback.job.tenant
+    readable = tenant.webhook_secret_encrypted
     tenant.webhook_secret_encrypted = "stored under another key"
     tenant.save()
-    assert deliver(sent.callback.id, now=NOW) == "failed"
-    assert "SecretUnreadable" in sent.callback.log.get().error
+    receiver.got.clear()
+    now = NOW
+    for _ in range(20):  # more than the schedule has tries
+        now += timedelta(seconds=delivering.SECRET_SECONDS)
+        assert deliver(sent.callback.id, now=now) == "not_due"
     assert receiver.got == []
+    waiting = sent.fresh()
+    assert (waiting.state, waiting.tries) == (Callback.State.PENDING, 1)
+    assert waiting.next_at == now + timedelta(seconds=delivering.SECRET_SECONDS)
+    assert list(waiting.log.values_list("number", "error", "at")) == [
+        (1, "HTTP 500", NOW),
+        (2, delivering.SECRET_UNREADABLE, now),
+    ]
+    assert deliver(other.callback.id, now=now) == "failed"  # another tenant's message is sent meanwhile
+    tenant.webhook_secret_encrypted = readable
+    tenant.save()
+    receiver.answer = say(204)
+    assert deliver(sent.callback.id, now=waiting.next_at) == "delivered"
+    assert (sent.fresh().tries, waiting.log.count()) == (2, 3)
 
 
 def test_a_message_that_is_not_due_is_not_sent(send: Send) -> None:

@@ -23,8 +23,9 @@ from gpus.leasing.values import DEFAULT_RULES
 from gpus.models import ModelConfig, Pause, Placement, QuarantinedSlot, Server
 from gpus.protocol import ReleaseMode
 from gpus.runners.registry import GROUP, RunnerRegistry
+from jobs.callbacks.deliver import SECRET_UNREADABLE
 from jobs.domain.states import JobState
-from jobs.models import Callback, Job
+from jobs.models import Callback, CallbackTry, Job
 from jobs.sweeps.base import SweepCount, UnwrittenRuns, write_runs
 from jobs.transitions import end_waiting, request_cancel
 from tests.dispatcher_project.cli.conftest import Terminal, terminal, world
@@ -125,6 +126,15 @@ def a_secret_of_another_key(patient: Patient) -> None:
     Server.objects.update(headers_encrypted="stored under another key")
 
 
+def a_secret_that_a_callbacks_worker_cannot_read(patient: Patient) -> None:
+    """The worker has another key than this process."""
+    now = patient.world.clock.now()
+    job = patient.world.job()
+    due = now + timedelta(minutes=5)
+    waiting = Callback.objects.create(id="c", job=job, url="u", body="{}", created_at=now, next_at=due)
+    CallbackTry.objects.create(callback=waiting, number=1, at=now, error=SECRET_UNREADABLE)
+
+
 def a_late_callback(patient: Patient) -> None:
     now = patient.world.clock.now()
     job = patient.world.job()
@@ -211,6 +221,7 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (a_cancel_without_end, "cancels", Level.WARNING),
         (a_late_callback, "callbacks", Level.ERROR),
         (a_secret_of_another_key, "secrets", Level.ERROR),
+        (a_secret_that_a_callbacks_worker_cannot_read, "callback secrets", Level.ERROR),
         (a_dead_letter, "dead letters", Level.WARNING),
     ],
 )
