@@ -119,7 +119,7 @@ class ModelConfig(models.Model):
         max_length=64,
         default="sync",
         validators=[installed_runner],
-        help_text="The runner that speaks its servers' protocol.",
+        help_text="Protocol of the model's servers.",
     )
     poll_endpoint_template = models.CharField(
         max_length=500,
@@ -127,23 +127,25 @@ class ModelConfig(models.Model):
         blank=True,
         default=None,
         validators=[url_template, names_the_run],
-        help_text="Where a run is polled: a path on the server's host, or a whole URL; {id} is the server's "
-        "id of it, as in /status/{id}. async needs it.",
+        help_text="Poll URL: a path on the server's host, or a whole URL; {id} is the server's "
+        "id of the run, as in /status/{id}. Required for async.",
     )
     id_field = models.CharField(
         max_length=100,
         null=True,
         blank=True,
         default=None,
-        help_text="The field of the first answer with the server's id of the run. Unset: job_id, id, task_id "
-        "or request_id.",
+        help_text="Field of the first answer that contains the server's id of the run. Unset: job_id, id, "
+        "task_id or request_id.",
     )
     poll_interval = models.FloatField(default=2.0, validators=[*_SPAN], help_text="Seconds between polls.")
     max_poll_time = models.FloatField(
         default=600.0, validators=[*_SPAN], help_text="Seconds until a polled run times out."
     )
     max_retries = models.PositiveIntegerField(
-        default=50, validators=[MaxValueValidator(100_000)], help_text="Retries before the dead letters."
+        default=50,
+        validators=[MaxValueValidator(100_000)],
+        help_text="Retries before a job becomes a dead letter.",
     )
     max_run_seconds = models.FloatField(
         null=True,
@@ -160,7 +162,7 @@ class ModelConfig(models.Model):
         help_text="The shortest max_run_seconds that a job may set. Unset: DISPATCHER_MIN_RUN_SECONDS.",
     )
     at_most_once = models.BooleanField(
-        default=False, help_text="Never run again after an attempt whose end is unknown."
+        default=False, help_text="Do not run a job again after an attempt with an unknown end."
     )
     payload_schema = models.JSONField(
         null=True,
@@ -175,27 +177,28 @@ class ModelConfig(models.Model):
         blank=True,
         default=None,
         validators=[url_template],
-        help_text="Where a run is stopped: a path on the server's host, or a whole URL; {job_id} is our id, "
-        "{id} the server's. Unset: /cancel/{job_id}.",
+        help_text="Cancel URL: a path on the server's host, or a whole URL; {job_id} is the job's "
+        "id, {id} the server's id of the run. Unset: /cancel/{job_id}.",
     )
     max_response_bytes = models.PositiveIntegerField(
         default=16 * 1024 * 1024,
         validators=[MinValueValidator(1), MaxValueValidator(1024**3)],
-        help_text="A longer answer fails the run.",
+        help_text="Maximum size of an answer; a longer one fails the run.",
     )
     max_queued = models.PositiveIntegerField(
         null=True,
         blank=True,
         default=None,
         validators=[MinValueValidator(1), MaxValueValidator(2_000_000_000)],
-        help_text="Jobs that may wait for it, of all tenants; more are refused (429). Unset: no limit.",
+        help_text="Maximum of waiting jobs of all tenants; further submits are refused (429). "
+        "Unset: no limit.",
     )
     max_queued_seconds = models.FloatField(
         null=True,
         blank=True,
         default=None,
         validators=[MinValueValidator(0.001), MaxValueValidator(MAX_SECONDS)],
-        help_text="Seconds that a job may wait for it in all; then it fails (max_queued_exceeded). Unset: "
+        help_text="Longest total wait of a job in seconds; then it fails (max_queued_exceeded). Unset: "
         "DISPATCHER_MAX_QUEUED_SECONDS.",
     )
     remote_model = models.CharField(
@@ -204,14 +207,15 @@ class ModelConfig(models.Model):
         blank=True,
         default=None,
         validators=[Matches(r"^[^\x00-\x1f]*$", "Without control characters.")],
-        help_text="What its servers call it. Unset: its own name.",
+        help_text="Name of the model on its servers. Unset: the same name.",
     )
     keep_alive_seconds = models.FloatField(
         null=True,
         blank=True,
         default=None,
         validators=[seconds_or_for_ever, MinValueValidator(-1), MaxValueValidator(MAX_SECONDS)],
-        help_text="How long it stays loaded after a run; -1: for ever. Unset: as payload or server say.",
+        help_text="Seconds for which the model stays loaded after a run; -1: always. "
+        "Unset: the payload's or server's value.",
     )
     health_path = models.CharField(
         max_length=200,
@@ -219,8 +223,8 @@ class ModelConfig(models.Model):
         blank=True,
         default=None,
         validators=[own_path],
-        help_text="Where its servers are asked for their health, as in /healthz; it must answer 200. "
-        "Unset: /health, which a server may lack.",
+        help_text="Path of the servers' health check, such as /healthz; it must answer 200. "
+        "Unset: /health, which is optional.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
     updated_at = models.DateTimeField(auto_now=True)

@@ -22,12 +22,13 @@ class Pool(models.Model):
         max_length=8,
         choices=[(a.value, a.value) for a in QueueAlgorithm],
         default=QueueAlgorithm.FAIR.value,
-        help_text="fair: tenants take turns by GPU-seconds. fifo: one line for everybody. Switching is live.",
+        help_text="fair: tenants take turns by GPU-seconds. fifo: one queue for all tenants. "
+        "Takes effect at once.",
     )
     affinity_patience_seconds = models.FloatField(
         default=30.0,
         validators=[MinValueValidator(0), MaxValueValidator(MAX_SECONDS)],
-        help_text="How long the head of the line may wait for a slot to stay with its warm model.",
+        help_text="Longest delay of the first job in the queue in favour of jobs of a loaded model, seconds.",
     )
     created_at = models.DateTimeField(auto_now_add=True)
 
@@ -57,29 +58,32 @@ class QuarantinedSlot(models.Model):
         blank=True,
         default="",
         db_default="",
-        help_text="What was claimed to run next on the slot, and may have begun behind the attempt.",
+        help_text="Prefetched attempt of the slot; it may have begun after the attempt.",
     )
     job_id = models.CharField(max_length=26, blank=True, default="")
     model = models.CharField(max_length=64, blank=True, default="")
     reason = models.CharField(max_length=200)
     boot_id = models.CharField(
-        max_length=100, blank=True, default="", help_text="The server's boot when it began."
+        max_length=100,
+        blank=True,
+        default="",
+        help_text="The server's boot id at the start of the quarantine.",
     )
     since = models.DateTimeField()
-    until = models.DateTimeField(help_text="The run limit of the model: after it nothing can still run.")
+    until = models.DateTimeField(help_text="End of the model's run limit: no run can last longer.")
     probed_at = models.DateTimeField(null=True, blank=True)
     refused_at = models.DateTimeField(
-        null=True, blank=True, help_text="When nothing listened at the server's address."
+        null=True, blank=True, help_text="Time at which the server's address refused a connection."
     )
     refused_url = models.TextField(
         null=True,
         blank=True,
         editable=False,
-        help_text="Where that was asked; an answer elsewhere proves nothing.",
+        help_text="URL of the refused connection; an answer at another URL is no proof of a restart.",
     )
     freed_at = models.DateTimeField(null=True, blank=True)
     evidence = models.CharField(
-        max_length=200, blank=True, default="", help_text="What proved the slot free."
+        max_length=200, blank=True, default="", help_text="Proof that the slot was free."
     )
 
     class Meta:
@@ -107,14 +111,15 @@ class Server(models.Model):
         max_length=8,
         choices=[(s.value, s.value) for s in DesiredState],
         default=DesiredState.ON.value,
-        help_text="on · draining: no new leases · off: no new leases, what runs is stopped and waits again.",
+        help_text="on · draining: no new leases · off: no new leases, running jobs are stopped and "
+        "queued again.",
     )
     host = models.CharField(
         max_length=200,
         null=True,
         blank=True,
         default=None,
-        help_text="Pinned: only the worker on this host drives it.",
+        help_text="Pinned server: only the worker on this host runs its jobs.",
     )
     machine = models.CharField(
         max_length=64,
@@ -122,14 +127,14 @@ class Server(models.Model):
         null=True,
         blank=True,
         default=None,
-        help_text="What it is part of: all servers of a machine are switched in one go. "
-        "A pinned worker writes its machine's host name.",
+        help_text="Computer of the server: all servers of a machine can be switched together. "
+        "A pinned worker sets its host name.",
     )
     headers_encrypted = models.TextField(
         blank=True,
         default="",
         editable=False,
-        help_text="Secret request headers; written by services, never shown.",
+        help_text="Secret request headers, encrypted; never shown.",
     )
     ca_pem = models.TextField(
         blank=True, default="", help_text="Optional CA certificate (PEM) to trust for this server."
@@ -140,7 +145,7 @@ class Server(models.Model):
         null=True,
         default=None,
         editable=False,
-        help_text="No: it answers and has no health endpoint. Empty: not known yet.",
+        help_text="No: the server answers without a health endpoint. Empty: not known yet.",
     )
     checked_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_error = models.CharField(max_length=500, blank=True, default="", editable=False)
@@ -180,7 +185,7 @@ class Placement(models.Model):
         default="",
         db_default="",
         editable=False,
-        help_text="Why the model can never run there: it needs more memory than the GPU has.",
+        help_text="Reason why the model can never run on the server: it needs more memory than the GPU has.",
     )
     too_large_boot = models.CharField(max_length=100, blank=True, default="", db_default="", editable=False)
     """Boot id of the server process that found it; the next one may have more memory."""
