@@ -34,6 +34,7 @@ def make_production_ports() -> Ports:
         leases=RedisFleets(lambda: str(settings.REDIS_URL), layouts.refusal),
         send_wakes=hints.send_wakes,
         wake_callbacks=hints.wake_callbacks,
+        wake_followers=hints.wake_followers,
         announce=Announcer(lambda: str(settings.REDIS_URL)),
         database=ConnectionPool().connection,
         layouts=layouts,

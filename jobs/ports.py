@@ -104,6 +104,7 @@ class Ports:
     leases: returns the lease layer of a fleet.
     send_wakes: sends wakes to GPU workers; returns how many were sent. Never raises.
     wake_callbacks: sends hints that these outbox rows are due; best effort, never raises.
+    wake_followers: sends hints that these followers have notices of ends; best effort, never raises.
     announce: announces changed jobs to event streams and long polls; best effort, never raises.
     after: calls a function once, so many seconds later, in the background.
     database: returns a context with a connection for reads by `foundation.database.statements`.
@@ -122,6 +123,7 @@ class Ports:
     send_wakes: Callable[[Sequence[Wakes]], int]
     wake_callbacks: Callable[[Sequence[str]], None]
     announce: Callable[[Sequence[str]], None]
+    wake_followers: Callable[[Sequence[str]], None] = lambda followers: None
     after: Callable[[float, Callable[[], None]], None] = after_seconds
     database: Callable[[], AbstractContextManager[None]] = nullcontext
     clocks: ClockWatch = field(default_factory=AgreedClocks)

@@ -21,8 +21,8 @@ from gpus.leasing.values import Wakes
 
 log = structlog.get_logger(__name__)
 
-WORK, DELIVER, SWEEP = "jobs.work", "jobs.deliver", "jobs.sweep"
-CALLBACKS_QUEUE, SWEEPS_QUEUE = "callbacks", "sweeps"
+WORK, DELIVER, SWEEP, FOLLOW = "jobs.work", "jobs.deliver", "jobs.sweep", "jobs.follow"
+CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE = "callbacks", "sweeps", "workflows"
 
 SHUT_SECONDS = 2.0
 """Pause after a failed publish; the `fill` sweep sends missing wakes every two seconds."""
@@ -64,6 +64,10 @@ class HintPublisher:
     def wake_callbacks(self, callback_ids: Sequence[str]) -> None:
         """Send hints that these outbox rows are due."""
         self._publish((DELIVER, [callback_id], CALLBACKS_QUEUE) for callback_id in callback_ids)
+
+    def wake_followers(self, followers: Sequence[str]) -> None:
+        """Send hints that these followers of jobs (``run:ID``) have notices of ends."""
+        self._publish((FOLLOW, [follower], WORKFLOWS_QUEUE) for follower in followers)
 
     def wake_sweep(self, name: str) -> bool:
         """Start a sweep; ``tick``: all that are due. Return False if the message was not sent."""

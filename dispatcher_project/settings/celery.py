@@ -89,7 +89,7 @@ def celery_settings(url: str, *, sentinel_master: str = "") -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],
         "enable_utc": True,
-        "imports": ("jobs.tasks",),
+        "imports": ("jobs.tasks", "workflows.tasks"),
         "worker_prefetch_multiplier": 1,
         "worker_pool": "threads",
         "worker_send_task_events": True,

@@ -43,6 +43,16 @@ class DispatcherSettings:
     """Largest payload of a job; a larger one gets 413."""
     max_batch_bytes: int = 4 * 1024 * 1024
     """Largest body of a batch, whose jobs are stored in one transaction; a larger one gets 413."""
+    workflow_bytes: int = 256 * 1024
+    """Largest definition of a workflow, as canonical JSON."""
+    workflow_nodes: int = 1_000
+    """Most nodes in a definition."""
+    workflow_map_items: int = 100_000
+    """Most items of a map."""
+    workflow_input_bytes: int = 256 * 1024
+    """Largest inputs of a run, as JSON."""
+    workflow_runs: int = 10_000
+    """Most unfinished runs of a tenant; a further one gets 429."""
     usage_days: int = 400
     """Days for which the usage of tenants is kept."""
     usage_tags: int = 200

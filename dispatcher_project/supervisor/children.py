@@ -140,8 +140,8 @@ def plan_of_up(
         ),
         child("sweeps", *OWN_COMMAND, "queue_worker", "--queues", "sweeps", stop_seconds=40.0, overlaps=True),
         child(
-            "callbacks", *OWN_COMMAND, "queue_worker", "--queues", "callbacks", "--concurrency", "8",
-            stop_seconds=40.0, overlaps=True,
+            "callbacks", *OWN_COMMAND, "queue_worker", "--queues", "callbacks,workflows",
+            "--concurrency", "8", stop_seconds=40.0, overlaps=True,
         ),
         child(
             "beat", python, "-m", "dispatcher_project.celery_transport.beat",

@@ -22,7 +22,7 @@ from gpus.leasing.keeper import LeaseKeeper
 from gpus.protocol import Lease, LeaseRef, ModelSpec, ReleaseMode, Ticket
 from jobs import transitions
 from jobs.domain.retry import RetryPolicy
-from jobs.domain.states import JobState
+from jobs.domain.states import JobState, is_final
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.submission.submit import push_again
@@ -66,12 +66,20 @@ def after_ends(ends: Sequence[Ended], ports: Ports) -> None:
     won = [ended for ended in ends if ended.won and ended.job is not None]
     ports.announce([ended.job.id for ended in won if ended.job is not None])
     ports.wake_callbacks([ended.callback_id for ended in won if ended.callback_id])
+    wake_followers([ended.job for ended in won if ended.job is not None], ports)
     again: dict[tuple[str, str], list[Ticket]] = defaultdict(list)
     for ended in won:
         if ended.job is not None and ended.job.state == JobState.QUEUED:
             again[ended.job.fleet, ended.job.pool].append(ended.job.ticket)
     for (fleet, pool), tickets in again.items():
         push_tickets(fleet, pool, tickets, ports)
+
+
+def wake_followers(jobs: Sequence[Job], ports: Ports) -> None:
+    """Send a hint to the followers of those jobs that have ended."""
+    followers = sorted({job.followed_by for job in jobs if job.followed_by and is_final(job.state)})
+    if followers:
+        ports.wake_followers(followers)
 
 
 def push_tickets(fleet: str, pool: str, tickets: Sequence[Ticket], ports: Ports) -> None:

@@ -1,5 +1,5 @@
 from .callback import Callback, CallbackTry, ReceiverCircuit
-from .job import DEAD_LETTER, Attempt, Event, IdempotencyKey, Job, JobTag, PushedResult
+from .job import DEAD_LETTER, Attempt, EndNotice, Event, IdempotencyKey, Job, JobTag, PushedResult
 from .records import PurgeLedger, Rollup, SignInFailure, SweepRun, TagUsage, Tally, WorkerSign
 from .tenant import ApiKey, Tenant
 
@@ -9,6 +9,7 @@ __all__ = [
     "Attempt",
     "Callback",
     "CallbackTry",
+    "EndNotice",
     "Event",
     "IdempotencyKey",
     "Job",

@@ -99,6 +99,10 @@ class Job(models.Model):
         default=0, db_default=0, help_text="Equal failures in a row, up to the last counted attempt."
     )
     avoid_server = models.CharField(max_length=64, blank=True, default="")
+    followed_by = models.CharField(
+        max_length=80, null=True, blank=True, default=None, editable=False,
+        help_text="Gets an EndNotice when the job ends, such as run:ID of a workflow.",
+    )  # fmt: skip
     event_seq = models.PositiveIntegerField(default=0)
 
     class Meta:
@@ -269,6 +273,28 @@ class Event(models.Model):
 
     def __str__(self) -> str:
         return f"{self.job_id} {self.seq} {self.type}"
+
+
+class EndNotice(models.Model):
+    """The end of a job, or of something else with an id, for its follower: written in the transaction of the
+    end, deleted by the follower. followed_by: as in `Job`; the follower's queue. round: of the job."""
+
+    id = models.BigAutoField(primary_key=True)
+    followed_by = models.CharField(max_length=80)
+    ended_id = models.CharField(max_length=26)
+    round = models.PositiveIntegerField(default=1)
+    state = models.CharField(max_length=10)
+    at = models.DateTimeField()
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [
+            models.Index(fields=["followed_by", "id"], name="end_notice_of_follower_idx"),
+            models.Index(fields=["at"], name="end_notice_at_idx"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.followed_by}: {self.ended_id} {self.state}"
 
 
 class IdempotencyKey(models.Model):

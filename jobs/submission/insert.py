@@ -8,7 +8,7 @@ its jobs too; those that pass (a full queue) are tried again when the batch is r
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,6 +21,7 @@ from foundation.database.connections import one_round_trip, write_lock
 from foundation.database.row_codec import new_row
 from foundation.database.statements import value
 from foundation.ids import new_id
+from gpus.registry.queries import RegistryCache
 from jobs.domain.errors import IdempotencyConflict, Refused, UnknownModel
 from jobs.domain.states import JobState
 from jobs.limits.submit_limits import QueueLimits, max_queued_seconds, quota_refusal
@@ -200,7 +201,14 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
             items.append(refusal)
             continue
         try:
-            job = _job(request, limits, int(limits.now.timestamp() * 1_000_000) + index)
+            job = new_job(
+                request,
+                limits.tenant_id,
+                limits.registry,
+                limits.queue_deadline,
+                now=limits.now,
+                place_us=int(limits.now.timestamp() * 1_000_000) + index,
+            )
         except UnknownModel as gone:  # the model was removed after the check
             items.append(gone)
             continue
@@ -229,11 +237,22 @@ def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
             )
 
 
-def _job(request: SubmitRequest, limits: SubmitLimits, place_us: int) -> Job:
-    """Make the row of a new job. place_us: its place in the queue, microseconds since the epoch; a job with a
-    later start has its `run_at` as place."""
-    now = limits.now
-    registry = limits.registry
+def new_job(
+    request: SubmitRequest,
+    tenant_id: int,
+    registry: RegistryCache,
+    queue_deadline: Callable[[str, datetime], datetime | None],
+    *,
+    now: datetime,
+    place_us: int,
+    followed_by: str | None = None,
+) -> Job:
+    """Make the row of a new job.
+
+    queue_deadline: returns when a job of a model that begins to wait at a time has waited too long. place_us:
+    its place in the queue, microseconds since the epoch; a job with a later start has its `run_at` as place.
+    followed_by: as in `Job`. Raises UnknownModel.
+    """
     spec = registry.model_spec(request.body.model)
     if spec is None:
         raise UnknownModel(f"No model {request.body.model!r} is registered.", pointer="/model")
@@ -241,8 +260,8 @@ def _job(request: SubmitRequest, limits: SubmitLimits, place_us: int) -> Job:
     start = run_at or now
     return new_row(
         Job,
-        id=new_id(place_us / 1_000_000),
-        tenant_id=limits.tenant_id,
+        id=new_id(place_us / 1_000_000 if followed_by is None else now.timestamp()),
+        tenant_id=tenant_id,
         model=request.body.model,
         pool=spec.pool,
         fleet=registry.fleet_of(spec.pool),
@@ -259,7 +278,8 @@ def _job(request: SubmitRequest, limits: SubmitLimits, place_us: int) -> Job:
         created_at=now,
         deadline_at=_after(start, request.body.deadline_seconds),
         start_deadline_at=_after(start, request.body.start_deadline_seconds),
-        queue_deadline_at=limits.queue_deadline(request.body.model, start),
+        queue_deadline_at=queue_deadline(request.body.model, start),
+        followed_by=followed_by,
     )
 
 

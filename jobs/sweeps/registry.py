@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
+from django.utils.module_loading import import_string
 
 from jobs.ports import Ports
 from jobs.sweeps import (
@@ -72,6 +73,12 @@ class Sweeps:
         `DispatcherSettings`; default: the current settings.
         """
         periods = periods or settings.DISPATCHER
+        more: dict[str, Entry] = {}
+        for path in settings.DISPATCHER_SWEEPS:
+            more |= import_string(path)()
+        return self._own(periods) | more
+
+    def _own(self, periods: Any) -> dict[str, Entry]:
         return {
             "index_switch": Entry(
                 index_switch.sweep,

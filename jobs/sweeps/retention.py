@@ -1,8 +1,9 @@
 """Jobs that ended longer ago than the retention time.
 
 Completed, cancelled and dismissed jobs are kept for `retention_days`; other dead letters three times as long,
-because an operator may still retry them. The transaction that deletes jobs counts them in the ledger. Paused
-while clocks disagree. Idempotency keys live as long as their jobs.
+because an operator may still retry them. Jobs of a workflow run are deleted with it. The transaction that
+deletes jobs counts them in the ledger. Paused while clocks disagree. Idempotency keys live as long as their
+jobs.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def sweep(ports: Ports) -> SweepCount:
 
     def purge(ids: list[str]) -> bool:
         nonlocal removed
-        removed += _purge(ids)
+        removed += purge_jobs(ids)
         return True
 
     count = sweep_rows("retention", _old_jobs(now, ports), purge)
@@ -70,8 +71,9 @@ def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
     """Yield job ids in batches for at most `BUDGET_SECONDS`. Ids sort by creation time, which precedes the
     end: old jobs come first."""
     kept = timedelta(days=settings.DISPATCHER.retention_days)
-    over = Q(finished_at__lt=now - kept) & ~DEAD_LETTER | DEAD_LETTER & Q(
-        finished_at__lt=now - DEAD_LETTERS_KEPT * kept
+    over = Q(followed_by=None) & (
+        Q(finished_at__lt=now - kept) & ~DEAD_LETTER
+        | DEAD_LETTER & Q(finished_at__lt=now - DEAD_LETTERS_KEPT * kept)
     )
     made_before = new_id((now - kept).timestamp())[: ID_LENGTH - 16] + "0" * 16
     last, began = "", ports.clock.monotonic()
@@ -85,7 +87,7 @@ def _old_jobs(now: datetime, ports: Ports) -> Iterator[list[str]]:
             return
 
 
-def _purge(ids: list[str]) -> int:
+def purge_jobs(ids: list[str]) -> int:
     """Delete these jobs and return how many. Kept: dead letters that were retried meanwhile, jobs whose end
     is not in the rollups yet, and jobs with a pending callback, which would be deleted, too."""
     final = [state.value for state in FINAL_JOB_STATES]

@@ -30,7 +30,7 @@ from jobs.domain.states import (
     is_final,
     move_between,
 )
-from jobs.models import Attempt, Callback, Event, Job
+from jobs.models import Attempt, Callback, EndNotice, Event, Job
 
 _locked = statements.Read(
     lambda: Job.objects.select_for_update().defer("payload", "result").filter(id=value(Job, "id"))
@@ -72,10 +72,10 @@ class UnitOfWork:
         self.jobs.update((job.id, job) for job in _locked_among(job_ids))
         self.attempts.update((attempt.id, attempt) for attempt in _attempts_among(attempt_ids))
         self._on_slot: dict[tuple[str, int], str] = {}
-        self._new: dict[type[Model], dict[str, Model]] = {Attempt: {}, Event: {}, Callback: {}}
+        self._new: dict[type[Model], dict[str, Model]] = {Attempt: {}, Event: {}, Callback: {}, EndNotice: {}}
         self._changed: dict[type[Model], dict[str, tuple[Model, set[str]]]] = {Attempt: {}, Job: {}}
 
-    def insert(self, row: Attempt | Event | Callback) -> None:
+    def insert(self, row: Attempt | Event | Callback | EndNotice) -> None:
         if isinstance(row, Attempt):
             self._occupy_slot(row)
             self.attempts[row.id] = row
@@ -107,6 +107,7 @@ class UnitOfWork:
         self._update(Job)
         self._insert(Event)
         self._insert(Callback)
+        self._insert(EndNotice)
 
     def _occupy_slot(self, attempt: Attempt) -> None:
         """Raise NotBatchable for a second live attempt on a slot: the unique index would refuse it if the
@@ -199,8 +200,8 @@ def insert_attempt(attempt: Attempt) -> bool:
     return True
 
 
-def insert(row: Event | Callback) -> None:
-    """Insert an event or a callback."""
+def insert(row: Event | Callback | EndNotice) -> None:
+    """Insert an event, a callback or a notice of an end."""
     rows = _now.get()
     if rows is None:
         statements.insert(row)
@@ -220,10 +221,17 @@ def change(row: Job | Attempt, *fields: str) -> None:
 def move_job(job: Job, target: JobState, at: datetime, data: dict[str, Any], *fields: str) -> None:
     """Write the new state, with these fields, which the caller has set, and the event of the move.
 
-    data: of the event. Raises IllegalMove.
+    The follower of the job gets a notice of its end, and of a new round. data: of the event. Raises
+    IllegalMove.
     """
     move = move_between(job.state, target)
+    was_final = is_final(job.state)
     state = job.state = target.value
+    if job.followed_by is not None and (was_final or is_final(target)):
+        notice = new_row(
+            EndNotice, followed_by=job.followed_by, ended_id=job.id, round=job.round, state=state, at=at
+        )
+        insert(notice)
     if is_final(target):
         job.finished_at = at
         fields = (*fields, "finished_at")

@@ -91,7 +91,7 @@ class Driver:
         spec = start.node.map
         assert spec is not None
         total = items if isinstance(items, int) else len(items)
-        window, open_children, outputs = Window(total), list[int](), list[Any]([None] * total)
+        window, open_children, outputs = Window(total, total), list[int](), list[Any]([None] * total)
         while (state := end_of_map(spec, window)) is None:
             indices = children_to_start(spec, window, 3)
             open_children += indices

@@ -296,9 +296,11 @@ def _outcome(plan: Plan, scope: Mapping[str, Any], failed: str | None) -> RunEnd
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The children of a map: `next` is the first that has not started."""
+    """The children of a map that are to run. total: their number. items: length of the map's list, which is
+    greater where a restart keeps children. next: the first that has not started."""
 
     total: int
+    items: int
     next: int = 0
     running: int = 0
     completed: int = 0
@@ -306,7 +308,7 @@ class Window:
 
     def fails(self, fail_at: int | float) -> bool:
         """Return True if so many children failed that the map fails."""
-        most = fail_at if isinstance(fail_at, int) else max(1, math.ceil(fail_at * self.total))
+        most = fail_at if isinstance(fail_at, int) else max(1, math.ceil(fail_at * self.items))
         return self.failed >= most
 
 

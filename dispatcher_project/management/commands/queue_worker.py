@@ -8,19 +8,19 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 
 from dispatcher_project.cli.arguments import HIDDEN_OPTIONS, add_health_port, names, positive
-from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE
+from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE
 
-_QUEUES = (SWEEPS_QUEUE, CALLBACKS_QUEUE)
+_QUEUES = (SWEEPS_QUEUE, CALLBACKS_QUEUE, WORKFLOWS_QUEUE)
 
 
 class Command(BaseCommand):
-    help = "Start a worker for the dispatcher's own queues: sweeps, callbacks. SIGTERM stops it."
+    help = "Start a worker for the dispatcher's own queues: sweeps, callbacks, workflows. SIGTERM stops it."
     requires_system_checks = []  # they would load every view and page
     suppressed_base_arguments = HIDDEN_OPTIONS
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--queues", type=names, required=True, help="sweeps, callbacks or sweeps,callbacks"
+            "--queues", type=names, required=True, help="one or several, such as callbacks,workflows"
         )
         parser.add_argument("--concurrency", type=positive, default=4, help="threads (default 4)")
         parser.add_argument("--name", default="", help="name in Flower (default QUEUES-PID)")

@@ -143,7 +143,7 @@ def test_a_dead_letter_that_is_retried_meanwhile_stays(
 ) -> None:
     job = ended(tenant, clock.now() - timedelta(days=100), JobState.FAILED)
     transitions.requeue_failed(job.id, clock.now())
-    assert retention._purge([job.id]) == 0
+    assert retention.purge_jobs([job.id]) == 0
     assert Job.objects.filter(id=job.id).exists()
     assert not PurgeLedger.objects.exists()
 
@@ -164,13 +164,13 @@ def test_a_run_is_limited_by_time_not_by_rows(
     monkeypatch.setattr(retention, "BATCH", 1)
     for _ in range(5):
         ended(tenant, clock.now() - timedelta(days=31))
-    real = retention._purge
+    real = retention.purge_jobs
 
     def slowly(ids: list[str]) -> int:
         clock.advance(retention.BUDGET_SECONDS / 2.5)
         return real(ids)
 
-    monkeypatch.setattr(retention, "_purge", slowly)
+    monkeypatch.setattr(retention, "purge_jobs", slowly)
     assert [retention.sweep(ports).repaired for _ in range(3)] == [3, 2, 0]
 
 

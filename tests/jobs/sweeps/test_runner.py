@@ -238,4 +238,11 @@ def test_every_symptom_has_its_sweep() -> None:
         "rollups",
         "silent_workers",
         "stray_attempts",
+        # of workflows
+        "cancelling_runs",
+        "due_waits",
+        "lost_ends",
+        "old_runs",
+        "stalled_runs",
+        "unread_notices",
     }

@@ -1,0 +1,267 @@
+"""Runs with real jobs: a real Valkey, a real GPU server, workers, and the advancer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gpus.models import ModelConfig
+from jobs.domain.states import JobState
+from jobs.models import EndNotice, Event, Job
+from tests.support.waiting import wait_for
+from tests.workflows.theatre import Theatre, model, states
+from workflows import operations
+from workflows.domain.states import NodeState, RunState
+from workflows.execution import advancer
+from workflows.execution.advancer import Advancer
+from workflows.models import Node, Run
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+def test_a_chain_passes_results_from_job_to_job(theatre: Theatre) -> None:
+    run = theatre.start(
+        {
+            "nodes": {
+                "a": model(payload={"echo": {"$ref": "inputs.x"}}),
+                "b": model(payload={"echo": {"$ref": "a.echo"}}),
+            },
+            "output": {"got": {"$ref": "b.echo"}},
+        },
+        {"x": [1, {"y": 2}]},
+    )
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, {"got": [1, {"y": 2}]})
+    assert Job.objects.count() == 2
+    assert EndNotice.objects.count() == 0
+    assert [event.type for event in run.events.order_by("seq")] == [
+        "started", "node_started", "node_ended", "node_started", "node_ended", "completed",
+    ]  # fmt: skip
+
+
+def test_a_map_runs_a_window_of_jobs_and_joins_their_results(theatre: Theatre) -> None:
+    run = theatre.start(
+        {
+            "nodes": {
+                "all": {
+                    **model(payload={"echo": {"$ref": "item"}}),
+                    "map": {"over": {"$ref": "inputs.xs"}, "max_parallel": 3},
+                },
+                "join": model(payload={"echo": {"$ref": "all[*].echo"}}),
+            },
+            "output": {"$ref": "join.echo"},
+        },
+        {"xs": list(range(10))},
+    )
+    most = 0
+
+    def condition() -> bool:
+        nonlocal most
+        open_jobs = Job.objects.filter(finished_at=None).count()
+        most = max(most, open_jobs)
+        return run.state != RunState.RUNNING
+
+    theatre.until(run, condition)
+    assert (run.state, run.output) == (RunState.COMPLETED, list(range(10)))
+    assert Job.objects.count() == 11
+    assert most <= 3
+
+
+def test_a_failed_node_fails_the_run_and_a_restart_runs_only_what_failed(theatre: Theatre) -> None:
+    run = theatre.start(
+        {
+            "nodes": {
+                "a": model(payload={"echo": 1}),
+                "b": {
+                    "model": "m",
+                    "payload": {"seconds": 0.001, "fault": {"$ref": "inputs.fault", "default": None}},
+                    "needs": ["a"],
+                },
+                "c": model(payload={"echo": {"$ref": "b.seconds"}}),
+            },
+            "output": {"$ref": "c.echo"},
+        },
+        {"fault": "fail"},
+    )
+    theatre.to_end(run)
+    assert (run.state, run.error_node) == (RunState.FAILED, "b")
+    assert states(run) == {"a": "completed", "b": "failed", "c": "cancelled"}
+    Run.objects.filter(id=run.id).update(inputs={"fault": None})  # the cause is mended
+    operations.restart_run(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    theatre.to_end(run)
+    assert (run.state, run.output, run.round) == (RunState.COMPLETED, 0.001, 2)
+    assert sorted(Node.objects.filter(run=run).values_list("key", "round")) == [
+        ("a", 1), ("b", 1), ("b", 2), ("c", 1), ("c", 2),
+    ]  # fmt: skip
+    assert Job.objects.count() == 4  # a once, b twice, c once
+
+
+def test_a_restarted_map_runs_only_its_failed_items(theatre: Theatre) -> None:
+    run = theatre.start(
+        {
+            "nodes": {
+                "all": {
+                    "model": "m",
+                    "payload": {
+                        "seconds": 0.001,
+                        "echo": {"$ref": "index"},
+                        "fault": {"$ref": "item", "default": None},
+                    },
+                    "map": {"over": {"$ref": "inputs.xs"}, "fail_at": 3},
+                }
+            },
+            "output": {"$ref": "all[*].echo"},
+        },
+        {"xs": [None, "fail", None, "fail", "fail"]},
+    )
+    theatre.to_end(run)
+    assert run.state == RunState.FAILED
+    assert Job.objects.count() == 5
+    Run.objects.filter(id=run.id).update(inputs={"xs": [None] * 5})
+    operations.restart_run(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, [0, 1, 2, 3, 4])
+    assert Job.objects.count() == 8
+
+
+def test_a_person_chooses_once(theatre: Theatre) -> None:
+    run = theatre.start(
+        {
+            "nodes": {
+                "a": model(payload={"echo": ["p", "q"]}),
+                "best": {"human": {"title": "Which?", "choose_from": {"$ref": "a.echo"}}},
+                "b": model(payload={"echo": {"$ref": "best"}}),
+            },
+            "output": {"$ref": "b.echo"},
+        }
+    )
+    theatre.until(run, lambda: Node.objects.filter(run=run, key="best").exists())
+    with pytest.raises(operations.AnswerInvalid):
+        operations.answer_wait(run, "best", "z", by="ann", ports=theatre.ports)
+    operations.answer_wait(run, "best", "q", by="ann", ports=theatre.ports)
+    with pytest.raises(operations.NotWaitingForAnswer):
+        operations.answer_wait(run, "best", "p", by="bob", ports=theatre.ports)
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, "q")
+
+
+def test_a_signal_ends_every_wait_for_it(theatre: Theatre) -> None:
+    nodes = {"paid": {"signal": {"name": "paid", "body_schema": {"type": "object", "required": ["sum"]}}}}
+    runs = [theatre.start({"nodes": nodes, "output": {"$ref": "paid.sum"}}) for _ in range(2)]
+    for run in runs:
+        theatre.advance(run)
+    with pytest.raises(Exception, match="sum"):
+        operations.send_signal(theatre.tenant.pk, "paid", {}, ports=theatre.ports)
+    assert operations.send_signal(theatre.tenant.pk, "paid", {"sum": 5}, ports=theatre.ports) == 2
+    for run in runs:
+        theatre.to_end(run)
+        assert run.output == 5
+
+
+def test_a_sub_workflow_gives_its_output_to_the_node(theatre: Theatre) -> None:
+    operations.put_definition(
+        theatre.tenant.pk,
+        "child",
+        {"nodes": {"x": model(payload={"echo": {"$ref": "inputs.n"}})}, "output": {"n": {"$ref": "x.echo"}}},
+        ports=theatre.ports,
+    )
+    run = theatre.start(
+        {
+            "nodes": {
+                "sub": {"workflow": "child", "inputs": {"n": {"$ref": "item"}}, "map": {"over": [1, 2, 3]}},
+            },
+            "output": {"$ref": "sub[*].n"},
+        }
+    )
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, [1, 2, 3])
+    assert Run.objects.count() == 4
+
+
+def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"again": {"workflow": "w"}}})
+    theatre.to_end(run)
+    assert run.state == RunState.FAILED
+    assert Run.objects.count() == 9
+    assert Node.objects.filter(code="too_deep").count() == 1
+
+
+def test_a_cancelled_run_cancels_its_jobs_and_waits(theatre: Theatre) -> None:
+    asking = {"ask": {"human": {"title": "?", "form": {}}}}
+    operations.put_definition(theatre.tenant.pk, "w2", {"nodes": asking}, ports=theatre.ports)
+    run = theatre.start(
+        {
+            "nodes": {
+                "many": {**model(payload={"seconds": 0.01}), "map": {"count": 20, "max_parallel": 5}},
+                **asking,
+                "sub": {"workflow": "w2"},
+                "after": {**model(), "needs": ["many"]},
+            }
+        }
+    )
+    theatre.advance(run)
+    theatre.advance(run)
+    operations.cancel_run(run.id, ports=theatre.ports)
+    theatre.until(run, lambda: run.state != RunState.RUNNING)
+    assert run.state == RunState.CANCELLED
+    assert set(states(run).values()) == {NodeState.CANCELLED}
+    assert Job.objects.filter(finished_at=None).count() == 0
+    assert Job.objects.count() <= 5
+    assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
+
+
+def test_a_paused_run_starts_nothing_until_it_is_resumed(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}})
+    theatre.advance(run)
+    operations.pause_run(run.id, ports=theatre.ports)
+    theatre.until(run, lambda: states(run)["a"] == "completed")
+    assert Job.objects.count() == 1
+    operations.resume_run(run.id, ports=theatre.ports)
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED
+
+
+def test_two_advancers_start_each_node_once(theatre: Theatre, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one reads before the first one writes."""
+    run = theatre.start({"nodes": {"a": model(), "b": model()}})
+    other = Advancer(theatre.ports)
+    write = advancer._Advance._write
+    overtaken = []
+
+    def overtake(self: Any, steps: Any) -> None:
+        if not overtaken:
+            overtaken.append(True)
+            other.advance(run.id)
+        write(self, steps)
+
+    monkeypatch.setattr(advancer._Advance, "_write", overtake)
+    assert theatre.advancer.advance(run.id) is True  # it was overtaken, and is to begin anew
+    assert Job.objects.count() == 2
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED
+    assert Job.objects.count() == 2
+
+
+def test_a_lost_hint_leaves_the_notice_for_the_sweep(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.advance(run)
+    theatre.worker.work("m")
+    wait_for(lambda: Job.objects.filter(state=JobState.COMPLETED).exists())
+    notice = EndNotice.objects.get()
+    assert (notice.followed_by, notice.state) == (f"run:{run.id}", "completed")
+    assert Event.objects.filter(type="completed").count() == 1
+
+
+def test_a_payload_that_the_models_schema_refuses_fails_the_node(theatre: Theatre) -> None:
+    ModelConfig.objects.filter(name="m").update(payload_schema={"required": ["seconds"]})
+    theatre.ports.registry.clear()
+    run = theatre.start(
+        {"nodes": {"a": {"model": "m", "payload": {"x": 1}}, "b": {**model(), "needs": ["a"]}}}
+    )
+    theatre.advance(run)
+    assert (run.state, run.error_node) == (RunState.FAILED, "a")
+    assert Node.objects.get(key="a").code == "payload_invalid"
+    assert Job.objects.count() == 0

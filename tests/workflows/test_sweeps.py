@@ -1,0 +1,167 @@
+"""What the sweeps repair: lost hints and notices, expired waits, cancels, deadlines, stalled and old runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from jobs.domain.states import JobState
+from jobs.models import EndNotice, Event, Job
+from jobs.sweeps.base import SweepCount
+from tests.support.waiting import wait_for
+from tests.workflows.theatre import Theatre, model, states
+from workflows import operations
+from workflows.domain.states import RunState
+from workflows.models import Node, Run, Version, Wait
+from workflows.sweeps import (
+    cancelling_runs,
+    due_waits,
+    lost_ends,
+    old_runs,
+    stalled_runs,
+    unread_notices,
+)
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+LONG_AGO = timedelta(days=400)
+ASK = {"human": {"title": "?", "form": {}}}
+
+
+def ran(theatre: Theatre) -> None:
+    """Wait until the only job has completed."""
+    theatre.worker.work("m")
+    wait_for(lambda: Job.objects.filter(state=JobState.COMPLETED).exists())
+
+
+def test_a_run_whose_first_hint_was_lost_begins(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    assert unread_notices.sweep(theatre.ports).looked == 0  # the hint may still arrive
+    Run.objects.update(created_at=run.created_at - timedelta(seconds=2))
+    assert unread_notices.sweep(theatre.ports).repaired == 1
+    assert Job.objects.count() == 1
+
+
+def test_a_notice_whose_hint_was_lost_advances_the_run(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model(), "b": {**model(), "needs": ["a"]}}})
+    theatre.advance(run)
+    ran(theatre)
+    notice = EndNotice.objects.get()
+    EndNotice.objects.update(at=notice.at - timedelta(seconds=2))
+    assert unread_notices.sweep(theatre.ports).repaired == 1
+    assert Job.objects.count() == 2
+
+
+def test_a_node_whose_notice_was_never_written_gets_one(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.advance(run)
+    ran(theatre)
+    EndNotice.objects.all().delete()
+    assert lost_ends.sweep(theatre.ports) == SweepCount(1, 1)
+    assert lost_ends.sweep(theatre.ports) == SweepCount(1, 0)
+    assert theatre.to_end(run).state == RunState.COMPLETED
+
+
+def test_a_sub_run_whose_notice_was_never_written_gets_one(theatre: Theatre) -> None:
+    theatre.put("child", {"nodes": {"a": model()}})
+    run = theatre.start({"nodes": {"sub": {"workflow": "child"}}})
+    theatre.until(run, lambda: Run.objects.filter(depth=1).exists())
+    child = Run.objects.get(depth=1)
+    Run.objects.filter(depth=1).update(state="completed", finished_at=child.created_at)
+    assert lost_ends.sweep(theatre.ports) == SweepCount(1, 1)
+    assert theatre.to_end(run).state == RunState.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("expiry", "state", "output"),
+    [({"on_expiry": "skip"}, "skipped", 0), ({"on_expiry": "default", "default": 7}, "completed", 7)],
+)
+def test_an_answer_that_never_comes_ends_the_wait_by_its_rule(
+    theatre: Theatre, expiry: dict[str, object], state: str, output: int
+) -> None:
+    ask = {"human": {"title": "?", "form": {}, "expires_seconds": 60, **expiry}}
+    run = theatre.start({"nodes": {"ask": ask}, "output": {"$ref": "ask", "default": 0}})
+    theatre.advance(run)
+    assert due_waits.sweep(theatre.ports).looked == 0
+    Wait.objects.update(due_at=run.created_at)
+    with pytest.raises(operations.WaitExpired):
+        operations.answer_wait(run, "ask", 1, by="ann", ports=theatre.ports)
+    assert due_waits.sweep(theatre.ports).repaired == 1
+    theatre.to_end(run)
+    assert (states(run)["ask"], run.output) == (state, output)
+
+
+def test_an_expired_wait_fails_its_node_by_default(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"ask": {"signal": {"name": "s", "expires_seconds": 1}}}})
+    theatre.advance(run)
+    Wait.objects.update(due_at=run.created_at)
+    due_waits.sweep(theatre.ports)
+    theatre.to_end(run)
+    assert (run.state, run.error_node) == (RunState.FAILED, "ask")
+
+
+def test_a_timer_ends_when_it_is_due(theatre: Theatre) -> None:
+    run = theatre.start(
+        {"nodes": {"pause": {"timer": {"seconds": 3600}}, "a": {**model(), "needs": ["pause"]}}}
+    )
+    theatre.advance(run)
+    assert due_waits.sweep(theatre.ports).looked == 0
+    Wait.objects.update(due_at=run.created_at)
+    due_waits.sweep(theatre.ports)
+    assert theatre.to_end(run).state == RunState.COMPLETED
+
+
+def test_a_run_past_its_deadline_fails_and_its_nodes_are_cancelled(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"ask": ASK, "a": {**model(), "needs": ["ask"]}}}, deadline_seconds=3600.0)
+    theatre.advance(run)
+    assert cancelling_runs.sweep(theatre.ports).looked == 0
+    Run.objects.update(deadline_at=run.created_at)
+    cancelling_runs.sweep(theatre.ports)
+    cancelling_runs.sweep(theatre.ports)
+    run.refresh_from_db()
+    assert (run.state, run.error_code) == (RunState.FAILED, "deadline_exceeded")
+    assert set(states(run).values()) == {"cancelled"}
+
+
+def test_the_sweep_repeats_a_cancel_that_a_crash_cut_short(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": {**model(), "map": {"count": 4}}}})
+    theatre.advance(run)
+    operations.cancel_run(run.id, ports=theatre.ports)
+    assert cancelling_runs.sweep(theatre.ports).repaired == 4
+    cancelling_runs.sweep(theatre.ports)
+    run.refresh_from_db()
+    assert run.state == RunState.CANCELLED
+    assert Event.objects.filter(type="cancelled").count() == 4
+
+
+def test_a_run_in_which_nothing_is_under_way_goes_on_or_fails(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.advance(run)
+    Run.objects.update(created_at=run.created_at - timedelta(minutes=2))
+    assert stalled_runs.sweep(theatre.ports).looked == 0  # its job runs
+    Node.objects.all().delete()  # no such state is reachable
+    EndNotice.objects.all().delete()
+    assert stalled_runs.sweep(theatre.ports).repaired == 1
+    run.refresh_from_db()
+    assert (run.state, run.error_code) == (RunState.FAILED, "stalled")
+    assert "a" in run.error_message
+
+
+def test_a_run_that_waits_for_a_person_is_not_stalled(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"ask": ASK}})
+    theatre.advance(run)
+    Run.objects.update(created_at=run.created_at - LONG_AGO)
+    assert stalled_runs.sweep(theatre.ports).looked == 0
+
+
+def test_an_old_run_is_deleted_with_its_jobs_and_its_version_stays(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model(), "b": model()}})
+    theatre.to_end(run)
+    assert old_runs.sweep(theatre.ports).looked == 0
+    Run.objects.update(finished_at=run.created_at - LONG_AGO)
+    old_runs.sweep(theatre.ports)
+    # jobs whose events are not in the rollups yet stay, and so does the run
+    assert (Run.objects.count(), Job.objects.count()) == (1, 2)
+    Event.objects.all().delete()
+    old_runs.sweep(theatre.ports)
+    assert (Run.objects.count(), Job.objects.count(), Version.objects.count()) == (0, 0, 1)

@@ -1,0 +1,64 @@
+"""Workflows on a shop: real jobs, and runs that are advanced when a test asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from tests.support.factories import make_tenant
+from tests.support.shop import Shop
+from tests.support.waiting import wait_for
+from workflows import operations
+from workflows.domain.states import RunState
+from workflows.execution.advancer import Advancer
+from workflows.models import Run
+from workflows.tasks import advance_now
+
+
+class Theatre:
+    """Workflows of a tenant on a shop's fleet; hints advance runs in this thread, when asked to."""
+
+    def __init__(self, shop: Shop) -> None:
+        self.shop = shop
+        self.woken: list[str] = []
+        self.ports = replace(shop.ports, wake_followers=self.woken.extend)
+        self.advancer = Advancer(self.ports)
+        self.tenant = make_tenant()
+        shop.ports = self.ports
+        self.worker = shop.worker()
+
+    def start(self, definition: dict[str, Any], inputs: Any = None, **more: Any) -> Run:
+        self.put("w", definition)
+        return operations.start_run(self.tenant.pk, "w", inputs, ports=self.ports, **more)
+
+    def put(self, name: str, definition: dict[str, Any]) -> None:
+        operations.put_definition(self.tenant.pk, name, definition, ports=self.ports)
+
+    def advance(self, run: Run) -> Run:
+        for follower in {f"run:{run.id}", *self.woken}:
+            advance_now(self.advancer, follower.removeprefix("run:"))
+        run.refresh_from_db()
+        return run
+
+    def until(self, run: Run, condition: Callable[[], bool]) -> None:
+        def met() -> bool:
+            self.worker.work("m")
+            self.advance(run)
+            return condition()
+
+        wait_for(met)
+
+    def to_end(self, run: Run) -> Run:
+        self.until(run, lambda: run.state != RunState.RUNNING)
+        return run
+
+
+def model(**more: Any) -> dict[str, Any]:
+    """A node of the shop's model."""
+    return {"model": "m", "payload": {"seconds": 0.001, **more.pop("payload", {})}, **more}
+
+
+def states(run: Run) -> dict[str, str]:
+    run.refresh_from_db()
+    return dict(run.node_states)

@@ -1,0 +1,73 @@
+"""Cancels nodes that are under way: their jobs, sub-runs and waits. Idempotent; a sweep repeats it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from django.db import transaction
+
+from gpus.errors import LeasingUnavailable
+from jobs.domain.errors import NotCancellable
+from jobs.models import EndNotice, Job
+from jobs.operations.jobs import cancel_job
+from jobs.ports import Ports
+from workflows.domain.states import NodeState, RunState
+from workflows.models import Node, Run, Wait, follower_of
+
+MOST_JOBS = 200
+"""Jobs that one call cancels."""
+
+
+def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
+    """Cancel a run's nodes under way, with the children of maps. bases: keys in the definition; None: all.
+
+    Returns how many jobs it cancelled or asked to cancel; the nodes end when their jobs have.
+    """
+    nodes = Node.objects.filter(run=run, finished_at=None)
+    if bases is not None:
+        nodes = nodes.filter(base__in=bases)
+    job_ids = nodes.exclude(job_id=None).values_list("job_id", flat=True)
+    wanted = Job.objects.filter(id__in=job_ids, finished_at=None, cancel_requested_at=None)
+    cancelled = 0
+    for job_id in list(wanted.values_list("id", flat=True)[:MOST_JOBS]):
+        try:
+            cancel_job(job_id, ports=ports)
+            cancelled += 1
+        except (NotCancellable, Job.DoesNotExist):
+            continue  # it ended meanwhile
+        except LeasingUnavailable:
+            break  # the sweep goes on once Redis is back
+    now = ports.clock.now()
+    children = Run.objects.filter(
+        parent_node__in=nodes, state=RunState.RUNNING.value, cancel_requested_at=None
+    )
+    child_ids = list(children.values_list("id", flat=True))
+    children.update(cancel_requested_at=now)
+    followers = [follower_of(child) for child in child_ids]
+    if _end_waits(run, nodes.values_list("id", flat=True), ports):
+        followers.append(follower_of(run.id))
+    if followers:
+        ports.wake_followers(followers)
+    return cancelled
+
+
+def _end_waits(run: Run, node_ids: Collection[str], ports: Ports) -> int:
+    """Give the run a notice for each of its open waits; return how many there are."""
+    now = ports.clock.now()
+    with transaction.atomic():
+        waits = list(
+            Wait.objects.select_for_update()
+            .filter(node_id__in=node_ids, answered_at=None)
+            .values_list("node_id", flat=True)
+        )
+        Wait.objects.filter(node_id__in=waits).update(answered_at=now, answered_by="cancelled")
+        EndNotice.objects.bulk_create(
+            EndNotice(
+                followed_by=follower_of(run.id),
+                ended_id=node_id,
+                state=NodeState.CANCELLED.value,
+                at=now,
+            )
+            for node_id in waits
+        )
+    return len(waits)

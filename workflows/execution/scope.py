@@ -1,0 +1,83 @@
+"""The values that the references of a run may use: inputs, and the outputs of its nodes, read when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.db.models import QuerySet
+
+from jobs.models import Job
+from workflows.domain.plan import INPUTS, RUN
+from workflows.domain.states import NodeState
+from workflows.models import MapState, Node, Run
+
+
+class RunScope(Mapping[str, Any]):
+    """Values by the name with which a reference begins. A node without an output has None.
+
+    Each output is read once, from the newest round of its node. ended: rows of nodes by key that have ended
+    and are not written yet.
+    """
+
+    def __init__(self, run: Run, ended: Mapping[str, Node]) -> None:
+        self._run, self._ended = run, ended
+        self._known: dict[str, Any] = {INPUTS: run.inputs, RUN: {"id": run.id, "round": run.round}}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._known:
+            if name not in self._run.node_states:
+                raise KeyError(name)
+            self._known[name] = self._output(name)
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({INPUTS, RUN, *self._run.node_states})
+
+    def __len__(self) -> int:
+        return len(self._run.node_states) + 2
+
+    def _output(self, key: str) -> Any:
+        node = self._ended.get(key)
+        if node is None:
+            node = Node.objects.filter(run=self._run, key=key).order_by("-round").first()
+        return None if node is None else output_of(node)
+
+
+def output_of(node: Node) -> Any:
+    """Return the output of a node; None unless it completed."""
+    if node.state != NodeState.COMPLETED:
+        return None
+    if node.job_id is None:
+        return node.output
+    return Job.objects.values_list("result", flat=True).filter(id=node.job_id).first()
+
+
+def completed_children(run: Run, base: str, first_round: int) -> QuerySet[Node]:
+    """Return the children of a map that completed in this round or later."""
+    return Node.objects.filter(
+        run=run,
+        base=base,
+        index__isnull=False,
+        state=NodeState.COMPLETED.value,
+        round__gte=first_round,
+    )
+
+
+def map_output(run: Run, state: MapState) -> list[Any]:
+    """Return the outputs of a map's children, in order; None for one that did not complete."""
+    children = completed_children(run, state.node.base, state.first_round)
+    found: list[Any] = [None] * state.total
+    jobs: dict[str, int] = {}
+    for child in children.only("index", "job_id", "output").iterator(chunk_size=2_000):
+        assert child.index is not None
+        if child.job_id is None:
+            found[child.index] = child.output
+        else:
+            jobs[child.job_id] = child.index
+    names = list(jobs)
+    for start in range(0, len(names), 500):
+        results = Job.objects.filter(id__in=names[start : start + 500]).values_list("id", "result")
+        for job_id, result in results:
+            found[jobs[job_id]] = result
+    return found

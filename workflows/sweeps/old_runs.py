@@ -1,0 +1,43 @@
+"""Runs that ended longer ago than the retention time, with all their jobs and sub-runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.conf import settings
+
+from jobs.models import Job
+from jobs.ports import Ports
+from jobs.sweeps.base import SweepCount, clocks_disagree, sweep_rows
+from jobs.sweeps.retention import purge_jobs
+from workflows.models import Node, Run
+
+PERIOD_SECONDS = 3600.0
+MOST_RUNS = 1_000
+BATCH = 200
+"""Jobs of one transaction."""
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """looked: old runs. repaired: those that were deleted; a run stays until all its jobs may go."""
+    if why := clocks_disagree(ports):
+        return why
+    before = ports.clock.now() - timedelta(days=settings.DISPATCHER.retention_days)
+    old = Run.objects.filter(finished_at__lt=before, parent_node=None).order_by("id")[:MOST_RUNS]
+    return sweep_rows("old_runs", old, _delete)
+
+
+def _delete(run: Run) -> bool:
+    """Delete a run, after its sub-runs."""
+    for child in Run.objects.filter(parent_node__run=run):
+        if not _delete(child):
+            return False
+    job_ids = list(
+        Node.objects.filter(run=run).exclude(job_id=None).order_by("job_id").values_list("job_id", flat=True)
+    )
+    for first in range(0, len(job_ids), BATCH):
+        purge_jobs([job_id for job_id in job_ids[first : first + BATCH] if job_id])
+    if Job.objects.filter(id__in=job_ids[:BATCH]).exists():
+        return False
+    run.delete()
+    return True

@@ -1,0 +1,20 @@
+"""The sweeps of workflows by name; they run beside those of `jobs`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jobs.sweeps.registry import Entry
+from workflows.sweeps import cancelling_runs, due_waits, lost_ends, old_runs, stalled_runs, unread_notices
+
+
+def entries() -> Mapping[str, Entry]:
+    """Return the entries by name, in the order in which a tick runs them."""
+    return {
+        "due_waits": Entry(due_waits.sweep, due_waits.PERIOD_SECONDS, any_layout=True),
+        "unread_notices": Entry(unread_notices.sweep, unread_notices.PERIOD_SECONDS),
+        "cancelling_runs": Entry(cancelling_runs.sweep, cancelling_runs.PERIOD_SECONDS),
+        "lost_ends": Entry(lost_ends.sweep, lost_ends.PERIOD_SECONDS, slow=True, any_layout=True),
+        "stalled_runs": Entry(stalled_runs.sweep, stalled_runs.PERIOD_SECONDS, slow=True),
+        "old_runs": Entry(old_runs.sweep, old_runs.PERIOD_SECONDS, slow=True, any_layout=True),
+    }
