@@ -51,6 +51,8 @@ class GpuError(Exception):
     retried."""
     process_died = False
     """Whether the run killed its process; counts towards detection of poison jobs."""
+    of_client = False
+    """Whether the client's input caused it, so that neither a retry nor an operator helps."""
     repeats = False
     """Whether the same failure several times in a row proves that no further attempt helps."""
 
@@ -187,6 +189,7 @@ class BadInput(GpuError):
 
     code = "bad_input"
     retryable = False
+    of_client = True
     blames = Verdict.ANSWERED
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from django import forms
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.urls import reverse
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
@@ -28,6 +29,8 @@ from jobs.operations.jobs import (
 )
 from jobs.transitions import WAITING
 
+MOST_IN_ADDRESS = 100
+"""Job ids in an address: it may have 8 KiB."""
 _STATES = "_job_states"
 """Attribute of a request: the jobs that `JobActions` has read for it."""
 
@@ -51,8 +54,12 @@ class JobActions:
         for_each(request, _ids(queryset), _cancel(request))
 
     @operation("Retry (dead letters)", permissions=["operate"])
-    def retry_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> None:
-        for_each(request, _ids(queryset), _retry(request))
+    def retry_jobs(self, request: HttpRequest, queryset: QuerySet[Job]) -> HttpResponse:
+        """Retry the jobs; the page of the outcome shows which of them fail again."""
+        job_ids = _ids(queryset)
+        for_each(request, job_ids, _retry(request))
+        followed = ",".join(job_ids[:MOST_IN_ADDRESS])
+        return redirect(f"{reverse('admin:jobs_job_retried')}?jobs={followed}")
 
     @operation("Dismiss (dead letters)", permissions=["operate"])
     @confirm_first(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
@@ -21,7 +22,7 @@ from gpus.reports import CellState
 from jobs import ports
 from jobs.domain.states import JobState
 from jobs.events.handover import PULSE_HEADER, offered
-from jobs.models import DEAD_LETTER, Job
+from jobs.models import ACTIONABLE, CLIENT_ERROR, DEAD_LETTER, Job
 from jobs.reports.fleet import SERVERS_PER_PAGE, fleet_snapshot
 from jobs.reports.history import WINDOWS, Window
 from jobs.reports.jobs import named
@@ -182,11 +183,15 @@ def overview(request: HttpRequest) -> dict[str, Any]:
             "quarantined": QuarantinedSlot.objects.filter(freed_at=None).count(),
         }
     if request.user.has_perms(QUEUES):
-        failed = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
+        failed = Job.objects.filter(ACTIONABLE).order_by("-finished_at")
+        client_errors = Job.objects.filter(DEAD_LETTER & CLIENT_ERROR)
         context |= {
             "queues": queue_snapshot(leases, now, recent, with_shares=False),
             "dead_letters": failed.order_by()[: MOST_DEAD_LETTERS + 1].count(),
             "most_dead_letters": MOST_DEAD_LETTERS,
+            "client_errors": client_errors.filter(finished_at__gte=now - timedelta(hours=1))[
+                : MOST_DEAD_LETTERS + 1
+            ].count(),
             "retrying": retrying_jobs(),
             "failures": failed.values("id", "model", "error_code", "error_message", "finished_at")[
                 :_FAILURES_SHOWN

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseNotAllowed
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBadRequest, HttpResponseNotAllowed
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
-from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanWidget
 
 from admin_ui.actions.job_actions import JobActions
 from admin_ui.actions.operations import actor
@@ -26,6 +26,7 @@ from jobs.domain.states import JobState, is_final
 from jobs.models import Tenant
 from jobs.operations.jobs import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
 from jobs.reports.jobs import JobFilter
+from jobs.reports.retried import MOST_FOLLOWED, jobs_of_entries, retried, retried_rows
 
 _ANY = ("", "any")
 _LIST_FILTERS = {
@@ -33,10 +34,13 @@ _LIST_FILTERS = {
     "error_code": "error_code",
     "error_fingerprint": "fingerprint",
     "state__exact": "state",
+    "client_errors": "client_errors",
 }
 """Query parameters of the lists of jobs, and the fields of `BulkForm` that mean the same."""
 STEP = 100
 """Jobs per request."""
+MOST_ENTRIES = MOST_FOLLOWED // STEP
+RETRIED_LISTED = 50
 _SERVICES: dict[BulkAction, Callable[..., BulkOutcome]] = {
     BulkAction.RETRY: retry_jobs,
     BulkAction.DISMISS: dismiss_jobs,
@@ -90,6 +94,14 @@ class BulkForm(forms.Form):
     )
     created_before = forms.DateTimeField(
         required=False, label="Created before (UTC)", widget=_text(type="datetime-local", step="1")
+    )
+
+    client_errors = forms.BooleanField(
+        required=False,
+        label="Client errors",
+        widget=UnfoldBooleanWidget,
+        help_text="Only failures that the client's input caused. They are left out otherwise, unless an "
+        "error or a kind of failure is given.",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -157,12 +169,14 @@ class Progress:
 
     total: the count before the first step, and the limit: a job that is retried and fails again at once
     matches again, and would be retried for ever. done, refused: jobs so far. remaining: jobs that match now.
+    entries: ids of the steps' audit entries, the last `MOST_ENTRIES`.
     """
 
     total: int
     done: int = 0
     refused: int = 0
     remaining: int | None = None
+    entries: tuple[int, ...] = ()
 
     @property
     def tried(self) -> int:
@@ -178,14 +192,23 @@ class Progress:
 
     def after(self, outcome: BulkOutcome) -> Progress:
         done, refused = self.done + outcome.done, self.refused + outcome.refused
-        return Progress(self.total, done, refused, outcome.remaining)
+        entries = (*self.entries, *([outcome.entry] if outcome.entry else []))[-MOST_ENTRIES:]
+        return Progress(self.total, done, refused, outcome.remaining, entries)
+
+    @property
+    def entries_text(self) -> str:
+        return ",".join(map(str, self.entries))
 
 
 class BulkPage(JobActions, HistoryAdmin):
     """Mixin of the jobs' admin: the page of bulk actions."""
 
     def get_urls(self) -> list[URLPattern]:
-        ours = (("bulk/", self.bulk, "jobs_job_bulk"), ("bulk/step/", self.bulk_step, "jobs_job_bulk_step"))
+        ours = (
+            ("bulk/", self.bulk, "jobs_job_bulk"),
+            ("bulk/step/", self.bulk_step, "jobs_job_bulk_step"),
+            ("retried/", self.retried, "jobs_job_retried"),
+        )
         views = [path(route, self.admin_site.admin_view(view), name=name) for route, view, name in ours]
         return [*views, *super().get_urls()]
 
@@ -208,17 +231,18 @@ class BulkPage(JobActions, HistoryAdmin):
     def bulk_step(self, request: HttpRequest) -> HttpResponse:
         """Run the action on up to `STEP` jobs and return the progress as a fragment.
 
-        POST fields: those of `BulkForm`, and total, done and refused of `Progress`.
+        POST fields: those of `BulkForm`, and total, done, refused and entries of `Progress`.
         """
         self._require_operate(request)
         if request.method != "POST":
             return HttpResponseNotAllowed(["POST"])
         form = BulkForm(request.POST)
         numbers = [request.POST.get(name, "") for name in ("total", "done", "refused")]
-        if not form.is_valid() or not all(text.isascii() and text.isdecimal() for text in numbers):
+        entries = _numbers(request.POST.get("entries", ""))
+        if not form.is_valid() or entries is None or not all(map(_is_number, numbers)):
             return HttpResponseBadRequest("The form is not valid.")
         total, done, refused = map(int, numbers)
-        progress = Progress(total, done, refused)
+        progress = Progress(total, done, refused, entries=entries)
         outcome = _SERVICES[form.bulk_action](
             form.job_filter,
             by=actor(request),
@@ -228,9 +252,48 @@ class BulkPage(JobActions, HistoryAdmin):
         context = {"form": form, "progress": progress.after(outcome), **_labels(form.bulk_action)}
         return TemplateResponse(request, "admin_ui/bulk/progress.html", context)
 
+    def retried(self, request: HttpRequest) -> HttpResponse:
+        """What became of retried jobs; a fragment for htmx, else a page.
+
+        Query: entries, ids of audit entries of bulk retries, or jobs, ids of jobs; with commas.
+        """
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        entries = _numbers(request.GET.get("entries", ""))
+        if entries is None:
+            raise Http404
+        named = [one for one in request.GET.get("jobs", "").split(",") if one][:MOST_FOLLOWED]
+        job_ids = jobs_of_entries(entries) if entries else named
+        found = retried(job_ids)
+        context = {
+            **self.admin_site.each_context(request),
+            "title": "Retried jobs",
+            "opts": self.opts,
+            "found": found,
+            "count": len(job_ids),
+            "rows": retried_rows(job_ids)[:RETRIED_LISTED],
+            "query": request.GET.urlencode(),
+        }
+        is_part = bool(request.headers.get("HX-Request"))
+        return TemplateResponse(
+            request, f"admin_ui/bulk/{'retried' if is_part else 'retried_page'}.html", context
+        )
+
     def _require_operate(self, request: HttpRequest) -> None:
         if not self.has_operate_permission(request):
             raise PermissionDenied
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 16
+
+
+def _numbers(text: str) -> tuple[int, ...] | None:
+    """Numbers with commas, at most `MOST_ENTRIES`; None if the text is something else."""
+    parts = [part for part in text.split(",") if part]
+    if len(parts) > MOST_ENTRIES or not all(map(_is_number, parts)):
+        return None
+    return tuple(map(int, parts))
 
 
 def _labels(action: BulkAction) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.db.models import Q, QuerySet
+from django.db.models.functions import Left
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template.response import TemplateResponse
@@ -21,6 +22,7 @@ from admin_ui.pages.bulk import BULK_LABELS, BulkPage, query_of_list
 from admin_ui.pages.job import JobDetail
 from admin_ui.parts.base_pages import HistoryAdmin, IndexedSearch
 from admin_ui.parts.filters import (
+    ClientErrorsFilter,
     CreatedFilter,
     ErrorCodeFilter,
     FingerprintFilter,
@@ -28,7 +30,7 @@ from admin_ui.parts.filters import (
     ModelFilter,
     PoolFilter,
 )
-from admin_ui.parts.formatting import JOB_LABELS, badge, span
+from admin_ui.parts.formatting import JOB_LABELS, badge, model_link, span, tenant_link, time_and_age
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from jobs.models import DEAD_LETTER, Job, JobTag, Tenant
@@ -37,6 +39,8 @@ from jobs.reports.failures import dead_letter_groups
 from jobs.reports.jobs import JobFilter
 
 MOST_GROUPS = 50
+MESSAGE_SHOWN = 300
+"""Characters of an error message that a list reads; its first line is shown."""
 
 
 class JobRows(JobActions, IndexedSearch, HistoryAdmin):
@@ -54,9 +58,17 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
     def state_label(self, job: Job) -> SafeString:
         return badge(job.state, JOB_LABELS)
 
+    @column("model")
+    def model_link(self, job: Job) -> SafeString | str:
+        return model_link(job.model)
+
+    @column("tenant")
+    def tenant_link(self, job: Job) -> SafeString | str:
+        return tenant_link(job.tenant)
+
     @column("created", ordering="id")  # ids sort by time, and they have the index
-    def created(self, job: Job) -> Any:
-        return job.created_at
+    def created(self, job: Job) -> SafeString | str:
+        return time_and_age(job.created_at)
 
     @column("waited")
     def waited(self, job: Job) -> str:
@@ -102,12 +114,12 @@ class JobPages(JobRows, JobDetail, BulkPage):
     list_display = (
         "id",
         "state_label",
-        "model",
-        "tenant",
+        "model_link",
+        "created",
+        "tenant_link",
         "priority",
         "attempts_made",
         "error_code",
-        "created",
         "waited",
         "took",
     )
@@ -128,14 +140,15 @@ class DeadLetterPages(JobRows):
     list_display = (
         "id",
         "error_code",
-        "model",
-        "tenant",
+        "message",
+        "failed",
+        "model_link",
+        "tenant_link",
         "attempts_made",
         "round",
-        "finished_at",
-        "lasted",
     )
     list_filter = (
+        ClientErrorsFilter,
         ModelFilter,
         ErrorCodeFilter,
         FingerprintFilter,
@@ -143,18 +156,24 @@ class DeadLetterPages(JobRows):
         ("finished_at", RangeDateTimeFilter),
     )
     ordering = ("-finished_at",)
-    sortable_by = ("finished_at",)
+    sortable_by = ("failed",)
     actions = ("retry_jobs", "dismiss_jobs")
     bulk_actions = (BulkAction.RETRY, BulkAction.DISMISS)
     list_before_template = "admin_ui/dead_letters/top.html"
 
-    @column("since submit")
-    def lasted(self, job: Job) -> str:
-        return span(job.created_at, job.finished_at)
+    @column("message")
+    def message(self, job: Any) -> str:
+        return str(job.message_start).partition("\n")[0]
+
+    @column("failed", ordering="finished_at")
+    def failed(self, job: Job) -> SafeString | str:
+        return time_and_age(job.finished_at)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request)
-        return rows.filter(DEAD_LETTER)
+        message = Left("error_message", MESSAGE_SHOWN)
+        letters: QuerySet[Any] = rows.filter(DEAD_LETTER).annotate(message_start=message)
+        return letters
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.groups)
@@ -164,10 +183,12 @@ class DeadLetterPages(JobRows):
         """The groups by kind of failure above the list, as a fragment. `?model=` limits them to a model."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        job_filter = JobFilter(model=request.GET.get("model") or None)
+        is_client = request.GET.get("client_errors") == "1"
+        job_filter = JobFilter(model=request.GET.get("model") or None, client_errors=is_client or None)
         context = {
             "groups": dead_letter_groups(job_filter, at_most=MOST_GROUPS),
             "model": job_filter.model,
+            "is_client": is_client,
             "may_operate": self.has_operate_permission(request),
         }
         return TemplateResponse(request, "admin_ui/dead_letters/groups.html", context)

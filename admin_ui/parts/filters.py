@@ -16,6 +16,7 @@ from gpus.models import ModelConfig, Pool, Server
 from gpus.runners.registry import runner_names
 from jobs.domain import errors
 from jobs.domain.states import JOB_MOVES, JobState
+from jobs.models import CLIENT_ERROR
 
 _MOST_CHOICES = 500
 _CLOCKS_DIFFER_SECONDS = 3600.0
@@ -123,6 +124,23 @@ class FingerprintFilter(_ExactFilter):
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         given = request.GET.get("error_fingerprint", "")
         return [(given, given)] if given else []
+
+
+class ClientErrorsFilter(DropdownFilter):  # type: ignore[misc]
+    """Set by the links above the dead letters. Without it client errors are left out, unless an error code or
+    a fingerprint is chosen, as in `jobs.reports.jobs.JobFilter`."""
+
+    title = "cause"
+    parameter_name = "client_errors"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [("1", "client errors")]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == "1":
+            return queryset.filter(CLIENT_ERROR)
+        is_named = request.GET.get("error_code") or request.GET.get("error_fingerprint")
+        return queryset if is_named else queryset.exclude(CLIENT_ERROR)
 
 
 class EventTypeFilter(_ExactFilter):

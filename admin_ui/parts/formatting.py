@@ -7,15 +7,19 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any
+from urllib.parse import urlencode
 
+from django.contrib.admin.utils import quote
 from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
+from admin_ui.dashboard.labels import age
 from gpus.protocol import DesiredState
 from jobs.domain.states import AttemptState, JobState
-from jobs.models import Callback
+from jobs.models import Callback, Tenant
 
 JSON_SHOWN = 20_000
 """Characters of a JSON value that a page shows; results may have megabytes."""
@@ -92,6 +96,49 @@ def seconds(value: float | None) -> str:
     if value < 60:
         return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
     return str(timedelta(seconds=round(value)))
+
+
+def page_link(page: str, pk: str | int, text: str) -> SafeString | str:
+    """Return a link to a row's page. page: such as ``gpus_server``. pk: empty: a dash."""
+    if pk == "":
+        return "–"
+    return format_html('<a href="{}">{}</a>', reverse(f"admin:{page}_change", args=[quote(pk)]), text)
+
+
+def server_link(name: str, text: str = "") -> SafeString | str:
+    """Return a link to a server's page. text: empty: its name."""
+    return page_link("gpus_server", name, text or name)
+
+
+def model_link(name: str) -> SafeString | str:
+    return page_link("gpus_modelconfig", name, name)
+
+
+def pool_link(name: str) -> SafeString | str:
+    return page_link("gpus_pool", name, name)
+
+
+def tenant_link(tenant: Tenant | None) -> SafeString | str:
+    """Return a link to the tenant's page. tenant: read with the row."""
+    return "–" if tenant is None else page_link("jobs_tenant", tenant.pk, tenant.name)
+
+
+def list_link(page: str, query: Mapping[str, object], text: object) -> SafeString:
+    """Return a link to a filtered list. page: such as ``jobs_job``."""
+    address = f"{reverse(f'admin:{page}_changelist')}?{urlencode(query)}"
+    return format_html('<a href="{}">{}</a>', address, text)
+
+
+def time_and_age(at: datetime | None) -> SafeString | str:
+    """Return a time in UTC; a phone shows its age instead."""
+    if at is None:
+        return "–"
+    return format_html(
+        '<time datetime="{}"><span class="on-wide">{}</span><span class="on-phone">{} ago</span></time>',
+        at.isoformat(),
+        f"{at:%Y-%m-%d %H:%M:%S}",
+        age((timezone.now() - at).total_seconds()),
+    )
 
 
 def job_link(job_id: str) -> SafeString | str:

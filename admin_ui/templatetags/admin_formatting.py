@@ -99,6 +99,12 @@ def percent(share: float) -> str:
 
 
 @register.filter
+def first_line(text: str) -> str:
+    """The first line of an error message; a traceback follows it."""
+    return text.partition("\n")[0]
+
+
+@register.filter
 def short_id(job_id: str) -> str:
     """The end of an id: ids made at about the same time have the same beginning."""
     return f"…{job_id[-6:]}"

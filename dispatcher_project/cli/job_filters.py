@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +24,7 @@ PAGE_JOBS = 200
 """Jobs of one step of a bulk action."""
 _FILTERS = (
     *("state", "model", "tenant", "error_code", "fingerprint"),
-    *("tag", "server", "created_after", "created_before"),
+    *("tag", "server", "created_after", "created_before", "client_errors"),
 )
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _SPAN = re.compile(r"([0-9]{1,6})([smhd])\Z")
@@ -35,6 +36,13 @@ def add_filters(parser: CommandParser, *, with_state: bool = False) -> None:
     for name in ("model", "tenant", "error-code", "tag"):
         parser.add_argument(f"--{name}", type=_text, help="filter")
     parser.add_argument("--fingerprint", help="filter: the group's, as `dlq groups` shows it")
+    if not with_state:
+        parser.add_argument(
+            "--client-errors",
+            action="store_const",
+            const=True,
+            help="filter: failures that the client's input caused; they are left out otherwise",
+        )
     parser.add_argument("--server", type=_text, help="filter: an attempt ran on this server")
     parser.add_argument(
         *("--created-after", "--since"),
@@ -78,7 +86,18 @@ def _moment(text: str) -> datetime:
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
-def act_in_pages(wanted: JobFilter, action: BulkAction, total: int) -> BulkOutcome:
+@dataclass(frozen=True, slots=True)
+class ManyDone(BulkOutcome):
+    """The outcome of all pages. entries: ids of their audit entries."""
+
+    entries: tuple[int, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"done": self.done, "remaining": self.remaining, "refused": self.refused}
+
+
+def act_in_pages(wanted: JobFilter, action: BulkAction, total: int) -> ManyDone:
     """Cancel, retry or dismiss the matching jobs page by page, `total` at most: a job that fails again
     meanwhile is not retried twice."""
     ports = jobs.ports.production_ports()
@@ -89,12 +108,14 @@ def act_in_pages(wanted: JobFilter, action: BulkAction, total: int) -> BulkOutco
     }[action]
     done = refused = 0
     remaining = total
+    entries: list[int] = []
     with progress(sys.stderr, action.value.replace("_", " "), total) as draw:
         while done + refused < total and remaining:
             at_most = min(PAGE_JOBS, total - done - refused)
             step = act(wanted, by=cli_actor(), ports=ports, at_most=at_most)
             done, refused, remaining = done + step.done, refused + step.refused, step.remaining
+            entries += [] if step.entry is None else [step.entry]
             if not step.done + step.refused:
                 break
             draw(done + refused)
-    return BulkOutcome(done, remaining, refused)
+    return ManyDone(done, remaining, refused, entries=tuple(entries))

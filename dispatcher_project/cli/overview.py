@@ -17,7 +17,7 @@ from foundation.texts import counted
 from gpus.leasing.clock import ClockReport
 from gpus.reports import Cell, ServerRow
 from jobs.api.representations import pause_json
-from jobs.models import DEAD_LETTER, Callback, Job
+from jobs.models import ACTIONABLE, Callback, Job
 from jobs.ports import Ports
 from jobs.reports.fleet import FleetSnapshot, IndexReport, fleet_snapshot, index_report
 from jobs.reports.history import WINDOWS, history
@@ -65,7 +65,7 @@ def overview(ports: Ports) -> dict[str, Any]:
     now = ports.clock.now()
     fleet = fleet_snapshot(ports.leases, now)
     queues = queue_snapshot(ports.leases, now, history(WINDOWS["1h"], now), with_shares=False)
-    letters = Job.objects.filter(DEAD_LETTER).order_by()
+    letters = Job.objects.filter(ACTIONABLE).order_by()
     pending = Callback.objects.filter(state=Callback.State.PENDING).order_by()
     return {
         "at": now,
@@ -145,7 +145,7 @@ def _queue(line: ModelQueue) -> dict[str, Any]:
 
 
 def _failures() -> list[dict[str, Any]]:
-    rows = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
+    rows = Job.objects.filter(ACTIONABLE).order_by("-finished_at")
     fields = ("finished_at", "id", "model", "error_code", "error_message")
     return [
         {"at": at, "job_id": job_id, "model": model, "error_code": code, "error_message": message}

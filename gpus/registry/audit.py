@@ -16,15 +16,15 @@ from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Pool
 from gpus.registry.model_fields import read_fields
 
 
-def record(actor: str | None, action: str, target: str, **detail: Any) -> None:
-    """Write an audit entry.
+def record(actor: str | None, action: str, target: str, **detail: Any) -> AuditEntry | None:
+    """Write an audit entry and return it.
 
     actor: None for a sweep, whose actions are not recorded. action: name of the service function, verb_noun.
     target: ``kind:name``, such as ``server:flux-1``. detail: stored as JSON.
     """
     if actor is None:
-        return
-    AuditEntry.objects.create(
+        return None
+    return AuditEntry.objects.create(
         at=timezone.now(), actor=actor, action=action, target=target[:200], detail=detail
     )
 

@@ -63,6 +63,12 @@ class PriorityBody(Body):
     priority: Annotated[int, Whole(FIRST_PRIORITY, LAST_PRIORITY), about("1 (first) to 9.")]
 
 
+CLIENT_ERRORS = (
+    "true: only failures that the client's input caused (`bad_input`). These are left out otherwise, "
+    "unless `error_code` or `fingerprint` names them."
+)
+
+
 class _DeadLetterFilter(Body):
     model: Text = OMITTED
     tenant: Annotated[Text, about("Name of the tenant.")] = OMITTED
@@ -70,6 +76,7 @@ class _DeadLetterFilter(Body):
     fingerprint: Annotated[str, Field(pattern=FINGERPRINT), about("As `GET /admin/dlq/groups` shows it.")] = (
         OMITTED
     )
+    client_errors: Annotated[bool, about(CLIENT_ERRORS)] = OMITTED
 
 
 class RetryBody(_DeadLetterFilter):

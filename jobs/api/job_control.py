@@ -4,7 +4,7 @@ place of a waiting job in the queue."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter
@@ -38,11 +38,12 @@ from jobs.reports.jobs import JobFilter, dead_letters
 class DeadLetters(OperatorView):
     @described(
         "list_dead_letters",
-        "Failed jobs, newest first",
+        "Dead letters, newest first",
         answers={200: answers.JobPage},
         refusals=(400, 403),
         parameters=(*FILTERS, *PARAMETERS),
         tag="admin",
+        description="Failed jobs that were neither retried nor dismissed.",
     )
     def get(self, request: Request) -> Response:
         rows = dead_letters(query_filter(request, "cursor", "limit"))
@@ -170,7 +171,9 @@ class BulkView(OperatorView):
             done = BulkOutcome(0, count(chosen, action), 0)
         else:
             done = act(chosen, by=actor(request), ports=self.ports)
-        return Response({**asdict(done), "dry_run": dry_run})
+        return Response(
+            {"done": done.done, "remaining": done.remaining, "refused": done.refused, "dry_run": dry_run}
+        )
 
 
 class CancelJobs(BulkView):

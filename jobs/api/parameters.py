@@ -116,6 +116,7 @@ FILTERS = (
     OpenApiParameter(
         "fingerprint", FINGERPRINT, description="Kind of failure, from the groups of dead letters."
     ),
+    OpenApiParameter("client_errors", {"enum": ["true", "false"]}, description=bodies.CLIENT_ERRORS),
 )
 _UNKNOWN_TENANT = "There is no such tenant."
 
@@ -129,6 +130,7 @@ def query_filter(request: Request, *others: str) -> JobFilter:
         tenant=text_parameter(request, "tenant"),
         error_code=text_parameter(request, "error_code"),
         fingerprint=fingerprint_parameter(request),
+        client_errors=flag_parameter(request, "client_errors") or None,
     )
     if not chosen.tenant_exists():
         raise parameter_problem("tenant", _UNKNOWN_TENANT, code="unknown_tenant")

@@ -6,6 +6,10 @@ do.
 
 from __future__ import annotations
 
+from gpus.errors import ERRORS_BY_CODE
+
+CLIENT_ERRORS = frozenset(code for code, error in ERRORS_BY_CODE.items() if error.of_client)
+"""Codes of failures that the client's input caused: only another input helps."""
 DEADLINE_EXCEEDED = "deadline_exceeded"
 """The job's deadline passed while it waited, before its first attempt or between two."""
 START_DEADLINE_EXCEEDED = "start_deadline_exceeded"

@@ -1,9 +1,22 @@
 from .callback import Callback, CallbackTry, ReceiverCircuit
-from .job import DEAD_LETTER, Attempt, EndNotice, Event, IdempotencyKey, Job, JobTag, PushedResult
+from .job import (
+    ACTIONABLE,
+    CLIENT_ERROR,
+    DEAD_LETTER,
+    Attempt,
+    EndNotice,
+    Event,
+    IdempotencyKey,
+    Job,
+    JobTag,
+    PushedResult,
+)
 from .records import PurgeLedger, Rollup, SignInFailure, SweepRun, TagUsage, Tally, WorkerSign
 from .tenant import ApiKey, Tenant
 
 __all__ = [
+    "ACTIONABLE",
+    "CLIENT_ERROR",
     "DEAD_LETTER",
     "ApiKey",
     "Attempt",

@@ -8,6 +8,7 @@ from django.db.models import Q
 
 from foundation.ids import new_id
 from gpus.protocol import Ticket
+from jobs.domain.errors import CLIENT_ERRORS
 from jobs.domain.states import FINAL_JOB_STATES, LIVE_ATTEMPT_STATES, AttemptState, JobState
 
 # sorted, because migrations must not depend on hashes. "leased" is only in the conditions of the indexes
@@ -18,6 +19,9 @@ _USUAL = ["accepted", "completed", "partial", "progress", "queued", "started"]
 
 DEAD_LETTER = Q(state=JobState.FAILED.value, dismissed_at=None)
 """Condition of a dead letter: a failed job that was not dismissed."""
+CLIENT_ERROR = Q(error_code__in=sorted(CLIENT_ERRORS))
+ACTIONABLE = DEAD_LETTER & ~CLIENT_ERROR
+"""Condition of a dead letter that an operator decides about: its client's input did not cause it."""
 
 
 class Job(models.Model):
@@ -161,6 +165,7 @@ class Job(models.Model):
                 name="job_dead_letter_idx",
                 condition=DEAD_LETTER,
             ),
+            models.Index(fields=["finished_at"], name="job_actionable_idx", condition=ACTIONABLE),
             models.Index(
                 fields=["error_fingerprint", "model", "finished_at"],
                 name="job_failure_kind_idx",

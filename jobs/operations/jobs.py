@@ -8,7 +8,7 @@ acts on its own job.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from functools import partial
@@ -159,11 +159,13 @@ class BulkAction(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BulkOutcome:
     """Result of a bulk call. done: jobs changed. remaining: jobs that still match; call again for them.
-    refused: jobs that this call selected but that changed state before it reached them."""
+    refused: jobs that this call selected but that changed state before it reached them. entry: id of the
+    audit entry that names the jobs."""
 
     done: int
     remaining: int
     refused: int
+    entry: int | None = field(default=None, compare=False)
 
 
 def count(chosen: JobFilter, action: BulkAction | None = None) -> int:
@@ -225,9 +227,10 @@ def _in_batches(
     job_ids = list(candidates.values_list("id", flat=True)[:at_most])
     if not job_ids:
         return BulkOutcome(0, 0, 0)
-    record(by, action.value, "jobs:filter", filter=chosen.as_json(), jobs=len(job_ids), job_ids=job_ids)
+    details = {"filter": chosen.as_json(), "jobs": len(job_ids), "job_ids": job_ids}
+    entry = record(by, action.value, "jobs:filter", **details)
     done = sum(act(batch) for batch in _batches(job_ids))
-    return BulkOutcome(done, candidates.count(), len(job_ids) - done)
+    return BulkOutcome(done, candidates.count(), len(job_ids) - done, entry.pk if entry else None)
 
 
 def _batches(job_ids: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -16,7 +16,7 @@ from foundation.ttl_cache import AdaptiveTtlValue
 from gpus.models import Pause
 from jobs.domain.access import Principal
 from jobs.domain.states import FINAL_JOB_STATES, JobState
-from jobs.models import DEAD_LETTER, Attempt, Job, JobTag, Tenant
+from jobs.models import ACTIONABLE, CLIENT_ERROR, DEAD_LETTER, Attempt, Job, JobTag, Tenant
 
 ATTEMPTS_SHOWN = 50
 """Newest attempts shown with a job; a busy server can refuse a job thousands of times."""
@@ -43,7 +43,10 @@ def created_between(after: datetime | None, before: datetime | None) -> Q:
 @dataclass(frozen=True, slots=True)
 class JobFilter:
     """Filter of jobs; None: any. tenant: name. fingerprint: of the failure. created_before: exclusive.
-    server: a server on which an attempt of the job ran."""
+    server: a server on which an attempt of the job ran.
+
+    client_errors: True: only jobs that failed by their client's input. Otherwise dead letters are without
+    these, unless error_code or fingerprint names them."""
 
     model: str | None = None
     tenant: str | None = None
@@ -54,6 +57,7 @@ class JobFilter:
     created_after: datetime | None = None
     created_before: datetime | None = None
     server: str | None = None
+    client_errors: bool | None = None
 
     def rows(self) -> QuerySet[Job]:
         """Return the matching jobs, unordered, without payloads and results."""
@@ -70,11 +74,14 @@ class JobFilter:
             rows = rows.filter(id__in=JobTag.objects.filter(tag=self.tag).values("job_id"))
         if self.server is not None:
             rows = rows.filter(id__in=Attempt.objects.filter(server=self.server).values("job_id"))
+        if self.client_errors:
+            rows = rows.filter(CLIENT_ERROR)
         return rows.defer("payload", "result").order_by()
 
     def dead_letters(self) -> QuerySet[Job]:
         """Return the matching jobs that are dead letters."""
-        return self.rows().filter(DEAD_LETTER)
+        is_named = self.client_errors or self.error_code is not None or self.fingerprint is not None
+        return self.rows().filter(DEAD_LETTER if is_named else ACTIONABLE)
 
     def tenant_exists(self) -> bool:
         """Return True if the named tenant exists or none is named."""
@@ -86,7 +93,7 @@ class JobFilter:
         return {
             name: value.isoformat() if isinstance(value, datetime) else str(value)
             for name, value in named.items()
-            if value is not None
+            if value not in (None, False)
         }
 
 

@@ -15,7 +15,7 @@ from gpus.models import AuditEntry
 from jobs.models import Job, Tenant
 from jobs.operations.jobs import BulkAction
 
-from .rows import fill
+from .rows import NOW, fill
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("some", "fake_ports")]
 
@@ -73,9 +73,10 @@ def test_steps_continue_until_no_job_remains(operator: Client, monkeypatch: pyte
     assert "<b>4</b> of 6" in first
     assert states()["failed"] == 2
     values = {key: value for key, value in hidden(first).items() if key != "csrfmiddlewaretoken"}
+    entry = values.pop("entries")
     assert values == {"action": "retry_jobs", "total": "6", "done": "4", "refused": "0"}
-    last = step(operator, **values)
-    assert "hx-trigger" not in last
+    last = step(operator, **values, entries=entry)
+    assert reverse("admin:jobs_job_bulk_step") not in last
     assert "Done: <b>6</b> of 6" in last
     assert states()["failed"] == 0
     entries = AuditEntry.objects.filter(action="retry_jobs").order_by("id")
@@ -83,6 +84,50 @@ def test_steps_continue_until_no_job_remains(operator: Client, monkeypatch: pyte
         ("user:operators", 4),
         ("user:operators", 2),
     ]
+
+
+def test_the_last_step_shows_what_became_of_the_jobs(
+    operator: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "Done: 6 of 6 retried" alone would hide that some failed again at once."""
+    monkeypatch.setattr(bulk, "STEP", 4)
+    last = step(operator, **hidden(step(operator)))
+    address = re.search(r'hx-get="([^"]+retried/[^"]+)"', last)
+    assert address is not None
+    retried = list(Job.objects.filter(round=2).order_by("id"))
+    assert len(retried) == 6
+    for job, state in zip(retried, ("failed", "failed", "completed"), strict=False):
+        Job.objects.filter(id=job.id).update(
+            state=state, error_code="bad_input", error_message="too many steps\n\nTraceback", finished_at=NOW
+        )
+    part = operator.get(address[1], headers={"HX-Request": "true"}).content.decode()
+    assert "6 retried: 1 completed, 2 failed again, 3 not finished yet." in part
+    assert "data-fresh" in part, "it is updated until all have ended"
+    assert "<html" not in part
+    assert part.index(retried[0].id) < part.index(retried[2].id), "those that failed again come first"
+    assert "too many steps" in part
+    assert "Traceback" not in part
+    Job.objects.filter(round=2).update(state="completed", finished_at=NOW)
+    assert "data-fresh" not in operator.get(address[1], headers={"HX-Request": "true"}).content.decode()
+
+
+@pytest.mark.parametrize("entries", ["x", "1,2,three", ",".join(map(str, range(99)))])
+def test_unreadable_entries_are_not_found(operator: Client, entries: str) -> None:
+    assert operator.get(reverse("admin:jobs_job_retried"), {"entries": entries}).status_code == 404
+
+
+def test_selected_dead_letters_are_retried_and_followed(viewer: Client, operator: Client) -> None:
+    ids = list(Job.objects.filter(state="failed").values_list("id", flat=True)[:2])
+    answer = operator.post(
+        reverse("admin:admin_ui_deadletter_changelist"),
+        {"action": "retry_jobs", "_selected_action": ids, "index": 0},
+    )
+    assert answer.status_code == 302
+    page = operator.get(answer.url).content.decode()
+    assert "2 retried: 2 not finished yet." in page
+    assert "2 back in the queue." in page
+    assert all(job_id in page for job_id in ids)
+    assert viewer.get(answer.url).status_code == 200
 
 
 def test_no_more_jobs_are_changed_than_were_counted(
@@ -114,7 +159,9 @@ def test_dismiss_and_cancel_change_the_jobs_of_the_filter(operator: Client) -> N
     assert states()["cancelled"] == 12
 
 
-@pytest.mark.parametrize("values", [{"action": "delete"}, {"total": "many"}, {"done": "-1"}, {"state": "x"}])
+@pytest.mark.parametrize(
+    "values", [{"action": "delete"}, {"total": "many"}, {"done": "-1"}, {"state": "x"}, {"entries": "1,x"}]
+)
 def test_an_invalid_step_is_refused(operator: Client, values: dict[str, str]) -> None:
     numbers = {"action": "retry_jobs", "total": 6, "done": 0, "refused": 0}
     assert operator.post(reverse("admin:jobs_job_bulk_step"), numbers | values).status_code == 400

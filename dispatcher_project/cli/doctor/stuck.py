@@ -22,7 +22,7 @@ from gpus.errors import LeasingUnavailable
 from jobs.callbacks.deliver import waiting_for_secret
 from jobs.callbacks.pick import delivery_report, open_circuits
 from jobs.domain.states import JobState
-from jobs.models import DEAD_LETTER, Attempt, Job
+from jobs.models import ACTIONABLE, Attempt, Job
 
 MOST_READ = 500
 OVERDUE = timedelta(minutes=1)
@@ -154,7 +154,7 @@ def callbacks(view: View) -> Iterator[Finding]:
 
 
 def dead_letters(view: View) -> Iterator[Finding]:
-    letters = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
+    letters = Job.objects.filter(ACTIONABLE).order_by("-finished_at")
     yield from _finding(
         _ids(letters),
         "dead letters",

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -49,7 +48,7 @@ class Command(TerminalCommand):
         others = f", {outcome.refused} ended meanwhile" if outcome.refused else ""
         left = f"; {outcome.remaining} more match" if outcome.remaining else ""
         self.report(
-            asdict(outcome), f"{counted(outcome.done, 'job')} cancelled or being stopped{others}{left}"
+            outcome.counts, f"{counted(outcome.done, 'job')} cancelled or being stopped{others}{left}"
         )
         return None
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -17,6 +18,7 @@ from foundation.texts import counted
 from gpus.registry.audit import cli_actor
 from jobs import ports
 from jobs.domain.errors import NotDeadLetter
+from jobs.domain.states import JobState
 from jobs.models import Job
 from jobs.operations.jobs import (
     BulkAction,
@@ -26,17 +28,21 @@ from jobs.operations.jobs import (
 )
 from jobs.reports.failures import DeadLetterGroup, dead_letter_groups
 from jobs.reports.jobs import JobFilter
+from jobs.reports.retried import Retried, jobs_of_entries, wait_for_retried
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+RETRY_WAIT_SECONDS = 3.0
+_LONGEST_WAIT_SECONDS = 3600.0
 _BULK_ACTIONS = {"retry": BulkAction.RETRY, "dismiss": BulkAction.DISMISS}
 
 
 class Command(TerminalCommand):
     help = (
         "Dead letters: jobs that failed for good. List them or their groups by kind of failure; retry or "
-        "dismiss some by id, or all that match a filter, after a count and a question."
+        "dismiss some by id, or all that match a filter, after a count and a question. Failures that the "
+        "client's input caused are listed with --client-errors."
     )
 
     def add_options(self, parser: CommandParser) -> None:
@@ -52,6 +58,13 @@ class Command(TerminalCommand):
         parser.add_argument("--all", action="store_true", help="every dead letter")
         parser.add_argument("--dry-run", action="store_true", help="only count the jobs")
         self.add_yes(parser)
+        parser.add_argument(
+            "--wait",
+            type=_seconds,
+            metavar="SECONDS",
+            help="how long retry waits to see which jobs fail again "
+            f"(default {RETRY_WAIT_SECONDS:g}; 0: not at all)",
+        )
         parser.add_argument("--limit", type=positive, default=20, help="rows of list and groups (default 20)")
 
     def act(self, options: dict[str, Any]) -> int | None:
@@ -98,20 +111,53 @@ class Command(TerminalCommand):
         outcome = act_in_pages(wanted, action, total)
         others = f", {outcome.refused} changed meanwhile and were skipped" if outcome.refused else ""
         left = f"; {outcome.remaining} more match" if outcome.remaining else ""
-        self.report(asdict(outcome), f"{verb}: {outcome.done} done{others}{left}")
+        if action is not BulkAction.RETRY:
+            self.report(outcome.counts, f"{verb}: {outcome.done} done{others}{left}")
+            return None
+        followed = jobs_of_entries(outcome.entries)
+        found = wait_for_retried(followed, self._wait_seconds(options))
+        of_last = f" (the last {len(followed)})" if len(followed) < outcome.done else ""
+        self.report(
+            {**outcome.counts, **asdict(found)},
+            f"{outcome.done} retried{of_last}: {found.text}{others}{left}",
+            *_hint(found),
+        )
         return None
+
+    def _wait_seconds(self, options: dict[str, Any]) -> float:
+        return RETRY_WAIT_SECONDS if options["wait"] is None else float(options["wait"])
 
     def _act_on_each(self, action: BulkAction, job_ids: list[str], options: dict[str, Any]) -> int | None:
         if options["dry_run"]:
             self._show_count(action.value.replace("_jobs", ""), len(job_ids))
             return None
         outcomes = act_on_each(job_ids, action)
-        self.report(outcomes, *(f"{one['job_id']} {one['error'] or 'done'}" for one in outcomes))
+        hint: list[str] = []
+        if action is BulkAction.RETRY:
+            done = [one["job_id"] for one in outcomes if one["done"]]
+            found = wait_for_retried(done, self._wait_seconds(options))
+            states = dict(Job.objects.filter(id__in=done).values_list("id", "state"))
+            outcomes = [{**one, "status": states.get(one["job_id"])} for one in outcomes]
+            hint = _hint(found)
+        self.report(outcomes, *map(_text, outcomes), *hint)
         return None if all(one["done"] for one in outcomes) else 1
 
     def _show_count(self, verb: str, total: int) -> None:
         text = f"would {verb} {counted(total, 'dead letter')}" if total else "no dead letter matches"
         self.report({"would": verb, "jobs": total}, text)
+
+
+def _seconds(text: str) -> float:
+    """A span of at most an hour; 0 is allowed."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= _LONGEST_WAIT_SECONDS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from 0 to {_LONGEST_WAIT_SECONDS:.0f}"
+        )
+    return found
 
 
 def act_on_each(job_ids: Sequence[str], action: BulkAction) -> list[dict[str, Any]]:
@@ -128,6 +174,19 @@ def act_on_each(job_ids: Sequence[str], action: BulkAction) -> list[dict[str, An
         except NotDeadLetter as refusal:
             outcomes.append({"job_id": job_id, "done": False, "error": plain(refusal)})
     return outcomes
+
+
+def _text(one: dict[str, Any]) -> str:
+    status = one.get("status")
+    text = "retried, failed again" if status == JobState.FAILED else f"retried, {status}"
+    return f"{one['job_id']} {one['error'] or (text if status else 'done')}"
+
+
+def _hint(found: Retried) -> list[str]:
+    """What to do about jobs that failed again."""
+    if not found.failed:
+        return []
+    return [f"`{command_line('dlq groups')}` shows why; --client-errors shows those with a bad input"]
 
 
 def letter_table(letters: Sequence[Job], now: datetime) -> Table:

@@ -8,11 +8,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import accumulate
 
+from django.db.models import Q
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from jobs.callbacks.pick import delivery_report
 from jobs.domain.access import Principal
-from jobs.models import DEAD_LETTER, Callback, Job, Rollup, Tenant
+from jobs.models import ACTIONABLE, CLIENT_ERROR, DEAD_LETTER, Callback, Job, Rollup, Tenant
 from jobs.ports import Ports
 from jobs.reports import counters
 from jobs.reports.jobs import UNFINISHED, waiting_by_model_and_tenant
@@ -30,6 +31,7 @@ def collect_jobs(now: datetime, ports: Ports, *, name_tenants: bool) -> Iterator
     yield from _finished(name_tenants)
     yield _attempts()
     yield _dead_letters()
+    yield _client_errors()
 
 
 def _unfinished(now: datetime, ports: Ports) -> Iterator[Metric]:
@@ -104,12 +106,26 @@ def _attempts() -> Metric:
 
 
 def _dead_letters() -> Metric:
-    letters = GaugeMetricFamily(
+    return _failed_jobs(
         "dispatcher_dead_letters",
-        f"Failed jobs that were not retried or dismissed; the newest {MAX_DEAD_LETTERS} are counted.",
-        labels=["model", "error"],
+        "Failed jobs that were not retried or dismissed, without client errors; "
+        f"the newest {MAX_DEAD_LETTERS} are counted.",
+        ACTIONABLE,
     )
-    rows = Job.objects.filter(DEAD_LETTER).order_by("-finished_at")
+
+
+def _client_errors() -> Metric:
+    return _failed_jobs(
+        "dispatcher_client_errors",
+        "Failed jobs whose input was rejected, not retried or dismissed; "
+        f"the newest {MAX_DEAD_LETTERS} are counted.",
+        DEAD_LETTER & CLIENT_ERROR,
+    )
+
+
+def _failed_jobs(name: str, text: str, condition: Q) -> Metric:
+    letters = GaugeMetricFamily(name, text, labels=["model", "error"])
+    rows = Job.objects.filter(condition).order_by("-finished_at")
     counts = Counter(rows.values_list("model", "error_code")[:MAX_DEAD_LETTERS])
     for (model, error), count in sorted(counts.items()):
         letters.add_metric([model, error], count)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from dispatcher_project.management.commands import dlq
 from jobs import ports
 from tests.jobs.sweeps.conftest import World, world
 
@@ -63,4 +64,5 @@ def while_waiting(monkeypatch: pytest.MonkeyPatch, module: Any, act: Callable[[]
 @pytest.fixture
 def terminal(world: World, monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(ports, "production_ports", lambda: world.ports)
+    monkeypatch.setattr(dlq, "RETRY_WAIT_SECONDS", 0.0)
     return run_command

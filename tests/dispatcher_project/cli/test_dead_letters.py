@@ -10,13 +10,15 @@ from django.core.serializers.json import DjangoJSONEncoder
 from rest_framework.test import APIRequestFactory
 
 from dispatcher_project.cli import job_filters
+from dispatcher_project.management.commands import dlq
 from gpus.api.permissions import IsOperator
 from gpus.models import AuditEntry
 from jobs.api.job_control import DeadLetterGroups
 from jobs.domain.states import JobState
 from jobs.models import Job
+from jobs.reports import retried
 from jobs.transitions import end_waiting
-from tests.dispatcher_project.cli.conftest import Terminal, World
+from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
 
 pytestmark = pytest.mark.django_db
 
@@ -75,11 +77,41 @@ def test_a_group_is_retried_and_nothing_else(
     )
     assert set(states()) == {"failed"}
     run = terminal("dlq", "retry", "--fingerprint", group, "--yes", "--json")
-    assert run.json == {"done": 5, "refused": 0, "remaining": 0}
+    counts = {"completed": 0, "failed": 0, "cancelled": 0, "unfinished": 5, "gone": 0}
+    assert run.json == {"done": 5, "refused": 0, "remaining": 0, **counts}
     assert states() == ["queued"] * 5 + ["failed"]
     entries = list(AuditEntry.objects.values_list("actor", "action"))
     assert {action for _, action in entries} == {"retry_jobs"}
     assert all(actor.startswith("cli:") for actor, _ in entries)
+
+
+def fail_again(world: World, message: str = "again") -> None:
+    for job in Job.objects.filter(state="queued"):
+        end_waiting(job.id, JobState.FAILED, world.clock.now(), code="bad_input", message=message)
+
+
+def test_a_retry_says_which_jobs_failed_again(
+    world: World, terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dlq, "RETRY_WAIT_SECONDS", 60.0)
+    jobs = [fail(world) for _ in range(2)]
+    while_waiting(monkeypatch, retried, lambda: fail_again(world))
+    lines = terminal("dlq", "retry", "--all", "--yes").said.splitlines()
+    assert lines[0] == "2 retried: 2 failed again"
+    assert "--client-errors" in lines[1]
+    assert terminal("dlq").said == "no dead letters\n"
+    found = terminal("dlq", "--client-errors", "--json").json
+    assert {one["job_id"] for one in found} == {job.id for job in jobs}
+    lines = terminal("dlq", "retry", jobs[0].id).said.splitlines()
+    assert lines[0] == f"{jobs[0].id} retried, failed again"
+
+
+def test_a_retry_waits_no_longer_than_it_may(world: World, terminal: Terminal) -> None:
+    first, second = fail(world), fail(world)
+    assert terminal("dlq", "retry", first.id, "--wait", "0").said == f"{first.id} retried, queued\n"
+    run = terminal("dlq", "retry", "--all", "--yes", "--wait", "0.01")
+    assert run.said == "1 retried: 1 not finished yet\n"
+    assert terminal("dlq", "retry", second.id, "--wait", "9999").status != 0
 
 
 def test_an_unclear_or_unconfirmed_command_changes_nothing(world: World, terminal: Terminal) -> None:

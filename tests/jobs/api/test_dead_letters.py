@@ -27,6 +27,23 @@ def test_failed_jobs_of_all_tenants_are_listed_and_filtered(
     problem(operator.client.get(URL, {"status": "failed"}), 400, "unknown_parameter", "/status")
 
 
+def test_client_errors_are_listed_and_retried_only_on_request(acme: Account, operator: Account) -> None:
+    letter = make_job(acme.tenant, "failed", error_code="timeout")
+    client = make_job(acme.tenant, "failed", error_code="bad_input", error_fingerprint="f" * 16)
+    assert ids(operator.client.get(URL)) == [letter.id]
+    assert ids(operator.client.get(URL, {"client_errors": "false"})) == [letter.id]
+    assert ids(operator.client.get(URL, {"client_errors": "true"})) == [client.id]
+    assert ids(operator.client.get(URL, {"error_code": "bad_input"})) == [client.id]
+    groups = operator.client.get(f"{URL}/groups", {"client_errors": "true"}).json()["results"]
+    assert [group["job_id"] for group in groups] == [client.id]
+    problem(operator.client.get(URL, {"client_errors": "1"}), 400, "invalid_parameter", "/client_errors")
+    assert operator.client.post(f"{URL}/retry-all").json()["retried"] == 1
+    assert Job.objects.get(id=client.id).state == "failed"
+    body = {"filter": {"client_errors": True}}
+    assert operator.client.post("/api/v1/admin/jobs/retry", body, format="json").json()["done"] == 1
+    assert Job.objects.get(id=client.id).state == "queued"
+
+
 def test_a_dead_letter_is_retried(acme: Account, operator: Account, world: World) -> None:
     job = make_job(acme.tenant, "failed", error_code="timeout")
     answer = operator.client.post(f"{URL}/{job.id}/retry")

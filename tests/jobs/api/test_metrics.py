@@ -145,8 +145,12 @@ def test_dead_letters_callbacks_sweeps_quarantine_pauses_and_refusals(
     write_runs({"fill": UnwrittenRuns(datetime.now(UTC) - timedelta(seconds=600), SweepCount(repaired=3))})
     counters.add_if_possible(counters.Name.RESULTS_REFUSED, 2)
     counters.add_by_code_if_possible(counters.Name.PUSHES_REFUSED, {"attempt_over": 3})
+    for state in ("failed", "completed"):
+        Job.objects.filter(id=make_job(acme.tenant, state).id).update(error_code="bad_input")
     found = scrape(anonymous)
     assert found['dispatcher_dead_letters{error="timeout",model="zimg"}'] == 1
+    assert found['dispatcher_client_errors{error="bad_input",model="zimg"}'] == 1
+    assert not [name for name in found if "dead_letters" in name and "bad_input" in name]
     assert found["dispatcher_callbacks_pending"] == 1
     assert 70 <= found["dispatcher_callbacks_overdue_seconds"] < 80
     assert found['dispatcher_quarantined_slots{server="gpu-1"}'] == 1

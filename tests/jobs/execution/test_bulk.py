@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import transaction
 
-from gpus.errors import BadInput
+from gpus.errors import BadInput, GpuError, RunFailed
 from gpus.models import AuditEntry
 from jobs import transitions
 from jobs.domain.errors import NotCancellable
@@ -28,6 +28,7 @@ from jobs.operations.jobs import (
     retry_dead_letter,
     retry_jobs,
 )
+from jobs.reports.retried import jobs_of_entries
 from jobs.transitions import End
 from tests.support.factories import make_job, make_running, make_tenant
 from tests.support.fake_leases import FakeLeases
@@ -38,13 +39,12 @@ pytestmark = [pytest.mark.django_db, pytest.mark.database]
 BY = "user:boss"
 
 
-def make_dead_letter(message: str = "no", **values: Any) -> Job:
+def make_dead_letter(error: GpuError | None = None, **values: Any) -> Job:
     job = make_job(**values)
-    attempt_id = make_running(job)
+    ending = Ending(error or RunFailed("no"))
+    end = End(job.id, make_running(job), 1, "gpu-1/0", ending, RetryPolicy(max_retries=0), START)
     with transaction.atomic():
-        transitions.end_attempt(
-            End(job.id, attempt_id, 1, "gpu-1/0", Ending(BadInput(message)), RetryPolicy(), START)
-        )
+        transitions.end_attempt(end)
     job.refresh_from_db()
     return job
 
@@ -66,7 +66,7 @@ def states(jobs: list[Job]) -> list[str]:
         (JobFilter(tenant="acme"), False),
         (JobFilter(state=JobState.FAILED), True),
         (JobFilter(state=JobState.QUEUED), False),
-        (JobFilter(error_code="bad_input"), True),
+        (JobFilter(error_code="run_failed"), True),
         (JobFilter(error_code="timeout"), False),
         (JobFilter(fingerprint="0" * 16), False),
         (JobFilter(tag="night"), True),
@@ -86,8 +86,8 @@ def test_a_job_matches_a_filter_if_all_its_conditions_do(chosen: JobFilter, matc
 
 
 def test_a_fingerprint_finds_its_kind():
-    one, two = make_dead_letter("seed 5 is wrong"), make_dead_letter("seed 71 is wrong")
-    make_dead_letter("no prompt")
+    one, two = make_dead_letter(RunFailed("seed 5 is wrong")), make_dead_letter(RunFailed("seed 71 is wrong"))
+    make_dead_letter(RunFailed("no prompt"))
     assert set(JobFilter(fingerprint=one.error_fingerprint).rows()) == {one, two}
 
 
@@ -155,6 +155,36 @@ def test_dead_letters_are_dismissed_each_once():
     assert dismiss_jobs(JobFilter(), by=BY, ports=make_ports()) == BulkOutcome(0, 0, 0)
     assert all(Job.objects.get(id=job.id).dismissed_at for job in jobs)
     assert Job.objects.get(id=waiting.id).dismissed_at is None
+
+
+@pytest.mark.parametrize("action", [BulkAction.RETRY, BulkAction.DISMISS])
+def test_client_errors_stand_apart_unless_the_filter_names_them(action: BulkAction) -> None:
+    client = make_dead_letter(BadInput("steps must be positive"))
+    letter = make_dead_letter()
+    matches = {
+        JobFilter(): [letter],
+        JobFilter(model="zimg"): [letter],
+        JobFilter(client_errors=True): [client],
+        JobFilter(error_code="bad_input"): [client],
+        JobFilter(fingerprint=client.error_fingerprint): [client],
+        JobFilter(client_errors=True, error_code="run_failed"): [],
+    }
+    for chosen, jobs in matches.items():
+        assert [job.id for job in chosen.dead_letters()] == [job.id for job in jobs], chosen
+        assert count(chosen, action) == len(jobs), chosen
+    assert count(JobFilter(client_errors=True), BulkAction.CANCEL) == 0, "it matches failed jobs only"
+
+
+def test_a_retry_without_a_filter_leaves_client_errors_alone() -> None:
+    client, letter = make_dead_letter(BadInput("no")), make_dead_letter()
+    outcome = retry_jobs(JobFilter(), by=BY, ports=make_ports())
+    assert (states([client, letter]), outcome.done) == (["failed", "queued"], 1)
+    assert outcome.entry is not None
+    assert jobs_of_entries([outcome.entry]) == [letter.id]
+    assert retry_jobs(JobFilter(client_errors=True), by=BY, ports=make_ports()).done == 1
+    last = AuditEntry.objects.order_by("id").last()
+    assert last is not None
+    assert last.detail["filter"] == {"client_errors": "True"}
 
 
 @pytest.mark.parametrize("deed", [retry_jobs, dismiss_jobs])
