@@ -184,7 +184,8 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ServerSpec:
-    """A server as the lease layer needs it. host: of the worker of a pinned server, else None."""
+    """A server as the lease layer needs it. host: of the worker of a pinned server, else None. registered_us:
+    since the epoch; a later one than before is another server of the same name; 0: unknown."""
 
     name: str
     pool: str
@@ -192,6 +193,7 @@ class ServerSpec:
     models: tuple[str, ...]
     desired: DesiredState = DesiredState.ON
     host: str | None = None
+    registered_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)

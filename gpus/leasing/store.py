@@ -148,6 +148,7 @@ class RedisLeases:
                 desired=server.desired.value,
                 host=server.host or "",
                 models=f",{models}",
+                registered_us=server.registered_us,
             )
         )
 

@@ -170,6 +170,7 @@ class Server(models.Model):
             models=tuple(sorted(models)),
             desired=DesiredState(self.desired),
             host=self.host,
+            registered_us=int(self.created_at.timestamp() * 1_000_000),
         )
 
 

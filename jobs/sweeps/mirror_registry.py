@@ -3,9 +3,7 @@ outside the API (the admin, a shell), or the index is new."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from foundation.database import statements
 from foundation.database.statements import value
@@ -29,15 +27,13 @@ class _Registry:
     """The registry that this process last wrote to a fleet's index.
 
     last_audit_id: the newest audit entry; it reveals a change that was reverted between two runs and may have
-    reached Redis only in part. tenants: rules that differ from a new tenant's. made_at: creation time of each
-    server's row. at: monotonic seconds.
+    reached Redis only in part. tenants: rules that differ from a new tenant's. at: monotonic seconds.
     """
 
     generation: str
     last_audit_id: int | None
     registry: frozenset[tuple[object, ...]]
     tenants: frozenset[tuple[object, ...]]
-    made_at: Mapping[str, datetime]
     at: float = field(compare=False)
 
 
@@ -73,7 +69,6 @@ _tenants = statements.Read(
 
 
 def _read(fleet: str, generation: str, ports: Ports) -> _Registry:
-    servers = _servers(fleet=fleet)
     return _Registry(
         generation,
         _last_audit_id.first(),
@@ -81,28 +76,24 @@ def _read(fleet: str, generation: str, ports: Ports) -> _Registry:
             [
                 *(("pool", *row) for row in _pools(fleet=fleet)),
                 *(
-                    ("server", *row, host, host is not None and healthy is False)
-                    for *row, host, healthy, _ in servers
+                    ("server", *row, host, host is not None and healthy is False, made_at)
+                    for *row, host, healthy, made_at in _servers(fleet=fleet)
                 ),
                 *_placements(fleet=fleet),
                 *(("pause", one.kind, one.name) for one in queries.pauses()),
             ]
         ),
         frozenset(_tenants()),
-        {name: made_at for name, *_, made_at in servers},
         ports.clock.monotonic(),
     )
 
 
-def _forget_removed(fleet: str, leases: Leases, before: _Registry | None, ports: Ports) -> None:
-    """Remove servers from the index that have no row, or a newer row than at the last run: a server that was
-    registered again starts without strikes. The index is read before the rows, so that a server registered in
-    between has its row."""
+def _forget_removed(fleet: str, leases: Leases, ports: Ports) -> None:
+    """Remove servers from the index that have no row. The index is read before the rows, so that a server
+    registered in between has its row. A server that was registered again is recognised by
+    `lua/configure_server.lua`."""
     indexed = leases.servers()
-    made_at = {name: at for name, *_, at in _servers(fleet=fleet)}
-    known = before.made_at if before else {}
-    is_other = {name for name in indexed if known.get(name) not in (None, made_at.get(name))}
-    if removed := is_other | (set(indexed) - set(made_at)):
+    if removed := set(indexed) - {name for name, *_ in _servers(fleet=fleet)}:
         ports.send_wakes(forget_servers(leases, removed, fleet=fleet))
 
 
@@ -129,7 +120,7 @@ class MirrorRegistrySweep:
                 now.last_audit_id,
             )
             mirror_fleet(fleet, leases, ports, tenants=is_old or not is_same)
-            _forget_removed(fleet, leases, before, ports)
+            _forget_removed(fleet, leases, ports)
             self._known[fleet] = now
             return SweepCount(1, int(now != before))
 

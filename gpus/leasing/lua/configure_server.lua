@@ -7,6 +7,7 @@
 --   desired: text, on, drain or off
 --   host: text, '' unless pinned
 --   models: text, ',a,b,', sorted
+--   registered_us: number, when its row was made; 0: unknown
 -- Returns: wakes for slots that became free, flat: pool, host, count, …
 -- include: keys
 -- include: call
@@ -21,11 +22,12 @@ local whole = Index.is_whole()
 if not whole and not Index.is_filling() then return Index.refuse() end
 local old = Slots.read_server(name)
 if old and not old.gone and old.pool == pool and old.host == host and old.slots == count
-  and old.desired == desired and old.models == models then return {} end
+  and old.desired == desired and old.models == models and args.registered_us <= (old.registered_us or 0) then return {} end
 
--- A server that is registered again starts fresh: failures and rest of the old registration do not count, and a job
--- that still runs there is no trial of its circuit.
-local past = old and not old.gone and old or {}
+-- A server that is registered again starts fresh: failures, rest and quarantines of the old registration do not count,
+-- and a job that still runs there is no trial of its circuit. It may have been removed while Redis was away.
+local is_other = old and not old.gone and old.registered_us and args.registered_us > old.registered_us
+local past = old and not old.gone and not is_other and old or {}
 local were_free = 0
 if old then
   Slots.each_slot(old, function(slot)
@@ -34,6 +36,7 @@ if old then
       were_free = were_free + 1
       Slots.set_state(slot, 'off', slot.since_us)
     end
+    if is_other and (slot.state == 'off' or slot.state == 'quarantined') then Slots.delete_slot(slot) end
   end)
   Enlist.withdraw_server(old)
 end
@@ -41,6 +44,7 @@ local server = {
   name = name, pool = pool, host = host, models = models, class = Enlist.class_of(models), slots = count,
   top = math.max(count, old and old.top or 0), desired = desired, rests_until = past.rests_until or 0,
   gone = false, strikes = past.strikes or 0, failed_job = past.failed_job or '', opens = past.opens or 0, probe = past.probe, tenants = past.tenants,
+  registered_us = math.max(args.registered_us, old and old.registered_us or 0),
 }
 redis.call('SADD', Keys.pools(), pool)
 Slots.save_server(server)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from gpus.errors import Verdict
@@ -89,8 +91,12 @@ def test_a_server_registered_during_its_removal_is_written_again(
     assert world.slot() == "free"
 
 
-def test_a_server_registered_again_without_redis_has_no_strikes(world: World) -> None:
-    """The server had failures before, and an operator freed its slot while Redis was unavailable."""
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_server_registered_again_without_redis_has_no_strikes(world: World, is_restarted: bool) -> None:
+    """The server had failures before, and an operator freed its slot while Redis was unavailable.
+
+    is_restarted: the sweeper was restarted meanwhile, and remembers nothing.
+    """
     world.server()
     sweep(world)
     world.job()
@@ -103,10 +109,11 @@ def test_a_server_registered_again_without_redis_has_no_strikes(world: World) ->
     assert remove_server("gpu-1", by="user:ada", leases=world.ports.leases)
     world.server()
     world.redis_is_gone = False
-    assert sweep(world) == 1
+    run = MirrorRegistrySweep() if is_restarted else partial(run_sweep, "mirror_registry")
+    assert run(world.ports).repaired == 1
     assert world.leases.circuits("m", ["gpu-1"]).servers == {}
     assert world.slot() == "free"
-    assert sweep(world) == 0
+    assert run(world.ports).repaired == 0
 
 
 def test_runs_on_a_removed_server_continue(world: World) -> None:

@@ -80,14 +80,15 @@ end
 -- rests_until: µs. gone: removed or never configured, stored while a lease holds one of its slots. Of its circuit
 -- (circuit.lua): strikes: failures in a row; failed_job: the job of the last one; opens: how often it opened in a row, 0
 -- while closed; probe: the trial slot while half open; tenants: failures by tenant that an input may have caused, or nil.
+-- registered_us: when its row was made; nil if unknown.
 local function server_of(name, packed)
   if not packed then return nil end
-  local pool, host, models, class, slots, top, desired, rests_until, gone, strikes, failed_job, opens, probe, tenants =
-    cmsgpack.unpack(packed)
+  local pool, host, models, class, slots, top, desired, rests_until, gone, strikes, failed_job, opens, probe, tenants,
+    registered_us = cmsgpack.unpack(packed)
   return {
     name = name, pool = pool, host = host, models = models, class = class, slots = slots, top = top,
     desired = desired, rests_until = rests_until, gone = gone, strikes = strikes or 0, failed_job = failed_job or '',
-    opens = opens or 0, probe = probe, tenants = tenants,
+    opens = opens or 0, probe = probe, tenants = tenants, registered_us = registered_us,
   }
 end
 
@@ -106,7 +107,7 @@ local function save_server(server)
   redis.call('SADD', Keys.servers(), server.name)
   redis.call('SET', Keys.server(server.name), cmsgpack.pack(server.pool, server.host, server.models, server.class,
     server.slots, server.top, server.desired, server.rests_until, server.gone, server.strikes, server.failed_job,
-    server.opens, server.probe, server.tenants))
+    server.opens, server.probe, server.tenants, server.registered_us))
 end
 
 -- The slot and its server, created if unknown: a slot may be held although its server was never configured. Such a
