@@ -22,7 +22,7 @@ from .errors import (
     Spooled,
     Unavailable,
 )
-from .job import Job, JobFailed, NotOver
+from .job import Job, JobFailed, NotOver, PartialOutput, Progress, Timings
 from .spool import Flushed
 from .stream import Event
 from .submit_options import SubmitOptions
@@ -55,11 +55,14 @@ __all__ = [
     "NotAuthenticated",
     "NotFound",
     "NotOver",
+    "PartialOutput",
     "Problem",
+    "Progress",
     "Reason",
     "Spooled",
     "StartsIn",
     "SubmitOptions",
+    "Timings",
     "Unavailable",
     "Usage",
     "UsageRow",

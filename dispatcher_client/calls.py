@@ -11,9 +11,10 @@ from datetime import date, datetime
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
-from .answers import Estimate, Explanation, Me, Usage, read_answer, read_page
+from .answers import Estimate, Explanation, Me, Usage, read_page
 from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
 from .job import Job, JobFailed, read_job, wait_until_over
+from .reading import read_answer
 from .spool import Entry, Flushed, Spool
 from .stream import Event, follow
 from .submit_options import SubmitOptions
@@ -108,9 +109,10 @@ class Calls:
 
     # -- one job -------------------------------------------------------------------------------------------
 
-    async def get(self, job_id: str) -> Job:
-        """Return the job with its attempts and its result."""
-        return await self._get(_job_path(job_id), read_job)
+    async def get(self, job_id: str, *, with_payload: bool = False) -> Job:
+        """Return the job with its attempts and its result. with_payload: with its payload too."""
+        path = _job_path(job_id) + ("?include=payload" if with_payload else "")
+        return await self._get(path, read_job)
 
     async def wait(self, job_id: str, timeout_seconds: float | None = None) -> Job:
         """Wait until the job has ended and return it, also while the dispatcher restarts.

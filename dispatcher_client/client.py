@@ -71,9 +71,9 @@ class Client:
         """Return why such a job would wait if it were submitted now, and when it would start."""
         return run_blocking(self._calls.estimate(model, payload, **options))
 
-    def get(self, job_id: str) -> Job:
-        """Return the job with its attempts and its result."""
-        return run_blocking(self._calls.get(job_id))
+    def get(self, job_id: str, *, with_payload: bool = False) -> Job:
+        """Return the job with its attempts and its result. with_payload: with its payload too."""
+        return run_blocking(self._calls.get(job_id, with_payload=with_payload))
 
     def wait(self, job_id: str, timeout_seconds: float | None = None) -> Job:
         """Wait until the job has ended and return it, even if the dispatcher restarts. Raises `NotOver`."""

@@ -5,12 +5,53 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Any, TypeVar
 
 from .errors import DispatcherError, NoAnswer, Unavailable
+from .reading import read_answer
 from .transport import pause_after, pause_seconds
 
 FINAL = frozenset({"completed", "failed", "cancelled"})
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress of a running job's current attempt. value: 0 to 1. text: a line about it."""
+
+    value: float
+    text: str | None
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PartialOutput:
+    """Output of a running job's current attempt so far. output: texts, joined as far as they are consecutive,
+    and other JSON values, in order. left_out: number of pieces beyond the limits of events."""
+
+    output: tuple[Any, ...]
+    left_out: int
+
+    @property
+    def text(self) -> str:
+        """The texts, without the other values."""
+        return "".join(piece for piece in self.output if isinstance(piece, str))
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Durations of a job in seconds, of all its rounds; of what goes on, until now.
+
+    waited: from the submit, or `run_at`, to the start of the first attempt. ran: of the last attempt. gpu:
+    for which all attempts held their slots. total: from the submit to the end."""
+
+    waited_seconds: float
+    ran_seconds: float | None
+    gpu_seconds: float
+    total_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +87,32 @@ class Job:
     def error(self) -> Mapping[str, str] | None:
         """``{"code", "message"}`` if it failed or was cancelled."""
         return self.data.get("error")
+
+    @property
+    def progress(self) -> Progress | None:
+        """Of a running job whose run has reported progress; else None. Raises NoAnswer if it can't be
+        read."""
+        return self._read(Progress, "progress")
+
+    @property
+    def partial_output(self) -> PartialOutput | None:
+        """Of a running job whose run has sent output; else, and in lists, None. Raises NoAnswer if it can't
+        be read."""
+        return self._read(PartialOutput, "partial_output")
+
+    @property
+    def timings(self) -> Timings | None:
+        """None in lists. Raises NoAnswer if they can't be read."""
+        return self._read(Timings, "timings")
+
+    @property
+    def payload(self) -> Any:
+        """Of a job that was read with its payload; else None."""
+        return self.data.get("payload")
+
+    def _read(self, kind: type[T], name: str) -> T | None:
+        found = self.data.get(name)
+        return None if found is None else read_answer(kind, found)
 
     @property
     def outcome(self) -> str | None:

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from foundation.texts import printable
+
 BANDS = ("urgent", "normal", "bulk")
 """Priority bands of the queue: priority 1–3, 4–6, 7–9."""
 STARTED_HERE = "local"
@@ -43,6 +45,34 @@ def effective_band(priority: int, highest_band: str) -> int:
     """Index into `BANDS` of a job's actual band: its priority's, but no higher than the tenant's highest
     band."""
     return max(band_of(priority), BANDS.index(highest_band))
+
+
+MAX_PROGRESS_TEXT = 200
+"""Characters of the text that a run reports with its progress."""
+
+
+class Progress(NamedTuple):
+    """Progress of a run. value: 0 to 1. text: one printable line about it, may be empty."""
+
+    value: float
+    text: str = ""
+
+    def as_json(self) -> float | dict[str, Any]:
+        """Return the number; with a text ``{"value": …, "text": …}``."""
+        return {"value": self.value, "text": self.text} if self.text else self.value
+
+
+def parse_progress(said: Any) -> Progress | None:
+    """Return the progress in a JSON value of a server or model: a number, or ``{"value": …, "text": …}``.
+
+    None if it has no number. Numbers beyond 0 to 1 are limited to that, texts to `MAX_PROGRESS_TEXT`."""
+    value, text = (said.get("value"), said.get("text")) if isinstance(said, Mapping) else (said, None)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    line = printable(text[:MAX_PROGRESS_TEXT].strip()) if isinstance(text, str) else ""
+    return Progress(float(min(1, max(0, value))), line[:MAX_PROGRESS_TEXT])
 
 
 REGISTRY_CHANGED = "registry"

@@ -6,7 +6,7 @@ The number of queries is bounded: the page reads the latest attempts and events,
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
@@ -17,9 +17,10 @@ from django.template.response import TemplateResponse
 from django.urls import URLPattern, path
 from django.utils import timezone
 
+from admin_ui.pages.job_folds import EventRow, LaneRow, fold_events, fold_lanes
 from admin_ui.pages.job_timeline import Timeline, timeline
 from admin_ui.parts.base_pages import HistoryAdmin, sees_payloads
-from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, show_json
+from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, one_line_json, show_json
 from gpus.models import ModelConfig
 from jobs import ports
 from jobs.api.representations import job_json, summary_json
@@ -27,13 +28,17 @@ from jobs.domain.states import JobState, is_final
 from jobs.events.hub import PROGRESS_EVENTS, shown_data
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 from jobs.operations.explain_job import Explanation, explain_job
+from jobs.reports.progress import Reported, partial_output_of, progress_of
+from jobs.reports.timings import Timings, timings_of
 from jobs.transitions import WAITING
 
-MOST_LANES = 25
+MOST_LANES = 100
 MOST_EVENTS = 400
 EVENTS_LISTED = 50
 NEWS_LISTED = 10
 """Progress, partial output and log events listed: a run may send hundreds, and the timeline needs none."""
+OUTPUT_SHOWN = 20_000
+"""Characters of a run's output so far."""
 MOST_CALLBACKS = 10
 _LARGE_FIELDS = ("payload", "result", "metadata")
 _STATIC_ONLY = "default-src 'none'; sandbox"
@@ -43,17 +48,19 @@ _STATIC_ONLY = "default-src 'none'; sandbox"
 class Course:
     """The job's state and history. The page reads them again every two seconds until the job has ended.
 
-    earlier: number of attempts before the first lane. waited, ran: seconds so far; ran is None before the
-    first start. retries_left: counted retries that the job still has; None if its model is no longer
-    registered.
+    rows: of the timeline. earlier: number of attempts before the first lane. progress, output: of the running
+    attempt; None if it has reported none. retries_left: counted retries that the job still has; None if its
+    model is no longer registered.
     """
 
     job: Job
     timeline: Timeline
+    rows: list[LaneRow]
     events: list[Event]
     earlier: int
-    waited: float | None
-    ran: float | None
+    timings: Timings
+    progress: Reported | None
+    output: str | None
     is_over: bool
     retries_left: int | None
 
@@ -70,30 +77,34 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """An event, and the seconds since the previous one in the list."""
+    """An event, or the events of folded attempts. data: of the event; None if it has none."""
 
-    event: Event
-    since: float | None
+    row: EventRow
     data: Shown | None
 
 
-def course(job: Job, *, now: datetime) -> Course:
-    """Read a job's latest attempts and events, and draw its timeline up to `now`."""
+def course(job: Job, *, now: datetime, with_output: bool = True) -> Course:
+    """Read a job's latest attempts and events, and draw its timeline up to `now`.
+
+    with_output: True if the user may see payloads and results."""
     attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
     moves = Event.objects.filter(job_id=job.id).exclude(type__in=PROGRESS_EVENTS)
     events = list(moves.order_by("-seq")[:MOST_EVENTS])[::-1]
     over = is_final(JobState(job.state))
-    begun, ended = job.started_at, job.finished_at if over else now
+    shown = timeline(attempts, events, now=now)
+    progress = progress_of(job)
     limit = job.max_retries
     if limit is None:
         limit = ModelConfig.objects.filter(name=job.model).values_list("max_retries", flat=True).first()
     return Course(
         job=job,
-        timeline=timeline(attempts, events, now=now),
+        timeline=shown,
+        rows=fold_lanes(shown.lanes),
         events=events,
         earlier=attempts[0].number - 1 if attempts else 0,
-        waited=((begun or ended or now) - job.created_at).total_seconds(),
-        ran=(ended - begun).total_seconds() if begun and ended else None,
+        timings=timings_of(job, attempts, now),
+        progress=progress if with_output or progress is None else replace(progress, text=""),
+        output=output_text(job) if with_output else None,
         is_over=over,
         retries_left=max(limit - job.tries, 0) if limit is not None else None,
     )
@@ -105,22 +116,42 @@ def values(job: Job, *, host: str) -> list[Value]:
     return [_value(name, title, value, host) for name, title, value in named if value is not None]
 
 
-def steps(job: Job, events: list[Event], *, with_output: bool) -> list[Step]:
+def output_text(job: Job) -> str | None:
+    """Return the end of a running job's output so far, `OUTPUT_SHOWN` characters; None without output."""
+    found = partial_output_of(job)
+    if found is None:
+        return None
+    text = "".join(map(_piece_text, found.pieces)).strip("\n")
+    return text if len(text) <= OUTPUT_SHOWN else f"…{text[-OUTPUT_SHOWN:]}"
+
+
+def _piece_text(piece: Any) -> str:
+    """Return a text as it is, an object whose only value is a text under its name, other values as JSON."""
+    if isinstance(piece, str):
+        return piece
+    if isinstance(piece, dict) and len(piece) == 1:
+        ((name, value),) = piece.items()
+        if isinstance(value, str):
+            return f"\n[{name}]\n{value}\n"
+    return f"\n{one_line_json(piece)}\n"
+
+
+def steps(course: Course, *, with_output: bool) -> list[Step]:
     """Return the latest events, newest first, among them the last `NEWS_LISTED` progress events.
 
-    events: those of the course. with_output: True if the user may see payloads and results.
+    Those of folded attempts are one row. with_output: True if the user may see payloads and results.
     """
+    job, events = course.job, course.events
     news = Event.objects.filter(job_id=job.id, type__in=PROGRESS_EVENTS).order_by("-seq")[:NEWS_LISTED]
-    listed = sorted([*events[-EVENTS_LISTED:], *news], key=lambda event: event.seq)
-    found = [
-        Step(
-            event,
-            (event.at - previous.at).total_seconds() if previous is not None else None,
-            show_json(shown_data(event.type, event.data, with_output=with_output)) if event.data else None,
-        )
-        for previous, event in zip([None, *listed], listed, strict=False)
-    ]
-    return found[::-1]
+    rows = fold_events(sorted([*events, *news], key=lambda event: event.seq), course.timeline.lanes)
+    return [_step(row, with_output=with_output) for row in rows[: -EVENTS_LISTED - 1 : -1]]
+
+
+def _step(row: EventRow, *, with_output: bool) -> Step:
+    event = row.events[0]
+    if row.is_folded or not event.data:
+        return Step(row, None)
+    return Step(row, show_json(shown_data(event.type, event.data, with_output=with_output)))
 
 
 def callbacks(job: Job) -> list[Callback]:
@@ -131,9 +162,9 @@ def callbacks(job: Job) -> list[Callback]:
     return list(rows[:MOST_CALLBACKS])
 
 
-def api_json(job: Job) -> dict[str, Any]:
+def api_json(job: Job, *, with_output: bool) -> dict[str, Any]:
     """Return the job as the API does, without the result, which has a section of its own."""
-    return {**summary_json(job)}
+    return {**summary_json(job, with_result=with_output)}
 
 
 def embedded(job: Job, name: str, place: int, *, host: str) -> Media | None:
@@ -207,11 +238,12 @@ class JobDetail(HistoryAdmin):
         known = {"payload": job.payload, "result": job.result, "metadata": job.metadata}
         if name != "job" and name not in known:
             raise Http404
-        body = json.dumps(
-            job_json(job, with_result=may_see, in_full=True) if name == "job" else known[name], indent=1
-        )
+        if name == "job":
+            shown: Any = job_json(job, timezone.now(), with_result=may_see, in_full=True)
+        else:
+            shown = known[name]
         return HttpResponse(
-            body,
+            json.dumps(shown, indent=1),
             content_type="application/json",
             headers={"Content-Disposition": f'attachment; filename="{job.id}-{name}.json"'},
         )
@@ -246,7 +278,7 @@ class JobDetail(HistoryAdmin):
         buttons = self._get_actions_navigation(self.actions_detail, allowed, job.id)
         return {
             "job": job,
-            "course": course(job, now=timezone.now()),
+            "course": course(job, now=timezone.now(), with_output=sees_payloads(request)),
             "buttons": buttons,
             "why": why(job),
         }
@@ -257,9 +289,9 @@ class JobDetail(HistoryAdmin):
             "values": values(job, host=request.get_host()) if may_see else [],
             "payloads_hidden": not may_see,
             "metadata": show_json(job.metadata),
-            "steps": steps(job, context["course"].events, with_output=may_see),
+            "steps": steps(context["course"], with_output=may_see),
             "callbacks": callbacks(job),
-            "raw": show_json(api_json(job)),
+            "raw": show_json(api_json(job, with_output=may_see)),
         }
 
     def _find(self, job_id: str, *deferred: str) -> Job | None:

@@ -72,6 +72,11 @@ class Lane:
     def is_live(self) -> bool:
         return bool(self.bars) and self.bars[-1].end is None
 
+    @property
+    def run_seconds(self) -> float:
+        """Duration of the run, without the wait before it."""
+        return sum(bar.seconds for bar in self.bars if bar.kind in (SENT, POLLING))
+
 
 @dataclass(frozen=True, slots=True)
 class Timeline:

@@ -30,13 +30,14 @@ from admin_ui.parts.filters import (
     ModelFilter,
     PoolFilter,
 )
-from admin_ui.parts.formatting import JOB_LABELS, badge, model_link, span, tenant_link, time_and_age
+from admin_ui.parts.formatting import job_badge, model_link, span, tenant_link, time_and_age
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from jobs.models import DEAD_LETTER, Job, JobTag, Tenant
 from jobs.operations.jobs import BulkAction
 from jobs.reports.failures import dead_letter_groups
 from jobs.reports.jobs import JobFilter
+from jobs.reports.progress import read_progress
 
 MOST_GROUPS = 50
 MESSAGE_SHOWN = 300
@@ -56,7 +57,7 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
 
     @column("state")
     def state_label(self, job: Job) -> SafeString:
-        return badge(job.state, JOB_LABELS)
+        return job_badge(job)
 
     @column("model")
     def model_link(self, job: Job) -> SafeString | str:
@@ -89,6 +90,9 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
                 if (query := query_of_list(filters, action)) is not None
             ]
         answer: HttpResponse = super().changelist_view(request, context)
+        shown = getattr(answer, "context_data", None) or {}
+        if "cl" in shown:
+            read_progress(shown["cl"].result_list)
         return answer
 
     def find(self, rows: QuerySet[Any], term: str) -> QuerySet[Any]:

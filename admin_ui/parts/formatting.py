@@ -19,7 +19,8 @@ from django.utils.safestring import SafeString
 from admin_ui.dashboard.labels import age
 from gpus.protocol import DesiredState
 from jobs.domain.states import AttemptState, JobState
-from jobs.models import Callback, Tenant
+from jobs.models import Callback, Job, Tenant
+from jobs.reports.progress import progress_of
 
 JSON_SHOWN = 20_000
 """Characters of a JSON value that a page shows; results may have megabytes."""
@@ -62,6 +63,19 @@ def attempt_badge(state: str) -> SafeString:
     """Return the label of an attempt's state; both live states, sent and waiting, are shown as running."""
     is_live = state in (AttemptState.SENT.value, AttemptState.WAITING.value)
     return _label("running" if is_live else state, ATTEMPT_LABELS.get(state))
+
+
+def job_badge(job: Job) -> SafeString:
+    """Return the label of a job's state, and the percent of a running one that reports progress."""
+    progress, label = progress_of(job), badge(job.state, JOB_LABELS)
+    if progress is None:
+        return label
+    return format_html('{} <span class="percent">{} %</span>', label, percent(progress.value))
+
+
+def percent(share: float) -> str:
+    """Return a share of 1 as percent, without the sign."""
+    return f"{share * 100:.0f}"
 
 
 @lru_cache(maxsize=256)

@@ -49,10 +49,20 @@ class Shown:
 
 def show_json(value: Any) -> Shown:
     """Format a JSON value, shortened to `MOST_STRING`, `MOST_ITEMS` and `MOST_LEAVES`."""
+    text, is_cut = _text_of(value, indent=2)
+    return Shown(_coloured(text), is_cut)
+
+
+def one_line_json(value: Any) -> str:
+    """Return a JSON value, shortened in the same way, in one line."""
+    return _text_of(value, indent=None)[0]
+
+
+def _text_of(value: Any, *, indent: int | None) -> tuple[str, bool]:
+    """Return the shortened JSON, and True if a part was left out."""
     budget = _Budget(MOST_LEAVES)
-    text = json.dumps(_shortened(value, budget), indent=2, ensure_ascii=False)
-    text = text.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate has no UTF-8
-    return Shown(_coloured(text), budget.is_cut)
+    text = json.dumps(_shortened(value, budget), indent=indent, ensure_ascii=False)
+    return text.encode("utf-8", "replace").decode("utf-8"), budget.is_cut  # a lone surrogate has no UTF-8
 
 
 def _shortened(value: Any, budget: _Budget) -> Any:

@@ -15,6 +15,7 @@ from django.utils.safestring import SafeString
 from admin_ui.dashboard import charts, labels
 from admin_ui.parts import formatting
 from gpus.reports import CellState
+from jobs.domain.tracebacks import Traceback, split_message, traceback_in
 from jobs.reports.fleet import FleetSnapshot, LiveAttempt
 from jobs.reports.history import ModelHistory, Window
 
@@ -41,6 +42,17 @@ def attempt_state(state: str) -> SafeString:
 @register.filter
 def callback_state(state: str) -> SafeString:
     return formatting.badge(state, formatting.CALLBACK_LABELS)
+
+
+@register.filter
+def message_of(error: str) -> str:
+    """The message of an attempt's error, without its traceback."""
+    return split_message(error)[0]
+
+
+@register.filter
+def traceback_of(error: str) -> Traceback | None:
+    return traceback_in(error)
 
 
 @register.filter
@@ -95,7 +107,7 @@ def as_json(value: Any) -> str:
 
 @register.filter
 def percent(share: float) -> str:
-    return f"{share * 100:.0f}"
+    return formatting.percent(share)
 
 
 @register.filter

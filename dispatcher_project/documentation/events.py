@@ -19,7 +19,10 @@ BESIDE_MOVES = {
         "`attempt`, `part`, `output`, `left_out`",
         "A piece of the output, as texts to append or other JSON values.",
     ),
-    "progress": ("`attempt`, `part`, `progress`", "Progress of the run, from 0 to 1."),
+    "progress": (
+        "`attempt`, `part`, `progress`, `text`",
+        "Progress of the run, from 0 to 1, and a line about it where the run reports one.",
+    ),
 }
 """Type: (its fields besides `job_id`, `seq`, `type` and `at`, its meaning)."""
 

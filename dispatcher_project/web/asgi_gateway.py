@@ -261,7 +261,7 @@ class AsgiGateway:
             "method": "GET",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": _included(scope) if scope["method"] == "GET" else b"",
             "headers": headers,
             LATE_ANSWER_KEY: scope["method"] == "POST",
         }
@@ -389,6 +389,12 @@ async def _empty_body() -> Message:
 def _ascii(query: bytes) -> bytes:
     """Percent-encode raw bytes in a query string: WSGI takes ASCII only."""
     return query if query.isascii() else quote_from_bytes(query, safe="!$&'()*+,;=:@/?%-._~").encode()
+
+
+def _included(scope: Scope) -> bytes:
+    """Return the query of a waiting GET without its wait."""
+    kept = [part for part in scope["query_string"].split(b"&") if part.startswith(b"include=")]
+    return b"&".join(kept)
 
 
 def _seconds(scope: Scope) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.handlers.errors import Cancelled
+from gpus.protocol import Progress, parse_progress
 
 
 class RunContext:
@@ -30,7 +31,7 @@ class RunContext:
         on_output: Callable[[str, Any], None] | None = None,
     ) -> None:
         self.model_name, self.job_id, self.attempt_id, self.model = model_name, job_id, attempt_id, model
-        self.progress: float | None = None
+        self.progress: Progress | None = None
         self._on_output = on_output
         self._output_dir = output_dir
         self._made = False
@@ -49,10 +50,14 @@ class RunContext:
     def cancelled(self) -> bool:
         return self._cancelled.is_set()
 
-    def report(self, progress: float) -> None:
-        """Report progress, 0 to 1; the watchdog also takes it as a sign of life."""
-        self.progress = min(1.0, max(0.0, progress))
-        self._send("progress", self.progress)
+    def report(self, progress: float, text: str = "") -> None:
+        """Report progress, 0 to 1, with a line about it for the job's client, such as "step 8 of 20".
+
+        The watchdog also takes it as a sign of life."""
+        found = parse_progress({"value": float(progress), "text": text})
+        if found is not None:
+            self.progress = found
+            self._send("progress", found.as_json())
 
     def log(self, text: str, **fields: Any) -> None:
         """Write a line to the worker's log, with the job's id. fields: JSON values."""

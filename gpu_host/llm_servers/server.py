@@ -18,7 +18,7 @@ from gpu_host.handlers import errors as handler_errors
 from gpu_host.handlers.context import RunContext
 from gpu_host.llm_servers.declared import LlmServerConfig
 from gpus.errors import BadInput, ConnectFailed, GpuBusy, GpuError, GpuFault, Interrupted, RunFailed
-from gpus.protocol import Endpoint, ModelSpec
+from gpus.protocol import Endpoint, ModelSpec, parse_progress
 from gpus.runners.base import Abort, Response, RunRequest
 from gpus.runners.llm import LlmRunner
 from gpus.runners.ollama_http import OllamaRunner, has_model
@@ -257,7 +257,8 @@ class _OutputBuffer:
 
     def add(self, kind: str, value: Any) -> None:
         if kind == "progress":
-            self._ctx.report(value)
+            if (progress := parse_progress(value)) is not None:
+                self._ctx.report(*progress)
             return
         with self._lock:
             if not isinstance(value, str):

@@ -21,7 +21,7 @@ class Shout:
         for number, word in enumerate(words):
             ctx.check()
             ctx.partial(word)
-            ctx.report((number + 1) / len(words))
+            ctx.report((number + 1) / len(words), f"word {number + 1} of {len(words)}")
         return {"text": " ".join(words)}
 
 

@@ -18,10 +18,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from foundation import json_text
+from foundation.texts import printable
 from gpu_host.handlers.code import Declared, declared_by, is_name
 from gpu_host.handlers.errors import MAX_TEXT, ContractError, Failure, storable
 from gpu_host.local.output_limiter import MAX_FIELDS_BYTES, MAX_LOG_CHARS
 from gpus.errors import MAX_TRACEBACK
+from gpus.protocol import parse_progress
 
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 SEND_SECONDS = 20.0
@@ -122,8 +124,8 @@ def read_event(kind: Any, value: Any) -> tuple[str, Any] | None:
     """Return (kind, value) of a run's event; None if it is not valid. Partial output is measured by the
     limiter."""
     if kind == "progress":
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-        return ("progress", min(1.0, max(0.0, float(value)))) if is_number else None
+        progress = parse_progress(value)
+        return ("progress", progress.as_json()) if progress else None
     if kind == "partial":
         return "partial", value
     if kind == "log" and isinstance(value, Mapping):
@@ -156,11 +158,6 @@ def read_models(said: Any) -> dict[str, Declared]:
         except (ContractError, TypeError) as error:
             raise BadFrame(str(error)) from error
     return found
-
-
-def printable(text: str) -> str:
-    """Escape characters that are not printable, such as terminal commands."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _text(said: Any, most: int) -> str:

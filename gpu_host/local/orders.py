@@ -71,7 +71,6 @@ class Run:
     send: Callable[[Frame], None]
     began: float
     last_sign: float = 0.0
-    progress: float | None = None
     cancel_sent: bool = False
     over: bool = False
     result: Any = None

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gpus.protocol import parse_progress
+
 PROGRESS_SECONDS = 0.1
 """Shortest time between two progress items."""
 PER_SECOND = 200
@@ -29,7 +31,9 @@ class OutputLimiter:
         """Return the items to send for this one. now: monotonic. Raises TypeError, ValueError for a value
         that is not JSON."""
         if kind == "progress":
-            if now - self._progress_at < PROGRESS_SECONDS and value < 1.0:
+            progress = parse_progress(value)
+            is_last = progress is not None and progress.value >= 1.0
+            if now - self._progress_at < PROGRESS_SECONDS and not is_last:
                 return []
             self._progress_at = now
             return [(kind, value)]

@@ -106,8 +106,6 @@ class RunTable:
         event = read_event(frame.get("kind"), frame.get("value"))
         if event is None:
             return None
-        if event[0] == "progress":
-            run.progress = event[1]
         admitted = run.limiter.admit(*event, now)
 
         def send_events() -> None:

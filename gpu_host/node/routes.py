@@ -131,7 +131,7 @@ class Routes:
         if position:
             state |= {"status": "queued", "position": position}
         if run.context.progress is not None:
-            state["progress"] = run.context.progress
+            state["progress"] = run.context.progress.as_json()
         return reply_json(state)
 
     # -- the rest --------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def run(payload: Any, ctx: RunContext) -> dict[str, Any]:
     steps = _STEPS if seconds > 0.2 else 1
     for step in range(steps):
         ctx.wait(seconds / steps)
-        ctx.report((step + 1) / steps)
+        ctx.report((step + 1) / steps, f"step {step + 1} of {steps}")
     if kind == "fail":
         raise RuntimeError("the simulated model failed")
     if kind == "cuda":

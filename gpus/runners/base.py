@@ -23,9 +23,9 @@ class RunRequest:
 
     payload: any JSON value. fence: of the slot's lease; rejects late requests. push_url, push_token: where
     the server may push its result. limit_seconds: the job's own time limit, if lower than its model's.
-    report: called with ("progress", 0..1) or ("partial", any JSON value) during the run; never blocks or
-    raises. on_sent: called once, during or right after sending, to do work while the server works; never
-    raises. Only runners with `Runner.calls_on_sent` call it.
+    report: called with ("progress", 0..1 or ``{"value": 0..1, "text": …}``) or ("partial", any JSON value)
+    during the run; never blocks or raises. on_sent: called once, during or right after sending, to do work
+    while the server works; never raises. Only runners with `Runner.calls_on_sent` call it.
     """
 
     job_id: str
@@ -59,9 +59,11 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class StillRunning:
-    """The run is not finished. progress: as reported by the server (0..1), or None."""
+    """The run is not finished. progress: as reported by the server (0..1), or None. text: one line about
+    it."""
 
     progress: float | None = None
+    text: str = ""
 
 
 class PollFailed(Exception):

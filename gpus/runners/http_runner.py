@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
-from gpus.protocol import MAX_SLOTS, NODE, Endpoint, ModelSpec
+from gpus.protocol import MAX_SLOTS, NODE, Endpoint, ModelSpec, parse_progress
 from gpus.runners.base import (
     MISSING_PAGE,
     Abort,
@@ -489,14 +489,9 @@ def _outcome(body: Mapping[str, Any]) -> Finished | StillRunning:
     if status in FAILED:
         raise failure_of(body)
     if status in RUNNING:
-        return StillRunning(_progress(body.get("progress")))
+        progress = parse_progress(body.get("progress"))
+        return StillRunning(progress.value, progress.text) if progress else StillRunning()
     raise Unreadable(f"The answer's status is {status[:50]!r}.")
-
-
-def _progress(value: Any) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return min(1.0, max(0.0, float(value)))
 
 
 def _remote_id(body: Mapping[str, Any], field: str | None) -> str:

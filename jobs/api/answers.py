@@ -3,7 +3,7 @@ document."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -55,6 +55,38 @@ class JobUrls(TypedDict):
     cancel: str
 
 
+class Progress(TypedDict):
+    """Progress of a running job's current attempt, as its run reports it."""
+
+    value: Annotated[float, Field(ge=0, le=1)]
+    text: Annotated[
+        str | None, about("A line about it, such as `step 8 of 20`; null without, or if results are hidden.")
+    ]
+    at: Instant
+
+
+class PartialOutput(TypedDict):
+    """Output of a running job's current attempt so far."""
+
+    output: Annotated[
+        list[Any], about("Texts, joined as far as they are consecutive, and other JSON values, in order.")
+    ]
+    left_out: Annotated[Count, about("Number of pieces beyond the limits of `partial` events.")]
+
+
+class Timings(TypedDict):
+    """Durations of a job in seconds, of all its rounds; of what goes on, until now."""
+
+    waited_seconds: Annotated[
+        float, about("From the submit, or `run_at`, to the start of the first attempt.")
+    ]
+    ran_seconds: Annotated[float | None, about("Duration of the last attempt; null before the first.")]
+    gpu_seconds: Annotated[
+        float, about("For which all attempts held their slots, as counted for usage and quota.")
+    ]
+    total_seconds: Annotated[float, about("From the submit to the end.")]
+
+
 class JobSummary(TypedDict):
     """A job in a list."""
 
@@ -75,6 +107,9 @@ class JobSummary(TypedDict):
         about("Time at which the job has waited for `max_queued_seconds`; running time does not count."),
     ]
     cancel_requested_at: Instant | None
+    progress: Annotated[
+        Progress | None, about("null unless the job is running and its attempt has reported progress.")
+    ]
     error: Annotated[
         Error | None, about("Final error; for an unfinished job, the error of its last attempt.")
     ]
@@ -98,6 +133,17 @@ class Job(JobSummary):
 
     result: Annotated[Any, about("Any JSON value.")]
     result_hidden: Annotated[bool, about("True if the reader may not see results.")]
+    partial_output: Annotated[
+        PartialOutput | None,
+        about("null unless the job is running, its attempt has sent output, and the reader may see results."),
+    ]
+    timings: Timings
+
+
+class JobWithPayload(Job):
+    """A job, with its payload if it was asked for."""
+
+    payload: NotRequired[Annotated[Any, about("Only with `include=payload`.")]]
 
 
 JobPage = page_of(JobSummary)

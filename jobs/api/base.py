@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from rest_framework.request import Request
@@ -15,10 +15,11 @@ from jobs.api import answers
 from jobs.api.authentication import HasScopeOrPermission
 from jobs.api.parameters import job_id_of, unknown_job
 from jobs.api.representations import job_json, summary_json
-from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads
+from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope, may_see_details, may_see_payloads
 from jobs.models import Job
 from jobs.ports import Ports
 from jobs.reports.jobs import find_job, jobs_visible_to
+from jobs.reports.progress import read_progress
 
 
 class JobView(APIView):
@@ -56,19 +57,44 @@ def tenant_of(request: Request) -> int:
 def shown_job(request: Request, job: Job) -> answers.Job:
     """Return the job's body with what the reader may see."""
     reader = principal_of(request)
-    return job_json(job, with_result=may_see_payloads(reader), in_full=may_see_details(reader))
+    return job_json(
+        job,
+        ports.production_ports().clock.now(),
+        with_result=may_see_payloads(reader),
+        in_full=may_see_details(reader),
+    )
 
 
-def job_summaries(request: Request, jobs: Iterable[Job]) -> list[answers.JobSummary]:
+def job_summaries(request: Request, jobs: Sequence[Job]) -> list[answers.JobSummary]:
     """Return the bodies of jobs in a list."""
-    in_full = may_see_details(principal_of(request))
-    return [summary_json(job, in_full=in_full) for job in jobs]
+    reader = principal_of(request)
+    with_result, in_full = may_see_payloads(reader), may_see_details(reader)
+    read_progress(jobs)
+    return [summary_json(job, with_result=with_result, in_full=in_full) for job in jobs]
 
 
-def visible_job(request: Request, job_id: str, *, attempts_before: int | None = None) -> Job:
-    """Return the job with its last attempts, without its payload. attempts_before: only attempts with a lower
-    number. Raises Problem 404, also for another tenant's job."""
-    job = find_job(principal_of(request), job_id_of(job_id), attempts_before=attempts_before)
+def require_payloads(request: Request) -> None:
+    """Raise Problem 403 unless the reader may see payloads."""
+    reader = principal_of(request)
+    if may_see_payloads(reader):
+        return
+    if reader.user is None:
+        raise Problem(403, "scope_required", f"This key lacks the scope `{Scope.READ}`.")
+    raise Problem(403, "permission_required", f"This needs the permission {VIEW_PAYLOAD}.")
+
+
+def visible_job(
+    request: Request, job_id: str, *, attempts_before: int | None = None, with_payload: bool = False
+) -> Job:
+    """Return the job with its last attempts, without its payload unless `with_payload`.
+
+    attempts_before: only attempts with a lower number. Raises Problem 404, also for another tenant's job."""
+    job = find_job(
+        principal_of(request),
+        job_id_of(job_id),
+        attempts_before=attempts_before,
+        with_payload=with_payload,
+    )
     if job is None:
         raise unknown_job()
     return job

@@ -22,6 +22,7 @@ from jobs.api.base import (
     JobView,
     job_summaries,
     principal_of,
+    require_payloads,
     require_visible,
     shown_job,
     tenant_of,
@@ -29,6 +30,8 @@ from jobs.api.base import (
 )
 from jobs.api.parameters import (
     ATTEMPTS_BEFORE,
+    INCLUDE,
+    INCLUDED,
     JOB_ID,
     TEXT,
     WAIT,
@@ -95,18 +98,24 @@ class JobDetail(JobView):
     @described(
         "get_job",
         "A job with its attempts and its result",
-        answers={200: answers.Job},
-        refusals=(400, 404),
-        parameters=(JOB_ID, WAIT, ATTEMPTS_BEFORE),
+        answers={200: answers.JobWithPayload},
+        refusals=(400, 403, 404),
+        parameters=(JOB_ID, WAIT, ATTEMPTS_BEFORE, INCLUDE),
     )
     def get(self, request: Request, job_id: str) -> Response:
-        allow_only(request, ("wait", "attempts_before"))
+        allow_only(request, ("wait", "attempts_before", "include"))
         wait, before = wait_parameter(request), attempts_before_parameter(request)
-        job = visible_job(request, job_id, attempts_before=before)
+        with_payload = choice_parameter(request, "include", INCLUDED) is not None
+        if with_payload:
+            require_payloads(request)
+        job = visible_job(request, job_id, attempts_before=before, with_payload=with_payload)
         headers = {}
         if wait and before is None and not is_final(JobState(job.state)) and offered(request.META):
             headers[WAIT_HEADER] = WaitFor(job.id, wait).as_header()
-        return Response(shown_job(request, job), headers=headers)
+        body = cast("answers.JobWithPayload", shown_job(request, job))
+        if with_payload:
+            body["payload"] = job.payload
+        return Response(body, headers=headers)
 
 
 class EventStreamRenderer(BaseRenderer):

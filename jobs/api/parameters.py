@@ -24,6 +24,7 @@ from foundation.http_api.parameters import (
 from foundation.http_api.problems import FieldError, Problem, parameter_problem
 from foundation.ids import ID_LENGTH
 from jobs.api import bodies
+from jobs.domain.access import VIEW_PAYLOAD
 from jobs.domain.states import JobState
 from jobs.reports.jobs import ATTEMPTS_SHOWN, JobFilter
 
@@ -49,6 +50,15 @@ ATTEMPTS_BEFORE = OpenApiParameter(
     {"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPTS},
     description=f"Return the last {ATTEMPTS_SHOWN} attempts with a lower number than this. `wait` "
     "is ignored.",
+)
+
+INCLUDED = ("payload",)
+INCLUDE = OpenApiParameter(
+    "include",
+    str,
+    enum=INCLUDED,
+    description="`payload`: with the job's payload. It needs the scope `read`, of staff the permission "
+    f"`{VIEW_PAYLOAD}`.",
 )
 
 

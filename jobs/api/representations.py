@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, cast
 
@@ -12,8 +12,11 @@ from gpus.models import Pause
 from jobs.api import answers
 from jobs.domain.access import shown_error, shown_evidence
 from jobs.domain.errors import Refused
+from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
+from jobs.reports.progress import partial_output_of, progress_of
+from jobs.reports.timings import Timings, timings_of
 from jobs.submission.request import Submitted
 
 API_ROOT = "/api/v1"
@@ -29,12 +32,17 @@ def pause_json(pause: Pause, name: str) -> dict[str, Any]:
 
 
 def summary_json(
-    job: Job, attempts: Iterable[Attempt] | None = None, *, in_full: bool = False
+    job: Job,
+    attempts: Sequence[Attempt] | None = None,
+    *,
+    with_result: bool = True,
+    in_full: bool = False,
 ) -> answers.JobSummary:
     """Return a job's body without its result, which may have megabytes.
 
-    attempts: sorted by number; None: the last ones, queried unless prefetched with the job. in_full: with the
-    details for operators (`jobs.domain.access`).
+    attempts: sorted by number; None: the last ones, queried unless prefetched with the job, as is the
+    progress of a running job. with_result: the reader may see results. in_full: with the details for
+    operators (`jobs.domain.access`).
     """
     shown = _last_attempts(job) if attempts is None else attempts
     return {
@@ -52,6 +60,7 @@ def summary_json(
         "start_deadline_at": _time(job.start_deadline_at),
         "queue_deadline_at": _time(job.queue_deadline_at),
         "cancel_requested_at": _time(job.cancel_requested_at),
+        "progress": progress_json(job, with_text=with_result),
         "error": _error(job.error_code, job.error_message, in_full=in_full),
         "attempts": [_attempt(attempt, in_full=in_full) for attempt in shown],
         "attempts_count": job.attempts_made,
@@ -66,17 +75,41 @@ def summary_json(
 
 def job_json(
     job: Job,
-    attempts: Iterable[Attempt] | None = None,
+    now: datetime,
+    attempts: Sequence[Attempt] | None = None,
     *,
     with_result: bool = True,
     in_full: bool = False,
 ) -> answers.Job:
-    """Return a job's body. attempts, in_full: see `summary_json`. with_result: the reader may see results."""
-    result = job.result if with_result else None
+    """Return a job's body. now: until which the timings of what goes on are counted. attempts, with_result,
+    in_full: see `summary_json`."""
+    shown = _last_attempts(job) if attempts is None else attempts
+    found = partial_output_of(job) if with_result and job.state == JobState.RUNNING else None
     return {
-        **summary_json(job, attempts, in_full=in_full),
-        "result": result,
+        **summary_json(job, shown, with_result=with_result, in_full=in_full),
+        "result": job.result if with_result else None,
         "result_hidden": not with_result,
+        "partial_output": {"output": found.pieces, "left_out": found.left_out} if found else None,
+        "timings": timings_json(timings_of(job, shown, now)),
+    }
+
+
+def progress_json(job: Job, *, with_text: bool) -> answers.Progress | None:
+    """Return the body of a running job's progress. with_text: the reader may see results."""
+    progress = progress_of(job) if job.state == JobState.RUNNING else None
+    if progress is None:
+        return None
+    text = progress.text if with_text else ""
+    return {"value": progress.value, "text": text or None, "at": progress.at.isoformat()}
+
+
+def timings_json(timings: Timings) -> answers.Timings:
+    ran = timings.ran
+    return {
+        "waited_seconds": round(timings.waited, 3),
+        "ran_seconds": None if ran is None else round(ran, 3),
+        "gpu_seconds": round(timings.gpu, 3),
+        "total_seconds": round(timings.total, 3),
     }
 
 
@@ -120,11 +153,11 @@ def starts_json(starts: StartsIn | None) -> answers.StartsIn | None:
     return {"p50_seconds": starts.p50_seconds, "p90_seconds": starts.p90_seconds, "seen": starts.seen}
 
 
-def _last_attempts(job: Job) -> Iterable[Attempt]:
+def _last_attempts(job: Job) -> Sequence[Attempt]:
     found: list[Attempt] | None = getattr(job, SHOWN_ATTEMPTS, None)
     if found is None:
         found = list(last_attempts(of=job))
-    return reversed(found)
+    return found[::-1]
 
 
 def _attempt(attempt: Attempt, *, in_full: bool) -> answers.Attempt:

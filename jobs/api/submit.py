@@ -19,6 +19,7 @@ from foundation.http_api.json_body import expect_body, read_body
 from foundation.http_api.openapi import described, json_schema
 from foundation.http_api.prefer import preferences
 from foundation.http_api.problems import FieldError, Problem
+from jobs import ports
 from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.errors import refusal_problem
@@ -223,10 +224,12 @@ def answer_submit(
     with_result, in_full = may_see_payloads(principal), may_see_details(principal)
     if item.replayed:
         job = find_job(principal, item.job.id) or item.job
-        shown = job_json(job, with_result=with_result, in_full=in_full)
+        now = ports.production_ports().clock.now()
+        shown = job_json(job, now, with_result=with_result, in_full=in_full)
     else:
         # a new job has no attempts
-        shown = job_json(item.job, attempts=(), with_result=with_result, in_full=in_full)
+        new = item.job
+        shown = job_json(new, new.created_at, attempts=(), with_result=with_result, in_full=in_full)
     has_ended = item.outcome is Outcome.FINISHED
     headers = {"Location": job_url(item.job.id), **rate}
     if item.replayed:

@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from foundation.texts import printable
 from gpus.errors import BadInput
+from jobs.domain.tracebacks import split_message
 
 
 class Scope(StrEnum):
@@ -120,7 +122,7 @@ _OF_EVENTS = frozenset(
         "due_at",
         "run_at",
     }
-    | {"priority", "before", "error", "part", "progress", "output", "output_hidden", "left_out"}
+    | {"priority", "before", "error", "part", "progress", "text", "output", "output_hidden", "left_out"}
 )
 """Fields of events that tenants read; not `remote_id` and `evidence`, which come from GPU servers."""
 
@@ -152,10 +154,5 @@ def shown_event(data: Mapping[str, Any], *, in_full: bool) -> Mapping[str, Any]:
 def _text(code: str, message: str) -> str:
     if code != BadInput.code:
         return TEXTS.get(code, UNKNOWN)
-    text = message.partition("\n\n")[0]  # without the traceback after it
-    return "".join(map(_printable, text[:MAX_TEXT].strip())) or TEXTS[code]
-
-
-def _printable(character: str) -> str:
-    """Escape control characters, which a terminal or a log would interpret."""
-    return character if character.isprintable() else ascii(character)[1:-1]
+    text, _ = split_message(message)
+    return printable(text[:MAX_TEXT].strip()) or TEXTS[code]

@@ -88,10 +88,13 @@ class NewEvents:
 
 
 def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapping[str, Any]:
-    """Return an event's data without partial output, unless the reader may see results."""
-    if with_output or kind not in OUTPUT_EVENTS:
+    """Return an event's data without partial output and a progress' text, unless the reader may see
+    results."""
+    if with_output or kind not in PROGRESS_EVENTS:
         return data
-    return {**data, "output": None, "output_hidden": True}
+    if kind in OUTPUT_EVENTS:
+        return {**data, "output": None, "output_hidden": True}
+    return {name: value for name, value in data.items() if name != "text"}
 
 
 def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:

@@ -29,7 +29,7 @@ from gpus.errors import (
     Verdict,
 )
 from gpus.health.evidence import is_settled
-from gpus.protocol import Clock, ModelSpec
+from gpus.protocol import Clock, ModelSpec, Progress
 from gpus.runners.base import Abort, Accepted, CancelUnsupported, Finished, PollFailed, Runner, RunRequest
 from gpus.runners.registry import is_polled
 from gpus.runners.transport import Unreadable
@@ -309,7 +309,7 @@ class AttemptRun:
         if isinstance(outcome, Finished):
             return RunOutcome(_SUCCESS, outcome.result, usage=outcome.usage)
         if outcome.progress is not None:
-            self.request.report("progress", outcome.progress)
+            self.request.report("progress", Progress(outcome.progress, outcome.text).as_json())
         return self._poll_after(self.request.model.poll_interval)
 
     def _poll_after(self, seconds: float) -> Step:

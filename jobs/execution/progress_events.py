@@ -13,8 +13,9 @@ from typing import Any
 
 import structlog
 
-from gpus.protocol import Clock
+from gpus.protocol import Clock, Progress, parse_progress
 from gpus.runners.transport import Unreadable, check_storable
+from jobs.domain.partial_output import join_pieces
 from jobs.execution.group_commit import Writer
 
 log = structlog.get_logger()
@@ -70,16 +71,16 @@ class ProgressEvents:
         self._began = self._written_at = clock.monotonic()
         self._pieces: list[Any] = []
         self._chars = self._written_chars = self._left_out = self._part = 0
-        self._progress: float | None = None
-        self._progress_written = -math.inf
+        self._progress: Progress | None = None
+        self._progress_written = Progress(-math.inf)
 
     def add(self, kind: str, value: Any) -> None:
-        """Buffer a value, and write the due events. kind: ``progress`` (0..1) or ``partial`` (any JSON
-        value); other kinds are ignored."""
+        """Buffer a value, and write the due events. kind: ``progress`` (0..1, or an object with a text) or
+        ``partial`` (any JSON value); other kinds are ignored."""
         try:
             with self._lock:
                 if kind == "progress":
-                    self._progress = float(value)
+                    self._progress = parse_progress(value) or self._progress
                 elif kind == "partial":
                     self._add_output(value)
                 self._write_if_due()
@@ -108,11 +109,6 @@ class ProgressEvents:
             return
         self._chars += size
         self._written_chars += size
-        if self._pieces:
-            joined = _joined(self._pieces[-1], value)
-            if joined is not None:
-                self._pieces[-1] = joined
-                return
         self._pieces.append(value)
 
     def _write_if_due(self) -> None:
@@ -124,33 +120,23 @@ class ProgressEvents:
     def _write_all(self) -> None:
         if self._pieces or self._left_out:
             self._part += 1
-            data: dict[str, Any] = {"part": self._part, "output": self._pieces}
+            data: dict[str, Any] = {"part": self._part, "output": join_pieces(self._pieces)}
             if self._left_out:
                 data["left_out"] = self._left_out
             self._pieces, self._chars, self._left_out = [], 0, 0
             self._write_event("partial", data)
-        if self._progress is not None and abs(self._progress - self._progress_written) >= LEAST_PROGRESS:
+        if self._progress is not None and _differ(self._progress, self._progress_written):
             self._part += 1
             self._progress_written = self._progress
-            self._write_event("progress", {"part": self._part, "progress": round(self._progress, 4)})
+            found: dict[str, Any] = {"part": self._part, "progress": round(self._progress.value, 4)}
+            if self._progress.text:
+                found["text"] = self._progress.text
+            self._write_event("progress", found)
 
     def _write_event(self, kind: str, data: Mapping[str, Any]) -> None:
         self._written_at = self._clock.monotonic()
         self._write(kind, data)
 
 
-def _joined(before: Any, value: Any) -> Any:
-    """Return two consecutive texts joined, or two objects whose only value is a text under the same name;
-    None if they can't be joined."""
-    if isinstance(before, str) and isinstance(value, str):
-        return before + value
-    if (
-        isinstance(before, dict)
-        and isinstance(value, dict)
-        and list(before) == list(value)
-        and len(value) == 1
-    ):
-        (name,) = value
-        if isinstance(before[name], str) and isinstance(value[name], str):
-            return {name: before[name] + value[name]}
-    return None
+def _differ(one: Progress, other: Progress) -> bool:
+    return abs(one.value - other.value) >= LEAST_PROGRESS or one.text != other.text

@@ -274,7 +274,11 @@ class Event(models.Model):
     class Meta:
         ordering = ["job", "seq"]
         constraints = [models.UniqueConstraint(fields=["job", "seq"], name="events_are_numbered")]
-        indexes = [models.Index(fields=["type", "-id"], name="event_rare_idx", condition=~Q(type__in=_USUAL))]
+        indexes = [
+            models.Index(fields=["type", "-id"], name="event_rare_idx", condition=~Q(type__in=_USUAL)),
+            # a running job's latest progress
+            models.Index(fields=["job", "-seq"], name="event_progress_idx", condition=Q(type="progress")),
+        ]
 
     def __str__(self) -> str:
         return f"{self.job_id} {self.seq} {self.type}"

@@ -106,11 +106,13 @@ def jobs_visible_to(principal: Principal) -> QuerySet[Job]:
     return Job.objects.filter(tenant=principal.tenant_id)
 
 
-def find_job(principal: Principal, job_id: str, *, attempts_before: int | None = None) -> Job | None:
+def find_job(
+    principal: Principal, job_id: str, *, attempts_before: int | None = None, with_payload: bool = False
+) -> Job | None:
     """Return the job with its last attempts; None if it does not exist or is not visible. attempts_before:
-    only attempts with a lower number."""
-    rows = jobs_visible_to(principal).defer("payload").prefetch_related(_attempts(attempts_before))
-    return rows.filter(id=job_id).first()
+    only attempts with a lower number. with_payload: read the payload too."""
+    rows = jobs_visible_to(principal).prefetch_related(_attempts(attempts_before))
+    return rows.defer(*(() if with_payload else ("payload",))).filter(id=job_id).first()
 
 
 def list_jobs(

@@ -44,7 +44,9 @@ def test_the_page_shows_attempts_events_and_callbacks(viewer: Client) -> None:
     job = job_in("failed")
     page = page_of(viewer, job)
     for shown in (
-        "Attempt 3",
+        "Attempt 1",
+        "Attempts 2–3",
+        "the same error, 2 times",
         f"{job.model}-server-1/0",
         "timeout",
         "submitted",
@@ -192,7 +194,7 @@ def test_many_progress_events_do_not_displace_the_other_events(
     Job.objects.filter(id=job.id).update(event_seq=23)
     course = job_page.course(job, now=NOW)
     assert [event.type for event in course.events] == ["submitted", "started", "adopted"]
-    listed = [step.event.seq for step in job_page.steps(job, course.events, with_output=False)]
+    listed = [step.row.events[0].seq for step in job_page.steps(course, with_output=False)]
     assert listed == [23, 22, 21, 3, 2, 1]
     page = page_of(viewer, job)
     assert "adopted" in page

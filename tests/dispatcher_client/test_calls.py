@@ -25,7 +25,8 @@ from dispatcher_client import (
     Problem,
     UsageRow,
 )
-from dispatcher_client.answers import Page, Usage, read_answer, read_page
+from dispatcher_client.answers import Page, Usage, read_page
+from dispatcher_client.reading import read_answer
 
 from .conftest import NewClient
 from .scripted import Asked, Handler, Scripted, behave, drop, hang, problem, says, streams

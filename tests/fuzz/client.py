@@ -9,9 +9,10 @@ from tempfile import mkdtemp
 
 from hypothesis import strategies as st
 
-from dispatcher_client.answers import Explanation, Me, Usage, read_answer, read_page
+from dispatcher_client.answers import Explanation, Me, Usage, read_page
 from dispatcher_client.errors import NoAnswer, Problem, read_problem
 from dispatcher_client.job import read_job
+from dispatcher_client.reading import read_answer
 from dispatcher_client.spool import Entry, Flushed, Spool
 from dispatcher_client.stream import Event, EventParser
 from dispatcher_client.transport import Answer, pause_after

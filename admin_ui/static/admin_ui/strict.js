@@ -69,6 +69,16 @@
   }
   document.addEventListener('DOMContentLoaded', () => place(document))
   document.addEventListener('htmx:load', event => place(event.detail.elt.parentElement ?? document))
+  /* A live update keeps open what the reader has opened, and the position in what scrolls. */
+  let opened = [], scrolled = []
+  document.addEventListener('htmx:beforeSwap', () => {
+    opened = [...document.querySelectorAll('details[open][id]')].map(part => part.id)
+    scrolled = [...document.querySelectorAll('[data-keeps-scroll]')].map(part => [part.id, part.scrollTop])
+  })
+  document.addEventListener('htmx:load', () => {
+    for (const id of opened) document.getElementById(id)?.setAttribute('open', '')
+    for (const [id, top] of scrolled) document.getElementById(id)?.scrollTo(0, top)
+  })
   /* Trigger conditions and handlers in attributes would be inline code: `data-fresh` reloads every two seconds,
      and `data-on-error-show` names the element to show when a request fails. */
   setInterval(() => { if (!document.hidden) for (const part of document.querySelectorAll('[data-fresh]')) htmx.trigger(part, 'stale') }, 2000)

@@ -1,24 +1,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
-from itertools import groupby
+from collections.abc import Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError, CommandParser
 
+from admin_ui.pages.job_folds import EventRow, LaneRow, fold_events, fold_lanes
 from admin_ui.pages.job_timeline import Lane, Timeline, timeline
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import age, line, plain, table
-from dispatcher_project.cli.tracebacks import split_message, without_own_frames
 from foundation.texts import counted
 from jobs import ports
 from jobs.api.jobs import explanation_json
 from jobs.api.representations import job_json
 from jobs.domain.states import JobState, is_final
+from jobs.domain.tracebacks import split_message, traceback_in
 from jobs.models import Attempt, Event, Job
 from jobs.operations.explain_job import explain_job
+from jobs.reports.progress import progress_of
+from jobs.reports.timings import timings_of
 from jobs.transitions import WAITING
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 MOST_ATTEMPTS, MOST_EVENTS, MOST_REASONS = 200, 200, 3
-FOLDED = 3
-"""Attempts in a row from which equal ones are folded."""
 _LANE = 40
 _BARS = {"queued": ("·", "dim"), "pause": ("-", "yellow"), "sent": ("█", "green"), "polling": ("▓", "cyan")}
 STATE_COLOURS = {
@@ -123,7 +123,7 @@ def job_document(job: Job) -> dict[str, Any]:
     """The document that clients get, with the events and, while the job waits, the reasons."""
     why = {"why": explanation_json(explain_job(job, ports.production_ports()))} if is_waiting(job) else {}
     return (
-        job_json(job, in_full=True)
+        job_json(job, ports.production_ports().clock.now(), in_full=True)
         | why
         | {"events": [event_document(event) for event in latest_events(job.id)]}
     )
@@ -145,7 +145,8 @@ def latest_traceback(job: Job) -> tuple[Attempt, str] | None:
     attempt = rows.order_by("-number").first()
     if attempt is None:
         return None
-    return attempt, without_own_frames(split_message(attempt.error_message)[1])
+    found = traceback_in(attempt.error_message)
+    return (attempt, found.shown) if found else None
 
 
 def job_parts(job: Job, *, now: datetime) -> list[RenderableType]:
@@ -155,33 +156,14 @@ def job_parts(job: Job, *, now: datetime) -> list[RenderableType]:
     lanes: list[RenderableType] = (
         [_lanes(shown_timeline), _legend(shown_timeline), ""] if shown_timeline.lanes else []
     )
-    shown_events = event_lines_folded(events, _folded_numbers(shown_timeline.lanes))
-    return [*_head(job, now), *why_lines(job), "", *lanes, *shown_events]
+    shown_events = [text for row in fold_events(events, shown_timeline.lanes) for text in _event_row(row)]
+    return [*_head(job, attempts, now), *why_lines(job), "", *lanes, *shown_events]
 
 
-def event_lines_folded(events: Sequence[Event], folded: Collection[int]) -> list[Text]:
-    """One line per event, and one for all events in a row of folded attempts. folded: their numbers."""
-    lines: list[Text] = []
-    current, left_out, before = 0, 0, None
-    for event in events:
-        current = int(event.data.get("attempt", current))
-        if current in folded:
-            left_out += 1
-        else:
-            lines += [*_left_out(left_out), *event_lines([event], before)]
-            left_out = 0
-        before = event.at
-    return [*lines, *_left_out(left_out)]
-
-
-def _left_out(count: int) -> list[Text]:
-    return [line((f"… {counted(count, 'event')} of equal attempts", "dim"))] if count else []
-
-
-def _folded_numbers(lanes: Sequence[Lane]) -> frozenset[int]:
-    """The attempts of folded lanes but the last of each row, after which the job went on."""
-    groups = [group[1:-1] for group in fold(lanes) if len(group) >= FOLDED]
-    return frozenset(lane.attempt.number for group in groups for lane in group if lane.attempt)
+def _event_row(row: EventRow) -> list[Text]:
+    if row.is_folded:
+        return [line((f"… equal attempts: {row.label}", "dim"))]
+    return event_lines(row.events, row.before.at if row.before else None)
 
 
 def event_lines(events: Sequence[Event], before: datetime | None = None) -> list[Text]:
@@ -217,20 +199,29 @@ def why_lines(job: Job) -> list[Text]:
     return lines
 
 
-def _head(job: Job, now: datetime) -> list[Text]:
-    waited, ran = _waited_and_ran(job, now)
+def running_text(job: Job) -> str:
+    """The state of a job; while it runs and reports progress with the percent: ``running 62 %``."""
+    found = progress_of(job)
+    return f"{job.state} {found.value:.0%}".replace("%", " %") if found else str(job.state)
+
+
+def _head(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Text]:
+    timings, progress = timings_of(job, attempts, now), progress_of(job)
+    in_all = f", {age(timings.gpu)} in all attempts" if len(attempts) > 1 else ""
     facts = (
         f"accepted {job.created_at:%Y-%m-%d %H:%M:%S} UTC, "
-        + (f"round {job.round}: " if job.round > 1 else "")
-        + f"waited {age(waited)}"
-        + (f", ran {age(ran)}" if job.started_at else "")
+        + (f"round {job.round}, " if job.round > 1 else "")
+        + f"waited {age(timings.waited)}"
+        + (f", {'last run' if in_all else 'ran'} {age(timings.ran)}{in_all}" if attempts else "")
+        + (f", total {age(timings.total)}" if job.finished_at else f", {age(timings.total)} since the submit")
         + (f", {counted(job.tries, 'try', 'tries')} used" if job.tries else "")
     )
     lines = [
         line(
             (job.id, "bold"),
             "  ",
-            (job.state, f"bold {STATE_COLOURS.get(job.state, '')}"),
+            (running_text(job), f"bold {STATE_COLOURS.get(job.state, '')}"),
+            f"  {progress.text}" if progress and progress.text else "",
             f"  {job.model}  of {job.tenant.name}  priority {job.priority}",
             wraps=True,
         ),
@@ -244,51 +235,14 @@ def _head(job: Job, now: datetime) -> list[Text]:
     return lines
 
 
-def _waited_and_ran(job: Job, now: datetime) -> tuple[float, float]:
-    """Seconds of the current round. Everything but runs counts as waiting, also pauses between tries."""
-    retried_at = datetime.fromtimestamp(job.place_us / 1e6, UTC)  # a new round's queue position
-    begin = retried_at if job.round > 1 else job.created_at
-    runs = list(job.attempts.filter(round=job.round).values_list("started_at", "finished_at"))
-    ran = sum(((finished_at or now) - started_at).total_seconds() for started_at, finished_at in runs)
-    over = job.finished_at or now
-    if job.state == JobState.CANCELLING:  # neither waiting nor running
-        over = max((finished_at or now for _, finished_at in runs), default=now)
-    return max(0.0, (over - begin).total_seconds() - ran), ran
-
-
 def _lanes(shown: Timeline) -> Table:
     heads = ("try", "slot", "", "took", "ended")
-    rows: list[tuple[str | Text, ...]] = []
-    for group in fold(shown.lanes):
-        rows.append(_row(group[0]))
-        if len(group) >= FOLDED:
-            rows.append(_folded_row(group[1:]))
-        else:
-            rows += [_row(lane) for lane in group[1:]]
+    rows = [_folded_row(row) if row.is_folded else _row(row.lanes[0]) for row in fold_lanes(shown.lanes)]
     return table(heads, rows, gives_way=("ended",))
 
 
-def fold(lanes: Sequence[Lane]) -> list[list[Lane]]:
-    """Group lanes in a row whose attempts ended with the same state, error and message."""
-    return [list(group) for _, group in groupby(lanes, key=_ending)]
-
-
-def _ending(lane: Lane) -> tuple[object, ...]:
-    attempt = lane.attempt
-    if attempt is None or lane.is_live:
-        return (id(lane),)
-    message, _ = split_message(attempt.error_message)
-    return attempt.state, attempt.error_code, message
-
-
-def _folded_row(lanes: Sequence[Lane]) -> tuple[str | Text, ...]:
-    """Several lanes in one row: the slot if it is the same, and the longest run."""
-    attempts = [lane.attempt for lane in lanes if lane.attempt is not None]
-    slots = {f"{attempt.server}/{attempt.slot}" for attempt in attempts}
-    where = slots.pop() if len(slots) == 1 else counted(len(slots), "slot")
-    longest = max(_run_seconds(lane) for lane in lanes)
-    numbers = f"{attempts[0].number}–{attempts[-1].number}"
-    return numbers, where, _track(lanes), f"≤ {age(longest)}", f"the same, {len(lanes)} times"
+def _folded_row(row: LaneRow) -> tuple[str | Text, ...]:
+    return row.numbers, row.slots, _track(row.lanes), f"≤ {age(row.longest_run_seconds)}", row.same
 
 
 def _legend(shown: Timeline) -> Text:
@@ -303,7 +257,7 @@ def _row(lane: Lane) -> tuple[str | Text, ...]:
     ended = "" if lane.is_live else attempt.error_code or attempt.state
     message, _ = split_message(attempt.error_message)
     slot = f"{attempt.server}/{attempt.slot}"
-    return str(attempt.number), slot, track, age(_run_seconds(lane)), f"{ended} {message}".rstrip()
+    return str(attempt.number), slot, track, age(lane.run_seconds), f"{ended} {message}".rstrip()
 
 
 def _track(lanes: Sequence[Lane]) -> Text:
@@ -314,7 +268,3 @@ def _track(lanes: Sequence[Lane]) -> Text:
         for place in range(first, min(last, _LANE)):
             track[place] = _BARS[bar.kind]
     return line(*track)
-
-
-def _run_seconds(lane: Lane) -> float:
-    return sum(bar.seconds for bar in lane.bars if bar.kind in ("sent", "polling"))

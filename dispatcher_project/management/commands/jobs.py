@@ -12,11 +12,12 @@ from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand, tenant_named
 from dispatcher_project.cli.job_filters import add_filters, job_filter
 from dispatcher_project.cli.screen import age, line, table
-from dispatcher_project.management.commands.job import STATE_COLOURS
+from dispatcher_project.management.commands.job import STATE_COLOURS, running_text
 from jobs import ports
 from jobs.api.representations import summary_json
 from jobs.models import Job
 from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
+from jobs.reports.progress import read_progress
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,6 +44,7 @@ class Command(TerminalCommand):
         found = list(rows[: limit + 1])
         shown = found[:limit]
         last = shown[-1].id if len(found) > limit else None
+        read_progress(shown)
         if self.as_json:
             self.print_json({"results": [job_row(job) for job in shown], "before": last})
         elif shown:
@@ -63,7 +65,7 @@ def job_table(jobs: Sequence[Job], now: datetime) -> Table:
     rows = [
         (
             job.id,
-            line((job.state, STATE_COLOURS.get(job.state, ""))),
+            line((running_text(job), STATE_COLOURS.get(job.state, ""))),
             job.model,
             job.tenant.name,
             str(job.priority),

@@ -9,8 +9,10 @@ import pytest
 
 from dispatcher_project.management.commands import job as command
 from gpus.errors import BadInput, RunFailed, ServerFailed
+from gpus.protocol import LeaseRef
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
+from jobs.models import Attempt
 from jobs.transitions import End
 from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
 from tests.support.factories import make_running
@@ -19,7 +21,9 @@ pytestmark = pytest.mark.django_db
 
 
 def ended(world: World, job: Any, attempt: str, ending: Ending, policy: RetryPolicy | None = None) -> None:
-    end = End(job.id, attempt, 1, "gpu-1/0", ending, policy or RetryPolicy(), world.clock.now())
+    at = world.clock.now()
+    took = (at - Attempt.objects.get(id=attempt).started_at).total_seconds()
+    end = End(job.id, attempt, 1, "gpu-1/0", ending, policy or RetryPolicy(), at, gpu_seconds=took)
     assert transitions.end_attempt(end).won
 
 
@@ -36,7 +40,7 @@ def test_a_job_is_shown_with_attempts_timeline_and_events(world: World, terminal
 
     lines = terminal("job", job.id.lower()).said.splitlines()
     assert lines[0].split()[:3] == [job.id, "completed", "m"]
-    assert "waited 2.0 s, ran 35 s, 1 try used" in lines[1]
+    assert "waited 2.0 s, last run 30 s, 35 s in all attempts, total 37 s, 1 try used" in lines[1]
     first, second = (line for line in lines if "gpu-1/0" in line and "█" in line)
     assert first.rstrip().endswith("5.0 s  server_error boom ·[31m")
     assert second.rstrip().endswith("30 s   completed")
@@ -56,7 +60,7 @@ def test_the_run_time_of_a_waiting_job_counts_its_runs_alone(world: World, termi
     ended(world, job, attempt, Ending(error=ServerFailed("boom")))
     transitions.queue_retry(job.id, world.clock.now())
     world.clock.advance(30)
-    assert "waited 30 s, ran 5.0 s, 1 try used" in terminal("job", job.id).said
+    assert "waited 0.0 s, ran 5.0 s, 35 s since the submit, 1 try used" in terminal("job", job.id).said
 
 
 def test_a_retried_dead_letter_shows_its_new_round(world: World, terminal: Terminal) -> None:
@@ -69,7 +73,8 @@ def test_a_retried_dead_letter_shows_its_new_round(world: World, terminal: Termi
     world.clock.advance(2)
     make_running(job, at=world.clock.now())
     world.clock.advance(7)
-    assert "UTC, round 2: waited 2.0 s, ran 7.0 s" in terminal("job", job.id).said
+    said = terminal("job", job.id).said
+    assert "UTC, round 2, waited 0.0 s, last run 7.0 s, 12 s in all attempts, " in said
 
 
 TRACE = """\
@@ -94,13 +99,27 @@ def test_equal_attempts_are_folded_and_have_no_traceback(world: World, terminal:
     rows = [line for line in lines if "gpu-1/0" in line and "█" in line]
     assert [row.split()[0] for row in rows] == ["1", "2–5", "6", "7"]
     assert rows[0].endswith("2.0 s    run_failed ValueError: no weights")
-    assert rows[1].endswith("≤ 2.0 s  the same, 4 times")
+    assert rows[1].endswith("≤ 2.0 s  the same error, 4 times")
     assert rows[3].endswith("run_failed exit code 1")
     assert "Traceback" not in "".join(lines)
-    started = [line.split("attempt=")[1].split()[0] for line in lines if "started" in line]
+    started = [line.split("attempt=")[1].split()[0] for line in lines if "started  " in line]
     assert started == ["1", "5", "6", "7"]
     [left_out] = [line for line in lines if line.startswith("…")]
-    assert left_out == "… 9 events of equal attempts", "each: started, retrying, queued"
+    assert left_out == "… equal attempts: started ×3, retrying ×3, queued ×3"
+
+
+def test_a_running_job_shows_its_percent_and_text(world: World, terminal: Terminal) -> None:
+    job = world.job()
+    attempt = make_running(job, at=world.clock.now())
+    ref = LeaseRef("gpu-1/0", job.id, attempt, 1)
+    said = {"part": 1, "progress": 0.62, "text": "step \x1b[31m 12"}
+    assert transitions.note_progress(ref, "progress", said, world.clock.now())
+    assert "  running 62 %  step ·[31m 12  m  of" in terminal("job", job.id).said.splitlines()[0]
+    row = next(line for line in terminal("jobs").said.splitlines() if job.id in line)
+    assert "running 62 %" in row
+    assert terminal("jobs", "--json").json["results"][0]["progress"]["value"] == 0.62
+    ended(world, job, attempt, Ending())
+    assert "%" not in terminal("job", job.id).said.splitlines()[0]
 
 
 def test_a_traceback_is_shown_without_the_dispatchers_frames(world: World, terminal: Terminal) -> None:

@@ -1,8 +1,9 @@
-"""Splits a stored error into message and traceback, and takes the dispatcher's own frames out of that."""
+"""Splits a stored error into message and traceback, and leaves out the dispatcher's own frames. Pure."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 _FRAME = re.compile(r'  File "(?P<path>.*)", line \d+')
 _OWN = re.compile(
@@ -16,6 +17,26 @@ def split_message(stored: str) -> tuple[str, str]:
     """The message of an attempt's error, and its traceback or an empty text."""
     message, _, trace = stored.partition("\n\n")
     return message, trace
+
+
+@dataclass(frozen=True, slots=True)
+class Traceback:
+    """The traceback of an attempt's error. shown: without the dispatcher's own frames, as far as others are
+    left."""
+
+    whole: str
+    shown: str
+
+    @property
+    def is_cut(self) -> bool:
+        """True if frames are left out of `shown`."""
+        return self.shown != self.whole
+
+
+def traceback_in(stored: str) -> Traceback | None:
+    """Return the traceback in an attempt's stored error; None without one."""
+    trace = split_message(stored)[1]
+    return Traceback(trace, without_own_frames(trace)) if trace else None
 
 
 def without_own_frames(trace: str) -> str:

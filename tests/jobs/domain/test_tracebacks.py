@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dispatcher_project.cli.tracebacks import split_message, without_own_frames
+from jobs.domain.tracebacks import split_message, without_own_frames
 
 USERS = '  File "/srv/models/flux.py", line 12, in run\n    raise ValueError\n'
 OWN = '  File "/opt/lib/gpu_host/handlers/code.py", line 3, in call\n    run()\n    ~~~^^\n'
