@@ -21,7 +21,7 @@ from foundation.secrets import hide_keys
 
 _SPACE = re.compile(r"[\s=]")
 _TOKEN = re.compile(r"(token=)[^&\s'\"]+")
-_MOST_OF_A_REQUEST = 1000
+_MAX_OF_A_REQUEST = 1000
 """Longest text of a request in a log line: its URL may have 64 KB, and three lines contain it."""
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """Escapes for control characters, so that a request's header can't control the terminal."""
@@ -36,9 +36,9 @@ def hide_tokens(logger: Any, method: str, event: Any) -> Any:
         text = request if isinstance(request, str) else repr(request)
         if "token=" in text:
             event["request"] = text = _TOKEN.sub(r"\1…", text)
-        if len(text) > _MOST_OF_A_REQUEST:
+        if len(text) > _MAX_OF_A_REQUEST:
             text = hide_keys(text)  # before the cut, which might leave a part of a key
-            event["request"] = f"{text[:_MOST_OF_A_REQUEST]}… ({len(text)} characters)"
+            event["request"] = f"{text[:_MAX_OF_A_REQUEST]}… ({len(text)} characters)"
     return event
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from jobs.callbacks.delivery_worker import DeliveryWorker
     from jobs.execution.slot_loop import WorkReport
 
-MOST_NAMED = 20
+MAX_NAMED = 20
 """Failed jobs in the report of a task: what Flower shows stays small."""
 
 
@@ -74,8 +74,8 @@ def shown(reports: Sequence[WorkReport]) -> dict[str, Any]:
     """
     failed = [f"{report.job_id} {report.error_code}" for report in reports if report.error_code]
     if len(reports) != 1:
-        more = len(failed) - MOST_NAMED
-        named = [*failed[:MOST_NAMED], f"and {more} more"] if more > 0 else failed
+        more = len(failed) - MAX_NAMED
+        named = [*failed[:MAX_NAMED], f"and {more} more"] if more > 0 else failed
         return {"jobs": len(reports), "failed": named}
     report = {key: value for key, value in asdict(reports[0]).items() if value != ""}
     if failed:

@@ -18,13 +18,13 @@ def follow(follower: str) -> None:
         advance_now(current_advancer(), run_id)
 
 
-MOST_STEPS = 20
+MAX_STEPS = 20
 """Transactions of one task; the rest is left to another one, so that no run holds a thread for long."""
 
 
 def advance_now(advancer: Advancer, run_id: str) -> None:
-    """Advance a run until nothing is left to do, at most `MOST_STEPS` transactions."""
-    for _ in range(MOST_STEPS):
+    """Advance a run until nothing is left to do, at most `MAX_STEPS` transactions."""
+    for _ in range(MAX_STEPS):
         if not advancer.advance(run_id):
             return
     advancer.ports.wake_followers([f"run:{run_id}"])

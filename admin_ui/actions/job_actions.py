@@ -13,7 +13,7 @@ from django.urls import reverse
 from unfold.forms import BaseDialogForm
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
-from admin_ui.actions.operations import MOST_AT_ONCE, actor, back_to, confirm_first, for_each
+from admin_ui.actions.operations import MAX_AT_ONCE, actor, back_to, confirm_first, for_each
 from admin_ui.parts.typed_decorators import operation
 from jobs import ports
 from jobs.domain.states import JobState, is_final
@@ -29,7 +29,7 @@ from jobs.operations.jobs import (
 )
 from jobs.transitions import WAITING
 
-MOST_IN_ADDRESS = 100
+MAX_IN_ADDRESS = 100
 """Job ids in an address: it may have 8 KiB."""
 _STATES = "_job_states"
 """Attribute of a request: the jobs that `JobActions` has read for it."""
@@ -58,7 +58,7 @@ class JobActions:
         """Retry the jobs; the page of the outcome shows which of them fail again."""
         job_ids = _ids(queryset)
         for_each(request, job_ids, _retry(request))
-        followed = ",".join(job_ids[:MOST_IN_ADDRESS])
+        followed = ",".join(job_ids[:MAX_IN_ADDRESS])
         return redirect(f"{reverse('admin:jobs_job_retried')}?jobs={followed}")
 
     @operation("Dismiss (dead letters)", permissions=["operate"])
@@ -195,4 +195,4 @@ def _done(request: HttpRequest, job_id: str, act: Callable[[str], str]) -> HttpR
 
 
 def _ids(queryset: QuerySet[Job]) -> list[str]:
-    return list(queryset.order_by("pk").values_list("pk", flat=True)[: MOST_AT_ONCE + 1])
+    return list(queryset.order_by("pk").values_list("pk", flat=True)[: MAX_AT_ONCE + 1])

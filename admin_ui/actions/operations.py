@@ -20,7 +20,7 @@ from jobs.domain.errors import Refused
 from jobs.models import Job
 
 LATER = "Redis does not answer now; the change takes effect once Redis is back."
-MOST_AT_ONCE = 1000
+MAX_AT_ONCE = 1000
 """Limit of rows per click, so that the request does not time out."""
 
 
@@ -30,15 +30,15 @@ def actor(request: HttpRequest) -> str:
 
 
 def for_each(request: HttpRequest, ids: Iterable[str], act: Callable[[str], str]) -> None:
-    """Call `act` for each row, at most `MOST_AT_ONCE`, and report the counts as messages.
+    """Call `act` for each row, at most `MAX_AT_ONCE`, and report the counts as messages.
 
     act: calls one service for an id and returns its outcome as a participle, as in ``3 cancelled``.
     """
     counts: Counter[str] = Counter()
     refused: Counter[str] = Counter()
     for number, row_id in enumerate(ids):
-        if number == MOST_AT_ONCE:
-            messages.warning(request, f"Only the first {MOST_AT_ONCE} rows. Run it again for the rest.")
+        if number == MAX_AT_ONCE:
+            messages.warning(request, f"Only the first {MAX_AT_ONCE} rows. Run it again for the rest.")
             break
         try:
             counts[act(row_id)] += 1
@@ -62,7 +62,7 @@ def back_to(request: HttpRequest, page: str) -> HttpResponse:
 
 
 Action = Callable[[Any, HttpRequest, QuerySet[Any]], HttpResponse | None]
-MOST_LISTED = 20
+MAX_LISTED = 20
 """Rows that the confirmation page lists; the others are only counted."""
 
 
@@ -77,15 +77,15 @@ def confirm_first(question: str, text: str, button: str) -> Callable[[Action], A
         def act(page: Any, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
             if request.POST.get("post"):
                 return method(page, request, queryset)
-            rows = list(queryset[: MOST_LISTED + 1])
+            rows = list(queryset[: MAX_LISTED + 1])
             context = {
                 **page.admin_site.each_context(request),
                 "title": question,
                 "opts": page.opts,
                 "text": text,
                 "button": button,
-                "rows": rows[:MOST_LISTED],
-                "more": queryset.count() - MOST_LISTED if len(rows) > MOST_LISTED else 0,
+                "rows": rows[:MAX_LISTED],
+                "more": queryset.count() - MAX_LISTED if len(rows) > MAX_LISTED else 0,
                 "action": method.__name__,
                 "selected_name": ACTION_CHECKBOX_NAME,
                 "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),

@@ -145,8 +145,8 @@ def _paused_tenants(snapshot: QueueSnapshot) -> list[dict[str, Any]]:
     ]
 
 
-MOST_RETRYING = 1000
-MOST_DEAD_LETTERS = 1000
+MAX_RETRYING = 1000
+MAX_DEAD_LETTERS = 1000
 """Rows are counted up to here; more are shown as ``1000+``."""
 _FAILURES_SHOWN = 6
 _SERVERS_SHOWN = 40
@@ -187,10 +187,10 @@ def overview(request: HttpRequest) -> dict[str, Any]:
         client_errors = Job.objects.filter(DEAD_LETTER & CLIENT_ERROR)
         context |= {
             "queues": queue_snapshot(leases, now, recent, with_shares=False),
-            "dead_letters": failed.order_by()[: MOST_DEAD_LETTERS + 1].count(),
-            "most_dead_letters": MOST_DEAD_LETTERS,
+            "dead_letters": failed.order_by()[: MAX_DEAD_LETTERS + 1].count(),
+            "most_dead_letters": MAX_DEAD_LETTERS,
             "client_errors": client_errors.filter(finished_at__gte=now - timedelta(hours=1))[
-                : MOST_DEAD_LETTERS + 1
+                : MAX_DEAD_LETTERS + 1
             ].count(),
             "retrying": retrying_jobs(),
             "failures": failed.values("id", "model", "error_code", "error_message", "finished_at")[
@@ -205,7 +205,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """Jobs between two attempts. count: at most `MOST_RETRYING`. top_error: their most frequent error
+    """Jobs between two attempts. count: at most `MAX_RETRYING`. top_error: their most frequent error
     code."""
 
     count: int
@@ -215,7 +215,7 @@ class Retrying:
 def retrying_jobs() -> Retrying:
     """Count the retrying jobs and their error codes."""
     waiting = Job.objects.filter(state=JobState.RETRYING.value).order_by("due_at")
-    codes = Counter(waiting.values_list("error_code", flat=True)[:MOST_RETRYING])
+    codes = Counter(waiting.values_list("error_code", flat=True)[:MAX_RETRYING])
     return Retrying(codes.total(), max(codes, key=codes.__getitem__, default=""))
 
 

@@ -35,7 +35,7 @@ _PAGES = {
 }
 _TARGETS = (*_PAGES, "tenant", "key", "jobs", "system")
 _DETAIL_SHOWN = 200
-MOST_SHOWN = 20
+MAX_SHOWN = 20
 
 
 class _KindFilter(DropdownFilter):  # type: ignore[misc]
@@ -129,7 +129,7 @@ class VersionPages(ReadOnlyAdmin):
         """The latest versions as a fragment of the model's own page."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        rows = self.get_queryset(request).filter(model=model).order_by("-number")[:MOST_SHOWN]
+        rows = self.get_queryset(request).filter(model=model).order_by("-number")[:MAX_SHOWN]
         may_revert = request.user.has_perm("gpus.change_modelconfig")
         versions = [(row, self.changes(row), may_revert and _now(row) != row.fields) for row in rows]
         return TemplateResponse(request, "admin_ui/versions.html", {"versions": versions, "model": model})

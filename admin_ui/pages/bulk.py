@@ -26,7 +26,7 @@ from jobs.domain.states import JobState, is_final
 from jobs.models import Tenant
 from jobs.operations.jobs import BulkAction, BulkOutcome, cancel_jobs, count, dismiss_jobs, retry_jobs
 from jobs.reports.jobs import JobFilter
-from jobs.reports.retried import MOST_FOLLOWED, jobs_of_entries, retried, retried_rows
+from jobs.reports.retried import MAX_FOLLOWED, jobs_of_entries, retried, retried_rows
 
 _ANY = ("", "any")
 _LIST_FILTERS = {
@@ -39,7 +39,7 @@ _LIST_FILTERS = {
 """Query parameters of the lists of jobs, and the fields of `BulkForm` that mean the same."""
 STEP = 100
 """Jobs per request."""
-MOST_ENTRIES = MOST_FOLLOWED // STEP
+MAX_ENTRIES = MAX_FOLLOWED // STEP
 RETRIED_LISTED = 50
 _SERVICES: dict[BulkAction, Callable[..., BulkOutcome]] = {
     BulkAction.RETRY: retry_jobs,
@@ -169,7 +169,7 @@ class Progress:
 
     total: the count before the first step, and the limit: a job that is retried and fails again at once
     matches again, and would be retried for ever. done, refused: jobs so far. remaining: jobs that match now.
-    entries: ids of the steps' audit entries, the last `MOST_ENTRIES`.
+    entries: ids of the steps' audit entries, the last `MAX_ENTRIES`.
     """
 
     total: int
@@ -192,7 +192,7 @@ class Progress:
 
     def after(self, outcome: BulkOutcome) -> Progress:
         done, refused = self.done + outcome.done, self.refused + outcome.refused
-        entries = (*self.entries, *([outcome.entry] if outcome.entry else []))[-MOST_ENTRIES:]
+        entries = (*self.entries, *([outcome.entry] if outcome.entry else []))[-MAX_ENTRIES:]
         return Progress(self.total, done, refused, outcome.remaining, entries)
 
     @property
@@ -262,7 +262,7 @@ class BulkPage(JobActions, HistoryAdmin):
         entries = _numbers(request.GET.get("entries", ""))
         if entries is None:
             raise Http404
-        named = [one for one in request.GET.get("jobs", "").split(",") if one][:MOST_FOLLOWED]
+        named = [one for one in request.GET.get("jobs", "").split(",") if one][:MAX_FOLLOWED]
         job_ids = jobs_of_entries(entries) if entries else named
         found = retried(job_ids)
         context = {
@@ -289,9 +289,9 @@ def _is_number(text: str) -> bool:
 
 
 def _numbers(text: str) -> tuple[int, ...] | None:
-    """Numbers with commas, at most `MOST_ENTRIES`; None if the text is something else."""
+    """Numbers with commas, at most `MAX_ENTRIES`; None if the text is something else."""
     parts = [part for part in text.split(",") if part]
-    if len(parts) > MOST_ENTRIES or not all(map(_is_number, parts)):
+    if len(parts) > MAX_ENTRIES or not all(map(_is_number, parts)):
         return None
     return tuple(map(int, parts))
 

@@ -19,7 +19,7 @@ from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from admin_ui.actions.operations import MOST_AT_ONCE, actor, back_to, for_each
+from admin_ui.actions.operations import MAX_AT_ONCE, actor, back_to, for_each
 from admin_ui.parts.base_pages import HistoryAdmin, ReadOnlyInline, without_bodies
 from admin_ui.parts.filters import MessageCreatedFilter
 from admin_ui.parts.formatting import CALLBACK_LABELS, badge, job_link, json_block
@@ -142,7 +142,7 @@ class CallbackPages(SamplePage):
 
     @operation("Send again", permissions=["operate"])
     def replay_callbacks(self, request: HttpRequest, queryset: QuerySet[Callback]) -> None:
-        _send_again(request, list(queryset.order_by("pk").values_list("pk", flat=True)[: MOST_AT_ONCE + 1]))
+        _send_again(request, list(queryset.order_by("pk").values_list("pk", flat=True)[: MAX_AT_ONCE + 1]))
 
     @operation(
         "Send again",
@@ -205,4 +205,4 @@ def _send_again(request: HttpRequest, ids: list[str]) -> None:
         return "due again" if sent else "no longer there"
 
     for_each(request, ids, send)
-    real.wake_callbacks(ids[:MOST_AT_ONCE])
+    real.wake_callbacks(ids[:MAX_AT_ONCE])

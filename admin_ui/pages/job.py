@@ -32,14 +32,14 @@ from jobs.reports.progress import Reported, partial_output_of, progress_of
 from jobs.reports.timings import Timings, timings_of
 from jobs.transitions import WAITING
 
-MOST_LANES = 100
-MOST_EVENTS = 400
+MAX_LANES = 100
+MAX_EVENTS = 400
 EVENTS_LISTED = 50
 NEWS_LISTED = 10
 """Progress, partial output and log events listed: a run may send hundreds, and the timeline needs none."""
 OUTPUT_SHOWN = 20_000
 """Characters of a run's output so far."""
-MOST_CALLBACKS = 10
+MAX_CALLBACKS = 10
 _LARGE_FIELDS = ("payload", "result", "metadata")
 _STATIC_ONLY = "default-src 'none'; sandbox"
 
@@ -87,9 +87,9 @@ def course(job: Job, *, now: datetime, with_output: bool = True) -> Course:
     """Read a job's latest attempts and events, and draw its timeline up to `now`.
 
     with_output: True if the user may see payloads and results."""
-    attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_LANES])[::-1]
+    attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MAX_LANES])[::-1]
     moves = Event.objects.filter(job_id=job.id).exclude(type__in=PROGRESS_EVENTS)
-    events = list(moves.order_by("-seq")[:MOST_EVENTS])[::-1]
+    events = list(moves.order_by("-seq")[:MAX_EVENTS])[::-1]
     over = is_final(JobState(job.state))
     shown = timeline(attempts, events, now=now)
     progress = progress_of(job)
@@ -159,7 +159,7 @@ def callbacks(job: Job) -> list[Callback]:
     first."""
     log = Prefetch("log", queryset=CallbackTry.objects.order_by("-number"), to_attr="tries_made")
     rows = Callback.objects.filter(job_id=job.id).defer("body").order_by("-round").prefetch_related(log)
-    return list(rows[:MOST_CALLBACKS])
+    return list(rows[:MAX_CALLBACKS])
 
 
 def api_json(job: Job, *, with_output: bool) -> dict[str, Any]:

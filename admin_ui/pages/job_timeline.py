@@ -28,7 +28,7 @@ _WAITS = {
 }
 _ENDS = frozenset({"completed", "failed", "cancelled", *_WAITS})
 _SILENT = _ENDS | {"started", "accepted"} | PROGRESS_EVENTS
-MOST_WAITING = 0.8
+MAX_WAITING = 0.8
 """Share of the width that waiting takes at most: else a job that waited for hours would show no run."""
 
 
@@ -178,11 +178,11 @@ class _Scale:
         whole = (end - begin).total_seconds()
         running = sum((until - since).total_seconds() for since, until in self._runs)
         share = running / whole if whole > 0 else 1.0
-        self.is_squeezed = 0 < share < 1 - MOST_WAITING
+        self.is_squeezed = 0 < share < 1 - MAX_WAITING
         self._per_running = self._per_waiting = 100 / whole if whole > 0 else 0.0
         if self.is_squeezed:
-            self._per_running = 100 * (1 - MOST_WAITING) / running
-            self._per_waiting = 100 * MOST_WAITING / (whole - running)
+            self._per_running = 100 * (1 - MAX_WAITING) / running
+            self._per_waiting = 100 * MAX_WAITING / (whole - running)
 
     def percent(self, at: datetime) -> float:
         ran = sum(max((min(until, at) - since) / timedelta(seconds=1), 0.0) for since, until in self._runs)

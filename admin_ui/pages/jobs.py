@@ -39,7 +39,7 @@ from jobs.reports.failures import dead_letter_groups
 from jobs.reports.jobs import JobFilter
 from jobs.reports.progress import read_progress
 
-MOST_GROUPS = 50
+MAX_GROUPS = 50
 MESSAGE_SHOWN = 300
 """Characters of an error message that a list reads; its first line is shown."""
 
@@ -190,7 +190,7 @@ class DeadLetterPages(JobRows):
         is_client = request.GET.get("client_errors") == "1"
         job_filter = JobFilter(model=request.GET.get("model") or None, client_errors=is_client or None)
         context = {
-            "groups": dead_letter_groups(job_filter, at_most=MOST_GROUPS),
+            "groups": dead_letter_groups(job_filter, at_most=MAX_GROUPS),
             "model": job_filter.model,
             "is_client": is_client,
             "may_operate": self.has_operate_permission(request),

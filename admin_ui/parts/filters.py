@@ -18,7 +18,7 @@ from jobs.domain import errors
 from jobs.domain.states import JOB_MOVES, JobState
 from jobs.models import CLIENT_ERROR
 
-_MOST_CHOICES = 500
+_MAX_CHOICES = 500
 _CLOCKS_DIFFER_SECONDS = 3600.0
 """Margin for ids, whose time is their process' clock: the id bounds the rows read, `created_at` decides."""
 
@@ -164,4 +164,4 @@ class OpenQuarantineFilter(DropdownFilter):  # type: ignore[misc]
 
 
 def _names(rows: Any) -> list[tuple[str, str]]:
-    return [(name, name) for name in rows[:_MOST_CHOICES]]
+    return [(name, name) for name in rows[:_MAX_CHOICES]]

@@ -20,11 +20,11 @@ from urllib.parse import urlsplit
 from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
-MOST_STRING = 2_000
+MAX_STRING = 2_000
 """Longest string or key that is shown whole."""
-MOST_ITEMS = 200
+MAX_ITEMS = 200
 """Items shown of one list or object."""
-MOST_LEAVES = 2_000
+MAX_LEAVES = 2_000
 """Values shown in all."""
 _HEAD = 48
 _TOKEN = re.compile(
@@ -48,7 +48,7 @@ class Shown:
 
 
 def show_json(value: Any) -> Shown:
-    """Format a JSON value, shortened to `MOST_STRING`, `MOST_ITEMS` and `MOST_LEAVES`."""
+    """Format a JSON value, shortened to `MAX_STRING`, `MAX_ITEMS` and `MAX_LEAVES`."""
     text, is_cut = _text_of(value, indent=2)
     return Shown(_coloured(text), is_cut)
 
@@ -60,7 +60,7 @@ def one_line_json(value: Any) -> str:
 
 def _text_of(value: Any, *, indent: int | None) -> tuple[str, bool]:
     """Return the shortened JSON, and True if a part was left out."""
-    budget = _Budget(MOST_LEAVES)
+    budget = _Budget(MAX_LEAVES)
     text = json.dumps(_shortened(value, budget), indent=indent, ensure_ascii=False)
     return text.encode("utf-8", "replace").decode("utf-8"), budget.is_cut  # a lone surrogate has no UTF-8
 
@@ -70,7 +70,7 @@ def _shortened(value: Any, budget: _Budget) -> Any:
     if isinstance(value, str):
         return _short_text(value, budget)
     if isinstance(value, dict):
-        room = min(len(value), MOST_ITEMS, max(budget.left, 0))
+        room = min(len(value), MAX_ITEMS, max(budget.left, 0))
         short: dict[str, Any] = {}
         for key in list(value)[:room]:
             name = _short_text(key, budget)
@@ -79,14 +79,14 @@ def _shortened(value: Any, budget: _Budget) -> Any:
             short[name] = _shortened(value[key], budget)
         return short | {"…": _more(len(value) - room, budget)} if room < len(value) else short
     if isinstance(value, list):
-        room = min(len(value), MOST_ITEMS, max(budget.left, 0))
+        room = min(len(value), MAX_ITEMS, max(budget.left, 0))
         items = [_shortened(item, budget) for item in value[:room]]
         return [*items, _more(len(value) - room, budget)] if room < len(value) else items
     return value
 
 
 def _short_text(text: str, budget: _Budget) -> str:
-    if len(text) <= MOST_STRING:
+    if len(text) <= MAX_STRING:
         return text
     budget.is_cut = True
     return f"{text[:_HEAD]}… ({len(text) - _HEAD:,} more characters)"
@@ -115,8 +115,8 @@ SHOWN_TYPES = frozenset(
     }
 )
 """Types that a browser shows without running code: no SVG, no HTML."""
-MOST_FOUND = 24
-_MOST_VALUES = 50_000
+MAX_FOUND = 24
+_MAX_VALUES = 50_000
 _DATA_URI = re.compile(r"data:([a-z]+/[a-z0-9.+-]+)(?:;[a-z0-9=.-]+)*;base64,", re.IGNORECASE)
 _BEGINS = (
     ("iVBORw0KGgo", "image/png"),
@@ -163,7 +163,7 @@ class Media:
 
 
 def find_media(value: Any, *, host: str) -> list[Media]:
-    """Find files and URLs in a value, in its order, at most `MOST_FOUND`.
+    """Find files and URLs in a value, in its order, at most `MAX_FOUND`.
 
     host: our own; its URLs are shown, those of other hosts become links.
     """
@@ -172,7 +172,7 @@ def find_media(value: Any, *, host: str) -> list[Media]:
         media = _media(path, text, host)
         if media is not None:
             found.append(media)
-            if len(found) == MOST_FOUND:
+            if len(found) == MAX_FOUND:
                 break
     return found
 
@@ -207,7 +207,7 @@ def _address(path: str, text: str, host: str) -> Media | None:
 
 def _strings(value: Any) -> Iterator[tuple[str, str]]:
     waiting, seen = [("", value)], 0
-    while waiting and seen < _MOST_VALUES:
+    while waiting and seen < _MAX_VALUES:
         path, item = waiting.pop()
         seen += 1
         if isinstance(item, str):
@@ -217,4 +217,4 @@ def _strings(value: Any) -> Iterator[tuple[str, str]]:
             waiting.extend(reversed(inner))
         elif isinstance(item, list):
             inner = [(f"{path}/{at}" if path else str(at), child) for at, child in enumerate(item)]
-            waiting.extend(reversed(inner[:_MOST_VALUES]))
+            waiting.extend(reversed(inner[:_MAX_VALUES]))

@@ -31,7 +31,7 @@ BENCHMARKS = {
     "cost": "cost of one job: Redis commands, transactions, bytes, CPU by process",
 }
 ROUNDS = 5
-_MOST_ROUNDS, _MOST_SECONDS, _MOST_JOBS = 100, 3600.0, 10_000_000
+_MAX_ROUNDS, _MAX_SECONDS, _MAX_JOBS = 100, 3600.0, 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +103,9 @@ def read_options(arguments: Sequence[str]) -> Options:
     return Options(
         benchmarks=_names("benchmark", [*_split(given.benchmarks), *late], BENCHMARKS) or tuple(BENCHMARKS),
         against=None if against is None else _against([name for name in against if name not in late]),
-        rounds=int(_number("--rounds", given.rounds, ROUNDS, _MOST_ROUNDS, whole=True)),
-        jobs=int(_number("--jobs", given.jobs, 0, _MOST_JOBS, whole=True)),
-        seconds=_number("--seconds", given.seconds, 0.0, _MOST_SECONDS),
+        rounds=int(_number("--rounds", given.rounds, ROUNDS, _MAX_ROUNDS, whole=True)),
+        jobs=int(_number("--jobs", given.jobs, 0, _MAX_JOBS, whole=True)),
+        seconds=_number("--seconds", given.seconds, 0.0, _MAX_SECONDS),
         database=database,
         report=(given.report or default_folder() / "bench" / "report").resolve(),
         setup=None

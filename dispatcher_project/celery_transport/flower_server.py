@@ -16,7 +16,7 @@ from typing import Any
 from flower.app import Flower
 from tornado.httpserver import HTTPServer
 
-MOST_CONNECTIONS = 128
+MAX_CONNECTIONS = 128
 BOUNDS: dict[str, Any] = {
     "idle_connection_timeout": 60.0,  # for a request's head, also of the first one
     "body_timeout": 30.0,
@@ -26,13 +26,13 @@ BOUNDS: dict[str, Any] = {
 
 
 class BoundedHTTPServer(HTTPServer):
-    """Tornado's server with `BOUNDS` and at most `MOST_CONNECTIONS` connections."""
+    """Tornado's server with `BOUNDS` and at most `MAX_CONNECTIONS` connections."""
 
     def initialize(self, *args: Any, **options: Any) -> None:
         super().initialize(*args, **{**BOUNDS, **options})
 
     def handle_stream(self, stream: Any, address: tuple[Any, ...]) -> None:
-        if len(self._connections) >= MOST_CONNECTIONS:
+        if len(self._connections) >= MAX_CONNECTIONS:
             stream.close()
             return
         super().handle_stream(stream, address)

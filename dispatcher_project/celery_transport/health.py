@@ -37,7 +37,7 @@ Question = Callable[[], str]
 TICK_SECONDS = 1.0
 _BIND_AGAIN_SECONDS = 0.5
 _REQUEST_SECONDS = 5.0
-_MOST_CONNECTIONS = 32
+_MAX_CONNECTIONS = 32
 _NO_DESCRIPTOR_SECONDS = 0.05
 
 
@@ -226,14 +226,14 @@ def _error_of(answer: Any) -> str:
 
 
 class _Server(ThreadingHTTPServer):
-    """HTTP server for probes. Over `_MOST_CONNECTIONS` the oldest connections are closed: a probe takes
+    """HTTP server for probes. Over `_MAX_CONNECTIONS` the oldest connections are closed: a probe takes
     milliseconds."""
 
     daemon_threads = True
     request_queue_size = 16
 
     def __init__(self, *args: Any) -> None:
-        self._connections = Connections(_MOST_CONNECTIONS)
+        self._connections = Connections(_MAX_CONNECTIONS)
         super().__init__(*args)
 
     def get_request(self) -> tuple[Any, Any]:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LAST_FAILURES = 8
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 """Dead letters and pending callbacks are counted up to this."""
 SILENT_SECONDS = 10.0
 """Age of beat's last tick from which it is shown in red."""
@@ -78,8 +78,8 @@ def overview(ports: Ports) -> dict[str, Any]:
         "fleet": _fleet(fleet),
         "queues": [_queue(line) for line in queues.lines],
         "failures": _failures(),
-        "dead_letters": letters[:MOST_COUNTED].count(),
-        "callbacks_pending": pending[:MOST_COUNTED].count(),
+        "dead_letters": letters[:MAX_COUNTED].count(),
+        "callbacks_pending": pending[:MAX_COUNTED].count(),
     }
 
 
@@ -217,7 +217,7 @@ def _sum(document: Mapping[str, Any], name: str) -> int:
 
 
 def _bounded(count: int) -> str:
-    return f"{count} or more" if count >= MOST_COUNTED else str(count)
+    return f"{count} or more" if count >= MAX_COUNTED else str(count)
 
 
 def _fleet_lines(document: Mapping[str, Any], height: int) -> list[RenderableType]:

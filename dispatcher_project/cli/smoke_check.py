@@ -42,8 +42,8 @@ _POLL_SECONDS = 5.0
 _SHORT_CERTIFICATE_DAYS = 14
 _SHOWN_MODELS = 5
 _GUIDE = page("docs/how-to/deploying.md")
-_MOST_BYTES = 65536
-_MOST_SECONDS = 3600.0
+_MAX_BYTES = 65536
+_MAX_SECONDS = 3600.0
 _LAST_SECONDS = 5.0
 """For the reason and the cancellation of a late job, after all other time is spent."""
 
@@ -384,10 +384,10 @@ class Check:
         """Status, body and final address of a request without the key. Raises _Stop."""
         try:
             with urllib.request.urlopen(self._url + path, timeout=self._left()) as response:
-                return response.status, response.read(_MOST_BYTES), response.url
+                return response.status, response.read(_MAX_BYTES), response.url
         except urllib.error.HTTPError as error:
             with error:
-                return error.code, error.read(_MOST_BYTES), error.url or self._url + path
+                return error.code, error.read(_MAX_BYTES), error.url or self._url + path
         except (OSError, http.client.HTTPException) as error:
             raise _Stop(_unreachable("reach", error)) from None
 
@@ -447,6 +447,6 @@ def _seconds(text: str) -> float:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds <= _MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to {_MOST_SECONDS:g}")
+    if not 0 < seconds <= _MAX_SECONDS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds up to {_MAX_SECONDS:g}")
     return seconds

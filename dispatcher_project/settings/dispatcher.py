@@ -306,9 +306,9 @@ class DispatcherSettings:
                 "DISPATCHER_CALLBACK_CIRCUIT_REST_CAP_SECONDS must not be less than "
                 "DISPATCHER_CALLBACK_CIRCUIT_REST_SECONDS"
             )
-        if self.max_queued_seconds > MOST_QUEUED_SECONDS:
+        if self.max_queued_seconds > MAX_QUEUED_SECONDS:
             raise ImproperlyConfigured(
-                f"DISPATCHER_MAX_QUEUED_SECONDS is at most {MOST_QUEUED_SECONDS:g} (a year), "
+                f"DISPATCHER_MAX_QUEUED_SECONDS is at most {MAX_QUEUED_SECONDS:g} (a year), "
                 f"it is {self.max_queued_seconds:g}; 0: for ever"
             )
         if self.telemetry_hours > MAX_TELEMETRY_HOURS:
@@ -346,7 +346,7 @@ class DispatcherSettings:
                 raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_REFUSED_ORIGINS: {error}") from None
 
 
-MOST_QUEUED_SECONDS = 31_536_000.0
+MAX_QUEUED_SECONDS = 31_536_000.0
 """A year, as for models and tenants, so that deadlines are valid dates."""
 MAX_TELEMETRY_HOURS = 168.0
 _ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")

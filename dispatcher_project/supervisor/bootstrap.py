@@ -30,7 +30,7 @@ LOCKED = ("--require-hashes", "--no-deps", "--only-binary", ":all:")
 """Options of pip and uv: only files with the lock's hashes, and no build code of packages."""
 _STAMP = "dispatcher-stamp.json"
 _SHOWN_LINES = 12
-_MOST_PIPS = 4
+_MAX_PIPS = 4
 _UV_INSTALL = ("pip", "install", "--quiet", "--python")
 _UV_PIN = re.compile(r"^uv==(?!.*extra ==)", re.M)
 _UV_OPTIONS = {
@@ -131,7 +131,7 @@ def _install(lock: str, python: Path, folder: Path) -> None:
             return
         if _WRONG_HASH.search(error):
             raise BootstrapError(_advice(error))
-    pips = 1 if uses_uv else min(os.cpu_count() or 1, _MOST_PIPS, len(pins))
+    pips = 1 if uses_uv else min(os.cpu_count() or 1, _MAX_PIPS, len(pins))
     parts = [pins[part::pips] for part in range(pips)]
     error = _install_at_once(command, parts, folder)
     if error and pips > 1 and not _WRONG_HASH.search(error):  # once more, one at a time

@@ -167,7 +167,7 @@ _FIRST_PAUSE_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 30.0
 _STEADY_SECONDS = 60.0
 _SHORT_LIFE_SECONDS = 5.0
-_MOST_DRAINING = 2
+_MAX_DRAINING = 2
 """Draining processes of one child beside the serving one; another start waits until one of them has ended."""
 
 
@@ -288,7 +288,7 @@ class Child:
             self._terminal.say(self.spec.name, f"did not stop in {self.spec.stop_seconds:.0f} s: killing it")
             self._due = now + self.spec.stop_seconds
             self.kill()
-        elif self.phase is Phase.PAUSING and now > self._due and len(self._draining) <= _MOST_DRAINING:
+        elif self.phase is Phase.PAUSING and now > self._due and len(self._draining) <= _MAX_DRAINING:
             self._start_again(now)
 
     def _start_again(self, now: float) -> None:

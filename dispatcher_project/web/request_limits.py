@@ -64,7 +64,7 @@ MAX_UNDECLARED_BYTES = 1024 * 1024
 _IN_MEMORY_BYTES = 1024 * 1024
 """A longer body is kept in a file until a thread reads it."""
 _PART_BYTES = 1024 * 1024
-MOST_KEPT_BYTES = 256 * 1024
+MAX_KEPT_BYTES = 256 * 1024
 """Longest body after which a connection to SQLite stays open."""
 
 
@@ -229,7 +229,7 @@ class BodyBudget:
 def forget_long_values(body_bytes: int) -> None:
     """Close the thread's connection to SQLite after a long body. Python's sqlite3 keeps the last values of
     each compiled statement: 32 MB of jobs in each thread that once stored them."""
-    if body_bytes > MOST_KEPT_BYTES and connection.vendor == "sqlite":
+    if body_bytes > MAX_KEPT_BYTES and connection.vendor == "sqlite":
         connection.close()
 
 

@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 RESERVED_DESCRIPTORS = 256
 """Kept free of connections: for database, Redis, logs and long bodies in files."""
-MOST_DESCRIPTORS = 65_536
+MAX_DESCRIPTORS = 65_536
 BACKLOG = 1024
 """Connections that the kernel queues until they are accepted."""
 _TICKS = 10
@@ -114,7 +114,7 @@ def within_descriptors(limits: WebLimits) -> WebLimits:
     """Raise the process's soft limit of file descriptors to its hard one, and return the limits with as many
     connections as leave `RESERVED_DESCRIPTORS` free."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with suppress(OSError, ValueError):  # a sandbox may forbid it
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -59,7 +59,7 @@ Scope = dict[str, Any]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 SUBMIT = f"{API_ROOT}/queue/submit"
-MOST = 64
+MAX_GROUP = 64
 """Most submits of one batch."""
 HANDLERS = 2
 """Batches at once: one runs while the other waits for the database. Submits that arrive meanwhile wait for
@@ -131,7 +131,7 @@ class SubmitBatcher:
         self._waiting.append(asked)
         if self._due is None:  # at the end of this loop iteration, with the other submits that are ready
             self._due = asyncio.get_running_loop().call_soon(self._begin)
-        elif len(self._waiting) >= MOST:
+        elif len(self._waiting) >= MAX_GROUP:
             self._begin()
         reply = await asked.reply
         if reply.pass_on is not None:
@@ -151,10 +151,10 @@ class SubmitBatcher:
         loop = asyncio.get_running_loop()
         while self._waiting and self._busy < HANDLERS + EXTRA_HANDLERS:
             patience = self._began_at + PATIENCE_SECONDS - loop.time()
-            if self._busy >= HANDLERS and patience > 0 and len(self._waiting) < MOST:
+            if self._busy >= HANDLERS and patience > 0 and len(self._waiting) < MAX_GROUP:
                 self._due = loop.call_later(patience, self._begin)
                 return
-            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST))]
+            batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_GROUP))]
             self._busy += 1
             self._began_at = loop.time()
             answering = loop.run_in_executor(self._threads, self._answer, batch)

@@ -32,7 +32,7 @@ _LENGTH = struct.Struct(">I")
 Frame = dict[str, Any]
 RUN_FRAMES = frozenset({"ended", "heard"})
 ANSWERS = frozenset({"ready", "loaded", "unloaded", "probed"})
-MOST_MODELS = 1000
+MAX_MODELS = 1000
 MAX_WHY = 2000
 _CODE_CHARS = 64
 
@@ -144,7 +144,7 @@ def read_seconds(said: Any) -> float:
 
 def read_models(said: Any) -> dict[str, Declared]:
     """Return the declared models by name. Raises BadFrame."""
-    if not isinstance(said, list) or len(said) > MOST_MODELS:
+    if not isinstance(said, list) or len(said) > MAX_MODELS:
         raise BadFrame("models that are no list")
     known = {field.name for field in fields(Declared)}
     found: dict[str, Declared] = {}

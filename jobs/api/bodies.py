@@ -26,7 +26,7 @@ from gpus.protocol import BANDS
 from jobs.domain.access import Scope
 from jobs.domain.states import JobState
 from jobs.models import ApiKey
-from jobs.models.tenant import MAX_WEIGHT, MIN_WEIGHT, MOST_QUEUED, MOST_QUEUED_SECONDS, MOST_RUNNING
+from jobs.models.tenant import MAX_QUEUED, MAX_QUEUED_SECONDS, MAX_RUNNING, MAX_WEIGHT, MIN_WEIGHT
 from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
 from jobs.operations.tenants import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
 from jobs.submission.request import BatchItem
@@ -145,15 +145,15 @@ Band = Annotated[
     about("Highest band granted; jobs with a higher priority run first within this band."),
 ]
 MaxRunning = Annotated[
-    Annotated[int, Whole(1, MOST_RUNNING)] | None,
+    Annotated[int, Whole(1, MAX_RUNNING)] | None,
     about("Maximum of running jobs in all pools of a fleet; null: no limit."),
 ]
 MaxQueued = Annotated[
-    Annotated[int, Whole(1, MOST_QUEUED)] | None,
+    Annotated[int, Whole(1, MAX_QUEUED)] | None,
     about("Maximum of waiting jobs; further submits are refused. null: DISPATCHER_TENANT_MAX_QUEUED."),
 ]
 MaxQueuedSeconds = Annotated[
-    Annotated[float, Field(ge=0.001, le=MOST_QUEUED_SECONDS)] | None,
+    Annotated[float, Field(ge=0.001, le=MAX_QUEUED_SECONDS)] | None,
     about(
         "Longest total wait of a job; then it fails with max_queued_exceeded. The lower limit of tenant and "
         "model applies. null: the model's limit."

@@ -30,7 +30,7 @@ from jobs.reports.jobs import ATTEMPTS_SHOWN, JobFilter
 
 __all__ = ["allow_only", "choice_parameter", "text_parameter"]
 
-_MOST_ATTEMPTS = 999_999_999
+_MAX_ATTEMPTS = 999_999_999
 _JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
 
@@ -47,7 +47,7 @@ WAIT = OpenApiParameter(
 )
 ATTEMPTS_BEFORE = OpenApiParameter(
     "attempts_before",
-    {"type": "integer", "minimum": 1, "maximum": _MOST_ATTEMPTS},
+    {"type": "integer", "minimum": 1, "maximum": _MAX_ATTEMPTS},
     description=f"Return the last {ATTEMPTS_SHOWN} attempts with a lower number than this. `wait` "
     "is ignored.",
 )
@@ -65,7 +65,7 @@ INCLUDE = OpenApiParameter(
 def attempts_before_parameter(request: Request) -> int | None:
     if "attempts_before" not in request.query_params:
         return None
-    return whole_parameter(request, "attempts_before", most=_MOST_ATTEMPTS, default=1)
+    return whole_parameter(request, "attempts_before", most=_MAX_ATTEMPTS, default=1)
 
 
 def job_id_of(text: str) -> str:

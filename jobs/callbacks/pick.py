@@ -76,7 +76,7 @@ _longest_due = statements.Read(
         .values_list("tenant_id", flat=True)[:LONGEST_DUE]
     )
 )
-MOST_COUNTED = 10_000
+MAX_COUNTED = 10_000
 """Counts of the report end here."""
 
 
@@ -332,14 +332,14 @@ def delivery_report(now: datetime) -> DeliveryReport:
     pending = Callback.objects.filter(state=Callback.State.PENDING)
     due = pending.filter(next_at__lte=now)
     here = open_circuits().filter(tenant_id=OuterRef("tenant_id"), receiver=OuterRef("receiver"))
-    held = due.filter(Exists(here))[:MOST_COUNTED].count() if open_circuits().exists() else 0
+    held = due.filter(Exists(here))[:MAX_COUNTED].count() if open_circuits().exists() else 0
     first = _oldest_due(now)
     return DeliveryReport(
-        in_flight=pending.filter(sending_until__gt=now)[:MOST_COUNTED].count(),
-        due=max(due[:MOST_COUNTED].count() - held, 0),
+        in_flight=pending.filter(sending_until__gt=now)[:MAX_COUNTED].count(),
+        due=max(due[:MAX_COUNTED].count() - held, 0),
         held=held,
         oldest_due_seconds=max(0.0, (now - first).total_seconds()) if first else 0.0,
-        open_circuits=open_circuits()[:MOST_COUNTED].count(),
+        open_circuits=open_circuits()[:MAX_COUNTED].count(),
     )
 
 

@@ -40,7 +40,7 @@ from jobs.domain.errors import CallbackUrlRefused
 
 KEEP_SECONDS = 10.0
 """How long resolved addresses of our own servers are kept."""
-_MOST_KEPT = 10_000
+_MAX_KEPT = 10_000
 _OURS = 0
 """In place of a tenant's id: look-ups of our own servers."""
 _Name = tuple[int, str, int]
@@ -183,7 +183,7 @@ class Resolver:
             raise
         except OSError:  # the name does not exist now
             found = []
-        if len(self._kept) >= _MOST_KEPT:
+        if len(self._kept) >= _MAX_KEPT:
             self._kept = {}
         self._kept[name, port] = (now + KEEP_SECONDS, found)
         return found

@@ -39,7 +39,7 @@ OUTPUT_EVENTS = frozenset({"partial"})
 """Types of events that contain a part of a result."""
 PROGRESS_EVENTS = frozenset({"progress", *OUTPUT_EVENTS})
 """Types of events that a run sends, within limits; they don't change the job's state."""
-MOST_EVENTS = 500
+MAX_EVENTS = 500
 """Events per read; a partial result may have 64 KiB."""
 
 _OPTIONS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 5}
@@ -100,7 +100,7 @@ def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapp
 def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
     """Return the new events of jobs that exist, by job id.
 
-    cursors: number of the last seen event, by job id. At most `MOST_EVENTS` are read in all, and at least one
+    cursors: number of the last seen event, by job id. At most `MAX_EVENTS` are read in all, and at least one
     of each job that has any.
     """
     heads = Job.objects.filter(id__in=list(cursors)).values_list("id", "state", "event_seq")
@@ -111,7 +111,7 @@ def read_new_events(cursors: Mapping[str, int]) -> dict[str, NewEvents]:
             moved.setdefault(cursors[job_id], []).append(job_id)
     events: dict[str, list[SeenEvent]] = {}
     if moved:
-        each = max(1, MOST_EVENTS // sum(map(len, moved.values())))
+        each = max(1, MAX_EVENTS // sum(map(len, moved.values())))
         # a range of numbers bounds the rows; it is empty only if events of refused attempts were deleted
         conditions = [Q(job_id__in=ids, seq__gt=seen, seq__lte=seen + each) for seen, ids in moved.items()]
         for row in Event.objects.filter(Q(*conditions, _connector=Q.OR)).order_by("job_id", "seq"):

@@ -40,7 +40,7 @@ from jobs.ports import Ports
 log = structlog.get_logger()
 
 WATCH_SECONDS = 1.0
-MOST_UNDER_WAY = 10_000
+MAX_UNDER_WAY = 10_000
 """Own announcements that have not come back yet; beyond this, they never will (Redis is away)."""
 _CANCELLED, _PUSHED, _OFF, _OVER = "cancelled", "pushed", "off", "over"
 LISTEN_AGAIN_SECONDS = 2.0
@@ -267,7 +267,7 @@ class SelfNotifications:
 
         def announce_and_count(job_ids: Sequence[str]) -> None:
             with self._lock:
-                if len(self._under_way) > MOST_UNDER_WAY:  # Redis is away: none comes back
+                if len(self._under_way) > MAX_UNDER_WAY:  # Redis is away: none comes back
                     self._under_way.clear()
                 self._under_way.update(job_ids)
             announce(job_ids)

@@ -33,7 +33,7 @@ SHORT_SECONDS = 1.0
 FRESH_SECONDS = 1.0
 AHEAD = 2
 """Rows for each busy slot; with fewer than one per slot, more are read."""
-MOST = 32
+MAX_ROWS = 32
 """Rows in memory per pool, however many slots there are: payloads may be large."""
 GATHER_SECONDS = 0.003
 """Debounce, so that concurrent requests share one read."""
@@ -130,7 +130,7 @@ class RowPrefetch:
             known.slots = slots
             now = self._ports.clock.monotonic()
             known.drop_read_before(now - self.fresh_seconds)
-            if len(known.rows) >= min(slots, MOST) or now < known.rests_until:
+            if len(known.rows) >= min(slots, MAX_ROWS) or now < known.rests_until:
                 return
             self._requested_pools.add(pool)
         if not self.requested.is_set():
@@ -175,7 +175,7 @@ class RowPrefetch:
     def _read(self, pool: str, known: _Pool, now: float) -> None:
         """Read the rows of the pool's next jobs. now: from before the read, so that no row counts as newer
         than it is."""
-        most = min(known.slots * AHEAD, MOST)
+        most = min(known.slots * AHEAD, MAX_ROWS)
         with self._lock:
             known.missed.clear()
         coming = self._ports.leases(known.fleet).next_jobs(pool, most)

@@ -39,7 +39,7 @@ MAX_BACKLOG = 1000
 """Backpressure: with more queued writes than this, the worker claims no job."""
 PAGE = 500
 """Attempts per statement of `SwitchReadiness`."""
-MOST_UNCERTAIN = 200
+MAX_UNCERTAIN = 200
 """Beyond this the oldest claim is dropped; its lease, if it was granted, expires."""
 HELD_BACK_SECONDS = 3.0
 """A claim without an answer counts as refused once Redis has held no lease for it for this long: the request
@@ -258,7 +258,7 @@ class UncertainClaims:
         """Note a claim whose answer was lost."""
         with self._lock:
             self._fleets[attempt_id] = fleet_name
-            if len(self._fleets) > MOST_UNCERTAIN:
+            if len(self._fleets) > MAX_UNCERTAIN:
                 self._forget(next(iter(self._fleets)))
 
     def by_fleet(self) -> dict[str, list[str]]:

@@ -21,7 +21,7 @@ from jobs.domain.states import JobState
 from jobs.models import Attempt, Event, Job, Rollup, SweepRun, Tenant
 from jobs.reports.rollups import CLOSE, CURSOR, HOUR, day_of
 
-MOST_EVENTS = 20_000
+MAX_EVENTS = 20_000
 """Events read beyond the rollups. A larger lag means that the sweep `rollups` does not run; `doctor` reports
 it."""
 MAX_READS = 3
@@ -133,7 +133,7 @@ def _ended_since(cursor: int, chosen: list[int], day: datetime) -> dict[str, tup
     """Return (tenant, GPU-seconds) of attempts that ended today and are not in the rollups yet, by attempt
     id. Without them, each end would reopen an exhausted quota until the next rollup."""
     ends: dict[tuple[str, int], int] = {}
-    for job, tenant, at, data in _closed(chosen, after=cursor, last=cursor + MOST_EVENTS):
+    for job, tenant, at, data in _closed(chosen, after=cursor, last=cursor + MAX_EVENTS):
         if at >= day and (number := data.get("attempt")) is not None:
             ends[job, number] = tenant
     jobs = list(dict.fromkeys(job for job, _ in ends))

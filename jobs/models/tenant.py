@@ -11,10 +11,10 @@ from foundation.names import NameField
 from gpus.protocol import BANDS, TenantSpec
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000_000.0
-MOST_RUNNING = 1_000_000
-MOST_QUEUED_SECONDS = 31_536_000.0
+MAX_RUNNING = 1_000_000
+MAX_QUEUED_SECONDS = 31_536_000.0
 """A year; a longer time is probably a mistake in the unit."""
-MOST_QUEUED = 2_147_483_647
+MAX_QUEUED = 2_147_483_647
 """Maximum of the column."""
 
 
@@ -39,7 +39,7 @@ class Tenant(models.Model):
     max_running = models.PositiveIntegerField(
         null=True,
         blank=True,
-        validators=[MinValueValidator(1), MaxValueValidator(MOST_RUNNING)],
+        validators=[MinValueValidator(1), MaxValueValidator(MAX_RUNNING)],
         help_text="Maximum of running jobs in all pools of a fleet; further jobs wait in their places."
         " Empty: no limit. To start no job at all, pause the tenant.",
     )
@@ -66,7 +66,7 @@ class Tenant(models.Model):
         null=True,
         blank=True,
         default=None,
-        validators=[MinValueValidator(0.001), MaxValueValidator(MOST_QUEUED_SECONDS)],
+        validators=[MinValueValidator(0.001), MaxValueValidator(MAX_QUEUED_SECONDS)],
         help_text="Longest total wait of a job in seconds; then it fails (max_queued_exceeded). "
         "The lower limit"
         " of tenant and model applies. Empty: the model's, else DISPATCHER_MAX_QUEUED_SECONDS.",

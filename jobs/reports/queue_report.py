@@ -25,7 +25,7 @@ from jobs.domain.states import JobState
 from jobs.models import Attempt, Job
 from jobs.reports.history import History, ModelHistory, Share, shares
 
-MOST_COUNTED = 5000
+MAX_COUNTED = 5000
 """Upper bound of the counts of jobs that are neither queued nor running."""
 _HEAD_OF_QUEUE = 200
 """First queued jobs of a pool; their tenants are shown even without a share."""
@@ -67,7 +67,7 @@ class ModelQueue:
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
     """The queues of all models. slots: count by state, over all pools. away: pools whose Redis does not
-    answer. more: job states whose count reached `MOST_COUNTED`."""
+    answer. more: job states whose count reached `MAX_COUNTED`."""
 
     lines: tuple[ModelQueue, ...]
     system_pause: Pause | None
@@ -148,15 +148,15 @@ def queue_snapshot(
         tuple(one for (kind, _), one in pauses.items() if kind == Pause.Kind.TENANT),
         slots,
         tuple(away),
-        frozenset(state.value for state, found in others.items() if found.total() >= MOST_COUNTED),
+        frozenset(state.value for state, found in others.items() if found.total() >= MAX_COUNTED),
     )
 
 
 def _count(state: JobState) -> Counter[str]:
-    """Count the jobs in a state by model, at most `MOST_COUNTED`; unordered, so that only the index is
+    """Count the jobs in a state by model, at most `MAX_COUNTED`; unordered, so that only the index is
     read."""
     rows = Job.objects.filter(state=state.value).order_by()
-    return Counter(rows.values_list("model", flat=True)[:MOST_COUNTED])
+    return Counter(rows.values_list("model", flat=True)[:MAX_COUNTED])
 
 
 def working(slots: Mapping[str, int]) -> int:

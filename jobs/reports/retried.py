@@ -13,7 +13,7 @@ from gpus.models import AuditEntry
 from jobs.domain.states import JobState
 from jobs.models import Job
 
-MOST_FOLLOWED = 1000
+MAX_FOLLOWED = 1000
 """Retried jobs whose states are read, the last ones."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5
 
@@ -43,7 +43,7 @@ class Retried:
 
 
 def retried(job_ids: Sequence[str]) -> Retried:
-    """Read the states of jobs that were retried. job_ids: at most `MOST_FOLLOWED`."""
+    """Read the states of jobs that were retried. job_ids: at most `MAX_FOLLOWED`."""
     rows = Job.objects.filter(id__in=job_ids, dismissed_at=None).values_list("state", flat=True)
     states = Counter(rows.order_by())
     ended = (JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
@@ -74,7 +74,7 @@ def wait_for_retried(job_ids: Sequence[str], seconds: float) -> Retried:
 
 
 def jobs_of_entries(entries: Sequence[int]) -> list[str]:
-    """Return the ids of the jobs that these audit entries of bulk retries name, the last `MOST_FOLLOWED`."""
+    """Return the ids of the jobs that these audit entries of bulk retries name, the last `MAX_FOLLOWED`."""
     rows = AuditEntry.objects.filter(pk__in=entries, action="retry_jobs").order_by("pk")
     found = [job_id for detail in rows.values_list("detail", flat=True) for job_id in detail["job_ids"]]
-    return found[-MOST_FOLLOWED:]
+    return found[-MAX_FOLLOWED:]

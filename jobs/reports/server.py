@@ -12,7 +12,7 @@ from django.db.models.functions import Left
 from jobs.domain.states import AttemptState
 from jobs.models import Attempt
 
-MOST_RUNS = 500
+MAX_RUNS = 500
 MAX_DAY_RUNS = 4800
 """Runs of a day that a page shows, the same number of each slot."""
 MAX_LANES = 16
@@ -68,7 +68,7 @@ class Cause:
 
 def latest_runs(server: str, slots: int, now: datetime) -> list[Run]:
     """Return the server's latest attempts, newest first: those of the last hour, or of the last week if they
-    are fewer than 20, at most `MOST_RUNS`. slots: the server's number of slots."""
+    are fewer than 20, at most `MAX_RUNS`. slots: the server's number of slots."""
     of_server = Attempt.objects.filter(server=server, slot__in=range(max(slots, _FEWEST_SLOTS)))
     found: list[Run] = []
     for window in _WINDOWS:  # a server that is so idle has few attempts in a week
@@ -77,7 +77,7 @@ def latest_runs(server: str, slots: int, now: datetime) -> list[Run]:
             Run(**row)
             for row in rows.annotate(message=Left("error_message", _MESSAGE_CHARS)).values(
                 *(name for name in Run.__dataclass_fields__)
-            )[:MOST_RUNS]
+            )[:MAX_RUNS]
         ]
         if len(found) >= _ENOUGH_RUNS:
             break

@@ -70,7 +70,7 @@ def test_an_action_runs_only_after_its_confirmation(operator: Client, page: str)
 def test_the_confirmation_lists_the_rows_and_keeps_the_filter(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "MOST_LISTED", 2)
+    monkeypatch.setattr(operations, "MAX_LISTED", 2)
     url = reverse("admin:gpus_server_changelist") + "?pool__name__exact=flux"
     chosen = selected("gpus_server", 1) | {"select_across": "1"}
     page = operator.post(url, chosen).content.decode()

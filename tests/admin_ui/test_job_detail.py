@@ -90,7 +90,7 @@ def test_the_live_part_reads_no_payloads(viewer: Client) -> None:
 
 
 def test_a_job_of_many_attempts_shows_the_latest(viewer: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_page, "MOST_LANES", 3)
+    monkeypatch.setattr(job_page, "MAX_LANES", 3)
     job = job_in("queued")
     Attempt.objects.bulk_create(
         Attempt(
@@ -184,7 +184,7 @@ def test_partial_output_is_hidden_like_the_result(viewer: Client, operator: Clie
 def test_many_progress_events_do_not_displace_the_other_events(
     viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_page, "MOST_EVENTS", 4)
+    monkeypatch.setattr(job_page, "MAX_EVENTS", 4)
     monkeypatch.setattr(job_page, "NEWS_LISTED", 3)
     job = job_in("running")
     Event.objects.bulk_create(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin_ui.parts.viewer import MOST_FOUND, find_media
+from admin_ui.parts.viewer import MAX_FOUND, find_media
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"\0" * 100).decode()
 HOST = "dispatcher.example"
@@ -75,7 +75,7 @@ def test_invalid_base64_is_refused() -> None:
 
 
 def test_the_number_of_images_is_bounded_and_nested_or_empty_values_work() -> None:
-    assert len(find_media([PNG] * 100, host=HOST)) == MOST_FOUND
+    assert len(find_media([PNG] * 100, host=HOST)) == MAX_FOUND
     deep: Any = PNG
     for _ in range(5000):
         deep = [deep]

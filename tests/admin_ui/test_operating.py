@@ -109,7 +109,7 @@ def test_a_callbacks_page_has_a_button_to_send_it_again(
 def test_one_click_changes_a_bounded_number_of_rows(
     operator: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operations, "MOST_AT_ONCE", 2)
+    monkeypatch.setattr(operations, "MAX_AT_ONCE", 2)
     answer = do(operator, Job, "cancel_jobs", ids_of(JobState.QUEUED, 3))
     assert messages_of(answer) == ["Only the first 2 rows. Run it again for the rest.", "2 cancelled."]
 

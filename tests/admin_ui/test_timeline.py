@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from admin_ui.pages.job_timeline import MOST_WAITING, Timeline, timeline
+from admin_ui.pages.job_timeline import MAX_WAITING, Timeline, timeline
 from jobs.models import Attempt, Event
 
 from .rows import NOW
@@ -116,8 +116,8 @@ def test_a_long_wait_leaves_room_for_a_short_run() -> None:
     )
     wait, run = line.lanes[0].bars
     assert line.is_squeezed
-    assert wait.width == pytest.approx(100 * MOST_WAITING)
-    assert run.width == pytest.approx(100 * (1 - MOST_WAITING))
+    assert wait.width == pytest.approx(100 * MAX_WAITING)
+    assert run.width == pytest.approx(100 * (1 - MAX_WAITING))
     assert (wait.seconds, run.seconds) == (7200, 5)
 
 

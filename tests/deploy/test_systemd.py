@@ -14,7 +14,7 @@ from django.core.management import get_commands, load_command_class
 
 from dispatcher_project.settings.dispatcher import DispatcherSettings
 from dispatcher_project.supervisor.data_folder import ROOT
-from dispatcher_project.web.server import MOST_DESCRIPTORS, RESERVED_DESCRIPTORS
+from dispatcher_project.web.server import MAX_DESCRIPTORS, RESERVED_DESCRIPTORS
 from gpu_host.node.config import GRACE_SECONDS
 
 UNITS = sorted((ROOT / "deploy/systemd").iterdir())
@@ -120,7 +120,7 @@ def test_units_have_few_rights_and_bounded_resources(unit: Path) -> None:
 def test_the_webs_open_files_cover_its_connections() -> None:
     (descriptors,) = lines(ROOT / "deploy/systemd/dispatcher-web.service", "LimitNOFILE")
     settings = DispatcherSettings()
-    assert int(descriptors) == MOST_DESCRIPTORS >= 2 * settings.web_connections + RESERVED_DESCRIPTORS
+    assert int(descriptors) == MAX_DESCRIPTORS >= 2 * settings.web_connections + RESERVED_DESCRIPTORS
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd")

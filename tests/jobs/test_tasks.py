@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.execution.slot_loop import WorkReport
-from jobs.tasks import MOST_NAMED, JobFailed, shown, sweep, work
+from jobs.tasks import MAX_NAMED, JobFailed, shown, sweep, work
 
 
 def test_ticks_do_not_push_the_jobs_out_of_flowers_view() -> None:
@@ -42,8 +42,8 @@ def test_many_short_jobs_are_counted_and_the_failed_named() -> None:
 
 
 def test_of_many_that_failed_some_are_named() -> None:
-    failed = shown([a_report(job_id=f"J{n}", error_code="busy") for n in range(MOST_NAMED + 3)])["failed"]
-    assert (len(failed), failed[0], failed[-1]) == (MOST_NAMED + 1, "J0 busy", "and 3 more")
+    failed = shown([a_report(job_id=f"J{n}", error_code="busy") for n in range(MAX_NAMED + 3)])["failed"]
+    assert (len(failed), failed[0], failed[-1]) == (MAX_NAMED + 1, "J0 busy", "and 3 more")
 
 
 def test_a_wake_without_a_job_reports_zero_jobs() -> None:

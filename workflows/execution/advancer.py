@@ -79,7 +79,7 @@ class Overtaken(Exception):
 class Advancer:
     """Advances the runs of a process. It keeps the plans of versions, which never change."""
 
-    MOST_PLANS = 256
+    MAX_PLANS = 256
 
     def __init__(self, ports: Ports) -> None:
         self.ports = ports
@@ -101,7 +101,7 @@ class Advancer:
         found = self._plans.get(version.pk)
         if found is None:
             found = read_definition(version.spec)
-            if len(self._plans) >= self.MOST_PLANS:
+            if len(self._plans) >= self.MAX_PLANS:
                 self._plans = {}
             self._plans[version.pk] = found
         return found

@@ -14,7 +14,7 @@ from jobs.ports import Ports
 from workflows.domain.states import NodeState, RunState
 from workflows.models import Node, Run, Wait, follower_of
 
-MOST_JOBS = 200
+MAX_JOBS = 200
 """Jobs that one call cancels."""
 
 
@@ -29,7 +29,7 @@ def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
     job_ids = nodes.exclude(job_id=None).values_list("job_id", flat=True)
     wanted = Job.objects.filter(id__in=job_ids, finished_at=None, cancel_requested_at=None)
     cancelled = 0
-    for job_id in list(wanted.values_list("id", flat=True)[:MOST_JOBS]):
+    for job_id in list(wanted.values_list("id", flat=True)[:MAX_JOBS]):
         try:
             cancel_job(job_id, ports=ports)
             cancelled += 1

@@ -14,7 +14,7 @@ from workflows.models import Run, has_live_runs
 from workflows.tasks import advance_now
 
 PERIOD_SECONDS = 1.0
-MOST_RUNS = 100
+MAX_RUNS = 100
 
 
 def sweep(ports: Ports) -> SweepCount:
@@ -34,6 +34,6 @@ def sweep(ports: Ports) -> SweepCount:
         advance_now(advancer, run.id)
         return True
 
-    ending = running.exclude(cancel_requested_at=None).order_by("cancel_requested_at")[:MOST_RUNS]
+    ending = running.exclude(cancel_requested_at=None).order_by("cancel_requested_at")[:MAX_RUNS]
     count = sweep_rows("cancelling_runs", ending, cancel)
     return SweepCount(count.looked, cancelled, count.failed, count.notes)

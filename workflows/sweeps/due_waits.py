@@ -11,7 +11,7 @@ from workflows.models import Wait, has_live_runs
 from workflows.operations import end_wait
 
 PERIOD_SECONDS = 1.0
-MOST_WAITS = 500
+MAX_WAITS = 500
 _STATES = {FAIL: NodeState.FAILED, SKIP: NodeState.SKIPPED, DEFAULT: NodeState.COMPLETED}
 
 
@@ -28,4 +28,4 @@ def sweep(ports: Ports) -> SweepCount:
         answer = wait.options.get("default") if state is NodeState.COMPLETED else None
         return end_wait(wait, wait.node.run_id, state, answer, by="expiry", ports=ports)
 
-    return sweep_rows("due_waits", due.order_by("due_at")[:MOST_WAITS], end)
+    return sweep_rows("due_waits", due.order_by("due_at")[:MAX_WAITS], end)

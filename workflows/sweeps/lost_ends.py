@@ -17,7 +17,7 @@ from workflows.models import Node, Run, follower_of
 log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
-MOST_NODES = 1_000
+MAX_NODES = 1_000
 _FINAL = [state.value for state in FINAL_JOB_STATES]
 
 
@@ -27,10 +27,10 @@ def sweep(ports: Ports) -> SweepCount:
     jobs = Job.objects.filter(id=OuterRef("job_id"), state__in=_FINAL)
     ended = [
         (node.run_id, node.job_id or "", Job.objects.values_list("state", flat=True).get(id=node.job_id))
-        for node in running.filter(Exists(jobs)).order_by("id")[:MOST_NODES]
+        for node in running.filter(Exists(jobs)).order_by("id")[:MAX_NODES]
     ]
     over = Run.objects.filter(parent_node__in=running).exclude(state=RunState.RUNNING.value)
-    ended += over.values_list("parent_node__run_id", "id", "state")[:MOST_NODES]
+    ended += over.values_list("parent_node__run_id", "id", "state")[:MAX_NODES]
 
     def notify(found: tuple[str, str, str]) -> bool:
         run_id, ended_id, state = found

@@ -13,7 +13,7 @@ from jobs.sweeps.retention import purge_jobs
 from workflows.models import Node, Run
 
 PERIOD_SECONDS = 3600.0
-MOST_RUNS = 1_000
+MAX_RUNS = 1_000
 BATCH = 200
 """Jobs of one transaction."""
 
@@ -23,7 +23,7 @@ def sweep(ports: Ports) -> SweepCount:
     if why := clocks_disagree(ports):
         return why
     before = ports.clock.now() - timedelta(days=settings.DISPATCHER.retention_days)
-    old = Run.objects.filter(finished_at__lt=before, parent_node=None).order_by("id")[:MOST_RUNS]
+    old = Run.objects.filter(finished_at__lt=before, parent_node=None).order_by("id")[:MAX_RUNS]
     return sweep_rows("old_runs", old, _delete)
 
 

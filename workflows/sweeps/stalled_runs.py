@@ -18,7 +18,7 @@ from workflows.tasks import advance_now
 log = structlog.get_logger(__name__)
 
 PERIOD_SECONDS = 60.0
-MOST_RUNS = 200
+MAX_RUNS = 200
 STALLED = "stalled"
 
 
@@ -37,7 +37,7 @@ def sweep(ports: Ports) -> SweepCount:
             _fail(run, ports)
         return True
 
-    return sweep_rows("stalled_runs", idle.order_by("id")[:MOST_RUNS], repair)
+    return sweep_rows("stalled_runs", idle.order_by("id")[:MAX_RUNS], repair)
 
 
 def _fail(run: Run, ports: Ports) -> None:

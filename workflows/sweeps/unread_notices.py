@@ -15,7 +15,7 @@ from workflows.tasks import advance_now
 PERIOD_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 """A hint arrives sooner."""
-MOST_RUNS = 100
+MAX_RUNS = 100
 """Per run of the sweep: the others follow a second later."""
 
 
@@ -25,13 +25,13 @@ def sweep(ports: Ports) -> SweepCount:
         return SweepCount()
     before = ports.clock.now() - timedelta(seconds=UNREAD_SECONDS)
     unread = EndNotice.objects.filter(at__lt=before).values_list("followed_by", flat=True)
-    run_ids = {follower.removeprefix("run:") for follower in unread[: 5 * MOST_RUNS]}
+    run_ids = {follower.removeprefix("run:") for follower in unread[: 5 * MAX_RUNS]}
     begun = Run.objects.filter(state=RunState.RUNNING.value, steps=0, created_at__lt=before)
-    run_ids |= set(begun.values_list("id", flat=True)[:MOST_RUNS])
+    run_ids |= set(begun.values_list("id", flat=True)[:MAX_RUNS])
     advancer = Advancer(ports)
 
     def advance(run_id: str) -> bool:
         advance_now(advancer, run_id)
         return True
 
-    return sweep_rows("unread_notices", sorted(run_ids)[:MOST_RUNS], advance)
+    return sweep_rows("unread_notices", sorted(run_ids)[:MAX_RUNS], advance)

@@ -35,7 +35,7 @@ OLDEST_REDIS = (7, 0)
 SKEW_SECONDS = 1.0
 LOW_DISK_BYTES, NO_DISK_BYTES = 2 * 1024**3, 256 * 1024**2
 MEMORY_SHARE = 0.8
-MOST_NAMED = 6
+MAX_NAMED = 6
 SILENT_SECONDS = 15.0
 LATE_PERIODS = 5
 """A sweep is late after so many of its periods and LATE_SECONDS."""
@@ -115,8 +115,8 @@ def unreadable_secrets(stored: Sequence[StoredSecret]) -> list[str]:
 
 def about_secrets(unreadable: Sequence[str], of: int) -> str:
     """Return a sentence that names unreadable secrets. of: the number of all that were tried."""
-    named = ", ".join(plain(name, 80) for name in unreadable[:MOST_NAMED])
-    more = ", …" if len(unreadable) > MOST_NAMED else ""
+    named = ", ".join(plain(name, 80) for name in unreadable[:MAX_NAMED])
+    more = ", …" if len(unreadable) > MAX_NAMED else ""
     return f"{len(unreadable)} of {of} stored secrets were encrypted with another secret key ({named}{more})"
 
 
@@ -198,7 +198,7 @@ def layouts(view: View) -> Iterator[Finding]:
     for fleet, state in report.states.items():
         check, others = f"layout {fleet}", report.others(state)
         count = counted(len(others), "process has", "processes have")
-        named = ", ".join(f"{one.kind} {one.name} ({one.layout})" for one in others[:MOST_NAMED])
+        named = ", ".join(f"{one.kind} {one.name} ({one.layout})" for one in others[:MAX_NAMED])
         if state.next_layout is not None:
             yield Finding(
                 Level.WARNING,

@@ -24,7 +24,7 @@ from jobs.callbacks.pick import delivery_report, open_circuits
 from jobs.domain.states import JobState
 from jobs.models import ACTIONABLE, Attempt, Job
 
-MOST_READ = 500
+MAX_READ = 500
 OVERDUE = timedelta(minutes=1)
 LONG_CANCEL = timedelta(minutes=10)
 _NAMED = 3
@@ -37,7 +37,7 @@ def leaseless(view: View) -> Iterator[Finding]:
     live = set(
         Attempt.objects.filter(state__in=Attempt.LIVE, started_at__lt=view.now - patience)
         .order_by("started_at")
-        .values_list("id", flat=True)[:MOST_READ]
+        .values_list("id", flat=True)[:MAX_READ]
     )
     jobs = [job for job in _oldest(running) if job.live_attempt in live]
     yield from _finding(
@@ -166,11 +166,11 @@ def dead_letters(view: View) -> Iterator[Finding]:
 
 
 def _oldest(jobs: QuerySet[Job]) -> list[Job]:
-    return list(jobs.defer("payload", "result").order_by("id")[:MOST_READ])
+    return list(jobs.defer("payload", "result").order_by("id")[:MAX_READ])
 
 
 def _ids(rows: QuerySet[Any]) -> list[str]:
-    return list(rows.values_list("id", flat=True)[: MOST_READ + 1])
+    return list(rows.values_list("id", flat=True)[: MAX_READ + 1])
 
 
 def _without_ticket(jobs: Sequence[Job], view: View) -> list[str]:
@@ -200,6 +200,6 @@ def _finding(
 ) -> Iterator[Finding]:
     if not ids:
         return
-    number = f"more than {MOST_READ}" if len(ids) > MOST_READ else str(len(ids))
+    number = f"more than {MAX_READ}" if len(ids) > MAX_READ else str(len(ids))
     named = ", ".join(ids[:_NAMED]) + (", …" if len(ids) > _NAMED else "")
     yield Finding(level, check, f"{number} {summary} ({named})", consequence, advice)

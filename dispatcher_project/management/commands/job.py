@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 LOOK_SECONDS = 0.5
-MOST_ATTEMPTS, MOST_EVENTS, MOST_REASONS = 200, 200, 3
+MAX_ATTEMPTS, MAX_EVENTS, MAX_REASONS = 200, 200, 3
 _LANE = 40
 _BARS = {"queued": ("·", "dim"), "pause": ("-", "yellow"), "sent": ("█", "green"), "polling": ("▓", "cyan")}
 STATE_COLOURS = {
@@ -134,9 +134,9 @@ def event_document(event: Event) -> dict[str, Any]:
 
 
 def latest_events(job_id: str, after: int = 0) -> list[Event]:
-    """The latest events in order, MOST_EVENTS at most."""
+    """The latest events in order, MAX_EVENTS at most."""
     rows = Event.objects.filter(job_id=job_id, seq__gt=after).order_by("-seq")
-    return list(rows[:MOST_EVENTS])[::-1]
+    return list(rows[:MAX_EVENTS])[::-1]
 
 
 def latest_traceback(job: Job) -> tuple[Attempt, str] | None:
@@ -150,7 +150,7 @@ def latest_traceback(job: Job) -> tuple[Attempt, str] | None:
 
 
 def job_parts(job: Job, *, now: datetime) -> list[RenderableType]:
-    attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MOST_ATTEMPTS])[::-1]
+    attempts = list(Attempt.objects.filter(job_id=job.id).order_by("-number")[:MAX_ATTEMPTS])[::-1]
     events = latest_events(job.id)
     shown_timeline = timeline(attempts, events, now=now)
     lanes: list[RenderableType] = (
@@ -189,7 +189,7 @@ def why_lines(job: Job) -> list[Text]:
     found = explain_job(job, ports.production_ports())
     lines = [
         line((reason.code, "yellow"), f": {reason.message} ", (reason.change, "dim"), wraps=True)
-        for reason in found.reasons[:MOST_REASONS]
+        for reason in found.reasons[:MAX_REASONS]
     ]
     if found.starts is not None:
         half, most = age(found.starts.p50_seconds), age(found.starts.p90_seconds)

@@ -146,7 +146,7 @@ def test_flowers_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
     server = BoundedHTTPServer(lambda request: None)
     limits = server.conn_params
     assert (limits.header_timeout, limits.body_timeout, limits.max_body_size) == (60.0, 30.0, 1024 * 1024)
-    monkeypatch.setattr(flower_server, "MOST_CONNECTIONS", 0)
+    monkeypatch.setattr(flower_server, "MAX_CONNECTIONS", 0)
     closed = []
     server.handle_stream(SimpleNamespace(close=lambda: closed.append(True)), ("127.0.0.1", 1))
     assert closed
@@ -157,7 +157,7 @@ def test_flower_serves_a_bounded_number_of_connections(flower: Flower) -> None:
     with ExitStack() as stack:
         held = [
             stack.enter_context(socket.create_connection(("127.0.0.1", flower.port), timeout=60))
-            for _ in range(flower_server.MOST_CONNECTIONS + 1)
+            for _ in range(flower_server.MAX_CONNECTIONS + 1)
         ]
         # sooner than a connection without a head would be; which of them came last, the kernel decides
         closed, _, _ = select.select(held, [], [], 0.8 * flower_server.BOUNDS["idle_connection_timeout"])

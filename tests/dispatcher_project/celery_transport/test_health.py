@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dispatcher_project.celery_transport.health import (
-    _MOST_CONNECTIONS,
+    _MAX_CONNECTIONS,
     _REQUEST_SECONDS,
     Health,
     HealthPort,
@@ -142,12 +142,12 @@ def test_incomplete_requests_block_no_others_and_the_oldest_are_closed(time_: Ti
     wait_for(lambda: ask(port, "/livez")[0] == 200)
     with ExitStack() as stack:
         held = []
-        for _ in range(3 * _MOST_CONNECTIONS):
+        for _ in range(3 * _MAX_CONNECTIONS):
             held.append(stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60)))
             held[-1].sendall(b"GET /livez HTTP/1.1\r\n")
         assert held[0].recv(1) == b"", "closed"
         assert ask(port, "/livez")[0] == 200
-        few = _MOST_CONNECTIONS + 4
+        few = _MAX_CONNECTIONS + 4
         wait_for(lambda: _serving_threads() <= few, seconds=_REQUEST_SECONDS / 2, what="closed ones to end")
     served.stop()
 

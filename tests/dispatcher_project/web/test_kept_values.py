@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, connections
 
 from dispatcher_project.web.headers import Utf8Handler
-from dispatcher_project.web.request_limits import MOST_KEPT_BYTES
+from dispatcher_project.web.request_limits import MAX_KEPT_BYTES
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
 
@@ -35,11 +35,11 @@ def answered(body_bytes: int) -> Any:
         connection.close()
 
 
-@pytest.mark.parametrize("body_bytes", [MOST_KEPT_BYTES, MOST_KEPT_BYTES + 1])
+@pytest.mark.parametrize("body_bytes", [MAX_KEPT_BYTES, MAX_KEPT_BYTES + 1])
 def test_a_long_body_closes_the_database_connection_that_keeps_its_values(
     monkeypatch: pytest.MonkeyPatch, body_bytes: int
 ) -> None:
     monkeypatch.setitem(connections.settings["default"], "CONN_MAX_AGE", 60)
-    is_kept = body_bytes <= MOST_KEPT_BYTES or connection.vendor != "sqlite"
+    is_kept = body_bytes <= MAX_KEPT_BYTES or connection.vendor != "sqlite"
     with ThreadPoolExecutor(1) as thread:
         assert (thread.submit(answered, body_bytes).result() is not None) is is_kept

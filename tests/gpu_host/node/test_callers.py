@@ -136,7 +136,7 @@ def test_the_largest_fence_is_taken(start: Start) -> None:
 
 
 def test_the_number_of_remembered_slots_is_limited(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_host.node.admission._MOST_SLOT_NAMES", 3)
+    monkeypatch.setattr("gpu_host.node.admission._MAX_SLOT_NAMES", 3)
     caller = start(slots=4)
     for slot in range(5):
         caller.dispatch({"seconds": 0}, X_Slot=f"box/{slot}", X_Fence="1")

@@ -12,7 +12,7 @@ from gpus.leasing.library import FOLDER
 
 from .rig import WORKER, Rig
 
-MOST_FILES = 25
+MAX_FILES = 25
 
 
 def files_of(scripts: set[str]) -> set[str]:
@@ -47,7 +47,7 @@ def test_a_job_passes_few_lua_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
     rig.leases.settled([lease.ref])
     assert called == ["push", "claim", "granted", "renew", "release", "settled"]
     files = files_of(set(called))
-    assert len(files) <= MOST_FILES, sorted(files)
+    assert len(files) <= MAX_FILES, sorted(files)
     page = (ROOT / "docs/explanation/one_job.md").read_text()
     assert sorted(re.findall(r"^\| `([\w/]+\.lua)` \|", page, re.MULTILINE)) == sorted(files)
 

@@ -42,7 +42,7 @@ def test_only_events_that_a_listener_lacks_are_read(tenant: Account) -> None:
 
 
 def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "MOST_EVENTS", 10)
+    monkeypatch.setattr(hub, "MAX_EVENTS", 10)
     long, short = busy_job(tenant, 7), busy_job(tenant, 1)
     end_job(long.id, tell=False)
     cursors, read, reads = {long.id: 0, short.id: 0}, 0, []
@@ -59,7 +59,7 @@ def test_a_read_is_bounded_and_the_rest_follows(tenant: Account, monkeypatch: py
 
 
 def test_each_of_very_many_jobs_gets_one_event(tenant: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "MOST_EVENTS", 2)
+    monkeypatch.setattr(hub, "MAX_EVENTS", 2)
     news = read_new_events(dict.fromkeys((busy_job(tenant, 2).id for _ in range(3)), 0))
     assert [seqs(one) for one in news.values()] == [[1]] * 3
     assert all(one.has_more for one in news.values())

@@ -14,7 +14,7 @@ from jobs.execution import claiming, row_prefetch
 from jobs.execution.row_prefetch import (
     FRESH_SECONDS,
     JUDGED_SECONDS,
-    MOST,
+    MAX_ROWS,
     REST_SECONDS,
     SHORT_SECONDS,
     RowPrefetch,
@@ -139,9 +139,9 @@ def test_rows_of_jobs_that_left_the_queue_are_dropped(line: Line) -> None:
 
 
 def test_prefetched_rows_are_bounded_for_any_number_of_slots(line: Line) -> None:
-    jobs = line.jobs(MOST + 5)
+    jobs = line.jobs(MAX_ROWS + 5)
     line.look(slots=1000)
-    assert sum(line.take(*jobs)) == MOST
+    assert sum(line.take(*jobs)) == MAX_ROWS
 
 
 def test_the_prefetch_pauses_where_most_rows_go_to_other_workers(line: Line) -> None:

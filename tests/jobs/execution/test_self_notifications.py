@@ -25,7 +25,7 @@ def test_each_own_announcement_is_dropped_once() -> None:
 
 
 def test_announcements_that_never_come_back_do_not_pile_up(monkeypatch) -> None:
-    monkeypatch.setattr(module, "MOST_UNDER_WAY", 10)
+    monkeypatch.setattr(module, "MAX_UNDER_WAY", 10)
     notifications = SelfNotifications()
     announce = notifications.tracking(lambda job_ids: None)
     for number in range(100):

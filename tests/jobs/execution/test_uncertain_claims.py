@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jobs.execution.worker_state import HELD_BACK_SECONDS, MOST_UNCERTAIN, UncertainClaims
+from jobs.execution.worker_state import HELD_BACK_SECONDS, MAX_UNCERTAIN, UncertainClaims
 
 
 def test_an_uncertain_claim_is_forgotten_once_redis_has_not_granted_it_for_some_time() -> None:
@@ -19,6 +19,6 @@ def test_an_uncertain_claim_is_forgotten_once_redis_has_not_granted_it_for_some_
 
 def test_an_outage_does_not_fill_the_memory() -> None:
     asked = UncertainClaims()
-    for number in range(MOST_UNCERTAIN + 50):
+    for number in range(MAX_UNCERTAIN + 50):
         asked.add(f"a{number}", "main")
-    assert asked.by_fleet()["main"] == [f"a{number}" for number in range(50, MOST_UNCERTAIN + 50)]
+    assert asked.by_fleet()["main"] == [f"a{number}" for number in range(50, MAX_UNCERTAIN + 50)]

@@ -140,7 +140,7 @@ def test_shares_are_per_pool_and_include_waiting_tenants() -> None:
 
 
 def test_retrying_jobs_are_counted_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_module, "MOST_COUNTED", 2)
+    monkeypatch.setattr(line_module, "MAX_COUNTED", 2)
     model = make_model("flux")
     for _ in range(3):
         Job.objects.filter(id=make_job(model).id).update(state=JobState.RETRYING, due_at=NOW)

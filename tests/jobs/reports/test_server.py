@@ -11,7 +11,7 @@ from foundation.ids import new_id
 from gpus.leasing.values import SlotView
 from jobs.models import Attempt
 from jobs.reports.fleet import server_snapshot
-from jobs.reports.server import MOST_RUNS, Run, failures_by_cause, latest_runs
+from jobs.reports.server import MAX_RUNS, Run, failures_by_cause, latest_runs
 from tests.gpus.reports.test_fleet import Seen, view
 from tests.support.factories import make_job, make_model, make_running, make_server
 from tests.support.fakes import START
@@ -49,9 +49,9 @@ def test_an_idle_servers_runs_are_those_of_the_last_week() -> None:
 
 
 def test_runs_are_bounded_in_number_and_in_text() -> None:
-    make_attempts(MOST_RUNS + 9, at=START, slot=9, error_message="x" * 5000)
+    make_attempts(MAX_RUNS + 9, at=START, slot=9, error_message="x" * 5000)
     runs = latest_runs("a", 2, START)
-    assert len(runs) == MOST_RUNS
+    assert len(runs) == MAX_RUNS
     assert runs[0].message == "x" * 300
 
 

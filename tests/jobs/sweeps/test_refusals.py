@@ -126,7 +126,7 @@ def test_no_row_is_deleted_while_clocks_disagree(clock: ManualClock) -> None:
 def test_an_event_stream_continues_after_the_gap(
     clock: ManualClock, ports: Ports, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hub, "MOST_EVENTS", 20)
+    monkeypatch.setattr(hub, "MAX_EVENTS", 20)
     job = refused(clock, 4 * ATTEMPTS_SHOWN)
     clock.move(KEPT_SECONDS)
     refusals.sweep(ports)

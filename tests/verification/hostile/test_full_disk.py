@@ -13,7 +13,7 @@ import pytest
 
 from verification.hostile.attacks import full_disk
 from verification.hostile.attacks.full_disk import (
-    MOST_BYTES,
+    MAX_BYTES,
     FullDisk,
     exhausts_log,
     fill,
@@ -28,7 +28,7 @@ def env(url: str) -> Any:
     return SimpleNamespace(sees_processes=True, system=SimpleNamespace(database_url=url))
 
 
-@pytest.mark.parametrize(("blocks", "small"), [(MOST_BYTES // 4096, True), (MOST_BYTES // 4096 + 1, False)])
+@pytest.mark.parametrize(("blocks", "small"), [(MAX_BYTES // 4096, True), (MAX_BYTES // 4096 + 1, False)])
 def test_only_a_small_disk_is_filled(blocks: int, small: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = SimpleNamespace(f_blocks=blocks, f_frsize=4096)
     monkeypatch.setattr(os, "statvfs", lambda path: disk)

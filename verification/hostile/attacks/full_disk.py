@@ -13,11 +13,11 @@ from verification.hostile.attacks.full_store import FullStore
 if TYPE_CHECKING:
     from verification.hostile.environment import Environment
 
-MOST_BYTES = 1024**3
+MAX_BYTES = 1024**3
 """A larger disk was not made to be filled."""
 _STEP_BYTES = 1024 * 1024
 _DISK_FULL = "53100"
-_MOST_SEGMENTS = 200
+_MAX_SEGMENTS = 200
 
 
 class FullDisk(FullStore):
@@ -83,7 +83,7 @@ def data_folder(url: str) -> Path | None:
 def is_small(folder: Path) -> bool:
     """Return True if the file system is small enough to be filled."""
     disk = os.statvfs(folder)
-    return disk.f_blocks * disk.f_frsize <= MOST_BYTES
+    return disk.f_blocks * disk.f_frsize <= MAX_BYTES
 
 
 def fill(ballast: Path) -> None:
@@ -102,7 +102,7 @@ def exhausts_log(url: str) -> bool:
 
     try:
         with psycopg.connect(url, connect_timeout=5, autocommit=True) as connection:
-            for _ in range(_MOST_SEGMENTS):
+            for _ in range(_MAX_SEGMENTS):
                 connection.execute("SELECT pg_logical_emit_message(false, 'ballast', 'x')")
                 connection.execute("SELECT pg_switch_wal()")
     except psycopg.OperationalError:

@@ -249,7 +249,7 @@ def test_groups_with_limits_in_another_order_do_not_deadlock(
 ) -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite writes one transaction at a time")
-    monkeypatch.setattr(batcher_module, "MOST", 2)
+    monkeypatch.setattr(batcher_module, "MAX_GROUP", 2)
     # the database breaks deadlocks; other waits only take their time
     monkeypatch.setattr(submission, "LOCK_WAIT_SECONDS", 50.0)
     for one in (acme, other):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dispatcher_project.web.submit_batcher import MOST
+from dispatcher_project.web.submit_batcher import MAX_GROUP
 from jobs.models import Job, JobTag
 from tests.jobs.api.conftest import Account, World
 from tests.jobs.api.test_limits import limit
@@ -18,18 +18,18 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def test_concurrent_submits_are_handled_as_one_group(acme: Account, batcher: Site, world: World) -> None:
-    responses = batcher.ask(acme.key, *(job(payload={"n": n}, tags=[f"t{n}"]) for n in range(MOST + 10)))
+    responses = batcher.ask(acme.key, *(job(payload={"n": n}, tags=[f"t{n}"]) for n in range(MAX_GROUP + 10)))
     assert {one.status for one in responses} == {202}
     assert batcher.viewed == 0
-    assert sum(batcher.groups) == MOST + 10
+    assert sum(batcher.groups) == MAX_GROUP + 10
     assert max(batcher.groups) > 1
-    assert max(batcher.groups) <= MOST
+    assert max(batcher.groups) <= MAX_GROUP
     ids = [one.json()["job_id"] for one in responses]
-    assert len(set(ids)) == MOST + 10 == Job.objects.count() == len(world.leases.line)
-    assert [Job.objects.get(id=one).payload for one in ids] == [{"n": n} for n in range(MOST + 10)]
-    assert [one.json()["tags"] for one in responses] == [[f"t{n}"] for n in range(MOST + 10)]
-    assert JobTag.objects.count() == MOST + 10
-    assert sorted(one.json()["position"] for one in responses) == list(range(1, MOST + 11))
+    assert len(set(ids)) == MAX_GROUP + 10 == Job.objects.count() == len(world.leases.line)
+    assert [Job.objects.get(id=one).payload for one in ids] == [{"n": n} for n in range(MAX_GROUP + 10)]
+    assert [one.json()["tags"] for one in responses] == [[f"t{n}"] for n in range(MAX_GROUP + 10)]
+    assert JobTag.objects.count() == MAX_GROUP + 10
+    assert sorted(one.json()["position"] for one in responses) == list(range(1, MAX_GROUP + 11))
 
 
 def test_each_client_gets_its_own_response(acme: Account, other: Account, batcher: Site) -> None:
