@@ -85,7 +85,7 @@ class HintPublisher:
                 sent += 1
         except Exception as error:  # only the hint is lost
             self._shut_until = time.monotonic() + SHUT_SECONDS
-            log.warning("hint_not_sent", task=name, queue=queue, error=str(error), kind=type(error).__name__)
+            log.warning("wake_not_sent", task=name, queue=queue, error=str(error), kind=type(error).__name__)
         return sent
 
     def _send(self, name: str, arguments: list[str], queue: str, until: float) -> bool:

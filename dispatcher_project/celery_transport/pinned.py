@@ -363,4 +363,4 @@ def _sign_off(server: str, host: str, ports: Ports) -> None:
     try:
         sign_off(server, host, leases=ports.leases)
     except Exception as error:  # without a database the sweep notices the missing heartbeats
-        log.warning("not_signed_off", server=server, error=str(error).strip(), pid=os.getpid())
+        log.warning("worker_deregistration_failed", server=server, error=str(error).strip(), pid=os.getpid())

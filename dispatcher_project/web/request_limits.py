@@ -133,7 +133,7 @@ class RequestBody:
             try:
                 kept.write(message.get("body", b""))
             except OSError as error:
-                log.error("body_not_kept", error=str(error))
+                log.error("body_not_stored", error=str(error))
                 raise NoRoomForBody from None
             more = message.get("more_body", False)
             if more:
@@ -417,13 +417,13 @@ class ResponseDeadline:
             raise
         self._late.add(answering)
         answering.add_done_callback(self._forget)
-        log.error("answer_overdue", path=scope["path"], seconds=self._seconds)
+        log.error("response_deadline_exceeded", path=scope["path"], seconds=self._seconds)
         await send_problem(send, _overdue())
 
     def _forget(self, answering: asyncio.Future[None]) -> None:
         self._late.discard(answering)
         if not answering.cancelled() and (error := answering.exception()) is not None:
-            log.warning("late_answer_failed", error=str(error))
+            log.warning("late_response_failed", error=str(error))
 
 
 class _Exchange:

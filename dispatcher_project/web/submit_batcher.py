@@ -335,7 +335,7 @@ def _answer(cases: Sequence[_Case], ports: Ports) -> None:
     try:
         items: Sequence[Item | Exception] = submit_group(submits, ports)
     except GroupRefused as error:
-        log.info("submits_not_together", submits=len(submits), error=str(error.__cause__).strip())
+        log.info("submit_group_refused", submits=len(submits), error=str(error.__cause__).strip())
         for case in valid:
             case.reply = Reply(pass_on={ADMISSION_KEY: case.admission})
         cases, valid, items = [case for case in cases if case.result is not None], [], []

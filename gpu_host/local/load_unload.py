@@ -114,7 +114,7 @@ class ModelLoader:
                 self._owner.spawn()
             self.end(EndErrors())
         except (CannotStart, ProcessGone, Overdue, OSError) as error:
-            self._log_event("not_unloaded", why=str(error))
+            self._log_event("unload_failed", why=str(error))
             self._end_process(EndErrors())
         finally:
             self._loaded.outlived = False

@@ -129,4 +129,6 @@ class Watchdog:
         watched = [name for name, model in self._gpu.models.items() if model.quiet_seconds is not None]
         if utilisation is None and watched and not self._warned_no_utilisation:
             self._warned_no_utilisation = True
-            self._log_event("hangs_not_seen", why="this GPU reports no utilisation", models=watched)
+            self._log_event(
+                "hang_detection_unavailable", why="this GPU reports no utilisation", models=watched
+            )

@@ -89,7 +89,7 @@ def probe(
             timed_out=isinstance(error, (RunTimedOut, ConnectTimedOut)),
         )
     except Exception as error:  # a runner of another package may raise anything
-        log.exception("health_probe_broke", server=server.name, model_type=placement.model.model_type)
+        log.exception("health_probe_crashed", server=server.name, model_type=placement.model.model_type)
         return Health(False, error=f"the health probe failed: {type(error).__name__}: {error}"[:500])
 
 

@@ -91,7 +91,7 @@ class Layouts:
         try:
             self._states = self._read()
         except Exception as error:  # also a database that is not migrated yet
-            log.warning("layouts_not_read", error=str(error).strip(), kind=type(error).__name__)
+            log.warning("key_layouts_not_read", error=str(error).strip(), kind=type(error).__name__)
 
     def state(self, fleet: str) -> IndexState:
         """The fleet's state, at most a second old while the database answers."""

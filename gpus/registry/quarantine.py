@@ -103,7 +103,7 @@ def free_slot(slot: str, *, by: str, leases: LeasesOf, at: datetime, reason: str
             for row in found
         ]
         record(by, "free_slot", f"slot:{slot}", quarantines=quarantines, reason=reason)
-    log.info("slot_freed_by_hand", slot=slot, by=by)
+    log.info("slot_freed_by_operator", slot=slot, by=by)
     attempts = tuple(row.attempt_id for row in found)
     try:
         return FreedSlot(slot, attempts, leases(server.pool.fleet).free_slot(slot), mirrored=True)

@@ -310,7 +310,7 @@ class EventHub:
                     await self._read_messages(pubsub)
             except (redis.RedisError, OSError, ValueError) as error:
                 if self._is_subscribed:
-                    log.warning("announcements_lost", error=str(error))
+                    log.warning("event_subscription_lost", error=str(error))
             finally:
                 self._is_subscribed = False
             await asyncio.sleep(_RECONNECT_SECONDS)

@@ -235,7 +235,7 @@ class AttemptRun:
         except GpuError as error:
             return self._fail(error)
         except Exception as error:
-            log.exception("run_broke", job_id=self.request.job_id, attempt=self.request.attempt_id)
+            log.exception("run_crashed", job_id=self.request.job_id, attempt=self.request.attempt_id)
             return RunOutcome(
                 Ending(ServerFailed(f"The dispatcher's runner broke: {error}"), suspect=self._started)
             )
@@ -452,7 +452,7 @@ class AttemptRun:
         try:
             return self._refused_url()
         except Exception as error:  # the quarantine's sweep asks later
-            log.warning("server_not_asked", job_id=self.request.job_id, error=str(error).strip())
+            log.warning("refused_url_probe_failed", job_id=self.request.job_id, error=str(error).strip())
             return ""
 
     def _reason_to_stop(self) -> GpuError | None:

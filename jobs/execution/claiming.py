@@ -135,7 +135,7 @@ def _open(
         _return_and_rest(worker, leases, lease, push=not lease.adopted)  # other servers can run it
         return None, True
     except Exception:  # a bug or an unreadable row: not the job's fault, so no death is counted
-        log.exception("claim_broke", job_id=lease.job_id, slot=lease.slot)
+        log.exception("claim_crashed", job_id=lease.job_id, slot=lease.slot)
         _return_and_rest(worker, leases, lease)
         return None, lease.adopted  # the next ticket would fail the same way
 
@@ -233,7 +233,7 @@ def _adopt(
         return None
     gone = orphaned_runs.missing_registration(lease.server, lease.model)
     if gone is not None:
-        log.warning("run_out_of_reach", job_id=lease.job_id, slot=lease.slot, why=gone)
+        log.warning("run_unreachable", job_id=lease.job_id, slot=lease.slot, why=gone)
         if not orphaned_runs.end_unreachable(attempt, gone, leases, worker.ports):
             _return_and_rest(worker, leases, lease)
         return None

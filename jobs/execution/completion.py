@@ -449,7 +449,7 @@ def _restore(end: End, leases: Leases) -> EndWritten | None:
     ended = transitions.restore_end(end)
     if not ended.won:
         return None
-    log.warning("forgotten_end_written", job_id=end.job_id, attempt=end.attempt_id)
+    log.warning("lost_end_restored", job_id=end.job_id, attempt=end.attempt_id)
     return EndWritten(ended, leases, LeaseRef(end.slot, end.job_id, end.attempt_id, end.epoch))
 
 

@@ -106,7 +106,7 @@ def push_waiting(job_id: str, ports: Ports) -> None:
     try:
         cancel_waiting(job, ports)
     except LeasingUnavailable as error:
-        log.warning("cancel_left_to_the_sweep", job_id=job_id, error=str(error))
+        log.warning("cancel_left_to_sweep", job_id=job_id, error=str(error))
 
 
 def remove_tickets(job: Job, ports: Ports) -> bool:
@@ -218,5 +218,5 @@ class ReleaseRetries:
         try:
             push_waiting(job_id, self._ports)
         except DatabaseError as error:
-            log.warning("not_pushed", job_id=job_id, error=str(error).strip())
+            log.warning("ticket_not_pushed", job_id=job_id, error=str(error).strip())
             connection.close()

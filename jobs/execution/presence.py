@@ -108,5 +108,5 @@ class Presence:
         try:
             work()
         except Exception as error:
-            log.warning("presence_not_written", error=str(error).strip(), kind=type(error).__name__)
+            log.warning("process_row_not_written", error=str(error).strip(), kind=type(error).__name__)
             connection.close()

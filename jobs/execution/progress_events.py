@@ -85,7 +85,7 @@ class ProgressEvents:
                     self._add_output(value)
                 self._write_if_due()
         except Exception as error:  # bad progress must not fail the run
-            log.warning("progress_not_taken", kind=kind, error=str(error))
+            log.warning("progress_rejected", kind=kind, error=str(error))
 
     def write_if_due(self) -> None:
         """Write buffered progress that is due. Called every second, since no further progress may come."""

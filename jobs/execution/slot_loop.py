@@ -108,7 +108,7 @@ class SlotLoop:
                 try:
                     outcome = self._step_to_end(lease, run)
                 except Exception as error:  # the lease must not be renewed without a run
-                    log.exception("run_broke", job_id=lease.job_id, attempt=lease.attempt_id)
+                    log.exception("run_crashed", job_id=lease.job_id, attempt=lease.attempt_id)
                     outcome = RunOutcome(Ending(Interrupted(f"The dispatcher broke: {error}"), suspect=True))
         finally:
             ready.prefetch.finish_deferred()
@@ -218,7 +218,7 @@ def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFi
         ports = worker.ports
         ports.send_wakes(mark_too_large(lease.server, lease.model, error.message, leases=ports.leases))
     except Exception as failed:  # the database is away: this server may claim the job again, at no cost
-        log.warning("too_large_not_noted", server=lease.server, model=lease.model, error=str(failed).strip())
+        log.warning("too_large_not_stored", server=lease.server, model=lease.model, error=str(failed).strip())
 
 
 def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:

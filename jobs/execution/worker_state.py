@@ -236,7 +236,7 @@ class SwitchReadiness:
         try:
             signs = self._ports.index_gate(fleet, self._ports.layouts.layout).activity()
         except LeasingUnavailable as error:
-            log.info("switch_not_answered", fleet=fleet, error=str(error))
+            log.info("index_switch_check_failed", fleet=fleet, error=str(error))
             return False
         # in this order: a closed index grants no claim, and an earlier claim counts until its lease is held
         if not signs.closed_by or self.claim_under_way.count:

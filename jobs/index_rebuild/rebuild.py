@@ -188,7 +188,7 @@ class Rebuild:
         until = clock.monotonic() + ASK_SECONDS
         for first in range(0, len(servers), few):
             if clock.monotonic() >= until:
-                log.warning("servers_not_asked", fleet=self.fleet, servers=len(servers) - first)
+                log.warning("servers_not_probed_in_time", fleet=self.fleet, servers=len(servers) - first)
                 break
             quarantine_unknown_runs(servers[first : first + few], self.leases, self.ports)
             self._heartbeat()

@@ -70,7 +70,7 @@ def add_by_code_if_possible(name: Name, counts: Mapping[str, int]) -> None:
                     cursor.execute("SET LOCAL lock_timeout = '200ms'")
             add({(name, "", code): by for code, by in counts.items()})
     except (DatabaseError, InterfaceError) as error:
-        log.warning("counts_lost", tally=name.value, by=sum(counts.values()), error=str(error))
+        log.warning("counter_increment_lost", tally=name.value, by=sum(counts.values()), error=str(error))
 
 
 def read(name: Name) -> list[tuple[str, str, int]]:

@@ -319,7 +319,7 @@ def _push_pending(ports: Ports) -> None:
                 pending.waiting[fleet, pool] = {**tickets, **pending.waiting.get((fleet, pool), {})}
             continue
         except Exception:  # a defect: these tickets would fail for ever, and stop the others
-            log.exception("late_tickets_left_to_the_reconciler", pool=pool, tickets=len(tickets))
+            log.exception("late_tickets_given_up", pool=pool, tickets=len(tickets))
             continue
         log.info("late_tickets_pushed", pool=pool, tickets=len(tickets))
         ports.send_wakes(pushed.wakes)

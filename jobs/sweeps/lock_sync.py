@@ -49,7 +49,7 @@ def _quarantine_or_free(server: Server, slot: str, leases: Leases, ports: Ports)
     if last is not None and last.state in LIVE_ATTEMPT_STATES:
         return False  # the sweep `orphans` ends the attempt and writes the row
     if not quarantine_unproven(server, index):
-        log.warning("slot_held_back_without_reason", slot=slot)
+        log.warning("stale_slot_hold_freed", slot=slot)
         ports.send_wakes(leases.free_slot(slot))
     return True
 

@@ -59,7 +59,12 @@ def sweep(ports: Ports) -> SweepCount:
                 return _retire(server, ports)
             if server.healthy == before:
                 return False
-            log.info("worker_judged", server=server.name, healthy=server.healthy, why=server.last_error)
+            log.info(
+                "pinned_server_health_changed",
+                server=server.name,
+                healthy=server.healthy,
+                why=server.last_error,
+            )
             wakes, _ = mirror(ports.leases, server.pool, server)
             ports.send_wakes(wakes)
             return True

@@ -98,7 +98,7 @@ def test_an_unreachable_server_is_not_unloaded_for_ever(box: Box, unit: Unit, tm
     assert gpu.spawned == 2
     assert gpu.release_memory()
     assert gpu.spawned == 2
-    assert [event for event, _ in box.events][-1] == "not_unloaded"
+    assert [event for event, _ in box.events][-1] == "unload_failed"
 
 
 def test_without_outside_models_no_process_is_spawned_to_unload(tmp_path: Path) -> None:

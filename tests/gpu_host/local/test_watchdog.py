@@ -220,7 +220,9 @@ def test_without_utilisation_no_silent_run_is_killed_and_a_warning_is_logged_onc
     for _ in range(20):
         ward.look(30.0)
     assert ward.patient.stopped == []
-    assert ward.events == [("hangs_not_seen", {"why": "this GPU reports no utilisation", "models": ["m"]})]
+    assert ward.events == [
+        ("hang_detection_unavailable", {"why": "this GPU reports no utilisation", "models": ["m"]})
+    ]
 
 
 def test_without_a_gpu_none_is_read():

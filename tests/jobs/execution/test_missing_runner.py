@@ -49,7 +49,7 @@ def test_a_claimed_job_without_its_runner_is_queued_again_at_no_cost(shop, cog):
     assert [(log["model"], log["model_type"]) for log in logs if log["event"] == "runner_not_installed"] == [
         ("m", "gone")
     ]
-    assert not [log for log in logs if log["event"] == "claim_broke"]
+    assert not [log for log in logs if log["event"] == "claim_crashed"]
     job.refresh_from_db()
     assert (job.state, job.attempts_made) == (JobState.QUEUED, 0)
     assert not cog.runs
