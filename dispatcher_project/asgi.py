@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import django
 from a2wsgi import WSGIMiddleware
 
 from dispatcher_project.celery_transport.gc_tuning import loaded_for_good
+
+if TYPE_CHECKING:
+    from artifacts.store.local import LocalStore
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatcher_project.settings.production")
 
@@ -28,6 +31,7 @@ def make_application() -> Any:
 
     from django.conf import settings
 
+    from dispatcher_project.web.artifact_bytes import ArtifactBytes
     from dispatcher_project.web.asgi_gateway import AsgiGateway
     from dispatcher_project.web.headers import Utf8Handler
     from dispatcher_project.web.request_limits import FairThreads, ResponseDeadline, unless_given_up
@@ -45,7 +49,17 @@ def make_application() -> Any:
         begin_presence,
         streams_per_reader=limits.streams_per_reader,
         body_bytes=limits.web_body_bytes,
+        artifact_bytes=ArtifactBytes(local_store),
     )
+
+
+def local_store() -> LocalStore | None:
+    """Return the store of artifacts if it is a folder."""
+    from artifacts.store.local import LocalStore
+    from jobs.ports import production_ports
+
+    store = production_ports().artifact_store
+    return store if isinstance(store, LocalStore) else None
 
 
 def heavy_at_once() -> int:

@@ -14,6 +14,8 @@ from typing import Any
 from django.conf import settings
 from django.utils.module_loading import import_string
 
+from artifacts.store.configured import ProcessStore
+from artifacts.store.contract import Store
 from foundation.foreign_schema import SchemaProcesses
 from foundation.probes import Probes
 from foundation.ttl_cache import AdaptiveTtlValue, RemainingCapacity, RowCache, TtlCache
@@ -116,6 +118,7 @@ class Ports:
     push_refusals, request_refusals: counts of refused pushes and requests.
     readiness: of this process. limit_caches: of tenants. registry: cached rows of the GPU registry.
     valid_keys: cached API keys, by hash. schema_processes: run checks of payloads that may take long.
+    process_store: makes the store of artifacts; use `artifact_store`.
     """
 
     clock: Clock
@@ -148,6 +151,12 @@ class Ports:
         default_factory=lambda: TtlCache(KEEP_KEY_SECONDS, max_entries=10_000)
     )
     schema_processes: SchemaProcesses = field(default_factory=SchemaProcesses)
+    process_store: ProcessStore = field(default_factory=ProcessStore)
+
+    @property
+    def artifact_store(self) -> Store:
+        """The store of artifacts. Raises ImproperlyConfigured."""
+        return self.process_store.get(self.clock.now)
 
 
 @lru_cache(maxsize=1)

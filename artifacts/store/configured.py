@@ -14,6 +14,21 @@ from artifacts.store.contract import Store
 from artifacts.store.local import LocalStore
 from artifacts.store.s3 import S3Place, S3Store
 
+
+class ProcessStore:
+    """The store of one process, made at its first use and again when the settings change (in tests)."""
+
+    def __init__(self) -> None:
+        self._made: tuple[object, Store] | None = None
+
+    def get(self, now: Callable[[], datetime]) -> Store:
+        """Return the store. now: as of `make_store`. Raises ImproperlyConfigured."""
+        wanted = (settings.DISPATCHER, settings.ARTIFACT_FOLDER)
+        if self._made is None or self._made[0] != wanted:
+            self._made = wanted, make_store(now)
+        return self._made[1]
+
+
 STORE_PATH = "/store"
 """Path of the web process that serves signed requests to a local store."""
 _SETTING = "DISPATCHER_ARTIFACT_STORE"

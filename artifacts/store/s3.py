@@ -342,12 +342,19 @@ def _store_errors() -> Iterator[None]:
         raise StoreUnavailable(f"The store does not answer ({type(error).__name__}).") from None
 
 
-def _new_client(endpoint: str, region: str) -> Any:
+def require_boto() -> None:
+    """Raises NoBoto."""
     try:
-        import boto3
-        from botocore.config import Config
+        import boto3  # noqa: F401
     except ImportError:
         raise NoBoto from None
+
+
+def _new_client(endpoint: str, region: str) -> Any:
+    require_boto()
+    import boto3
+    from botocore.config import Config
+
     return boto3.session.Session().client(
         "s3",
         endpoint_url=endpoint or None,

@@ -7,6 +7,7 @@ import os
 import shutil
 import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 from .base import *  # noqa: F403
 from .base import DISPATCHER, database
@@ -19,6 +20,7 @@ REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:1/0")
 BROKER_URL = broker_url(os.environ.get("BROKER_URL", REDIS_URL))
 _folder = tempfile.mkdtemp(prefix="dispatcher-tests-")
 atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+ARTIFACT_FOLDER = Path(_folder) / "artifacts"
 WHITENOISE_AUTOREFRESH = True  # no scan of all files by the middleware of each test client
 DATABASES = {
     "default": database(os.environ.get("DISPATCHER_TEST_DATABASE_URL") or f"sqlite:///{_folder}/db.sqlite3")

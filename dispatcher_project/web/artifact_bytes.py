@@ -18,28 +18,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-import structlog
 from django.conf import settings
 
 from artifacts.keys import ObjectKey, read_key
 from artifacts.store.configured import STORE_PATH
-from artifacts.store.contract import (
-    CHUNK_BYTES,
-    NoSuchObject,
-    ObjectExists,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    WrongBytes,
-)
+from artifacts.store.contract import CHUNK_BYTES, StoreError, StoreUnavailable
 from artifacts.store.local import LocalStore, Receiver
 from artifacts.store.names import attachment
 from artifacts.store.signatures import BadSignature, Expired, Grant, read_grant
 from dispatcher_project.web.request_limits import Scope, send_problem
 from foundation.http_api.problems import Problem
+from jobs.api.errors import store_problem
 from jobs.events.stream import Message, Receive, Send
-
-log = structlog.get_logger(__name__)
 
 PREFIX = f"{STORE_PATH}/"
 SERVING_THREADS = 8
@@ -67,7 +57,7 @@ class ArtifactBytes:
         except Problem as problem:
             await exchange.refuse(problem)
         except StoreError as error:
-            await exchange.refuse(problem_of_store(error))
+            await exchange.refuse(store_problem(error))
         except _ClientGone:
             pass
 
@@ -174,20 +164,6 @@ class ArtifactBytes:
 
     async def _in_thread(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
-
-
-def problem_of_store(error: StoreError) -> Problem:
-    """Return the answer for an error of a store."""
-    if isinstance(error, NoSuchObject):
-        return Problem(404, "artifact_missing", str(error))
-    if isinstance(error, ObjectExists):
-        return Problem(412, "artifact_exists", str(error))
-    if isinstance(error, WrongBytes):
-        return Problem(400, "artifact_bytes_wrong", str(error))
-    if isinstance(error, StoreFull):
-        return Problem(507, "artifact_store_full", str(error), retryable=True, retry_after_seconds=60.0)
-    log.error("artifact_store_unavailable", error=str(error), exc_info=error)
-    return Problem(503, "artifact_store_unavailable", str(error))
 
 
 class _ClientGone(Exception):

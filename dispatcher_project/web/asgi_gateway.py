@@ -15,6 +15,7 @@ from urllib.parse import quote_from_bytes
 
 from django.conf import settings
 
+from artifacts.store.configured import STORE_PATH
 from dispatcher_project.web.headers import security_headers
 from dispatcher_project.web.request_limits import (
     HOLDER_KEY,
@@ -53,6 +54,7 @@ from jobs.submission.request import Outcome, outcome_of_state
 
 LIVEZ = "/livez"
 """Answered without a thread: the process is alive even if all threads wait for the database."""
+ARTIFACT_BYTES = f"{STORE_PATH}/"
 _NOT_FORWARDED = (
     b"content-length",
     b"content-type",
@@ -81,7 +83,8 @@ class AsgiGateway:
 
     site: Django as an ASGI application in threads. make_hub: called once, on the event loop. begin: called at
     the server's start; returns the function to call at its stop. streams_per_reader: most event streams of
-    one key or user. body_bytes: memory for bodies that are still arriving.
+    one key or user. body_bytes: memory for bodies that are still arriving. artifact_bytes: answers requests
+    for the bytes of artifacts, whose bodies are not received whole; None: the site does.
     """
 
     def __init__(
@@ -91,8 +94,11 @@ class AsgiGateway:
         begin: Callable[[], Callable[[], None]] = lambda: lambda: None,
         streams_per_reader: int = 256,
         body_bytes: int = 96 * 1024 * 1024,
+        *,
+        artifact_bytes: Application | None = None,
     ) -> None:
         self._site = site
+        self._artifact_bytes = artifact_bytes
         self._make_hub = make_hub
         self._begin = begin
         self._hub: EventHub | None = None
@@ -111,7 +117,12 @@ class AsgiGateway:
             await self._lifespan(receive, send)
         elif scope["type"] == "http":
             send = self._secure(scope, send)
-            await (_send_alive(send) if scope["path"] == LIVEZ else self._serve(scope, receive, send))
+            if scope["path"] == LIVEZ:
+                await _send_alive(send)
+            elif self._artifact_bytes is not None and scope["path"].startswith(ARTIFACT_BYTES):
+                await self._artifact_bytes(scope, receive, send)
+            else:
+                await self._serve(scope, receive, send)
         else:
             await send({"type": "websocket.close", "code": 1000})
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from django.http.request import split_domain_port, validate_host
 from rest_framework.renderers import JSONRenderer
 
 import jobs.ports
+from artifacts.refs import may_have_refs
 from dispatcher_project.logging import log_request_finished, log_request_started
 from dispatcher_project.web.request_limits import LIGHT_BYTES, forget_long_values, is_given_up
 from foundation.http_api.json_body import BODY_PENDING_KEY, read_json
@@ -72,6 +74,8 @@ _JSON = frozenset(
 )
 _ACCEPTS_JSON = frozenset({b"*/*", b"application/json", b"application/json, text/plain, */*"})
 _FOR_THE_VIEW = frozenset({b"cookie", b"expect", b"transfer-encoding", b"content-encoding"})
+_ESCAPED_ASCII = re.compile(rb"\\u00[2-7]")
+"""A client may write the `$` of a reference in this way, and has no need to."""
 STILL_ALIVE_SECONDS = 0.5
 """A database connection used more recently is not tested before its next use."""
 _RENDERER = JSONRenderer()
@@ -310,7 +314,12 @@ def _read(case: _Case, ports: Ports) -> bool:
     try:
         case.wanted = read_submit(read_json(body), key=case.key, prefer=_text(case.asked, b"prefer"))
         spec = ports.registry.model_spec(case.wanted.request.body.model)
-        waits = case.wanted.request.reject_if_busy or (spec and is_slow_check(spec.payload_schema, body))
+        waits = (
+            case.wanted.request.reject_if_busy
+            or (spec and is_slow_check(spec.payload_schema, body))
+            or may_have_refs(body)  # the store may be asked for them
+            or _ESCAPED_ASCII.search(body)
+        )
     except Exception as error:
         case.result = error
         return True

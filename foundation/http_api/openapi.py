@@ -22,6 +22,7 @@ REFUSALS = {
     406: "Only JSON is available.",
     408: "The body did not arrive in time.",
     409: "Conflicts with the current state.",
+    410: "It was removed.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     422: "The body is valid JSON with invalid fields.",

@@ -8,6 +8,7 @@ from typing import Annotated, Any, NotRequired
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from artifacts.models import Artifact as ArtifactRow
 from foundation.http_api.json_body import Choice, Items, JsonObject, Name, about, choices
 from foundation.http_api.openapi import Instant, Problem
 from gpus.api.answers import Live, page_of
@@ -147,6 +148,65 @@ class JobWithPayload(Job):
 
 
 JobPage = page_of(JobSummary)
+
+
+class SignedRequest(TypedDict):
+    """A request that needs no API key. Its headers must be sent as they are."""
+
+    method: str
+    url: str
+    headers: dict[str, str]
+    expires_at: Instant
+
+
+class ArtifactMeta(TypedDict):
+    """An artifact without its bytes."""
+
+    id: str
+    state: Annotated[str, choices(ArtifactRow.State)]
+    bytes: int
+    sha256: str
+    content_type: Annotated[str, about("As declared, else as recognised; empty before the upload.")]
+    name: str
+    made_by_job: Annotated[str | None, about("Job that made it.")]
+    created_at: Instant
+    stored_at: Instant | None
+    expires_at: Annotated[Instant, about("When it may be removed, if no job refers to it.")]
+
+
+class ArtifactPart(SignedRequest):
+    """The request for one part: `bytes` bytes from position `first` of the file."""
+
+    number: int
+    first: int
+    bytes: int
+
+
+class ArtifactParts(TypedDict):
+    """An upload in parts. Only the parts that are missing are listed."""
+
+    count: int
+    missing: list[ArtifactPart]
+
+
+class PromisedArtifact(TypedDict):
+    """An artifact, and how to upload it. `exists`: nothing is to be uploaded."""
+
+    id: str
+    exists: bool
+    upload: SignedRequest | None
+    parts: ArtifactParts | None
+
+
+ArtifactPage = page_of(ArtifactMeta)
+
+
+class DataErased(TypedDict):
+    """The data of a job that was erased."""
+
+    job_id: str
+    erased_at: Instant
+    artifacts: Annotated[int, about("Artifacts that the job referred to.")]
 
 
 class StartsIn(TypedDict):

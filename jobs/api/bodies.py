@@ -34,6 +34,7 @@ from jobs.submission.request import BatchItem
 Text = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00]+$")]
 """The same rules as `text_parameter`."""
 FINGERPRINT = "^[0-9a-f]{16}$"
+MEDIA_TYPE = r"^[A-Za-z0-9!#$&^_.+-]+/[A-Za-z0-9!#$&^_.+-]+(; ?[A-Za-z0-9-]+=[A-Za-z0-9_.+-]+)?$"
 _DryRun = Annotated[bool, about("Only count the matching jobs.")]
 
 
@@ -55,6 +56,24 @@ class Batch(Body):
         list[Annotated[Any, _PublishedItem()]],
         Items(least=1, most=lambda: settings.DISPATCHER.max_batch_jobs),
     ]
+
+
+class NewArtifact(Body):
+    """An artifact to be uploaded. Size and hash are checked by the store: another body is refused."""
+
+    bytes: Annotated[int, Whole(0, 2**53 - 1), about("Exact length.")]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$"), about("SHA-256 of the bytes, hexadecimal.")]
+    content_type: Annotated[
+        Annotated[str, Field(max_length=127, pattern=MEDIA_TYPE)] | None,
+        about("Media type; where it is missing, it is recognised from the first bytes."),
+    ] = None
+    name: Annotated[
+        Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[^\x00]+$")] | None,
+        about("File name for downloads. It is never part of a path."),
+    ] = None
+    parts: Annotated[
+        bool, about("Upload in parts of 64 MiB, which can be resumed; end it by `/complete`.")
+    ] = False
 
 
 class PriorityBody(Body):

@@ -14,6 +14,8 @@ from django.views import csrf, defaults
 from rest_framework import exceptions
 
 import jobs.ports
+from artifacts.errors import ArtifactRefused
+from artifacts.store.contract import NoSuchObject, ObjectExists, StoreError, StoreFull, WrongBytes
 from foundation.http_api.problems import MEDIA_TYPE, RETRY_LATER_STATUSES, FieldError, Problem
 from gpus.errors import REDIS_AWAY, LeasingUnavailable
 from jobs.domain.errors import Refused
@@ -47,6 +49,10 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, Refused):
         return refusal_problem(error)
+    if isinstance(error, ArtifactRefused):
+        return Problem(error.status, error.code, str(error), retry_after_seconds=error.retry_after_seconds)
+    if isinstance(error, StoreError):
+        return store_problem(error)
     if _is_database_away(error):
         log.error("database_unavailable", error=str(error).strip())
         return Problem(
@@ -66,6 +72,20 @@ def problem_of(error: Exception) -> Problem:
     return Problem(
         500, "internal_error", "An unexpected error occurred. The server's log has the event request_failed."
     )
+
+
+def store_problem(error: StoreError) -> Problem:
+    """Return the problem for an error of the store of artifacts; logs one that operators should know of."""
+    if isinstance(error, NoSuchObject):
+        return Problem(404, "artifact_missing", str(error))
+    if isinstance(error, ObjectExists):
+        return Problem(412, "artifact_exists", str(error))
+    if isinstance(error, WrongBytes):
+        return Problem(400, "artifact_bytes_wrong", str(error))
+    log.error("artifact_store_unavailable", error=str(error), kind=type(error).__name__)
+    if isinstance(error, StoreFull):
+        return Problem(507, "artifact_store_full", str(error), retryable=True, retry_after_seconds=60.0)
+    return Problem(503, "artifact_store_unavailable", str(error))
 
 
 def _is_database_away(error: Exception) -> bool:

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from django.urls import URLPattern, path
 
+from .artifacts import ArtifactDetail, ArtifactMeta, Artifacts, CompleteArtifact
+from .erasure import EraseJobData
 from .health import livez, readyz
 from .job_control import (
     CancelJobs,
@@ -44,6 +46,11 @@ queue_urls: list[URLPattern] = [
     path("queue/jobs/<str:job_id>/explain", ExplainJob.as_view()),
     path("queue/jobs/<str:job_id>/events", JobEvents.as_view()),
     path("queue/jobs/<str:job_id>/cancel", CancelJob.as_view()),
+    path("queue/jobs/<str:job_id>/data", EraseJobData.as_view()),
+    path("artifacts", Artifacts.as_view()),
+    path("artifacts/<str:artifact_id>", ArtifactDetail.as_view()),
+    path("artifacts/<str:artifact_id>/meta", ArtifactMeta.as_view()),
+    path("artifacts/<str:artifact_id>/complete", CompleteArtifact.as_view()),
     path("queue/stats", Stats.as_view()),
     path("me", Me.as_view()),
     path("usage", Usage.as_view()),

@@ -62,6 +62,34 @@ class PayloadInvalid(Refused):
     status = 422
 
 
+class ArtifactMissing(Refused):
+    """The payload refers to an artifact that the tenant does not have."""
+
+    code = "artifact_missing"
+    status = 422
+
+
+class ArtifactRefInvalid(Refused):
+    """The payload has a reference to an artifact that is malformed."""
+
+    code = "artifact_ref_invalid"
+    status = 422
+
+
+class TooManyArtifacts(Refused):
+    """The payload refers to more artifacts than are allowed."""
+
+    code = "too_many_artifacts"
+    status = 422
+
+
+class ArtifactStoreUnavailable(Refused):
+    """The store of artifacts does not answer, so it is unknown whether an upload is complete."""
+
+    code = "artifact_store_unavailable"
+    status = 503
+
+
 class PayloadCheckTooLong(Refused):
     """The check of the payload against the model's schema took too long. Send a simpler payload."""
 
@@ -257,6 +285,13 @@ class NotCancellable(Refused):
     """The job has ended; it can't be cancelled."""
 
     code = "not_cancellable"
+    status = 409
+
+
+class JobNotOver(Refused):
+    """The job has not ended; its data can't be erased yet. Cancel it, or wait."""
+
+    code = "job_not_over"
     status = 409
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import structlog
 from django.db import IntegrityError, transaction
 
+from artifacts.models import ArtifactUse
+from artifacts.uses import new_uses
 from foundation.database import statements
 from foundation.database.connections import one_round_trip, write_lock
 from foundation.database.row_codec import new_row
@@ -26,6 +28,7 @@ from jobs.domain.errors import IdempotencyConflict, Refused, UnknownModel
 from jobs.domain.states import JobState
 from jobs.limits.submit_limits import QueueLimits, max_queued_seconds, quota_refusal
 from jobs.models import IdempotencyKey, Job
+from jobs.submission.artifact_refs import refusals_of_removed
 from jobs.submission.capacity import Capacity
 from jobs.submission.request import Item, SubmitRequest, Submitted, outcome_of
 from jobs.transitions import new_jobs
@@ -148,7 +151,9 @@ def _apply_limits(entries: Sequence[Entry], plan: _Plan) -> _Plan:
     """Return the plan without the jobs that the limits refuse. Called inside the transaction; the plan was
     made before it, because others wait for this transaction, and making a thousand rows takes several times
     as long as storing them. It is made again only after a refusal."""
-    refused: dict[int, Refused] = {}
+    refused = _refused_by_artifacts(entries, plan)
+    if refused:
+        plan = _plan(entries, refused)
     asked: set[int] = set()
     behind = _next_with_same_key(entries)
     while asking := [index for index in plan.new if index not in asked]:
@@ -164,6 +169,17 @@ def _apply_limits(entries: Sequence[Entry], plan: _Plan) -> _Plan:
         if len(refused) > before:
             plan = _plan(entries, refused)
     return plan
+
+
+def _refused_by_artifacts(entries: Sequence[Entry], plan: _Plan) -> dict[int, Refused]:
+    """Lock the artifacts of the new jobs; return the refusals of jobs whose artifact was removed since its
+    check."""
+    wanted = [
+        (index, request.artifacts)
+        for index in plan.new
+        if isinstance(request := entries[index].request, SubmitRequest) and request.artifacts
+    ]
+    return refusals_of_removed(wanted) if wanted else {}
 
 
 def _next_with_same_key(entries: Sequence[Entry]) -> dict[int, int]:
@@ -186,6 +202,7 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
     new: list[int] = []
     jobs: list[Job] = []
     keys: dict[tuple[int, str], IdempotencyKey] = {}
+    uses: list[ArtifactUse] = []
     for index, entry in enumerate(entries):
         request, limits = entry.request, entry.limits
         if isinstance(request, Refused):
@@ -214,13 +231,14 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
             continue
         jobs.append(job)
         new.append(index)
+        uses += new_uses(job.id, request.artifacts) if request.artifacts else ()
         items.append(Submitted(job, outcome_of(job), None, replayed=False))
         if key:
             keys[limits.tenant_id, key] = IdempotencyKey(
                 tenant_id=limits.tenant_id, key=key, fingerprint=request.fingerprint, job=job
             )
     rows = new_jobs(jobs, jobs[0].created_at) if jobs else []
-    return _Plan(items, new, [*rows, *statements.inserts(list(keys.values()))])
+    return _Plan(items, new, [*rows, *statements.inserts(list(keys.values())), *statements.inserts(uses)])
 
 
 def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:

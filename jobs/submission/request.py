@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any
@@ -68,6 +68,7 @@ from jobs.domain.states import JobState, is_final
 from jobs.limits.submit_limits import limits_of
 from jobs.models import IdempotencyKey, Job
 from jobs.ports import Ports
+from jobs.submission.artifact_refs import checked_refs
 
 HIGHEST, DEFAULT_PRIORITY, LOWEST = 1, 5, 9
 PRIORITY_OF_TRUE = 2
@@ -161,11 +162,12 @@ class BatchItem(Submit):
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
     """A job to submit. fingerprint: hash of the body, equal for equal bodies; only set with an
-    `idempotency_key`."""
+    `idempotency_key`. artifacts: ids of those that its payload refers to, once it is checked."""
 
     body: Submit
     idempotency_key: str | None = None
     fingerprint: str = ""
+    artifacts: tuple[str, ...] = ()
 
     @property
     def reject_if_busy(self) -> bool:
@@ -322,22 +324,26 @@ def checked_unless_replay(
     may: Allowed,
     now: datetime,
     ports: Ports,
+    *,
+    tenant_id: int,
 ) -> SubmitRequest | Refused:
     """Return the request, or the refusal of its checks. A replay of an accepted request is not checked: its
     client lost the answer, and must get it even if `run_at` is past by now or the tenant may not submit to
     the model any more.
 
-    known: by key, those that the tenant used before.
+    known: by key, those that the tenant used before. tenant_id: whose artifacts its payload may refer to.
     """
     if isinstance(request, Refused):
         return request
     used = known.get(request.idempotency_key or "")
     if used is not None and used.fingerprint == request.fingerprint:
         return request
-    return _checked(request, may, now, ports)
+    return _checked(request, tenant_id, may, now, ports)
 
 
-def _checked(request: SubmitRequest, may: Allowed, now: datetime, ports: Ports) -> SubmitRequest | Refused:
+def _checked(
+    request: SubmitRequest, tenant_id: int, may: Allowed, now: datetime, ports: Ports
+) -> SubmitRequest | Refused:
     """Return the request, or the refusal of a check that needs neither limits nor other jobs."""
     try:
         may.check(request.body.model)
@@ -355,11 +361,12 @@ def _checked(request: SubmitRequest, may: Allowed, now: datetime, ports: Ports) 
         if len(text) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
         check_payload(spec.payload_schema, request.body.payload, text, may.checks, ports.schema_processes)
+        artifacts = checked_refs(request.body.payload, text, tenant_id, now, ports)
         if request.body.callback_url:
             check_callback_url(request.body.callback_url, refused_origins(ports.registry))
     except Refused as refused:
         return refused
-    return request
+    return replace(request, artifacts=artifacts) if artifacts else request
 
 
 def check_request(
@@ -367,7 +374,7 @@ def check_request(
 ) -> None:
     """Check a request without submitting it; limits are not checked. Raises Refused."""
     may = Allowed(limits_of(tenant, ports).allowed_models, key_models)
-    checked = _checked(request, may, ports.clock.now(), ports)
+    checked = _checked(request, tenant, may, ports.clock.now(), ports)
     if isinstance(checked, Refused):
         raise checked
 

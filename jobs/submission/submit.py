@@ -189,7 +189,9 @@ def _entries(
     for one in submissions:
         may = Allowed(limits_of(one.tenant_id, ports).allowed_models, one.key_models)
         for request in one.requests:
-            checked.append((one, checked_unless_replay(request, known[one.tenant_id], may, now, ports)))
+            used = known[one.tenant_id]
+            found = checked_unless_replay(request, used, may, now, ports, tenant_id=one.tenant_id)
+            checked.append((one, found))
     asking = [(one.tenant_id, request) for one, request in checked if isinstance(request, SubmitRequest)]
     for tenant_id, used in known.items():
         if tenant_id not in capacities:

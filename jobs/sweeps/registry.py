@@ -34,6 +34,8 @@ from jobs.sweeps import (
     rollups,
     silent_workers,
     stray_attempts,
+    unknown_objects,
+    unused_artifacts,
 )
 from jobs.sweeps.base import Sweep
 
@@ -62,6 +64,7 @@ class Sweeps:
         self._orphans = orphans.OrphansSweep()
         self._reconcile = reconcile.ReconcileSweep()
         self._lock_sync = lock_sync.LockSyncSweep()
+        self._unknown_objects = unknown_objects.UnknownObjectsSweep()
         self._rollups = rollups.RollupsSweep()
 
     def entries(self, periods: Any = None) -> Mapping[str, Entry]:
@@ -108,6 +111,20 @@ class Sweeps:
             "reconcile": Entry(self._reconcile, periods.reconcile_seconds, slow=True),
             "lock_sync": Entry(self._lock_sync, periods.lock_sync_seconds, slow=True),
             "retention": Entry(retention.sweep, 3600.0, slow=True, any_layout=True),
+            "unused_artifacts": Entry(
+                unused_artifacts.sweep,
+                unused_artifacts.PERIOD_SECONDS,
+                slow=True,
+                is_needed=unused_artifacts.is_needed,
+                any_layout=True,
+            ),
+            "unknown_objects": Entry(
+                self._unknown_objects,
+                unknown_objects.PERIOD_SECONDS,
+                slow=True,
+                is_needed=self._unknown_objects.is_needed,
+                any_layout=True,
+            ),
             "checkpoint": Entry(
                 checkpoint.sweep, 1.0, slow=True, is_needed=checkpoint.is_needed, any_layout=True
             ),

@@ -16,6 +16,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import Exists, F, OuterRef, Q
 
+from artifacts.uses import drop_uses
 from foundation.ids import ID_LENGTH, new_id
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.execution.worker_heartbeats import drop_old_heartbeats
@@ -103,6 +104,7 @@ def purge_jobs(ids: list[str]) -> int:
         for (tenant, state), number in Counter((tenant, state) for _, tenant, state in rows).items():
             line, _ = PurgeLedger.objects.get_or_create(tenant_id=tenant, state=state)
             PurgeLedger.objects.filter(pk=line.pk).update(count=F("count") + number)
+        drop_uses([job_id for job_id, _, _ in rows])
         # without `only`, Django reads the payloads of the rows that it deletes
         Job.objects.only("id").filter(id__in=[job_id for job_id, _, _ in rows]).delete()
     return len(rows)

@@ -19,6 +19,8 @@ from django.db import transaction
 from django.db.models import F, Q
 from pydantic import ValidationError
 
+from artifacts.models import ArtifactUse
+from artifacts.uses import lock_for_use, new_uses
 from foundation.database import statements
 from foundation.database.connections import write_lock
 from foundation.http_api.json_body import read_time
@@ -114,6 +116,7 @@ class _Writes:
     new_nodes: list[Node] = field(default_factory=list)
     ended_nodes: dict[str, Node] = field(default_factory=dict)
     jobs: list[Job] = field(default_factory=list)
+    uses: list[ArtifactUse] = field(default_factory=list)
     runs: list[Run] = field(default_factory=list)
     waits: list[Wait] = field(default_factory=list)
     new_maps: list[MapState] = field(default_factory=list)
@@ -410,7 +413,9 @@ class _Advance:
         except ValidationError:
             return self._failed(row, INVALID_PAYLOAD, "a payload is an object")
         may = Allowed(limits_of(run.tenant_id, self.ports).allowed_models, None)
-        request = checked_unless_replay(SubmitRequest(body), {}, may, self.now, self.ports)
+        request = checked_unless_replay(
+            SubmitRequest(body), {}, may, self.now, self.ports, tenant_id=run.tenant_id
+        )
         if isinstance(request, Refused):
             return self._failed(row, request.code, str(request))
         try:
@@ -427,6 +432,7 @@ class _Advance:
             return self._failed(row, refused.code, str(refused))
         row.job_id = job.id
         self.writes.jobs.append(job)
+        self.writes.uses += new_uses(job.id, request.artifacts)
         self.writes.new_nodes.append(row)
         return True
 
@@ -504,6 +510,8 @@ class _Advance:
                 writes.maps.values(), ["next_index", "running", "completed", "failed"]
             )
             Wait.objects.bulk_create(writes.waits)
+            if writes.uses:
+                self._use_artifacts()
             if writes.jobs:
                 statements.write(transitions.new_jobs(writes.jobs, self.now))
             Run.objects.bulk_create(writes.runs)
@@ -516,6 +524,14 @@ class _Advance:
                     state=steps.end.state.value,
                     at=self.now,
                 )
+
+    def _use_artifacts(self) -> None:
+        """Write the uses of artifacts by new jobs. If one was removed since its check, the step begins anew,
+        and fails the node."""
+        wanted = {use.artifact_id for use in self.writes.uses}
+        if lock_for_use(wanted) != wanted:
+            raise Overtaken
+        statements.insert_all(self.writes.uses)
 
     def _log(self, steps: Steps) -> None:
         """Write the events of the static nodes and of the run."""

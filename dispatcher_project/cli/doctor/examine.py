@@ -20,6 +20,7 @@ import jobs.ports
 from dispatcher_project.celery import app
 from dispatcher_project.cli.command import about_database
 from dispatcher_project.cli.doctor import fleet, parts, stuck
+from dispatcher_project.cli.doctor.artifacts import artifacts
 from dispatcher_project.cli.doctor.finding import Check, Finding, Level, View
 from dispatcher_project.cli.screen import plain
 from gpus.leasing.connect import connect
@@ -33,6 +34,7 @@ CHECKS: tuple[Check, ...] = (
     parts.index,
     parts.clocks,
     parts.web,
+    artifacts,
     parts.beat,
     parts.workers,
     fleet.models,

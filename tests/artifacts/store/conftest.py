@@ -97,7 +97,9 @@ def local_stage(tmp_path: Path, http: httpx.Client) -> Iterator[Stage]:
 
 
 @pytest.fixture
-def s3_stage(http: httpx.Client, seaweed: str, monkeypatch: pytest.MonkeyPatch) -> Stage:
+def s3_stage(
+    http: httpx.Client, seaweed: str, s3_clients: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> Stage:
     import botocore.auth
 
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)

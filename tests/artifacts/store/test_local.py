@@ -70,7 +70,9 @@ def test_a_planted_link_is_replaced_by_an_upload_not_written_through(
     assert not place(store).is_symlink()
 
 
-@pytest.mark.parametrize("level", ["a", "a/7", f"a/7/{KEY.sha256[:2]}", "tmp"])
+@pytest.mark.parametrize(
+    "level", ["a", "a/7", f"a/7/{KEY.sha256[:2]}", "tmp"], ids=["objects", "tenant", "pair", "tmp"]
+)
 def test_a_planted_folder_link_is_not_followed(
     local_stage: Stage, store: LocalStore, tmp_path: Path, level: str
 ) -> None:

@@ -245,4 +245,6 @@ def test_every_symptom_has_its_sweep() -> None:
         "old_runs",
         "stalled_runs",
         "unread_notices",
+        "unknown_objects",
+        "unused_artifacts",
     }

@@ -18,10 +18,11 @@ from tests.dispatcher_project.cli.conftest import World
 
 @dataclass
 class Patient:
-    """A well installation that tests make ill. facts: of Redis."""
+    """A well installation that tests make ill. settings: to change them for the test. facts: of Redis."""
 
     world: World
     folder: Path
+    settings: pytest.MonkeyPatch
     facts: dict[str, Any] = field(
         default_factory=lambda: {
             "valkey_version": "9.1.2",
@@ -84,4 +85,4 @@ def patient(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
             "fill": UnwrittenRuns(world.clock.now(), SweepCount()),
         }
     )
-    return Patient(world, tmp_path)
+    return Patient(world, tmp_path, monkeypatch)

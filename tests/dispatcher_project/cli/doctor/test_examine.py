@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from django.conf import settings
 from django.db import OperationalError, connection
 from django.db.migrations.recorder import MigrationRecorder
 from redis.exceptions import ConnectionError as RedisGone
@@ -20,7 +21,7 @@ from dispatcher_project.cli.doctor.finding import Level, View
 from dispatcher_project.supervisor.embedded import EmbeddedValkey
 from gpus.errors import Verdict
 from gpus.leasing.values import DEFAULT_RULES
-from gpus.models import ModelConfig, Pause, Placement, QuarantinedSlot, Server
+from gpus.models import ModelConfig, Pause, Placement, Process, QuarantinedSlot, Server
 from gpus.protocol import ReleaseMode
 from gpus.runners.registry import GROUP, RunnerRegistry
 from jobs.callbacks.deliver import SECRET_UNREADABLE
@@ -147,6 +148,18 @@ def a_dead_letter(patient: Patient) -> None:
     end_waiting(job.id, JobState.FAILED, patient.world.clock.now(), code="timeout", message="m")
 
 
+def web_processes_of_two_hosts(patient: Patient) -> None:
+    now = patient.world.clock.now()
+    for host in ("web-1", "web-2"):
+        Process.objects.create(name=f"{host}:7:ABCDEF", kind="web", layout=1, started_at=now, beat_at=now)
+
+
+def store_in(patient: Patient, place: object) -> None:
+    """For the rest of the test."""
+    (patient.folder / "a file").touch()
+    patient.settings.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_store=str(place)))
+
+
 def quarantined(patient: Patient, *, minutes: float, limit: float) -> None:
     begin = patient.world.clock.now() - timedelta(minutes=minutes)
     QuarantinedSlot.objects.create(
@@ -223,6 +236,9 @@ def a_sweep_that_hangs(patient: Patient) -> None:
         (a_secret_of_another_key, "secrets", Level.ERROR),
         (a_secret_that_a_callbacks_worker_cannot_read, "callback secrets", Level.ERROR),
         (a_dead_letter, "dead letters", Level.WARNING),
+        (web_processes_of_two_hosts, "artifacts", Level.ERROR),
+        (lambda p: store_in(p, p.folder / "a file"), "artifacts", Level.ERROR),
+        (lambda p: store_in(p, "ftp://box/a"), "artifacts", Level.ERROR),
     ],
 )
 def test_each_fault_is_found_with_its_consequence_and_advice(

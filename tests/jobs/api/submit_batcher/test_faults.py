@@ -65,10 +65,10 @@ def test_a_key_used_meanwhile_does_not_fail_other_submits(
 def test_an_internal_error_affects_only_its_own_request(
     acme: Account, batcher: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def check(request: Any, *rest: Any) -> Any:
+    def check(request: Any, *rest: Any, **named: Any) -> Any:
         if request.body.priority == 9:
             raise RuntimeError("a defect")
-        return checked_unless_replay(request, *rest)
+        return checked_unless_replay(request, *rest, **named)
 
     monkeypatch.setattr(submission, "checked_unless_replay", check)
     responses = batcher.ask(acme.key, job(), job(priority=9), job())

@@ -1,0 +1,158 @@
+"""The end of artifacts: unused ones are announced (tombstone), then removed; objects that no row knows are
+found by listing the store.
+
+The order of a removal: the row becomes `gone` under its lock, then the object is removed, then `removed_at`
+is set. While `removed_at` is empty, no artifact with the same content can be promised, so the late removal of
+an old object never hits a new one. A crash in between is repeated by the next sweep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.db.models import Exists, OuterRef
+
+from artifacts.errors import InUse
+from artifacts.keys import ObjectKey
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.store.contract import Store, StoredObject
+from foundation.ids import new_id
+
+State = Artifact.State
+TOMBSTONE_TIME = timedelta(hours=1)
+"""Between the announcement and the removal: a submit that has just looked at the artifact still finds it."""
+IN_USE_TIME = timedelta(days=1)
+"""An expired artifact with uses is looked at again after this time."""
+UNKNOWN_TIME = timedelta(hours=24)
+"""An object without a row is removed after this time: an upload's row is older than its object."""
+_TOGETHER = 100
+_USES = ArtifactUse.objects.filter(artifact_id=OuterRef("pk"))
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What a step did. looked: rows or objects. removed: objects."""
+
+    looked: int = 0
+    removed: int = 0
+
+
+def announce_unused(now: datetime, most: int) -> int:
+    """Put a tombstone on artifacts that are expired and unused; return how many of at most `most` expired
+    ones. Those in use expire later."""
+    expired = Artifact.objects.filter(expires_at__lt=now, tombstoned_at=None, removed_at=None)
+    ids = list(expired.order_by("expires_at").values_list("pk", flat=True)[:most])
+    done = 0
+    for some in _pages(ids):
+        with transaction.atomic():
+            locked = _locked(some)
+            used = _used(locked)
+            unused = [pk for pk in locked if pk not in used]
+            rows = Artifact.objects.filter(expires_at__lt=now, tombstoned_at=None)
+            rows.filter(pk__in=used).update(expires_at=now + IN_USE_TIME)
+            done += rows.filter(pk__in=unused).update(tombstoned_at=now)
+    return done
+
+
+def remove_announced(store: Store, now: datetime, most: int) -> Removed:
+    """Remove artifacts whose tombstone is old enough and that are still unused; finish removals that were
+    interrupted. At most `most`. Raises StoreError."""
+    due = Artifact.objects.filter(tombstoned_at__lt=now - TOMBSTONE_TIME, removed_at=None)
+    ids = list(due.order_by("tombstoned_at").values_list("pk", flat=True)[:most])
+    removed = 0
+    for some in _pages(ids):
+        with transaction.atomic():
+            locked = _locked(some)
+            used = _used(locked)
+            rows = Artifact.objects.filter(tombstoned_at__lt=now - TOMBSTONE_TIME)
+            rows.filter(pk__in=used).update(tombstoned_at=None, expires_at=now + IN_USE_TIME)
+            rows.filter(pk__in=[pk for pk in locked if pk not in used]).update(state=State.GONE)
+        for row in Artifact.objects.filter(pk__in=some, state=State.GONE, removed_at=None):
+            _remove_object(row, store, now)
+            removed += 1
+    return Removed(len(ids), removed)
+
+
+def remove_now(artifact_id: str, store: Store, now: datetime) -> None:
+    """Remove an artifact on its owner's request. Raises InUse. A store that does not answer is no error: a
+    sweep repeats the removal."""
+    with transaction.atomic():
+        if _used(_locked([artifact_id])):
+            raise InUse
+        Artifact.objects.filter(pk=artifact_id, removed_at=None).update(
+            state=State.GONE, tombstoned_at=now - 2 * TOMBSTONE_TIME
+        )
+    row = Artifact.objects.filter(pk=artifact_id, removed_at=None).first()
+    if row is not None:
+        _remove_object(row, store, now)
+
+
+def forget_gone(now: datetime, most: int) -> int:
+    """Delete the rows of artifacts that were removed longer ago than the retention time."""
+    kept = now - timedelta(days=settings.DISPATCHER.retention_days)
+    ids = list(Artifact.objects.filter(removed_at__lt=kept).values_list("pk", flat=True)[:most])
+    for some in _pages(ids):
+        Artifact.objects.filter(pk__in=some).delete()
+    return len(ids)
+
+
+def remove_unknown(objects: Sequence[StoredObject], store: Store, now: datetime) -> int:
+    """Remove those of these objects that no row knows and that are older than `UNKNOWN_TIME`; return how
+    many. Raises StoreError."""
+    old = {one.key: one for one in objects if one.stored_at < now - UNKNOWN_TIME}
+    known = Artifact.objects.filter(
+        tenant_id__in={key.tenant_id for key in old}, sha256__in=[key.sha256 for key in old], removed_at=None
+    )
+    for tenant_id, sha256 in known.values_list("tenant_id", "sha256"):
+        old.pop(ObjectKey(tenant_id, sha256), None)
+    removed = 0
+    for one in old.values():
+        removed += _remove_unknown(one, store, now)
+    return removed
+
+
+def _remove_unknown(one: StoredObject, store: Store, now: datetime) -> bool:
+    """Remove one object under a row of its own, which keeps its content from being promised meanwhile."""
+    row = Artifact(
+        id=new_id(now.timestamp()),
+        tenant_id=one.key.tenant_id,
+        sha256=one.key.sha256,
+        bytes=one.bytes,
+        state=State.GONE,
+        created_at=now,
+        expires_at=now,
+        tombstoned_at=now - 2 * TOMBSTONE_TIME,
+    )
+    try:
+        with transaction.atomic():
+            row.save(force_insert=True)
+    except IntegrityError:  # promised meanwhile
+        return False
+    store.remove(one.key)
+    row.delete()
+    return True
+
+
+def _remove_object(row: Artifact, store: Store, now: datetime) -> None:
+    store.remove(row.key)
+    Artifact.objects.filter(pk=row.pk, state=State.GONE).update(removed_at=now)
+
+
+def _locked(ids: Sequence[str]) -> list[str]:
+    rows = Artifact.objects.select_for_update().filter(pk__in=ids).order_by("pk")
+    return list(rows.values_list("pk", flat=True))
+
+
+def _used(ids: Sequence[str]) -> set[str]:
+    """Return those with a use: a query of its own, after the locks, which sees uses that were committed while
+    it waited for them."""
+    rows = Artifact.objects.filter(Exists(_USES), pk__in=ids)
+    return set(rows.values_list("pk", flat=True))
+
+
+def _pages(ids: Sequence[str]) -> list[Sequence[str]]:
+    return [ids[first : first + _TOGETHER] for first in range(0, len(ids), _TOGETHER)]

@@ -1,0 +1,290 @@
+"""An artifact's way into the store: promised with size and hash, uploaded by its client, then confirmed.
+
+The row is `stored` once the store said that it has the object: asked at `complete`, at the first submit that
+refers to it, or at the first look at it, and never again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import Count, Q, Sum
+
+from artifacts.errors import (
+    ArtifactBytesDiffer,
+    ArtifactQuotaFull,
+    ArtifactTooLarge,
+    BeingRemoved,
+    NotUploaded,
+    TooManyCompletions,
+    TooManyPromised,
+)
+from artifacts.models import Artifact
+from artifacts.store.contract import (
+    NoSuchObject,
+    SignedRequest,
+    Store,
+    StoredObject,
+    UploadInParts,
+    WrongBytes,
+    size_of_part,
+)
+from foundation.ids import new_id
+
+State = Artifact.State
+SNIFFED_BYTES = 8192
+UNKNOWN_TYPE = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An artifact as its client describes it. made_by_key: name of the client's API key."""
+
+    tenant_id: int
+    sha256: str
+    bytes: int
+    content_type: str = ""
+    name: str = ""
+    made_by_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The answer to a promise. upload: None if the artifact is stored already."""
+
+    artifact: Artifact
+    upload: SignedRequest | None
+
+
+@dataclass(frozen=True, slots=True)
+class PartsPromise:
+    """An upload in parts. missing: requests for the parts that the store does not have, by number."""
+
+    upload: UploadInParts
+    missing: dict[int, SignedRequest]
+
+
+def promise(wanted: Wanted, store: Store, now: datetime) -> Promise:
+    """Promise an artifact, or find the one with the same content; return how to upload it.
+
+    Raises ArtifactTooLarge, ArtifactBytesDiffer, ArtifactQuotaFull, TooManyPromised, BeingRemoved and
+    StoreError.
+    """
+    limits = settings.DISPATCHER
+    if wanted.bytes > limits.max_artifact_bytes:
+        raise ArtifactTooLarge(
+            f"An artifact may have up to {limits.max_artifact_bytes} bytes, not {wanted.bytes}."
+        )
+    row = _row_for(wanted, now)
+    found = store.find(row.key)
+    if row.state == State.STORED and found is None:  # somebody removed the object from the store
+        Artifact.objects.filter(pk=row.pk, state=State.STORED).update(state=State.PROMISED, stored_at=None)
+        row.state = State.PROMISED
+    if row.state == State.STORED or (found is not None and _confirm(row, found, store, now)):
+        return Promise(row, None)
+    return Promise(row, store.sign_put(row.key, row.bytes, limits.artifact_url_seconds))
+
+
+def promise_parts(row: Artifact, store: Store) -> PartsPromise:
+    """Begin an upload in parts, or continue the one that has begun."""
+    upload = _parts_of(row, store)
+    if upload is None:
+        upload = store.begin_parts(row.key, row.bytes)
+        Artifact.objects.filter(pk=row.pk, state=State.PROMISED).update(upload=upload.upload)
+        row.upload = upload.upload
+    seconds = settings.DISPATCHER.artifact_url_seconds
+    missing = {
+        number: store.sign_part(
+            row.key, upload.upload, number, size_of_part(row.bytes, upload.part_bytes, number), seconds
+        )
+        for number in range(1, upload.parts + 1)
+        if number not in upload.stored
+    }
+    return PartsPromise(upload, missing)
+
+
+def _parts_of(row: Artifact, store: Store) -> UploadInParts | None:
+    if not row.upload:
+        return None
+    try:
+        return store.find_parts(row.key, row.upload, row.bytes)
+    except NoSuchObject:
+        return None
+
+
+def _row_for(wanted: Wanted, now: datetime) -> Artifact:
+    """Return the row of this content, made or renewed."""
+    limits = settings.DISPATCHER
+    with transaction.atomic():
+        _lock_tenant(wanted.tenant_id)
+        row = (
+            Artifact.objects.select_for_update()
+            .filter(tenant_id=wanted.tenant_id, sha256=wanted.sha256, removed_at=None)
+            .first()
+        )
+        if row is not None and row.state == State.GONE:
+            raise BeingRemoved
+        if row is not None and row.bytes == wanted.bytes:
+            return _renewed(row, now)
+        if row is not None and row.state == State.STORED:
+            raise ArtifactBytesDiffer(
+                f"An artifact with this SHA-256 has {row.bytes} bytes, not {wanted.bytes}."
+            )
+        _check_quota(wanted, replaces=row)
+        expires_at = now + timedelta(seconds=limits.artifact_promise_seconds)
+        fresh = Artifact(
+            id=new_id(now.timestamp()) if row is None else row.id,
+            tenant_id=wanted.tenant_id,
+            sha256=wanted.sha256,
+            bytes=wanted.bytes,
+            content_type=wanted.content_type,
+            name=wanted.name,
+            made_by_key=wanted.made_by_key,
+            created_at=now,
+            expires_at=expires_at,
+        )
+        fresh.save(force_insert=row is None)
+        return fresh
+
+
+def _renewed(row: Artifact, now: datetime) -> Artifact:
+    """Keep the artifact for as long as a new one."""
+    limits = settings.DISPATCHER
+    days, seconds = timedelta(days=limits.artifact_days), timedelta(seconds=limits.artifact_promise_seconds)
+    row.expires_at = max(row.expires_at, now + (days if row.state == State.STORED else seconds))
+    row.tombstoned_at = None
+    row.save(update_fields=["expires_at", "tombstoned_at"])
+    return row
+
+
+def _check_quota(wanted: Wanted, *, replaces: Artifact | None) -> None:
+    """Raise ArtifactQuotaFull or TooManyPromised. replaces: a promise that the new one takes the place of."""
+    limits = settings.DISPATCHER
+    rows = Artifact.objects.filter(tenant_id=wanted.tenant_id, removed_at=None)
+    if replaces is not None:
+        rows = rows.exclude(pk=replaces.pk)
+    used = rows.aggregate(bytes=Sum("bytes"), promised=Count("pk", filter=Q(state=State.PROMISED)))
+    most = limits.tenant_artifact_bytes
+    if most and (used["bytes"] or 0) + wanted.bytes > most:
+        raise ArtifactQuotaFull(
+            f"The tenant's artifacts may have {most} bytes (DISPATCHER_TENANT_ARTIFACT_BYTES); they have "
+            f"{used['bytes'] or 0}, and this one {wanted.bytes}. Delete some."
+        )
+    if used["promised"] >= limits.tenant_promised_artifacts:
+        raise TooManyPromised(
+            f"{limits.tenant_promised_artifacts} uploads are promised and not complete, the most at once "
+            "(DISPATCHER_TENANT_PROMISED_ARTIFACTS). Complete or delete some."
+        )
+
+
+def _lock_tenant(tenant_id: int) -> None:
+    """Let promises of a tenant follow each other, so that they see each other's bytes. SQLite has one
+    writer."""
+    if connection.vendor == "postgresql":
+        digest = hashlib.blake2b(f"artifacts {tenant_id}".encode(), digest_size=8).digest()
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [int.from_bytes(digest, "big", signed=True)])
+
+
+# -- confirming -------------------------------------------------------------------------------
+
+
+def confirm(rows: Sequence[Artifact], store: Store, now: datetime) -> None:
+    """Ask the store once for promised artifacts; those that it has become `stored`, also in these rows. An
+    upload in parts needs `complete`."""
+    for row in rows:
+        if row.state == State.PROMISED and not row.upload:
+            found = store.find(row.key)
+            if found is not None:
+                _confirm(row, found, store, now)
+
+
+def _confirm(row: Artifact, found: StoredObject, store: Store, now: datetime) -> bool:
+    """Mark the artifact as stored; return whether it is. The store has checked an object that came in one
+    piece when it was put."""
+    if row.upload or found.bytes != row.bytes:
+        return False
+    row.content_type = row.content_type or recognised_type(store.read(row.key, 0, SNIFFED_BYTES))
+    row.expires_at = now + timedelta(days=settings.DISPATCHER.artifact_days)
+    changed = Artifact.objects.filter(pk=row.pk, state=State.PROMISED, bytes=row.bytes, upload="").update(
+        state=State.STORED,
+        stored_at=now,
+        content_type=row.content_type,
+        expires_at=row.expires_at,
+        tombstoned_at=None,
+    )
+    if changed:
+        row.state, row.stored_at = State.STORED, now
+    return bool(changed)
+
+
+def recognised_type(first_bytes: bytes) -> str:
+    """Return the media type by the first bytes; `UNKNOWN_TYPE` for texts, pages and all that is not known."""
+    from filetype import guess_mime
+
+    return str(guess_mime(first_bytes) or UNKNOWN_TYPE)
+
+
+def complete(row: Artifact, store: Store, now: datetime) -> None:
+    """Finish an upload: join its parts if it has some, and mark it as stored. It may be repeated.
+
+    Raises NotUploaded, WrongBytes, TooManyCompletions and StoreError.
+    """
+    if row.state == State.STORED:
+        return
+    if row.upload:
+        with _one_of_few():
+            _join(row, store)
+        Artifact.objects.filter(pk=row.pk, upload=row.upload).update(upload="")
+        row.upload = ""
+    found = store.find(row.key)
+    if found is None:
+        raise NotUploaded
+    if not _confirm(row, found, store, now):
+        raise NotUploaded("The artifact was changed or removed meanwhile.")
+
+
+def _join(row: Artifact, store: Store) -> None:
+    try:
+        store.complete_parts(row.key, row.upload, row.bytes)
+    except NoSuchObject as missing:
+        if store.find(row.key) is None:
+            raise NotUploaded(str(missing)) from None
+        _verify(row, store)  # joined by another request, or uploaded in one piece
+
+
+def _verify(row: Artifact, store: Store) -> None:
+    """Read the object once. Raises WrongBytes."""
+    digest, read = hashlib.sha256(), 0
+    for chunk in store.chunks(row.key):
+        digest.update(chunk)
+        read += len(chunk)
+    if (read, digest.hexdigest()) != (row.bytes, row.sha256):
+        raise WrongBytes("The bytes are not those that were declared.")
+
+
+# of the process: each completion reads all bytes of an artifact
+_completions = threading.Lock()
+_running = 0
+
+
+@contextmanager
+def _one_of_few() -> Iterator[None]:
+    """Raises TooManyCompletions."""
+    global _running
+    with _completions:
+        if _running >= settings.DISPATCHER.artifact_completions:
+            raise TooManyCompletions
+        _running += 1
+    try:
+        yield
+    finally:
+        with _completions:
+            _running -= 1

@@ -1,0 +1,87 @@
+"""Uses of artifacts by jobs and runs: checked at submit, written in its transaction, dropped with the job.
+
+The row lock is the one thing between a use and a removal: `lock_for_use` takes it before the use is written,
+`artifacts.removal` before it looks for uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from itertools import islice
+
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.store.contract import Store
+from artifacts.uploads import confirm
+from foundation.database.row_codec import new_row
+
+State = Artifact.State
+_AMONG = 500
+"""Ids of one query."""
+_AT_ONCE = 8
+"""Questions to the store at once."""
+
+MISSING, NOT_UPLOADED, GONE = "missing", "not uploaded", "gone"
+
+
+def find_unusable(
+    tenant_id: int, artifact_ids: Collection[str], store: Store, now: datetime
+) -> Mapping[str, str]:
+    """Return why artifacts can't be used by this tenant, by id: `MISSING` (also another tenant's),
+    `NOT_UPLOADED` or `GONE`. Promised ones are asked for in the store. Raises StoreError."""
+    found: dict[str, Artifact] = {}
+    for ids in _some(artifact_ids, _AMONG):
+        found |= Artifact.objects.filter(tenant_id=tenant_id).in_bulk(ids)
+    promised = [row for row in found.values() if row.state == State.PROMISED]
+    _confirm_all(promised, store, now)
+    reasons = {State.PROMISED: NOT_UPLOADED, State.GONE: GONE}
+    return {
+        one: MISSING if one not in found else reasons[State(found[one].state)]
+        for one in artifact_ids
+        if one not in found or found[one].state != State.STORED
+    }
+
+
+def _confirm_all(rows: Sequence[Artifact], store: Store, now: datetime) -> None:
+    """Confirm promised artifacts; many ask the store at the same time."""
+    if len(rows) < 2:
+        confirm(rows, store, now)
+        return
+    asking = [row for row in rows if not row.upload]
+    with ThreadPoolExecutor(min(_AT_ONCE, len(asking) or 1)) as threads:
+        there = list(threads.map(lambda row: store.find(row.key) is not None, asking))
+    confirm([row for row, is_there in zip(asking, there, strict=True) if is_there], store, now)
+
+
+def lock_for_use(artifact_ids: Iterable[str]) -> set[str]:
+    """Lock stored artifacts inside a transaction, and take back their tombstones; return the ids of those
+    that are there. A new use of them can be written until the transaction ends."""
+    there: set[str] = set()
+    marked: list[str] = []
+    for ids in _some(sorted(set(artifact_ids)), _AMONG):  # sorted: transactions wait in one order
+        rows = Artifact.objects.select_for_update().filter(id__in=ids, state=State.STORED).order_by("id")
+        for artifact_id, tombstoned_at in rows.values_list("id", "tombstoned_at"):
+            there.add(artifact_id)
+            if tombstoned_at is not None:
+                marked.append(artifact_id)
+    for ids in _some(marked, _AMONG):
+        Artifact.objects.filter(id__in=ids).update(tombstoned_at=None)
+    return there
+
+
+def new_uses(job_id: str, artifact_ids: Iterable[str]) -> list[ArtifactUse]:
+    """Return the rows of a job's uses, to be inserted."""
+    return [new_row(ArtifactUse, artifact_id=one, job=job_id, run="") for one in artifact_ids]
+
+
+def drop_uses(job_ids: Sequence[str]) -> None:
+    """Remove the uses of these jobs."""
+    for ids in _some(job_ids, _AMONG):
+        ArtifactUse.objects.filter(job__in=ids).delete()
+
+
+def _some(values: Iterable[str], most: int) -> Iterable[list[str]]:
+    iterator = iter(values)
+    while some := list(islice(iterator, most)):
+        yield some

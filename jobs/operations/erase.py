@@ -1,0 +1,85 @@
+"""Erases a job's data: payload, result, outputs and messages go; the row, its times, its states and the
+hashes of payload and result stay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from artifacts.models import Artifact, ArtifactUse
+from foundation import json_text
+from foundation.json_text import canonical_json
+from gpus.registry.audit import record
+from jobs import transitions
+from jobs.domain.errors import JobNotOver
+from jobs.domain.states import JobState, is_final
+from jobs.models import Attempt, Callback, Event, Job
+from jobs.ports import Ports
+
+ERASED = "$erased"
+"""Name in a payload or result that was erased, with time and hash."""
+
+
+def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None) -> int:
+    """Erase the data of a job that has ended; may be repeated. Return how many artifacts it referred to:
+    those that no other job uses expire now.
+
+    A dead letter is dismissed, since it can't run again. A callback that is still due is sent without the
+    result. Raises Job.DoesNotExist, JobNotOver.
+    """
+    now = ports.clock.now()
+    with transaction.atomic():
+        job = Job.objects.select_for_update().get(id=job_id)
+        if not is_final(JobState(job.state)):
+            raise JobNotOver()
+        transitions.dismiss([job_id], now)
+        if not _is_erased(job.payload):
+            job.payload = _mark(job.payload, now)
+        if job.result is not None and not _is_erased(job.result):
+            job.result = _mark(job.result, now)
+        job.metadata, job.error_message = {}, ""
+        job.save(update_fields=["payload", "result", "metadata", "error_message"])
+        Attempt.objects.filter(job_id=job_id).update(error_message="", evidence="")
+        Event.objects.filter(job_id=job_id, type="partial").update(data={"output_hidden": True})
+        for event in Event.objects.filter(job_id=job_id, data__has_key="error").iterator():
+            event.data = {**event.data, "error": {"code": _code(event.data["error"]), "message": ""}}
+            event.save(update_fields=["data"])
+        for callback in Callback.objects.filter(job_id=job_id).iterator():
+            callback.body = _without_data(callback.body)
+            callback.save(update_fields=["body"])
+        uses = ArtifactUse.objects.filter(job=job_id)
+        artifacts = list(uses.values_list("artifact_id", flat=True))
+        uses.delete()
+        made = Artifact.objects.filter(made_by_job=job_id).values_list("pk", flat=True)
+        for ids in (artifacts, list(made)):
+            Artifact.objects.filter(pk__in=ids, expires_at__gt=now).update(expires_at=now)
+        record(by, "erase_job_data", f"job:{job_id}")
+    return len(artifacts)
+
+
+def _mark(value: Any, now: datetime) -> dict[str, Any]:
+    digest = hashlib.sha256(canonical_json(value).encode()).hexdigest()
+    return {ERASED: {"at": now.isoformat(), "sha256": digest}}
+
+
+def _is_erased(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {ERASED}
+
+
+def _code(error: Any) -> str:
+    return str(error.get("code", "")) if isinstance(error, dict) else ""
+
+
+def _without_data(body: str) -> str:
+    """Return a callback's body without what the job made or was given."""
+    fields = json.loads(body)
+    fields["metadata"] = {}
+    if "result" in fields:
+        fields["result"] = None
+    if "error" in fields:
+        fields["error"] = {"code": _code(fields["error"]), "message": ""}
+    return json_text.dumps(fields, sort_keys=True)

@@ -1,0 +1,82 @@
+"""The artifacts that payloads refer to: found and checked before the transaction of a submit, locked inside
+it. A payload without a reference costs a search for the bytes of the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+
+from artifacts.refs import BadRef, TooManyRefs, find_refs, may_have_refs
+from artifacts.store.contract import StoreError
+from artifacts.uses import GONE, MISSING, NOT_UPLOADED, find_unusable, lock_for_use
+from jobs.domain.errors import (
+    ArtifactMissing,
+    ArtifactRefInvalid,
+    ArtifactStoreUnavailable,
+    Refused,
+    TooManyArtifacts,
+)
+from jobs.ports import Ports
+
+_POINTER = "/payload"
+_WHY = {
+    MISSING: "There is no artifact {id}, or it is not yours.",
+    NOT_UPLOADED: "The upload of the artifact {id} is not complete.",
+    GONE: "The artifact {id} was removed. Upload it again.",
+}
+
+
+def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports: Ports) -> tuple[str, ...]:
+    """Return the ids of the artifacts that a payload refers to, all of them stored.
+
+    text: the payload as JSON. Raises ArtifactMissing, ArtifactRefInvalid, TooManyArtifacts,
+    ArtifactStoreUnavailable.
+    """
+    if not may_have_refs(text):
+        return ()
+    try:
+        found = find_refs(payload, settings.DISPATCHER.max_artifact_refs)
+    except BadRef as bad:
+        raise ArtifactRefInvalid(str(bad), pointer=_pointer(bad.path)) from None
+    except TooManyRefs as many:
+        raise TooManyArtifacts(
+            f"A payload may refer to {many.most} artifacts (DISPATCHER_MAX_ARTIFACT_REFS).", pointer=_POINTER
+        ) from None
+    if not found:
+        return ()
+    try:
+        unusable = find_unusable(tenant_id, found, ports.artifact_store, now)
+    except StoreError as error:
+        raise ArtifactStoreUnavailable(
+            f"It is unknown whether an upload is complete. {error}", pointer=_POINTER, retry_after_seconds=5.0
+        ) from None
+    for artifact_id, reason in unusable.items():
+        raise ArtifactMissing(_WHY[reason].format(id=artifact_id), pointer=_pointer(found[artifact_id]))
+    return tuple(found)
+
+
+def refusals_of_removed(
+    wanted: Iterable[tuple[int, tuple[str, ...]]],
+) -> dict[int, Refused]:
+    """Lock the artifacts of new jobs inside their transaction; return why some can't be stored, by index.
+
+    wanted: index and artifacts of each job that refers to some.
+    """
+    by_index = dict(wanted)
+    there = lock_for_use(one for ids in by_index.values() for one in ids)
+    refused: dict[int, Refused] = {}
+    for index, ids in by_index.items():
+        for artifact_id in ids:
+            if artifact_id not in there:
+                refused[index] = ArtifactMissing(_WHY[GONE].format(id=artifact_id), pointer=_POINTER)
+                break
+    return refused
+
+
+def _pointer(path: tuple[str | int, ...]) -> str:
+    parts = (str(part).replace("~", "~0").replace("/", "~1") for part in path)
+    return "".join((_POINTER, *(f"/{part}" for part in parts)))

@@ -1,0 +1,35 @@
+"""Artifacts that have expired and that no job uses.
+
+They get a tombstone, and are removed an hour later if they are still unused; a new use clears the tombstone.
+Interrupted removals are finished. The rows of removed ones stay for the retention time, with their hashes.
+Paused while clocks disagree, and without the store.
+"""
+
+from __future__ import annotations
+
+from artifacts.models import Artifact
+from artifacts.removal import announce_unused, forget_gone, remove_announced
+from artifacts.store.contract import StoreError
+from jobs.ports import Ports
+from jobs.sweeps.base import SweepCount, clocks_disagree
+
+PERIOD_SECONDS = 60.0
+MOST = 2000
+"""Rows of each step per run."""
+
+
+def is_needed(ports: Ports) -> bool:
+    return Artifact.objects.exists()
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """looked: announced artifacts. repaired: removed objects, tombstones and forgotten rows."""
+    if why := clocks_disagree(ports):
+        return why
+    now = ports.clock.now()
+    marked = announce_unused(now, MOST) + forget_gone(now, MOST)
+    try:
+        removed = remove_announced(ports.artifact_store, now, MOST)
+    except StoreError as error:
+        return SweepCount(repaired=marked, notes=(f"store: {error}",))
+    return SweepCount(removed.looked, removed.removed + marked)

@@ -1,0 +1,279 @@
+"""The sweeps `unused_artifacts` and `unknown_objects`: what nobody uses goes, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from artifacts import removal
+from artifacts.keys import ObjectKey
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.store.contract import StoreUnavailable
+from artifacts.store.local import LocalStore
+from artifacts.uses import lock_for_use
+from foundation.ids import new_id
+from jobs.ports import Ports
+from jobs.sweeps import unknown_objects, unused_artifacts
+from tests.jobs.sweeps.conftest import NoRedis, VirtualClock
+from tests.support.fakes import WrongClocks
+
+pytestmark = pytest.mark.django_db
+HOUR = 3600.0
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+@pytest.fixture
+def ports(clock: VirtualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ports:
+    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+    return Ports(
+        clock=clock,
+        leases=lambda _: NoRedis(),
+        send_wakes=len,
+        wake_callbacks=lambda _: None,
+        announce=lambda _: None,
+        after=lambda seconds, work: None,
+    )
+
+
+def make_artifact(ports: Ports, data: bytes, *, expires_in: float = -1.0, **values: Any) -> Artifact:
+    """A stored artifact with its object."""
+    now = ports.clock.now()
+    row = Artifact.objects.create(
+        id=new_id(now.timestamp()),
+        tenant_id=7,
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
+        created_at=now,
+        expires_at=now + timedelta(seconds=expires_in),
+        **{"state": "stored", **values},
+    )
+    ports.artifact_store.write(row.key, len(data), [data])
+    return row
+
+
+def has_object(ports: Ports, row: Artifact) -> bool:
+    return ports.artifact_store.find(row.key) is not None
+
+
+def state(row: Artifact) -> tuple[str, bool, bool]:
+    """The state, whether it has a tombstone, and whether its object is removed."""
+    row.refresh_from_db()
+    return str(row.state), row.tombstoned_at is not None, row.removed_at is not None
+
+
+def test_an_expired_artifact_is_announced_then_removed_an_hour_later(
+    ports: Ports, clock: VirtualClock
+) -> None:
+    row, fresh = make_artifact(ports, b"old"), make_artifact(ports, b"fresh", expires_in=10 * HOUR)
+    unused_artifacts.sweep(ports)
+    assert (state(row), has_object(ports, row)) == (("stored", True, False), True)
+    clock.advance(HOUR - 1)
+    unused_artifacts.sweep(ports)
+    assert has_object(ports, row)
+    clock.advance(2)
+    assert unused_artifacts.sweep(ports).repaired == 1
+    assert (state(row), has_object(ports, row)) == (("gone", True, True), False)
+    assert (state(fresh), has_object(ports, fresh)) == (("stored", False, False), True)
+
+
+def test_a_promise_that_was_never_kept_goes_the_same_way(ports: Ports, clock: VirtualClock) -> None:
+    row = make_artifact(ports, b"late", state="promised")
+    unused_artifacts.sweep(ports)
+    clock.advance(HOUR + 1)
+    unused_artifacts.sweep(ports)
+    assert (state(row), has_object(ports, row)) == (("gone", True, True), False)
+
+
+def test_an_artifact_in_use_stays_however_old_it_is(ports: Ports, clock: VirtualClock) -> None:
+    row = make_artifact(ports, b"used")
+    use = ArtifactUse.objects.create(artifact=row, job="J" * 26)
+    for _ in range(4):
+        unused_artifacts.sweep(ports)
+        clock.advance(HOUR + 1)
+    assert (state(row), has_object(ports, row)) == (("stored", False, False), True)
+    use.delete()
+    clock.advance(24 * HOUR)
+    unused_artifacts.sweep(ports)
+    clock.advance(HOUR + 1)
+    unused_artifacts.sweep(ports)
+    assert not has_object(ports, row)
+
+
+def test_a_use_after_the_tombstone_keeps_the_artifact(ports: Ports, clock: VirtualClock) -> None:
+    row = make_artifact(ports, b"used again")
+    unused_artifacts.sweep(ports)
+    assert lock_for_use([row.pk]) == {row.pk}
+    ArtifactUse.objects.create(artifact=row, job="J" * 26)
+    clock.advance(2 * HOUR)
+    unused_artifacts.sweep(ports)
+    assert (state(row), has_object(ports, row)) == (("stored", False, False), True)
+
+
+def test_a_use_that_was_written_under_a_standing_tombstone_keeps_it_too(
+    ports: Ports, clock: VirtualClock
+) -> None:
+    row = make_artifact(ports, b"raced", tombstoned_at=ports.clock.now() - timedelta(hours=2))
+    ArtifactUse.objects.create(artifact=row, job="J" * 26)
+    unused_artifacts.sweep(ports)
+    assert (state(row), has_object(ports, row)) == (("stored", False, False), True)
+
+
+def test_a_gone_artifact_cannot_be_used(ports: Ports) -> None:
+    row = make_artifact(ports, b"gone", state="gone", tombstoned_at=ports.clock.now())
+    assert lock_for_use([row.pk]) == set()
+
+
+def test_without_the_store_the_row_is_gone_and_the_object_goes_later(
+    ports: Ports, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = make_artifact(ports, b"x", tombstoned_at=ports.clock.now() - timedelta(hours=2))
+
+    def away(*_: Any) -> None:
+        raise StoreUnavailable("The store does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "remove", away)
+        count = unused_artifacts.sweep(ports)
+    assert count.notes == ("store: The store does not answer.",)
+    assert (state(row), has_object(ports, row)) == (("gone", True, False), True)
+    unused_artifacts.sweep(ports)
+    assert (state(row), has_object(ports, row)) == (("gone", True, True), False)
+
+
+def test_the_rows_of_removed_artifacts_are_forgotten_after_the_retention_time(
+    ports: Ports, clock: VirtualClock
+) -> None:
+    row = make_artifact(ports, b"x", tombstoned_at=ports.clock.now() - timedelta(hours=2))
+    unused_artifacts.sweep(ports)
+    clock.advance(settings.DISPATCHER.retention_days * 86_400 - 10)
+    unused_artifacts.sweep(ports)
+    assert state(row) == ("gone", True, True)
+    clock.advance(20)
+    unused_artifacts.sweep(ports)
+    assert not Artifact.objects.exists()
+
+
+@pytest.mark.parametrize("sweep", [unused_artifacts.sweep, unknown_objects.UnknownObjectsSweep()])
+def test_nothing_is_removed_while_clocks_disagree(ports: Ports, clock: VirtualClock, sweep: Any) -> None:
+    row = make_artifact(ports, b"x", tombstoned_at=ports.clock.now() - timedelta(hours=2))
+    count = sweep(replace(ports, clocks=WrongClocks()))
+    assert count.notes
+    assert has_object(ports, row)
+
+
+# -- unknown objects ---------------------------------------------------------------------------------
+
+
+def unknown(ports: Ports, data: bytes, *, age: float) -> ObjectKey:
+    """An object without a row."""
+    key = ObjectKey(7, hashlib.sha256(data).hexdigest())
+    store = ports.artifact_store
+    assert isinstance(store, LocalStore)
+    store.write(key, len(data), [data])
+    at = ports.clock.now().timestamp() - age
+    os.utime(store.root / "a" / "7" / key.sha256[:2] / key.sha256, (at, at))
+    return key
+
+
+def test_an_object_without_a_row_is_removed_after_a_day(ports: Ports) -> None:
+    known = make_artifact(ports, b"known", expires_in=HOUR)
+    os.utime(ports.artifact_store.root / "a" / "7" / known.sha256[:2] / known.sha256, (0, 0))  # type: ignore[attr-defined]
+    old, young = unknown(ports, b"old", age=25 * HOUR), unknown(ports, b"young", age=23 * HOUR)
+    count = unknown_objects.UnknownObjectsSweep()(ports)
+    assert (count.looked, count.repaired) == (3, 1)
+    kept = {one.key for one in ports.artifact_store.objects()}
+    assert kept == {young, known.key}
+    assert old not in kept
+    assert Artifact.objects.count() == 1
+
+
+def test_an_object_that_is_promised_meanwhile_stays(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = unknown(ports, b"old", age=25 * HOUR)
+    listed = list(ports.artifact_store.objects())
+    real = removal._remove_unknown
+
+    def promised_first(one: Any, *others: Any) -> bool:
+        make_artifact(ports, b"old", state="promised")
+        return real(one, *others)
+
+    monkeypatch.setattr(removal, "_remove_unknown", promised_first)
+    assert removal.remove_unknown(listed, ports.artifact_store, ports.clock.now()) == 0
+    assert ports.artifact_store.find(old) is not None
+
+
+def test_a_listing_goes_on_where_it_ended(ports: Ports, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unknown_objects, "MOST", 4)
+    monkeypatch.setattr(unknown_objects, "_PAGE", 2)
+    for number in range(10):
+        unknown(ports, b"%d" % number, age=25 * HOUR)
+    sweep = unknown_objects.UnknownObjectsSweep()
+    assert [sweep(ports).looked for _ in range(4)] == [4, 4, 2, 0]
+    assert list(ports.artifact_store.objects()) == []
+
+
+def test_unfinished_uploads_are_dropped(ports: Ports, clock: VirtualClock) -> None:
+    store = ports.artifact_store
+    key = ObjectKey(7, "0" * 64)
+    upload = store.begin_parts(key, 10)
+    sweep = unknown_objects.UnknownObjectsSweep()
+    clock.advance(time.time() - clock.now().timestamp() + HOUR)
+    sweep(ports)
+    assert store.find_parts(key, upload.upload, 10).parts == 1
+    clock.advance(25 * HOUR)
+    assert sweep(ports).repaired == 1
+
+
+def test_a_database_without_artifacts_removes_nothing(ports: Ports) -> None:
+    assert not unknown_objects.UnknownObjectsSweep().is_needed(ports)
+    make_artifact(ports, b"x")
+    assert unknown_objects.UnknownObjectsSweep().is_needed(ports)
+
+
+# -- many ------------------------------------------------------------------------------------------
+
+
+def many(count: int, at: datetime) -> None:
+    Artifact.objects.bulk_create(
+        Artifact(
+            id=new_id(at.timestamp()),
+            tenant_id=7,
+            sha256=f"{number:064x}",
+            bytes=1,
+            state="stored",
+            created_at=at,
+            expires_at=at,
+        )
+        for number in range(count)
+    )
+
+
+def test_a_run_is_bounded_and_the_next_one_goes_on(
+    ports: Ports, clock: VirtualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many(250, clock.now())
+    monkeypatch.setattr(unused_artifacts, "MOST", 100)
+    clock.advance(1)
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        unused_artifacts.sweep(ports)
+    assert len(queries) < 20
+    assert Artifact.objects.exclude(tombstoned_at=None).count() == 100
+    for _ in range(2):
+        unused_artifacts.sweep(ports)
+    assert Artifact.objects.exclude(tombstoned_at=None).count() == 250
