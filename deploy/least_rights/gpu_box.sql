@@ -1,5 +1,5 @@
--- A role for boxes with GPU workers: what they write is jobs and the fleet. No logins, sessions, API keys, tenants'
--- rules or schema. As the database's owner, after each `migrate` (new tables):
+-- A role for boxes with GPU workers: what they write is jobs and the fleet. It gets the tables below and no others, so a
+-- new table is closed to it until it is named here. As a superuser, in the dispatcher's database, after each `migrate`:
 --   psql "$DATABASE_URL" -v ON_ERROR_STOP=1 -f deploy/least_rights/gpu_box.sql
 --   psql "$DATABASE_URL" -c "\password dispatcher_gpu"
 DO $$ BEGIN
@@ -7,15 +7,31 @@ DO $$ BEGIN
         CREATE ROLE dispatcher_gpu LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE CONNECTION LIMIT 200;
     END IF;
 END $$;
+BEGIN;
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+REVOKE ALL ON ALL TABLES IN SCHEMA public FROM dispatcher_gpu;
+REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM dispatcher_gpu;
 GRANT USAGE ON SCHEMA public TO dispatcher_gpu;
-GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO dispatcher_gpu;
-GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO dispatcher_gpu;
--- logins, sessions and keys
-REVOKE ALL ON auth_group, auth_group_permissions, auth_permission, auth_user, auth_user_groups,
-    auth_user_user_permissions, django_admin_log, django_session, jobs_apikey, jobs_signinfailure,
-    rest_framework_api_key_apikey FROM dispatcher_gpu;
 -- read only
-REVOKE INSERT, UPDATE, DELETE ON jobs_tenant, django_migrations, django_content_type FROM dispatcher_gpu;
--- written once
-REVOKE UPDATE, DELETE ON gpus_auditentry FROM dispatcher_gpu;
+GRANT SELECT ON django_migrations, gpus_fleetindex, gpus_pause, jobs_sweeprun, jobs_tenant TO dispatcher_gpu;
+-- jobs: submits are the web's
+GRANT SELECT, UPDATE ON jobs_job, jobs_pushedresult TO dispatcher_gpu;
+GRANT SELECT, INSERT, UPDATE ON jobs_attempt, jobs_tally TO dispatcher_gpu;
+-- written once: the callbacks worker sends, and retention deletes
+GRANT SELECT, INSERT ON gpus_auditentry, gpus_configversion, jobs_callback, jobs_event TO dispatcher_gpu;
+-- a pinned worker registers its server and models, and every worker its process
+GRANT SELECT, INSERT, UPDATE ON gpus_modelconfig, gpus_pool, gpus_quarantinedslot, gpus_server TO dispatcher_gpu;
+GRANT SELECT, INSERT, UPDATE, DELETE ON gpus_placement, gpus_process, jobs_workersign TO dispatcher_gpu;
+-- ids of the tables above that it inserts into
+DO $$ DECLARE found record; BEGIN
+    FOR found IN
+        SELECT ids.oid::regclass AS name FROM pg_class ids
+        JOIN pg_depend ON pg_depend.objid = ids.oid AND pg_depend.deptype IN ('a', 'i')
+        JOIN pg_class tables ON tables.oid = pg_depend.refobjid
+        WHERE ids.relkind = 'S' AND tables.relnamespace = 'public'::regnamespace
+            AND has_table_privilege('dispatcher_gpu', tables.oid, 'INSERT')
+    LOOP
+        EXECUTE format('GRANT USAGE ON SEQUENCE %s TO dispatcher_gpu', found.name);
+    END LOOP;
+END $$;
+COMMIT;

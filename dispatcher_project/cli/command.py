@@ -22,7 +22,7 @@ from foundation.program import command_line
 from gpus.errors import LeasingUnavailable
 from gpus.registry.model_fields import RegistryRefused
 from jobs.domain.errors import Refused
-from jobs.models import Tenant
+from jobs.models import ApiKey, Tenant
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -166,7 +166,8 @@ OPERATORS = "operator"
 
 
 def tenant_named(name: str | None) -> Tenant:
-    """The tenant of that name; without one, the operator's or the only one. Raises CommandError."""
+    """The tenant of that name; without one, the operator's, the only one, or the only one with an operator's
+    key. Raises CommandError."""
     if name is not None and (found := Tenant.objects.filter(name=name).first()) is not None:
         return found
     names = list(Tenant.objects.values_list("name", flat=True))
@@ -176,6 +177,10 @@ def tenant_named(name: str | None) -> Tenant:
         )
     if name is not None:
         raise CommandError(f"no tenant is named {name}; there are {', '.join(names)}")
-    if OPERATORS not in names and len(names) > 1:
+    if OPERATORS in names or len(names) == 1:
+        return Tenant.objects.get(name=OPERATORS if OPERATORS in names else names[0])
+    operators = Tenant.objects.filter(api_keys__kind=ApiKey.Kind.OPERATOR, api_keys__revoked=False).distinct()
+    only = list(operators[:2])
+    if len(only) != 1:
         raise CommandError(f"name a tenant with --tenant: {', '.join(names)}")
-    return Tenant.objects.get(name=OPERATORS if OPERATORS in names else names[0])
+    return only[0]

@@ -39,7 +39,7 @@ SCHEDULE_SECONDS = 3.0
 """Time between the submit and the start of the job."""
 _REQUEST_SECONDS = 10.0
 _POLL_SECONDS = 5.0
-_SHORT_CERTIFICATE_DAYS = 14
+_SHORT_CERTIFICATE_DAYS, _SHORT_CERTIFICATE_PART = 14, 0.25
 _SHOWN_MODELS = 5
 _GUIDE = page("docs/how-to/deploying.md")
 _MAX_BYTES = 65536
@@ -66,6 +66,18 @@ class Step:
     level: Level
     what: str
     do: str = ""
+
+
+def certificate_step(version: str, certificate: Mapping[str, Any], now: float) -> Step:
+    """Judge a certificate's time as `getpeercert` names it. Short-lived ones (Caddy's own CA: 12 hours) are
+    renewed late, so a warning also takes that most of its life is over."""
+    first, last = (ssl.cert_time_to_seconds(str(certificate[name])) for name in ("notBefore", "notAfter"))
+    left = last - now
+    shown = f"{left // 86400:.0f} more days" if left >= 2 * 86400 else f"{left // 3600:.0f} more hours"
+    what = f"{version}, the certificate is valid for {shown}"
+    if left < _SHORT_CERTIFICATE_DAYS * 86400 and left < _SHORT_CERTIFICATE_PART * (last - first):
+        return Step("tls", Level.WARNING, what, "renew it: see why the proxy has not done so")
+    return Step("tls", Level.OK, what)
 
 
 class _Stop(Exception):
@@ -181,11 +193,7 @@ class Check:
                 certificate, version = secured.getpeercert() or {}, secured.version()
         except OSError as error:
             raise _Stop(_unreachable("tls", error)) from None
-        days = int((ssl.cert_time_to_seconds(str(certificate["notAfter"])) - time.time()) // 86400)
-        what = f"{version}, the certificate is valid for {days} more days"
-        if days < _SHORT_CERTIFICATE_DAYS:
-            return Step("tls", Level.WARNING, what, "renew it: see why the proxy has not done so")
-        return Step("tls", Level.OK, what)
+        return certificate_step(str(version), certificate, time.time())
 
     def _reach(self) -> Step:
         begun = time.monotonic()

@@ -199,6 +199,7 @@ def _welcome(
 ) -> str:
     """password: the admin's, unless the database had one before. callbacks: networks that they may reach."""
     address = facts["url"]
+    reached = f" and {callbacks.replace(',', ', ')}" if callbacks else ""
     login = _NOT_OURS if facts["admin_password"] is None else f"{facts['admin_user']} / {password}"
     return f"""
 Ready after {seconds:.0f} s.
@@ -211,7 +212,7 @@ Ready after {seconds:.0f} s.
   Ports    {_ports_in_use(facts, folder)}
   Files    {folder.path}    (up.json, log/)
 
-Callbacks reach public addresses{f" and {callbacks}" if callbacks else ""} (DISPATCHER_CALLBACK_NETWORKS).
+Callbacks reach public addresses{reached} (DISPATCHER_CALLBACK_NETWORKS).
 Ctrl-C stops everything."""
 
 

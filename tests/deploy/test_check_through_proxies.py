@@ -38,7 +38,7 @@ ALL_WELL = dict.fromkeys(("reach", "ready", "key", "submit", "events", "result")
 
 
 def levels(steps: dict[str, tuple[str, str]]) -> dict[str, str]:
-    assert steps["tls"][1].startswith("TLSv1.3, the certificate is valid for 0 more days")
+    assert steps["tls"][1].startswith("TLSv1.3, the certificate is valid for 0 more hours")
     return {step: level for step, (level, _) in steps.items() if step != "tls"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ import pytest
 import redis
 import yaml
 from django.core.management import get_commands, load_command_class
+from jsonschema import Draft7Validator
 
 from dispatcher_project.cli.commands import entry_of
 from dispatcher_project.cli.main import BASE
@@ -38,6 +40,31 @@ OURS = [
     *((ONE_HOST, name) for name, one in services(ONE_HOST).items() if "build" in one),
     *((GPU_BOX, name) for name in services(GPU_BOX)),
 ]
+
+
+SPEC = json.loads((Path(__file__).parent / "vendor/compose-spec.json").read_text())
+"""The specification's own schema (github.com/compose-spec/compose-spec, 170098b, Apache 2.0)."""
+
+
+@pytest.mark.parametrize("name", [ONE_HOST, SEVERAL, WORKER, GPU_BOX])
+def test_a_file_is_as_the_specification_has_it(name: str) -> None:
+    validator = Draft7Validator(SPEC)
+    content = yaml.safe_load(text_of(name))
+    assert [f"{list(error.path)}: {error.message}" for error in validator.iter_errors(content)] == []
+    service = next(iter(content["services"].values()))
+    service["restrat"] = "no"
+    assert not validator.is_valid(content), "a misspelt key is found"
+
+
+def test_a_file_names_only_services_volumes_and_networks_that_there_are() -> None:
+    """As `docker compose config` checks besides: of the first host's two files together."""
+    one, several = (yaml.safe_load(text_of(name)) for name in (ONE_HOST, SEVERAL))
+    for file in (one, {**one, **several}, *(yaml.safe_load(text_of(name)) for name in (WORKER, GPU_BOX))):
+        for name, service in file["services"].items():
+            assert set(service.get("depends_on", ())) <= set(file["services"]), name
+            named = {one.partition(":")[0] for one in service.get("volumes", ())}
+            assert {one for one in named if not one.startswith(".")} <= set(file.get("volumes", ())), name
+            assert set(service.get("networks", ())) <= {"default", *one["networks"]}, name
 
 
 def test_a_worker_host_needs_none_of_the_first_hosts_variables() -> None:

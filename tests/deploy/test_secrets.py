@@ -36,8 +36,9 @@ def test_no_secret_gets_into_a_commit_or_an_image(file: str) -> None:
     assert not is_ignored(EXAMPLE, file)
 
 
-def test_the_example_names_existing_settings() -> None:
-    text = (ROOT / EXAMPLE).read_text()
+@pytest.mark.parametrize("file", [EXAMPLE, "docs/how-to/deploying.md"])
+def test_an_environment_file_names_existing_settings(file: str) -> None:
+    text = (ROOT / file).read_text()
     named = set(re.findall(r"^#?(DISPATCHER_\w+)=", text, re.MULTILINE))
     known = {f"DISPATCHER_{field.name.upper()}" for field in fields(DispatcherSettings)}
     assert named - known == {"DISPATCHER_LOG_STYLE"}, "read by settings/base.py"

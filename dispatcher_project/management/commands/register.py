@@ -58,6 +58,7 @@ class Command(TerminalCommand):
         parser.add_argument("--ca", type=Path, metavar="FILE", help="PEM of the server's own CA")
         parser.add_argument("--dry-run", action="store_true", help="show what would be registered")
         parser.add_argument("--payload", help="of the test job: JSON; - reads standard input, @FILE a file")
+        parser.add_argument("--tenant", help="tenant of the test job (default: the operator's)")
         parser.add_argument("--no-test", action="store_true", help="run no test job")
         parser.add_argument(
             "--timeout", type=positive_seconds, default=TEST_SECONDS, metavar="SECONDS",
@@ -68,6 +69,8 @@ class Command(TerminalCommand):
     def act(self, options: dict[str, Any]) -> int | None:
         given: dict[str, Any] = {"headers": _headers(options["header"]), "ca_pem": _ca(options["ca"])}
         payload = None if options["payload"] is None else read_payload(options["payload"])
+        if options["tenant"] is not None:
+            tenant_named(options["tenant"])
         found = look_at(options["url"], **given)
         chosen = _chosen(found, options)
         bodies = _in_one_pool([_body(one, options) for one in chosen])
@@ -133,7 +136,9 @@ class Command(TerminalCommand):
             return []
         if not self.as_json:
             self.print(f"test job: {model} {json.dumps(payload)[:_LONGEST_RESULT]}")
-        submitted = submit({"model": model, "payload": payload, "priority": 1}, tenant_named(None))
+        submitted = submit(
+            {"model": model, "payload": payload, "priority": 1}, tenant_named(options["tenant"])
+        )
         job = wait_for_end(submitted.job.id, options["timeout"])
         if not self.as_json:
             self.print(_outcome(job))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -149,3 +150,24 @@ def test_the_real_web_takes_its_requests(web: Web, tenant: Any) -> None:
     found = {step.step: step.level.value for step in itertools.islice(steps, 6)}
     assert found.pop("ready") in ("ok", "warning"), "no beat runs"
     assert found == dict.fromkeys(("tls", "reach", "key", "submit", "events"), "ok")
+
+
+@pytest.mark.parametrize(
+    ("life", "left", "level", "shown"),
+    [
+        (90 * 86400, 60 * 86400, "ok", "60 more days"),
+        (90 * 86400, 13 * 86400, "warning", "13 more days"),
+        (12 * 3600, 8 * 3600, "ok", "8 more hours"),
+        (12 * 3600, 2 * 3600, "warning", "2 more hours"),
+    ],
+)
+def test_a_certificate_that_was_not_renewed_is_a_warning(
+    life: int, left: int, level: str, shown: str
+) -> None:
+    now = 1_800_000_000
+    times = {
+        name: time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(at))
+        for name, at in (("notBefore", now + left - life), ("notAfter", now + left))
+    }
+    step = smoke_check.certificate_step("TLSv1.3", times, now)
+    assert (str(step.level), step.what) == (level, f"TLSv1.3, the certificate is valid for {shown}")

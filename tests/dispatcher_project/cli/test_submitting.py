@@ -10,7 +10,8 @@ import pytest
 
 from dispatcher_project.management.commands import submit as submitting
 from jobs.domain.states import JobState
-from jobs.models import Job, Tenant
+from jobs.models import ApiKey, Job, Tenant
+from jobs.operations.tenants import create_key
 from jobs.transitions import end_waiting
 from tests.dispatcher_project.cli.conftest import Terminal, World, while_waiting
 
@@ -77,6 +78,11 @@ def test_the_tenant_must_be_clear(world: World, terminal: Terminal) -> None:
     world.server()
     Tenant.objects.create(name="acme")
     assert "name a tenant with --tenant:" in terminal("submit", "m", "{}").said
+    ops = Tenant.objects.create(name="ops")
+    create_key(ops, ApiKey.Kind.OPERATOR, name="k")
+    assert terminal("submit", "m", "{}").status == 0
+    assert Job.objects.get().tenant == ops, "the only one with an operator's key"
+    Job.objects.all().delete()
     operator = Tenant.objects.create(name="operator")
     assert terminal("submit", "m", "{}").status == 0
     assert Job.objects.get().tenant == operator
