@@ -70,7 +70,7 @@ def job_badge(job: Job) -> SafeString:
     progress, label = progress_of(job), badge(job.state, JOB_LABELS)
     if progress is None:
         return label
-    return format_html('{} <span class="percent">{} %</span>', label, percent(progress.value))
+    return format_html("<span>{} {} %</span>", label, percent(progress.value))
 
 
 def percent(share: float) -> str:

@@ -27,6 +27,7 @@ from gpu_host.local.process import GivenUp, ProcessOwner, never
 from gpu_host.local.running import RunTable, SwapQueue
 from gpus.errors import GpuError, Interrupted, RunFailed, ServerFailed
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
+from gpus.runners.http_runner import usage_in
 from gpus.runners.transport import check_storable
 
 NOTIFY_SECONDS = 0.1
@@ -373,7 +374,7 @@ class LocalRunner:
         if size > run.model.max_response_bytes:
             raise RunFailed(f"The result has {size} bytes, {run.model.max_response_bytes} at most.")
         check_storable(result)
-        return Finished(result)
+        return Finished(result, usage_in(result))
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
         """Raise PollFailed: `start` returns the result, so there is nothing to poll."""

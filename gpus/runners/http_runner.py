@@ -419,7 +419,7 @@ def read_start(
     if "status" not in body:
         if bare_is_id:
             return Accepted(_remote_id(body, model.id_field))
-        return Finished(body.get("result", body))
+        return _finished(body)
     outcome = _outcome(body)
     return outcome if isinstance(outcome, Finished) else Accepted(_remote_id(body, model.id_field))
 
@@ -439,7 +439,7 @@ def read_progress(body: Any) -> Finished | StillRunning:
     if "status" in body:
         return _outcome(body)
     if "result" in body:
-        return Finished(body["result"])
+        return _finished(body)
     if "error" in body:
         raise failure_of(body)
     raise Unreadable("The answer has neither a status nor a result.")
@@ -467,6 +467,11 @@ def read_cancel(response: Response, *, known: bool, guessed: bool = False) -> bo
     return str(body.get("status", "")).lower() in _STOPPED
 
 
+def _finished(body: Mapping[str, Any]) -> Finished:
+    result = body.get("result", body)
+    return Finished(result, usage_in(body) or usage_in(result))
+
+
 def _object(response: Response) -> dict[str, Any]:
     """The body as a JSON object, or an empty one."""
     try:
@@ -485,7 +490,7 @@ def _outcome(body: Mapping[str, Any]) -> Finished | StillRunning:
     status = str(body["status"]).lower()
     if status in DONE:
         rest = {name: value for name, value in body.items() if name != "status"}
-        return Finished(rest.get("result", rest))
+        return _finished(rest)
     if status in FAILED:
         raise failure_of(body)
     if status in RUNNING:
@@ -543,6 +548,11 @@ def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
             return None
         jobs.add((str(entry.get("job_id", "")), entry["attempt"]))
     return frozenset(jobs)
+
+
+def usage_in(value: Any) -> dict[str, Any] | None:
+    """The counts that an answer or a result has under ``usage``, or None."""
+    return numeric_fields(value.get("usage")) if isinstance(value, Mapping) else None
 
 
 def numeric_fields(parsed: Any) -> dict[str, Any] | None:

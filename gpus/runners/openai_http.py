@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from gpus.errors import BadInput, GpuError
 from gpus.protocol import MAX_SLOTS, Endpoint, ModelSpec
 from gpus.runners.base import MISSING_PAGE, Finished, Get, Health, Response, RunRequest, at_root, excerpt
-from gpus.runners.http_runner import numeric_fields
+from gpus.runners.http_runner import usage_in
 from gpus.runners.llm import (
     Answer,
     LlmRunner,
@@ -75,7 +75,7 @@ class OpenAiRunner(LlmRunner):
         return OpenAiStream(run)
 
     def read_whole(self, body: Mapping[str, Any]) -> Finished:
-        return Finished(dict(body), usage_of(body))
+        return Finished(dict(body), usage_in(body))
 
     @classmethod
     def health_url(cls, model: ModelSpec, endpoint: Endpoint) -> str:
@@ -180,7 +180,7 @@ class OpenAiStream:
             self._head = {name: chunk[name] for name in ("id", "created", "model") if name in chunk}
             self._head["object"] = _OBJECTS.get(kind, kind)
             self._size.add(self._head)
-        self._usage = usage_of(chunk) or self._usage
+        self._usage = usage_in(chunk) or self._usage
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict):
@@ -243,11 +243,6 @@ def _counted(metrics: Response) -> int | None:
         return round(sum(float(number) for _, number in found)) if found else None
     except (ValueError, OverflowError):
         return None
-
-
-def usage_of(parsed: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The token counts of an answer or chunk, or None."""
-    return numeric_fields(parsed.get("usage"))
 
 
 class Text(list[str]):

@@ -6,7 +6,7 @@ import base64
 import struct
 import zlib
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,11 +18,12 @@ from admin_ui.parts.groups import write_groups
 from gpus.errors import RunFailed
 from gpus.leasing.contract import Leases
 from gpus.models import AuditEntry, ModelConfig
+from gpus.protocol import LeaseRef
 from gpus.registry.index_sync import mirror_registry
 from jobs import ports, transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.models import Job
-from tests.admin_ui.browser import PHONE, WebBrowser, wait_until
+from tests.admin_ui.browser import DESKTOP, PHONE, WebBrowser, wait_until
 from tests.jobs.sweeps.conftest import open_index
 from tests.support.factories import make_job, make_model, make_running, make_server
 
@@ -47,18 +48,29 @@ class Works:
     boss: User
     viewer: User
 
-    def fail(self, job: Job, *, final: bool = True) -> None:
-        """End the job's running attempt with an error."""
+    def report(self, job: Job, kind: str, **data: Any) -> None:
+        """Write an event of the job's running attempt, as its worker does."""
         job.refresh_from_db()
         assert job.live_attempt is not None
+        ref = LeaseRef("gpu-1/0", job.id, job.live_attempt, 1)
+        assert transitions.note_progress(ref, kind, data, timezone.now())
+        ports.production_ports().announce([job.id])
+
+    def fail(
+        self, job: Job, *, final: bool = True, error: RunFailed | None = None, at: datetime | None = None
+    ) -> None:
+        """End the job's running attempt with an error. at: now, if None."""
+        job.refresh_from_db()
+        assert job.live_attempt is not None
+        error = error or RunFailed(f"out of luck in step {job.attempts_made}")
         end = transitions.End(
             job_id=job.id,
             attempt_id=job.live_attempt,
             epoch=1,
             slot="gpu-1/0",
-            ending=Ending(error=RunFailed(f"out of luck in step {job.attempts_made}"), suspect=False),
-            policy=RetryPolicy(max_retries=0 if final else 9),
-            at=timezone.now(),
+            ending=Ending(error=error, suspect=False),
+            policy=RetryPolicy(max_retries=0 if final else 9, same_failures=0),
+            at=at or timezone.now(),
         )
         assert transitions.end_attempt(end).won
         ports.production_ports().announce([job.id])
@@ -114,6 +126,53 @@ def test_a_jobs_timeline_grows_while_it_runs(web_browser: WebBrowser, works: Wor
         page.keyboard.press("Enter")
         page.wait_for_selector("text=1 set to priority 2.")
         assert Job.objects.get(id=job.id).priority == 2
+        visit.assert_quiet()
+
+
+TRACE = """\
+Traceback (most recent call last):
+  File "/opt/x/gpu_host/local/child.py", line 165, in _run
+    result = self._call(run)
+  File "/srv/models/flux.py", line 12, in run
+    raise ValueError("no weights")
+ValueError: no weights"""
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_progress_and_output_grow_on_the_page_of_a_running_job(
+    web_browser: WebBrowser, works: Works, phone: bool
+) -> None:
+    begin = timezone.now() - timedelta(seconds=30)
+    job = make_job(works.model, at=begin)
+    for number in range(6):
+        at = begin + timedelta(seconds=2 * number)
+        make_running(job, at=at)
+        error = RunFailed("ValueError: no weights", detail=TRACE)
+        works.fail(job, final=False, error=error, at=at + timedelta(seconds=1))
+        transitions.queue_retry(job.id, at + timedelta(seconds=1.5))
+    make_running(job, at=begin + timedelta(seconds=14))
+    works.report(job, "progress", part=1, progress=0.25, text="step 5 of 20")
+    works.report(job, "partial", part=2, output=["Once upon a time"])
+    with web_browser.visit(works.boss, size=PHONE if phone else DESKTOP) as visit:
+        page = visit.go(f"/admin/jobs/job/{job.id}/change/")
+        page.wait_for_selector(".job-progress:has-text('25 %'):has-text('step 5 of 20')")
+        page.wait_for_selector(".tail:has-text('Once upon a time')")
+        assert [name.strip() for name in page.locator(".lane-name > a").all_inner_texts()] == [
+            "Attempt 1", "Attempts 2–6", "Attempt 7",
+        ]  # fmt: skip
+        page.click(".traceback > summary")
+        assert "flux.py" in page.inner_text(".traceback > pre")
+        assert "child.py" not in page.inner_text(".traceback > pre")
+        visit.assert_sound()
+        works.report(job, "progress", part=3, progress=0.62, text="step 12 of 20")
+        works.report(job, "partial", part=4, output=[" there was a fox. " * 200])
+        page.wait_for_selector(".job-progress:has-text('62 %'):has-text('step 12 of 20')")
+        page.wait_for_selector(".tail:has-text('there was a fox.')")
+        assert page.locator(".traceback[open]").count() == 1, "a live update keeps it open"
+        assert page.evaluate("document.querySelector('.tail').scrollHeight > 320"), "it scrolls"
+        assert page.evaluate("document.querySelector('.tail').scrollTop") == 0, "and shows its end"
+        page = visit.go("/admin/jobs/job/")
+        page.wait_for_selector(f"tr:has-text('{job.id}'):has-text('62 %')")
         visit.assert_quiet()
 
 

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import UTC, datetime
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from dispatcher_client import Client, Conflict, NoAnswer, NotFound, NotOver
+from dispatcher_client import (
+    Client,
+    Conflict,
+    NoAnswer,
+    NotFound,
+    NotOver,
+    PartialOutput,
+    Progress,
+    Timings,
+)
 
 from .conftest import NewClient
 from .scripted import Scripted, drop, problem, raw, says
@@ -21,6 +31,34 @@ def test_get_is_repeated_until_it_is_answered(server: Scripted, client: Client) 
     server.will(drop, problem(503, "database_unavailable", retryable=True), raw(b"?"))
     assert client.get(JOB).result == {"n": 1}
     assert [asked.path for asked in server.asked] == [f"/queue/jobs/{JOB}"] * 4
+
+
+def test_progress_output_and_timings_are_typed(server: Scripted, client: Client) -> None:
+    timings = {"waited_seconds": 2, "ran_seconds": None, "gpu_seconds": 0.5, "total_seconds": 3.5}
+    body = {
+        "job_id": JOB,
+        "status": "running",
+        "progress": {"value": 0.62, "text": None, "at": "2030-01-01T12:00:00+00:00", "newer": 1},
+        "partial_output": {"output": ["So ", {"preview": 1}, "it"], "left_out": 3},
+        "timings": timings,
+        "payload": {"n": 1},
+    }
+    server.will(says(200, body))
+    job = client.get(JOB, with_payload=True)
+    assert server.asked[-1].path == f"/queue/jobs/{JOB}?include=payload"
+    assert job.progress == Progress(0.62, None, datetime(2030, 1, 1, 12, tzinfo=UTC))
+    assert job.partial_output == PartialOutput(("So ", {"preview": 1}, "it"), 3)
+    assert job.partial_output.text == "So it"
+    assert (job.timings, job.payload) == (Timings(2.0, None, 0.5, 3.5), {"n": 1})
+
+
+def test_without_progress_and_timings_they_are_none(server: Scripted, client: Client) -> None:
+    server.will(RUNNING)
+    job = client.get(JOB)
+    assert (job.progress, job.partial_output, job.timings, job.payload) == (None, None, None, None)
+    server.will(says(200, {"job_id": JOB, "status": "running", "progress": {"value": "much"}}))
+    with pytest.raises(NoAnswer):
+        _ = client.get(JOB).progress
 
 
 def test_wait_survives_errors_and_restarts(server: Scripted, client: Client) -> None:

@@ -178,7 +178,7 @@ class Wild:
         ctx.log("half", step=1)
         ctx.partial("tok")
         (ctx.output_dir / "image.png").write_bytes(b"png")
-        ctx.report(1.0)
+        ctx.report(1.0, "saved\n")
         return [ctx.job_id, ctx.attempt_id, str(ctx.output_dir)]
 
     def crashes(self, payload: Any, ctx: RunContext) -> Any:

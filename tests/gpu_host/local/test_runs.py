@@ -39,7 +39,7 @@ def test_a_run_returns_its_result_and_its_events(bench: Bench):
         ("progress", 0.5),
         ("log", {"text": "half", "fields": {"step": 1}}),
         ("partial", "tok"),
-        ("progress", 1.0),
+        ("progress", {"value": 1.0, "text": "saved"}),
     ]
 
 

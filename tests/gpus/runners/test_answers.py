@@ -36,6 +36,22 @@ def test_a_success_without_a_result_field_returns_the_other_fields():
     assert start({"status": "done", "result": None}) == Finished(None)
 
 
+USAGE = {"images": 4, "details": {"steps": 20}}
+
+
+@pytest.mark.parametrize(
+    ("body", "finished"),
+    [
+        ({"status": "done", "result": 1, "usage": USAGE}, Finished(1, USAGE)),
+        ({"status": "done", "result": {"usage": USAGE}}, Finished({"usage": USAGE}, USAGE)),
+        ({"result": 1, "usage": {"images": 4, "at": "http://10.0.0.1"}}, Finished(1, {"images": 4})),
+        ({"url": "u", "usage": "much"}, Finished({"url": "u", "usage": "much"})),
+    ],
+)
+def test_counts_beside_or_in_a_result_are_the_usage(body, finished):
+    assert start(body) == finished
+
+
 def test_a_sync_model_may_answer_with_the_bare_result():
     assert start({"url": "u"}) == Finished({"url": "u"})
     assert start({"result": 7, "took": 1}) == Finished(7)
@@ -123,6 +139,8 @@ def test_a_poll_returns_the_progress():
     assert read_poll(answer({"status": "running", "progress": 0.25})) == StillRunning(0.25)
     assert read_poll(answer({"status": "running", "progress": 40})) == StillRunning(1.0)
     assert read_poll(answer({"status": "running", "progress": "half"})) == StillRunning(None)
+    said = {"value": 0.25, "text": "step 5 of 20"}
+    assert read_poll(answer({"status": "running", "progress": said})) == StillRunning(0.25, "step 5 of 20")
 
 
 def test_a_poll_returns_the_result():

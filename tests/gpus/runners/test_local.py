@@ -49,6 +49,12 @@ def test_a_result_that_is_too_large_fails_the_run():
         runner(Gpu()).start(small, abort=Abort())
 
 
+def test_counts_in_a_result_are_the_usage():
+    gpu = Gpu()
+    gpu.result = {"image": "…", "usage": {"steps": 20}}
+    assert runner(gpu).start(REQUEST, abort=Abort()).usage == {"steps": 20}
+
+
 def test_a_jobs_own_lower_limit_counts():
     gpu = Gpu()
     runner(gpu).start(dataclasses.replace(REQUEST, limit_seconds=3.0), abort=Abort())

@@ -56,6 +56,16 @@ def test_a_long_poll_responds_when_the_job_has_ended(web: Web, tenant: Account) 
     assert not [name for name in answer.headers if name.lower().startswith("x-dispatcher")]
 
 
+def test_a_long_poll_includes_the_payload_on_request(web: Web, tenant: Account) -> None:
+    job = new_job(tenant.tenant)
+    thread = ends_once_watched(web, lambda: job.id)
+    address = f"{web.url}/api/v1/queue/jobs/{job.id}?include=payload&wait=30"
+    answer = requests.get(address, headers=bearer(tenant), timeout=60)
+    thread.join()
+    assert answer.json()["status"] == "failed"
+    assert answer.json()["payload"] == job.payload
+
+
 def test_a_long_poll_responds_after_its_time_limit(web: Web, tenant: Account) -> None:
     job = new_job(tenant.tenant)
     answer = requests.get(

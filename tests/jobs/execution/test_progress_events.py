@@ -48,6 +48,24 @@ def test_output_is_joined_and_written_at_intervals() -> None:
     assert [data["part"] for _, _, data in buffer.written] == [1, 2, 3, 4, 5, 6]
 
 
+def test_a_text_is_written_with_the_number_and_when_it_alone_changes() -> None:
+    buffer = Buffer()
+    for said in (
+        0.25,
+        {"value": 0.25, "text": "step 5"},
+        {"value": 0.25, "text": "step 5"},
+        "bad",
+        {"value": 0.5},
+    ):
+        buffer.clock.move(1.0)
+        buffer.news.add("progress", said)
+    assert [data for _, _, data in buffer.written] == [
+        {"part": 1, "progress": 0.25},
+        {"part": 2, "progress": 0.25, "text": "step 5"},
+        {"part": 3, "progress": 0.5},
+    ]
+
+
 def test_a_long_run_writes_ever_less_often() -> None:
     buffer = Buffer()
     buffer.say(*["w"] * 36_000, every=0.1)

@@ -111,15 +111,19 @@ def test_a_page_of_jobs_is_read_with_one_query() -> None:
 
 
 def test_the_query_uses_the_index_of_progress() -> None:
-    job = running()
-    with CaptureQueriesContext(connection) as asked:
+    job, asked = running(), []
+
+    def keep(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        asked.append((sql, params))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(keep):
         progress_of(job)
     if connection.vendor != "sqlite":  # PostgreSQL reads a table of a few rows as a whole
         return
+    ((sql, params),) = asked
     with connection.cursor() as cursor:
-        cursor.execute(f"EXPLAIN QUERY PLAN {asked[0]['sql']}")
+        cursor.execute(f"EXPLAIN QUERY PLAN {sql}", params)
         plan = "\n".join(row[3] for row in cursor.fetchall())
-    assert "USING COVERING INDEX event_progress_idx (job_id=?)" in plan or (
-        "USING INDEX event_progress_idx (job_id=?)" in plan
-    ), plan
+    assert "INDEX event_progress_idx (job_id=?)" in plan, plan
     assert "SCAN" not in plan, plan
