@@ -150,7 +150,7 @@ def row_of(grows: str, size: Size, costs: Costs) -> dict[str, Any]:
     return {
         "grows": grows,
         **asdict(size),
-        **{f"{what}_us": round(costs[what], 1) for what in ("push", *COSTS, "settled")},
+        **{f"{what}_us": round(costs[what], 1) for what in ("push", *COSTS, "confirm_ends")},
         "client_p50_us": costs.client_us(0.5),
         "client_p99_us": costs.client_us(0.99),
         "bytes": costs.bytes and round(costs.bytes),
@@ -175,8 +175,8 @@ def measure(size: Size, calls: int) -> Costs:
         for first in range(0, CLAIMS, CHUNK):  # few slots are claimed repeatedly
             some = [held.pop(chance.randrange(len(held))) for _ in range(min(CHUNK, len(held)))]
             for lease in some:
-                leases.release(lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0)
-            leases.settled([lease.ref for lease in some])
+                leases.release(lease.ref, ReleaseMode.ENDED, worker=WORKER, gpu_seconds=1.0)
+            leases.confirm_ends([lease.ref for lease in some])
             held += _claim(leases, size, f"a{first}", len(some), costs)
             pushed = push_tickets(leases, size, pushed, len(some), costs)
         for first in range(0, calls, CHUNK):
@@ -187,13 +187,13 @@ def measure(size: Size, calls: int) -> Costs:
                     ended.append(held[place].ref)
                     with costs.waited():
                         following = leases.release(
-                            held[place].ref, ReleaseMode.SETTLE, worker=WORKER,
+                            held[place].ref, ReleaseMode.ENDED, worker=WORKER,
                             gpu_seconds=chance.expovariate(1), next_attempt_id=f"r{number}",
                             verdict=Verdict.WELL, warm=size.loaded,
                         )  # fmt: skip
                     held[place] = required(following)
-            with costs.of("settled", CHUNK):
-                leases.settled(ended)
+            with costs.of("confirm_ends", CHUNK):
+                leases.confirm_ends(ended)
             pushed = push_tickets(leases, size, pushed, CHUNK, costs)
         client.close()
     return costs

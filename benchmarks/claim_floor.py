@@ -67,7 +67,7 @@ class Bench:
             self._released += 1
             self._held[place] = required(
                 self.leases.release(
-                    self._held[place].ref, ReleaseMode.SETTLE, worker=WORKER,
+                    self._held[place].ref, ReleaseMode.ENDED, worker=WORKER,
                     gpu_seconds=self._chance.expovariate(1), next_attempt_id=f"r{self._released}",
                     verdict=Verdict.WELL,
                 )

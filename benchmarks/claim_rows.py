@@ -10,7 +10,7 @@ MAX_US, APART, MAX_CLIENT_US, MAX_BYTES = 30.0, 0.3, 1000.0, 200.0
 
 HEADS = (
     f"{'waiting':>9} {'slots':>7} {'tenants':>8} {'models':>7} {'order':>5} │ {'push':>6} {'claim':>6} "
-    f"{'release+claim':>14} {'settled':>8} {'client p50':>11} {'p99':>6} {'bytes':>6}"
+    f"{'release+claim':>14} {'confirm':>8} {'client p50':>11} {'p99':>6} {'bytes':>6}"
 )
 
 
@@ -18,7 +18,7 @@ def line_of(row: Mapping[str, Any]) -> str:
     return (
         f"{row['waiting']:>9,} {row['slots']:>7,} {row['tenants']:>8,} {row['models']:>7} "
         f"{row['algorithm']:>5} │ {row['push_us']:>6} {row['claim_us']:>6} {row['release_us']:>14} "
-        f"{row['settled_us']:>8} {row['client_p50_us']:>11} {row['client_p99_us']:>6} "
+        f"{row['confirm_ends_us']:>8} {row['client_p50_us']:>11} {row['client_p99_us']:>6} "
         f"{row['bytes'] or '–':>6}"
         + (" limited" if row["limited"] else "")
         + (f" {row['warm']} warm" if row["warm"] else "")

@@ -131,12 +131,12 @@ class ReplayedQueue:
             self.number += 1
             following = self.leases.release(
                 lease.ref,
-                ReleaseMode.SETTLE,
+                ReleaseMode.ENDED,
                 worker=WORKER,
                 gpu_seconds=self.arrivals[lease.job_id].seconds,
                 next_attempt_id=f"n{self.number}",
             )
-            self.leases.settled([lease.ref])
+            self.leases.confirm_ends([lease.ref])
             if following is None:
                 self.free += 1
             else:

@@ -156,14 +156,14 @@ class VirtualFleet:
         self.on_end(job)
         following = self.leases.release(
             lease.ref,
-            ReleaseMode.SETTLE,
+            ReleaseMode.ENDED,
             worker=WORKER,
             gpu_seconds=self.now - job.started_at,
             next_attempt_id=f"a{next(self._numbers)}",
         )
         if following is not None:
             self._start(following)
-        self.leases.settled([lease.ref])
+        self.leases.confirm_ends([lease.ref])
         if following is None:
             self._claim(lease.pool)
 

@@ -30,7 +30,7 @@ def make_production_ports() -> Ports:
     hints = HintPublisher(lambda: import_string(settings.CELERY_APP))
     return Ports(
         clock=clock,
-        clocks=clock,
+        clock_watch=clock,
         leases=RedisFleets(lambda: str(settings.REDIS_URL), layouts.refusal),
         send_wakes=hints.send_wakes,
         wake_callbacks=hints.wake_callbacks,

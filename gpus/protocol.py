@@ -97,7 +97,7 @@ class DesiredState(StrEnum):
 class ReleaseMode(StrEnum):
     """What happens to a slot when its lease ends."""
 
-    SETTLE = "settle"
+    ENDED = "ended"
     """Clean end: Redis stores it, uncommitted; the slot stays with this process until it is confirmed."""
     FREE = "free"
     """No job ran and no end needs a commit (a stale ticket): free at once, without a charge."""

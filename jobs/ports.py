@@ -102,7 +102,7 @@ class LimitCaches:
 class Ports:
     """The connections and caches of one process; equal to itself only.
 
-    clock: time, the same for all processes. clocks: compares the clocks of hosts, Redis and database.
+    clock: time, the same for all processes. clock_watch: compares the clocks of hosts, Redis and database.
     leases: returns the lease layer of a fleet.
     send_wakes: sends wakes to GPU workers; returns how many were sent. Never raises.
     wake_callbacks: sends hints that these outbox rows are due; best effort, never raises.
@@ -129,7 +129,7 @@ class Ports:
     wake_followers: Callable[[Sequence[str]], None] = lambda followers: None
     after: Callable[[float, Callable[[], None]], None] = after_seconds
     database: Callable[[], AbstractContextManager[None]] = nullcontext
-    clocks: ClockWatch = field(default_factory=AgreedClocks)
+    clock_watch: ClockWatch = field(default_factory=AgreedClocks)
     transport: Transport = field(default_factory=HttpTransport)
     parallel_probes: int = PARALLEL_PROBES
     layouts: Layouts = field(default_factory=Layouts)

@@ -30,7 +30,7 @@ def running(world: World) -> World:  # noqa: F811
         End(done.job_id, done.attempt_id, 1, done.slot, Ending(), RetryPolicy(), world.clock.now(), result=1)
     )
     world.release(done)
-    world.leases.settled([done.ref])
+    world.leases.confirm_ends([done.ref])
     world.job()
     world.claim()
     world.job()

@@ -197,7 +197,7 @@ def overview(request: HttpRequest) -> dict[str, Any]:
                 :_FAILURES_SHOWN
             ],
         }
-    context["clocks"] = real.clocks.report()
+    context["clocks"] = real.clock_watch.report()
     tick = sweep_ages(real.clock.now()).get(TICK)
     context["silent_beat_seconds"] = tick if tick is not None and tick > _BEAT_SILENT_SECONDS else None
     return context

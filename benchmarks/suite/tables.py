@@ -113,13 +113,13 @@ def _end_to_end(found: Mapping[str, Any]) -> Iterator[Table]:
 
 def _claim(found: Mapping[str, Any]) -> Iterator[Table]:
     sizes = ("waiting", "slots", "tenants", "models")
-    costs = ("push_us", "claim_us", "release_us", "settled_us", "client_p50_us", "client_p99_us")
+    costs = ("push_us", "claim_us", "release_us", "confirm_ends_us", "client_p50_us", "client_p99_us")
     heads = (
         *sizes,
         "push µs",
         "claim µs",
         "release and claim µs",
-        "settled µs",
+        "confirm µs",
         "client p50 µs",
         "client p99 µs",
     )

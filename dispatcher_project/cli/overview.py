@@ -71,7 +71,7 @@ def overview(ports: Ports) -> dict[str, Any]:
         "at": now,
         "away": sorted({*fleet.away, *queues.away}),
         "last_tick_seconds": sweep_ages(now).get(TICK),
-        "clocks_off": dict(ports.clocks.report().off),
+        "clocks_off": dict(ports.clock_watch.report().off),
         "pauses": _pauses(queues),
         "layouts": _layouts(index_report()),
         "servers": fleet.total,

@@ -162,8 +162,8 @@ class Leases(Protocol):
         """End a lease, correct its tenant's charge, and optionally claim the slot's next job, in one step.
 
         gpu_seconds: the real charge; None: the time held; 0: the server refused the job. next_attempt_id
-        (SETTLE only): claims the next ticket for the slot; if it is the follower's id, begins the follower,
-        or drops it if the slot may not continue: then its job waits, and must be pushed. begun (SETTLE only):
+        (ENDED only): claims the next ticket for the slot; if it is the follower's id, begins the follower,
+        or drops it if the slot may not continue: then its job waits, and must be pushed. begun (ENDED only):
         the follower, if it runs already; it gets the slot, and the next ticket becomes its follower.
         rest_seconds: how long the server gets no lease, after a busy answer. verdict: evidence about server
         and model, for their circuit breakers. warm: as for `claim`. Returns the next lease. A lease that is
@@ -180,7 +180,7 @@ class Leases(Protocol):
         """
         ...
 
-    def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
+    def confirm_ends(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
         """Confirm ends: forget those that are committed; slots that waited only for that become free."""
         ...
 

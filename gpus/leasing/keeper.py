@@ -114,7 +114,7 @@ class LeaseKeeper:
             self._held.pop(ref, None)
 
     def forget_end(self, ref: LeaseRef, asked_at: float) -> bool:
-        """Stop renewing an end whose `settled` call was sent at `asked_at` (monotonic).
+        """Stop renewing an end whose `confirm_ends` call was sent at `asked_at` (monotonic).
 
         Returns False, and keeps it, if a renewal that contains it was under way since then: that renewal may
         have restored it in an index that is being rebuilt.

@@ -66,7 +66,17 @@ _ADOPTION_REST_CAP_US = 30_000_000
 _ROWS_PER_CALL = 500
 _POOLS_PER_CALL = 50
 _FOR_HOLDERS = frozenset(
-    ("renew", "release", "give_back", "hand_over", "take_over", "settled", "granted", "is_held", "quarantine")
+    (
+        "renew",
+        "release",
+        "confirm_ends",
+        "give_back",
+        "hand_over",
+        "take_over",
+        "granted",
+        "is_held",
+        "quarantine",
+    )
 )
 """Scripts by which a holder ends its lease as usual, in an index that is not in use any more."""
 _WITHOUT_INDEX = frozenset(("beat", "telemetry", "summaries", "take_tokens"))
@@ -248,9 +258,9 @@ class RedisLeases:
         warm: Sequence[str] | None = None,
         begun: Lease | None = None,
     ) -> Lease | None:
-        if (next_attempt_id or begun) and mode is not ReleaseMode.SETTLE:
+        if (next_attempt_id or begun) and mode is not ReleaseMode.ENDED:
             raise ValueError(
-                "next_attempt_id and begun require ReleaseMode.SETTLE: only a clean end keeps the slot"
+                "next_attempt_id and begun require ReleaseMode.ENDED: only a clean end keeps the slot"
             )
         held = {**codec.ref_args(ref), "worker": worker}
         rest_us = None if rest_seconds is None else _us(rest_seconds)
@@ -290,10 +300,10 @@ class RedisLeases:
             )
         )
 
-    def settled(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
+    def confirm_ends(self, refs: Sequence[LeaseRef]) -> tuple[Wakes, ...]:
         if not refs:
             return ()
-        return codec.read_wakes(self._run("settled", ends=list(map(codec.ref_args, refs))))
+        return codec.read_wakes(self._run("confirm_ends", ends=list(map(codec.ref_args, refs))))
 
     # -- repair --------------------------------------------------------------------------------------
 

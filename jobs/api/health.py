@@ -41,7 +41,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         "status": "ready" if whole else "degraded" if ready else "not ready",
         "checks": checks,
         "last_sweep_seconds": None if tick is None else round(tick, 3),
-        "clocks_off": {name: round(seconds, 1) for name, seconds in ports.clocks.report().off.items()},
+        "clocks_off": {name: round(seconds, 1) for name, seconds in ports.clock_watch.report().off.items()},
     }
     strict = request.GET.get("strict", "") not in ("", "0")
     return JsonResponse(body, status=200 if whole or (ready and not strict) else 503)

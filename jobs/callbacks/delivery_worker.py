@@ -42,7 +42,7 @@ class DeliveryWorker:
     """
 
     def __init__(self, ports: Ports, bounds: Limits | None = None) -> None:
-        self._clock, self._clocks, self._registry = ports.clock, ports.clocks, ports.registry
+        self._clock, self._clocks, self._registry = ports.clock, ports.clock_watch, ports.registry
         self._shares = Shares(bounds or _within_open_files(limits()))
         self._picker = Picker()
         self._changed = threading.Condition()

@@ -51,7 +51,7 @@ def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None
     host: of a pinned worker, which claims slots of this host only; None: of the servers that are reached over
     the network. Returns None if there is neither, or no claim is possible now."""
     leases = worker.ports.leases(fleet_name)
-    worker.ports.clocks.confirm_time()
+    worker.ports.clock_watch.confirm_time()
     while worker.may_claim():
         asked_at = worker.ports.clock.monotonic()
         attempt_id = new_id()
@@ -326,7 +326,7 @@ def make_run(
         worker.runner_for(spec),
         worker.ports.clock,
         deadline=claimed.job["deadline_at"],
-        clocks_agree=lambda: worker.ports.clocks.report().agree,
+        clocks_agree=lambda: worker.ports.clock_watch.report().agree,
         is_fresh=lambda: worker.completion.keeper.age_seconds(lease) < knobs.lease_seconds,
         pushed=lambda: _read_pushed(worker, lease),
         prove_free=lambda: evidence_for(

@@ -135,7 +135,7 @@ class RunEnd(NamedTuple):
         return completion.release(
             self.leases,
             lease,
-            ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.SETTLE,
+            ReleaseMode.SUSPECT if ending.suspect else ReleaseMode.ENDED,
             gpu_seconds=self.charge_seconds,
             next_attempt_id=next_attempt_id,
             rest_seconds=completion.backoff.after_answer(lease.server, ending.error),
@@ -428,7 +428,7 @@ class Completion:
                 for end in ends:
                     if end.ended.quarantined:  # after a rebuild of the index, this would free the slot
                         leases.quarantine(end.ref.slot, end.ref.attempt_id)
-                wakes = leases.settled(refs)
+                wakes = leases.confirm_ends(refs)
             except LeasingUnavailable as error:
                 log.warning("settle_failed", refs=len(refs), error=str(error))
                 continue

@@ -32,7 +32,7 @@ _seen = statements.Read(
 def note_if_ahead(fleet: str, leases: Leases, ports: Ports) -> bool:
     """Store the fleet's time if it is ahead of the clock, and delete it if it no longer is. Has no effect
     while this process is still comparing clocks. Returns True if it is ahead. Raises LeasingUnavailable."""
-    time_us = None if ports.clocks.is_learning() else leases.fleet_time_us()
+    time_us = None if ports.clock_watch.is_learning() else leases.fleet_time_us()
     if time_us is None:
         return False
     now = ports.clock.now()

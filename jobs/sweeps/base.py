@@ -110,7 +110,7 @@ def clocks_disagree(ports: Ports) -> SweepCount | None:
 
     Reads the clocks of Redis and the database: call it only when there are rows to change.
     """
-    report = ports.clocks.fresh_report()
+    report = ports.clock_watch.fresh_report()
     return None if report.agree else SweepCount(notes=(f"paused: {report}",))
 
 

@@ -35,8 +35,8 @@ def sweep(ports: Ports) -> SweepCount:
     """
     began, queued = ports.clock.monotonic(), list[Job]()
     found = _due(now=ports.clock.now())
-    if found and ports.clocks.is_learning():
-        return SweepCount(notes=(f"paused: {ports.clocks.report()}",))
+    if found and ports.clock_watch.is_learning():
+        return SweepCount(notes=(f"paused: {ports.clock_watch.report()}",))
     now = ports.clock.now()  # the comparison of clocks may have set the time back
     due = [job_id for job_id, run_at in found if run_at <= now]
     count = SweepCount()

@@ -148,7 +148,7 @@ def _resolve_uncommitted_end(
             _write_quarantine(expired, f"lost start, {outcome}", ports)
     elif attempt.state in LIVE_ATTEMPT_STATES:
         ended = lose_attempt(loss, ports)
-    ports.send_wakes(leases.settled([expired.ref]))
+    ports.send_wakes(leases.confirm_ends([expired.ref]))
     _follow_up(ended, expired.ref, ports)
     return True
 

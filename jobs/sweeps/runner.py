@@ -66,7 +66,7 @@ class Runner:
         if not self._enter(TICK):
             return {}
         try:
-            self._is_learning = self._ports.clocks.is_learning()
+            self._is_learning = self._ports.clock_watch.is_learning()
             done = {}
             leads = self._ports.layouts.is_layout_in_use()
             for name, entry in self._sweeps().items():

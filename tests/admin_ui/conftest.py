@@ -132,7 +132,7 @@ class FakePorts:
     leases: FakeLeases = field(default_factory=FakeLeases)
     wakes: list[Wakes] = field(default_factory=list)
     callbacks_woken: list[str] = field(default_factory=list)
-    clocks: ClockWatch = field(default_factory=AgreedClocks)
+    clock_watch: ClockWatch = field(default_factory=AgreedClocks)
     registry: RegistryCache = field(default_factory=RegistryCache)
 
     def ports(self) -> Ports:
@@ -147,7 +147,7 @@ class FakePorts:
             wake_callbacks=self.callbacks_woken.extend,
             announce=lambda ids: None,
             after=lambda seconds, work: None,
-            clocks=self.clocks,
+            clock_watch=self.clock_watch,
             registry=self.registry,
         )
 

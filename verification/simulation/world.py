@@ -206,7 +206,7 @@ class World:
     ) -> Ports:
         return Ports(
             clock=clock,
-            clocks=clocks,
+            clock_watch=clocks,
             leases=leases,
             layouts=layouts,
             index_gate=cache(self.redis.gate),

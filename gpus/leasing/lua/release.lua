@@ -7,7 +7,7 @@
 -- Args:
 --   slot, job, attempt: text
 --   epoch: number
---   mode: text, settle (clean end, to be committed), or suspect: the GPU may still be busy
+--   mode: text, ended (clean end, to be committed), or suspect: the GPU may still be busy
 --   worker: text
 --   seconds: number or nil, real GPU-seconds, nil: the time held
 --   next_attempt: text or nil, claims the next job for the slot; if it is the follower's attempt, begins the follower

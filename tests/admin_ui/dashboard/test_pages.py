@@ -178,7 +178,7 @@ def test_problems_are_shown_at_the_top(operator: Client, viewer: Client, fake_po
     SweepRun.objects.create(name="tick", at=timezone.now() - timedelta(seconds=95))
     Server.objects.update(healthy=False)
     fake_ports.leases.away = True
-    fake_ports.clocks = WrongClocks(7.0)
+    fake_ports.clock_watch = WrongClocks(7.0)
     page = text(viewer, "/admin/now/?part=now")
     for shown in (
         "The whole system is paused",

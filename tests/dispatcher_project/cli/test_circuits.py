@@ -25,9 +25,9 @@ def break_server(world: World, times: int = 5) -> None:
         world.job()
         lease = world.claim(written=False)
         world.leases.release(
-            lease.ref, ReleaseMode.SETTLE, worker="w1", gpu_seconds=1.0, verdict=Verdict.SERVER
+            lease.ref, ReleaseMode.ENDED, worker="w1", gpu_seconds=1.0, verdict=Verdict.SERVER
         )
-        world.leases.settled([lease.ref])
+        world.leases.confirm_ends([lease.ref])
 
 
 def state(world: World) -> str:

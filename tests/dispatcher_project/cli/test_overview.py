@@ -75,7 +75,7 @@ def test_without_redis_it_shows_what_the_database_knows(world: World, terminal: 
 def test_a_clock_that_is_off_is_named(world: World) -> None:
     said = shown(overview_screen(overview(world.ports)))
     assert "CLOCKS" not in said
-    ports = replace(world.ports, clocks=WrongClocks(-90.0))
+    ports = replace(world.ports, clock_watch=WrongClocks(-90.0))
     said = shown(overview_screen(overview(ports)))
     assert "CLOCKS DISAGREE: the clock of Redis is 90 s behind" in said
 

@@ -25,7 +25,7 @@ def rig(client: Client, fleet: str) -> Rig:
 
 def end(rig: Rig, lease: Lease, verdict: Verdict) -> None:
     rig.release(lease, gpu_seconds=1.0, verdict=verdict)
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
 
 
 def fail(rig: Rig, times: int, verdict: Verdict = EITHER) -> None:

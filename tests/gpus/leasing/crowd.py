@@ -49,7 +49,7 @@ def costs(rig: Rig, crowded: Sequence[str]) -> list[tuple[int, int]]:
         assert following is not None
         assert (lease.model, lease.tenant, following.model, following.tenant) == ("z", "z", "z", "z")
         found.append((claim, commands(rig) - claim))
-        rig.leases.settled([lease.ref])
+        rig.leases.confirm_ends([lease.ref])
     return found
 
 

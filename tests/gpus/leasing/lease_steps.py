@@ -73,11 +73,11 @@ class LeaseSteps:
             return
         slot = self.model.under(*_ref(lease))
         follower = slot.follower if slot else None
-        mode = self.chance.choice([ReleaseMode.SETTLE] * 6 + list(ReleaseMode))
+        mode = self.chance.choice([ReleaseMode.ENDED] * 6 + list(ReleaseMode))
         worker, seconds = self.chance.choice(WORKERS), self.chance.choice(SECONDS)
         rest = 3.0 if self.chance.random() < 0.05 else None
-        hands_on = mode is ReleaseMode.SETTLE and self.chance.random() < 0.8
-        begun = self._begun(slot) if slot and mode is ReleaseMode.SETTLE else None
+        hands_on = mode is ReleaseMode.ENDED and self.chance.random() < 0.8
+        begun = self._begun(slot) if slot and mode is ReleaseMode.ENDED else None
         following = self._new("a") if hands_on else None
         is_known = slot is not None and slot.held.worker == worker  # to no other worker
         if hands_on and follower and not begun and is_known and self.chance.random() < 0.7:
@@ -118,9 +118,9 @@ class LeaseSteps:
         ends = [attempt for attempt in self.model.settling if self.chance.random() < 0.7]
         refs = [_ref_of(self.model.settling[attempt]) for attempt in ends]
         for attempt in ends:
-            self.model.settled(attempt)
+            self.model.confirm_ends(attempt)
         for _ in range(self.chance.choice([1, 2])):
-            self.rig.leases.settled(refs)
+            self.rig.leases.confirm_ends(refs)
 
     # -- followers ---------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class LeaseSteps:
         slot = self.model.followed_under(*_ref(lease))
         if slot and mode is ReleaseMode.FREE:
             self.model.give_back_follower(slot, worker)
-        following = self._new("a") if mode is ReleaseMode.SETTLE else None
+        following = self._new("a") if mode is ReleaseMode.ENDED else None
         for _ in range(self.chance.choice([1, 2])):
             assert self.rig.leases.release(lease.ref, mode, worker=worker, next_attempt_id=following) is None
 

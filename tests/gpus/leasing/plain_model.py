@@ -162,7 +162,7 @@ class PlainLeases(PlainFollowers):
         slot.state, slot.since_us = "settling", self.now
         return None
 
-    def settled(self, attempt: str) -> None:
+    def confirm_ends(self, attempt: str) -> None:
         lease = self.settling.pop(attempt, None)
         if lease is None:
             return

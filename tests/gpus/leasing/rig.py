@@ -111,9 +111,7 @@ class Rig:
         assert lease is not None
         return lease
 
-    def release(
-        self, lease: Lease, mode: str = "settle", *, worker: str = WORKER, **how: Any
-    ) -> Lease | None:
+    def release(self, lease: Lease, mode: str = "ended", *, worker: str = WORKER, **how: Any) -> Lease | None:
         return self.leases.release(lease.ref, ReleaseMode(mode), worker=worker, **how)
 
     def next(self, lease: Lease, seconds: float | None = 1.0, **how: Any) -> Lease:
@@ -121,7 +119,7 @@ class Rig:
         attempt = f"a{next(self._numbers)}"
         following = self.release(lease, gpu_seconds=seconds, next_attempt_id=attempt, **how)
         assert following is not None
-        self.leases.settled([lease.ref])
+        self.leases.confirm_ends([lease.ref])
         return following
 
     def run_all(self, seconds: float = 1.0) -> list[str]:
@@ -131,7 +129,7 @@ class Rig:
         while lease is not None:
             order.append(lease.job_id)
             following = self.release(lease, gpu_seconds=seconds, next_attempt_id=f"a{next(self._numbers)}")
-            self.leases.settled([lease.ref])
+            self.leases.confirm_ends([lease.ref])
             lease = following
         return order
 

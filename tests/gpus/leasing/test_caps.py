@@ -37,7 +37,7 @@ def test_a_released_slot_may_take_the_same_tenants_next_job(rig: Rig) -> None:
         assert (lease.job_id, running(rig, "a"), rig.claim()) == (job, 1, None)
 
 
-@pytest.mark.parametrize("mode", ["settle", "free", "suspect"])
+@pytest.mark.parametrize("mode", ["ended", "free", "suspect"])
 def test_any_end_of_a_lease_frees_the_limit(rig: Rig, mode: str) -> None:
     rig.server(slots=4)
     rig.tenant("a", most=1)
@@ -147,7 +147,7 @@ def test_a_committed_end_in_one_pool_sends_wakes_for_another(rig: Rig) -> None:
     rig.leases.push("other", [rig.ticket("z1", tenant="a", model="zimg")])
     rig.leases.fill()
     rig.release(lease, gpu_seconds=1)
-    assert counts(rig.leases.settled([lease.ref])) == {("other", None): 1}
+    assert counts(rig.leases.confirm_ends([lease.ref])) == {("other", None): 1}
 
 
 def test_a_push_beyond_the_limit_waits_without_wakes(rig: Rig) -> None:

@@ -47,7 +47,7 @@ class Slots:
                 gpu_seconds=0.5,
                 next_attempt_id=follower.attempt_id if follower else f"n{self.number}",
             )
-            self.rig.leases.settled([lease.ref])
+            self.rig.leases.confirm_ends([lease.ref])
             if following is not None:
                 self._begin(following)
             self._claim()

@@ -124,7 +124,7 @@ class World:
             verdict=verdict,
             next_attempt_id=f"n{self.number}" if self.chance.random() < 0.5 else None,
         )
-        self.rig.leases.settled([lease.ref])
+        self.rig.leases.confirm_ends([lease.ref])
         if not self.model_judged(lease, verdict) or verdict is Verdict.MODEL:
             self.judge_server(lease, verdict)
         if following is not None:

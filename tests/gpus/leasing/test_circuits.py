@@ -238,5 +238,5 @@ def test_the_same_end_sent_twice_counts_as_one_failure(rig: Rig) -> None:
     rig.push(*jobs("j", 9))
     lease = rig.must_claim()
     for _ in range(3):
-        rig.leases.release(lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0, verdict=SERVER)
+        rig.leases.release(lease.ref, ReleaseMode.ENDED, worker=WORKER, gpu_seconds=1.0, verdict=SERVER)
     assert rig.leases.circuits(POOL, ["s1"]).servers["s1"].strikes == 1

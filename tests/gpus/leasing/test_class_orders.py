@@ -118,7 +118,7 @@ class Fuzz:
             verdict=Verdict.MODEL if fails else Verdict.WELL,
             next_attempt_id=self.chance.choice([None, f"n{self.number}"]),
         )
-        self.rig.leases.settled([lease.ref])
+        self.rig.leases.confirm_ends([lease.ref])
         if following is not None:
             self.live.append(following)
 

@@ -52,7 +52,7 @@ def test_a_jobs_whole_way_on_every_node(cluster: str) -> None:
         lease = rig.must_claim()
         following = rig.release(lease, gpu_seconds=2.0, next_attempt_id="next")
         assert following is not None
-        rig.leases.settled([lease.ref])
+        rig.leases.confirm_ends([lease.ref])
         assert rig.leases.renew("w1", [following], []) == []
         rig.release(following, "adopt")
         assert rig.must_claim(worker="w2").adopted

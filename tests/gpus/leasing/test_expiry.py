@@ -183,7 +183,7 @@ def test_settling_an_expired_end_frees_its_slot(rig: Rig) -> None:
     rig.release(lease)
     expire(rig)
     rig.leases.fill()
-    assert counts(rig.leases.settled([lease.ref])) == {("pool", None): 1}
+    assert counts(rig.leases.confirm_ends([lease.ref])) == {("pool", None): 1}
 
 
 # -- quarantine -------------------------------------------------------------------------------------------

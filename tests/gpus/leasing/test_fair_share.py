@@ -77,7 +77,7 @@ def test_a_continuously_waiting_tenant_gets_a_full_refund(rig: Rig) -> None:
     rig.push("a0", "b0", tenant="a")
     for _ in range(2):
         rig.release(rig.must_claim(), gpu_seconds=50.0)
-    rig.leases.settled([])
+    rig.leases.confirm_ends([])
     order = shares_after(rig, leaves_the_line=False)
     assert order[:20].count("a") >= 15
 
@@ -125,4 +125,4 @@ def test_a_long_run_is_charged_more_while_it_runs(rig: Rig) -> None:
         order.append(held.tenant)
     assert set(order) == {"b"}, "a has had ten seconds, and is charged for twenty"
     assert rig.leases.estimate_seconds("flux", "a") == pytest.approx(10.0), "the next one will not be shorter"
-    assert counts(rig.leases.settled([])) == {}
+    assert counts(rig.leases.confirm_ends([])) == {}

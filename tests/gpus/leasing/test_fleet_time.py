@@ -125,7 +125,7 @@ def test_time_never_falls_and_fences_grow_whatever_the_clock_does(wall: Wall) ->
             assert lease.fence > before.fence
             assert lease.leased_at_ms >= before.leased_at_ms
         wall.release(lease)
-        wall.leases.settled([lease.ref])
+        wall.leases.confirm_ends([lease.ref])
         before = lease
 
 

@@ -87,7 +87,7 @@ def test_a_running_limit_counts_followers(rig: Rig) -> None:
     second = rig.must_claim("second")
     assert (running(rig, "t1"), reserve(rig, second, "later")) == (3, None)
     assert rig.release(holder, begun=follower) is None
-    rig.leases.settled([holder.ref])
+    rig.leases.confirm_ends([holder.ref])
     assert running(rig, "t1") == 2
 
 
@@ -125,7 +125,7 @@ def test_a_begun_follower_holds_the_slot_and_gets_a_follower(rig: Rig) -> None:
     assert third.fence > follower.fence
     assert rig.leases.is_held(follower.ref)
     assert rig.release(holder, gpu_seconds=1.0, begun=follower, next_attempt_id="third") == third
-    rig.leases.settled([holder.ref])
+    rig.leases.confirm_ends([holder.ref])
     assert state(rig) == ("leased", "next", "third")
     assert rig.push("j1")[0].outcome is not PushOutcome.HELD
 
@@ -135,7 +135,7 @@ def test_the_previous_end_still_waits_for_its_commit(rig: Rig) -> None:
     rig.release(holder, begun=follower)
     assert rig.leases.is_held(holder.ref)
     assert rig.push("j1")[0].outcome is PushOutcome.HELD
-    rig.leases.settled([holder.ref])
+    rig.leases.confirm_ends([holder.ref])
     assert not rig.leases.is_held(holder.ref)
 
 

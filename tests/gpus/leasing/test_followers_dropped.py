@@ -157,7 +157,7 @@ def test_a_follower_begun_during_a_rebuild_keeps_its_slot(rig: Rig) -> None:
     assert third is not None
     assert third.job_id == "j3"
     assert state(rig) == ("leased", "next", "third")
-    rig.leases.settled([holder.ref])
+    rig.leases.confirm_ends([holder.ref])
     assert state(rig) == ("leased", "next", "third")
     assert rig.waiting() == 0
 

@@ -48,7 +48,7 @@ CALLS: dict[str, Callable[[Rig], Any]] = {
     "renew": lambda rig: rig.leases.renew("w1", [lease_of(rig)], []),
     "release": lambda rig: rig.release(lease_of(rig), gpu_seconds=1.0, next_attempt_id="next"),
     "reserve": lambda rig: rig.leases.reserve(lease_of(rig).ref, worker="w1", next_attempt_id="n"),
-    "settled": lambda rig: (rig.release(lease_of(rig)), rig.leases.settled([lease_of(rig).ref])),
+    "confirm_ends": lambda rig: (rig.release(lease_of(rig)), rig.leases.confirm_ends([lease_of(rig).ref])),
     "suspect": lambda rig: rig.release(lease_of(rig), "suspect"),
     "hand_over": lambda rig: rig.release(lease_of(rig), "adopt"),
     "take_over": lambda rig: rig.leases.take_over(lease_of(rig).ref, worker="w2", new_epoch=2),

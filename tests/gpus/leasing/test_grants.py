@@ -76,7 +76,7 @@ def test_a_change_moves_the_tickets_that_wait_and_loses_none(rig: Rig, algorithm
     assert {first.job_id, second.job_id} == ({"a1", "b0"} if algorithm == "fair" else {"a1", "a2"})
     rig.tenant("a", band="bulk")
     rig.release(second, gpu_seconds=1.0)
-    rig.leases.settled([second.ref])
+    rig.leases.confirm_ends([second.ref])
     rest = rig.run_all()
     own = [job for job in rest if job.startswith("a")]
     assert rest[-len(own) :] == own, "urgent jobs of others go before what fell into bulk"
@@ -131,7 +131,7 @@ def test_charges_of_the_old_band_are_corrected_there(rig: Rig) -> None:
     rig.tenant("a", band="normal")
     rig.release(leases["a"], gpu_seconds=500.0)
     rig.release(leases["b"], gpu_seconds=1.0)
-    rig.leases.settled([lease.ref for lease in leases.values()])
+    rig.leases.confirm_ends([lease.ref for lease in leases.values()])
     rig.push("c1", "c2", tenant="c", priority=5)
     rig.push("a2", tenant="a", priority=1)
     assert "a2" in rig.run_all()[:2], "it owes nothing where it stands now"

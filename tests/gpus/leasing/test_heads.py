@@ -64,7 +64,7 @@ def test_keys_touched_in_a_real_run_are_listed(rig: Rig) -> None:
         "claim": claim,
         "renew": lambda: rig.leases.renew(WORKER, [done["lease"]], []),
         "release": release,
-        "settled": lambda: rig.leases.settled([done["lease"].ref]),
+        "confirm_ends": lambda: rig.leases.confirm_ends([done["lease"].ref]),
         "depth": lambda: rig.leases.depth(POOL),
         "slots": lambda: rig.leases.slots("s1"),
         "expired": rig.leases.expired,

@@ -44,8 +44,8 @@ def test_a_job_passes_few_lua_files(rig: Rig, monkeypatch: pytest.MonkeyPatch) -
     following = rig.release(lease, gpu_seconds=1.0, next_attempt_id="next")
     assert following is not None
     assert following.job_id == "b"
-    rig.leases.settled([lease.ref])
-    assert called == ["push", "claim", "granted", "renew", "release", "settled"]
+    rig.leases.confirm_ends([lease.ref])
+    assert called == ["push", "claim", "granted", "renew", "release", "confirm_ends"]
     files = files_of(set(called))
     assert len(files) <= MAX_FILES, sorted(files)
     page = (ROOT / "docs/explanation/one_job.md").read_text()

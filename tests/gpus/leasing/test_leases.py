@@ -44,7 +44,7 @@ def test_the_slot_that_is_free_the_longest_is_used_first(rig: Rig) -> None:
     for lease in (second, first):
         rig.wait(1)
         rig.release(lease)
-        rig.leases.settled([lease.ref])
+        rig.leases.confirm_ends([lease.ref])
     assert rig.must_claim().slot == second.slot
 
 
@@ -69,7 +69,7 @@ def test_settle_keeps_slot_and_job_until_the_commit(rig: Rig) -> None:
     rig.release(lease)
     assert rig.states() == ["settling"]
     assert rig.claim() is None
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.must_claim().job_id == "j2"
     assert not rig.in_line("j1")
 
@@ -83,7 +83,7 @@ def test_settle_hands_the_slot_on_while_the_end_is_not_committed(rig: Rig) -> No
     assert (following.job_id, following.slot) == ("j2", lease.slot)
     assert rig.in_line("j1")
     assert rig.leases.is_held(lease.ref)
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert not rig.in_line("j1")
     assert rig.leases.is_held(following.ref)
 
@@ -116,7 +116,7 @@ def test_suspect_shuts_the_slot_and_keeps_the_job_until_the_commit(rig: Rig) -> 
     rig.release(lease, "suspect")
     assert rig.states() == ["quarantined"]
     assert rig.in_line("j1")
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.states() == ["quarantined"]
     assert not rig.in_line("j1")
     assert rig.claim() is None
@@ -154,7 +154,7 @@ def test_a_taken_over_lease_is_valid_under_its_new_epoch_only(rig: Rig) -> None:
     rig.release(lease, worker="w1")
     assert rig.states() == ["leased"]
     assert not rig.leases.is_held(lease.ref)
-    rig.leases.release(ref_of(lease, epoch=2), ReleaseMode.SETTLE, worker="w2")
+    rig.leases.release(ref_of(lease, epoch=2), ReleaseMode.ENDED, worker="w2")
     assert rig.states() == ["settling"]
 
 
@@ -217,7 +217,7 @@ def test_another_worker_cannot_end_a_lease(rig: Rig, mode: ReleaseMode) -> None:
 def test_only_a_clean_end_hands_the_slot_on(rig: Rig) -> None:
     rig.server()
     rig.push("j1", "j2")
-    with pytest.raises(ValueError, match="SETTLE"):
+    with pytest.raises(ValueError, match="ENDED"):
         rig.release(rig.must_claim(), "suspect", next_attempt_id="next")
 
 
@@ -294,9 +294,9 @@ def test_an_end_that_was_refused_frees_no_slot_of_a_run_that_is_adopted(rig: Rig
     rig.push("a")
     lease = rig.must_claim()
     rig.release(lease, "adopt")
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.states() == ["adoptable"]
     adopted = rig.must_claim(worker="w2")
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.leases.take_over(adopted.ref, worker="w2", new_epoch=2)
     assert rig.states() == ["leased"]

@@ -107,7 +107,7 @@ def test_an_idle_tenant_keeps_its_finish_tag(rig: Rig) -> None:
     first, second = rig.must_claim(), rig.must_claim()
     rig.release(first, gpu_seconds=100)
     rig.release(second, gpu_seconds=1)
-    rig.leases.settled([first.ref, second.ref])
+    rig.leases.confirm_ends([first.ref, second.ref])
     rig.push("a2", tenant="a")
     rig.push("b2", "b3", tenant="b")
     assert rig.run_all() == ["b2", "b3", "a2"]
@@ -171,7 +171,7 @@ def test_a_retry_keeps_its_place(rig: Rig) -> None:
     rig.push("first", "second", "third")
     lease = rig.must_claim()
     rig.release(lease, gpu_seconds=0)
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     rig.leases.push(POOL, [rig.tickets["first"]])
     assert rig.run_all() == ["first", "second", "third"]
 
@@ -192,7 +192,7 @@ def test_a_leased_or_settling_job_gets_no_ticket(rig: Rig) -> None:
     assert rig.push("j1")[0].outcome is PushOutcome.HELD
     rig.release(lease)
     assert rig.push("j1")[0].outcome is PushOutcome.HELD
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.push("j1")[0].outcome is PushOutcome.LEASED
 
 
@@ -214,7 +214,7 @@ def test_tickets_are_reachable_in_line_leased_and_settling(rig: Rig) -> None:
     assert [rig.in_line(job) for job in ("j1", "j2", "j3")] == [True, True, False]
     rig.release(lease)
     assert rig.in_line("j1")
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert not rig.in_line("j1")
 
 

@@ -88,7 +88,7 @@ def test_a_running_job_finishes_and_its_retry_is_parked(rig: Rig) -> None:
     rig.leases.set_paused_tenants(POOL, ["a"])
     assert rig.leases.renew("w1", [lease], []) == []
     rig.release(lease, gpu_seconds=0)
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     pushed = rig.leases.push(POOL, [rig.tickets["a1"]])
     assert (pushed.results[0].outcome, pushed.wakes) == (PushOutcome.QUEUED, ())
     assert rig.claim() is None

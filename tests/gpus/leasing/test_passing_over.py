@@ -95,7 +95,7 @@ def test_a_claim_prefers_the_slot_that_is_warm_for_the_head(rig: Rig) -> None:
     for lease in leases:
         rig.release(lease)
         rig.wait(1)
-    rig.leases.settled([lease.ref for lease in leases])
+    rig.leases.confirm_ends([lease.ref for lease in leases])
     rig.push("z", model="zimg")
     assert rig.must_claim().server == leases[1].server
 
@@ -124,7 +124,7 @@ def test_an_avoided_server_takes_the_ticket_after_eight_skips(rig: Rig) -> None:
     rig.push("busy1", "busy2")
     held = {lease.server: lease for lease in (rig.must_claim(), rig.must_claim())}
     rig.release(held["s1"])
-    rig.leases.settled([held["s1"].ref])
+    rig.leases.confirm_ends([held["s1"].ref])
     rig.push("avoider", avoid="s1")
     assert [rig.claim() for _ in range(8)] == [None] * 8
     assert rig.must_claim().server == "s1"

@@ -75,7 +75,7 @@ def test_a_retry_in_a_fifo_queue_has_its_old_position(rig: Rig) -> None:
     lease = rig.must_claim()
     rig.wait(60)
     rig.release(lease)
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.leases.push(POOL, [rig.tickets["j0"]]).results[0].position == 1
 
 
@@ -159,7 +159,7 @@ def test_a_tenant_above_its_share_is_behind_the_others(rig: Rig) -> None:
     rig.must_claim()
     rig.push(*(f"b{number}" for number in range(9)), tenant="b")
     rig.release(lease, gpu_seconds=200.0)
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     rig.push("a", tenant="a")
     assert queue_status(rig, "a").position == 10
 

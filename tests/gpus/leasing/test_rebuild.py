@@ -21,7 +21,7 @@ CALLS: dict[str, Callable[[Rig, Lease], Any]] = {
     "remove": lambda rig, lease: rig.leases.remove(POOL, rig.ticket("j")),
     "release": lambda rig, lease: rig.release(lease),
     "renew": lambda rig, lease: rig.leases.renew("w1", [lease], []),
-    "settled": lambda rig, lease: rig.leases.settled([lease.ref]),
+    "confirm_ends": lambda rig, lease: rig.leases.confirm_ends([lease.ref]),
     "expired": lambda rig, lease: rig.leases.expired(),
     "fill": lambda rig, lease: rig.leases.fill(),
     "free_slot": lambda rig, lease: rig.leases.free_slot(lease.slot),
@@ -79,7 +79,7 @@ def test_a_release_during_a_rebuild_claims_nothing(rig: Rig) -> None:
     rig.server()
     rig.push("waiting")
     assert rig.leases.restore_lease(database_lease())
-    rig.leases.release(database_lease().ref, ReleaseMode.SETTLE, worker="w1", next_attempt_id="next")
+    rig.leases.release(database_lease().ref, ReleaseMode.ENDED, worker="w1", next_attempt_id="next")
     assert rig.states() == ["settling"]
     assert rig.in_line("waiting")
 

@@ -54,7 +54,7 @@ def test_live_keepers_restore_leases_unknown_to_the_database(lost: tuple[Rig, Le
     assert rig.push("running", "ending")[0].outcome is PushOutcome.HELD
     assert rig.push("ending")[0].outcome is PushOutcome.HELD
     assert rig.leases.is_held(running.ref)
-    rig.leases.settled([ending.ref])
+    rig.leases.confirm_ends([ending.ref])
     assert rig.states() == ["leased", "free"]
     assert not rig.in_line("ending")
 
@@ -84,7 +84,7 @@ def test_more_than_redis_should_do_at_once_is_renewed_piece_by_piece(
     assert sent == [2, 2, 1]
     rig.leases.open_generation("one")
     assert rig.states() == ["leased"] * 3 + ["settling"] * 2
-    rig.leases.settled([ending[1].ref])
+    rig.leases.confirm_ends([ending[1].ref])
     rig.release(running[2], "free")
     assert rig.leases.renew("w1", running, ending) == [running[2].ref, ending[1].ref]
 
@@ -137,7 +137,7 @@ def test_a_committed_end_is_forgotten_after_a_renewal_restored_it(
     rig.server(slots=2)
     assert rig.release(running) is None
     assert rig.leases.renew("w1", [running], []) == []
-    rig.leases.settled([running.ref])
+    rig.leases.confirm_ends([running.ref])
     rig.leases.open_generation("one")
     assert rig.states() == ["free", "free"]
     assert not rig.leases.is_held(running.ref)
@@ -150,7 +150,7 @@ def test_a_late_end_of_an_earlier_attempt_does_not_let_the_job_into_line(rig: Ri
     rig.server(slots=2)
     assert rig.leases.restore_lease(late)
     assert rig.leases.renew("w1", [], [early]) == []
-    rig.leases.settled([early.ref])
+    rig.leases.confirm_ends([early.ref])
     assert rig.states() == ["free", "leased"]
     assert rig.push("job")[0].outcome is PushOutcome.HELD
 

@@ -51,9 +51,9 @@ def test_settled_sent_twice_does_not_free_a_slot_leased_since(rig: Rig) -> None:
     rig.push("j1", "j2")
     lease = rig.must_claim()
     rig.release(lease)
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     rig.must_claim()
-    assert rig.leases.settled([lease.ref]) == ()
+    assert rig.leases.confirm_ends([lease.ref]) == ()
     assert rig.states() == ["leased"]
 
 
@@ -63,7 +63,7 @@ def test_settled_needs_the_whole_ref(rig: Rig) -> None:
     lease = rig.must_claim()
     rig.release(lease)
     for wrong in ({"job_id": "other"}, {"epoch": 2}, {"slot": "s1/1"}):
-        rig.leases.settled([ref_of(lease, **wrong)])
+        rig.leases.confirm_ends([ref_of(lease, **wrong)])
     assert rig.states() == ["settling"]
 
 

@@ -32,7 +32,7 @@ def test_a_server_that_is_not_on_gets_no_new_lease(rig: Rig, desired: str) -> No
     assert rig.states() == ["leased", "off"]
     assert rig.claim() is None
     assert rig.release(lease, next_attempt_id="no") is None
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.states() == ["off", "off"]
     assert counts(rig.server(slots=2)) == {(POOL, None): 2}
 
@@ -63,7 +63,7 @@ def test_a_server_moves_to_another_pool_with_its_slots(rig: Rig) -> None:
     rig.server(slots=2, pool="other")
     assert rig.claim() is None
     assert rig.release(lease, next_attempt_id="no") is None
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.leases.depth("other").slots == {"free": 2}
     assert rig.leases.depth(POOL).slots == {}
     rig.leases.push("other", [rig.ticket("j9")])
@@ -80,7 +80,7 @@ def test_leases_on_a_removed_server_continue_until_they_end(rig: Rig) -> None:
     assert rig.states() == ["leased"]
     assert rig.leases.renew("w1", [lease], []) == []
     assert rig.release(lease, next_attempt_id="no") is None
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.states() == []
     assert rig.all_keys() & {"server:s1", "slot:s1/0", "servers"} == set()
 
@@ -127,14 +127,14 @@ def test_a_longer_rest_is_not_shortened(rig: Rig) -> None:
     assert rig.claim() is None
 
 
-@pytest.mark.parametrize("mode", ["settle", "free"])
+@pytest.mark.parametrize("mode", ["ended", "free"])
 def test_a_release_can_send_the_server_to_rest(rig: Rig, mode: str) -> None:
     rig.server(slots=2)
     rig.push("j1", "j2", "j3")
     lease = rig.must_claim()
-    following = "next" if mode == "settle" else None
+    following = "next" if mode == "ended" else None
     assert rig.release(lease, mode, rest_seconds=5.0, next_attempt_id=following) is None
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.states() == ["free", "free"]
     assert rig.claim() is None
     rig.wait(5)
@@ -148,7 +148,7 @@ def test_a_slot_freed_on_a_resting_server_needs_no_wake(rig: Rig) -> None:
     lease = rig.must_claim()
     rig.release(lease)
     rig.leases.rest_server("s1", 5.0)
-    assert rig.leases.settled([lease.ref]) == ()
+    assert rig.leases.confirm_ends([lease.ref]) == ()
 
 
 # -- pinned drivers ---------------------------------------------------------------------------------------
@@ -209,7 +209,7 @@ def test_a_wake_is_used_up_by_the_claim_that_follows_it(rig: Rig) -> None:
     lease = rig.must_claim()
     assert rig.leases.depth(POOL).wakes_pending == 0
     rig.release(lease)
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert counts(rig.leases.push(POOL, [rig.ticket("j2")]).wakes) == {(POOL, None): 1}
 
 

@@ -68,7 +68,7 @@ def test_a_release_at_its_limit_sends_a_wake_for_its_slot(fragile: Rig) -> None:
     crowd(fragile, 0, 100, WITH_BROKEN)
     fragile.leases.configure_server(ServerSpec("other", POOL, 30, ("y", "z")))
     assert fragile.release(lease, gpu_seconds=1.0, next_attempt_id="next") is None
-    assert counts(fragile.leases.settled([lease.ref])) == {(POOL, None): 1}
+    assert counts(fragile.leases.confirm_ends([lease.ref])) == {(POOL, None): 1}
     assert fragile.must_claim().tenant == "z"
 
 

@@ -14,7 +14,7 @@ def test_fewer_slots_get_no_new_lease_above_the_number_and_running_jobs_finish(r
     rig.server(slots=1)
     assert rig.leases.renew("w1", [second], []) == []
     assert rig.release(second, next_attempt_id="no") is None
-    rig.leases.settled([second.ref])
+    rig.leases.confirm_ends([second.ref])
     assert rig.states() == ["leased"]
     assert rig.release(first, next_attempt_id="yes") is not None
     rig.server(slots=2)
@@ -27,14 +27,14 @@ def test_runs_above_a_lowered_count_close_slots_below(rig: Rig) -> None:
     lowest, middle, upper = rig.must_claim(), rig.must_claim(), rig.must_claim()
     rig.server(slots=1)
     assert rig.release(lowest, next_attempt_id="no") is None
-    rig.leases.settled([lowest.ref])
+    rig.leases.confirm_ends([lowest.ref])
     assert rig.states() == ["off", "leased", "leased"]
     assert rig.claim() is None
 
     rig.release(middle, ReleaseMode.SUSPECT)
-    rig.leases.settled([middle.ref])
+    rig.leases.confirm_ends([middle.ref])
     rig.release(upper)
-    assert counts(rig.leases.settled([upper.ref])) == {}
+    assert counts(rig.leases.confirm_ends([upper.ref])) == {}
     assert rig.states() == ["off", "quarantined"]
     assert rig.claim() is None
 
@@ -49,7 +49,7 @@ def test_a_rebuild_respects_the_count_with_runs_above_it(rig: Rig) -> None:
     lowest, upper = rig.must_claim(), rig.must_claim()
     rig.server(slots=1)
     rig.release(lowest)
-    rig.leases.settled([lowest.ref])
+    rig.leases.confirm_ends([lowest.ref])
     rig.leases.begin_rebuild("again")
     rig.leases.wipe("again")
     rig.server(slots=1)

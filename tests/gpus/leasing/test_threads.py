@@ -91,9 +91,9 @@ class Worker:
             self.floor.begin(lease)
 
     def let_go(self, lease: Lease) -> None:
-        way = self.chance.choice(["settle"] * 8 + ["suspect", "free"])
+        way = self.chance.choice(["ended"] * 8 + ["suspect", "free"])
         self.floor.end(lease, done=way != "free")
-        following = f"{self.name}-{self.calls}-next" if way == "settle" else None
+        following = f"{self.name}-{self.calls}-next" if way == "ended" else None
         self.take(
             self.leases.release(
                 lease.ref, ReleaseMode(way), worker=self.name, next_attempt_id=following,
@@ -103,15 +103,15 @@ class Worker:
         if way == "free":
             self.leases.push(POOL, [Ticket(lease.job_id, lease.model, lease.tenant, lease.priority, 1)])
         else:
-            self.leases.settled([lease.ref])
+            self.leases.confirm_ends([lease.ref])
         if way == "suspect":
             self.leases.free_slot(lease.slot)
 
     def finish(self) -> None:
         if self.lease is not None:
             self.floor.end(self.lease, done=True)
-            self.leases.release(self.lease.ref, ReleaseMode.SETTLE, worker=self.name)
-            self.leases.settled([self.lease.ref])
+            self.leases.release(self.lease.ref, ReleaseMode.ENDED, worker=self.name)
+            self.leases.confirm_ends([self.lease.ref])
 
 
 def test_eight_threads_neither_duplicate_nor_lose_jobs(client: Client, fleet: str) -> None:

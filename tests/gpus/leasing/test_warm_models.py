@@ -47,7 +47,7 @@ def test_an_empty_report_overrides_the_slots_last_model(pinned: Rig) -> None:
     pinned.push("f", model="flux")
     lease = pinned.must_claim(host="box.1", warm=[])
     pinned.release(lease)
-    pinned.leases.settled([lease.ref])
+    pinned.leases.confirm_ends([lease.ref])
     pinned.push("z", model="zimg")
     pinned.push("f2", model="flux")
     assert pinned.must_claim(host="box.1", warm=[]).job_id == "z"
@@ -109,7 +109,7 @@ def test_a_model_whose_circuit_is_open_is_not_preferred(pinned: Rig) -> None:
     for _ in range(5):
         lease = pinned.must_claim(host="box.1")
         pinned.release(lease, verdict=Verdict.MODEL)
-        pinned.leases.settled([lease.ref])
+        pinned.leases.confirm_ends([lease.ref])
     pinned.push("z", "z2", model="zimg")
     lease = pinned.must_claim(host="box.1", warm=["flux"])
     assert (lease.job_id, pinned.next(lease, warm=["flux"]).job_id) == ("z", "z2")
@@ -151,7 +151,7 @@ def test_an_unloaded_model_attracts_no_job_to_its_last_slot(pinned: Rig) -> None
     held = {lease.model: lease for lease in (pinned.must_claim(host="box.1", warm=[]) for _ in range(2))}
     for model in ("flux", "zimg"):
         pinned.release(held[model])
-        pinned.leases.settled([held[model].ref])
+        pinned.leases.confirm_ends([held[model].ref])
         pinned.wait(1)
     pinned.push("z2", model="zimg")
     assert pinned.must_claim(host="box.1", warm=[]).slot == held["flux"].slot

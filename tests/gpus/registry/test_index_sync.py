@@ -47,7 +47,7 @@ def test_a_paused_models_jobs_wait_while_others_run(rig: Rig) -> None:
     rig.push("z1", model="zimg")
     assert rig.must_claim().job_id == "z1"
     assert rig.release(running, next_attempt_id="next") is None, "the slot is not handed on to what is paused"
-    rig.leases.settled([running.ref])
+    rig.leases.confirm_ends([running.ref])
     assert (rig.claim(), counts(rig.leases.fill())) == (None, {}), "nobody is woken for nothing"
     assert rig.in_line("f2")
 
@@ -78,7 +78,7 @@ def test_a_paused_system_finishes_jobs_and_starts_none_until_resumed(rig: Rig) -
     pause(rig, Pause.Kind.SYSTEM)
     assert rig.claim() is None
     assert rig.release(lease, next_attempt_id="next") is None
-    rig.leases.settled([lease.ref])
+    rig.leases.confirm_ends([lease.ref])
     assert rig.states() == ["off", "off"]
     assert counts(resume(rig, Pause.Kind.SYSTEM).wakes) == {(POOL, None): 2}
     assert [rig.must_claim().job_id, rig.must_claim().job_id] == ["f2", "f3"]

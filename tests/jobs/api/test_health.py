@@ -37,7 +37,7 @@ def test_a_wrong_clock_is_named_and_the_process_is_ready(
     anonymous: APIClient, db: None, world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert anonymous.get("/readyz").json()["clocks_off"] == {}
-    ports = replace(world.ports, clocks=WrongClocks(-7.25))
+    ports = replace(world.ports, clock_watch=WrongClocks(-7.25))
     monkeypatch.setattr(jobs.ports, "production_ports", lambda: ports)
     answer = anonymous.get("/readyz")
     assert (answer.status_code, answer.json()["clocks_off"]) == (200, {"Redis": -7.2})

@@ -88,7 +88,7 @@ def start() -> Iterator[Callable[..., DeliveryWorker]]:
 
     def make(clock: Clock | None = None, clocks: ClockWatch | None = None) -> DeliveryWorker:
         ports = make_ports(clock=clock or SystemClock())
-        worker = DeliveryWorker(replace(ports, clocks=clocks or AgreedClocks()))
+        worker = DeliveryWorker(replace(ports, clock_watch=clocks or AgreedClocks()))
         workers.append(worker)
         worker.start()
         return worker

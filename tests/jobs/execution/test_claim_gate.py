@@ -106,7 +106,7 @@ def test_a_worker_compares_clocks_before_it_claims(shop):
             asked.append(len(hands.leases.named("claim")))
             return True
 
-    hands.worker.ports = replace(hands.worker.ports, clocks=Clocks())
+    hands.worker.ports = replace(hands.worker.ports, clock_watch=Clocks())
     hands.submit()
     hands.worker.work("m")
     assert asked[0] == 0
@@ -121,7 +121,7 @@ def test_a_draining_worker_sends_no_wake(shop):
     hands.sent_wakes.clear()
     hands.worker.work("m")
     assert hands.waiting() == 1
-    assert len(hands.sent_wakes) == len(hands.leases.named("settled")) == 1
+    assert len(hands.sent_wakes) == len(hands.leases.named("confirm_ends")) == 1
 
 
 def test_a_database_outage_does_not_empty_the_queue(shop, monkeypatch):

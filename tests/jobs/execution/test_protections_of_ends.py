@@ -28,8 +28,8 @@ def test_a_slot_is_released_before_its_end_can_be_committed(shop):
     job = hands.submit()
     hands.worker.work("m")
     assert state(job) == JobState.COMPLETED
-    names = [name for name, _, _ in hands.leases.calls if name in ("release", "settled")]
-    assert names == ["release", "settled"]
+    names = [name for name, _, _ in hands.leases.calls if name in ("release", "confirm_ends")]
+    assert names == ["release", "confirm_ends"]
     assert hands.slot() == "free"
     assert hands.worker.completion.keeper.held() == 0
 
@@ -127,7 +127,7 @@ def test_the_lease_of_a_lost_end_is_not_settled_before_redis_took_its_release(sh
     hands.submit()
     hands.leases.instead["release"] = away
     hands.worker.work("m")
-    assert hands.leases.named("settled") == []
+    assert hands.leases.named("confirm_ends") == []
     del hands.leases.instead["release"]
     hands.worker.check_external_changes()
     assert hands.slot() == "free"

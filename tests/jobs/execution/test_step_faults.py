@@ -151,7 +151,7 @@ class Recorder:
     def release(self, ref, mode, **k):
         self.released.append(ref)
 
-    def settled(self, refs):
+    def confirm_ends(self, refs):
         return ()
 
 
@@ -159,7 +159,7 @@ def test_a_dead_redis_of_one_fleet_does_not_hold_slots_of_others():
     settlement = Completion(make_ports(), name="w", on_lost=lambda ref: None)
     dead, alive = AbsentLeases(), Recorder()
     for leases, lease in ((dead, _lease(1)), (alive, _lease(2))):
-        settlement._release_retries.add(PendingRelease(leases, lease, ReleaseMode.SETTLE, 0.0))
+        settlement._release_retries.add(PendingRelease(leases, lease, ReleaseMode.ENDED, 0.0))
     settlement.retry_releases()
     assert alive.released
 
@@ -169,11 +169,11 @@ def test_two_threads_settle_at_once():
     one, two = _lease(1), _lease(2)
 
     class Slow(Recorder):
-        """While its `settled` is under way, the watcher settles the same ends."""
+        """While its `confirm_ends` is under way, the watcher settles the same ends."""
 
         busy = False
 
-        def settled(self, refs):
+        def confirm_ends(self, refs):
             if not self.busy:
                 self.busy = True
                 settlement.retry_releases()

@@ -108,18 +108,16 @@ class Scene:
         Pause.objects.all().delete()
 
     def end(self, lease: Lease, verdict: Verdict = Verdict.WELL, seconds: float = 1.0) -> None:
-        self.leases.release(
-            lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=seconds, verdict=verdict
-        )
-        self.leases.settled([lease.ref])
+        self.leases.release(lease.ref, ReleaseMode.ENDED, worker=WORKER, gpu_seconds=seconds, verdict=verdict)
+        self.leases.confirm_ends([lease.ref])
 
     def hand_on(self, lease: Lease) -> None:
         """The end of the run frees the slot for the next job."""
         following = f"a{self.number()}"
         assert self.leases.release(
-            lease.ref, ReleaseMode.SETTLE, worker=WORKER, gpu_seconds=1.0, next_attempt_id=following
+            lease.ref, ReleaseMode.ENDED, worker=WORKER, gpu_seconds=1.0, next_attempt_id=following
         )
-        self.leases.settled([lease.ref])
+        self.leases.confirm_ends([lease.ref])
 
     def some_ahead(self) -> None:
         """Noise: sometimes other jobs are ahead."""

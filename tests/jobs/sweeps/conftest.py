@@ -141,7 +141,7 @@ class World:
             lease.job_id, lease.attempt_id, lease.epoch, remote_id, self.clock.now()
         )
 
-    def release(self, lease: Lease, mode: ReleaseMode = ReleaseMode.SETTLE) -> None:
+    def release(self, lease: Lease, mode: ReleaseMode = ReleaseMode.ENDED) -> None:
         self.leases.release(lease.ref, mode, worker="w1")
 
     def keys(self) -> str:

@@ -43,7 +43,7 @@ def test_a_new_process_with_differing_clocks_starts_no_job_before_the_comparison
 ) -> None:
     job = later(world, 10)
     world.clock.advance(300)
-    monkeypatch.setattr(type(world.ports.clocks), "is_learning", lambda clocks: True)
+    monkeypatch.setattr(type(world.ports.clock_watch), "is_learning", lambda clocks: True)
     count = due_starts.sweep(world.ports)
     assert (count.repaired, len(count.notes)) == (0, 1)
     assert Job.objects.get(id=job.id).state == JobState.SCHEDULED
@@ -61,7 +61,7 @@ def test_no_job_starts_early_after_the_time_was_set_back(
         world.clock.advance(-300)
         return False
 
-    monkeypatch.setattr(type(world.ports.clocks), "is_learning", learn)
+    monkeypatch.setattr(type(world.ports.clock_watch), "is_learning", learn)
     assert due_starts.sweep(world.ports).repaired == 0
     assert Job.objects.get(id=job.id).state == JobState.SCHEDULED
 
@@ -87,7 +87,7 @@ def test_a_scheduled_job_is_ordered_by_its_start_time(world: World) -> None:
         lease = world.claim(written=False)
         order.append(lease.job_id)
         world.release(lease)
-        world.leases.settled([lease.ref])
+        world.leases.confirm_ends([lease.ref])
     assert order == [before.id, job.id, after.id]
 
 

@@ -181,7 +181,7 @@ def test_an_end_is_resolved_before_the_next_start_on_its_slot(world: World) -> N
     world.server()
     first_job, second_job = world.job(), world.job()
     first = world.claim()
-    second = world.leases.release(first.ref, ReleaseMode.SETTLE, worker="w1", next_attempt_id="next")
+    second = world.leases.release(first.ref, ReleaseMode.ENDED, worker="w1", next_attempt_id="next")
     assert second is not None
     assert expire(world).repaired == 2
     assert attempt_of(first_job).state == AttemptState.LOST

@@ -48,7 +48,7 @@ def rebuild(world: World) -> None:
 def run(world: World) -> Lease:
     lease = world.claim()
     world.release(lease)
-    world.leases.settled([lease.ref])
+    world.leases.confirm_ends([lease.ref])
     return lease
 
 
@@ -99,7 +99,7 @@ def test_a_process_that_still_compares_clocks_stores_no_fleet_time(
     ahead: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FleetIndex.objects.all().delete()
-    monkeypatch.setattr(type(ahead.ports.clocks), "is_learning", lambda clocks: True)
+    monkeypatch.setattr(type(ahead.ports.clock_watch), "is_learning", lambda clocks: True)
     assert fleet_time.sweep(ahead.ports).repaired == 0
     assert not FleetIndex.objects.exists()
 

@@ -79,7 +79,7 @@ def test_an_end_that_is_committed_while_its_lease_is_restored_leaves_no_lease(
     def end_and_restore(restored: Lease, **held: Any) -> bool:
         end = End(lease.job_id, lease.attempt_id, 1, lease.slot, Ending(), RetryPolicy(), world.clock.now())
         transitions.end_attempt(end)
-        world.leases.settled([lease.ref])
+        world.leases.confirm_ends([lease.ref])
         return restore(restored, **held)
 
     monkeypatch.setattr(world.leases, "restore_lease", end_and_restore)
@@ -264,7 +264,7 @@ def test_two_leases_of_one_slot_end_with_the_later_one(world: World) -> None:
     world.job()
     first = world.claim()
     world.clock.advance(1)
-    second = world.leases.release(first.ref, ReleaseMode.SETTLE, worker="w1", next_attempt_id="second")
+    second = world.leases.release(first.ref, ReleaseMode.ENDED, worker="w1", next_attempt_id="second")
     assert second is not None
     world.flush()
     run_sweep("generation", world.ports)

@@ -155,8 +155,8 @@ def test_workers_keep_their_leases_in_an_index_that_is_no_longer_in_use(upgrade:
     upgrade.old.ports.layouts.refresh()
     upgrade.old.ports.index_gate(upgrade.fleet, OLD).close("test")
     assert upgrade.old.leases.renew("old", [lease], []) == []
-    upgrade.old.leases.release(lease.ref, ReleaseMode.SETTLE, worker="old")
-    assert upgrade.old.leases.settled([lease.ref]) == ()
+    upgrade.old.leases.release(lease.ref, ReleaseMode.ENDED, worker="old")
+    assert upgrade.old.leases.confirm_ends([lease.ref]) == ()
     with pytest.raises(LayoutNotInUse):
         claim(upgrade.old.leases)
 
@@ -172,7 +172,7 @@ def test_a_closed_index_leases_no_slot_to_processes_that_did_not_read_the_row(up
             claim(late)
         assert late.begin_rebuild("another") == ""
         assert late.renew("old", [lease], []) == []
-        assert late.release(lease.ref, ReleaseMode.SETTLE, worker="old", next_attempt_id=new_id()) is None
+        assert late.release(lease.ref, ReleaseMode.ENDED, worker="old", next_attempt_id=new_id()) is None
     assert upgrade.old.ports.index_gate(upgrade.fleet, OLD).activity().closed_by == "test"
 
 
@@ -283,7 +283,7 @@ def test_no_worker_is_declared_dead_while_clocks_disagree(upgrade: Upgrade) -> N
     switched(upgrade, "w1")
     Process.objects.update(beat_at=Now() - timedelta(seconds=300))
     world.clock.advance(LEASE_SECONDS + 1)
-    expired_leases.sweep(replace(upgrade.new.ports, clocks=WrongClocks()))
+    expired_leases.sweep(replace(upgrade.new.ports, clock_watch=WrongClocks()))
     assert Attempt.objects.get(id=lease.attempt_id).state == "sent"
     world.clock.advance(LEASE_SECONDS + 1)
     expired_leases.sweep(upgrade.new.ports)

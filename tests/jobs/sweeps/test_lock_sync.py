@@ -110,7 +110,7 @@ def held_back(world: World, lease: Lease) -> None:
     transitions.end_attempt(
         End(lease.job_id, lease.attempt_id, 1, lease.slot, ending, RetryPolicy(), world.clock.now())
     )
-    world.leases.settled([lease.ref])
+    world.leases.confirm_ends([lease.ref])
 
 
 def test_a_slot_that_only_redis_holds_back_is_freed(world: World, gpu: HealthServer, lease: Lease) -> None:

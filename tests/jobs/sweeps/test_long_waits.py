@@ -161,7 +161,7 @@ def test_three_equal_failures_end_a_job_and_are_shown_while_it_waits(world: Worl
         )
         assert transitions.end_attempt(end).won
         world.release(lease)
-        world.leases.settled([lease.ref])
+        world.leases.confirm_ends([lease.ref])
         job.refresh_from_db()
         assert (job.error_code, job.same_failures) == ("run_failed", number)
         if number < 3:

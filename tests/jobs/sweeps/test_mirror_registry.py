@@ -101,8 +101,8 @@ def test_a_server_registered_again_without_redis_has_no_strikes(world: World, is
     sweep(world)
     world.job()
     lease = world.claim()
-    world.leases.release(lease.ref, ReleaseMode.SETTLE, worker="w1", gpu_seconds=1.0, verdict=Verdict.SERVER)
-    world.leases.settled([lease.ref])
+    world.leases.release(lease.ref, ReleaseMode.ENDED, worker="w1", gpu_seconds=1.0, verdict=Verdict.SERVER)
+    world.leases.confirm_ends([lease.ref])
     world.leases.quarantine("gpu-1/0", lease.attempt_id)
     assert world.leases.circuits("m", ["gpu-1"]).servers["gpu-1"].strikes == 1
     world.redis_is_gone = True

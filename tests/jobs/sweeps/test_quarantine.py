@@ -59,7 +59,7 @@ def let_go(world: World, lease: Lease, *, refused_url: str = "") -> Lease:
             refused_url=refused_url,
         )
     )
-    world.leases.settled([lease.ref])
+    world.leases.confirm_ends([lease.ref])
     world.clock.advance(2)
     return lease
 

@@ -38,7 +38,7 @@ def can_claim(world: World) -> bool:
     lease = world.leases.claim("m", worker="w", attempt_id=f"a{world.clock.monotonic()}")
     if lease is not None:
         world.release(lease)
-        world.leases.settled([lease.ref])
+        world.leases.confirm_ends([lease.ref])
         world.clock.advance(0.001)
     return lease is not None
 

@@ -118,7 +118,7 @@ def test_no_row_is_deleted_while_clocks_disagree(clock: ManualClock) -> None:
     job = refused(clock, 3 * ATTEMPTS_SHOWN)
     clock.move(KEPT_SECONDS)
     ports = make_ports(clock=clock)
-    count = refusals.sweep(replace(ports, clocks=WrongClocks()))
+    count = refusals.sweep(replace(ports, clock_watch=WrongClocks()))
     assert "paused" in count.notes[0]
     assert len(numbers(job)) == 3 * ATTEMPTS_SHOWN
 

@@ -197,7 +197,7 @@ def test_a_job_whose_end_is_in_no_rollup_yet_stays(tenant: Tenant, ports: Ports,
 def test_no_row_is_deleted_while_clocks_disagree(ports: Ports, clock: VirtualClock, tenant: Tenant) -> None:
     old = ended(tenant, clock.now() - timedelta(days=31))
     clocks = WrongClocks()
-    ports = replace(ports, clocks=clocks)
+    ports = replace(ports, clock_watch=clocks)
     count = retention.sweep(ports)
     assert (count.repaired, count.notes) == (0, ("paused: the clock of Redis is 3600 s ahead",))
     assert Job.objects.filter(id=old.id).exists()

@@ -121,7 +121,7 @@ def test_ages_are_written_every_five_seconds_with_the_sum_of_the_runs_since() ->
 def test_a_new_process_writes_no_ages_before_its_clocks_are_compared() -> None:
     stage = Stage(one=Entry(counts(1), 1.0))
     clocks = WrongClocks(learning=True)
-    stage.runner._ports = replace(stage.runner._ports, clocks=clocks)
+    stage.runner._ports = replace(stage.runner._ports, clock_watch=clocks)
     for _ in range(10):
         stage.tick()
         stage.clock.advance(1.0)

@@ -52,8 +52,8 @@ def order(world: World, jobs: int) -> list[str]:
     for _ in range(jobs):
         lease = world.claim(written=False)
         tenants.append(lease.tenant)
-        world.leases.release(lease.ref, ReleaseMode.SETTLE, worker="w1", gpu_seconds=1.0)
-        world.leases.settled([lease.ref])
+        world.leases.release(lease.ref, ReleaseMode.ENDED, worker="w1", gpu_seconds=1.0)
+        world.leases.confirm_ends([lease.ref])
     return tenants
 
 

@@ -41,7 +41,7 @@ def retrying(world: World) -> Job:
     ending = Ending(ServerLost(), suspect=False)
     policy = RetryPolicy(jitter=0.0)
     transitions.end_attempt(End(job.id, lease.attempt_id, 1, lease.slot, ending, policy, world.clock.now()))
-    world.leases.settled([lease.ref])
+    world.leases.confirm_ends([lease.ref])
     job.refresh_from_db()
     assert job.state == JobState.RETRYING
     return job
@@ -128,7 +128,7 @@ def test_no_job_fails_at_a_deadline_while_clocks_disagree(world: World, sweep: S
     soon = world.clock.now() + timedelta(seconds=5)
     jobs = [world.job(**{name: soon}) for name in ("deadline_at", "start_deadline_at", "queue_deadline_at")]
     clocks = WrongClocks()
-    ports = replace(world.ports, clocks=clocks)
+    ports = replace(world.ports, clock_watch=clocks)
     world.clock.advance(6)
     count = sweep(ports)
     assert (count.repaired, count.notes[0]) == (0, "paused: the clock of Redis is 3600 s ahead")
@@ -146,7 +146,7 @@ def test_no_job_fails_early_after_the_time_was_set_back(world: World, sweep: Swe
     jobs = [world.job(**{name: soon}) for name in ("deadline_at", "start_deadline_at", "queue_deadline_at")]
     host, ahead = world.clock, [300.0]
     clock = SharedClock(host, lambda: None, lambda: host.now().timestamp() + ahead[-1])
-    ports = replace(world.ports, clock=clock, clocks=clock)
+    ports = replace(world.ports, clock=clock, clock_watch=clock)
     clock.compare()
     assert clock.now() > soon
     ahead.append(0.0)
@@ -206,7 +206,7 @@ def test_a_job_on_a_slot_or_settling_is_not_pushed_again(world: World) -> None:
     world.job()
     world.job()
     first, _second = world.claim(written=False), world.claim(written=False)
-    world.release(first, ReleaseMode.SETTLE)
+    world.release(first, ReleaseMode.ENDED)
     world.clock.advance(3)
     count = run_sweep("reconcile", world.ports)
     assert (count.looked, count.repaired) == (2, 0)
@@ -283,7 +283,7 @@ def test_a_callback_written_by_a_clock_ahead_is_due_at_once(world: World) -> Non
     ahead = world.clock.now() + timedelta(hours=1)
     Callback.objects.update(next_at=ahead)
     Callback.objects.filter(job=tried).update(tries=3)
-    run_sweep("due_callbacks", replace(world.ports, clocks=WrongClocks()))
+    run_sweep("due_callbacks", replace(world.ports, clock_watch=WrongClocks()))
     assert Callback.objects.get(job=new).next_at == world.clock.now()
     assert Callback.objects.get(job=tried).next_at == ahead, "that is the retry schedule"
 

@@ -118,7 +118,9 @@ def main() -> None:
     run.HEARTBEAT_SECONDS = 0.5
     if last := os.environ.get("STAND_IN_LAST_SECONDS"):
         ordered_stop.LAST_SECONDS = float(last)
-    nothing: Any = types.SimpleNamespace(clock=SystemClock(), clocks=AgreedClocks(), registry=RegistryCache())
+    nothing: Any = types.SimpleNamespace(
+        clock=SystemClock(), clock_watch=AgreedClocks(), registry=RegistryCache()
+    )
     ports.production_ports = lambda: nothing  # type: ignore[assignment,return-value]
     run.presence_of = lambda queues: types.SimpleNamespace(start=lambda: None, stop=lambda: None)
 

@@ -103,7 +103,7 @@ def quarantine() -> Iterator[None]:
     release, resolve = RedisLeases.release, RedisLeases.resolve_expired
 
     def release_anyway(self: Any, ref: Any, mode: ReleaseMode, **how: Any) -> Any:
-        return release(self, ref, ReleaseMode.SETTLE if mode is ReleaseMode.SUSPECT else mode, **how)
+        return release(self, ref, ReleaseMode.ENDED if mode is ReleaseMode.SUSPECT else mode, **how)
 
     def free_anyway(self: Any, ref: Any, verdict: ExpiryVerdict) -> Any:
         return resolve(self, ref, ExpiryVerdict.FREE if verdict is ExpiryVerdict.QUARANTINED else verdict)

@@ -75,16 +75,16 @@ def a_server_that_fails_again_and_again(patient: Patient) -> None:
         patient.world.job()
         lease = leases.claim("m", worker="w", attempt_id=f"fails-{number}")
         assert lease is not None
-        leases.release(lease.ref, ReleaseMode.SETTLE, worker="w", gpu_seconds=1.0, verdict=Verdict.SERVER)
-        leases.settled([lease.ref])
+        leases.release(lease.ref, ReleaseMode.ENDED, worker="w", gpu_seconds=1.0, verdict=Verdict.SERVER)
+        leases.confirm_ends([lease.ref])
     Job.objects.all().delete()
 
 
 def a_job_without_lease(patient: Patient) -> None:
     patient.world.job()
     lease = patient.world.claim()
-    patient.world.release(lease, ReleaseMode.SETTLE)
-    patient.world.leases.settled([lease.ref])
+    patient.world.release(lease, ReleaseMode.ENDED)
+    patient.world.leases.confirm_ends([lease.ref])
     later(patient, 100)
 
 

@@ -28,7 +28,7 @@ class RefilledLeases:
         self.ends |= {lease.ref for lease in ending}
         return []
 
-    def settled(self, refs: Sequence[LeaseRef]) -> tuple[()]:
+    def confirm_ends(self, refs: Sequence[LeaseRef]) -> tuple[()]:
         self.ends -= set(refs)
         return ()
 
