@@ -23,6 +23,7 @@ from .errors import (
     Unavailable,
 )
 from .job import Job, JobFailed, NotOver, PartialOutput, Progress, Timings
+from .log import LogLine
 from .spool import Flushed
 from .stream import Event
 from .submit_options import SubmitOptions
@@ -48,6 +49,7 @@ __all__ = [
     "Key",
     "Limits",
     "ListFilter",
+    "LogLine",
     "Me",
     "Model",
     "NoAnswer",

@@ -1,4 +1,4 @@
-"""The command line: ``python3 -m dispatcher_client submit|wait|stream|cancel|flush``.
+"""The command line: ``python3 -m dispatcher_client submit|wait|stream|logs|cancel|flush``.
 
 Exit status: 0 done · 1 refused, or the job did not complete · 2 wrong usage · 3 no answer · 4 no answer, and
 the request is in the spool · 5 the job has not ended yet."""
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 from . import Client, DispatcherError, Job, NotOver, Problem, Spooled, Unavailable
@@ -65,6 +66,12 @@ def _stream(client: Client, options: argparse.Namespace) -> int:
     return DONE
 
 
+def _logs(client: Client, options: argparse.Namespace) -> int:
+    for line in client.logs(options.job_id, follow=options.follow, tail=options.tail, after=options.after):
+        _print(asdict(line))
+    return DONE
+
+
 def _cancel(client: Client, options: argparse.Namespace) -> int:
     _print({"job_id": options.job_id, "outcome": client.cancel(options.job_id)})
     return DONE
@@ -85,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--spool", help="file for submits without an answer (or DISPATCHER_SPOOL)")
     parser.add_argument("--retry-seconds", type=float, default=60.0, help="how long to retry (default: 60)")
-    commands = parser.add_subparsers(required=True, metavar="submit|wait|stream|cancel|flush")
+    commands = parser.add_subparsers(required=True, metavar="submit|wait|stream|logs|cancel|flush")
 
     submit = commands.add_parser("submit", help="submit a job and print it")
     submit.set_defaults(command=_submit)
@@ -97,6 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     wait.add_argument("--timeout", type=float, help="seconds; default: for ever")
     stream = _of_job(commands.add_parser("stream", help="print the events of a job, one per line"), _stream)
     stream.add_argument("--after", default="", help="id of the last known event")
+    logs = _of_job(commands.add_parser("logs", help="print the log lines of a job, one per line"), _logs)
+    logs.add_argument("--follow", action="store_true", help="go on until the job ends")
+    logs.add_argument("--tail", type=int, help="print only the last lines, as many as this")
+    logs.add_argument("--after", default="", help="id of the last known line")
     _of_job(commands.add_parser("cancel", help="cancel a job"), _cancel)
     commands.add_parser("flush", help="send the spooled requests").set_defaults(command=_flush)
     return parser

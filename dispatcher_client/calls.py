@@ -14,9 +14,11 @@ from urllib.parse import quote, urlencode
 from .answers import Estimate, Explanation, Me, Usage, read_page
 from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
 from .job import Job, JobFailed, read_job, wait_until_over
+from .log import LogLine, LogParser
 from .reading import read_answer
 from .spool import Entry, Flushed, Spool
-from .stream import Event, follow
+from .stream import Event, EventParser
+from .stream import follow as follow_stream
 from .submit_options import SubmitOptions
 from .transport import Request, RunCall, Transport, call_with_retries
 
@@ -128,7 +130,31 @@ class Calls:
     def stream(self, job_id: str, *, after: str = "") -> AsyncGenerator[Event, None]:
         """Yield the job's events as they happen, each once; the last is ``done``. after: id of the last known
         event."""
-        return follow(self._transport, _job_path(job_id), after=after, retry_seconds=self._retry_seconds)
+        parser = EventParser(after, self._transport.max_answer_bytes, _job_path(job_id))
+        return follow_stream(self._transport, parser, retry_seconds=self._retry_seconds)
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        attempt: int | None = None,
+        after: str = "",
+    ) -> AsyncGenerator[LogLine, None]:
+        """Yield the lines of the job's log.
+
+        follow: go on until the job ends, each line once. tail: the last lines only, as many as this. attempt:
+        lines of this attempt only. after: id of the last known line."""
+        parser = LogParser(
+            _job_path(job_id),
+            after=after,
+            tail=tail,
+            attempt=attempt,
+            follow=follow,
+            max_line_bytes=self._transport.max_answer_bytes,
+        )
+        return follow_stream(self._transport, parser, retry_seconds=self._retry_seconds)
 
     async def explain(self, job_id: str) -> Explanation:
         """Return why a job waits, and when it will start."""

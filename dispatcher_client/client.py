@@ -10,6 +10,7 @@ from typing import Any, Unpack
 from .answers import Estimate, Explanation, Me, Usage
 from .calls import BatchAnswers, Calls, ListFilter, UsageBy
 from .job import Job
+from .log import LogLine
 from .spool import Flushed, Spool
 from .stream import Event
 from .submit_options import SubmitOptions
@@ -83,6 +84,20 @@ class Client:
         """Yield the job's events as they happen, each once; the last is ``done``. after: id of the last known
         event."""
         return iterate_blocking(self._calls.stream(job_id, after=after))
+
+    def logs(
+        self,
+        job_id: str,
+        *,
+        follow: bool = False,
+        tail: int | None = None,
+        attempt: int | None = None,
+        after: str = "",
+    ) -> Iterator[LogLine]:
+        """Yield the lines of the job's log; with `follow` until the job ends. tail: the last ones only."""
+        return iterate_blocking(
+            self._calls.logs(job_id, follow=follow, tail=tail, attempt=attempt, after=after)
+        )
 
     def explain(self, job_id: str) -> Explanation:
         """Return why a job waits, and when it will start."""

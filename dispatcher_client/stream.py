@@ -6,10 +6,12 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from .errors import AnswerTooLarge, NoAnswer, Unavailable, read_json, read_problem
 from .transport import OpenAnswer, Request, Transport, pause_after
+
+T = TypeVar("T")
 
 SILENCE_SECONDS = 45.0
 """The dispatcher sends a comment every 15 s; after three missing ones the connection is dead."""
@@ -28,24 +30,44 @@ class Event:
     data: Any
 
 
-async def follow(
-    transport: Transport, job_path: str, *, after: str, retry_seconds: float
-) -> AsyncGenerator[Event, None]:
-    """Yield the events of a job until `done`, across reconnects.
+class Parser(Protocol[T]):
+    """Parses the answers of one connection after another.
 
-    after: id of the last known event. Raises NoAnswer or Unavailable if no reconnect succeeded for
-    `retry_seconds`, and Problem if it was refused."""
-    parser = EventParser(after, transport.max_answer_bytes)
+    request: returns the next connection's request, which goes on after what was read. feed: returns the items
+    that end in a piece. end: an answer came to its whole end. is_over: nothing follows. pause_seconds: before
+    the next connection. last_line_at: on the monotonic clock.
+    """
+
+    content_type: str
+
+    @property
+    def pause_seconds(self) -> float: ...
+    @property
+    def last_line_at(self) -> float: ...
+    @property
+    def is_over(self) -> bool: ...
+    def request(self) -> Request: ...
+    def feed(self, piece: bytes) -> list[T]: ...
+    def end(self) -> None: ...
+
+
+async def follow(transport: Transport, parser: Parser[T], *, retry_seconds: float) -> AsyncGenerator[T, None]:
+    """Yield what the parser reads until it is over, across reconnects.
+
+    Raises NoAnswer or Unavailable if no reconnect succeeded for `retry_seconds`, and Problem if it was
+    refused."""
     failures, failing_since = 0, 0.0
     while True:
         try:
-            async with aclosing(_connection(transport, job_path, parser)) as events:
-                async for event in events:
-                    yield event
-                    if event.type == "done":
-                        return
+            async with aclosing(_connection(transport, parser)) as items:
+                async for item in items:
+                    yield item
+            if parser.is_over:
+                return
             pause = parser.pause_seconds
         except (NoAnswer, Unavailable) as error:
+            if parser.is_over:
+                return
             now = time.monotonic()
             if not failures or parser.last_line_at > failing_since:
                 failures, failing_since = 0, now
@@ -56,22 +78,18 @@ async def follow(
         await transport.sleep(pause)
 
 
-async def _connection(
-    transport: Transport, job_path: str, parser: EventParser
-) -> AsyncGenerator[Event, None]:
-    headers = {"Accept": "text/event-stream"}
-    if parser.last_id:
-        headers["Last-Event-ID"] = parser.last_id
-    request = Request("GET", f"{job_path}/events", SILENCE_SECONDS, headers=headers)
-    async with transport.opened(request) as answer:
+async def _connection(transport: Transport, parser: Parser[T]) -> AsyncGenerator[T, None]:
+    async with transport.opened(parser.request()) as answer:
         if answer.status != 200:
             raise read_problem(answer.status, answer.headers, await _start_of(answer))
-        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-            raise NoAnswer("the answer is not an event stream")
-        parser.begin()
+        if not answer.headers.get("content-type", "").startswith(parser.content_type):
+            raise NoAnswer(f"the answer is not {parser.content_type}")
         async for piece in answer.pieces:
-            for event in parser.feed(piece):
-                yield event
+            for item in parser.feed(piece):
+                yield item
+            if parser.is_over:
+                return
+        parser.end()
 
 
 _MAX_PROBLEM_BYTES = 1024 * 1024
@@ -90,16 +108,30 @@ async def _start_of(answer: OpenAnswer) -> bytes:
 class EventParser:
     """Parses the bytes of a job's event streams, one connection after another.
 
-    last_id: of the last whole event. pause_seconds: before the next connection. last_line_at: on the
-    monotonic clock. max_event_bytes: a longer event raises AnswerTooLarge."""
+    last_id: of the last whole event. max_event_bytes: a longer event raises AnswerTooLarge."""
 
-    def __init__(self, last_id: str, max_event_bytes: int) -> None:
+    content_type = "text/event-stream"
+
+    def __init__(self, last_id: str, max_event_bytes: int, job_path: str = "") -> None:
+        self._path = job_path
         self.last_id = last_id
+        self.is_over = False
         self.pause_seconds = RETRY_SECONDS
         self.last_line_at = time.monotonic()
         self._max_event_bytes = max_event_bytes
         self._type = self._id = ""
         self.begin()
+
+    def request(self) -> Request:
+        """Return the request of the next connection, and begin to read its answer."""
+        self.begin()
+        headers = {"Accept": self.content_type}
+        if self.last_id:
+            headers["Last-Event-ID"] = self.last_id
+        return Request("GET", f"{self._path}/events", SILENCE_SECONDS, headers=headers)
+
+    def end(self) -> None:
+        """Without `done` before it, the end of an answer is not that of the events."""
 
     def begin(self) -> None:
         """Begin a connection. An event of the last one that was cut off is dropped (SSE standard)."""
@@ -117,6 +149,8 @@ class EventParser:
             self._rest.clear()
             if (event := self._line(line.decode(errors="replace").rstrip("\r\n"))) is not None:
                 events.append(event)
+                if self.is_over:
+                    return events
         self._grow(len(rest))
         self._rest.append(rest)
         return events
@@ -134,6 +168,7 @@ class EventParser:
             if self._data:
                 self.last_id = self._id or self.last_id
                 event = Event(self._type or "message", self._id, _read_data("\n".join(self._data)))
+                self.is_over = event.type == "done"
             self._forget_event()
             self._size = 0
             return event

@@ -99,6 +99,18 @@ def may_be_unstorable(body: bytes) -> bool:
     return _SUSPICIOUS_ESCAPE.search(body) is not None
 
 
+def storable(value: Any) -> Any:
+    """Return the value with NULs and halves of surrogate pairs escaped: log lines may have them, and must not
+    fail the answer that they are in."""
+    if isinstance(value, str):
+        return value.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+    if isinstance(value, list):
+        return [storable(item) for item in value]
+    if isinstance(value, dict):
+        return {storable(name): storable(item) for name, item in value.items()}
+    return value
+
+
 def check_bounds(body: bytes, bounds: Bounds = DEFAULT_BOUNDS) -> None:
     """Check the limits in time linear in the length. Raises TooMuch."""
     containers = sum(map(body.count, (b"[", b"{")))

@@ -18,6 +18,7 @@ from django.urls import URLPattern, path
 from django.utils import timezone
 
 from admin_ui.pages.job_folds import EventRow, LaneRow, fold_events, fold_lanes
+from admin_ui.pages.job_log import job_log
 from admin_ui.pages.job_timeline import Timeline, timeline
 from admin_ui.parts.base_pages import HistoryAdmin, sees_payloads
 from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, one_line_json, show_json
@@ -26,6 +27,7 @@ from jobs import ports
 from jobs.api.representations import job_json, summary_json
 from jobs.domain.states import JobState, is_final
 from jobs.events.hub import PROGRESS_EVENTS, shown_data
+from jobs.events.log_lines import LOG_EVENT
 from jobs.models import Attempt, Callback, CallbackTry, Event, Job
 from jobs.operations.explain_job import Explanation, explain_job
 from jobs.reports.progress import Reported, partial_output_of, progress_of
@@ -36,7 +38,7 @@ MAX_LANES = 100
 MAX_EVENTS = 400
 EVENTS_LISTED = 50
 NEWS_LISTED = 10
-"""Progress, partial output and log events listed: a run may send hundreds, and the timeline needs none."""
+"""Progress and partial output events listed: a run may send hundreds, and the timeline needs none."""
 OUTPUT_SHOWN = 20_000
 """Characters of a run's output so far."""
 MAX_CALLBACKS = 10
@@ -142,7 +144,8 @@ def steps(course: Course, *, with_output: bool) -> list[Step]:
     Those of folded attempts are one row. with_output: True if the user may see payloads and results.
     """
     job, events = course.job, course.events
-    news = Event.objects.filter(job_id=job.id, type__in=PROGRESS_EVENTS).order_by("-seq")[:NEWS_LISTED]
+    reported = PROGRESS_EVENTS - {LOG_EVENT}  # log lines have a pane of their own
+    news = Event.objects.filter(job_id=job.id, type__in=reported).order_by("-seq")[:NEWS_LISTED]
     rows = fold_events(sorted([*events, *news], key=lambda event: event.seq), course.timeline.lanes)
     return [_step(row, with_output=with_output) for row in rows[: -EVENTS_LISTED - 1 : -1]]
 
@@ -289,6 +292,7 @@ class JobDetail(HistoryAdmin):
             "values": values(job, host=request.get_host()) if may_see else [],
             "payloads_hidden": not may_see,
             "metadata": show_json(job.metadata),
+            "log": job_log(request, job.id),
             "steps": steps(context["course"], with_output=may_see),
             "callbacks": callbacks(job),
             "raw": show_json(api_json(job, with_output=may_see)),

@@ -24,6 +24,7 @@ import structlog
 from django.conf import settings
 from django.db import connection
 
+from foundation.log_lines import LogLine, RateLimit
 from foundation.names import NAME_PATTERN
 from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import ContractError
@@ -154,6 +155,8 @@ def reader_of(device: Device, nvml: Nvml | None) -> Callable[[], GpuReading] | N
 log = structlog.get_logger(__name__)
 
 COULD_NOT_START = 2
+LINES_PER_SECOND, LINES_AT_ONCE = 50, 500
+"""Lines of all runs in this worker's log; the jobs' own logs have further ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +294,7 @@ def make_gpu(
         options=LocalGpuOptions(
             budget_mb=options.budget_mb, library_mb=GPU_LIBRARY_MB if device.is_gpu else 0.0
         ),
-        on_event=_on_event,
+        on_event=RunEvents(),
         output=lambda line: log.info("model_output", line=line),
         log_event=log.info,
     )
@@ -348,15 +351,33 @@ def _plain(name: str, longest: int = 40) -> str:
     return plain
 
 
-def _on_event(order: Order, kind: str, value: Any) -> None:
-    if kind == "log":
-        log.info("model_log", job_id=order.job, attempt=order.attempt, model=order.model, **_flat(value))
-    else:
+class RunEvents:
+    """Passes on what the runs report, and writes their log lines to this worker's log as well."""
+
+    def __init__(self) -> None:
+        self._rate = RateLimit(LINES_PER_SECOND, LINES_AT_ONCE)
+
+    def __call__(self, order: Order, kind: str, value: Any) -> None:
         order.on_output(kind, value)
+        if kind == "log":
+            self._write(order, value.lines)
 
-
-def _flat(line: Mapping[str, Any]) -> dict[str, Any]:
-    return {"text": line["text"], "fields": line["fields"]}
+    def _write(self, order: Order, lines: Sequence[LogLine]) -> None:
+        for number, line in enumerate(lines):
+            if not self._rate.take(1, time.monotonic()):
+                left = len(lines) - number
+                log.debug("model_lines_left_out", job_id=order.job, attempt=order.attempt, lines=left)
+                return
+            level = {"level_of_model": line.level} if line.level else {}
+            log.info(
+                "model_log",
+                job_id=order.job,
+                attempt=order.attempt,
+                model=order.model,
+                stream=line.stream,
+                text=line.text,
+                **level,
+            )
 
 
 def _sign_off(server: str, host: str, ports: Ports) -> None:

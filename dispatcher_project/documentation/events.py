@@ -11,6 +11,10 @@ BESIDE_MOVES = {
     ),
     "adopted": ("`attempt`, `epoch`", "Another worker continues the run: its own worker was lost."),
     "cancel_requested": ("", "A cancel was requested while the job runs; its end follows."),
+    "log": (
+        "`attempt`, `part`, `lines`, `lines_hidden`",
+        "Log lines of the run, see [below](#log-lines).",
+    ),
     "moved_in_line": (
         "`priority`, `before`",
         "An operator changed the job's priority or moved it to the front.",
@@ -65,5 +69,33 @@ def events_page() -> str:
         "| Event | Fields | When |",
         "| --- | --- | --- |",
         *(f"| `{kind}` | {shown or '–'} | {text} |" for kind, (shown, text) in BESIDE_MOVES.items()),
+    ]
+    lines += [
+        "",
+        "## Log lines",
+        "",
+        "A `log` event carries `lines`, each with `at` (ISO 8601, by the worker's clock), `stream`",
+        "(`stdout`, `stderr`, or `log` for `ctx.log`), `text`, and where known `level` (debug, info,",
+        "warning, error). A line with `left_out` stands for so many lines. Terminal colours are removed,",
+        "other control characters are escaped. The traceback that ended a run is its last lines, on",
+        "`stderr`.",
+        "",
+        "A tenant's key gets the lines of the stream `log`, or what `DISPATCHER_TENANT_LOGS` says (`all`,",
+        "`none`); `lines_hidden` counts the others. A staff session needs the permission",
+        "`jobs.view_payload`.",
+        "",
+        "| Limit | Setting | Beyond it |",
+        "| --- | --- | --- |",
+        "| characters of a job's first attempt; 1/n for the nth | `DISPATCHER_LOG_CHARS_PER_JOB` |"
+        " the first three quarters and the last quarter stay |",
+        "| characters of a line | `DISPATCHER_LOG_LINE_CHARS` | cut, with `…` at its end |",
+        "| lines of a run per second, ten times as many in one go | `DISPATCHER_LOG_LINES_PER_SECOND` |"
+        " counted: `… 12 lines left out` |",
+        "| characters of all runs of a worker per second, four times as many in one go |"
+        " `DISPATCHER_LOG_CHARS_PER_SECOND` | counted |",
+        "",
+        "A line counts 64 characters besides its text. The events are written by the group commit, half a",
+        "second to 5 s apart, and once more at the run's end; the run never waits for them. They are removed",
+        "with their job. `GET /api/v1/queue/jobs/{id}/logs` returns the lines without the events.",
     ]
     return "\n".join([*lines, ""])

@@ -182,7 +182,19 @@ class DispatcherSettings:
     model_memory_mb: int = 0
     """Address space of a model process in MiB, for `--gpu none`: CUDA maps more than it uses. 0: no limit."""
     news_seconds: float = 0.5
-    """The shortest pause between two events with a run's progress or partial output."""
+    """The shortest pause between two events with a run's progress, partial output or log lines."""
+    log_chars_per_job: int = 256 * 1024
+    """Characters of log lines in the events of a job's first attempt; the nth gets 1/n of it. A longer log
+    keeps its beginning and, as a quarter, its last lines. 0: no log lines are stored."""
+    log_line_chars: int = 2000
+    """Characters of a log line; the rest of a longer one is left out."""
+    log_lines_per_second: float = 50.0
+    """Log lines of one run, and ten times as many in one go; further ones are counted and left out."""
+    log_chars_per_second: int = 128 * 1024
+    """Characters of log lines of all runs of a worker, and four times as many in one go."""
+    tenant_logs: str = "log"
+    """Log lines that tenants read of their jobs. `log`: those of `ctx.log`; `all`: also standard output,
+    standard error and tracebacks, which may name paths and addresses; `none`."""
     web_connections: int = 4096
     """Most connections of a web process; fewer if the limit of open files (`ulimit -n`) is lower."""
     web_connections_per_address: int = 512
@@ -331,6 +343,14 @@ class DispatcherSettings:
                 "DISPATCHER_ADMIN_PATH must be letters, digits, - and _ (/ between them), and not begin with "
                 f"{', '.join(_TAKEN)}; it is {self.admin_path!r}"
             )
+        if self.tenant_logs not in TENANT_LOGS:
+            raise ImproperlyConfigured(
+                f"DISPATCHER_TENANT_LOGS must be one of {', '.join(TENANT_LOGS)}, it is {self.tenant_logs!r}"
+            )
+        if not 20 <= self.log_line_chars <= MAX_LINE_CHARS:
+            raise ImproperlyConfigured(
+                f"DISPATCHER_LOG_LINE_CHARS must be 20 to {MAX_LINE_CHARS}, it is {self.log_line_chars}"
+            )
         token = self.metrics_token
         if not token.isascii() or not token.isprintable() or " " in token:
             raise ImproperlyConfigured("DISPATCHER_METRICS_TOKEN must be printable ASCII without spaces")
@@ -346,6 +366,9 @@ class DispatcherSettings:
                 raise ImproperlyConfigured(f"DISPATCHER_CALLBACK_REFUSED_ORIGINS: {error}") from None
 
 
+MAX_LINE_CHARS = 4096
+"""Of `foundation.log_lines`: no line has more."""
+TENANT_LOGS = ("log", "all", "none")
 MAX_QUEUED_SECONDS = 31_536_000.0
 """A year, as for models and tenants, so that deadlines are valid dates."""
 MAX_TELEMETRY_HOURS = 168.0

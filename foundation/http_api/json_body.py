@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import nsmallest
@@ -62,8 +62,9 @@ def too_large(limit: int) -> Problem:
     return Problem(413, "payload_too_large", f"The body may have up to {limit} bytes.")
 
 
-def read_json(raw: bytes) -> Any:
-    """Return the value of a body.
+def read_json(raw: bytes, escaped: Collection[str] = ()) -> Any:
+    """Return the value of a body. escaped: fields of an object whose texts are escaped, not refused, if they
+    can't be stored.
 
     Raises Problem 400 for text that is not JSON or has a key twice, 422 for JSON that can't be stored or
     exceeds a limit."""
@@ -74,6 +75,8 @@ def read_json(raw: bytes) -> Any:
     except json_text.NotReadable as error:
         raise _malformed(str(error)) from None
     if json_text.may_be_unstorable(raw):
+        if isinstance(value, dict):
+            value.update({name: json_text.storable(value[name]) for name in escaped if name in value})
         errors = list(islice(_unstorable(value, ()), MAX_ERRORS))
         if errors:
             raise validation_problem(errors)

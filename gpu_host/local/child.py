@@ -1,8 +1,8 @@
 """``python -m gpu_host.local.child PIPE PATH…``: the process that holds the models, started by its warden.
 
-Frames use a file descriptor of their own; standard output and error belong to the models and go to the
-worker's log. Each run has a thread; loads and unloads follow the order of their frames. A process forked by a
-handler can't send frames.
+Frames use a file descriptor of their own; standard output and error belong to the models. What a run's code
+prints is sent in frames of its run, the rest is read by the worker. Each run has a thread; loads and unloads
+follow the order of their frames. A process forked by a handler can't send frames.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from foundation.log_lines import LogLine, as_json
 from gpu_host.handlers import RunContext
 from gpu_host.handlers.code import ModelCode, find_models
 from gpu_host.handlers.errors import ContractError, Failure, failure_of
 from gpu_host.local.frames import Pipe, PipeBroken
 from gpu_host.local.output_limiter import OutputLimiter
+from gpu_host.local.run_output import BATCH_SECONDS, LineCollector, OutputRouter, shared_rate
 
 _TEST_BYTES = 4096
 _TEST_PATTERN = 0x5A
@@ -69,12 +71,14 @@ def main() -> int:
     end.set_inheritable(False)
     os.register_at_fork(after_in_child=end.close)  # forked processes must not use the pipe
     pipe = Pipe(end)
+    router = OutputRouter(adopts_threads=True)
+    router.install()  # before the models' modules are imported: they may keep the streams
     try:
         models = find_models(paths)
     except ContractError as error:
         pipe.send({"said": "broken", "why": str(error)})
         return 1
-    child = Child(pipe, models)
+    child = Child(pipe, models, router)
     pipe.send(
         {
             "said": "ready",
@@ -82,7 +86,8 @@ def main() -> int:
             "models": [model.declared.as_json() for model in models.values()],
         }
     )
-    threading.Thread(target=exit_on_error, args=(child.run_operations,), name="loads", daemon=True).start()
+    for work, name in ((child.run_operations, "loads"), (child.send_lines, "lines")):
+        threading.Thread(target=exit_on_error, args=(work,), name=name, daemon=True).start()
     exit_on_error(child.serve)
     return 0
 
@@ -104,8 +109,9 @@ def exit_on_error(work: Callable[..., None], *arguments: Any) -> None:
 class Child:
     """Carries out the worker's frames."""
 
-    def __init__(self, pipe: Pipe, models: Mapping[str, ModelCode]) -> None:
-        self._pipe, self._models = pipe, models
+    def __init__(self, pipe: Pipe, models: Mapping[str, ModelCode], router: OutputRouter) -> None:
+        self._pipe, self._models, self._router = pipe, models, router
+        self._rate = shared_rate()
         self._pid = os.getpid()
         self._runs: dict[str, RunContext] = {}
         self._operations: queue.SimpleQueue[Mapping[str, Any]] = queue.SimpleQueue()
@@ -121,10 +127,11 @@ class Child:
 
     def _take(self, frame: Mapping[str, Any]) -> None:
         if frame["do"] == "run":
-            ctx = self._context(frame)
+            lines = self._collector(frame["attempt"])
+            ctx = self._context(frame, lines)
             self._runs[frame["attempt"]] = ctx
             threading.Thread(
-                target=exit_on_error, args=(self._run, frame, ctx), name="run", daemon=True
+                target=exit_on_error, args=(self._run, frame, ctx, lines), name="run", daemon=True
             ).start()
         elif frame["do"] == "cancel":
             running = self._runs.get(frame["attempt"])
@@ -145,14 +152,15 @@ class Child:
 
     def run_operations(self) -> None:
         """Carry out loads, unloads and probes one after the other; never returns."""
-        while True:
-            frame = self._operations.get()
-            if frame["do"] == "load":
-                self._load(self._models[frame["model"]])
-            elif frame["do"] == "unload":
-                self._unload(self._models[frame["model"]])
-            elif frame["do"] == "probe":
-                self._send("probed", why=run_kernel() if frame["gpu"] else "")
+        with self._router.paused():  # what a load prints does not belong to a run beside it
+            while True:
+                frame = self._operations.get()
+                if frame["do"] == "load":
+                    self._load(self._models[frame["model"]])
+                elif frame["do"] == "unload":
+                    self._unload(self._models[frame["model"]])
+                elif frame["do"] == "probe":
+                    self._send("probed", why=run_kernel() if frame["gpu"] else "")
 
     def _load(self, model: ModelCode) -> None:
         began = time.monotonic()
@@ -182,12 +190,28 @@ class Child:
 
     # -- runs -------------------------------------------------------------------------------------------
 
-    def _context(self, frame: Mapping[str, Any]) -> RunContext:
+    def send_lines(self) -> None:
+        """Send the runs' lines while they write no more; never returns."""
+        while True:
+            time.sleep(BATCH_SECONDS)
+            self._router.flush()
+
+    def _collector(self, attempt: str) -> LineCollector:
+        def send(lines: list[LogLine]) -> None:
+            self._send("heard", attempt=attempt, kind="log", value=as_json(lines))
+
+        return LineCollector(send, self._rate)
+
+    def _context(self, frame: Mapping[str, Any], lines: LineCollector) -> RunContext:
         attempt, limiter = frame["attempt"], OutputLimiter()
 
         def send_event(kind: str, value: Any) -> None:
+            if kind == "log":
+                lines.log(value["text"], value["fields"])
+                return
             for item_kind, item in limiter.admit(kind, value, time.monotonic()):
-                self._send("heard", attempt=attempt, kind=item_kind, value=item)
+                value_sent = as_json(item) if item_kind == "log" else item
+                self._send("heard", attempt=attempt, kind=item_kind, value=value_sent)
 
         return RunContext(
             model_name=frame["model"],
@@ -197,13 +221,14 @@ class Child:
             on_output=send_event,
         )
 
-    def _run(self, frame: Mapping[str, Any], ctx: RunContext) -> None:
+    def _run(self, frame: Mapping[str, Any], ctx: RunContext, lines: LineCollector) -> None:
         result, failure = None, None
-        try:
-            ctx.check()
-            result = self._models[frame["model"]].run(frame["payload"], ctx)
-        except BaseException as error:  # also SystemExit: a handler must not end the process by it
-            failure = failure_of(error)
+        with self._router.collecting(lines):
+            try:
+                ctx.check()
+                result = self._models[frame["model"]].run(frame["payload"], ctx)
+            except BaseException as error:  # also SystemExit: a handler must not end the process by it
+                failure = failure_of(error)
         ctx.model = None  # a kept context must not keep the model
         failure = failure or _too_large(result, frame["max_result_bytes"])
         result = None if failure is not None else result

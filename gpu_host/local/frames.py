@@ -21,7 +21,6 @@ from foundation import json_text
 from foundation.texts import printable
 from gpu_host.handlers.code import Declared, declared_by, is_name
 from gpu_host.handlers.errors import MAX_TEXT, ContractError, Failure, storable
-from gpu_host.local.output_limiter import MAX_FIELDS_BYTES, MAX_LOG_CHARS
 from gpus.errors import MAX_TRACEBACK
 from gpus.protocol import parse_progress
 
@@ -121,17 +120,13 @@ def read_failure(said: Any) -> Failure | None:
 
 
 def read_event(kind: Any, value: Any) -> tuple[str, Any] | None:
-    """Return (kind, value) of a run's event; None if it is not valid. Partial output is measured by the
-    limiter."""
+    """Return (kind, value) of a run's progress or partial output; None if it is not valid. Partial output is
+    measured by the limiter."""
     if kind == "progress":
         progress = parse_progress(value)
         return ("progress", progress.as_json()) if progress else None
     if kind == "partial":
         return "partial", value
-    if kind == "log" and isinstance(value, Mapping):
-        said = value.get("fields")
-        known = said if isinstance(said, dict) and len(repr(said)) <= 2 * MAX_FIELDS_BYTES else {}
-        return "log", {"text": printable(_text(value.get("text"), MAX_LOG_CHARS)), "fields": known}
     return None
 
 

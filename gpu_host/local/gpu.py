@@ -66,7 +66,7 @@ class LocalGpu:
             lock=self._lock,
             on_frame=lambda frame: self._table.on_frame(frame),  # noqa: PLW0108  (made below)
             on_exit=lambda why: self._table.process_ended(why),  # noqa: PLW0108
-            output=output,
+            output=lambda stream, line: self._on_line(stream, line),  # noqa: PLW0108
             environment=environment,
             confinement=confinement,
             max_frame_bytes=lambda: self._table.max_frame_bytes,
@@ -88,6 +88,7 @@ class LocalGpu:
         self.kernel_error = ""
         """Why the last small kernel failed; empty: it ran."""
         self._output_root, self._log_event = output_root, log_event
+        self._output = output
 
     def start(self) -> Mapping[str, Declared]:
         """Spawn the process; return its models by name. Raises CannotStart, or the errors of
@@ -234,6 +235,11 @@ class LocalGpu:
                 return
             self._operating = True
         self._finish_operation(self._loader.replace if leaking else lambda: self._loader.unload(idle))
+
+    def _on_line(self, stream: str, line: str) -> None:
+        """Pass on a line that was written past Python's streams, to its run if that is known."""
+        if not self._table.on_line(stream, line):
+            self._output(line)
 
     # -- the queue ----------------------------------------------------------------------------------------
 

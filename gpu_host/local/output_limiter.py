@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from foundation.log_lines import LogLine, RateLimit, lines_left_out, read_lines
 from gpus.protocol import parse_progress
 
 PROGRESS_SECONDS = 0.1
 """Shortest time between two progress items."""
 PER_SECOND = 200
-"""Log lines and partial outputs of one run."""
-MAX_LOG_CHARS = 4096
-MAX_FIELDS_BYTES = 4096
+"""Partial outputs of one run."""
+LINES_PER_SECOND, LINES_AT_ONCE = 200, 1000
+"""Log lines of one run: as a rate, and in one go."""
 MAX_PARTIAL_BYTES = 64 * 1024
 
 
@@ -26,10 +27,13 @@ class OutputLimiter:
     def __init__(self) -> None:
         self._progress_at = -1e9
         self._second, self._sent, self._dropped = -1, 0, 0
+        self._lines, self._dropped_lines = RateLimit(LINES_PER_SECOND, LINES_AT_ONCE), 0
 
     def admit(self, kind: str, value: Any, now: float) -> list[tuple[str, Any]]:
-        """Return the items to send for this one. now: monotonic. Raises TypeError, ValueError for a value
-        that is not JSON."""
+        """Return the items to send for this one: a list of `LogLine` for the kind ``log``.
+
+        kind: ``progress`` or ``partial``. now: monotonic. Raises TypeError, ValueError for a value that is
+        not JSON."""
         if kind == "progress":
             progress = parse_progress(value)
             is_last = progress is not None and progress.value >= 1.0
@@ -37,7 +41,6 @@ class OutputLimiter:
                 return []
             self._progress_at = now
             return [(kind, value)]
-        value = _cut(value) if kind == "log" else value
         too_large = kind == "partial" and len(json.dumps(value)) > MAX_PARTIAL_BYTES
         if int(now) != self._second:
             self._second, self._sent = int(now), 0
@@ -46,12 +49,20 @@ class OutputLimiter:
             self._dropped += 1
             return []
         missing, self._dropped = self._dropped, 0
-        found = [("log", {"text": f"… {missing} more left out", "fields": {}})] if missing else []
+        text = f"… {missing} partial output{'' if missing == 1 else 's'} left out"
+        found: list[tuple[str, Any]] = [("log", [LogLine("log", text, "warning")])] if missing else []
         return [*found, (kind, value)]
 
-
-def _cut(line: dict[str, Any]) -> dict[str, Any]:
-    fields = line["fields"]
-    if len(json.dumps(fields)) > MAX_FIELDS_BYTES:
-        fields = {"left_out": sorted(fields)[:20]}
-    return {"text": line["text"][:MAX_LOG_CHARS], "fields": fields}
+    def admit_lines(self, values: Any, now: float) -> list[LogLine]:
+        """Return the lines among `values`, a list as of `foundation.log_lines.as_json`, within the rate."""
+        if not isinstance(values, list):
+            return []
+        room = 0
+        while room < len(values) and self._lines.take(1, now):
+            room += 1
+        lines = read_lines(values[:room])
+        if lines and self._dropped_lines:
+            lines.insert(0, lines_left_out(self._dropped_lines))
+            self._dropped_lines = 0
+        self._dropped_lines += len(values) - room
+        return lines

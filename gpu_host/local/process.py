@@ -30,10 +30,10 @@ from gpu_host.local.frames import (
     Frame,
     Pipe,
     PipeBroken,
-    printable,
     read_models,
     read_why,
 )
+from gpu_host.local.process_output import OnLine, ProcessOutput
 from gpu_host.local.warden import SIGNALLED
 
 _ALLOWED = re.compile(
@@ -74,17 +74,13 @@ warden earlier would lose track of its children."""
 _LOOK_SECONDS = 0.1
 WARDEN = Path(__file__).with_name("warden.py")
 FRAME_BYTES_PER_SECOND = 64 * 1024 * 1024
-OUTPUT_BYTES_PER_SECOND = 4 * 1024 * 1024
-"""A model that writes faster blocks in its write."""
-MAX_LINE_BYTES = 4096
-LINES_PER_SECOND = 50
 
 
 class ModelProcess:
     """One process, started by the constructor.
 
     on_frame: called with every frame, in a reader thread. on_exit: called once, after the last frame, with
-    the reason of the exit. output: receives lines that models write to standard output or error. environment:
+    the reason of the exit. output: receives lines that are written past Python's streams. environment:
     added to the variables that models may see. confinement: limits of the process. max_frame_bytes: returns
     the limit of the next frame.
     """
@@ -95,12 +91,12 @@ class ModelProcess:
         *,
         on_frame: Callable[[Frame], None],
         on_exit: Callable[[str], None],
-        output: Callable[[str], None],
+        output: OnLine,
         environment: Mapping[str, str] | None = None,
         confinement: Confinement = DEFAULT,
         max_frame_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,
     ) -> None:
-        self._on_frame, self._on_exit, self._output = on_frame, on_exit, output
+        self._on_frame, self._on_exit = on_frame, on_exit
         ours, theirs = socket.socketpair()
         end_of_life, self._lifeline = os.pipe()
         self._lock = threading.Lock()
@@ -115,7 +111,7 @@ class ModelProcess:
                 pass_fds=(theirs.fileno(), end_of_life),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 start_new_session=True,  # Ctrl-C must reach only the worker
                 cwd=ROOT,
                 env={**_inherited(confinement), **(environment or {})},
@@ -129,7 +125,10 @@ class ModelProcess:
             os.close(end_of_life)
         self._pipe = Pipe(ours)
         self._reader = threading.Thread(target=self._read, name="model-frames", daemon=True)
-        self._printer = threading.Thread(target=self._print, name="model-output", daemon=True)
+        assert self._popen.stdout is not None
+        assert self._popen.stderr is not None
+        self._output = ProcessOutput(self._popen.stdout, self._popen.stderr, output)
+        self._printer = threading.Thread(target=self._output.read, name="model-output", daemon=True)
         self._reader.start()
         self._printer.start()
         threading.Thread(target=self._wait, name="model-process", daemon=True).start()
@@ -185,6 +184,8 @@ class ModelProcess:
                     self.kill(wait=False)
                 return
             try:
+                if frame.get("said") == "ended":  # its output came another way
+                    self._output.settle()
                 self._on_frame(frame)
             except Exception as error:  # otherwise its runs would never end
                 self._protocol_error = f"its worker failed on a frame: {type(error).__name__}: {error}"
@@ -216,26 +217,6 @@ class ModelProcess:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         return bool(left)
-
-    def _print(self) -> None:
-        """Pass lines on to `output`, up to `LINES_PER_SECOND`; count the others."""
-        stream = self._popen.stdout
-        assert stream is not None
-        second, lines, dropped = 0, 0, 0
-        pace = ByteRateLimiter(OUTPUT_BYTES_PER_SECOND, lambda: OUTPUT_BYTES_PER_SECOND)
-        with stream:
-            while line := stream.readline(MAX_LINE_BYTES):
-                pace.take(len(line))
-                now = int(time.monotonic())
-                if now != second:
-                    if dropped:
-                        self._output(f"… {dropped} lines more")
-                    second, lines, dropped = now, 0, 0
-                lines += 1
-                if lines > LINES_PER_SECOND:
-                    dropped += 1
-                    continue
-                self._output(printable(line.decode(errors="replace").rstrip()))
 
 
 def _inherited(confinement: Confinement) -> dict[str, str]:
@@ -310,7 +291,7 @@ class ProcessOwner:
         lock: threading.Condition,
         on_frame: Callable[[Frame], Notification],
         on_exit: Callable[[str], Notification],
-        output: Callable[[str], None],
+        output: OnLine,
         environment: Mapping[str, str],
         confinement: Confinement = DEFAULT,
         max_frame_bytes: Callable[[], int] = lambda: MAX_FRAME_BYTES,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+from foundation.log_lines import LogLine, LogPart
 from gpu_host.local.cache import Load, NoRoom, Replace, Unload, ready
 from gpu_host.local.frames import Frame, read_event, read_failure, read_why
 from gpu_host.local.load_unload import ModelLoader
@@ -102,7 +103,20 @@ class RunTable:
         self.end(run, error=error_of(failure, cancelled=run.cancel_sent))
         return None
 
+    def on_line(self, stream: str, line: str) -> bool:
+        """Pass a line of the process on to its run, if only one can have written it: that of a load, or the
+        only one. Return False if there is none. Called without the lock."""
+        running, loading = self.now, self.loading
+        if loading is None and len(running) != 1:
+            return False
+        part = LogPart([LogLine(stream, line, at=time.time())])
+        self._send_event(loading or running[0], "log", part)
+        return True
+
     def _on_event(self, run: Run, frame: Frame, now: float) -> Notification:
+        if frame.get("kind") == "log":
+            lines = run.limiter.admit_lines(frame.get("value"), now)
+            return partial(self._send_event, run.order, "log", LogPart(lines)) if lines else None
         event = read_event(frame.get("kind"), frame.get("value"))
         if event is None:
             return None
@@ -110,7 +124,7 @@ class RunTable:
 
         def send_events() -> None:
             for kind, value in admitted:
-                self._send_event(run.order, kind, value)
+                self._send_event(run.order, kind, LogPart(value) if kind == "log" else value)
 
         return send_events if admitted else None
 

@@ -204,7 +204,8 @@ class Admission:
             self._log.end(run)
         run.order = replace(run.order, payload=None)  # it may be large, and is no longer needed
         self._ended[run.id] = run
-        self._kept_bytes += len(answer)
+        run.kept_bytes = len(answer) + run.lines.chars
+        self._kept_bytes += run.kept_bytes
         self._forget_old()
 
     def _reject_attempt(self, job_id: str, attempt_id: str) -> None:
@@ -228,5 +229,5 @@ class Admission:
             if not (too_many or too_large or run.ended_monotonic < oldest):
                 return
             del self._ended[run.id], self._runs[run.id]
-            self._kept_bytes -= len(run.answer)
+            self._kept_bytes -= run.kept_bytes
             self._by_attempt.pop(run.order.attempt_id, None)

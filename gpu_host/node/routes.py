@@ -46,7 +46,8 @@ class Routes:
         if first == "health" and not rest:
             return self._with_fault("health", lambda: reply_json(self._node.health()))
         if first == "status" and rest:
-            return self._with_fault("status", lambda: self._status(rest))
+            after = _position(request.header("x-logs-after"))
+            return self._with_fault("status", lambda: self._status(rest, after))
         if first == "runs" and not rest:
             lines = "".join(self._node.log.lines()).encode()
             return Reply(200, lines, content_type="application/x-ndjson")
@@ -110,10 +111,11 @@ class Routes:
         if self._node.config.push and run.order.callback_url and run.outcome in ("success", "failed"):
             run.delivered = push(run, self._node.stopping) or run.delivered
 
-    def _reply_for(self, run: Run, *, in_reply_to_run: bool = False) -> Reply:
-        """Return the answer of a run that ended, else its progress."""
+    def _reply_for(self, run: Run, *, in_reply_to_run: bool = False, after: int = 0) -> Reply:
+        """Return the answer of a run that ended, else its progress. after: how many lines of its log the
+        caller has."""
         if not run.ended:
-            return self._progress_reply(run)
+            return self._progress_reply(run, after)
         if run.outcome == "restarted":
             return CUT
 
@@ -122,9 +124,9 @@ class Routes:
             if not sent and in_reply_to_run:  # the caller won't poll, so push the result that it missed
                 self._push(run)
 
-        return result_reply(run.order.fault, run.answer, self._node, on_end)
+        return result_reply(run.order.fault, run.answer_with_lines(after), self._node, on_end)
 
-    def _progress_reply(self, run: Run) -> Reply:
+    def _progress_reply(self, run: Run, after: int = 0) -> Reply:
         """``job_id`` is the id to poll and to cancel with."""
         state: dict[str, Any] = {"status": "processing", "job_id": run.id}
         position = self._node.admission.position(run)
@@ -132,15 +134,17 @@ class Routes:
             state |= {"status": "queued", "position": position}
         if run.context.progress is not None:
             state["progress"] = run.context.progress.as_json()
+        if run.order.from_dispatcher:
+            state |= run.lines.after(after)
         return reply_json(state)
 
     # -- the rest --------------------------------------------------------------------------------------
 
-    def _status(self, run_id: str) -> Reply:
+    def _status(self, run_id: str, after: int) -> Reply:
         run = self._node.admission.find(run_id)
         if run is None:
             return reply_error(404, "unknown_run", "This node does not know the run (any more).")
-        return self._reply_for(run)
+        return self._reply_for(run, after=after)
 
     def _cancel(self, job_id: str, attempt_id: str) -> Reply:
         """Cancel runs; 202 while a handler has not stopped yet."""
@@ -170,6 +174,11 @@ class Routes:
         except ValueError as error:
             return reply_error(400, "bad_input", str(error))
         return reply_json({"faults": self._node.faults.active()}, 201)
+
+
+def _position(header: str) -> int:
+    """Return the position in a log that a header names; 0 without one."""
+    return int(header) if header.isascii() and header.isdigit() and len(header) <= 16 else 0
 
 
 def _read_order(request: Request, handler: Handler) -> RunOrder:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_host.node.handlers import Handler, RunContext
+from gpu_host.node.run_lines import RunLines
 
 
 def make_id() -> str:
@@ -43,7 +44,8 @@ class Run:
 
     turn: set once it holds a slot, or never will. done: set after its end, once its slot is free.
 
-    answer: the JSON that callers get. outcome: success, failed, cancelled, restarted; empty before the end.
+    answer: the JSON that callers get. lines: its log. kept_bytes: of both, once it has ended. outcome:
+    success, failed, cancelled, restarted; empty before the end.
     delivered: a caller has received the answer. output_root: parent of its folder of files.
     """
 
@@ -57,6 +59,8 @@ class Run:
     delivered: bool = False
     turn: threading.Event = field(default_factory=threading.Event)
     done: threading.Event = field(default_factory=threading.Event)
+    lines: RunLines = field(default_factory=RunLines)
+    kept_bytes: int = 0
     context: RunContext = field(init=False)
     line: dict[str, Any] = field(default_factory=dict)
 
@@ -68,7 +72,12 @@ class Run:
             attempt_id=order.attempt_id,
             fault=order.fault,
             output_dir=None if self.output_root is None else self.output_root / self.id,
+            on_lines=self.lines.add,
         )
+
+    def answer_with_lines(self, after: int = 0) -> bytes:
+        """Return the answer with the run's log, for a dispatcher. after: how many lines its caller has."""
+        return self.lines.added_to(self.answer, after) if self.order.from_dispatcher else self.answer
 
     @property
     def job_id(self) -> str:

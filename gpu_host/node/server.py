@@ -24,7 +24,7 @@ from gpu_host.local.output import make_own_folder, remove_old
 from gpu_host.node.admission import Admission
 from gpu_host.node.config import NodeConfig
 from gpu_host.node.faults import FaultPlan
-from gpu_host.node.handlers import Handler, load_handlers
+from gpu_host.node.handlers import Handler, capture_output, load_handlers
 from gpu_host.node.http_server import HttpServer
 from gpu_host.node.routes import Routes
 from gpu_host.node.runs import Counters, RunLog
@@ -36,17 +36,26 @@ _FETCH_SECONDS = 10.0
 _OLD_FILES_SECONDS = 60.0
 
 
+def _do_nothing() -> None:
+    return None
+
+
 class Node:
     """A GPU server. `start` opens its port, `stop` ends everything; both from any thread. Raises ConfigError,
     OSError."""
 
     def __init__(self, config: NodeConfig) -> None:
         self.config = config
-        self._handlers: dict[str, Handler] = {
-            handler.model: handler
-            for model, path in (config.handlers or {"": config.handler}).items()
-            for handler in load_handlers(path, model=model)
-        }
+        self._end_capture = capture_output()  # before the models are imported: they may keep the streams
+        try:
+            self._handlers: dict[str, Handler] = {
+                handler.model: handler
+                for model, path in (config.handlers or {"": config.handler}).items()
+                for handler in load_handlers(path, model=model)
+            }
+        except BaseException:
+            self._end_capture()
+            raise
         self.simulates = any(handler.simulates for handler in self._handlers.values())
         self.faults = FaultPlan()
         self.counters = Counters()
@@ -113,6 +122,8 @@ class Node:
         loaded, self._handlers = self._handlers, {}
         for handler in loaded.values():
             handler.unload()
+        self._end_capture()
+        self._end_capture = _do_nothing
         if self._tidying is not None and self._output_root is not None:
             self._tidying.join(_JOIN_SECONDS)
             shutil.rmtree(self._output_root, ignore_errors=True)

@@ -31,7 +31,8 @@ def execute_run(run: Run, admission: Admission, *, caller_gone: Callable[[], boo
 def _handle(run: Run) -> tuple[str, bytes]:
     try:
         run.context.check()
-        result = run.order.handler.handle(run.order.payload, run.context)
+        with run.context.collecting():
+            result = run.order.handler.handle(run.order.payload, run.context)
         answer = json.dumps({"status": "success", "result": result}, allow_nan=False).encode()
     except BaseException as error:  # also SystemExit: otherwise the slot would be lost
         failure = failure_of(error)
@@ -69,7 +70,7 @@ def push(run: Run, stopping: threading.Event) -> bool:
     Tries again for some seconds, then leaves it to the poll. A refusal (4xx) is final."""
     for number in range(_TRIES):
         try:
-            status = _post(run.order.callback_url, run.order.callback_token, run.answer)
+            status = _post(run.order.callback_url, run.order.callback_token, run.answer_with_lines())
         except (OSError, http.client.HTTPException, ValueError) as error:
             log.info("push_failed job_id=%s error=%s", run.job_id, error)
         else:

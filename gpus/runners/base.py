@@ -23,9 +23,10 @@ class RunRequest:
 
     payload: any JSON value. fence: of the slot's lease; rejects late requests. push_url, push_token: where
     the server may push its result. limit_seconds: the job's own time limit, if lower than its model's.
-    report: called with ("progress", 0..1 or ``{"value": 0..1, "text": …}``) or ("partial", any JSON value)
-    during the run; never blocks or raises. on_sent: called once, during or right after sending, to do work
-    while the server works; never raises. Only runners with `Runner.calls_on_sent` call it.
+    report: called with ("progress", 0..1 or ``{"value": 0..1, "text": …}``), ("partial", any JSON value) or
+    ("log", `LogPart`) during the run; never blocks or raises. on_sent: called once, during or right after
+    sending, to do work while the server works; never raises. Only runners with `Runner.calls_on_sent` call
+    it. logs_seen: position in the server's log up to which lines are stored.
     """
 
     job_id: str
@@ -40,6 +41,7 @@ class RunRequest:
     limit_seconds: float = math.inf
     report: Callable[[str, Any], None] = lambda kind, value: None
     on_sent: Callable[[], None] = lambda: None
+    logs_seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,11 @@ from gpus.runners.http_runner import (
     POLL_SECONDS,
     RUNNING,
     HttpRunner,
+    OnBody,
     identity_headers,
     numeric_fields,
 )
+from gpus.runners.log_tail import LOG_BYTES
 from gpus.runners.openapi_document import OpenApiDocument
 from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, model_name, server_name
 from gpus.runners.refusals import describe_status, error_of, failure_of
@@ -74,9 +76,12 @@ class CogRunner(HttpRunner):
             body=_body(run),
             deadline_seconds=min(run.model.run_limit_seconds, run.limit_seconds),
             max_bytes=run.model.max_response_bytes,
+            log_bytes=LOG_BYTES,
             abort=abort,
         )
-        outcome = read_one_at_a_time(response.body, lambda: _read_start(response))
+        outcome = read_one_at_a_time(
+            response.body, lambda: _read_start(response, self._reader(run, response))
+        )
         return outcome if isinstance(outcome, Finished) else Accepted(run.attempt_id)
 
     def poll(self, run: RunRequest, remote_id: str, *, abort: Abort) -> Finished | StillRunning:
@@ -139,6 +144,7 @@ class CogRunner(HttpRunner):
         return False
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
+        self.report_logs(run, body)
         return read_prediction(body)
 
     @classmethod
@@ -192,11 +198,13 @@ class CogRunner(HttpRunner):
         ]
 
 
-def _read_start(response: Response) -> Finished | StillRunning:
+def _read_start(response: Response, on_body: OnBody) -> Finished | StillRunning:
     if not 200 <= response.status < 300:
         raise error_of(response, now=datetime.now(UTC))
     try:
-        return read_prediction(read_json(response.body))
+        body = read_json(response.body)
+        on_body(body)
+        return read_prediction(body)
     except Unreadable as error:
         error.suspect = True
         raise

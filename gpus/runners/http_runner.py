@@ -16,6 +16,8 @@ from itertools import islice
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
+import structlog
+
 from gpus.errors import ConnectFailed, RunFailed, RunTimedOut, ServerLost
 from gpus.protocol import MAX_SLOTS, NODE, Endpoint, ModelSpec, parse_progress
 from gpus.runners.base import (
@@ -34,6 +36,7 @@ from gpus.runners.base import (
     Transport,
     at_root,
 )
+from gpus.runners.log_tail import LOG_BYTES, LogTail
 from gpus.runners.openapi_document import OpenApiDocument, Operation
 from gpus.runners.recognition import (
     COMPATIBLE,
@@ -46,7 +49,16 @@ from gpus.runners.recognition import (
     server_name,
 )
 from gpus.runners.refusals import describe_status, error_of, failure_of, message_of
-from gpus.runners.transport import HttpTransport, ResponseTooLarge, Unreadable, read_json, read_one_at_a_time
+from gpus.runners.transport import (
+    HttpTransport,
+    ResponseTooLarge,
+    Unreadable,
+    read_json,
+    read_one_at_a_time,
+    too_large,
+)
+
+log = structlog.get_logger()
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 POLL_SECONDS = 10.0
@@ -68,6 +80,10 @@ _GONE = frozenset({404, 410})
 _HEALTH_FIELDS = frozenset({"boot_id", "active_jobs", "max_concurrent", "direct_queue", "jobs"})
 """A health answer without any of these fields does not describe the server's runs."""
 _TEMPORARY = frozenset({408, 409, 425, 429})
+
+LOGS_AFTER = "X-Logs-After"
+"""Request header of a poll: position in the run's log up to which the lines were read."""
+OnBody = Callable[[Any], None]
 
 MAX_NAMES = 64
 MAX_NAME = 64
@@ -103,6 +119,7 @@ class HttpRunner:
         self.model = model
         self._transport = transport or HttpTransport()
         self._connect_timeout = connect_timeout_seconds
+        self._log_tail: LogTail | None = None
 
     def start(self, run: RunRequest, *, abort: Abort) -> Finished | Accepted:
         response = self._request(
@@ -113,12 +130,19 @@ class HttpRunner:
             body=json.dumps(run.payload, separators=(",", ":")).encode(),
             deadline_seconds=self._read_seconds(run),
             max_bytes=run.model.max_response_bytes,
+            log_bytes=LOG_BYTES,
             abort=abort,
             on_sent=run.on_sent,
         )
         return read_one_at_a_time(
             response.body,
-            lambda: read_start(response, run.model, now=datetime.now(UTC), bare_is_id=self.is_polled),
+            lambda: read_start(
+                response,
+                run.model,
+                now=datetime.now(UTC),
+                bare_is_id=self.is_polled,
+                on_body=self._reader(run, response),
+            ),
         )
 
     def _read_seconds(self, run: RunRequest) -> float:
@@ -139,16 +163,19 @@ class HttpRunner:
                 "GET",
                 _fill(template, run, remote_id),
                 run,
-                headers=identity_headers(run),
+                headers={**identity_headers(run), LOGS_AFTER: str(self._tail(run).seen)},
                 body=None,
                 deadline_seconds=POLL_SECONDS,
                 max_bytes=run.model.max_response_bytes,
+                log_bytes=LOG_BYTES,
                 abort=abort,
             )
         except (ConnectFailed, ServerLost, RunTimedOut) as error:
             raise PollFailed(f"{error.code}: {error.message}") from error
         try:
-            return read_one_at_a_time(response.body, lambda: read_poll(response))
+            return read_one_at_a_time(
+                response.body, lambda: read_poll(response, on_body=self._reader(run, response))
+            )
         except Unreadable as error:
             error.suspect = True
             raise
@@ -177,7 +204,33 @@ class HttpRunner:
         return read_cancel(response, known=remote_id is not None, guessed=not template)
 
     def read_pushed(self, run: RunRequest, body: Mapping[str, object]) -> Finished | StillRunning:
+        self.report_logs(run, body)
         return read_progress(body)
+
+    def report_logs(self, run: RunRequest, body: Any) -> None:
+        """Report the new log lines of an answer. Never raises."""
+        if not isinstance(body, Mapping) or "logs" not in body or "status" not in body:
+            return
+        try:
+            is_last = str(body["status"]).lower() not in RUNNING
+            part = self._tail(run).read(body, is_last=is_last)
+        except Exception as error:  # no log may fail its run
+            log.warning("logs_not_read", job_id=run.job_id, error=str(error))
+        else:
+            if part is not None:
+                run.report("log", part)
+
+    def _tail(self, run: RunRequest) -> LogTail:
+        if self._log_tail is None:
+            self._log_tail = LogTail(run.logs_seen)
+        return self._log_tail
+
+    def _reader(self, run: RunRequest, response: Response) -> OnBody:
+        def on_body(body: Any) -> None:
+            self.report_logs(run, body)
+            check_length(response, body, run.model.max_response_bytes)
+
+        return on_body
 
     @classmethod
     def check_options(cls, model: ModelSpec) -> None:
@@ -218,19 +271,25 @@ class HttpRunner:
         max_bytes: int,
         abort: Abort | None,
         on_sent: Callable[[], None] | None = None,
+        log_bytes: int = 0,
     ) -> Response:
-        return self._transport.request(
-            method,
-            url,
-            headers=merge_headers(run.endpoint.headers, headers),
-            body=body,
-            connect_timeout_seconds=self._connect_timeout,
-            deadline_seconds=deadline_seconds,
-            max_bytes=max_bytes,
-            ca_pem=run.endpoint.ca_pem,
-            abort=abort,
-            on_sent=on_sent,
-        )
+        """Send a request of the run. log_bytes: bytes of log lines that may come beyond `max_bytes`
+        (`check_length`)."""
+        try:
+            return self._transport.request(
+                method,
+                url,
+                headers=merge_headers(run.endpoint.headers, headers),
+                body=body,
+                connect_timeout_seconds=self._connect_timeout,
+                deadline_seconds=deadline_seconds,
+                max_bytes=max_bytes + log_bytes,
+                ca_pem=run.endpoint.ca_pem,
+                abort=abort,
+                on_sent=on_sent,
+            )
+        except ResponseTooLarge:
+            raise too_large(max_bytes) from None
 
 
 def identity_headers(run: RunRequest) -> dict[str, str]:
@@ -404,16 +463,23 @@ class AsyncHttpRunner(HttpRunner):
 
 
 def read_start(
-    response: Response, model: ModelSpec, *, now: datetime, bare_is_id: bool
+    response: Response,
+    model: ModelSpec,
+    *,
+    now: datetime,
+    bare_is_id: bool,
+    on_body: OnBody = lambda body: None,
 ) -> Finished | Accepted:
     """Parse the answer to the POST.
 
-    bare_is_id: an answer without a status holds the run's id, not its result. Raises the GpuError of the HTTP
-    status or of the reported failure.
+    bare_is_id: an answer without a status holds the run's id, not its result. on_body: called with the body.
+    Raises the GpuError of the HTTP status or of the reported failure.
     """
     if not _is_success(response):
+        on_body(_object(response))
         raise error_of(response, now=now)
     body = read_json(response.body)
+    on_body(body)
     if not isinstance(body, dict):
         raise Unreadable("The answer is not a JSON object.")
     if "status" not in body:
@@ -424,12 +490,25 @@ def read_start(
     return outcome if isinstance(outcome, Finished) else Accepted(_remote_id(body, model.id_field))
 
 
-def read_poll(response: Response) -> Finished | StillRunning:
-    """Parse the answer to a poll. Raises PollFailed without a state of the run, a GpuError if the run
-    failed."""
+def read_poll(response: Response, *, on_body: OnBody = lambda body: None) -> Finished | StillRunning:
+    """Parse the answer to a poll. on_body: called with the body. Raises PollFailed without a state of the
+    run, a GpuError if the run failed."""
     if not _is_success(response):
         raise PollFailed(f"{response.status}: {message_of(response)}", gone=response.status in _GONE)
-    return read_progress(read_json(response.body))
+    body = read_json(response.body)
+    on_body(body)
+    return read_progress(body)
+
+
+def check_length(response: Response, body: Any, most: int) -> None:
+    """Raise ResponseTooLarge for an answer of more than `most` bytes besides its log lines, of which
+    `LOG_BYTES` were read on top."""
+    size = len(response.body)
+    if size <= most:
+        return
+    logs = body.get("logs") if isinstance(body, Mapping) else None
+    if logs is None or size - len(json.dumps(logs)) > most:
+        raise too_large(most)
 
 
 def read_progress(body: Any) -> Finished | StillRunning:

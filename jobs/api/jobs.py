@@ -7,6 +7,7 @@ import re
 from dataclasses import asdict
 from typing import Any, cast
 
+from django.conf import settings
 from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 from rest_framework.renderers import BaseRenderer, JSONRenderer
@@ -45,7 +46,7 @@ from jobs.api.parameters import (
 )
 from jobs.api.representations import starts_json
 from jobs.api.submit import RateLimitedView, max_submit_bytes
-from jobs.domain.access import Scope, may_see_details, may_see_payloads
+from jobs.domain.access import Scope, may_see_details, may_see_payloads, shown_streams
 from jobs.domain.states import JobState, is_final
 from jobs.events.handover import FOLLOW_HEADER, WAIT_HEADER, Follow, WaitFor, answers_submit, offered
 from jobs.events.hub import done_event, read_new_events
@@ -171,12 +172,15 @@ class JobEvents(JobView):
         after = _last_event_id(request)
         reader = principal_of(request)
         with_output, in_full = may_see_payloads(reader), may_see_details(reader)
+        streams = shown_streams(reader, settings.DISPATCHER.tenant_logs)
         if offered(request.META):
-            follow = Follow(job_id, after, with_output, in_full, reader.name)
+            follow = Follow(job_id, after, with_output, in_full, reader.name, streams)
             return HttpResponse(headers={FOLLOW_HEADER: follow.as_header()})
         news = read_new_events({job_id: after}).get(job_id)
         chunks = (
-            [event.as_sse(with_output=with_output, in_full=in_full) for event in news.events] if news else []
+            [event.as_sse(with_output=with_output, in_full=in_full, streams=streams) for event in news.events]
+            if news
+            else []
         )
         if news is None or news.is_over:
             chunks.append(done_event(job_id, news.status if news else "gone"))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from foundation.http_api.json_body import too_large
 from foundation.http_api.openapi import described
 from foundation.http_api.problems import FieldError, Problem, validation_problem
 from foundation.secrets import verified
+from gpus.runners.log_tail import LOG_BYTES
 from jobs.api import answers, bodies
 from jobs.api.base import JobView
 from jobs.api.parameters import JOB_ID, job_id_of, unknown_job
@@ -27,6 +30,8 @@ class PushResult(JobView):
     permission_classes: tuple[Any, ...] = ()
     max_body_bytes = 1
     """`post` sets the limit of the attempt's model after the token check."""
+    escaped_fields = ("logs",)
+    """A server's log may have any character, and must not cost its run's result."""
 
     @described(
         "push_result",
@@ -62,11 +67,15 @@ class PushResult(JobView):
             if not admitted.is_over:
                 self.ports.announce([job_id])
             return Response({"accepted": True})
-        self.max_body_bytes = admitted.max_bytes
-        body = request.data
+        self.max_body_bytes = admitted.max_bytes + LOG_BYTES
+        body, size = request.data, int(request.META.get("CONTENT_LENGTH") or 0)
+        if size > admitted.max_bytes:  # as of an answer: log lines may come on top
+            logs = body.get("logs") if isinstance(body, dict) else None
+            if logs is None or size - len(json.dumps(logs)) > admitted.max_bytes:
+                raise too_large(admitted.max_bytes)
         if not isinstance(body, dict):
             raise validation_problem([FieldError("", "wrong_type", "Must be of type object.")])
-        accept_push(job_id, attempt_id, body, int(request.META.get("CONTENT_LENGTH") or 0), ports=self.ports)
+        accept_push(job_id, attempt_id, body, size, ports=self.ports)
         return Response({"accepted": True})
 
     def _admit(self, job_id: str, attempt_id: str) -> Admitted:

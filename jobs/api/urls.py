@@ -18,6 +18,7 @@ from .job_control import (
     RunNext,
 )
 from .jobs import CancelJob, EstimateJob, ExplainJob, JobDetail, JobEvents, Jobs
+from .logs import JobLogs
 from .metrics import metrics
 from .push import PushResult
 from .stats import Stats, Workers
@@ -45,6 +46,7 @@ queue_urls: list[URLPattern] = [
     path("queue/estimate", EstimateJob.as_view()),
     path("queue/jobs/<str:job_id>/explain", ExplainJob.as_view()),
     path("queue/jobs/<str:job_id>/events", JobEvents.as_view()),
+    path("queue/jobs/<str:job_id>/logs", JobLogs.as_view()),
     path("queue/jobs/<str:job_id>/cancel", CancelJob.as_view()),
     path("queue/jobs/<str:job_id>/data", EraseJobData.as_view()),
     path("artifacts", Artifacts.as_view()),

@@ -78,6 +78,25 @@ def may_see_details(principal: Principal) -> bool:
     return principal.is_operator
 
 
+ALL_STREAMS = frozenset({"stdout", "stderr", "log"})
+_STREAMS_OF_TENANTS: Mapping[str, frozenset[str]] = {
+    "all": ALL_STREAMS,
+    "log": frozenset({"log"}),
+    "none": frozenset(),
+}
+
+
+def shown_streams(principal: Principal, tenant_logs: str) -> frozenset[str]:
+    """Return the streams of jobs' logs that the principal may read. tenant_logs: the setting
+    `DISPATCHER_TENANT_LOGS`.
+
+    Standard output, standard error and tracebacks are written without a thought of who reads them: they are
+    for operators, as other texts of model code. Lines of `ctx.log` are meant for the job's reader."""
+    if not may_see_payloads(principal):
+        return frozenset()
+    return ALL_STREAMS if may_see_details(principal) else _STREAMS_OF_TENANTS[tenant_logs]
+
+
 # -- what tenants read of failures and servers ----------------------------------------------------
 
 MAX_TEXT = 500
@@ -123,6 +142,7 @@ _OF_EVENTS = frozenset(
         "run_at",
     }
     | {"priority", "before", "error", "part", "progress", "text", "output", "output_hidden", "left_out"}
+    | {"lines", "lines_hidden"}
 )
 """Fields of events that tenants read; not `remote_id` and `evidence`, which come from GPU servers."""
 
@@ -140,8 +160,14 @@ def shown_evidence(evidence: str, *, in_full: bool) -> str | None:
     return (evidence or None) if in_full else None
 
 
-def shown_event(data: Mapping[str, Any], *, in_full: bool) -> Mapping[str, Any]:
-    """Return the fields of an event's data that the reader may see."""
+def shown_event(
+    data: Mapping[str, Any], *, in_full: bool, streams: frozenset[str] = frozenset()
+) -> Mapping[str, Any]:
+    """Return the fields of an event's data that the reader may see. streams: of log lines."""
+    if "lines" in data:
+        lines = [line for line in data["lines"] if line.get("stream") in streams]
+        hidden = len(data["lines"]) - len(lines)
+        data = {**data, "lines": lines, **({"lines_hidden": hidden} if hidden else {})}
     if in_full:
         return data
     shown = {name: value for name, value in data.items() if name in _OF_EVENTS}

@@ -6,8 +6,9 @@ WSGI there is no gateway: `offered` returns False and the view responds at once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -37,23 +38,39 @@ class WaitFor:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowLog:
+    """Stream log lines. is_json: as JSON lines, else as text. attempt: 0 for all. since: Unix seconds, or
+    None. after_line: of the event `Follow.after`, this line and those before it were read."""
+
+    is_json: bool = False
+    attempt: int = 0
+    since: float | None = None
+    after_line: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Follow:
     """Stream the job's events after number `after`. with_output: the reader may see results. in_full: the
-    reader may see details for operators. reader: key or user whose streams are counted together."""
+    reader may see details for operators. reader: key or user whose streams are counted together. streams: of
+    log lines that the reader may see. log: stream log lines instead of events."""
 
     job_id: str
     after: int
     with_output: bool
     in_full: bool
     reader: str
+    streams: frozenset[str] = frozenset()
+    log: FollowLog | None = None
 
     def as_header(self) -> str:
-        return f"{self.job_id} {self.after} {int(self.with_output)} {int(self.in_full)} {quote(self.reader)}"
+        fields = {**asdict(self), "streams": sorted(self.streams)}
+        return quote(json.dumps(fields))
 
     @classmethod
     def from_header(cls, text: str) -> Follow:
-        job_id, after, with_output, in_full, reader = text.split(" ")
-        return cls(job_id, int(after), with_output == "1", in_full == "1", unquote(reader))
+        fields = json.loads(unquote(text))
+        log = None if fields["log"] is None else FollowLog(**fields["log"])
+        return cls(**{**fields, "streams": frozenset(fields["streams"]), "log": log})
 
 
 def offered(environ: Mapping[str, Any]) -> bool:

@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 OUTPUT_EVENTS = frozenset({"partial"})
 """Types of events that contain a part of a result."""
-PROGRESS_EVENTS = frozenset({"progress", *OUTPUT_EVENTS})
+PROGRESS_EVENTS = frozenset({"progress", "log", *OUTPUT_EVENTS})
 """Types of events that a run sends, within limits; they don't change the job's state."""
 MAX_EVENTS = 500
 """Events per read; a partial result may have 64 KiB."""
@@ -58,10 +58,11 @@ class SeenEvent:
     type: str
     data: Mapping[str, Any]
 
-    def as_sse(self, *, with_output: bool, in_full: bool) -> bytes:
+    def as_sse(self, *, with_output: bool, in_full: bool, streams: frozenset[str] = frozenset()) -> bytes:
         """Return the event in the format of a `text/event-stream`. with_output: the reader may see results.
-        in_full: the reader may see details for operators (`jobs.domain.access`)."""
-        shown = shown_event(self.data, in_full=in_full)
+        in_full: the reader may see details for operators (`jobs.domain.access`). streams: of log lines that
+        the reader may see."""
+        shown = shown_event(self.data, in_full=in_full, streams=streams)
         data = json.dumps(shown_data(self.type, shown, with_output=with_output))
         return f"id: {self.seq}\nevent: {self.type}\ndata: {data}\n\n".encode()
 

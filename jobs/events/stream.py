@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
 from typing import Any
 
 from jobs.events.handover import Follow
-from jobs.events.hub import EventHub, done_event
+from jobs.events.hub import EventHub, SeenEvent, done_event
+from jobs.events.log_lines import LOG_EVENT, Cursor, LogChoice, as_json_lines, as_text
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -39,20 +41,80 @@ STREAM_SECONDS = 45.0
 ends the stream within a minute."""
 
 
+class EventFormat:
+    """A job's events as Server-Sent Events."""
+
+    headers = HEADERS
+    begin = f"retry: {RETRY_MS}\n\n".encode()
+    keep_alive = b": still here\n\n"
+
+    def __init__(self, follow: Follow) -> None:
+        self._follow = follow
+        self.after = follow.after
+
+    def event(self, event: SeenEvent) -> bytes:
+        """Return what is sent of an event; nothing if it is empty."""
+        follow = self._follow
+        return event.as_sse(with_output=follow.with_output, in_full=follow.in_full, streams=follow.streams)
+
+    def done(self, job_id: str, status: str) -> bytes:
+        """Return the end of the stream."""
+        return done_event(job_id, status)
+
+
+class LogFormat:
+    """A job's log lines, as text or as JSON lines. An empty line keeps a quiet connection of JSON lines
+    alive; text has nothing that its reader would not show."""
+
+    begin = b""
+
+    def __init__(self, follow: Follow) -> None:
+        assert follow.log is not None
+        chosen = follow.log
+        since = None if chosen.since is None else datetime.fromtimestamp(chosen.since, UTC)
+        place = Cursor(follow.after, chosen.after_line)
+        self._choice = LogChoice(follow.streams, chosen.attempt, since, place)
+        self._write = as_json_lines if chosen.is_json else as_text
+        self.after = max(0, follow.after - 1)  # the rest of that event's lines
+        self.keep_alive = b"\n" if chosen.is_json else b""
+        self.headers = log_headers(is_json=chosen.is_json)
+
+    def event(self, event: SeenEvent) -> bytes:
+        """Return the lines of an event; nothing for other events."""
+        return self._write(self._choice.lines_of(event.seq, event.data)) if event.type == LOG_EVENT else b""
+
+    def done(self, job_id: str, status: str) -> bytes:
+        """Return the object that ends JSON lines: an answer may also end because the server stops. A text
+        ends without more."""
+        is_json = self._write is as_json_lines
+        return f'{{"done": true, "status": "{status}"}}\n'.encode() if is_json else b""
+
+
+def log_headers(*, is_json: bool) -> list[tuple[bytes, bytes]]:
+    """Return the headers of a log. nosniff: a browser must not take text for a page."""
+    kind = b"application/x-ndjson" if is_json else b"text/plain"
+    return [
+        (b"content-type", kind + b"; charset=utf-8"),
+        *HEADERS[1:],
+        (b"x-content-type-options", b"nosniff"),
+    ]
+
+
 async def stream_events(
     hub: EventHub, follow: Follow, receive: Receive, send: Send, *, may_follow: Callable[[], Awaitable[bool]]
 ) -> None:
-    """Send the past and new events of a job, then `done` when its current round ends.
+    """Send the past and new events of a job, then `done` when its current round ends; or its log lines.
 
     may_follow: returns False once the reader may not follow any more; the stream then ends without `done`.
     """
-    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-    await _send(send, f"retry: {RETRY_MS}\n\n".encode())
+    form = LogFormat(follow) if follow.log is not None else EventFormat(follow)
+    await send({"type": "http.response.start", "status": 200, "headers": form.headers})
+    await _send(send, form.begin)
     disconnect = asyncio.ensure_future(until_disconnect(receive))
     now = asyncio.get_running_loop().time
     check_at = now() + CHECK_SECONDS
     try:
-        async with hub.watch(follow.job_id, follow.after) as watch:
+        async with hub.watch(follow.job_id, form.after) as watch:
             while True:
                 next_events = asyncio.ensure_future(watch.events())
                 await asyncio.wait(
@@ -70,15 +132,15 @@ async def stream_events(
                     check_at = now() + CHECK_SECONDS
                 if not next_events.done():
                     next_events.cancel()
-                    await _send(send, b": still here\n\n")
+                    await _send(send, form.keep_alive)
                     continue
                 news = next_events.result()
                 if news is None:
                     break
                 for event in news.events:
-                    await _send(send, event.as_sse(with_output=follow.with_output, in_full=follow.in_full))
+                    await _send(send, form.event(event))
                 if news.is_over:
-                    await _send(send, done_event(news.job_id, news.status))
+                    await _send(send, form.done(news.job_id, news.status))
                     break
         await send({"type": "http.response.body", "body": b"", "more_body": False})
     finally:
@@ -86,7 +148,8 @@ async def stream_events(
 
 
 async def _send(send: Send, chunk: bytes) -> None:
-    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    if chunk:
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
 
 
 async def until_disconnect(receive: Receive) -> None:

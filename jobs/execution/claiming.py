@@ -29,6 +29,7 @@ from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
 from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import StartCommit
+from jobs.execution.log_events import LogLimits, position_in_log
 from jobs.execution.progress_events import progress_events_of
 from jobs.execution.pushed_results import PUSH_TOKEN, pushed_body
 from jobs.execution.row_prefetch import OF_JOB
@@ -266,6 +267,7 @@ def _adopt(
         None,
         remote_id=attempt.remote_id,
         ran_seconds=max(0.0, (now - attempt.started_at).total_seconds()),
+        logs_seen=position_in_log(lease.job_id, attempt.number),
     )
 
 
@@ -300,12 +302,14 @@ def make_run(
     prefetch: called once, during or right after sending (`RunRequest.on_sent`)."""
     lease, spec, knobs = claimed.lease, claimed.spec, settings.DISPATCHER
     completion = worker.completion
+    tries = claimed.job["attempts_made"] + lease.epoch
     progress_events = progress_events_of(
         partial(completion.write_progress, lease),
         completion.writer,
         completion.ports.clock,
-        tries=claimed.job["attempts_made"] + lease.epoch,
+        tries=tries,
         rest_seconds=knobs.news_seconds,
+        log_limits=_log_limits(worker, tries),
     )
     request = RunRequest(
         job_id=lease.job_id,
@@ -320,6 +324,7 @@ def make_run(
         limit_seconds=claimed.job["max_run_seconds"] or math.inf,
         report=progress_events.add,
         on_sent=prefetch,
+        logs_seen=claimed.logs_seen,
     )
     run = AttemptRun(
         request,
@@ -351,6 +356,15 @@ def make_run(
             lambda started: _stop_if_refused(cast("StartCommit", started), known())
         )
     return run
+
+
+def _log_limits(worker: WorkerState, tries: int) -> LogLimits | None:
+    """Return the limits of a run's log lines. tries: its number among its job's tries, from 1."""
+    knobs = settings.DISPATCHER
+    allowance = knobs.log_chars_per_job // tries
+    if not allowance:
+        return None
+    return LogLimits(allowance, knobs.log_lines_per_second, knobs.log_line_chars, worker.log_rate)
 
 
 def _read_pushed(worker: WorkerState, lease: Lease) -> Mapping[str, Any] | None:

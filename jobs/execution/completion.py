@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import structlog
@@ -256,10 +257,16 @@ class Completion:
 
     def write_progress(self, lease: Lease, kind: str, data: Mapping[str, Any]) -> None:
         """Queue a progress event of the run. kind: of the event. data: as of `ProgressEvents`."""
-        at, ref = self.ports.clock.now(), lease.ref
+        at, ref, tries = self.ports.clock.now(), lease.ref, count()
+
+        def apply() -> Any:
+            may_be_written = next(tries) > 0
+            return transitions.note_progress(ref, kind, data, at, may_be_written=may_be_written)
+
         self.writer.submit(
-            lambda: _touched(ref.job_id, transitions.note_progress(ref, kind, data, at)),
+            lambda: _touched(ref.job_id, apply()),
             Touched(ref.job_id, ref.attempt_id),
+            size=estimate_bytes(data, _LONG_BYTES) if kind == "log" else 0,
         )
 
     def write_end(self, end: RunEnd, *, gather: bool) -> None:

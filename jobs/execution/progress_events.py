@@ -1,4 +1,5 @@
-"""Progress and partial output of a run, written as events of its job: bounded, and at growing intervals.
+"""Progress and partial output of a run, written as events of its job: bounded, and at growing intervals. Log
+lines have a buffer of their own (`jobs.execution.log_events`).
 
 The runner never waits: pieces are joined here and written by the group commit. A run that ends before its
 first write writes no such event, because its result is complete."""
@@ -17,6 +18,7 @@ from gpus.protocol import Clock, Progress, parse_progress
 from gpus.runners.transport import Unreadable, check_storable
 from jobs.domain.partial_output import join_pieces
 from jobs.execution.group_commit import Writer
+from jobs.execution.log_events import LogEvents, LogLimits
 
 log = structlog.get_logger()
 
@@ -33,19 +35,34 @@ Write = Callable[[str, Mapping[str, Any]], None]
 
 
 def progress_events_of(
-    write: Write, writer: Writer, clock: Clock, *, tries: int, rest_seconds: float
+    write: Write,
+    writer: Writer,
+    clock: Clock,
+    *,
+    tries: int,
+    rest_seconds: float,
+    log_limits: LogLimits | None = None,
 ) -> ProgressEvents:
     """Return the buffer of one run.
 
     write: adds an event (kind, data) to the job. tries: the run's number among its job's tries, from 1.
-    rest_seconds: the shortest interval between two writes.
+    rest_seconds: the shortest interval between two writes. log_limits: of its log lines; None: they are
+    dropped.
     """
+
+    def may_write() -> bool:
+        return not writer.failing and writer.backlog < BACKLOG
+
+    logs = None
+    if log_limits is not None:
+        logs = LogEvents(write, clock, log_limits, rest_seconds=rest_seconds, may_write=may_write)
     return ProgressEvents(
         write,
         clock,
         rest_seconds=rest_seconds,
         allowance=MAX_OUTPUT_CHARS // tries,
-        may_write=lambda: not writer.failing and writer.backlog < BACKLOG,
+        may_write=may_write,
+        logs=logs,
     )
 
 
@@ -53,7 +70,8 @@ class ProgressEvents:
     """The buffer of one attempt's progress. Thread-safe.
 
     write: adds an event (kind, data) to the job, without waiting. rest_seconds: the shortest interval between
-    two writes. may_write: returns False under backpressure. allowance: characters of partial output."""
+    two writes. may_write: returns False under backpressure. allowance: characters of partial output. logs:
+    the buffer of log lines."""
 
     def __init__(
         self,
@@ -63,10 +81,12 @@ class ProgressEvents:
         rest_seconds: float,
         may_write: Callable[[], bool],
         allowance: int = MAX_OUTPUT_CHARS,
+        logs: LogEvents | None = None,
     ) -> None:
         self._write, self._clock, self._may_write = write, clock, may_write
         self._rest = rest_seconds
         self.allowance = allowance
+        self.logs = logs
         self._lock = threading.Lock()
         self._began = self._written_at = clock.monotonic()
         self._pieces: list[Any] = []
@@ -75,8 +95,12 @@ class ProgressEvents:
         self._progress_written = Progress(-math.inf)
 
     def add(self, kind: str, value: Any) -> None:
-        """Buffer a value, and write the due events. kind: ``progress`` (0..1, or an object with a text) or
-        ``partial`` (any JSON value); other kinds are ignored."""
+        """Buffer a value, and write the due events. kind: ``progress`` (0..1, or an object with a text),
+        ``partial`` (any JSON value) or ``log`` (`LogPart`); other kinds are ignored."""
+        if kind == "log":
+            if self.logs is not None:
+                self.logs.add(value)
+            return
         try:
             with self._lock:
                 if kind == "progress":
@@ -91,12 +115,17 @@ class ProgressEvents:
         """Write buffered progress that is due. Called every second, since no further progress may come."""
         with self._lock:
             self._write_if_due()
+        if self.logs is not None:
+            self.logs.write_if_due()
 
-    def end(self) -> None:
-        """Write the rest at the run's end, if anything was written before."""
+    def end(self, trace: str = "") -> None:
+        """Write the rest at the run's end, if anything was written before, and all log lines. trace:
+        traceback of the model's code."""
         with self._lock:
             if self._part:
                 self._write_all()
+        if self.logs is not None:
+            self.logs.end(trace)
 
     def _add_output(self, value: Any) -> None:
         try:

@@ -19,11 +19,13 @@ import structlog
 from django.db import connection
 
 from foundation.ids import new_id
-from gpus.errors import DoesNotFit, Interrupted
+from foundation.log_lines import safe_text
+from gpus.errors import DoesNotFit, GpuError, Interrupted
 from gpus.leasing.values import Wakes
 from gpus.protocol import Lease
 from gpus.registry.registry import mark_too_large
 from jobs.domain.retry import Ending
+from jobs.domain.tracebacks import without_own_frames
 from jobs.execution.attempt_run import AttemptRun, HandedOver, Remote, RunOutcome, Wait
 from jobs.execution.claiming import claim_next, open_lease, start_attempt
 from jobs.execution.completion import RunEnd
@@ -34,6 +36,7 @@ log = structlog.get_logger()
 _logger = logging.getLogger(__name__)
 
 LONG_SECONDS = 1.0
+_MESSAGE_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +87,15 @@ class SlotLoop:
         ready = self._prepare(claimed)
         outcome = self._drive(claimed.lease, ready)
         seconds = ready.run.elapsed_seconds + claimed.ran_seconds
-        following, error_code = None, ""
+        following, error = None, None
         if isinstance(outcome, HandedOver):
             self._hand_over(claimed, ready.run)
             label = "handed_over"
         else:
-            error_code = outcome.ending.error.code if outcome.ending.error else ""
-            label = error_code or "completed"
+            error = outcome.ending.error
+            label = error.code if error is not None else "completed"
             following = self._complete(claimed, outcome, seconds, ready.run)
-        return following, _report(claimed.lease, label, seconds, error_code)
+        return following, _report(claimed.lease, label, seconds, error)
 
     def _prepare(self, claimed: Claimed) -> Ready:
         """Make the run, unless it was made when the job was prefetched, and start its clock."""
@@ -113,7 +116,7 @@ class SlotLoop:
         finally:
             ready.prefetch.finish_deferred()
         if run.progress_events is not None:
-            run.progress_events.end()
+            run.progress_events.end(_trace_of(outcome))
         return outcome
 
     def _step_to_end(self, lease: Lease, run: AttemptRun) -> RunOutcome | HandedOver:
@@ -221,8 +224,17 @@ def _leave_to_larger_servers(worker: WorkerState, lease: Lease, error: DoesNotFi
         log.warning("too_large_not_stored", server=lease.server, model=lease.model, error=str(failed).strip())
 
 
-def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> WorkReport:
+def _trace_of(outcome: RunOutcome | HandedOver) -> str:
+    """Return the traceback of the model's code that ended the run, without our own frames; empty without
+    one."""
+    if isinstance(outcome, HandedOver) or outcome.ending.error is None:
+        return ""
+    return without_own_frames(outcome.ending.error.detail).rstrip()
+
+
+def _report(lease: Lease, outcome: str, seconds: float, error: GpuError | None) -> WorkReport:
     """Log the attempt, and return the report of it."""
+    message = {} if error is None else {"error": safe_text(error.message, _MESSAGE_CHARS)}
     # hundreds of lines a second would cost as much as the claims
     is_usual = outcome == "completed" and seconds < LONG_SECONDS
     if not is_usual or _logger.isEnabledFor(logging.DEBUG):
@@ -235,6 +247,7 @@ def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> Work
             model=lease.model,
             outcome=outcome,
             seconds=round(seconds, 3),
+            **message,
         )
     return WorkReport(
         job_id=lease.job_id,
@@ -244,5 +257,5 @@ def _report(lease: Lease, outcome: str, seconds: float, error_code: str) -> Work
         attempt=lease.attempt_id,
         outcome=outcome,
         seconds=round(seconds, 3),
-        error_code=error_code,
+        error_code=error.code if error is not None else "",
     )

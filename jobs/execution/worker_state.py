@@ -19,6 +19,7 @@ import structlog
 from django.conf import settings
 from django.db import connection
 
+from foundation.log_lines import RateLimit
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.contract import Leases
 from gpus.protocol import Endpoint, Lease, LeaseRef, ModelSpec
@@ -50,6 +51,9 @@ KEPT_SECONDS = 2.0
 """A prefetched job that has waited this long for the current run is given back."""
 EMPTY_SECONDS = 0.1
 """Pause after a reservation found no job in the pool."""
+
+
+_LOG_SECONDS_AT_ONCE = 4
 
 
 def _is_installed(spec: ModelSpec) -> bool:
@@ -90,6 +94,9 @@ class WorkerState:
         self.row_prefetch = RowPrefetch(ports)
         self.prefetched = PrefetchedJobs(settings.DISPATCHER.claim_ahead_seconds)
         self.uncertain_claims = UncertainClaims()
+        per_second = settings.DISPATCHER.log_chars_per_second
+        self.log_rate = RateLimit(per_second, _LOG_SECONDS_AT_ONCE * per_second)
+        """Characters of log lines of all runs."""
         self.warm = warm or (lambda: None)
         self.show_run = show_run
         self._runs: dict[str, tuple[Lease, AttemptRun]] = {}
@@ -314,6 +321,7 @@ class Claimed(NamedTuple):
     job: the row's `OF_JOB` fields and its payload (None for an adopted attempt).
     started: the commit of the start; None for an adopted attempt.
     remote_id, ran_seconds: of an adopted attempt: the server's id of the run, and how long it ran before.
+    logs_seen: the same of `RunRequest`.
     must_wait: the request is sent only after the start is committed.
     ready: the run of a prefetched attempt, created during the slot's current run.
     """
@@ -327,6 +335,7 @@ class Claimed(NamedTuple):
     started: StartCommit | None
     remote_id: str | None = None
     ran_seconds: float = 0.0
+    logs_seen: int = 0
     must_wait: bool = False
     ready: Ready | None = None
 

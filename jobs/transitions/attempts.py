@@ -210,20 +210,25 @@ def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at:
     return True
 
 
-def note_progress(ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime) -> bool:
-    """Log an event of progress or partial output, while the attempt is its job's live one.
+def note_progress(
+    ref: LeaseRef, kind: str, data: Mapping[str, Any], at: datetime, *, may_be_written: bool = True
+) -> bool:
+    """Log an event of progress, partial output or log lines, while the attempt is its job's live one.
 
     kind: of the event. at: when it arrived; time and data identify the event if a COMMIT's reply was lost.
+    may_be_written: False: this is the write's first try, so that no such event is looked for.
     """
     job = lock_job(ref.job_id)
     attempt = read_attempt(ref.attempt_id)
     if job is None or attempt is None or attempt.epoch != ref.epoch or job.live_attempt != ref.attempt_id:
         return False
     progress = {"attempt": job.attempts_made, **data}
-    flush_changes()
-    recent = Event.objects.filter(job_id=job.id, seq__gt=job.event_seq - _LAST_EVENTS, type=kind, at=at)
-    if progress not in recent.values_list("data", flat=True):
-        log_event(job, kind, at, progress)
+    if may_be_written:
+        flush_changes()
+        recent = Event.objects.filter(job_id=job.id, seq__gt=job.event_seq - _LAST_EVENTS, type=kind, at=at)
+        if progress in recent.values_list("data", flat=True):
+            return True
+    log_event(job, kind, at, progress)
     return True
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -15,6 +16,8 @@ from jobs.models import Job, Tenant
 from jobs.transitions import end_waiting
 from jobs.transitions.unit_of_work import lock_job, log_event
 from tests.support.factories import create_jobs
+
+BEGAN = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
 
 def new_job(tenant: Tenant) -> Job:
@@ -40,6 +43,23 @@ def say(job_id: str, *words: str) -> None:
             job = lock_job(job_id)
             assert job is not None
             log_event(job, "partial", timezone.now(), {"attempt": 1, "output": [word]})
+
+
+def write_lines(job: Job, *texts: str, attempt: int = 1, stream: str = "log", level: str = "") -> None:
+    """One event with a line for each text, a second apart."""
+    with transaction.atomic():
+        locked = lock_job(job.id)
+        assert locked is not None
+        lines = [
+            {
+                "at": (BEGAN + timedelta(minutes=attempt, seconds=number)).isoformat(timespec="milliseconds"),
+                "stream": stream,
+                "text": text,
+                **({"level": level} if level else {}),
+            }
+            for number, text in enumerate(texts)
+        ]
+        log_event(locked, "log", timezone.now(), {"attempt": attempt, "part": 1, "lines": lines})
 
 
 def read_stream(lines: Any) -> list[dict[str, str]]:

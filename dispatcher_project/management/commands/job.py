@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from django.core.management.base import CommandError, CommandParser
 
 from admin_ui.pages.job_folds import EventRow, LaneRow, fold_events, fold_lanes
 from admin_ui.pages.job_timeline import Lane, Timeline, timeline
+from dispatcher_project.cli.arguments import positive
 from dispatcher_project.cli.command import TerminalCommand
 from dispatcher_project.cli.screen import age, line, plain, table
 from foundation.texts import counted
@@ -17,6 +19,7 @@ from jobs.api.jobs import explanation_json
 from jobs.api.representations import job_json
 from jobs.domain.states import JobState, is_final
 from jobs.domain.tracebacks import split_message, traceback_in
+from jobs.events.log_lines import LOG_EVENT, START, LogChoice, StoredLine, read_last_lines, read_lines
 from jobs.models import Attempt, Event, Job
 from jobs.operations.explain_job import explain_job
 from jobs.reports.progress import progress_of
@@ -41,7 +44,7 @@ STATE_COLOURS = {
 class Command(TerminalCommand):
     help = (
         "Show a job: state, attempts, events and, while it waits, why. Equal attempts in a row are folded; "
-        "--traceback prints where the model's code failed."
+        "--traceback prints where the model's code failed, `logs ID` what it printed and logged."
     )
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -51,17 +54,34 @@ class Command(TerminalCommand):
         return parser
 
     def add_options(self, parser: CommandParser) -> None:
-        parser.add_argument("id", metavar="ID", help="job id, as the submit returned it")
+        parser.add_argument(
+            "id",
+            metavar="[logs] ID",
+            nargs="+",
+            help="id of the job; after the word `logs`: show its log",
+        )
         parser.add_argument(
             "--traceback",
             dest="show_traceback",
             action="store_true",
             help="print only the latest traceback, without the dispatcher's own frames",
         )
-        parser.add_argument("--follow", action="store_true", help="show new events until the job ends")
+        parser.add_argument(
+            "--follow", action="store_true", help="show new events, or log lines, until the job ends"
+        )
+        parser.add_argument("--tail", type=positive, metavar="N", help="with `logs`: only the last N lines")
 
     def act(self, options: dict[str, Any]) -> int | None:
-        job = _find(options["id"].strip().upper())
+        words: list[str] = options["id"]
+        wants_logs = len(words) == 2 and words[0] == "logs"
+        if len(words) > 1 and not wants_logs:
+            raise CommandError("give one job id, or `logs` and one job id")
+        job = _find(words[-1].strip().upper())
+        if wants_logs:
+            self._show_logs(job, options)
+            return None
+        if options["tail"]:
+            raise CommandError("--tail is for `job logs ID`")
         if options["show_traceback"]:
             self._show_traceback(job)
             return None
@@ -87,6 +107,27 @@ class Command(TerminalCommand):
         }
         head = f"attempt {attempt.number} on {attempt.server}/{attempt.slot}: {attempt.error_code}"
         self.report(document, head, trace.rstrip("\n"))
+
+    def _show_logs(self, job: Job, options: dict[str, Any]) -> None:
+        """Print the job's log lines; with --follow until it has ended."""
+        if options["show_traceback"]:
+            raise CommandError("--traceback is for `job ID`: the log ends with the traceback")
+        choice = LogChoice()
+        while True:
+            over = is_final(JobState(job.state))  # read before the lines: the last are among them
+            tail = options["tail"] if choice.after == START else None
+            lines = read_last_lines(job.id, choice, tail) if tail else list(read_lines(job.id, choice))
+            for found in lines:
+                if self.as_json:
+                    self.print_json(found.as_json())
+                else:
+                    self.show(log_line(found))
+            if lines:
+                choice = replace(choice, after=lines[-1].id)
+            if over or not options["follow"]:
+                return
+            time.sleep(LOOK_SECONDS)
+            job = _find(job.id)
 
     def _follow(self, job: Job) -> None:
         """Print new events as they are committed; with --json one document each, and the job at the end."""
@@ -119,6 +160,14 @@ def _find(job_id: str) -> Job:
     return job
 
 
+def log_line(found: StoredLine) -> Text:
+    """A log line for the terminal; standard error in red."""
+    kind = f"{found.stream}/{found.level}" if found.level else found.stream
+    colour = {"error": "red", "warning": "yellow"}.get(found.level, "red" if found.stream == "stderr" else "")
+    at = found.at[11:23]
+    return line((f"{at} #{found.attempt} {kind:<6} ", "dim"), (found.text, colour), wraps=True)
+
+
 def job_document(job: Job) -> dict[str, Any]:
     """The document that clients get, with the events and, while the job waits, the reasons."""
     why = {"why": explanation_json(explain_job(job, ports.production_ports()))} if is_waiting(job) else {}
@@ -134,8 +183,8 @@ def event_document(event: Event) -> dict[str, Any]:
 
 
 def latest_events(job_id: str, after: int = 0) -> list[Event]:
-    """The latest events in order, MAX_EVENTS at most."""
-    rows = Event.objects.filter(job_id=job_id, seq__gt=after).order_by("-seq")
+    """The latest events in order, MAX_EVENTS at most, without log lines."""
+    rows = Event.objects.filter(job_id=job_id, seq__gt=after).exclude(type=LOG_EVENT).order_by("-seq")
     return list(rows[:MAX_EVENTS])[::-1]
 
 

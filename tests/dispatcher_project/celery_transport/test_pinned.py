@@ -6,15 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from django.core.management import CommandError, call_command
 
 from dispatcher_project.celery_transport import pinned
 from dispatcher_project.celery_transport.pinned import (
+    LINES_AT_ONCE,
     PinnedOptions,
-    _on_event,
+    RunEvents,
     find_device,
     run_pinned_worker,
 )
+from foundation.log_lines import LogLine, LogPart
 from gpu_host.handlers.code import Declared
 from gpu_host.local.device import NoSuchDevice
 from gpu_host.local.gpu import LocalRunner
@@ -25,14 +28,17 @@ from gpus.registry.model_fields import RegistryRefused
 from gpus.runners.base import Abort, RunRequest
 from tests.support.fake_nvml import Card, FakeNvml
 
+LINES = LogPart([LogLine("log", "a line")])
+
 
 class Gpu:
     """Sends the events of a run, as `LocalGpu` does."""
 
     def run(self, order: Order, abort: Any) -> Any:
-        _on_event(order, "partial", "word")
-        _on_event(order, "log", {"text": "a line", "fields": {}})
-        _on_event(order, "progress", 0.5)
+        events = RunEvents()
+        events(order, "partial", "word")
+        events(order, "log", LINES)
+        events(order, "progress", 0.5)
         return "whole"
 
 
@@ -50,7 +56,14 @@ def test_events_of_local_runs_take_the_path_of_http_runs() -> None:
     )
     gpu: Any = Gpu()
     assert LocalRunner(gpu).start(request, abort=Abort()).result == "whole"
-    assert reports == [("partial", "word"), ("progress", 0.5)]
+    assert reports == [("partial", "word"), ("log", LINES), ("progress", 0.5)]
+
+
+def test_a_flood_of_lines_does_not_flood_the_workers_log() -> None:
+    order = Order("a", "j", "m", {}, 1.0)
+    with structlog.testing.capture_logs() as logged:
+        RunEvents()(order, "log", LogPart([LogLine("stdout", "x")] * 5000))
+    assert len([one for one in logged if one["event"] == "model_log"]) == LINES_AT_ONCE
 
 
 def test_a_gpu_needs_models_or_servers() -> None:

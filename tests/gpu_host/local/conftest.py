@@ -54,6 +54,11 @@ class Bench:
     def wild(self, do: str, **payload: Any) -> Any:
         return self.run("wild", {"do": do, **payload})
 
+    def log_of(self, order: Order) -> list[tuple[str, str]]:
+        """The stream and text of each log line of a run."""
+        parts = [value for attempt, kind, value in self.heard if (attempt, kind) == (order.attempt, "log")]
+        return [(line.stream, line.text) for part in parts for line in part.lines]
+
     def begin(self, order: Order) -> Going:
         return Going(self.gpu, order)
 

@@ -52,7 +52,7 @@ def main(folder: str, user: str, limits: str) -> None:
         heard.clear()
         said = run(gpu, payload)
         until = time.monotonic() + 30
-        while payload.get("prints") and not lines and time.monotonic() < until:
+        while payload.get("prints") and not (lines or heard) and time.monotonic() < until:
             time.sleep(0.01)  # they arrive by another channel than the run's end
         said |= {"lines": list(lines), "heard": list(heard), "spawned": gpu.spawned, "peak": peak_kb()}
         sys.stdout.write(json.dumps(said) + "\n")

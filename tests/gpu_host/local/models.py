@@ -1,12 +1,17 @@
 """Well-behaved and misbehaving models. Sizes in MiB, small enough for any machine."""
 
+# ruff: noqa: T201  (models print)
+
 from __future__ import annotations
 
 import ctypes
 import gc
+import multiprocessing
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,6 +128,23 @@ class Twice:
         return payload["here"]
 
 
+class Pair:
+    """Prints its name while two runs go on."""
+
+    at_once = 2
+    vram_mb = 10
+
+    def run(self, payload: Any, ctx: RunContext) -> Any:
+        Path(payload["here"]).touch()
+        while not Path(payload["other"]).exists():
+            ctx.wait(0.02)
+        print(f"I am {payload['name']}")
+        os.write(1, b"whose line is this\n")
+        Path(payload["here"] + ".said").touch()
+        while not Path(payload["other"] + ".said").exists():
+            ctx.wait(0.02)
+
+
 class Deaf:
     """Two runs at a time, and ignores cancels."""
 
@@ -218,6 +240,48 @@ class Wild:
         os.write(2, b"to stderr\n" * 200)
         return "clean"
 
+    def prints(self, payload: Any, ctx: RunContext) -> Any:
+        """All ways to write a line."""
+        print("loading", "weights")
+        print("to stderr", file=sys.stderr)
+        for percent in (10, 50, 100):
+            sys.stderr.write(f"\r{percent}%")
+        sys.stderr.write("\n")
+        ctx.log("said", level="warning", size=[1, 2])
+        thread = threading.Thread(target=print, args=("by a helper",))
+        thread.start()
+        thread.join()
+        os.write(1, b"past python\n")
+        subprocess.run([sys.executable, "-c", "print('by a child')"], check=True)
+        context = multiprocessing.get_context("fork")
+        child = context.Process(target=print, args=("by a fork",), kwargs={"flush": True})
+        child.start()
+        child.join()
+        sys.stdout.write("without an end")
+        return child.exitcode
+
+    def dies_with_words(self, payload: Any, ctx: RunContext) -> Any:
+        os.write(2, b"glibc: corrupted list\n")
+        os._exit(3)
+
+    def logs_later(self, payload: Any, ctx: RunContext) -> Any:
+        """Log from a thread that outlives the run."""
+
+        def later() -> None:
+            while not Path(payload["go"]).exists():
+                time.sleep(0.01)
+            ctx.log("too late")
+            Path(payload["said"]).touch()
+
+        threading.Thread(target=later, daemon=True).start()
+
+    def floods(self, payload: Any, ctx: RunContext) -> Any:
+        """Many lines, and one of 50 MB."""
+        for number in range(payload["lines"]):
+            print(f"line {number}")
+        print("x" * 50_000_000)
+        return "done"
+
     def environment(self, payload: Any, ctx: RunContext) -> Any:
         return sorted(os.environ)
 
@@ -285,6 +349,7 @@ MODELS = {
     "understated": Understated,
     "keeps_context": KeepsContext,
     "twice": Twice,
+    "pair": Pair,
     "bad_load": BadLoad,
     "wild": Wild,
     "deaf": Deaf,

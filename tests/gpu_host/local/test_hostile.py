@@ -271,6 +271,31 @@ def test_unsolicited_answers_are_not_kept(box: Box) -> None:
     assert box.is_healthy()
 
 
+def log_texts(said: Any) -> list[str]:
+    parts = [value[0] for _, kind, value in said["heard"] if kind == "log"]
+    return [text for lines in parts for _, text, *_ in lines]
+
+
+def test_log_lines_are_limited_in_the_worker_too(box: Box) -> None:
+    """The process may send frames without the limits of its own side."""
+    line = ["stdout", "x\x1b[2J" * 20, "", None, 0]
+    frame = {"said": "heard", "kind": "log", "value": [line] * 200}
+    said = box.run("sends_for_itself", frames=[frame] * 50, limit=2.0)
+    texts = log_texts(said)
+    assert 500 <= len(texts) < 3000, "of 10,000"
+    assert all(text.isprintable() and len(text) <= 4096 for text in texts)
+    assert box.is_well()
+
+
+@pytest.mark.parametrize(
+    "value", [[["stdout"]], [[1, 2, 3, 4, "x"]], [{"text": 5}], [None], ["stdout", []], 7, {}]
+)
+def test_log_frames_of_a_wrong_shape_are_no_lines(box: Box, value: Any) -> None:
+    said = box.run("sends_for_itself", frames=[{"said": "heard", "kind": "log", "value": value}], limit=1.0)
+    assert log_texts(said) in ([], ["stdout"])
+    assert box.is_well()
+
+
 def test_output_of_a_run_is_limited_in_the_worker_too(box: Box) -> None:
     said = box.run("chatters", times=5000)
     assert said["result"] == "said"
@@ -303,17 +328,16 @@ def test_a_process_that_stops_itself_is_ended(box: Box) -> None:
 def test_no_command_for_a_terminal_reaches_the_log(box: Box) -> None:
     said = box.run("escapes", prints=True)
     assert said["error"] == "bad_input"
-    assert said["lines"]
-    assert all(line.isprintable() for line in said["lines"])
-    assert ESCAPES not in "".join(said["lines"])
-    (log,) = [value for _, kind, value in said["heard"] if kind == "log"]
-    assert log["text"].isprintable()
+    texts = log_texts(said) + said["lines"]
+    assert len(texts) >= 2, "standard output, and ctx.log"
+    assert all(text.isprintable() for text in texts)
+    assert ESCAPES not in "".join(texts)
 
 
 def test_endless_output_is_read_at_a_limited_rate(box: Box) -> None:
     said = box.run("prints", seconds=2.0)
     assert said["result"] < 40_000_000  # bytes; a pipe takes gigabytes a second
-    assert len(said["lines"]) < 500
+    assert len(log_texts(said) + said["lines"]) < 500
 
 
 # -- resources ------------------------------------------------------------------------------------------

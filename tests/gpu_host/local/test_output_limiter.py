@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_host.local.output_limiter import MAX_LOG_CHARS, MAX_PARTIAL_BYTES, PER_SECOND, OutputLimiter
-
-
-def line(text: str = "x", **fields: object) -> dict[str, object]:
-    return {"text": text, "fields": fields}
+from foundation.log_lines import LogLine, as_json, lines_left_out
+from gpu_host.local.output_limiter import LINES_AT_ONCE, MAX_PARTIAL_BYTES, PER_SECOND, OutputLimiter
 
 
 def test_progress_is_sent_ten_times_a_second_and_always_at_its_end():
@@ -24,17 +21,27 @@ def test_a_flood_is_cut_and_counted():
     faucet = OutputLimiter()
     told = [one for number in range(PER_SECOND + 7) for one in faucet.admit("partial", number, 5.5)]
     assert told == [("partial", number) for number in range(PER_SECOND)]
-    assert faucet.admit("log", line("later"), 6.0) == [
-        ("log", line("… 7 more left out")),
-        ("log", line("later")),
+    assert faucet.admit("partial", "later", 6.0) == [
+        ("log", [LogLine("log", "… 7 partial outputs left out", "warning")]),
+        ("partial", "later"),
     ]
 
 
-def test_large_items_are_cut_or_left_out():
-    faucet = OutputLimiter()
-    ((_, long),) = faucet.admit("log", line("x" * 10_000, blob="y" * 10_000), 1.0)
-    assert long == {"text": "x" * MAX_LOG_CHARS, "fields": {"left_out": ["blob"]}}
-    assert faucet.admit("partial", "x" * MAX_PARTIAL_BYTES, 1.0) == []
+def test_a_large_output_is_left_out():
+    assert OutputLimiter().admit("partial", "x" * MAX_PARTIAL_BYTES, 1.0) == []
+
+
+def test_lines_beyond_the_rate_are_counted():
+    limiter = OutputLimiter()
+    line = LogLine("stdout", "a")
+    values = as_json([line] * (LINES_AT_ONCE + 5))
+    assert limiter.admit_lines(values, 1.0) == [line] * LINES_AT_ONCE
+    assert limiter.admit_lines(as_json([line]), 2.0) == [lines_left_out(5), line]
+
+
+@pytest.mark.parametrize("values", ["text", 5, None, {"lines": []}])
+def test_what_is_no_list_has_no_lines(values):
+    assert OutputLimiter().admit_lines(values, 1.0) == []
 
 
 def test_a_value_that_is_not_json_raises_in_the_handler():

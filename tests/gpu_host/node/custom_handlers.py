@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import sys
 import threading
 from typing import Any
 
@@ -86,3 +88,22 @@ class Counting:
 
     def unload(self) -> None:
         Counting.unloads += 1
+
+
+_own = logging.getLogger("a-model")
+
+
+def prints(payload: Any, ctx: RunContext) -> Any:
+    """Writes in every way; goes on once the test releases it, or at once with a payload."""
+    print("first")  # noqa: T201
+    ctx.log("said", level="warning", step=1)
+    sys.stderr.write("to stderr\n")
+    _own.error("by logging")
+    if payload == "fail":
+        raise ValueError("deep inside")
+    for number in range(payload["lines"] if payload else 0):
+        print(f"line {number}")  # noqa: T201
+    while not payload and not release.is_set():
+        ctx.wait(0.01)
+    print("last", end="")  # noqa: T201
+    return "ok"

@@ -22,8 +22,11 @@ SAYS = "tests.gpu_host.node.custom_handlers:says"
 def test_its_lines_go_to_the_log_with_its_job(start, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO, "gpu_host.node")
     start(handler=SAYS).dispatch({}, X_Job_Id="j-1", Idempotency_Key="a-1")
-    (line,) = [one.getMessage() for one in caplog.records if one.getMessage().startswith("model_log")]
-    assert line == r'model_log job_id=j-1 attempt=a-1 model= text="half\ndone" fields={"step": 1}'
+    lines = [one.getMessage() for one in caplog.records if one.getMessage().startswith("model_log")]
+    assert lines == [
+        'model_log job_id=j-1 attempt=a-1 model= stream=log text="half"',
+        'model_log job_id=j-1 attempt=a-1 model= stream=log text="done step=1"',
+    ]
 
 
 def test_its_files_are_removed_an_hour_after_its_end(start, monkeypatch: pytest.MonkeyPatch):
