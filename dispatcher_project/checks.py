@@ -197,8 +197,14 @@ def pytest_command(arguments: Sequence[str], *, processes: int | None = None) ->
     """Return pytest's command. processes: default two more than cores, because many tests wait; ``-n`` in the
     arguments overrides it."""
     count = str(processes or _cores() + 2)
-    # durations differ by a factor of ten thousand: idle processes take tests from busy ones
-    parallel = () if any(one.startswith("-n") for one in arguments) else ("-n", count, "--dist", "worksteal")
+    parallel: tuple[str, ...]
+    if any(one.startswith("-n") for one in arguments):
+        parallel = ()
+    elif sys.platform == "linux":
+        parallel = ("-p", "tests.support.forked.plugin", "--forks", count)
+    else:  # a fork is not safe
+        # durations differ by a factor of ten thousand: idle processes take tests from busy ones
+        parallel = ("-n", count, "--dist", "worksteal")
     colour = "yes" if sys.stdout.isatty() else "no"
     return [sys.executable, "-m", "pytest", *parallel, "-ra", f"--color={colour}", *arguments]
 

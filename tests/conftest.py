@@ -8,16 +8,19 @@ import os
 import sys
 import uuid
 from collections.abc import Generator, Iterator
+from contextlib import ExitStack
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import TransactionTestCase
+from pytest_django.plugin import blocking_manager_key
 
 from dispatcher_project.celery_transport.gc_tuning import collect_seldom
 from dispatcher_project.supervisor.bootstrap import keep_bytecode
 from dispatcher_project.supervisor.embedded import EmbeddedValkey, find_valkey
+from tests.support.database_copies import original, own_copy
 from tests.support.emptying import delete_rows, end_other_sessions, let_be_emptied
 
 keep_bytecode()  # as manage.py does: else each process compiles all that it imports anew
@@ -52,6 +55,26 @@ def pytest_collection() -> Generator[None, object, object]:
         collect_seldom()
         if keeps_bytecode and sys.dont_write_bytecode:
             raise pytest.UsageError("a test module turned bytecode off: all later ones are compiled anew")
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> Generator[None, object, object]:
+    """Workers that are forked copy one migrated database."""
+    if not _forks(session.config):
+        return (yield)
+    blocker = session.config.stash[blocking_manager_key]
+    with ExitStack() as stack:
+        with blocker.unblock():
+            stack.enter_context(original(session.items))
+        try:
+            return (yield)
+        finally:
+            with blocker.unblock():
+                stack.close()
+
+
+def _forks(config: pytest.Config) -> bool:
+    return bool(config.getoption("forks", default=0))  # without the plugin there is no such option
 
 
 def _waiting_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -91,7 +114,16 @@ def emptied_by_deleting() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+def django_db_setup(request: pytest.FixtureRequest, django_db_blocker: Any) -> Iterator[None]:
+    if _forks(request.config):
+        with ExitStack() as stack:
+            with django_db_blocker.unblock():
+                stack.enter_context(own_copy(request.config.workerinput["workerid"]))
+            yield
+            with django_db_blocker.unblock():
+                stack.close()
+        return
+    request.getfixturevalue("django_db_setup")
     with django_db_blocker.unblock():
         let_be_emptied("default")
     yield

@@ -24,7 +24,7 @@ from tests.support.system.client import Client
 from tests.support.system.gpu_server import GpuServer
 from tests.support.waiting import wait_for
 
-_KNOBS = {
+SHORT_WAITS = {
     "DISPATCHER_LEASE_SECONDS": "4",
     "DISPATCHER_RENEW_SECONDS": "1",
     "DISPATCHER_SWEEP_SECONDS": "1",
@@ -48,7 +48,7 @@ class System:
         self._database = own_database()
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in _OURS},
-            **_KNOBS,
+            **SHORT_WAITS,
             **self._database,
             **({"BROKER_URL": broker_url} if broker_url else {}),
             "DISPATCHER_NO_BOOTSTRAP": "1",

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +22,20 @@ LEFT_SECONDS = 10.0
 
 
 class Up:
-    """A running `up` on a folder of its own."""
+    """A running `up` on a folder of its own. environment: settings of this one only."""
 
-    def __init__(self, folder: Path, *options: str) -> None:
+    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.output = folder.parent / f"{folder.name}.out"
         self.port = free_port()
         command = [sys.executable, "manage.py", "up", "--data-dir", str(folder), "--port", str(self.port)]
         ours = ("REDIS_URL", "BROKER_URL", "DATABASE_URL", "DJANGO_SETTINGS_MODULE")
-        environment = {name: value for name, value in os.environ.items() if name not in ours}
+        inherited = {name: value for name, value in os.environ.items() if name not in ours}
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [*command, *options],
                 cwd=ROOT,
-                env={**environment, "DISPATCHER_NO_BOOTSTRAP": "1"},
+                env={**inherited, "DISPATCHER_NO_BOOTSTRAP": "1", **(environment or {})},
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )

@@ -1,0 +1,55 @@
+"""A migrated database of which each forked worker gets a copy: migrations take a second of CPU time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from django.db import connections
+from django.test.utils import setup_databases, teardown_databases
+from pytest_django.fixtures import _get_databases_for_setup
+
+from tests.support.emptying import end_other_sessions, let_be_emptied
+
+ALIAS = "default"
+_SUFFIX = "forked"
+
+
+@contextmanager
+def original(items: list[pytest.Item]) -> Iterator[None]:
+    """In the parent: the migrated database, if any test needs one. Nothing stays connected to it: PostgreSQL
+    copies no database that is in use."""
+    aliases, _ = _get_databases_for_setup(items)
+    if ALIAS not in aliases:
+        yield
+        return
+    connection = connections[ALIAS]
+    if connection.vendor == "postgresql":  # beside that of a run without forks
+        name = connection.creation._get_test_db_name()
+        connection.settings_dict["TEST"]["NAME"] = f"{name}_{_SUFFIX}"
+    before = setup_databases(verbosity=0, interactive=False, aliases=[ALIAS])
+    let_be_emptied(ALIAS)
+    connection.close()
+    try:
+        yield
+    finally:
+        teardown_databases(before, verbosity=0)
+
+
+@contextmanager
+def own_copy(worker: str) -> Iterator[None]:
+    """In a worker: a copy that this process uses in place of the original. worker: its name."""
+    connection = connections[ALIAS]
+    creation = connection.creation
+    name = connection.settings_dict["NAME"]
+    creation.clone_test_db(worker, verbosity=0, autoclobber=True)
+    # in place: connections of other threads read the same settings
+    connection.settings_dict.update(creation.get_test_db_clone_settings(worker))
+    try:
+        yield
+    finally:
+        end_other_sessions(ALIAS)
+        connection.close()
+        connection.settings_dict["NAME"] = name
+        creation.destroy_test_db(suffix=worker, verbosity=0)

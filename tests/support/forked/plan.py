@@ -1,0 +1,99 @@
+"""Which tests a worker gets next; no processes here."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+
+Kind = Literal["scenario", "long", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Tests that one worker runs one after another: they share a system, or what their file has made.
+
+    tests: indices into the collected items. folder: tests of one folder share fixtures, too.
+    """
+
+    kind: Kind
+    folder: str
+    tests: tuple[int, ...]
+
+
+def units(items: Sequence[pytest.Item]) -> list[Unit]:
+    """Return the units of all items. Each long test is one."""
+    together: dict[tuple[Kind, str], list[int]] = {}
+    for number, item in enumerate(items):
+        together.setdefault(_place(item), []).append(number)
+    return [
+        Unit(kind, str(items[tests[0]].path.parent), tuple(tests)) for (kind, _), tests in together.items()
+    ]
+
+
+def _place(item: pytest.Item) -> tuple[Kind, str]:
+    if item.get_closest_marker("long"):
+        return "long", item.nodeid
+    if item.get_closest_marker("scenario"):
+        shares_system = "shared_system" in getattr(item, "fixturenames", ())
+        return "scenario", "shared_system" if shares_system else str(item.path)
+    return "other", str(item.path)
+
+
+class Plan:
+    """Hands units out, to each worker when it has come to the end of its own.
+
+    Scenarios mostly wait: some begin at once, the largest first, and no more than `scenarios_at_once` run
+    beside the others, which keep the cores busy. A worker stays in a folder as long as that has units.
+    """
+
+    def __init__(self, units: Sequence[Unit], *, scenarios_at_once: int) -> None:
+        self._scenarios_at_once = scenarios_at_once
+        largest_first = sorted(units, key=lambda unit: -len(unit.tests))
+        self._scenarios = deque(unit for unit in largest_first if unit.kind == "scenario")
+        self._long = deque(unit for unit in units if unit.kind == "long")
+        self._folders: dict[str, deque[Unit]] = {}
+        for unit in units:
+            if unit.kind == "other":
+                self._folders.setdefault(unit.folder, deque()).append(unit)
+        self._last: dict[str, Unit] = {}
+
+    def take(self, worker: str) -> Unit | None:
+        """Return the next unit of this worker, or None if all have been handed out."""
+        before = self._last.pop(worker, None)
+        unit = self._next(before.folder if before else "")
+        if unit is not None:
+            self._last[worker] = unit
+        return unit
+
+    def give_back(self, worker: str, tests: tuple[int, ...]) -> None:
+        """A worker has died: another one runs these tests."""
+        before = self._last.pop(worker, None)
+        if tests and before is not None:
+            self._long.appendleft(Unit("long", before.folder, tests))
+
+    def _next(self, folder: str) -> Unit | None:
+        playing = sum(unit.kind == "scenario" for unit in self._last.values())
+        if self._scenarios and playing < self._scenarios_at_once:
+            return self._scenarios.popleft()
+        if self._long:
+            return self._long.popleft()
+        if self._folders:
+            return self._of_a_folder(folder)
+        return self._scenarios.popleft() if self._scenarios else None
+
+    def _of_a_folder(self, folder: str) -> Unit:
+        """Of this one; else of the one with most tests for each worker that is there."""
+        if folder not in self._folders:
+            there = Counter(unit.folder for unit in self._last.values())
+            folder = max(self._folders, key=lambda one: self._tests_of(one) / (1 + there[one]))
+        unit = self._folders[folder].popleft()
+        if not self._folders[folder]:
+            del self._folders[folder]
+        return unit
+
+    def _tests_of(self, folder: str) -> int:
+        return sum(len(unit.tests) for unit in self._folders[folder])
