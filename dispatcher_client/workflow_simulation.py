@@ -101,9 +101,9 @@ class _Simulation:
         return self.definition["nodes"][key].get("needs_rule") or "all_success"
 
     def needs(self, key: str) -> set[str]:
-        """Return the nodes that a node names: in `needs`, `near`, `when`, and in references."""
+        """Return the nodes that a node names: in `needs`, `when`, and in references."""
         node = self.definition["nodes"][key]
-        names = set(node.get("needs") or ()) | {node.get("near")}
+        names = set(node.get("needs") or ())
         if node.get("when"):
             names |= _names_in(node["when"])
         for name in ("payload", "inputs", "map", "timer"):

@@ -15,6 +15,7 @@ from jobs import ports
 from jobs.api.documents import Document, Swagger
 from jobs.api.errors import unknown_route
 from jobs.api.urls import control_urls, dead_letter_urls, queue_urls, root_urls
+from workflows.api.urls import workflow_urls
 
 admin.autodiscover()
 
@@ -26,6 +27,7 @@ def _ports() -> ports.Ports:
 
 api_urls: list[URLPattern | URLResolver] = [
     *queue_urls,
+    *workflow_urls,
     path("admin/", include([*registry_urls(_ports), *control_urls, *dead_letter_urls])),
     path("schema", Document.as_view(), name="schema"),
     path("docs", Swagger.as_view(url_name="schema")),

@@ -68,7 +68,8 @@ class Run(models.Model):
     whose completed children count, with the round in which these began. steps: raised by each
     transaction that advances the run; a compare-and-set, so that two advancers never both do. round: raised
     by each restart. place_us: place in the queue that all its jobs get, microseconds since the epoch.
-    parent_node: of a sub-workflow. event_seq: number of the last event.
+    parent_node: of a sub-workflow. idempotency_key, fingerprint: of the request that started it. event_seq:
+    number of the last event.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -99,6 +100,8 @@ class Run(models.Model):
     parent_node = models.ForeignKey(
         "workflows.Node", on_delete=models.CASCADE, null=True, blank=True, related_name="child_runs"
     )
+    idempotency_key = models.CharField(max_length=255, null=True, blank=True, default=None)
+    fingerprint = models.CharField(max_length=64, blank=True, default="")
     depth = models.PositiveSmallIntegerField(default=0)
     event_seq = models.PositiveIntegerField(default=0)
 
@@ -111,6 +114,11 @@ class Run(models.Model):
                     Q(state__in=_FINAL_RUN, finished_at__isnull=False)
                     | (~Q(state__in=_FINAL_RUN) & Q(finished_at__isnull=True))
                 ),
+            ),
+            models.UniqueConstraint(
+                fields=["tenant", "idempotency_key"],
+                condition=~Q(idempotency_key=None),
+                name="one_run_per_idempotency_key",
             ),
             models.CheckConstraint(name="run_depth", condition=Q(depth__lte=MAX_DEPTH)),
             models.UniqueConstraint(

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from foundation.json_text import canonical_json
-from jobs.domain.errors import Refused
+from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.limits.submit_limits import limits_of, quota_refusal
 from jobs.models import EndNotice
 from jobs.ports import Ports
@@ -134,6 +134,22 @@ def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Sto
 # -- runs ----------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class RunKey:
+    """An Idempotency-Key. fingerprint: of the request (`jobs.submission.request.fingerprint`)."""
+
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun:
+    """A run. replayed: an earlier request with the same key started it."""
+
+    run: Run
+    replayed: bool = False
+
+
 def start_run(
     tenant_id: int,
     name: str,
@@ -144,11 +160,14 @@ def start_run(
     priority: int = 5,
     deadline_seconds: float | None = None,
     tags: Collection[str] = (),
-) -> Run:
+    key: RunKey | None = None,
+) -> StartedRun:
     """Start a run of a version, by default the newest.
 
     inputs: JSON that matches the version's schema. Raises Refused.
     """
+    if key is not None and (earlier := _earlier_run(tenant_id, key)) is not None:
+        return earlier
     version = find_version(tenant_id, name, number)
     if version is None:
         raise UnknownWorkflow
@@ -165,12 +184,30 @@ def start_run(
     run.priority, run.tags = priority, list(dict.fromkeys(tags))
     if deadline_seconds is not None:
         run.deadline_at = now + timedelta(seconds=deadline_seconds)
+    if key is not None:
+        run.idempotency_key, run.fingerprint = key.key, key.fingerprint
     run.event_seq = 1
-    with transaction.atomic():
-        run.save(force_insert=True)
-        RunEvent.objects.create(run=run, seq=1, type="started", at=now, data={"version": version.number})
+    try:
+        with transaction.atomic():
+            run.save(force_insert=True)
+            RunEvent.objects.create(run=run, seq=1, type="started", at=now, data={"version": version.number})
+    except IntegrityError:
+        if key is None or (earlier := _earlier_run(tenant_id, key)) is None:
+            raise
+        return earlier  # another request with this key was faster
     ports.wake_followers([follower_of(run.id)])
-    return run
+    return StartedRun(run)
+
+
+def _earlier_run(tenant_id: int, key: RunKey) -> StartedRun | None:
+    """Return the run that a request with this key started. Raises IdempotencyConflict for another request."""
+    runs = Run.objects.select_related("version__workflow")
+    run = runs.filter(tenant_id=tenant_id, idempotency_key=key.key).first()
+    if run is None:
+        return None
+    if run.fingerprint != key.fingerprint:
+        raise IdempotencyConflict
+    return StartedRun(run, replayed=True)
 
 
 def _check_inputs(schema: Any, inputs: Any, ports: Ports) -> None:

@@ -19,6 +19,7 @@ from foundation.http_api.openapi import OPTIONAL_BODY, components
 TAGS = {
     "queue": "Submit jobs and follow them.",
     "artifacts": "Files that jobs read and write.",
+    "workflows": "Store definitions of workflows; start and follow runs.",
     "account": "Limits and usage of the key's tenant.",
     "gpu servers": "Results that GPU servers push.",
     "admin": "The fleet, tenants and keys: for operators.",

@@ -30,7 +30,7 @@ class Theatre:
 
     def start(self, definition: dict[str, Any], inputs: Any = None, **more: Any) -> Run:
         self.put("w", definition)
-        return operations.start_run(self.tenant.pk, "w", inputs, ports=self.ports, **more)
+        return operations.start_run(self.tenant.pk, "w", inputs, ports=self.ports, **more).run
 
     def put(self, name: str, definition: dict[str, Any]) -> None:
         operations.put_definition(self.tenant.pk, name, definition, ports=self.ports)

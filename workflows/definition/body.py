@@ -78,12 +78,6 @@ class Map(Body):
     ] = None
 
 
-class Cache(Body):
-    """Reuse the output of an equal run: the same model, configuration and payload."""
-
-    ttl_seconds: _Seconds
-
-
 class NodeBody(Body):
     """A node. It has one of `model`, `human`, `signal`, `timer` and `workflow`; `map` repeats it."""
 
@@ -91,8 +85,6 @@ class NodeBody(Body):
     payload: Annotated[Any, about("What the model gets: JSON with references.")] = None
     max_retries: Annotated[int, Whole(0, 100_000)] | None = None
     max_run_seconds: _Seconds | None = None
-    near: Annotated[NodeName | None, about("Prefer the server on which that node ran.")] = None
-    cache: Cache | None = None
 
     workflow: Name | None = None
     version: Annotated[int, Whole(1)] | None = None

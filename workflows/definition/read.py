@@ -30,7 +30,7 @@ from workflows.domain.plan import (
 from workflows.domain.template import Path, TemplateError, references
 
 _KIND_FIELDS: dict[NodeKind, frozenset[str]] = {
-    NodeKind.MODEL: frozenset({"payload", "max_retries", "max_run_seconds", "near", "cache"}),
+    NodeKind.MODEL: frozenset({"payload", "max_retries", "max_run_seconds"}),
     NodeKind.WORKFLOW: frozenset({"version", "inputs"}),
     NodeKind.HUMAN: frozenset(),
     NodeKind.SIGNAL: frozenset(),
@@ -132,9 +132,6 @@ class _Reader:
             if need not in self.body.nodes:
                 self._error((*path, "needs", index), "unknown_node", f"There is no node {need}.")
         needs |= set(node.needs or ())
-        if node.near is not None:
-            self._check_near(node.near, path)
-            needs.add(node.near)
         needs &= self.body.nodes.keys()
         if key in needs:
             self._error(path, "cycle", f"The node {key} needs itself.")
@@ -200,13 +197,6 @@ class _Reader:
             compiled(schema)
         except SchemaRefused as error:
             self._error((*path, *error.path), "invalid_schema", str(error))
-
-    def _check_near(self, near: str, path: Path) -> None:
-        other = self.body.nodes.get(near)
-        if other is None:
-            self._error((*path, "near"), "unknown_node", f"There is no node {near}.")
-        elif other.model is None:
-            self._error((*path, "near"), "invalid", f"{near} runs on no server: it is not a model node.")
 
     def _map(self, node: NodeBody, path: Path, allowed: Collection[str]) -> tuple[MapSpec, set[str]]:
         assert node.map is not None
@@ -293,9 +283,7 @@ class _Reader:
 def _parts(kind: NodeKind, node: NodeBody) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return a node's template and its fixed options."""
     if kind is NodeKind.MODEL:
-        options = _given(node, "model", "max_retries", "max_run_seconds", "near")
-        if node.cache is not None:
-            options["cache_seconds"] = node.cache.ttl_seconds
+        options = _given(node, "model", "max_retries", "max_run_seconds")
         return {"payload": {} if node.payload is None else node.payload}, options
     if kind is NodeKind.WORKFLOW:
         return {"inputs": {} if node.inputs is None else node.inputs}, _given(node, "workflow", "version")

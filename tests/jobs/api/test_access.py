@@ -50,6 +50,9 @@ def _walk(patterns: list[URLPattern | URLResolver], prefix: str) -> Iterator[tup
 ROUTES = sorted(routes())
 
 
+RUN_ID = "01M8ECJK143KH8VXVH2QXVYVF3"
+
+
 def filled(path: str, job_id: str) -> str:
     names = {
         "<str:job_id>": job_id,
@@ -57,6 +60,10 @@ def filled(path: str, job_id: str) -> str:
         "<str:server>": "s1",
         "<str:machine>": "box",
         "<str:tenant>": "acme",
+        "<str:name>": "film",
+        "<str:number>": "1",
+        "<str:run_id>": RUN_ID,
+        "<str:key>": "best",
     }
     for place, name in names.items():
         path = path.replace(place, name)

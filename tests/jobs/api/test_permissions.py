@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import Group, Permission, User
 from django.urls import resolve
+from django.utils import timezone
 from rest_framework.test import APIClient
 
 from admin_ui.parts.groups import write_groups
 from gpus.models import AuditEntry, ModelConfig, Server
 from jobs.operations.tenants import create_key
+from workflows.models import Run, Version, Workflow
 
 from .conftest import Account
-from .test_access import ROUTES, filled
+from .test_access import ROUTES, RUN_ID, filled
 from .test_bad_input import problem
 from .test_jobs import make_job
 
@@ -26,6 +28,12 @@ NEVER_BY_A_SESSION = {
     "/api/v1/queue/submit",
     "/api/v1/queue/submit-batch",
     "/api/v1/queue/estimate",
+    # of a tenant
+    "/api/v1/workflows",
+    "/api/v1/workflows/<str:name>",
+    "/api/v1/workflows/<str:name>/versions/<str:number>",
+    "/api/v1/workflows/<str:name>/runs",
+    "/api/v1/signals/<str:name>",
 }
 READS = [route for route in ROUTES if route[0] == "get" and route[1] not in NEVER_BY_A_SESSION]
 WRITES = [route for route in ROUTES if route[0] != "get" and route[1] not in NEVER_BY_A_SESSION]
@@ -50,6 +58,13 @@ def session(*permissions: str, group: str = "") -> APIClient:
 @pytest.fixture
 def job_id(acme: Account, zimg: ModelConfig) -> str:
     Server.objects.create(name="s1", pool=zimg.pool, slots=2, machine="box")
+    version = Version.objects.create(
+        workflow=Workflow.objects.create(tenant=acme.tenant, name="film", latest=1),
+        number=1,
+        spec={"nodes": {"a": {"human": {"title": "?", "form": {}}}}},
+        created_at=timezone.now(),
+    )
+    Run.objects.create(id=RUN_ID, version=version, tenant=acme.tenant, place_us=1, created_at=timezone.now())
     return make_job(acme.tenant, "failed", error_fingerprint="0" * 16).id
 
 

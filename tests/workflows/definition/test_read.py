@@ -15,7 +15,7 @@ FILM = {
     "name": "film",
     "inputs": {"type": "object", "required": ["prompt"]},
     "nodes": {
-        "film": {"model": "video", "payload": {"mesh": {"$ref": "mesh.url"}}, "near": "mesh"},
+        "film": {"model": "video", "payload": {"mesh": {"$ref": "mesh.url"}}},
         "mesh": {"model": "trellis", "when": "best != `null`", "payload": {"image": {"$ref": "best"}}},
         "best": {
             "human": {
@@ -96,7 +96,6 @@ def test_nodes_are_ordered_by_what_they_reference() -> None:
         (nodes(a={**A_MODEL, "map": {}}), "/nodes/a/map", "invalid"),
         (nodes(a={**A_MODEL, "map": {"count": 1, "fail_at": 0}}), "/nodes/a/map/fail_at", "out_of_range"),
         (nodes(a={**A_MODEL, "map": {"count": 1, "fail_at": 1.5}}), "/nodes/a/map/fail_at", "out_of_range"),
-        (nodes(a={**A_MODEL, "near": "b"}, b={"timer": {"seconds": 1}}), "/nodes/a/near", "invalid"),
         (nodes(a={"human": {"title": "?"}}), "/nodes/a/human", "invalid"),
         (
             nodes(a={"human": {"title": "?", "form": {"type": 3}}}),

@@ -1,0 +1,185 @@
+"""Workflows over HTTP: definitions, runs, answers, signals, and who may see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from jobs.models import Job
+from jobs.operations.tenants import create_key
+from jobs.ports import production_ports  # noqa: F401  the fixture `world` replaces it
+from tests.jobs.api.conftest import Account, World
+from workflows.execution.advancer import Advancer
+from workflows.models import Node, Run
+from workflows.tasks import advance_now
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database, pytest.mark.usefixtures("zimg")]
+
+A_MODEL = {"model": "zimg", "payload": {"prompt": {"$ref": "inputs.prompt"}}}
+FILM = {
+    "inputs": {"type": "object", "required": ["prompt"]},
+    "nodes": {"best": {"human": {"title": "?", "choose_from": ["a", "b"]}}, "image": A_MODEL},
+    "output": {"choice": {"$ref": "best"}},
+}
+
+
+def put(account: Account, definition: Any = FILM, name: str = "film") -> Any:
+    return account.client.put(f"/api/v1/workflows/{name}", definition, format="json")
+
+
+def post(account: Account, path: str, body: Any = None, **headers: str) -> Any:
+    return account.client.post(f"/api/v1/{path}", body, format="json", headers=headers)
+
+
+def start(account: Account, **body: Any) -> str:
+    answer = post(account, "workflows/film/runs", {"inputs": {"prompt": "x"}, **body})
+    assert answer.status_code == 202, answer.json()
+    return str(answer.json()["run_id"])
+
+
+def advance(world: World, run_id: str) -> None:
+    advance_now(Advancer(world.ports), run_id)
+
+
+def test_a_definition_is_stored_once_per_content(acme: Account) -> None:
+    first, again, changed = put(acme), put(acme), put(acme, {**FILM, "output": None})
+    assert [answer.status_code for answer in (first, again, changed)] == [201, 200, 201]
+    assert [answer.json()["version"] for answer in (first, again, changed)] == [1, 1, 2]
+    assert acme.client.get("/api/v1/workflows/film").json()["version"] == 2
+    assert acme.client.get("/api/v1/workflows/film/versions/1").json()["definition"] == FILM
+    assert acme.client.get("/api/v1/workflows").json()["results"] == [{"name": "film", "latest": 2}]
+
+
+@pytest.mark.parametrize(
+    ("definition", "pointer", "code"),
+    [
+        ({"nodes": {"a": {"model": "nope"}}}, "/nodes/a/model", "unknown_model"),
+        ({"nodes": {"a": {"model": "zimg", "needs": ["a"]}}}, "/nodes/a", "cycle"),
+        ({"name": "other", "nodes": {"a": {"model": "zimg"}}}, "/name", "invalid"),
+    ],
+)
+def test_a_wrong_definition_is_refused_with_its_places(
+    acme: Account, definition: Any, pointer: str, code: str
+) -> None:
+    answer = put(acme, definition)
+    assert answer.status_code == 422
+    assert [(error["pointer"], error["code"]) for error in answer.json()["errors"]] == [(pointer, code)]
+
+
+def test_a_key_for_some_models_of_its_tenant_only(acme: Account) -> None:
+    acme.tenant.allowed_models = ["other"]
+    acme.tenant.save()
+    answer = put(acme)
+    assert answer.json()["errors"][0]["code"] == "unknown_model"
+
+
+def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: World) -> None:
+    put(acme)
+    run_id = start(acme, tags=["demo"], priority=2)
+    advance(world, run_id)
+    run = acme.client.get(f"/api/v1/runs/{run_id}").json()
+    assert (run["status"], run["waiting_for"], run["counts"]) == ("running", ["best"], {"running": 2})
+    job = Job.objects.get()
+    assert (job.payload, job.priority, job.tags) == ({"prompt": "x"}, 2, ["demo"])
+    assert post(acme, f"runs/{run_id}/waits/best", {"answer": "z"}).status_code == 422
+    assert post(acme, f"runs/{run_id}/waits/best", {"answer": "a"}).status_code == 200
+    assert post(acme, f"runs/{run_id}/waits/best", {"answer": "b"}).status_code == 409
+    advance(world, run_id)
+    nodes = acme.client.get(f"/api/v1/runs/{run_id}/nodes", {"state": "completed"}).json()["results"]
+    assert [(node["key"], node["output"]) for node in nodes] == [("best", "a")]
+    assert post(acme, f"runs/{run_id}/restart").status_code == 409
+    assert post(acme, f"runs/{run_id}/cancel").status_code == 202
+    for _ in range(2):
+        advance(world, run_id)
+    assert acme.client.get("/api/v1/runs", {"status": "cancelled"}).json()["results"][0]["run_id"] == run_id
+    assert post(acme, f"runs/{run_id}/restart", {"nodes": ["nope"]}).status_code == 422
+    assert post(acme, f"runs/{run_id}/restart", {"nodes": ["image"]}).json()["round"] == 2
+
+
+def test_a_repeated_start_with_one_key_returns_one_run(acme: Account) -> None:
+    put(acme)
+    body = {"inputs": {"prompt": "x"}}
+    first = post(acme, "workflows/film/runs", body, **{"Idempotency-Key": "k"})
+    again = post(acme, "workflows/film/runs", body, **{"Idempotency-Key": "k"})
+    assert first.json()["run_id"] == again.json()["run_id"]
+    assert again.headers["Idempotency-Replayed"] == "true"
+    other = post(acme, "workflows/film/runs", {"inputs": {"prompt": "y"}}, **{"Idempotency-Key": "k"})
+    assert other.json()["code"] == "idempotency_conflict"
+    assert Run.objects.count() == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({"inputs": {}}, 422, "payload_invalid"),
+        ({"inputs": {"prompt": "x" * 300_000}}, 413, "inputs_too_large"),
+        ({"inputs": {"prompt": "x"}, "version": 9}, 404, "unknown_workflow"),
+        ({"inputs": {"prompt": "x"}, "priority": 10}, 422, "validation_failed"),
+    ],
+)
+def test_a_run_that_can_not_start_is_refused(acme: Account, body: Any, status: int, code: str) -> None:
+    put(acme)
+    answer = post(acme, "workflows/film/runs", body)
+    assert (answer.status_code, answer.json()["code"]) == (status, code)
+    assert Run.objects.count() == 0
+
+
+def test_a_tenant_has_so_many_unfinished_runs_at_most(acme: Account, settings: Any) -> None:
+    from dataclasses import replace
+
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_runs=1)
+    put(acme)
+    start(acme)
+    answer = post(acme, "workflows/film/runs", {"inputs": {"prompt": "x"}})
+    assert (answer.status_code, answer.json()["code"]) == (429, "too_many_runs")
+    assert answer.headers["Retry-After"]
+
+
+def test_another_tenants_workflows_and_runs_do_not_exist(
+    acme: Account, other: Account, operator: Account, world: World
+) -> None:
+    put(acme)
+    run_id = start(acme)
+    advance(world, run_id)
+    paths = ["workflows/film", f"runs/{run_id}", f"runs/{run_id}/nodes"]
+    assert {other.client.get(f"/api/v1/{path}").status_code for path in paths} == {404}
+    actions = ["cancel", "pause", "resume", "restart", "waits/best"]
+    answers = [post(other, f"runs/{run_id}/{action}", {"answer": "a"}) for action in actions]
+    assert {answer.status_code for answer in answers} == {404}
+    assert post(other, "workflows/film/runs", {"inputs": {"prompt": "x"}}).status_code == 404
+    assert other.client.get("/api/v1/runs").json()["results"] == []
+    assert operator.client.get(f"/api/v1/runs/{run_id}").status_code == 200
+
+
+def test_a_key_without_the_scope_may_not(acme: Account) -> None:
+    put(acme)
+    run_id = start(acme)
+    _, key = create_key(acme.tenant, scopes=["read"])
+    acme.client.credentials(HTTP_AUTHORIZATION=f"Bearer {key}")
+    assert acme.client.get(f"/api/v1/runs/{run_id}").status_code == 200
+    for path in ("workflows/film/runs", f"runs/{run_id}/cancel", "signals/x", f"runs/{run_id}/pause"):
+        assert post(acme, path).status_code == 403
+    assert put(acme).status_code == 403
+
+
+def test_a_signal_is_taken_by_the_runs_that_wait_for_it(acme: Account, world: World) -> None:
+    put(acme, {"nodes": {"paid": {"signal": {"name": "paid"}}}})
+    ids = [start(acme, inputs=None) for _ in range(2)]
+    for run_id in ids:
+        advance(world, run_id)
+    assert post(acme, "signals/paid", {"body": 1, "run_id": ids[0]}).json() == {"taken": 1}
+    assert post(acme, "signals/paid", {"body": 2}).json() == {"taken": 1}
+    assert post(acme, "signals/paid").json() == {"taken": 0}
+    for run_id in ids:
+        advance(world, run_id)
+    assert sorted(Node.objects.values_list("output", flat=True)) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "path", ["runs/nope", "runs/01M8EB15HJF2M574SYQV8PX1NK", "runs/x/nodes", "workflows/%00"]
+)
+def test_an_unknown_id_is_not_found(acme: Account, path: str) -> None:
+    answer = acme.client.get(f"/api/v1/{path}")
+    assert answer.status_code == 404
+    assert answer.headers["Content-Type"] == "application/problem+json"

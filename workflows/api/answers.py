@@ -1,0 +1,101 @@
+"""Response bodies about workflows and runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from typing_extensions import TypedDict
+
+from foundation.http_api.json_body import JsonObject, about, choices
+from foundation.http_api.openapi import Instant
+from gpus.api.answers import page_of
+from workflows.domain.plan import NodeKind
+from workflows.domain.states import NodeState, RunState
+
+
+class Workflow(TypedDict):
+    """A workflow in a list."""
+
+    name: str
+    latest: Annotated[int, about("Number of its newest version.")]
+
+
+WorkflowPage = page_of(Workflow)
+
+
+class WorkflowVersion(TypedDict):
+    """A version of a workflow."""
+
+    name: str
+    version: int
+    sha256: Annotated[str, about("Of the definition's canonical JSON.")]
+    created_at: Instant
+    definition: JsonObject
+
+
+class RunError(TypedDict):
+    code: str
+    message: str
+    node: Annotated[str | None, about("The node whose failure decided it.")]
+
+
+class RunUrls(TypedDict):
+    self: str
+    nodes: str
+    cancel: str
+
+
+class Run(TypedDict):
+    """A run."""
+
+    run_id: str
+    workflow: str
+    version: int
+    status: Annotated[str, choices(RunState)]
+    round: Annotated[int, about("Raised by each restart.")]
+    paused: bool
+    waiting_for: Annotated[list[str], about("Nodes that wait for a person or a signal, at most 20.")]
+    inputs: Any
+    output: Any
+    error: RunError | None
+    counts: Annotated[dict[str, int], about("Nodes of the definition by state.")]
+    priority: int
+    tags: list[str]
+    created_at: Instant
+    finished_at: Instant | None
+    deadline_at: Instant | None
+    urls: RunUrls
+
+
+RunPage = page_of(Run)
+
+
+class NodeError(TypedDict):
+    code: str
+    message: str
+
+
+class RunNode(TypedDict):
+    """A node of a run, or a child of a map (`detect[17]`)."""
+
+    key: str
+    round: int
+    kind: Annotated[str, choices(NodeKind)]
+    state: Annotated[str, choices(NodeState)]
+    job_id: str | None
+    child_run_id: str | None
+    output: Annotated[
+        Any, about("Null where the key may not see payloads. A model node's is its job's result.")
+    ]
+    error: NodeError | None
+    started_at: Instant | None
+    finished_at: Instant | None
+
+
+RunNodePage = page_of(RunNode)
+
+
+class Taken(TypedDict):
+    """How many nodes took a signal."""
+
+    taken: int

@@ -1,0 +1,54 @@
+"""Request bodies about runs; that of a definition is `workflows.definition.body.Definition`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from foundation.http_api.json_body import Body, Items, about
+from foundation.ids import ID_LENGTH
+from jobs.submission.request import DEFAULT_PRIORITY, MAX_TAG_LENGTH, MAX_TAGS, Priority
+from workflows.definition.body import MAX_SECONDS, NodeName
+
+
+class StartRun(Body):
+    """A run to start."""
+
+    inputs: Annotated[Any, about("Match the workflow's `inputs` schema.")] = None
+    version: Annotated[int | None, Field(ge=1), about("Default: the newest.")] = None
+    priority: Annotated[Priority, about("Of all its jobs: 1 first; true is 2.")] = DEFAULT_PRIORITY
+    deadline_seconds: Annotated[
+        Annotated[float, Field(gt=0, le=MAX_SECONDS)] | None,
+        about("The run fails, and its jobs are cancelled, if it is not over so long after its start."),
+    ] = None
+    tags: Annotated[
+        Annotated[list[Annotated[str, Field(min_length=1, max_length=MAX_TAG_LENGTH)]], Items(most=MAX_TAGS)]
+        | None,
+        about("Of the run and of all its jobs."),
+    ] = None
+
+
+class RestartRun(Body):
+    """How to restart a run."""
+
+    nodes: Annotated[
+        Annotated[list[NodeName], Items(least=1, most=1_000, unique=True)] | None,
+        about("Nodes to run again, with all nodes after them. Default: those that failed or were cancelled."),
+    ] = None
+
+
+class Answer(Body):
+    """The answer to a human node."""
+
+    answer: Annotated[Any, about("One of the choices, or JSON that matches the form.")]
+
+
+class Signal(Body):
+    """A signal."""
+
+    body: Annotated[Any, about("The output of the nodes that wait for it.")] = None
+    run_id: Annotated[
+        Annotated[str, Field(min_length=ID_LENGTH, max_length=ID_LENGTH)] | None,
+        about("Only for this run. Default: for all runs that wait for the signal."),
+    ] = None

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from django.urls import URLPattern, path
+
+from .views import (
+    AnswerWait,
+    CancelRun,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    RunDetail,
+    RunNodes,
+    Runs,
+    SendSignal,
+    StartRun,
+    WorkflowDetail,
+    Workflows,
+    WorkflowVersionDetail,
+)
+
+workflow_urls: list[URLPattern] = [
+    path("workflows", Workflows.as_view()),
+    path("workflows/<str:name>", WorkflowDetail.as_view()),
+    path("workflows/<str:name>/versions/<str:number>", WorkflowVersionDetail.as_view()),
+    path("workflows/<str:name>/runs", StartRun.as_view()),
+    path("runs", Runs.as_view()),
+    path("runs/<str:run_id>", RunDetail.as_view()),
+    path("runs/<str:run_id>/nodes", RunNodes.as_view()),
+    path("runs/<str:run_id>/cancel", CancelRun.as_view()),
+    path("runs/<str:run_id>/pause", PauseRun.as_view()),
+    path("runs/<str:run_id>/resume", ResumeRun.as_view()),
+    path("runs/<str:run_id>/restart", RestartRun.as_view()),
+    path("runs/<str:run_id>/waits/<str:key>", AnswerWait.as_view()),
+    path("signals/<str:name>", SendSignal.as_view()),
+]

@@ -1,0 +1,458 @@
+"""Views of workflows: definitions and versions, runs and their nodes, answers and signals."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F, QuerySet
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from foundation.http_api.json_body import read_body
+from foundation.http_api.openapi import described
+from foundation.http_api.parameters import (
+    PARAMETERS,
+    CursorPages,
+    allow_only,
+    choice_parameter,
+    text_parameter,
+    text_schema,
+)
+from foundation.http_api.problems import FieldError, Problem
+from foundation.ids import ID_LENGTH
+from gpus.api.base import is_name, read_optional_body
+from jobs.api.base import JobView, principal_of, tenant_of
+from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, idempotency_key
+from jobs.domain.access import Principal, Scope, may_see_payloads
+from jobs.models import Job
+from jobs.submission.request import fingerprint
+from workflows import operations
+from workflows.api import answers, bodies
+from workflows.definition.body import Definition
+from workflows.domain.plan import NodeKind
+from workflows.domain.states import NodeState, RunState
+from workflows.models import Node, Run, Version, Wait, Workflow
+
+MOST_WAITS = 20
+_RUN_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
+_NUMBER = re.compile(r"[0-9]{1,9}\Z")
+_KEY = re.compile(r"[a-z_][a-z0-9_]{0,63}(\[[0-9]{1,6}\])?\Z")
+NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The workflow's name.")
+NUMBER = OpenApiParameter("number", int, OpenApiParameter.PATH, description="The version's number.")
+RUN_ID = OpenApiParameter("run_id", str, OpenApiParameter.PATH, description="Id of the run.")
+KEY = OpenApiParameter(
+    "key", str, OpenApiParameter.PATH, description="Key of the node, such as best or best[3]."
+)
+SIGNAL = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The signal's name.")
+
+
+class WorkflowPages(CursorPages):
+    ordering = "name"
+    position = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
+class RunPages(CursorPages):
+    ordering = "-id"
+    position = _RUN_ID
+
+
+class NodePages(CursorPages):
+    ordering = "id"
+    position = _RUN_ID
+
+
+class WorkflowView(JobView):
+    """Base of the views. A staff session reads all tenants' runs, as far as its permissions allow."""
+
+    needs = {"GET": "workflows.view_run", "POST": "workflows.change_run", "PUT": "workflows.add_version"}
+    scopes = {"GET": Scope.READ, "POST": Scope.SUBMIT, "PUT": Scope.SUBMIT}
+
+
+# -- definitions ---------------------------------------------------------------------------------------------
+
+
+class Workflows(WorkflowView):
+    @described(
+        "list_workflows",
+        "Your workflows by name",
+        answers={200: answers.WorkflowPage},
+        refusals=(400, 403),
+        parameters=PARAMETERS,
+        tag="workflows",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ("cursor", "limit"))
+        pages = WorkflowPages()
+        rows = Workflow.objects.filter(tenant_id=tenant_of(request))
+        page = pages.paginate_queryset(rows, request, view=self) or []
+        return pages.get_paginated_response([{"name": row.name, "latest": row.latest} for row in page])
+
+
+class WorkflowDetail(WorkflowView):
+    max_body_bytes = 4 * 1024 * 1024  # the definition's own limit is of its canonical JSON
+
+    @described(
+        "get_workflow",
+        "The newest version of a workflow",
+        answers={200: answers.WorkflowVersion},
+        refusals=(403, 404),
+        parameters=(NAME,),
+        tag="workflows",
+    )
+    def get(self, request: Request, name: str) -> Response:
+        return Response(version_json(_version(tenant_of(request), name, None)))
+
+    @described(
+        "put_workflow",
+        "Store a definition as the newest version",
+        answers={200: answers.WorkflowVersion, 201: answers.WorkflowVersion},
+        refusals=(403, 404, 413),
+        body=Definition,
+        parameters=(NAME,),
+        tag="workflows",
+        description="201: a new version. 200: a version with the same content exists already. Runs keep the "
+        "version with which they started.",
+    )
+    def put(self, request: Request, name: str) -> Response:
+        if not is_name(name):
+            raise _unknown_workflow()
+        given = request.data
+        if isinstance(given, dict) and given.get("name") not in (None, name):
+            error = FieldError("/name", "invalid", "The name in the body is not the one in the URL.")
+            raise Problem(422, "validation_failed", "The name is ambiguous.", errors=[error])
+        stored = operations.put_definition(tenant_of(request), name, given, ports=self.ports)
+        return Response(version_json(stored.version), status=201 if stored.is_new else 200)
+
+
+class WorkflowVersionDetail(WorkflowView):
+    @described(
+        "get_workflow_version",
+        "One version of a workflow",
+        answers={200: answers.WorkflowVersion},
+        refusals=(403, 404),
+        parameters=(NAME, NUMBER),
+        tag="workflows",
+    )
+    def get(self, request: Request, name: str, number: str) -> Response:
+        tenant_id = tenant_of(request)
+        if not _NUMBER.match(number):
+            raise _unknown_workflow()
+        return Response(version_json(_version(tenant_id, name, int(number))))
+
+
+def max_start_bytes() -> int:
+    """Return the maximum size of the body that starts a run, in bytes."""
+    return settings.DISPATCHER.workflow_input_bytes + ENVELOPE_BYTES
+
+
+class StartRun(WorkflowView):
+    max_body_bytes = staticmethod(max_start_bytes)
+
+    @described(
+        "start_run",
+        "Start a run of a workflow",
+        answers={202: answers.Run},
+        refusals=(403, 404, 413, 429),
+        body=bodies.StartRun,
+        body_required=False,
+        parameters=(NAME, IDEMPOTENCY),
+        tag="workflows",
+        description="A repeated request with the same Idempotency-Key and body returns the same run.",
+    )
+    def post(self, request: Request, name: str) -> Response:
+        key = idempotency_key(request.headers.get("Idempotency-Key"))
+        body = read_optional_body(bodies.StartRun, request.data or None)
+        started = operations.start_run(
+            tenant_of(request),
+            name if is_name(name) else "",
+            body.inputs,
+            number=body.version,
+            priority=body.priority,
+            deadline_seconds=body.deadline_seconds,
+            tags=body.tags or (),
+            key=None if key is None else operations.RunKey(key, fingerprint([name, request.data])),
+            ports=self.ports,
+        )
+        headers = {"Idempotency-Replayed": "true"} if started.replayed else {}
+        return Response(run_json(started.run, principal_of(request)), status=202, headers=headers)
+
+
+# -- runs ----------------------------------------------------------------------------------------------------
+
+
+class Runs(WorkflowView):
+    @described(
+        "list_runs",
+        "Your runs, newest first",
+        answers={200: answers.RunPage},
+        refusals=(400,),
+        parameters=(
+            OpenApiParameter("status", str, enum=[state.value for state in RunState]),
+            OpenApiParameter("workflow", text_schema()),
+            *PARAMETERS,
+        ),
+        tag="workflows",
+    )
+    def get(self, request: Request) -> Response:
+        allow_only(request, ("status", "workflow", "cursor", "limit"))
+        rows = runs_visible_to(principal_of(request))
+        if status := choice_parameter(request, "status", [state.value for state in RunState]):
+            rows = rows.filter(state=status)
+        if name := text_parameter(request, "workflow"):
+            rows = rows.filter(version__workflow__name=name)
+        pages = RunPages()
+        page = pages.paginate_queryset(rows, request, view=self) or []
+        return pages.get_paginated_response([run_json(run, principal_of(request)) for run in page])
+
+
+class RunDetail(WorkflowView):
+    @described(
+        "get_run",
+        "A run",
+        answers={200: answers.Run},
+        refusals=(404,),
+        parameters=(RUN_ID,),
+        tag="workflows",
+    )
+    def get(self, request: Request, run_id: str) -> Response:
+        return Response(run_json(visible_run(request, run_id), principal_of(request)))
+
+
+class RunNodes(WorkflowView):
+    @described(
+        "list_run_nodes",
+        "Nodes of a run that have started or ended, with children of maps, in the order of their starts",
+        answers={200: answers.RunNodePage},
+        refusals=(400, 404),
+        parameters=(
+            RUN_ID,
+            OpenApiParameter("state", str, enum=[state.value for state in NodeState]),
+            OpenApiParameter("key", text_schema(80)),
+            *PARAMETERS,
+        ),
+        tag="workflows",
+    )
+    def get(self, request: Request, run_id: str) -> Response:
+        allow_only(request, ("state", "key", "cursor", "limit"))
+        rows = Node.objects.filter(run=visible_run(request, run_id))
+        if state := choice_parameter(request, "state", [state.value for state in NodeState]):
+            rows = rows.filter(state=state)
+        if key := text_parameter(request, "key", max_length=80):
+            rows = rows.filter(key=key)
+        pages = NodePages()
+        found = pages.paginate_queryset(rows.annotate(child_run_id=F("child_runs__id")), request, view=self)
+        return pages.get_paginated_response(nodes_json(found or [], principal_of(request)))
+
+
+class CancelRun(WorkflowView):
+    scopes = {"POST": Scope.CANCEL}
+
+    @described(
+        "cancel_run",
+        "Cancel a run; it ends once its jobs have",
+        answers={202: answers.Run},
+        refusals=(403, 404, 409),
+        parameters=(RUN_ID,),
+        tag="workflows",
+    )
+    def post(self, request: Request, run_id: str) -> Response:
+        run = visible_run(request, run_id)
+        operations.cancel_run(run.id, ports=self.ports)
+        return Response(run_json(visible_run(request, run_id), principal_of(request)), status=202)
+
+
+class PauseRun(WorkflowView):
+    @described(
+        "pause_run",
+        "Start no further nodes of a run",
+        answers={200: answers.Run},
+        refusals=(403, 404, 409),
+        parameters=(RUN_ID,),
+        tag="workflows",
+        description="Nodes under way go on to their end.",
+    )
+    def post(self, request: Request, run_id: str) -> Response:
+        operations.pause_run(visible_run(request, run_id).id, ports=self.ports)
+        return Response(run_json(visible_run(request, run_id), principal_of(request)))
+
+
+class ResumeRun(WorkflowView):
+    @described(
+        "resume_run",
+        "Start nodes of a paused run again",
+        answers={200: answers.Run},
+        refusals=(403, 404, 409),
+        parameters=(RUN_ID,),
+        tag="workflows",
+    )
+    def post(self, request: Request, run_id: str) -> Response:
+        operations.resume_run(visible_run(request, run_id).id, ports=self.ports)
+        return Response(run_json(visible_run(request, run_id), principal_of(request)))
+
+
+class RestartRun(WorkflowView):
+    @described(
+        "restart_run",
+        "Run the failed nodes of a run again, and all nodes after them",
+        answers={202: answers.Run},
+        refusals=(403, 404, 409),
+        body=bodies.RestartRun,
+        body_required=False,
+        parameters=(RUN_ID,),
+        tag="workflows",
+        description="The other nodes keep their outputs. A map runs only its failed items again. 409: the "
+        "run has not ended.",
+    )
+    def post(self, request: Request, run_id: str) -> Response:
+        run = visible_run(request, run_id)
+        body = read_optional_body(bodies.RestartRun, request.data or None)
+        run = operations.restart_run(run.id, keys=body.nodes, ports=self.ports)
+        return Response(run_json(run, principal_of(request)), status=202)
+
+
+class AnswerWait(WorkflowView):
+    @described(
+        "answer_wait",
+        "Answer a human node of a run",
+        answers={200: answers.Run},
+        refusals=(403, 404, 409),
+        body=bodies.Answer,
+        parameters=(RUN_ID, KEY),
+        tag="workflows",
+        description="Of several answers the first one counts: the others get 409. 410: the time for an "
+        "answer is over.",
+    )
+    def post(self, request: Request, run_id: str, key: str) -> Response:
+        run = visible_run(request, run_id)
+        if not _KEY.match(key):
+            raise operations.UnknownNode
+        body = read_body(bodies.Answer, request.data)
+        by = principal_of(request).name
+        operations.answer_wait(run, key, body.answer, by=by, ports=self.ports)
+        return Response(run_json(visible_run(request, run_id), principal_of(request)))
+
+
+class SendSignal(WorkflowView):
+    @described(
+        "send_signal",
+        "Send a signal to the runs that wait for it",
+        answers={200: answers.Taken},
+        refusals=(403,),
+        body=bodies.Signal,
+        body_required=False,
+        parameters=(SIGNAL,),
+        tag="workflows",
+        description="A signal that no run waits for is taken by none, and is not kept.",
+    )
+    def post(self, request: Request, name: str) -> Response:
+        body = read_optional_body(bodies.Signal, request.data or None)
+        taken = operations.send_signal(
+            tenant_of(request), name[:64], body.body, run_id=body.run_id, ports=self.ports
+        )
+        return Response({"taken": taken})
+
+
+# -- representations -----------------------------------------------------------------------------------------
+
+
+def runs_visible_to(principal: Principal) -> QuerySet[Run]:
+    """Return all runs for an operator, otherwise those of the principal's tenant."""
+    rows = Run.objects.select_related("version__workflow")
+    if principal.is_operator:
+        return rows
+    return rows.none() if principal.tenant_id is None else rows.filter(tenant=principal.tenant_id)
+
+
+def visible_run(request: Request, run_id: str) -> Run:
+    """Return a run that the reader may see. Raises Problem 404."""
+    found = _RUN_ID.match(run_id) and runs_visible_to(principal_of(request)).filter(id=run_id).first()
+    if not found:
+        error = FieldError("/run_id", "unknown_run", "There is no such run.", place="path")
+        raise Problem(404, "unknown_run", "There is no such run.", errors=[error])
+    return found
+
+
+def _version(tenant_id: int, name: str, number: int | None) -> Version:
+    found = operations.find_version(tenant_id, name, number) if is_name(name) else None
+    if found is None:
+        raise _unknown_workflow()
+    return found
+
+
+def _unknown_workflow() -> Problem:
+    return Problem(
+        404, operations.UnknownWorkflow.code, "There is no such workflow, or no such version of it."
+    )
+
+
+def version_json(version: Version) -> dict[str, Any]:
+    return {
+        "name": version.workflow.name,
+        "version": version.number,
+        "sha256": version.sha256,
+        "created_at": version.created_at,
+        "definition": version.spec,
+    }
+
+
+def run_json(run: Run, reader: Principal) -> dict[str, Any]:
+    """Return the run's body; inputs and output only if the reader may see payloads."""
+    waits: list[str] = []
+    if run.state == RunState.RUNNING and NodeState.RUNNING in run.node_states.values():
+        open_waits = Wait.objects.filter(
+            node__run=run, answered_at=None, kind__in=(NodeKind.HUMAN.value, NodeKind.SIGNAL.value)
+        )
+        waits = list(open_waits.order_by("node_id").values_list("node__key", flat=True)[:MOST_WAITS])
+    shows = may_see_payloads(reader)
+    error = None
+    if run.error_code:
+        error = {"code": run.error_code, "message": run.error_message, "node": run.error_node or None}
+    return {
+        "run_id": run.id,
+        "workflow": run.version.workflow.name,
+        "version": run.version.number,
+        "status": run.state,
+        "round": run.round,
+        "paused": run.paused_at is not None,
+        "waiting_for": waits,
+        "inputs": run.inputs if shows else None,
+        "output": run.output if shows else None,
+        "error": error,
+        "counts": dict(Counter(run.node_states.values())),
+        "priority": run.priority,
+        "tags": run.tags,
+        "created_at": run.created_at,
+        "finished_at": run.finished_at,
+        "deadline_at": run.deadline_at,
+        "urls": {
+            "self": f"/api/v1/runs/{run.id}",
+            "nodes": f"/api/v1/runs/{run.id}/nodes",
+            "cancel": f"/api/v1/runs/{run.id}/cancel",
+        },
+    }
+
+
+def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
+    """Return the bodies of nodes; outputs only if the reader may see payloads."""
+    shows = may_see_payloads(reader)
+    job_ids = [node.job_id for node in nodes if node.job_id and node.state == NodeState.COMPLETED]
+    results = dict(Job.objects.filter(id__in=job_ids if shows else []).values_list("id", "result"))
+    return [
+        {
+            "key": node.key,
+            "round": node.round,
+            "kind": node.kind,
+            "state": node.state,
+            "job_id": node.job_id,
+            "child_run_id": node.child_run_id,
+            "output": (results.get(node.job_id) if node.job_id else node.output) if shows else None,
+            "error": {"code": node.code, "message": node.detail} if node.code else None,
+            "started_at": node.started_at,
+            "finished_at": node.finished_at,
+        }
+        for node in nodes
+    ]
