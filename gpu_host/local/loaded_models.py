@@ -10,7 +10,8 @@ from typing import Protocol
 
 from gpu_host.handlers.code import Declared
 from gpu_host.handlers.errors import Failure
-from gpu_host.local.cache import (
+from gpu_host.local.device import Gauge
+from gpu_host.local.eviction import (
     Load,
     NoRoom,
     Replace,
@@ -24,7 +25,6 @@ from gpu_host.local.cache import (
     is_leaking,
     make_room,
 )
-from gpu_host.local.device import Gauge
 from gpu_host.local.frames import BadFrame, read_failure, read_seconds
 from gpu_host.local.process import Overdue, ProcessGone, ProcessOwner
 

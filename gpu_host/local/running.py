@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from foundation.log_lines import LogLine, LogPart
-from gpu_host.local.cache import Load, NoRoom, Replace, Unload, ready
+from gpu_host.local.eviction import Load, NoRoom, Replace, Unload, ready
 from gpu_host.local.frames import Frame, read_event, read_failure, read_why
 from gpu_host.local.load_unload import ModelLoader
 from gpu_host.local.loaded_models import LoadedModels

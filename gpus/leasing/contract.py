@@ -4,7 +4,7 @@
 
 - `release`: also `hand_over.lua` and `give_back.lua`, by its mode;
 - `record_heartbeat`: `beat.lua`; `heartbeats`: `beats.lua`; `telemetry_summaries`: `summaries.lua`;
-- `queue_status`: `outlook.lua`; `next_jobs`: `ahead.lua`; `estimate_seconds`: `estimate.lua`;
+- `queue_status`: `queue_status.lua`; `next_jobs`: `ahead.lua`; `estimate_seconds`: `estimate.lua`;
 - `last_lease_change_seconds`: `last_change.lua`; `fill`: `pools.lua`, then `fill.lua`;
 - `generation_age_seconds`, `unsure_age_seconds`, `fleet_time_us`: `generation.lua`.
 
@@ -227,7 +227,7 @@ class Leases(Protocol):
         """
         ...
 
-    def keep(self, ref: LeaseRef) -> bool:
+    def extend_lease(self, ref: LeaseRef) -> bool:
         """Extend a lease by one lease time for a live worker that cannot reach Redis.
 
         Returns False if it is not held under this ref.

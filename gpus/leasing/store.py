@@ -314,8 +314,8 @@ class RedisLeases:
     def resolve_expired(self, ref: LeaseRef, verdict: ExpiryVerdict) -> bool:
         return bool(self._run("resolve_expired", **codec.ref_args(ref), verdict=verdict.value))
 
-    def keep(self, ref: LeaseRef) -> bool:
-        return bool(self._run("keep", **codec.ref_args(ref), lease_us=self._lease_us))
+    def extend_lease(self, ref: LeaseRef) -> bool:
+        return bool(self._run("extend_lease", **codec.ref_args(ref), lease_us=self._lease_us))
 
     def quarantine(self, slot: str, attempt_id: str, *, pool: str = "") -> bool:
         return bool(self._run("quarantine", slot=slot, attempt=attempt_id, pool=pool))
@@ -452,7 +452,7 @@ class RedisLeases:
         codec.check_tickets(pool, [ticket])
         known = {**codec.ticket_args(ticket), "job": ticket.job_id if is_waiting else ""}
         return read_queue_status(
-            self._run("outlook", pool=pool, **known, place_us=ticket.place_us, most_servers=MAX_SERVERS)
+            self._run("queue_status", pool=pool, **known, place_us=ticket.place_us, most_servers=MAX_SERVERS)
         )
 
     def next_jobs(self, pool: str, most: int) -> list[str]:

@@ -254,7 +254,7 @@ MAX_SERVERS = 32
 
 @dataclass(frozen=True, slots=True)
 class QueueStatus:
-    """Why one job waits, or would wait: the answer of `lua/outlook.lua`.
+    """Why one job waits, or would wait: the answer of `lua/queue_status.lua`.
 
     rebuilding: the index is not whole, and the other fields are unknown.
 
@@ -309,7 +309,7 @@ class QueueStatus:
 
 
 def read_queue_status(answer: str) -> QueueStatus:
-    """Parse the JSON answer of `lua/outlook.lua`; fields of a newer script are ignored."""
+    """Parse the JSON answer of `lua/queue_status.lua`; fields of a newer script are ignored."""
     found = json.loads(answer)
     known = {one.name for one in fields(QueueStatus)}
     values = {name: value for name, value in found.items() if name in known}

@@ -76,13 +76,13 @@ def _resolve(expired: ExpiredLease, leases: Leases, ports: Ports) -> bool:
     # a lease that was restored from the database has no worker name
     heartbeat = last_heartbeat(expired.worker or (attempt.worker if attempt else ""), ports.clock.now())
     if ref.attempt_id in heartbeat.cut_off and (attempt is None or attempt.state in LIVE_ATTEMPT_STATES):
-        leases.keep(ref)
+        leases.extend_lease(ref)
         log.info(
             "lease_kept", job_id=ref.job_id, attempt=ref.attempt_id, slot=ref.slot, worker=expired.worker
         )
         return False
     if attempt is not None and _is_renewed_in_older_index(attempt, ports):
-        leases.keep(ref)
+        leases.extend_lease(ref)
         return False
     log.info(
         "lease_expired",

@@ -69,7 +69,7 @@ def test_keys_touched_in_a_real_run_are_listed(rig: Rig) -> None:
         "slots": lambda: rig.leases.slots("s1"),
         "expired": rig.leases.expired,
         "spare_slots": lambda: rig.leases.spare_slots(POOL, "t1", ["flux"]),
-        "outlook": lambda: rig.leases.queue_status(POOL, rig.tickets["c"]),
+        "queue_status": lambda: rig.leases.queue_status(POOL, rig.tickets["c"]),
         "forget_server": lambda: rig.leases.forget_server("s1"),
     }
     with rig.client.monitor() as monitor:

@@ -1,5 +1,5 @@
 -- Shares GPU-seconds between tenants and priority bands: estimates, guaranteed shares of bands, fair queueing, corrected
--- charges. docs/explanation/leasing.md ("Who goes next") explains the rules.
+-- charges. docs/explanation/leasing.md ("The order of jobs") explains the rules.
 -- include: keys
 -- include: call
 -- include: pools

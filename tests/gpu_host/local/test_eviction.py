@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from gpu_host.local.cache import (
+from gpu_host.local.eviction import (
     Load,
     NoRoom,
     Replace,
