@@ -7,7 +7,6 @@ summaries of a day hold.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -80,7 +79,7 @@ def _numbers(values: Mapping[str, Any], bounds: Mapping[str, tuple[float, float]
 def _is_within(value: object, limits: tuple[float, float]) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return not (isinstance(value, float) and math.isnan(value)) and limits[0] <= value <= limits[1]
+    return limits[0] <= value <= limits[1]
 
 
 def _names(values: object) -> list[str]:
