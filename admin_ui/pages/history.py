@@ -8,7 +8,6 @@ from django.contrib import admin
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.safestring import SafeString
-from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from admin_ui.parts.base_pages import (
     HistoryAdmin,
@@ -17,7 +16,13 @@ from admin_ui.parts.base_pages import (
     sees_payloads,
     without_bodies,
 )
-from admin_ui.parts.filters import ErrorCodeFilter, EventTypeFilter, ModelFilter, ServerFilter
+from admin_ui.parts.filters import (
+    AttemptStateFilter,
+    ErrorCodeFilter,
+    EventTypeFilter,
+    ModelFilter,
+    ServerFilter,
+)
 from admin_ui.parts.formatting import attempt_badge, job_link, json_block, seconds, span
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
@@ -57,7 +62,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
         "started_at",
         "ran",
     )
-    list_filter = (("state", ChoicesDropdownFilter), ServerFilter, ModelFilter, ErrorCodeFilter)
+    list_filter = (AttemptStateFilter, ServerFilter, ModelFilter, ErrorCodeFilter)
     search_fields = ("id__exact",)
     search_help_text = "Exact match: an attempt's id, a job's id, or the GPU server's own id of a recent run."
     ordering = ("-id",)

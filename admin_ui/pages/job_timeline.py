@@ -139,7 +139,7 @@ def _accept(lane: Lane, at: datetime) -> None:
     """Split the run at `at`: from there on the server is polled."""
     run = lane.bars[-1]
     at = max(run.begin, min(at, run.end or at))
-    lane.bars[-1:] = [Bar(SENT, run.begin, at, label="sent"), Bar(POLLING, at, run.end)]
+    lane.bars[-1:] = [Bar(SENT, run.begin, at, label="starting"), Bar(POLLING, at, run.end)]
 
 
 def _close(lane: Lane, at: datetime) -> None:

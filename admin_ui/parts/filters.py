@@ -15,7 +15,7 @@ from gpus.errors import ERRORS_BY_CODE
 from gpus.models import ModelConfig, Pool, Server
 from gpus.runners.registry import runner_names
 from jobs.domain import errors
-from jobs.domain.states import JOB_MOVES, JobState
+from jobs.domain.states import JOB_MOVES, LIVE_ATTEMPT_STATES, AttemptState, JobState
 from jobs.models import CLIENT_ERROR
 
 _MAX_CHOICES = 500
@@ -59,6 +59,22 @@ class ServerFilter(_ExactFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return _names(Server.objects.values_list("name", flat=True))
+
+
+class AttemptStateFilter(_ExactFilter):
+    """Attempts by state; both live states, sent and waiting, are *running*, as everywhere on the pages."""
+
+    title = "state"
+    parameter_name = "state__exact"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        ended = [state.value for state in AttemptState if state not in LIVE_ATTEMPT_STATES]
+        return [(name, name) for name in (JobState.RUNNING.value, *ended)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        if self.value() == JobState.RUNNING:
+            return queryset.filter(state__in=sorted(LIVE_ATTEMPT_STATES))
+        return super().queryset(request, queryset)
 
 
 class ErrorCodeFilter(_ExactFilter):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from django.db.models import BooleanField, OuterRef, Subquery
-from django.db.models.expressions import RawSQL
+from django.db.models import OuterRef, Subquery
 
 from jobs.domain.partial_output import join_pieces
 from jobs.domain.states import JobState
@@ -47,9 +46,7 @@ def read_progress(jobs: Iterable[Job]) -> None:
             running[job.id] = job
     if not running:
         return
-    # a literal: SQLite does not use the index `event_progress_idx` for a bound value
-    is_progress = RawSQL("type = 'progress'", (), output_field=BooleanField())
-    latest = Event.objects.filter(is_progress, job_id=OuterRef("pk")).order_by("-seq").values("pk")[:1]
+    latest = Event.objects.filter(job_id=OuterRef("pk"), type="progress").order_by("-seq").values("pk")[:1]
     ids = Job.objects.filter(id__in=running).order_by().values_list(Subquery(latest))
     for event in Event.objects.filter(pk__in=ids).order_by():
         job = running[event.job_id]

@@ -15,7 +15,7 @@ from gpus.models import AuditEntry, ConfigVersion, ModelConfig, Server
 from gpus.registry.audit import record
 from gpus.registry.registry import configure_model
 from jobs.callbacks.sending import Outcome
-from jobs.models import Callback, Job, ReceiverCircuit, Tenant
+from jobs.models import Attempt, Callback, Job, ReceiverCircuit, Tenant
 
 from .conftest import FakePorts
 from .rows import NOW, fill
@@ -187,3 +187,23 @@ def test_the_callbacks_page_summarises_deliveries(viewer: Client) -> None:
     assert ">1 open circuit<" in summary
     receivers = viewer.get(reverse("admin:jobs_receivercircuit_changelist")).content.decode()
     assert circuit.receiver in receivers
+
+
+def test_attempts_are_listed_as_running_whether_sent_or_polled(operator: Client) -> None:
+    fill(jobs=12)
+    jobs = {"sent": "running", "waiting": "retrying", "lost": "queued"}
+    for number, state in enumerate(("sent", "waiting", "lost"), start=90):
+        finished_at = NOW if state == "lost" else None
+        job = Job.objects.filter(state=jobs[state])[0]
+        Attempt.objects.create(
+            id=f"{number:026d}", job=job, number=number, state=state, server="gpu-9", slot=number,
+            model="zimg", started_at=NOW, finished_at=finished_at,
+        )  # fmt: skip
+    address = reverse("admin:jobs_attempt_changelist")
+
+    def listed(state: str) -> list[int]:
+        page = operator.get(address, {"state__exact": state, "server": "gpu-9"}).content.decode()
+        return [number for number in (90, 91, 92) if f"{number:026d}" in page]
+
+    assert listed("running") == [90, 91]
+    assert listed("lost") == [92]

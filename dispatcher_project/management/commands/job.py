@@ -35,6 +35,7 @@ LOOK_SECONDS = 0.5
 MAX_ATTEMPTS, MAX_EVENTS, MAX_REASONS = 200, 200, 3
 _LANE = 40
 _BARS = {"queued": ("·", "dim"), "pause": ("-", "yellow"), "sent": ("█", "green"), "polling": ("▓", "cyan")}
+_MEANINGS = {"queued": "queued", "pause": "delayed", "sent": "running", "polling": "running, polled"}
 STATE_COLOURS = {
     "queued": "blue", "running": "green", "retrying": "yellow", "cancelling": "yellow", "completed": "green",
     "failed": "red", "cancelled": "dim", "scheduled": "dim",
@@ -295,8 +296,8 @@ def _folded_row(row: LaneRow) -> tuple[str | Text, ...]:
 
 
 def _legend(shown: Timeline) -> Text:
-    marks = [part for name, mark in _BARS.items() for part in (mark, f" {name}  ")]
-    return line(*marks, "waits are drawn at a smaller scale" if shown.is_squeezed else "")
+    marks = [part for kind, mark in _BARS.items() for part in (mark, f" {_MEANINGS[kind]}  ")]
+    return line(*marks, "not to scale" if shown.is_squeezed else "")
 
 
 def _row(lane: Lane) -> tuple[str | Text, ...]:
