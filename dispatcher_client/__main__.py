@@ -1,4 +1,4 @@
-"""The command line: ``python3 -m dispatcher_client submit|wait|stream|logs|cancel|flush``.
+"""The command line: ``python3 -m dispatcher_client submit|wait|stream|logs|cancel|rerun|flush``.
 
 Exit status: 0 done · 1 refused, or the job did not complete · 2 wrong usage · 3 no answer · 4 no answer, and
 the request is in the spool · 5 the job has not ended yet."""
@@ -14,6 +14,7 @@ from dataclasses import asdict
 from typing import Any, cast
 
 from . import Client, DispatcherError, Job, NotOver, Problem, Spooled, Unavailable
+from .calls import RerunOptions
 from .submit_options import SubmitOptions, add_submit_options, json_value
 
 DONE, REFUSED, UNANSWERED, SPOOLED, NOT_OVER = 0, 1, 3, 4, 5
@@ -77,6 +78,12 @@ def _cancel(client: Client, options: argparse.Namespace) -> int:
     return DONE
 
 
+def _rerun(client: Client, options: argparse.Namespace) -> int:
+    changes = {} if options.payload is None else {"payload": options.payload}
+    _print(client.rerun(options.job_id, **cast("RerunOptions", changes)).data)
+    return DONE
+
+
 def _flush(client: Client, options: argparse.Namespace) -> int:
     flushed = client.flush_spool()
     _print({"sent": flushed.sent, "refused": flushed.refused, "left": flushed.left})
@@ -92,7 +99,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--spool", help="file for submits without an answer (or DISPATCHER_SPOOL)")
     parser.add_argument("--retry-seconds", type=float, default=60.0, help="how long to retry (default: 60)")
-    commands = parser.add_subparsers(required=True, metavar="submit|wait|stream|logs|cancel|flush")
+    commands = parser.add_subparsers(required=True, metavar="submit|wait|stream|logs|cancel|rerun|flush")
 
     submit = commands.add_parser("submit", help="submit a job and print it")
     submit.set_defaults(command=_submit)
@@ -109,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--tail", type=int, help="print only the last lines, as many as this")
     logs.add_argument("--after", default="", help="id of the last known line")
     _of_job(commands.add_parser("cancel", help="cancel a job"), _cancel)
+    rerun = _of_job(commands.add_parser("rerun", help="run a job again and print the new one"), _rerun)
+    rerun.add_argument("--payload", type=json_value, help="a JSON object in place of the earlier payload")
     commands.add_parser("flush", help="send the spooled requests").set_defaults(command=_flush)
     return parser
 

@@ -43,6 +43,12 @@ class ListFilter(TypedDict, total=False):
     page_size: int
 
 
+class RerunOptions(SubmitOptions, total=False):
+    """What may differ when a job is run again."""
+
+    payload: Mapping[str, Any]
+
+
 class Calls:
     """The calls over a transport.
 
@@ -168,6 +174,23 @@ class Calls:
         Raises `Conflict` if it had ended otherwise before."""
         request = Request("POST", f"{_job_path(job_id)}/cancel", self._timeout_seconds)
         return await self.send(request, lambda document: str(document.get("outcome")))
+
+    async def rerun(self, job_id: str, **changes: Unpack[RerunOptions]) -> Job:
+        """Run a job again, as it was or with changes; return the new job, whose `rerun_of` names the
+        earlier one.
+
+        changes: fields of a submit; None: without the earlier value. All tries carry one idempotency key (a
+        new one by default), so one new job is stored. It is not spooled. Raises `Busy`, `NotFound` if
+        retention removed the earlier job, and `Problem` for changes that do not fit."""
+        _require_known("rerun", changes, RerunOptions)
+        body: dict[str, Any] = dict(changes)
+        headers = {"Idempotency-Key": _key(body.pop("idempotency_key", None))}
+        if "run_at" in body:
+            body["run_at"] = _time("run_at", body["run_at"])
+        if body.get("tags") is not None:
+            body["tags"] = list(body["tags"])
+        request = Request("POST", f"{_job_path(job_id)}/rerun", self._timeout_seconds, body, headers)
+        return await self.send(request, read_job)
 
     # -- the key and its jobs ------------------------------------------------------------------------------
 

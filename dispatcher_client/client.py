@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any, Unpack
 
 from .answers import Estimate, Explanation, Me, Usage
-from .calls import BatchAnswers, Calls, ListFilter, UsageBy
+from .calls import BatchAnswers, Calls, ListFilter, RerunOptions, UsageBy
 from .job import Job
 from .log import LogLine
 from .spool import Flushed, Spool
@@ -106,6 +106,10 @@ class Client:
     def cancel(self, job_id: str) -> str:
         """Cancel a job; return ``cancelled`` or, if it runs, ``requested``. Raises `Conflict`."""
         return run_blocking(self._calls.cancel(job_id))
+
+    def rerun(self, job_id: str, **changes: Unpack[RerunOptions]) -> Job:
+        """Run a job again, as it was or with changes; return the new job."""
+        return run_blocking(self._calls.rerun(job_id, **changes))
 
     def list(self, **chosen: Unpack[ListFilter]) -> Iterator[Job]:
         """Yield the tenant's jobs, newest first, without results; one request per page."""

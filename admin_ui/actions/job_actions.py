@@ -16,6 +16,7 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget
 from admin_ui.actions.operations import MAX_AT_ONCE, actor, back_to, confirm_first, for_each
 from admin_ui.parts.typed_decorators import operation
 from jobs import ports
+from jobs.domain.access import VIEW_PAYLOAD
 from jobs.domain.states import JobState, is_final
 from jobs.models import Job
 from jobs.operations.jobs import (
@@ -27,6 +28,7 @@ from jobs.operations.jobs import (
     retry_dead_letter,
     run_next,
 )
+from jobs.operations.rerun import find_with_payload, rerun_job
 from jobs.transitions import WAITING
 
 MAX_IN_ADDRESS = 100
@@ -136,6 +138,34 @@ class JobActions:
     )
     def dismiss_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         return _done(request, object_id, _dismiss(request))
+
+    @operation(
+        "Run again",
+        permissions=["rerun"],
+        icon="refresh",
+        confirm=(
+            "Run this job again?",
+            "A new job with the same payload and options is submitted. This one stays as it is.",
+            "Yes, run it again",
+        ),
+    )
+    def rerun_one(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
+        made: list[str] = []
+
+        def act(job_id: str) -> str:
+            job = find_with_payload(job_id)
+            if job is None:
+                raise Job.DoesNotExist
+            new = rerun_job(job, {}, ports=ports.production_ports(), by=actor(request)).job
+            made.append(new.id)
+            return f"new job: it runs {job_id} again"
+
+        for_each(request, [object_id], act)
+        return back_to(request, reverse("admin:jobs_job_change", args=[made[0] if made else object_id]))
+
+    def has_rerun_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
+        """Return True if the user may change jobs and see payloads."""
+        return self.has_operate_permission(request) and bool(request.user.has_perm(VIEW_PAYLOAD))
 
     def has_operate_permission(self, request: HttpRequest, object_id: str | None = None) -> bool:
         return bool(request.user.has_perm("jobs.change_job"))

@@ -25,6 +25,7 @@ from admin_ui.parts.viewer import SHOWN_TYPES, Media, Shown, find_media, one_lin
 from gpus.models import ModelConfig
 from jobs import ports
 from jobs.api.representations import job_json, summary_json
+from jobs.domain.access import VIEW_PAYLOAD
 from jobs.domain.states import JobState, is_final
 from jobs.events.hub import PROGRESS_EVENTS, shown_data
 from jobs.events.log_lines import LOG_EVENT
@@ -42,6 +43,7 @@ NEWS_LISTED = 10
 OUTPUT_SHOWN = 20_000
 """Characters of a run's output so far."""
 MAX_CALLBACKS = 10
+RERUNS_LISTED = 5
 _LARGE_FIELDS = ("payload", "result", "metadata")
 _STATIC_ONLY = "default-src 'none'; sandbox"
 
@@ -284,6 +286,8 @@ class JobDetail(HistoryAdmin):
             "course": course(job, now=timezone.now(), with_output=sees_payloads(request)),
             "buttons": buttons,
             "why": why(job),
+            "may_rerun": request.user.has_perms(("jobs.change_job", VIEW_PAYLOAD)),
+            "reruns": list(Job.objects.filter(rerun_of=job.id).values_list("id", flat=True)[:RERUNS_LISTED]),
         }
 
     def _page(self, request: HttpRequest, job: Job) -> dict[str, Any]:

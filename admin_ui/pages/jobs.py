@@ -20,6 +20,7 @@ from admin_ui.actions.job_actions import JobActions
 from admin_ui.models import DeadLetter
 from admin_ui.pages.bulk import BULK_LABELS, BulkPage, query_of_list
 from admin_ui.pages.job import JobDetail
+from admin_ui.pages.rerun import RerunPage
 from admin_ui.parts.base_pages import HistoryAdmin, IndexedSearch
 from admin_ui.parts.filters import (
     ClientErrorsFilter,
@@ -112,8 +113,8 @@ class JobRows(JobActions, IndexedSearch, HistoryAdmin):
 
 
 @admin.register(Job)
-class JobPages(JobRows, JobDetail, BulkPage):
-    actions_detail = ("run_next_one", "priority_one", "cancel_one", "retry_one", "dismiss_one")
+class JobPages(JobRows, JobDetail, RerunPage, BulkPage):
+    actions_detail = ("run_next_one", "priority_one", "cancel_one", "retry_one", "dismiss_one", "rerun_one")
     bulk_actions = (BulkAction.CANCEL,)
     list_display = (
         "id",

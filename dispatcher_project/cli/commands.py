@@ -37,6 +37,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("submit", "Submit a job"),
         Entry("jobs", "List jobs, the newest first"),
         Entry("job", "Show a job: state, attempts, events, why it waits"),
+        Entry("rerun", "Run a job again, as it was or with changes"),
         Entry("cancel", "Cancel jobs, by id or by a filter"),
         Entry("dlq", "List dead letters; retry or dismiss them"),
     ),

@@ -378,7 +378,7 @@ def _write_reply(case: _Case) -> None:
         if isinstance(item, Exception) and not isinstance(item, Refused):
             raise item
         can_wait = bool(case.asked.scope.get(SCOPE_KEY))
-        answer = answer_submit(item, case.wanted, case.principal, rate, can_wait=can_wait)
+        answer = answer_submit(item, case.wanted.wait, case.principal, rate, can_wait=can_wait)
         headers = {"Content-Type": _RENDERER.media_type, **answer.headers}
         status, content = answer.status, _RENDERER.render(answer.data, _RENDERER.media_type)
     except Exception as error:

@@ -24,9 +24,14 @@ def record(actor: str | None, action: str, target: str, **detail: Any) -> AuditE
     """
     if actor is None:
         return None
-    return AuditEntry.objects.create(
-        at=timezone.now(), actor=actor, action=action, target=target[:200], detail=detail
-    )
+    entry = new_entry(actor, action, target, **detail)
+    entry.save(force_insert=True)
+    return entry
+
+
+def new_entry(actor: str, action: str, target: str, **detail: Any) -> AuditEntry:
+    """Return an entry that its caller stores."""
+    return AuditEntry(at=timezone.now(), actor=actor, action=action, target=target[:200], detail=detail)
 
 
 def cli_actor() -> str:

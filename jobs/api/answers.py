@@ -54,6 +54,7 @@ class JobUrls(TypedDict):
     self: str
     events: str
     cancel: str
+    rerun: str
 
 
 class Progress(TypedDict):
@@ -126,6 +127,7 @@ class JobSummary(TypedDict):
     refusals_folded: Annotated[
         int, about("Number of old refused attempts that were deleted; they are not charged as tries.")
     ]
+    rerun_of: Annotated[str | None, about("Id of the job that this one runs again.")]
     urls: JobUrls
 
 

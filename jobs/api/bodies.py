@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from django.conf import settings
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, create_model, model_validator
 
 from foundation.http_api.json_body import (
     OMITTED,
@@ -29,7 +29,7 @@ from jobs.models import ApiKey
 from jobs.models.tenant import MAX_QUEUED, MAX_QUEUED_SECONDS, MAX_RUNNING, MAX_WEIGHT, MIN_WEIGHT
 from jobs.operations.jobs import FIRST_PRIORITY, LAST_PRIORITY
 from jobs.operations.tenants import MAX_OVERLAP_SECONDS, OVERLAP_SECONDS
-from jobs.submission.request import BatchItem
+from jobs.submission.request import BatchItem, Submit
 
 Text = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00]+$")]
 """The same rules as `text_parameter`."""
@@ -74,6 +74,21 @@ class NewArtifact(Body):
     parts: Annotated[
         bool, about("Upload in parts of 64 MiB, which can be resumed; end it by `/complete`.")
     ] = False
+
+
+def _rerun_fields() -> dict[str, Any]:
+    """The fields of a submit but its model; each may be missing."""
+    return {
+        name: (field.rebuild_annotation(), OMITTED)
+        for name, field in Submit.model_fields.items()
+        if name != "model"
+    }
+
+
+RerunBody: type[Body] = create_model("RerunBody", __base__=Body, **_rerun_fields())
+RerunBody.__doc__ = (
+    "Changes of a job that is run again. A missing field is as before; null: without the earlier value."
+)
 
 
 class PriorityBody(Body):

@@ -77,7 +77,9 @@ def job_id_of(text: str) -> str:
 
 def unknown_job() -> Problem:
     error = FieldError("/job_id", "unknown_job", "There is no such job.", place="path")
-    return Problem(404, "unknown_job", "There is no such job, or it is not yours.", errors=[error])
+    return Problem(
+        404, "unknown_job", "There is no such job, it is not yours, or retention removed it.", errors=[error]
+    )
 
 
 def time_parameter(request: Request, name: str) -> datetime | None:

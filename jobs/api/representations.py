@@ -65,10 +65,12 @@ def summary_json(
         "attempts": [_attempt(attempt, in_full=in_full) for attempt in shown],
         "attempts_count": job.attempts_made,
         "refusals_folded": job.refusals_folded,
+        "rerun_of": job.rerun_of,
         "urls": {
             "self": job_url(job.id),
             "events": job_url(job.id, "events"),
             "cancel": job_url(job.id, "cancel"),
+            "rerun": job_url(job.id, "rerun"),
         },
     }
 

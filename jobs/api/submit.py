@@ -19,15 +19,18 @@ from foundation.http_api.json_body import expect_body, read_body
 from foundation.http_api.openapi import described, json_schema
 from foundation.http_api.prefer import preferences
 from foundation.http_api.problems import FieldError, Problem
+from gpus.api.base import read_optional_body
 from jobs import ports
 from jobs.api import answers, bodies
-from jobs.api.base import JobView, principal_of, tenant_of
+from jobs.api.base import JobView, principal_of, require_visible, tenant_of
 from jobs.api.errors import refusal_problem
+from jobs.api.parameters import JOB_ID, unknown_job
 from jobs.api.representations import batch_item_json, job_json, job_url, submitted_json
-from jobs.domain.access import Principal, Scope, may_see_details, may_see_payloads
+from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope, may_see_details, may_see_payloads
 from jobs.domain.errors import Refused
 from jobs.events.handover import WAIT_HEADER, WaitFor, offered
 from jobs.limits.submit_limits import Admission, Rate, admit
+from jobs.operations.rerun import find_with_payload, rerun_job
 from jobs.reports.jobs import find_job
 from jobs.submission.request import (
     Item,
@@ -101,7 +104,7 @@ class Submit(RateLimitedView):
             item = submit_job(parsed.request, tenant=tenant_id, ports=self.ports, key_models=principal.models)
         except Refused as refused:
             item = refused
-        answer = answer_submit(item, parsed, principal, rate, can_wait=offered(request.META))
+        answer = answer_submit(item, parsed.wait, principal, rate, can_wait=offered(request.META))
         return Response(answer.data, status=answer.status, headers=answer.headers)
 
 
@@ -136,6 +139,64 @@ class SubmitBatch(RateLimitedView):
             headers["Idempotency-Replayed"] = "true"
         answered = [batch_item_json(item, index) for index, item in enumerate(batch.items)]
         return Response({"jobs": answered}, status=202, headers=headers)
+
+
+class Rerun(RateLimitedView):
+    """Runs a job again, for its own tenant. The caller must be allowed to read the earlier payload."""
+
+    needs = {"POST": "jobs.change_job"}
+
+    def max_body_bytes(self) -> int:
+        return max_submit_bytes()
+
+    @described(
+        "rerun_job",
+        "Run a job again, as it was or with changes",
+        answers={202: answers.Submitted, 200: answers.Submitted},
+        refusals=(403, 404, 409, 429),
+        body=bodies.RerunBody,
+        body_required=False,
+        parameters=(JOB_ID, IDEMPOTENCY),
+        description="Submits a new job with the values of this one, whatever its state; `rerun_of` names the "
+        "earlier one. Fields of the body replace its values; null: without the earlier value. `run_at` is "
+        "not repeated, and deadlines count anew. The checks, limits and quota of a submit apply, to the "
+        "tenant of the job. An API key needs the scopes `submit` and `read`. 404: there is no such job, "
+        "or retention has removed it with its payload. 200: this Idempotency-Key was used before, and "
+        "the job has ended.",
+    )
+    def post(self, request: Request, job_id: str) -> Response:
+        principal = principal_of(request)
+        if not may_see_payloads(principal):
+            raise _may_not_read(principal)
+        key = idempotency_key(request.headers.get("Idempotency-Key"))
+        job = find_with_payload(require_visible(request, job_id))
+        if job is None:
+            raise unknown_job()
+        rate = self.take_token(request, job.tenant_id)
+        sent: Any = request.data
+        given = read_optional_body(bodies.RerunBody, sent).model_fields_set
+        by = principal.name if principal.is_operator else None  # a client's own job has no audit entry
+        try:
+            item: Item = rerun_job(
+                job,
+                {name: sent[name] for name in given},
+                ports=self.ports,
+                idempotency_key=key,
+                by=by,
+                key_models=principal.models,
+            )
+        except Refused as refused:
+            item = refused
+        answer = answer_submit(item, None, principal, rate, can_wait=False)
+        return Response(answer.data, status=answer.status, headers=answer.headers)
+
+
+def _may_not_read(principal: Principal) -> Problem:
+    if principal.user is not None:
+        return Problem(403, "permission_denied", f"Running a job again needs the permission {VIEW_PAYLOAD}.")
+    return Problem(
+        403, "scope_required", "Running a job again reads its payload: it needs a key with the scope read."
+    )
 
 
 class InvalidItem(Refused):
@@ -212,12 +273,12 @@ class SubmitAnswer:
 
 
 def answer_submit(
-    item: Item, parsed: ParsedSubmit, principal: Principal, rate: Mapping[str, str], *, can_wait: bool
+    item: Item, wait: float | None, principal: Principal, rate: Mapping[str, str], *, can_wait: bool
 ) -> SubmitAnswer:
     """Build the response to a submit.
 
-    item: the submitted job, or the error. rate: RateLimit header fields. can_wait: the server in front (ASGI
-    gateway) can wait for the job's end. Raises Problem for an error.
+    item: the submitted job, or the error. wait: as in `ParsedSubmit`. rate: RateLimit header fields.
+    can_wait: the server in front (ASGI gateway) can wait for the job's end. Raises Problem for an error.
     """
     if isinstance(item, Refused):
         raise refusal_problem(item, rate) from None
@@ -234,8 +295,8 @@ def answer_submit(
     headers = {"Location": job_url(item.job.id), **rate}
     if item.replayed:
         headers["Idempotency-Replayed"] = "true"
-    if parsed.wait and not has_ended and can_wait:
-        headers[WAIT_HEADER] = WaitFor(item.job.id, parsed.wait).as_header()
+    if wait and not has_ended and can_wait:
+        headers[WAIT_HEADER] = WaitFor(item.job.id, wait).as_header()
     return SubmitAnswer(200 if has_ended else 202, headers, submitted_json(item, shown))
 
 

@@ -22,7 +22,7 @@ from .logs import JobLogs
 from .metrics import metrics
 from .push import PushResult
 from .stats import Stats, Workers
-from .submit import Submit, SubmitBatch
+from .submit import Rerun, Submit, SubmitBatch
 from .tenants import (
     Keys,
     Pauses,
@@ -53,6 +53,7 @@ queue_urls: list[URLPattern] = [
     path("artifacts/<str:artifact_id>", ArtifactDetail.as_view()),
     path("artifacts/<str:artifact_id>/meta", ArtifactMeta.as_view()),
     path("artifacts/<str:artifact_id>/complete", CompleteArtifact.as_view()),
+    path("queue/jobs/<str:job_id>/rerun", Rerun.as_view()),
     path("queue/stats", Stats.as_view()),
     path("me", Me.as_view()),
     path("usage", Usage.as_view()),

@@ -309,6 +309,13 @@ class NotDeadLetter(Refused):
     status = 409
 
 
+class PayloadErased(Refused):
+    """The payload of the earlier job was erased. Run it again with a payload of your own."""
+
+    code = "payload_erased"
+    status = 409
+
+
 class AttemptOver(Refused):
     """The attempt has ended, and its push token is no longer valid."""
 

@@ -108,6 +108,13 @@ class Job(models.Model):
         help_text="Gets an EndNotice when the job ends, such as run:ID of a workflow.",
     )  # fmt: skip
     event_seq = models.PositiveIntegerField(default=0)
+    rerun_of = models.CharField(
+        max_length=26,
+        null=True,  # no default in the database: adding it rewrites no row
+        blank=True,
+        default=None,
+        help_text="Id of the job that this one runs again; that one may be removed.",
+    )
 
     class Meta:
         ordering = ["-id"]
@@ -166,6 +173,7 @@ class Job(models.Model):
                 condition=DEAD_LETTER,
             ),
             models.Index(fields=["finished_at"], name="job_actionable_idx", condition=ACTIONABLE),
+            models.Index(fields=["rerun_of"], name="job_rerun_idx", condition=Q(rerun_of__isnull=False)),
             models.Index(
                 fields=["error_fingerprint", "model", "finished_at"],
                 name="job_failure_kind_idx",

@@ -37,9 +37,9 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None) -> int:
         if not is_final(JobState(job.state)):
             raise JobNotOver()
         transitions.dismiss([job_id], now)
-        if not _is_erased(job.payload):
+        if not is_erased(job.payload):
             job.payload = _mark(job.payload, now)
-        if job.result is not None and not _is_erased(job.result):
+        if job.result is not None and not is_erased(job.result):
             job.result = _mark(job.result, now)
         job.metadata, job.error_message = {}, ""
         job.save(update_fields=["payload", "result", "metadata", "error_message"])
@@ -66,7 +66,7 @@ def _mark(value: Any, now: datetime) -> dict[str, Any]:
     return {ERASED: {"at": now.isoformat(), "sha256": digest}}
 
 
-def _is_erased(value: Any) -> bool:
+def is_erased(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() == {ERASED}
 
 

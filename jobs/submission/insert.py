@@ -23,6 +23,8 @@ from foundation.database.connections import one_round_trip, write_lock
 from foundation.database.row_codec import new_row
 from foundation.database.statements import value
 from foundation.ids import new_id
+from gpus.models import AuditEntry
+from gpus.registry.audit import new_entry
 from gpus.registry.queries import RegistryCache
 from jobs.domain.errors import IdempotencyConflict, Refused, UnknownModel
 from jobs.domain.states import JobState
@@ -203,6 +205,7 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
     jobs: list[Job] = []
     keys: dict[tuple[int, str], IdempotencyKey] = {}
     uses: list[ArtifactUse] = []
+    audited: list[AuditEntry] = []
     for index, entry in enumerate(entries):
         request, limits = entry.request, entry.limits
         if isinstance(request, Refused):
@@ -232,13 +235,16 @@ def _plan(entries: Sequence[Entry], refused: Mapping[int, Refused]) -> _Plan:
         jobs.append(job)
         new.append(index)
         uses += new_uses(job.id, request.artifacts) if request.artifacts else ()
+        if request.by is not None:
+            audited.append(new_entry(request.by, "rerun_job", f"job:{job.id}", rerun_of=request.rerun_of))
         items.append(Submitted(job, outcome_of(job), None, replayed=False))
         if key:
             keys[limits.tenant_id, key] = IdempotencyKey(
                 tenant_id=limits.tenant_id, key=key, fingerprint=request.fingerprint, job=job
             )
     rows = new_jobs(jobs, jobs[0].created_at) if jobs else []
-    return _Plan(items, new, [*rows, *statements.inserts(list(keys.values())), *statements.inserts(uses)])
+    others = (list(keys.values()), uses, audited)
+    return _Plan(items, new, [*rows, *(one for kind in others for one in statements.inserts(kind))])
 
 
 def _log(entries: Sequence[Entry], items: Sequence[Item]) -> None:
@@ -298,6 +304,7 @@ def new_job(
         start_deadline_at=_after(start, request.body.start_deadline_seconds),
         queue_deadline_at=queue_deadline(request.body.model, start),
         followed_by=followed_by,
+        rerun_of=request.rerun_of,
     )
 
 

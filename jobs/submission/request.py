@@ -162,12 +162,16 @@ class BatchItem(Submit):
 @dataclass(frozen=True, slots=True)
 class SubmitRequest:
     """A job to submit. fingerprint: hash of the body, equal for equal bodies; only set with an
-    `idempotency_key`. artifacts: ids of those that its payload refers to, once it is checked."""
+    `idempotency_key`. artifacts: ids of those that its payload refers to, once it is checked. rerun_of: id of
+    the job that it runs again. by: actor of the audit entry; None: of a client's own request, which has
+    none."""
 
     body: Submit
     idempotency_key: str | None = None
     fingerprint: str = ""
     artifacts: tuple[str, ...] = ()
+    rerun_of: str | None = None
+    by: str | None = None
 
     @property
     def reject_if_busy(self) -> bool:

@@ -347,3 +347,15 @@ def test_refusals_are_problems(server: Scripted, client: Client) -> None:
         with pytest.raises(Problem, match="missing_scope"):
             call()
     assert len(server.asked) == 4
+
+
+def test_a_rerun_sends_its_changes_under_one_key(server: Scripted, client: Client) -> None:
+    server.will(drop, says(202, {"job_id": "NEW", "status": "queued", "rerun_of": JOB}))
+    job = client.rerun(JOB, payload={"steps": 9}, callback_url=None, tags=("a",))
+    assert (job.job_id, job.data["rerun_of"]) == ("NEW", JOB)
+    first, second = server.asked
+    assert first.path == second.path == f"/queue/jobs/{JOB}/rerun"
+    assert second.body == {"payload": {"steps": 9}, "callback_url": None, "tags": ["a"]}, "null: without it"
+    assert first.key == second.key
+    with pytest.raises(TypeError, match="a rerun has no model"):
+        client.rerun(JOB, model="flux")  # type: ignore[call-arg]

@@ -93,7 +93,7 @@ def read_payload(text: str) -> Any:
     try:
         return read_json(raw)
     except Problem as problem:
-        raise CommandError(f"the payload: {_problem_text(problem)}") from None
+        raise CommandError(f"the payload: {problem_text(problem)}") from None
 
 
 def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
@@ -102,7 +102,7 @@ def submit(body: dict[str, Any], tenant: Tenant) -> Submitted:
     try:
         request = read_item(given)
     except Problem as problem:
-        raise CommandError(_problem_text(problem)) from None
+        raise CommandError(problem_text(problem)) from None
     return submit_job(request, tenant=tenant, ports=ports.production_ports())
 
 
@@ -119,6 +119,7 @@ def wait_for_end(job_id: str, seconds: float | None) -> Job:
         pause = min(pause * 1.5, _LONGEST_POLL_SECONDS)
 
 
-def _problem_text(problem: Problem) -> str:
+def problem_text(problem: Problem) -> str:
+    """The errors of an invalid body in one line."""
     details = [f"{error.pointer[1:]}: {error.detail}" for error in problem.errors]
     return plain("; ".join(details) or problem.detail)
