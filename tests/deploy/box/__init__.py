@@ -27,6 +27,10 @@ for kind in dev sys; do mount --rbind /$kind $BOX/root/$kind; done
 mount -t proc proc $BOX/root/proc
 mount -t tmpfs tmpfs $BOX/root/run
 mount -t tmpfs tmpfs $BOX/root/tmp -o mode=1777
+for folder in etc/postgresql var/lib/postgresql var/lib/redis; do  # this machine's own servers write theirs
+    mkdir -p $BOX/own/$folder && chown --reference=/$folder $BOX/own/$folder
+    mount --bind $BOX/own/$folder $BOX/root/$folder
+done
 exec chroot $BOX/root sleep infinity
 """
 
@@ -103,7 +107,7 @@ def boxes(folder: Path, addresses: Mapping[str, str]) -> Iterator[dict[str, Box]
             _ip("-n", switch, "link", "add", cable, "type", "veth", *peer)
             _ip("-n", switch, "link", "set", cable, "master", "bridge", "up")
             up = f"ip address add {address}/24 dev eth0; ip link set eth0 up"
-            done = found[name].run(f"ip link set lo up; {up}; hostname {name}")
+            done = found[name].run(f"ip link set lo up; {up}; hostname {name.replace('_', '-')}")
             assert done.returncode == 0, done.stdout
         yield found
 
