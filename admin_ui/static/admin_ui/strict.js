@@ -89,14 +89,6 @@
       if (onErrorShow) document.getElementById(onErrorShow).hidden = false
     })
   }
-  /* A log keeps its scroll position when a newer one replaces it. */
-  const scrolled = new Map()
-  document.addEventListener('htmx:oobBeforeSwap', event => {
-    for (const part of event.detail.target.querySelectorAll('[data-keeps-scroll]')) scrolled.set(part.id, part.scrollTop)
-  })
-  document.addEventListener('htmx:oobAfterSwap', () => {
-    for (const [id, top] of scrolled) document.getElementById(id)?.scrollTo(0, top)
-  })
   document.addEventListener('htmx:afterSwap', event => {
     const opener = event.detail.target.id === 'modal-content' && document.getElementById('content-main')
     if (opener && 'opensModal' in opener.dataset) Alpine.$data(opener).openModal = true
