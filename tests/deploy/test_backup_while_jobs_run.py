@@ -103,11 +103,9 @@ def test_jobs_continue_from_a_backup_that_was_made_while_others_were_submitted_a
         """Submit and end jobs until the backup is there."""
         try:
             while not is_over.is_set():
-                with transaction.atomic():
+                with transaction.atomic():  # so that the backup has no other run than the held one
                     submitted.append(world.job().id)
-                with transaction.atomic():
-                    lease = world.claim()
-                end(world, lease)
+                    end(world, world.claim())
         finally:
             connection.close()
 
