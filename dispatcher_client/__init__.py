@@ -4,6 +4,7 @@ standard library, `AsyncClient` httpx; docs/reference/client.md.
 It can be copied into another project: it imports nothing else of this repository."""
 
 from .answers import Estimate, Explanation, Key, Limits, Me, Model, Reason, StartsIn, Usage, UsageRow, Used
+from .artifacts import Artifact, FileChanged
 from .async_client import AsyncClient
 from .calls import ListFilter
 from .client import Client
@@ -33,6 +34,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AnswerTooLarge",
+    "Artifact",
     "AsyncClient",
     "Busy",
     "Client",
@@ -42,6 +44,7 @@ __all__ = [
     "Event",
     "Explanation",
     "FieldProblem",
+    "FileChanged",
     "Flushed",
     "Invalid",
     "Job",

@@ -1,4 +1,5 @@
-"""The command line: ``python3 -m dispatcher_client submit|wait|stream|logs|cancel|rerun|flush``.
+"""The command line: ``python3 -m dispatcher_client COMMAND``: submit, wait, stream, logs, cancel, rerun,
+upload, download, flush.
 
 Exit status: 0 done · 1 refused, or the job did not complete · 2 wrong usage · 3 no answer · 4 no answer, and
 the request is in the spool · 5 the job has not ended yet."""
@@ -92,6 +93,34 @@ def _flush(client: Client, options: argparse.Namespace) -> int:
     return REFUSED if flushed.refused or flushed.left else DONE
 
 
+def _upload(client: Client, options: argparse.Namespace) -> int:
+    artifact = client.upload(
+        options.path, content_type=options.content_type, name=options.name, on_progress=_bar(options.path)
+    )
+    _print({**artifact.ref, "bytes": artifact.bytes, "sha256": artifact.sha256})
+    return DONE
+
+
+def _download(client: Client, options: argparse.Namespace) -> int:
+    artifact = client.download(options.artifact_id, options.path, on_progress=_bar(options.path))
+    _print({"path": options.path, "bytes": artifact.bytes, "sha256": artifact.sha256})
+    return DONE
+
+
+def _bar(name: str) -> Callable[[int, int], None] | None:
+    """Return a progress bar on stderr; None if that is no terminal."""
+    if not sys.stderr.isatty():
+        return None
+
+    def draw(done: int, of: int) -> None:
+        share = done / of if of else 1.0
+        line = f"\r{name[-30:]:<30} [{'#' * int(share * 30):<30}] {share:4.0%} of {of:,} bytes"
+        sys.stderr.write(line + ("\n" if done >= of else ""))
+        sys.stderr.flush()
+
+    return draw
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python3 -m dispatcher_client",
@@ -99,7 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--spool", help="file for submits without an answer (or DISPATCHER_SPOOL)")
     parser.add_argument("--retry-seconds", type=float, default=60.0, help="how long to retry (default: 60)")
-    commands = parser.add_subparsers(required=True, metavar="submit|wait|stream|logs|cancel|rerun|flush")
+    commands = parser.add_subparsers(
+        required=True, metavar="submit|wait|stream|logs|cancel|rerun|upload|download|flush"
+    )
 
     submit = commands.add_parser("submit", help="submit a job and print it")
     submit.set_defaults(command=_submit)
@@ -118,6 +149,15 @@ def _parser() -> argparse.ArgumentParser:
     _of_job(commands.add_parser("cancel", help="cancel a job"), _cancel)
     rerun = _of_job(commands.add_parser("rerun", help="run a job again and print the new one"), _rerun)
     rerun.add_argument("--payload", type=json_value, help="a JSON object in place of the earlier payload")
+    upload = commands.add_parser("upload", help="upload a file and print its reference")
+    upload.set_defaults(command=_upload)
+    upload.add_argument("path")
+    upload.add_argument("--content-type", help="media type; default: recognised from the first bytes")
+    upload.add_argument("--name", help="name for downloads; default: the file's")
+    download = commands.add_parser("download", help="download an artifact, or continue to")
+    download.set_defaults(command=_download)
+    download.add_argument("artifact_id")
+    download.add_argument("path", help="file to write")
     commands.add_parser("flush", help="send the spooled requests").set_defaults(command=_flush)
     return parser
 

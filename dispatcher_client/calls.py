@@ -4,14 +4,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
+from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote, urlencode
 
 from .answers import Estimate, Explanation, Me, Usage, read_page
+from .artifacts import Artifact, Files, OnProgress, id_of
 from .errors import NoAnswer, Problem, Spooled, Unavailable, problem_from_json, read_problem
 from .job import Job, JobFailed, read_job, wait_until_over
 from .log import LogLine, LogParser
@@ -62,6 +65,7 @@ class Calls:
         self._spool = spool
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
+        self._files = Files(transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
 
     # -- submit --------------------------------------------------------------------------------------------
 
@@ -220,6 +224,41 @@ class Calls:
         given = {"from": first, "to": last, "by": by}
         query = urlencode({name: str(value) for name, value in given.items() if value is not None})
         return await self._get(f"/usage?{query}", lambda document: read_answer(Usage, document))
+
+    # -- files ---------------------------------------------------------------------------------------------
+
+    async def upload(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        content_type: str | None = None,
+        name: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Artifact:
+        """Upload a file straight to the dispatcher's store; return it, for use as `artifact.ref` in a
+        payload. A file that the tenant has already is not sent. Above 64 MiB it is sent in parts: the same
+        call again sends the missing ones.
+
+        content_type: default: recognised by the dispatcher. name: default: the path's. on_progress: called
+        with the bytes that were sent, and all. Raises `FileChanged` if the file is changed meanwhile."""
+        return await self._files.upload(Path(path), content_type, name, on_progress)
+
+    async def download(
+        self,
+        artifact: Artifact | Mapping[str, Any] | str,
+        path: str | os.PathLike[str],
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> Artifact:
+        """Download an artifact to a file, which appears whole and with the right hash. The same call again
+        continues an interrupted one.
+
+        artifact: also its id, or a reference in a result. Raises `FileChanged` for other bytes."""
+        return await self._files.download(id_of(artifact), Path(path), on_progress)
+
+    async def artifact(self, artifact: Mapping[str, Any] | str) -> Artifact:
+        """Return an artifact without its bytes. artifact: its id, or a reference in a result."""
+        return await self._files.find(id_of(artifact))
 
     # -- the spool -----------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from datetime import date
 from typing import Any, Unpack
 
 from .answers import Estimate, Explanation, Me, Usage
+from .artifacts import Artifact, OnProgress
 from .calls import BatchAnswers, Calls, ListFilter, RerunOptions, UsageBy
 from .job import Job
 from .log import LogLine
@@ -124,6 +125,34 @@ class Client:
     ) -> Usage:
         """Return the tenant's ended jobs and GPU-seconds. first, last: UTC days, both included."""
         return run_blocking(self._calls.usage(first, last, by))
+
+    def upload(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        content_type: str | None = None,
+        name: str | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Artifact:
+        """Upload a file straight to the store, in parts that can be resumed; return it, for use as
+        `artifact.ref` in a payload. Raises `FileChanged`."""
+        call = self._calls.upload(path, content_type=content_type, name=name, on_progress=on_progress)
+        return run_blocking(call)
+
+    def download(
+        self,
+        artifact: Artifact | Mapping[str, Any] | str,
+        path: str | os.PathLike[str],
+        *,
+        on_progress: OnProgress | None = None,
+    ) -> Artifact:
+        """Download an artifact to a file, or continue to. artifact: also its id, or a reference in a result.
+        Raises `FileChanged`."""
+        return run_blocking(self._calls.download(artifact, path, on_progress=on_progress))
+
+    def artifact(self, artifact: Mapping[str, Any] | str) -> Artifact:
+        """Return an artifact without its bytes. artifact: its id, or a reference in a result."""
+        return run_blocking(self._calls.artifact(artifact))
 
     def flush_spool(self) -> Flushed:
         """Send the spooled requests, oldest first."""

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import httpx
 
 from .errors import NoAnswer
-from .transport import MAX_ANSWER_BYTES, OpenAnswer, Request, RunCall, Transport
+from .transport import MAX_ANSWER_BYTES, FilePart, OpenAnswer, Request, RunCall, SignedRequest, Transport
 
 T = TypeVar("T")
 
@@ -42,6 +42,25 @@ class HttpxTransport(Transport):
         finally:
             await response.aclose()
 
+    @asynccontextmanager
+    async def opened_at(
+        self, signed: SignedRequest, timeout_seconds: float, body: FilePart | None = None
+    ) -> AsyncIterator[OpenAnswer]:
+        with _as_no_answer():
+            sent = self._client.build_request(
+                signed.method,
+                signed.url,
+                content=None if body is None else _file_chunks(body),
+                headers={**signed.headers, "Accept-Encoding": "identity"},
+                timeout=timeout_seconds,
+            )
+            response = await self._client.send(sent, stream=True, follow_redirects=False)
+        try:
+            headers = {name.lower(): value for name, value in response.headers.items()}
+            yield OpenAnswer(response.status_code, headers, _pieces(response))
+        finally:
+            await response.aclose()
+
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
@@ -63,6 +82,13 @@ class HttpxTransport(Transport):
         await self._client.aclose()
 
 
+async def _file_chunks(part: FilePart) -> AsyncIterator[bytes]:
+    """The file is read in a thread, a piece at a time."""
+    chunks = part.chunks()
+    while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+        yield chunk
+
+
 async def _pieces(response: httpx.Response) -> AsyncIterator[bytes]:
     with _as_no_answer():
         async for piece in response.aiter_raw():
@@ -74,5 +100,5 @@ def _as_no_answer() -> Iterator[None]:
     """Turn network errors in the block into NoAnswer."""
     try:
         yield
-    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError) as error:
+    except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, EOFError) as error:
         raise NoAnswer(f"{type(error).__name__}: {error}") from error

@@ -7,9 +7,10 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -17,6 +18,8 @@ from .errors import AnswerTooLarge, DispatcherError, NoAnswer, Unavailable, read
 
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """Default bound of one answer, and of one event of a stream."""
+
+_FILE_CHUNK_BYTES = 256 * 1024
 
 T = TypeVar("T")
 
@@ -63,6 +66,41 @@ class OpenAnswer:
     pieces: AsyncIterator[bytes]
 
 
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """A request to any host that needs no API key, and gets none."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FilePart:
+    """Bytes of a file as a request's body. first: position of the first one. on_progress: is called with the
+    position in the file behind the bytes that were read, and `of`."""
+
+    path: Path
+    first: int
+    length: int
+    on_progress: Callable[[int, int], None] | None = None
+    of: int = 0
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield the bytes. Raises EOFError if the file became shorter."""
+        left = self.length
+        with self.path.open("rb") as file:
+            file.seek(self.first)
+            while left:
+                chunk = file.read(min(_FILE_CHUNK_BYTES, left))
+                if not chunk:
+                    raise EOFError(f"{self.path} became shorter while it was sent")
+                left -= len(chunk)
+                yield chunk
+                if self.on_progress is not None:
+                    self.on_progress(self.first + self.length - left, self.of)
+
+
 class Transport(ABC):
     """The I/O of a client with one API key. max_answer_bytes: a longer answer raises AnswerTooLarge.
 
@@ -95,6 +133,14 @@ class Transport(ABC):
     @abstractmethod
     def opened(self, request: Request) -> AbstractAsyncContextManager[OpenAnswer]:
         """Send a request; yield the answer with its body unread. Raises NoAnswer."""
+
+    @abstractmethod
+    def opened_at(
+        self, signed: SignedRequest, timeout_seconds: float, body: FilePart | None = None
+    ) -> AbstractAsyncContextManager[OpenAnswer]:
+        """Send a signed request, without the API key; yield the answer with its body unread.
+
+        timeout_seconds: of each step. Raises NoAnswer."""
 
     @abstractmethod
     async def sleep(self, seconds: float) -> None: ...

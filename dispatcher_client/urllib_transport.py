@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar, cast
 
 from .errors import NoAnswer
-from .transport import MAX_ANSWER_BYTES, OpenAnswer, Request, RunCall, Transport
+from .transport import MAX_ANSWER_BYTES, FilePart, OpenAnswer, Request, RunCall, SignedRequest, Transport
 
 _PIECE_BYTES = 65536
 
@@ -39,6 +39,24 @@ class UrllibTransport(Transport):
         try:
             headers = {name.lower(): value for name, value in response.getheaders()}
             yield OpenAnswer(response.status, headers, _pieces(response))
+        finally:
+            response.close()
+
+    @asynccontextmanager
+    async def opened_at(
+        self, signed: SignedRequest, timeout_seconds: float, body: FilePart | None = None
+    ) -> AsyncIterator[OpenAnswer]:
+        headers = {**signed.headers, "Accept-Encoding": "identity"}
+        data = None
+        if body is not None:
+            data = body.chunks() if body.length else b""
+            headers.setdefault("Content-Type", "application/octet-stream")
+        sent = urllib.request.Request(signed.url, method=signed.method, data=data, headers=headers)
+        with _as_no_answer():
+            response = self._opener.open(sent, timeout=timeout_seconds)
+        try:
+            named = {name.lower(): value for name, value in response.getheaders()}
+            yield OpenAnswer(response.status, named, _pieces(response))
         finally:
             response.close()
 
@@ -73,7 +91,7 @@ def _as_no_answer() -> Iterator[None]:
     """Turn network errors in the block into NoAnswer."""
     try:
         yield
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, EOFError, http.client.HTTPException) as error:
         raise NoAnswer(f"{type(error).__name__}: {error}") from error
 
 

@@ -27,7 +27,7 @@ from foundation.http_api.parameters import PARAMETERS, CursorPages, allow_only, 
 from foundation.http_api.problems import FieldError, Problem
 from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
-from jobs.domain.access import Principal, Scope, may_see_payloads
+from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope
 from jobs.reports.fleet import web_hosts
 
 ARTIFACT_ID = OpenApiParameter("artifact_id", str, OpenApiParameter.PATH, description="Id of the artifact.")
@@ -133,7 +133,7 @@ class _OneArtifact(JobView):
 class ArtifactDetail(_OneArtifact):
     content_negotiation_class = _AnyAccept
     scopes = {"GET": Scope.READ, "DELETE": Scope.SUBMIT}
-    needs = {"GET": "jobs.view_job", "DELETE": "jobs.change_job"}
+    needs = {"GET": VIEW_PAYLOAD, "DELETE": "jobs.change_job"}
 
     @described(
         "get_artifact",
@@ -146,8 +146,6 @@ class ArtifactDetail(_OneArtifact):
     )
     def get(self, request: Request, artifact_id: str) -> HttpResponse:
         allow_only(request, ())
-        if not may_see_payloads(principal_of(request)):
-            raise Problem(403, "permission_required", "This needs the permission jobs.view_payload.")
         row = self.confirmed(request, artifact_id)
         if row.state != Artifact.State.STORED:
             raise Problem(409, "artifact_not_uploaded", "The upload of the artifact is not complete.")

@@ -56,6 +56,7 @@ RUN_ID = "01M8ECJK143KH8VXVH2QXVYVF3"
 def filled(path: str, job_id: str) -> str:
     names = {
         "<str:job_id>": job_id,
+        "<str:artifact_id>": job_id,
         "<str:model>": "zimg",
         "<str:server>": "s1",
         "<str:machine>": "box",

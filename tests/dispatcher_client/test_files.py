@@ -1,0 +1,218 @@
+"""Uploads and downloads of both clients, through the real web process and its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.conf import settings
+
+from artifacts.models import Artifact as Row
+from artifacts.models import ArtifactUse
+from artifacts.store import local
+from dispatcher_client import Artifact, Client, FileChanged, NotFound, Problem
+from dispatcher_client import __main__ as command_line
+from dispatcher_client import artifacts as files
+from dispatcher_project.web import artifact_bytes
+from tests.jobs.api.conftest import Account
+from tests.jobs.events.conftest import redis_url, tenant, web, world
+from tests.support.servers.web import Web
+
+from .conftest import NewClient
+
+__all__ = ["redis_url", "tenant", "web", "world"]
+PART = 300_000
+
+
+class Stopped(Exception):
+    """The client's program ends."""
+
+
+@pytest.fixture(autouse=True)
+def store(web: Web, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the store. Parts are small, so that a file of a megabyte has some."""
+    changed = replace(
+        settings.DISPATCHER, artifact_reserve_bytes=0, artifact_url=web.url, upload_idle_seconds=2.0
+    )
+    monkeypatch.setattr(settings, "DISPATCHER", changed)
+    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+    monkeypatch.setattr(local, "PART_BYTES", PART)
+    monkeypatch.setattr(files, "PARTS_ABOVE_BYTES", PART)
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def client(web: Web, tenant: Account, new_client: NewClient) -> Client:
+    return new_client(web.url, tenant.key, retry_seconds=5)
+
+
+def make_file(folder: Path, size: int, name: str = "film.bin") -> Path:
+    path = folder / name
+    path.write_bytes(os.urandom(size))
+    return path
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, 4 * PART + 17], ids=["empty", "byte", "small", "parts"])
+def test_a_file_goes_to_the_store_and_back(client: Client, tmp_path: Path, size: int) -> None:
+    path = make_file(tmp_path, size)
+    up: list[tuple[int, int]] = []
+    down: list[tuple[int, int]] = []
+    sent = client.upload(path, on_progress=lambda *done: up.append(done))
+    assert (sent.state, sent.bytes, sent.name) == ("stored", size, "film.bin")
+    assert sent.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    got = client.download(sent.ref, tmp_path / "back.bin", on_progress=lambda *done: down.append(done))
+    assert got == client.artifact(sent.id)
+    assert (tmp_path / "back.bin").read_bytes() == path.read_bytes()
+    assert up[-1] == down[-1] == (size, size)
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_a_submit_refers_to_an_uploaded_file(client: Client, tmp_path: Path) -> None:
+    sent = client.upload(make_file(tmp_path, 100), name="фильм.bin")
+    job = client.submit("zimg", {"film": sent.ref})
+    assert list(ArtifactUse.objects.values_list("artifact_id", "job")) == [(sent.id, job.job_id)]
+    assert sent.name == "фильм.bin"
+
+
+def test_a_file_that_is_there_is_not_sent_again(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_file(tmp_path, 2 * PART)
+    first = client.upload(path)
+    monkeypatch.setattr(artifact_bytes, "_receiver", lambda *_: {}["sent again"])
+    assert client.upload(path).id == first.id
+
+
+def test_an_interrupted_upload_sends_only_what_is_missing(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_file(tmp_path, 4 * PART)
+    sent: list[int] = []
+    real = artifact_bytes._receiver
+
+    def counted(grant: Any, store: Any) -> Any:
+        sent.append(grant.number)
+        return real(grant, store)
+
+    def stop(done: int, of: int) -> None:
+        if done > 2 * PART:
+            raise Stopped
+
+    monkeypatch.setattr(artifact_bytes, "_receiver", counted)
+    with pytest.raises(Stopped):
+        client.upload(path, on_progress=stop)
+    assert client.upload(path).state == "stored"
+    assert sent.count(1) == sent.count(2) == sent.count(4) == 1
+
+
+def test_an_interrupted_download_goes_on_where_it_ended(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_CHUNK_BYTES", 50_000)
+    path = make_file(tmp_path, 3 * PART)
+    sent = client.upload(path)
+
+    def stop(done: int, of: int) -> None:
+        if done > PART:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        client.download(sent, tmp_path / "back.bin", on_progress=stop)
+    (partial,) = tmp_path.glob("*.part")
+    kept = partial.stat().st_size
+    assert PART < kept < 3 * PART
+    assert not (tmp_path / "back.bin").exists()
+    steps: list[int] = []
+    client.download(sent, tmp_path / "back.bin", on_progress=lambda done, of: steps.append(done))
+    assert steps[0] > kept
+    assert (tmp_path / "back.bin").read_bytes() == path.read_bytes()
+
+
+def test_a_wrong_partial_file_becomes_no_file(client: Client, tmp_path: Path) -> None:
+    sent = client.upload(make_file(tmp_path, 1000))
+    (tmp_path / f"back.bin.{sent.sha256[:16]}.part").write_bytes(b"wrong")
+    with pytest.raises(FileChanged, match="not the artifact's"):
+        client.download(sent, tmp_path / "back.bin")
+    assert list(tmp_path.glob("back.bin*")) == []
+    client.download(sent, tmp_path / "back.bin")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: path.write_bytes(b"x" * (2 * PART)),
+        lambda path: path.write_bytes(b"short"),
+        lambda path: path.write_bytes(path.read_bytes() + b"more"),
+    ],
+    ids=["other bytes", "shorter", "longer"],
+)
+def test_a_file_that_changes_while_it_is_uploaded_is_refused(
+    client: Client, tmp_path: Path, store: Path, change: Callable[[Path], Any]
+) -> None:
+    path = make_file(tmp_path, 2 * PART)
+    once = threading.Event()
+
+    def changing(done: int, of: int) -> None:
+        if not once.is_set():
+            once.set()
+            change(path)
+
+    with pytest.raises((FileChanged, Problem)):
+        client.upload(path, on_progress=changing)
+    assert not [one for one in store.glob("a/**/*") if one.is_file()]
+    assert Row.objects.get().state == "promised"
+
+
+def test_an_expired_url_is_replaced(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from artifacts.store.local import LocalStore
+
+    real, made = LocalStore._signed, list[int]()
+
+    def expired_first(self: LocalStore, grant: Any, seconds: float) -> Any:
+        made.append(1)
+        return real(self, grant, -10.0 if len(made) == 1 else seconds)
+
+    monkeypatch.setattr(LocalStore, "_signed", expired_first)
+    assert client.upload(make_file(tmp_path, 100)).state == "stored"
+
+
+def test_errors_name_what_is_wrong(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(FileNotFoundError):
+        client.upload(tmp_path / "nothing")
+    with pytest.raises(NotFound):
+        client.download("0" * 26, tmp_path / "x")
+    for bad in ("../../me", {"artifact": "x"}, 7):
+        with pytest.raises(ValueError, match="artifact"):
+            client.download(bad, tmp_path / "x")  # type: ignore[arg-type]
+    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, max_artifact_bytes=10))
+    with pytest.raises(Problem) as refused:
+        client.upload(make_file(tmp_path, 11))
+    assert refused.value.code == "artifact_too_large"
+
+
+def test_the_command_line_uploads_and_downloads(
+    web: Web,
+    tenant: Account,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("DISPATCHER_URL", web.url)
+    monkeypatch.setenv("DISPATCHER_API_KEY", tenant.key)
+    path = make_file(tmp_path, 1000)
+    assert command_line.main(["upload", str(path)]) == 0
+    sent = json.loads(capsys.readouterr().out)
+    assert command_line.main(["download", sent["$artifact"], str(tmp_path / "back.bin")]) == 0
+    assert (tmp_path / "back.bin").read_bytes() == path.read_bytes()
+
+
+def test_an_artifact_names_its_reference() -> None:
+    fields = dict.fromkeys(Artifact.__dataclass_fields__)
+    assert Artifact(**{**fields, "id": "X"}).ref == {"$artifact": "X"}  # type: ignore[arg-type]
