@@ -94,6 +94,7 @@ def events_page() -> str:
         "| characters of all runs of a worker per second, four times as many in one go |"
         " `DISPATCHER_LOG_CHARS_PER_SECOND` | counted |",
         "",
+        "The first 4000 characters of each run do not count for the rate of its worker.",
         "A line counts 64 characters besides its text. The events are written by the group commit, half a",
         "second to 5 s apart, and once more at the run's end; the run never waits for them. They are removed",
         "with their job. `GET /api/v1/queue/jobs/{id}/logs` returns the lines without the events.",

@@ -30,7 +30,11 @@ LINES_PER_SECOND, LINES_AT_ONCE = 100, 500
 """Lines of one run: as a rate, and in one go."""
 CHARS_PER_SECOND, CHARS_AT_ONCE = 128 * 1024, 512 * 1024
 """Characters of all runs of a process."""
+FREE_CHARS = 2000
+"""Characters of a run beside that rate, so that its first lines are not lost in another run's flood."""
 BATCH_SECONDS = 0.25
+FULL_SECONDS = 0.1
+"""Once the rate is used up, all is dropped for so long."""
 MAX_FIELDS_CHARS = 4096
 _MAX_BATCH = 500
 
@@ -57,13 +61,20 @@ class LineCollector:
         self._skips = {"stdout": False, "stderr": False}
         self._batch: list[LogLine] = []
         self._dropped = 0
-        self._emitted_at = -1e9
+        self._free_chars = FREE_CHARS
+        self._emitted_at = self._full_until = -1e9
 
     def write(self, stream: str, text: str) -> None:
         """Take a piece of what was written. stream: stdout or stderr."""
-        with suppress(Exception), self._lock:
-            self._write(stream, text)
-            self._emit_if_due()
+        try:
+            with self._lock:
+                if time.monotonic() < self._full_until:  # a flood must cost its run next to nothing
+                    self._drop(stream, text)
+                    return
+                self._write(stream, text)
+                self._emit_if_due()
+        except Exception:
+            return
 
     def log(self, text: str, fields: Mapping[str, Any], *, stream: str = "log") -> None:
         """Take a line of `ctx.log`. fields: are added to its text, and ``level`` is its level."""
@@ -88,33 +99,41 @@ class LineCollector:
             _, end, text = text.partition("\n")
             self._skips[stream] = not end
         while text:
-            if not self._lines.would_take(1, time.monotonic()):
-                self._drop(stream, text)
-                return
             piece, end, text = text.partition("\n")
             rest = self._rest[stream]
             # a line without an end must not grow, nor be copied at each piece
             rest = rest + piece[: MAX_LINE_CHARS + 1] if len(rest) <= MAX_LINE_CHARS else rest
-            self._rest[stream] = "" if end else overwritten(rest)
-            if end:
-                self._add(stream, rest)
+            if not end:
+                self._rest[stream] = overwritten(rest)
+                return
+            self._rest[stream] = ""
+            if not self._add(stream, rest) and text:
+                self._drop(stream, text)
+                return
 
     def _drop(self, stream: str, text: str) -> None:
-        self._dropped += text.count("\n")
-        self._rest[stream] = ""
-        self._skips[stream] = not text.endswith("\n")
-        self._dropped += self._skips[stream]
+        was_counted, goes_on = self._skips[stream], not text.endswith("\n")
+        if self._rest[stream]:  # its beginning is dropped with it
+            self._rest[stream] = ""
+        self._dropped += text.count("\n") + goes_on - was_counted
+        self._skips[stream] = goes_on
 
-    def _add(self, stream: str, text: str, level: str = "") -> None:
-        now = time.monotonic()
-        text = safe_text(overwritten(text).rstrip())
-        if not (self._lines.take(1, now) and self._shared.take(len(text), now)):
+    def _add(self, stream: str, text: str, level: str = "") -> bool:
+        """Take a whole line; return False if the rate is used up."""
+        now, size = time.monotonic(), min(len(text), MAX_LINE_CHARS)
+        if not (self._lines.take(1, now) and (self._take_free(size) or self._shared.take(size, now))):
             self._dropped += 1
-            return
+            self._full_until = now + FULL_SECONDS
+            return False
         if self._dropped:
             self._batch.append(lines_left_out(self._dropped)._replace(at=time.time()))
             self._dropped = 0
-        self._batch.append(LogLine(stream, text, level, time.time()))
+        self._batch.append(LogLine(stream, safe_text(overwritten(text).rstrip()), level, time.time()))
+        return True
+
+    def _take_free(self, size: int) -> bool:
+        self._free_chars -= size
+        return self._free_chars >= 0
 
     def _emit_if_due(self) -> None:
         if time.monotonic() - self._emitted_at >= self._batch_seconds:
@@ -223,6 +242,8 @@ class _RoutedStream(io.TextIOBase):
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        if not text:
+            return 0
         collector = self._router.current()
         if collector is None:
             return self._original.write(text)

@@ -29,6 +29,8 @@ END_SHARE = 4
 """One part in so many of a run's characters is kept for its last lines."""
 GROWING_PAUSES, LONGEST_PAUSE_SECONDS = 20.0, 5.0
 """A pause between two events is at least this part of the run's time, up to `LONGEST_PAUSE_SECONDS`."""
+FREE_CHARS = 4000
+"""Characters of a run beside the rate of all, so that its first lines are not lost in another run's flood."""
 SECONDS_AT_ONCE = 10
 """A run may write the lines of so many seconds in one go."""
 Write = Callable[[str, Mapping[str, Any]], None]
@@ -77,6 +79,7 @@ class LogEvents:
         self._lines: list[dict[str, Any]] = []
         self._chars = 0
         self._left_out = 0
+        self._free_chars = FREE_CHARS
         self._end_room = limits.allowance // END_SHARE
         self._end: deque[tuple[dict[str, Any], int]] = deque()
         self._end_chars = self._end_left_out = 0
@@ -110,7 +113,8 @@ class LogEvents:
                 return
             self._is_over = True
             self._mark_left_out()
-            self._write_lines()
+            if self._chars > MAX_EVENT_CHARS // 2:
+                self._write_lines()
             for line in trace.split("\n") if trace else ():
                 self._admit(LogLine("stderr", line, "error"))
             self._write_lines()
@@ -129,7 +133,8 @@ class LogEvents:
             return
         now = self._clock.monotonic()
         size = min(len(line.text), self._limits.line_chars) + LINE_OVERHEAD
-        if self._rate.take(1, now) and self._limits.shared.take(size, now):
+        self._free_chars -= size
+        if self._rate.take(1, now) and (self._free_chars >= 0 or self._limits.shared.take(size, now)):
             self._admit(line)
         else:
             self._left_out += 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from foundation.log_lines import LogLine, LogPart, RateLimit, lines_left_out
-from jobs.execution.log_events import MAX_EVENT_CHARS, LogEvents, LogLimits
+from jobs.execution.log_events import FREE_CHARS, LINE_OVERHEAD, MAX_EVENT_CHARS, LogEvents, LogLimits
 from tests.support.fakes import ManualClock
 
 PLENTY = RateLimit(1e12, 1e12)
@@ -95,13 +95,16 @@ def test_what_was_left_out_before_is_counted_too() -> None:
     assert buffer.texts == ["… 7 lines left out", "x", "… 1 line left out"]
 
 
-def test_all_runs_of_a_worker_share_a_rate() -> None:
-    shared = RateLimit(100.0, 1000.0)
+def test_all_runs_of_a_worker_share_a_rate_beside_their_first_lines() -> None:
+    shared = RateLimit(100.0, 5 * 2000)
     buffers = [Buffer(shared=shared) for _ in range(4)]
     for buffer in buffers:
-        buffer.say("x" * 36, "x" * 36, "x" * 36, "x" * 36)
+        buffer.say(*["x" * (2000 - LINE_OVERHEAD)] * 6)
         buffer.log.end()
-    assert sum(text == "x" * 36 for buffer in buffers for text in buffer.texts) == 10
+    whole = [sum(text.startswith("xx") for text in buffer.texts) for buffer in buffers]
+    free = FREE_CHARS // 2000
+    assert sum(whole) == 5 + 4 * free
+    assert min(whole) == free, "the first runs have used up the rate"
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 1999])
