@@ -14,6 +14,7 @@ from admin_ui.pages import (
     models,
     pauses,
     servers,
+    workflows,
 )
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "models",
     "pauses",
     "servers",
+    "workflows",
 ]
 
 admin.site.index_template = "admin_ui/dashboard/overview.html"

@@ -29,6 +29,16 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         ),
     ),
     (
+        "Workflows",
+        (
+            ("Runs", "account_tree", "workflows", "run"),
+            ("Waits", "pan_tool", "workflows", "wait"),
+            ("Nodes", "linear_scale", "workflows", "node"),
+            ("Definitions", "schema", "workflows", "workflow"),
+            ("Versions", "history_edu", "workflows", "version"),
+        ),
+    ),
+    (
         "Fleet",
         (
             ("Servers", "dns", "gpus", "server"),
@@ -48,6 +58,10 @@ _GROUPS: tuple[tuple[str, tuple[tuple[str, str, str, str], ...]], ...] = (
         (
             ("Audit", "policy", "gpus", "auditentry"),
             ("Model versions", "history_edu", "gpus", "configversion"),
+            ("Run events", "history", "workflows", "runevent"),
+            ("Maps", "grid_view", "workflows", "mapstate"),
+            ("Map lists", "list", "workflows", "mapchunk"),
+            ("End notices", "outbox", "jobs", "endnotice"),
             ("Delivery log", "outgoing_mail", "jobs", "callbacktry"),
             ("Receivers", "link_off", "jobs", "receivercircuit"),
             ("Pushed results", "move_to_inbox", "jobs", "pushedresult"),

@@ -23,6 +23,7 @@ from jobs.models import (
     Attempt,
     Callback,
     CallbackTry,
+    EndNotice,
     Event,
     IdempotencyKey,
     Job,
@@ -38,6 +39,7 @@ from jobs.models import (
     Tenant,
     WorkerSign,
 )
+from workflows.models import MapChunk, MapState, Node, Run, RunEvent, Version, Wait, Workflow
 
 NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 STATES = [
@@ -135,6 +137,25 @@ def fill(*, jobs: int) -> None:
     AuditEntry.objects.create(at=NOW, actor="user:boss", action="cancel_job", target="job:x", detail={"n": 1})
     Pause.objects.create(kind="model", name="retired", since=NOW, actor="user:boss")
     PurgeLedger.objects.create(tenant=tenants[0], state="completed", count=7)
+    _fill_workflows(tenants[0])
+
+
+def _fill_workflows(tenant: Tenant) -> None:
+    workflow = Workflow.objects.create(tenant=tenant, name="film", latest=1)
+    version = Version.objects.create(
+        workflow=workflow, number=1, created_at=NOW, spec={"nodes": {"best": {"human": {}}}}
+    )
+    run = Run.objects.create(
+        version=version, tenant=tenant, node_states={"best": "running"}, place_us=1, created_at=NOW
+    )
+    node = Node.objects.create(
+        run=run, key="best", base="best", kind="human", state="running", started_at=NOW
+    )
+    Wait.objects.create(node=node, kind="human", options={"title": "Which?"})
+    MapState.objects.create(node=node, total=1)
+    MapChunk.objects.create(node=node, first=0, items=[1])
+    RunEvent.objects.create(run=run, seq=1, type="started", at=NOW)
+    EndNotice.objects.create(followed_by=f"run:{run.id}", ended_id=node.id, state="completed", at=NOW)
 
 
 def _job(number: int, tenant: Tenant) -> Job:

@@ -24,7 +24,7 @@ from jobs.models import Callback, IdempotencyKey, Job, JobTag, PushedResult
 
 from .rows import fill
 
-OURS = [model for app in ("jobs", "gpus") for model in apps.get_app_config(app).get_models()]
+OURS = [model for app in ("jobs", "gpus", "workflows") for model in apps.get_app_config(app).get_models()]
 MAX_QUERIES = 14
 pytestmark = pytest.mark.django_db
 
@@ -216,7 +216,7 @@ def test_the_index_has_the_sidebars_names_and_every_page(boss: Client) -> None:
     answer = boss.get(reverse("admin:index"))
     listed = answer.context["app_list"]
     groups = {group["name"]: [model["name"] for model in group["models"]] for group in listed}
-    assert list(groups) == ["Work", "Fleet", "Clients", "Records", "Access"]
+    assert list(groups) == ["Work", "Workflows", "Fleet", "Clients", "Records", "Access"]
     assert groups["Work"] == ["Jobs", "Dead letters", "Attempts", "Events", "Callbacks"]
     assert sum(len(models) for models in groups.values()) == len(admin.site._registry)
 
