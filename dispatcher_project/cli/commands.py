@@ -40,6 +40,7 @@ GROUPS: dict[str, tuple[Entry, ...]] = {
         Entry("rerun", "Run a job again, as it was or with changes"),
         Entry("cancel", "Cancel jobs, by id or by a filter"),
         Entry("dlq", "List dead letters; retry or dismiss them"),
+        Entry("artifacts", "List, put, get or remove files that jobs refer to"),
     ),
     "Fleet": (
         Entry("register", "Register a model server and try each of its models"),

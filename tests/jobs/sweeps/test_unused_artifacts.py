@@ -171,7 +171,7 @@ def test_the_rows_of_removed_artifacts_are_forgotten_after_the_retention_time(
 @pytest.mark.parametrize("sweep", [unused_artifacts.sweep, unknown_objects.UnknownObjectsSweep()])
 def test_nothing_is_removed_while_clocks_disagree(ports: Ports, clock: VirtualClock, sweep: Any) -> None:
     row = make_artifact(ports, b"x", tombstoned_at=ports.clock.now() - timedelta(hours=2))
-    count = sweep(replace(ports, clocks=WrongClocks()))
+    count = sweep(replace(ports, clock_watch=WrongClocks()))
     assert count.notes
     assert has_object(ports, row)
 

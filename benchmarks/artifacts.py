@@ -1,0 +1,200 @@
+"""``python -m benchmarks.artifacts``: a file into the dispatcher's folder of artifacts and back (Linux).
+
+Starts a Valkey and a web process of its own. Measures bytes per second of the client and of curl, the peak
+memory of both processes, the growth of the database, and submits (p50, p99) while other clients load files,
+beside submits alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from dispatcher_client import Client
+from dispatcher_project.supervisor.embedded import EmbeddedValkey
+from verification.proving.ports import free_ports
+
+MEGABYTE = 1024 * 1024
+_KEY = """
+from gpus.models import ModelConfig, Pool
+from jobs.models import Tenant
+from jobs.operations.tenants import create_key
+ModelConfig.objects.create(name="zimg", pool=Pool.objects.create(name="zimg"))
+print(create_key(Tenant.objects.create(name="bench"))[1])
+"""
+
+
+def peak_mb(pid: int | str) -> float:
+    """Return the most memory that a process had at once, in MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1024
+    raise ValueError(f"{pid} has ended")
+
+
+def forget_peak(pid: int | str) -> None:
+    """Let the peak begin anew at what the process has now."""
+    Path(f"/proc/{pid}/clear_refs").write_text("5")
+
+
+@contextmanager
+def system(folder: Path) -> Iterator[tuple[int, str, str]]:
+    """Run the parts; yield the web's pid, its URL, and a tenant's key."""
+    port = next(free_ports())
+    url = f"http://127.0.0.1:{port}"
+    with EmbeddedValkey(folder / "valkey") as valkey:
+        environment = {
+            **os.environ,
+            "DJANGO_SETTINGS_MODULE": "dispatcher_project.settings.up",
+            "DISPATCHER_DATA_DIR": str(folder),
+            "DISPATCHER_PUBLIC_URL": url,
+            "DISPATCHER_LOG_LEVEL": "CRITICAL",
+            "DISPATCHER_NO_BOOTSTRAP": "1",
+            "REDIS_URL": valkey.url,
+            "BROKER_URL": f"redis+socket://{valkey.socket}?virtual_host=0",
+        }
+        manage = [sys.executable, "manage.py"]
+        subprocess.run([*manage, "migrate", "-v", "0"], env=environment, check=True)
+        made = subprocess.run(
+            [*manage, "shell", "-v", "0", "-c", _KEY], env=environment, check=True, stdout=subprocess.PIPE
+        )
+        key = made.stdout.decode().split()[-1]
+        command = [sys.executable, "-m", "dispatcher_project.web", "--host", "127.0.0.1", "--port", str(port)]
+        web = subprocess.Popen(command, env=environment)
+        try:
+            _wait_for(f"{url}/livez", web)
+            yield web.pid, url, key
+        finally:
+            web.terminate()
+            web.wait(30)
+
+
+def _wait_for(url: str, web: subprocess.Popen[bytes]) -> None:
+    until = time.monotonic() + 60
+    while True:
+        try:
+            urlopen(url, timeout=1).close()
+            return
+        except (URLError, OSError):
+            if web.poll() is not None or time.monotonic() > until:
+                raise SystemExit("the web process did not start") from None
+            time.sleep(0.1)
+
+
+def make_file(path: Path, megabytes: int) -> Path:
+    """Write random bytes, so that nothing can be compressed or left out."""
+    with path.open("wb") as file:
+        for _ in range(megabytes):
+            file.write(os.urandom(MEGABYTE))
+    return path
+
+
+def timed(what: str, megabytes: float, work: object) -> None:
+    began = time.monotonic()
+    work()  # type: ignore[operator]
+    took = time.monotonic() - began
+    print(f"{what:<44} {megabytes / took:8.0f} MB/s {took:7.1f} s")
+
+
+def submits(url: str, key: str, seconds: float) -> list[float]:
+    """Submit jobs one after the other; return the sorted milliseconds of each."""
+    client, took = Client(url, key), []
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        began = time.monotonic()
+        client.submit("zimg", {"n": 1})
+        took.append((time.monotonic() - began) * 1000)
+        time.sleep(0.005)
+    return sorted(took)
+
+
+def load(url: str, key: str, folder: Path, options: argparse.Namespace, stop: threading.Event) -> None:
+    """Let so many client processes upload and download files until `stop` is set."""
+    script = (
+        "import sys, os; from pathlib import Path; from dispatcher_client import Client\n"
+        "from benchmarks.artifacts import make_file\n"
+        "url, key, path, size = sys.argv[1:]; c = Client(url, key)\n"
+        "while True:\n"
+        "    f = make_file(Path(path), int(size)); c.download(c.upload(f), path + '.back')\n"
+    )
+    running = [
+        subprocess.Popen(
+            [
+                sys.executable,
+                "-c",
+                script,
+                url,
+                key,
+                str(folder / f"load-{number}"),
+                str(options.load_megabytes),
+            ]
+        )
+        for number in range(options.load)
+    ]
+    stop.wait()
+    for one in running:
+        one.kill()
+        one.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=2048, help="size of the file (default 2048)")
+    parser.add_argument(
+        "--load", type=int, default=10, help="clients that load files beside submits (default 10)"
+    )
+    parser.add_argument("--load-megabytes", type=int, default=1024, help="size of their files (default 1024)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of submits, each (default 20)")
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="bench-artifacts-", dir=os.environ.get("TMPDIR")) as name:
+        folder = Path(name)
+        with system(folder) as (pid, url, key):
+            _one_file(folder, pid, url, key, options.megabytes)
+            _beside_submits(folder, url, key, options)
+    return 0
+
+
+def _one_file(folder: Path, pid: int, url: str, key: str, megabytes: int) -> None:
+    client = Client(url, key, timeout_seconds=120)
+    path, back = make_file(folder / "file", megabytes), folder / "back"
+    submits(url, key, 1.0)  # warm
+    before = {"web": peak_mb(pid), "client": peak_mb("self")}
+    database = (folder / "db.sqlite3").stat().st_size
+    found = []
+    timed("client, in (parts, joined and checked)", megabytes, lambda: found.append(client.upload(path)))
+    timed("client, out", megabytes, lambda: client.download(found[0], back))
+    for process, grown in (("web", peak_mb(pid)), ("client", peak_mb("self"))):
+        print(f"{process:<44} {grown - before[process]:8.1f} MB more at its peak ({grown:.0f} MB)")
+    grown = (folder / "db.sqlite3").stat().st_size - database
+    print(f"{'database':<44} {grown:8d} bytes more")
+    signed = client.artifact(found[0].id)
+    location = client._calls._transport.root + f"/artifacts/{signed.id}"
+    curl = ["curl", "-sSL", "-H", f"Authorization: Bearer {key}", location, "-o", str(back)]
+    timed("curl, out", megabytes, lambda: subprocess.run(curl, check=True))
+
+
+def _beside_submits(folder: Path, url: str, key: str, options: argparse.Namespace) -> None:
+    alone = submits(url, key, options.seconds)
+    stop = threading.Event()
+    loading = threading.Thread(target=load, args=(url, key, folder, options, stop))
+    loading.start()
+    time.sleep(3)
+    beside = submits(url, key, options.seconds)
+    stop.set()
+    loading.join()
+    for what, took in (("submits alone", alone), (f"submits beside {options.load} clients", beside)):
+        p50, p99 = took[len(took) // 2], took[len(took) * 99 // 100]
+        print(f"{what:<44} p50 {p50:6.1f} ms  p99 {p99:6.1f} ms  ({len(took)})")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,178 @@
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError, CommandParser
+
+import jobs.ports
+from artifacts.errors import ArtifactRefused
+from artifacts.models import Artifact
+from artifacts.removal import remove_now
+from artifacts.store.contract import CHUNK_BYTES, StoreError
+from artifacts.store.s3 import NoBoto
+from artifacts.uploads import Wanted, complete, confirm, promise
+from dispatcher_project.cli.arguments import positive
+from dispatcher_project.cli.command import TerminalCommand, tenant_named
+from dispatcher_project.cli.screen import age, plain, table
+from foundation.program import command_line
+from jobs.models import Tenant
+from jobs.ports import Ports
+
+
+class Command(TerminalCommand):
+    help = (
+        "Artifacts: files that payloads refer to. List them, put a file into the store, get one out of it, "
+        "or remove some that no job refers to."
+    )
+
+    def add_options(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "action", nargs="?", default="list", choices=["list", "put", "get", "rm"], help="default: list"
+        )
+        parser.add_argument(
+            "names", nargs="*", metavar="FILE|ID", help="put: the file; get: id and file; rm: ids"
+        )
+        parser.add_argument("--tenant", help="whose artifacts are listed, or who owns the file to put")
+        states = [state.value for state in Artifact.State]
+        parser.add_argument("--state", choices=states, help="list only these")
+        parser.add_argument("--content-type", default="", help="of the file to put; default: recognised")
+        parser.add_argument("--limit", type=positive, default=20, help="rows of list (default 20)")
+
+    def act(self, options: dict[str, Any]) -> int | None:
+        ports = jobs.ports.production_ports()
+        action = {"list": self._list, "put": self._put, "get": self._get, "rm": self._remove}
+        try:
+            action[options["action"]](options, ports)
+        except (ArtifactRefused, StoreError, NoBoto, ImproperlyConfigured) as error:
+            raise CommandError(str(error)) from None
+        except OSError as error:
+            raise CommandError(f"{error.filename or 'the file'}: {error.strerror}") from None
+        return None
+
+    def _list(self, options: dict[str, Any], ports: Ports) -> None:
+        if options["names"]:
+            raise CommandError("list takes no names: use --tenant and --state")
+        rows = Artifact.objects.order_by("-id")
+        if options["tenant"] is not None:
+            rows = rows.filter(tenant_id=tenant_named(options["tenant"]).pk)
+        if options["state"] is not None:
+            rows = rows.filter(state=options["state"])
+        found = list(rows[: options["limit"]])
+        owners = Tenant.objects.filter(pk__in={row.tenant_id for row in found})
+        tenants = dict(owners.values_list("pk", "name"))
+        shown = [_shown(row, tenants.get(row.tenant_id, str(row.tenant_id))) for row in found]
+        if self.as_json:
+            self.print_json(shown)
+        elif shown:
+            now = ports.clock.now()
+            cells = [
+                (
+                    one["id"],
+                    plain(one["tenant"], 20),
+                    one["state"],
+                    f"{one['bytes']:,}",
+                    plain(one["content_type"], 30),
+                    plain(one["name"], 30),
+                    age((now - row.created_at).total_seconds()),
+                )
+                for one, row in zip(shown, found, strict=True)
+            ]
+            self.show(table(_HEADS, cells, right=("bytes",)))
+        else:
+            self.print(f"no artifact: `{command_line('artifacts put FILE --tenant NAME')}` puts one there")
+
+    def _put(self, options: dict[str, Any], ports: Ports) -> None:
+        if len(options["names"]) != 1 or options["tenant"] is None:
+            raise CommandError("put takes a file and --tenant NAME")
+        path = Path(options["names"][0])
+        digest, size = hashlib.sha256(), 0
+        for chunk in _chunks(path):
+            digest.update(chunk)
+            size += len(chunk)
+        wanted = Wanted(
+            tenant_named(options["tenant"]).pk,
+            digest.hexdigest(),
+            size,
+            content_type=options["content_type"],
+            name=path.name,
+            made_by_key="cli",
+        )
+        store, now = ports.artifact_store, ports.clock.now()
+        made = promise(wanted, store, now)
+        if made.upload is not None:
+            store.write(made.artifact.key, size, _chunks(path))
+            complete(made.artifact, store, ports.clock.now())
+        if self.as_json:
+            self.print_json({"$artifact": made.artifact.pk, "exists": made.upload is None})
+        else:
+            self.print(f'{{"$artifact": "{made.artifact.pk}"}}')
+
+    def _get(self, options: dict[str, Any], ports: Ports) -> None:
+        if len(options["names"]) != 2:
+            raise CommandError("get takes an id and the file to write")
+        row, path = _row(options["names"][0]), Path(options["names"][1])
+        confirm([row], ports.artifact_store, ports.clock.now())
+        if row.state != Artifact.State.STORED:
+            raise CommandError(f"the artifact is {row.state}: the store does not have its bytes")
+        partial = path.with_name(f"{path.name}.part")
+        digest = hashlib.sha256()
+        try:
+            with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+                for chunk in ports.artifact_store.chunks(row.key):
+                    digest.update(chunk)
+                    file.write(chunk)
+            if digest.hexdigest() != row.sha256:
+                raise CommandError("the store's bytes do not have the hash of the artifact")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        if self.as_json:
+            self.print_json({"path": str(path), "bytes": row.bytes, "sha256": row.sha256})
+        else:
+            self.print(f"{path}: {row.bytes:,} bytes")
+
+    def _remove(self, options: dict[str, Any], ports: Ports) -> None:
+        if not options["names"]:
+            raise CommandError("rm takes ids of artifacts")
+        rows = [_row(name) for name in options["names"]]  # all are checked before one is removed
+        for row in rows:
+            remove_now(row.pk, ports.artifact_store, ports.clock.now())
+        if self.as_json:
+            self.print_json({"removed": [row.pk for row in rows]})
+        else:
+            self.print(f"removed: {', '.join(row.pk for row in rows)}")
+
+
+_HEADS = ("artifact", "tenant", "state", "bytes", "type", "name", "age")
+
+
+def _row(artifact_id: str) -> Artifact:
+    row = Artifact.objects.filter(pk=artifact_id).exclude(state=Artifact.State.GONE).first()
+    if row is None:
+        raise CommandError(f"there is no artifact {plain(artifact_id, 40)}")
+    return row
+
+
+def _shown(row: Artifact, tenant: str) -> dict[str, Any]:
+    return {
+        "id": row.pk,
+        "tenant": tenant,
+        "state": row.state,
+        "bytes": row.bytes,
+        "sha256": row.sha256,
+        "content_type": row.content_type,
+        "name": row.name,
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+    }
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            yield chunk

@@ -1,0 +1,75 @@
+"""`artifacts`: files are put, listed, fetched and removed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from artifacts.models import Artifact, ArtifactUse
+from jobs.models import Tenant
+from tests.dispatcher_project.cli.conftest import Terminal
+from tests.support.factories import make_tenant
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tenant:
+    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+    return make_tenant("acme")
+
+
+@pytest.fixture
+def film(tmp_path: Path) -> Path:
+    path = tmp_path / "фильм.bin"
+    path.write_bytes(b"a film")
+    return path
+
+
+def test_a_file_is_put_listed_fetched_and_removed(terminal: Terminal, film: Path, tmp_path: Path) -> None:
+    put = terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json
+    assert put["exists"] is False
+    artifact_id = put["$artifact"]
+    assert terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json["exists"] is True
+    [row] = terminal("artifacts", "--tenant", "acme", "--state", "stored", "--json").json
+    assert (row["id"], row["bytes"], row["tenant"], row["name"]) == (artifact_id, 6, "acme", "фильм.bin")
+    assert artifact_id in terminal("artifacts").said
+    terminal("artifacts", "get", artifact_id, str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == b"a film"
+    assert terminal("artifacts", "rm", artifact_id).status == 0
+    assert Artifact.objects.get().state == "gone"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["put", "x"], "put takes a file and --tenant NAME"),
+        (["put", "nothing", "--tenant", "acme"], "nothing: No such file"),
+        (["put", __file__, "--tenant", "other"], "no tenant is named other"),
+        (["get", "x"], "get takes an id and the file"),
+        (["get", "x", "y"], "there is no artifact x"),
+        (["rm"], "rm takes ids"),
+        (["rm", "x"], "there is no artifact x"),
+        (["list", "x"], "list takes no names"),
+    ],
+)
+def test_wrong_arguments_are_one_line(terminal: Terminal, arguments: list[str], says: str) -> None:
+    run = terminal("artifacts", *arguments)
+    assert (run.status, says in run.said) == (2, True), run.said
+
+
+def test_an_artifact_in_use_is_not_removed(terminal: Terminal, film: Path) -> None:
+    artifact_id = terminal("artifacts", "put", str(film), "--tenant", "acme", "--json").json["$artifact"]
+    ArtifactUse.objects.create(artifact_id=artifact_id, job="J" * 26)
+    run = terminal("artifacts", "rm", artifact_id)
+    assert (run.status, "Jobs refer to the artifact" in run.said) == (2, True)
+
+
+def test_a_bad_store_is_one_line(terminal: Terminal, film: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_store="ftp://x"))
+    run = terminal("artifacts", "put", str(film), "--tenant", "acme")
+    assert (run.status, "not ftp://" in run.said) == (2, True)
