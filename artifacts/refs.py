@@ -1,6 +1,6 @@
 """References to artifacts in JSON: the object `{"$artifact": "<id>"}`, at any depth.
 
-A payload without the bytes `"$artifact"` has none, which costs one search of its text (`may_have_refs`).
+A payload without the bytes `"$artifact"` has none, which costs one search of its text (`MARK in text`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Any
 from foundation.ids import ID_LENGTH
 
 REF = "$artifact"
-_NAME = b'"$artifact"'
+MARK = b'"$artifact"'
+"""In each JSON text with a reference, as `json.dumps` writes it; another writer may have escaped the name."""
 _ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 
 
@@ -42,12 +43,6 @@ def ref(artifact_id: str) -> dict[str, str]:
 
 def is_artifact_id(text: str) -> bool:
     return _ID.match(text) is not None
-
-
-def may_have_refs(text: bytes) -> bool:
-    """Return False if a value with this JSON text surely has no reference. text: as `json.dumps` writes it;
-    another writer may have escaped the name."""
-    return _NAME in text
 
 
 def find_refs(value: Any, most: int) -> dict[str, tuple[str | int, ...]]:

@@ -29,10 +29,9 @@ from jobs.domain.access import VIEW_PAYLOAD
 from jobs.domain.states import JobState, is_final
 from jobs.events.hub import PROGRESS_EVENTS, shown_data
 from jobs.events.log_lines import LOG_EVENT
-from jobs.models import Attempt, Callback, CallbackTry, Event, Job
+from jobs.models import Attempt, Callback, CallbackTry, Event, Job, Timings
 from jobs.operations.explain_job import Explanation, explain_job
 from jobs.reports.progress import Reported, partial_output_of, progress_of
-from jobs.reports.timings import Timings, timings_of
 from jobs.transitions import WAITING
 
 MAX_LANES = 100
@@ -106,7 +105,7 @@ def course(job: Job, *, now: datetime, with_output: bool = True) -> Course:
         rows=fold_lanes(shown.lanes),
         events=events,
         earlier=attempts[0].number - 1 if attempts else 0,
-        timings=timings_of(job, attempts, now),
+        timings=job.timings(attempts, now),
         progress=progress if with_output or progress is None else replace(progress, text=""),
         output=output_text(job) if with_output else None,
         is_over=over,

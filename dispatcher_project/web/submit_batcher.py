@@ -28,7 +28,7 @@ from django.http.request import split_domain_port, validate_host
 from rest_framework.renderers import JSONRenderer
 
 import jobs.ports
-from artifacts.refs import may_have_refs
+from artifacts.refs import MARK
 from dispatcher_project.logging import log_request_finished, log_request_started
 from dispatcher_project.web.request_limits import LIGHT_BYTES, forget_long_values, is_given_up
 from foundation.http_api.json_body import BODY_PENDING_KEY, read_json
@@ -317,7 +317,7 @@ def _read(case: _Case, ports: Ports) -> bool:
         waits = (
             case.wanted.request.reject_if_busy
             or (spec and is_slow_check(spec.payload_schema, body))
-            or may_have_refs(body)  # the store may be asked for them
+            or MARK in body  # the store may be asked for them
             or _ESCAPED_ASCII.search(body)
         )
     except Exception as error:

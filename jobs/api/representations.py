@@ -13,10 +13,9 @@ from jobs.api import answers
 from jobs.domain.access import shown_error, shown_evidence
 from jobs.domain.errors import Refused
 from jobs.domain.states import JobState
-from jobs.models import Attempt, Job
+from jobs.models import Attempt, Job, Timings
 from jobs.reports.jobs import SHOWN_ATTEMPTS, last_attempts
 from jobs.reports.progress import partial_output_of, progress_of
-from jobs.reports.timings import Timings, timings_of
 from jobs.submission.request import Submitted
 
 API_ROOT = "/api/v1"
@@ -92,7 +91,7 @@ def job_json(
         "result": job.result if with_result else None,
         "result_hidden": not with_result,
         "partial_output": {"output": found.pieces, "left_out": found.left_out} if found else None,
-        "timings": timings_json(timings_of(job, shown, now)),
+        "timings": timings_json(job.timings(shown, now)),
     }
 
 

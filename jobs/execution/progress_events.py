@@ -10,7 +10,8 @@ import json
 import math
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import structlog
 
@@ -53,16 +54,18 @@ def progress_events_of(
     def may_write() -> bool:
         return not writer.failing and writer.backlog < BACKLOG
 
-    logs = None
+    make_logs = None
     if log_limits is not None:
-        logs = LogEvents(write, clock, log_limits, rest_seconds=rest_seconds, may_write=may_write)
+        make_logs = partial(
+            LogEvents, write, clock, log_limits, rest_seconds=rest_seconds, may_write=may_write
+        )
     return ProgressEvents(
         write,
         clock,
         rest_seconds=rest_seconds,
         allowance=MAX_OUTPUT_CHARS // tries,
         may_write=may_write,
-        logs=logs,
+        make_logs=make_logs,
     )
 
 
@@ -70,8 +73,8 @@ class ProgressEvents:
     """The buffer of one attempt's progress. Thread-safe.
 
     write: adds an event (kind, data) to the job, without waiting. rest_seconds: the shortest interval between
-    two writes. may_write: returns False under backpressure. allowance: characters of partial output. logs:
-    the buffer of log lines."""
+    two writes. may_write: returns False under backpressure. allowance: characters of partial output.
+    make_logs: makes the buffer of log lines, for the first one; None: they are dropped."""
 
     def __init__(
         self,
@@ -81,12 +84,12 @@ class ProgressEvents:
         rest_seconds: float,
         may_write: Callable[[], bool],
         allowance: int = MAX_OUTPUT_CHARS,
-        logs: LogEvents | None = None,
+        make_logs: Callable[[], LogEvents] | None = None,
     ) -> None:
         self._write, self._clock, self._may_write = write, clock, may_write
         self._rest = rest_seconds
         self.allowance = allowance
-        self.logs = logs
+        self._make_logs, self._logs = make_logs, cast("LogEvents | None", None)
         self._lock = threading.Lock()
         self._began = self._written_at = clock.monotonic()
         self._pieces: list[Any] = []
@@ -98,8 +101,8 @@ class ProgressEvents:
         """Buffer a value, and write the due events. kind: ``progress`` (0..1, or an object with a text),
         ``partial`` (any JSON value) or ``log`` (`LogPart`); other kinds are ignored."""
         if kind == "log":
-            if self.logs is not None:
-                self.logs.add(value)
+            if (logs := self._buffer_of_logs()) is not None:
+                logs.add(value)
             return
         try:
             with self._lock:
@@ -115,8 +118,8 @@ class ProgressEvents:
         """Write buffered progress that is due. Called every second, since no further progress may come."""
         with self._lock:
             self._write_if_due()
-        if self.logs is not None:
-            self.logs.write_if_due()
+        if self._logs is not None:
+            self._logs.write_if_due()
 
     def end(self, trace: str = "") -> None:
         """Write the rest at the run's end, if anything was written before, and all log lines. trace:
@@ -124,8 +127,17 @@ class ProgressEvents:
         with self._lock:
             if self._part:
                 self._write_all()
-        if self.logs is not None:
-            self.logs.end(trace)
+        logs = self._buffer_of_logs() if trace else self._logs
+        self._make_logs = None
+        if logs is not None:
+            logs.end(trace)
+
+    def _buffer_of_logs(self) -> LogEvents | None:
+        """Return the buffer of log lines; None if lines are dropped, or the run has ended without one."""
+        with self._lock:
+            if self._logs is None and self._make_logs is not None:
+                self._logs = self._make_logs()
+            return self._logs
 
     def _add_output(self, value: Any) -> None:
         try:

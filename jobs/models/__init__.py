@@ -10,6 +10,7 @@ from .job import (
     Job,
     JobTag,
     PushedResult,
+    Timings,
 )
 from .records import PurgeLedger, Rollup, SignInFailure, SweepRun, TagUsage, Tally, WorkerSign
 from .tenant import ApiKey, Tenant
@@ -36,5 +37,6 @@ __all__ = [
     "TagUsage",
     "Tally",
     "Tenant",
+    "Timings",
     "WorkerSign",
 ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
@@ -16,6 +20,22 @@ _FINAL = sorted(state.value for state in FINAL_JOB_STATES)
 _LIVE = sorted({"leased", *(state.value for state in LIVE_ATTEMPT_STATES)})
 _USUAL = ["accepted", "completed", "partial", "progress", "queued", "started"]
 """Frequent types of events, which are left out of the index of rare ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Durations of a job, in seconds, of all its rounds; of what goes on, until now.
+
+    waited: from the submit, or `run_at`, to the start of the first attempt. ran: of the last attempt; None
+    before the first. gpu: for which all attempts held their slots, as charged to the tenant. total: from the
+    submit to the end.
+    """
+
+    waited: float
+    ran: float | None
+    gpu: float
+    total: float
+
 
 DEAD_LETTER = Q(state=JobState.FAILED.value, dismissed_at=None)
 """Condition of a dead letter: a failed job that was not dismissed."""
@@ -195,6 +215,33 @@ class Job(models.Model):
             place_us=self.place_us,
             avoid_server=self.avoid_server or None,
         )
+
+    def timings(self, attempts: Sequence[Attempt], now: datetime) -> Timings:
+        """Return the job's durations. attempts: known ones, by number; what is needed of missing ones is
+        queried."""
+        until = self.finished_at or now
+        begin = max(self.created_at, self.run_at or self.created_at)
+        if len(attempts) < self.attempts_made - self.refusals_folded:
+            rows = Attempt.objects.filter(job_id=self.id)
+            gpu = rows.aggregate(in_all=models.Sum("gpu_seconds"))["in_all"] or 0.0
+            last = rows.order_by("-number").first()
+        else:
+            gpu = sum(attempt.gpu_seconds or 0.0 for attempt in attempts)
+            last = attempts[-1] if attempts else None
+        ran = None
+        if last is not None:
+            ran = _seconds(last.started_at, last.finished_at or now)
+            gpu += ran if last.finished_at is None else 0.0
+        return Timings(
+            waited=_seconds(begin, self.started_at or until),
+            ran=ran,
+            gpu=gpu,
+            total=_seconds(self.created_at, until),
+        )
+
+
+def _seconds(begin: datetime, end: datetime) -> float:
+    return max(0.0, (end - begin).total_seconds())
 
 
 class JobTag(models.Model):

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.conf import settings
 
-from artifacts.refs import BadRef, TooManyRefs, find_refs, may_have_refs
+from artifacts.refs import BadRef, TooManyRefs, find_refs
 from artifacts.store.contract import StoreError
 from artifacts.uses import GONE, MISSING, NOT_UPLOADED, find_unusable, lock_for_use
 from jobs.domain.errors import (
@@ -36,8 +36,6 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
     text: the payload as JSON. Raises ArtifactMissing, ArtifactRefInvalid, TooManyArtifacts,
     ArtifactStoreUnavailable.
     """
-    if not may_have_refs(text):
-        return ()
     try:
         found = find_refs(payload, settings.DISPATCHER.max_artifact_refs)
     except BadRef as bad:

@@ -19,6 +19,7 @@ from django.conf import settings
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from artifacts.refs import MARK
 from foundation.foreign_schema import (
     CHEAP_STEPS,
     CheckTimedOut,
@@ -365,7 +366,7 @@ def _checked(
         if len(text) > limit:
             raise PayloadTooLarge(f"The payload may have up to {limit} bytes.", pointer="/payload")
         check_payload(spec.payload_schema, request.body.payload, text, may.checks, ports.schema_processes)
-        artifacts = checked_refs(request.body.payload, text, tenant_id, now, ports)
+        artifacts = checked_refs(request.body.payload, text, tenant_id, now, ports) if MARK in text else ()
         if request.body.callback_url:
             check_callback_url(request.body.callback_url, refused_origins(ports.registry))
     except Refused as refused:

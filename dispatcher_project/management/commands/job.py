@@ -23,7 +23,6 @@ from jobs.events.log_lines import LOG_EVENT, START, LogChoice, StoredLine, read_
 from jobs.models import Attempt, Event, Job
 from jobs.operations.explain_job import explain_job
 from jobs.reports.progress import progress_of
-from jobs.reports.timings import timings_of
 from jobs.transitions import WAITING
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ def running_text(job: Job) -> str:
 
 
 def _head(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Text]:
-    timings, progress = timings_of(job, attempts, now), progress_of(job)
+    timings, progress = job.timings(attempts, now), progress_of(job)
     in_all = f", {age(timings.gpu)} in all attempts" if len(attempts) > 1 else ""
     facts = (
         f"accepted {job.created_at:%Y-%m-%d %H:%M:%S} UTC, "

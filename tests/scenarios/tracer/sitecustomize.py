@@ -20,7 +20,7 @@ from typing import Any
 
 PHASES = 256
 TRACED = ("gpu_worker", "callbacks", "dispatcher_project.web")
-"""Words of their command lines."""
+"""Words of their command lines; a list of queues counts as several."""
 
 
 class Tracer:
@@ -61,7 +61,7 @@ def _trace_main_thread(tracer: Tracer, start: Callable[[threading.Thread], None]
 
 
 _folder = os.environ.get("TRACE_FOLDER")
-if _folder and any(word in TRACED for word in sys.orig_argv):
+if _folder and any(part in TRACED for word in sys.orig_argv for part in word.split(",")):
     _tracer = Tracer(_folder, os.environ["TRACE_ROOT"])
     threading.setprofile(_tracer.enter)
     threading.Thread.start = _trace_main_thread(_tracer, threading.Thread.start)  # type: ignore[method-assign]

@@ -12,8 +12,7 @@ from gpus.errors import RunFailed
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
-from jobs.models import Attempt, Job
-from jobs.reports.timings import Timings, timings_of
+from jobs.models import Attempt, Job, Timings
 from tests.support.factories import make_job, make_running
 from tests.support.fakes import START
 
@@ -37,7 +36,7 @@ def timings(job: Job, now: float, *, newest: int = 50) -> Timings:
     """As of `now`, from the last `newest` attempts."""
     job = Job.objects.get(id=job.id)
     attempts = list(Attempt.objects.filter(job=job).order_by("-number")[:newest])[::-1]
-    return timings_of(job, attempts, at(now))
+    return job.timings(attempts, at(now))
 
 
 def test_a_waiting_job_has_waited_and_not_run() -> None:
@@ -77,6 +76,6 @@ def test_missing_attempts_are_queried_and_known_ones_are_not() -> None:
     job = Job.objects.get(id=job.id)
     known = list(Attempt.objects.filter(job=job).order_by("number"))
     with CaptureQueriesContext(connection) as asked:
-        assert timings_of(job, known, at(99)) == timings_of(job, known, at(50))
+        assert job.timings(known, at(99)) == job.timings(known, at(50))
     assert len(asked) == 0
-    assert timings_of(job, known[:1], at(50)) == timings_of(job, known, at(50))
+    assert job.timings(known[:1], at(50)) == job.timings(known, at(50))
