@@ -1,10 +1,16 @@
-"""A migrated database of which each forked worker gets a copy: migrations take a second of CPU time."""
+"""A migrated database of which each forked worker gets a copy: migrations take a second of CPU time.
+
+Systems that tests start begin with a copy, too: there it is two, with the reading of all migrations.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import psycopg
 import pytest
 from django.db import connections
 from django.test.utils import setup_databases, teardown_databases
@@ -14,6 +20,8 @@ from tests.support.emptying import end_other_sessions, let_be_emptied
 
 ALIAS = "default"
 _SUFFIX = "forked"
+MIGRATED = "MIGRATED"
+"""Beside the test settings: the original's name, in its workers too."""
 
 
 @contextmanager
@@ -29,11 +37,12 @@ def original(items: list[pytest.Item]) -> Iterator[None]:
         name = connection.creation._get_test_db_name()
         connection.settings_dict["TEST"]["NAME"] = f"{name}_{_SUFFIX}"
     before = setup_databases(verbosity=0, interactive=False, aliases=[ALIAS])
-    let_be_emptied(ALIAS)
     connection.close()
+    connection.settings_dict["TEST"][MIGRATED] = connection.settings_dict["NAME"]
     try:
         yield
     finally:
+        del connection.settings_dict["TEST"][MIGRATED]
         teardown_databases(before, verbosity=0)
 
 
@@ -46,6 +55,7 @@ def own_copy(worker: str) -> Iterator[None]:
     creation.clone_test_db(worker, verbosity=0, autoclobber=True)
     # in place: connections of other threads read the same settings
     connection.settings_dict.update(creation.get_test_db_clone_settings(worker))
+    let_be_emptied(ALIAS)
     try:
         yield
     finally:
@@ -53,3 +63,19 @@ def own_copy(worker: str) -> Iterator[None]:
         connection.close()
         connection.settings_dict["NAME"] = name
         creation.destroy_test_db(suffix=worker, verbosity=0)
+
+
+def copy_to_file(path: Path) -> None:
+    """Make a migrated SQLite database, where there is an original; else whoever uses the file migrates it."""
+    original = connections[ALIAS].settings_dict["TEST"].get(MIGRATED)
+    if original and connections[ALIAS].vendor == "sqlite":
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copyfile(original, path)
+
+
+def create_on_server(connection: psycopg.Connection, name: str, *, migrated: bool) -> None:
+    """Make a PostgreSQL database, of the original where there is one and it is to be migrated. connection:
+    with autocommit."""
+    original = connections[ALIAS].settings_dict["TEST"].get(MIGRATED)
+    template = f' TEMPLATE "{original}"' if original and migrated else ""
+    connection.execute(f'CREATE DATABASE "{name}"{template}')  # type: ignore[call-overload]

@@ -182,7 +182,7 @@ def test_an_invalid_body_costs_a_token(
     limit(acme, submits_per_second=0.01, submit_burst=2)
     read: list[bytes] = []
     real = json_parser.read_json
-    monkeypatch.setattr(json_parser, "read_json", lambda raw: read.append(raw) or real(raw))
+    monkeypatch.setattr(json_parser, "read_json", lambda raw, *more: read.append(raw) or real(raw, *more))
     url = f"/api/v1/queue/{path}"
     statuses = [
         acme.client.post(url, b"[" * number + b"]" * number, content_type="application/json").status_code

@@ -19,6 +19,7 @@ import redis
 from dispatcher_project.supervisor.data_folder import ROOT
 from dispatcher_project.supervisor.embedded import die_with_parent
 from dispatcher_project.supervisor.guard import marked_processes
+from tests.support.database_copies import copy_to_file, create_on_server
 from tests.support.ports import free_port
 from tests.support.system.client import Client
 from tests.support.system.gpu_server import GpuServer
@@ -45,7 +46,9 @@ class System:
     ) -> None:
         self.folder = folder
         self.servers: list[GpuServer] = []
-        self._database = own_database()
+        self._database = own_database(migrated=True)
+        if not self._database:
+            copy_to_file(folder / "db.sqlite3")
         self.environment = {
             **{name: value for name, value in os.environ.items() if name not in _OURS},
             **SHORT_WAITS,
@@ -160,14 +163,17 @@ class System:
         return {}
 
 
-def own_database() -> dict[str, str]:
-    """DATABASE_URL of a new database on the server that tests are given; empty for the embedded SQLite."""
+def own_database(*, migrated: bool = False) -> dict[str, str]:
+    """DATABASE_URL of a new database on the server that tests are given; empty for the embedded SQLite.
+
+    migrated: if there is a migrated one, a copy of that.
+    """
     server = os.environ.get("DISPATCHER_TEST_DATABASE_URL", "")
     if not server:
         return {}
     name = f"scenario_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server, autocommit=True) as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')  # type: ignore[call-overload]
+        create_on_server(connection, name, migrated=migrated)
     before, question, query = server.partition("?")
     return {"DATABASE_URL": f"{before.rpartition('/')[0]}/{name}{question}{query}"}
 
