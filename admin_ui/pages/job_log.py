@@ -10,7 +10,7 @@ from admin_ui.parts.base_pages import sees_payloads
 from jobs.api.representations import job_url
 from jobs.events.log_lines import LogChoice, StoredLine, read_last_lines
 
-MOST_LINES = 300
+MAX_LINES = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,5 +26,5 @@ def job_log(request: HttpRequest, job_id: str) -> JobLog | None:
     """Return the last lines of a job's log; None if the user may not see what model code writes."""
     if not sees_payloads(request):
         return None
-    lines = read_last_lines(job_id, LogChoice(), MOST_LINES + 1)
-    return JobLog(lines[-MOST_LINES:], job_url(job_id, "logs"), len(lines) > MOST_LINES)
+    lines = read_last_lines(job_id, LogChoice(), MAX_LINES + 1)
+    return JobLog(lines[-MAX_LINES:], job_url(job_id, "logs"), len(lines) > MAX_LINES)

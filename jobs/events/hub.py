@@ -89,12 +89,14 @@ class NewEvents:
 
 
 def shown_data(kind: str, data: Mapping[str, Any], *, with_output: bool) -> Mapping[str, Any]:
-    """Return an event's data without partial output and a progress' text, unless the reader may see
-    results."""
+    """Return an event's data without partial output, log lines and a progress' text, unless the reader may
+    see results."""
     if with_output or kind not in PROGRESS_EVENTS:
         return data
     if kind in OUTPUT_EVENTS:
         return {**data, "output": None, "output_hidden": True}
+    if lines := data.get("lines"):
+        return {**data, "lines": [], "lines_hidden": data.get("lines_hidden", 0) + len(lines)}
     return {name: value for name, value in data.items() if name != "text"}
 
 

@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from admin_ui.pages import job as job_page
+from admin_ui.pages import job_log
 from gpus.models import AuditEntry
 from jobs.models import Attempt, Callback, Event, Job, PushedResult
 
@@ -179,6 +180,26 @@ def test_partial_output_is_hidden_like_the_result(viewer: Client, operator: Clie
     assert hidden.count("output_hidden") == 3
     shown = [page_of(operator, job), live(operator, job, seq=-1), operator.get(event_page).content.decode()]
     assert all("hush" in page for page in shown)
+
+
+def test_log_lines_are_shown_as_text_and_hidden_like_the_result(viewer: Client, operator: Client) -> None:
+    job = job_in("running")
+    evil = {"at": NOW.isoformat(), "stream": "stderr", "level": "error", "text": "<script>hush()</script>"}
+    lines = [{**evil, "stream": "stdout", "text": f"line {number}"} for number in range(job_log.MAX_LINES)]
+    event = Event.objects.create(
+        job=job, seq=3, type="log", at=NOW, data={"attempt": 1, "part": 1, "lines": [*lines, evil]}
+    )
+    Job.objects.filter(id=job.id).update(event_seq=3)
+    event_page = reverse("admin:jobs_event_change", args=[event.pk])
+    hidden = page_of(viewer, job) + live(viewer, job, seq=-1) + viewer.get(event_page).content.decode()
+    assert "hush" not in hidden
+    assert "line 5" not in hidden
+    for page in (page_of(operator, job), live(operator, job, seq=-1)):
+        assert "&lt;script&gt;hush()&lt;/script&gt;" in page
+        assert "<script>hush" not in page
+        assert 'role="log"' in page
+        assert "line 0<" not in page, "the last lines only"
+        assert f"/api/v1/queue/jobs/{job.id}/logs" in page
 
 
 def test_many_progress_events_do_not_displace_the_other_events(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from django.db import connection
 
+from foundation.http_api.json_body import read_json
 from foundation.secrets import verified
+from jobs.api.push import PushResult
 from jobs.domain.states import AttemptState, JobState
+from jobs.events.log_lines import LogChoice, read_lines
 from jobs.execution.pushed_results import PUSH_TOKEN, accept_push
 from jobs.models import Attempt, Job
 from jobs.operations.jobs import cancel_job
@@ -52,7 +54,8 @@ class Receiver:
                 (token,) = parse_qs(parts.query)["token"]
                 attempt, job = verified(token, purpose=PUSH_TOKEN), parts.path.rpartition("/")[2]
                 if attempt is not None:
-                    accept_push(job, attempt, json.loads(raw), len(raw), ports=shop.ports)
+                    body = read_json(raw, PushResult.escaped_fields)
+                    accept_push(job, attempt, body, len(raw), ports=shop.ports)
                 connection.close()
                 self.send_response(401 if attempt is None else 200)
                 self.send_header("Content-Length", "0")
@@ -111,3 +114,12 @@ def test_a_cancel_stops_the_prediction(shop, cog):
     wait_for(lambda: state(job) == JobState.CANCELLED)
     wait_for(lambda: [end["status"] for end in cog.pushed] == ["canceled"])
     thread.join(5)
+
+
+def test_the_logs_of_a_prediction_are_lines_of_the_job(shop, cog):
+    cog.outcome |= {"logs": "loading\n 10%\r100%\nnul \0 and \x1b[31mred\x1b[0m\nlast"}
+    job = shop.submit({"prompt": "x"})
+    shop.worker().work("m")
+    wait_for(lambda: state(job) == JobState.COMPLETED)
+    lines = [line.text for line in read_lines(job.id, LogChoice())]
+    assert lines == ["loading", "100%", r"nul \x00 and red", "last"]
