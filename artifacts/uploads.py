@@ -200,7 +200,7 @@ def confirm(rows: Sequence[Artifact], store: Store, now: datetime) -> None:
     """Ask the store once for promised artifacts; those that it has become `stored`, also in these rows. An
     upload in parts needs `complete`."""
     for row in rows:
-        if row.state == State.PROMISED and not row.upload:
+        if row.state == State.PROMISED:
             found = store.find(row.key)
             if found is not None:
                 _confirm(row, found, store, now)
@@ -208,8 +208,9 @@ def confirm(rows: Sequence[Artifact], store: Store, now: datetime) -> None:
 
 def _confirm(row: Artifact, found: StoredObject, store: Store, now: datetime) -> bool:
     """Mark the artifact as stored; return whether it is. The store has checked an object that came in one
-    piece when it was put."""
-    if row.upload or found.bytes != row.bytes:
+    piece when it was put; one that came in parts counts only after `complete`, which checks it and clears
+    `upload`."""
+    if found.bytes != row.bytes:
         return False
     row.content_type = row.content_type or recognised_type(store.read(row.key, 0, SNIFFED_BYTES))
     row.expires_at = now + timedelta(days=settings.DISPATCHER.artifact_days)

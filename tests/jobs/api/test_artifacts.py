@@ -203,6 +203,14 @@ def test_an_upload_in_parts_is_promised_resumed_and_completed(
     assert b"".join(store.chunks(row.key)) == data
 
 
+def test_the_bytes_of_unchecked_parts_do_not_count(acme: Account, zimg: ModelConfig, store: Store) -> None:
+    """S3 joins the parts before their hash is checked: meanwhile an object is there."""
+    artifact_id = promise(acme, PNG, parts=True).json()["id"]
+    store.write(Artifact.objects.get().key, len(PNG), [PNG])
+    assert acme.client.get(f"{URL}/{artifact_id}/meta").json()["state"] == "promised"
+    assert submit(acme, {"a": {"$artifact": artifact_id}}).status_code == 422
+
+
 def test_joining_is_limited(acme: Account, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     from artifacts import uploads
 
