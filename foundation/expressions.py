@@ -68,6 +68,7 @@ _REFUSED = {
     "key_val_pair": "an object of selections, {a: b}",
     "expref": "an expression reference, &a",
 }
+_IN_PATHS = frozenset(["field", "identity", "index", "index_expression", "literal", "subexpression"])
 _ON_THE_LEFT = frozenset(
     ["filter_projection", "index_expression", "pipe", "projection", "subexpression", "value_projection"]
 )
@@ -88,11 +89,14 @@ class Expression:
     """A checked expression.
 
     names: fields that it reads from the root of its input, such as ``{"fetch"}`` for ``fetch.images[0]``.
-    reads_root: True if it also uses the root as a whole, as ``@`` and ``[0]`` do."""
+    reads_root: True if it also uses the root as a whole, as ``@`` and ``[0]`` do. parts_per_value: how many
+    of its parts a search may apply to each value of its input; 0 of a path such as ``a.b[0]``, which visits
+    none."""
 
     text: str
     names: frozenset[str]
     reads_root: bool
+    parts_per_value: int
     _parsed: ParsedResult
 
     def search(self, value: Any) -> Any:
@@ -112,7 +116,7 @@ def expression(text: str) -> Expression:
         raise ExpressionRefused(f"an expression may have up to {MAX_CHARACTERS} characters")
     try:
         parsed = Parser().parse(text)
-        _check(parsed.parsed)
+        parts = _check(parsed.parsed)
     except JMESPathError as error:
         raise ExpressionRefused(str(error).splitlines()[0] if str(error) else "not an expression") from None
     except RecursionError:
@@ -127,7 +131,7 @@ def expression(text: str) -> Expression:
         raise ExpressionRefused("not an expression of JMESPath") from None
     found = list(_read_from_root(parsed.parsed))
     names = frozenset(name for name in found if name is not None)
-    return Expression(text, names, None in found, parsed)
+    return Expression(text, names, None in found, parts, parsed)
 
 
 def is_true(value: Any) -> bool:
@@ -139,9 +143,9 @@ def _too_deep() -> ExpressionRefused:
     return ExpressionRefused(f"an expression may be nested up to {MAX_DEPTH} levels deep")
 
 
-def _check(root: Node) -> None:
-    """Check each node of a parsed expression, without recursion."""
-    count, open_nodes = 0, [(root, 1)]
+def _check(root: Node) -> int:
+    """Check each node of a parsed expression, without recursion; return its `parts_per_value`."""
+    count, open_nodes, is_path = 0, [(root, 1)], True
     while open_nodes:
         node, depth = open_nodes.pop()
         count += 1
@@ -153,8 +157,10 @@ def _check(root: Node) -> None:
         if kind not in _SELECTING:
             raise ExpressionRefused(f"{_REFUSED.get(kind, kind)} is not supported")
         _CHECKS.get(kind, _accept)(node)
+        is_path = is_path and kind in _IN_PATHS
         if kind != "slice":
             open_nodes += ((child, depth + 1) for child in node["children"])
+    return 0 if is_path else count
 
 
 def _accept(node: Node) -> None:

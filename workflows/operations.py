@@ -23,6 +23,7 @@ from workflows.domain.advance import nodes_to_restart
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
 from workflows.execution.advancer import find_version, new_run
+from workflows.execution.cancelling import cancel_sub_runs
 from workflows.models import Node, Run, RunEvent, Version, Wait, Workflow, follower_of
 
 
@@ -232,6 +233,7 @@ def cancel_run(run_id: str, *, ports: Ports) -> None:
     running = Run.objects.filter(id=run_id, state=RunState.RUNNING.value)
     if not running.filter(cancel_requested_at=None).update(cancel_requested_at=now) and not running.exists():
         raise RunFinished
+    cancel_sub_runs(run_id, now)
     ports.wake_followers([follower_of(run_id)])
 
 

@@ -51,8 +51,16 @@ class DispatcherSettings:
     """Most items of a map."""
     workflow_input_bytes: int = 256 * 1024
     """Largest inputs of a run, as JSON."""
+    workflow_value_bytes: int = 16 * 1024 * 1024
+    """Largest value that the references of a node resolve to, output of a map, and output of a run, as JSON;
+    the node or run fails with `value_too_large`."""
+    workflow_search_steps: int = 10_000_000
+    """Most steps of the references of a node: parts of expressions × values that they search; 10 million take
+    about a second. Plain paths such as `a.b[0]` cost none."""
     workflow_runs: int = 10_000
     """Most unfinished runs of a tenant; a further one gets 429."""
+    workflow_sub_runs: int = 10_000
+    """Most unfinished sub-runs of a tenant, of all levels; a node that would start a further one fails."""
     usage_days: int = 400
     """Days for which the usage of tenants is kept."""
     usage_tags: int = 200

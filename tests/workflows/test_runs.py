@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,6 +188,50 @@ def test_a_workflow_that_contains_itself_ends_at_the_greatest_depth(theatre: The
     assert run.state == RunState.FAILED
     assert Run.objects.count() == 9
     assert Node.objects.filter(code="too_deep").count() == 1
+
+
+def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatre, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_sub_runs=30)
+    run = theatre.start({"nodes": {"again": {"workflow": "w", "map": {"count": 20}}}})
+    most = 0
+
+    def ended() -> bool:
+        nonlocal most
+        most = max(most, Run.objects.filter(depth__gt=0, finished_at=None).count())
+        return run.state != RunState.RUNNING
+
+    theatre.until(run, ended)
+    assert run.state == RunState.FAILED
+    assert most == 30
+    assert Node.objects.filter(code="too_many_runs", detail__contains="30").exists()
+
+
+def test_a_cancel_reaches_sub_runs_of_all_levels_at_once(theatre: Theatre) -> None:
+    """They would start further ones until it has come down to them."""
+    run = theatre.start({"nodes": {"wait": {"signal": {"name": "s"}}, "again": {"workflow": "w"}}})
+    theatre.until(run, lambda: Run.objects.filter(depth=4).exists())
+    operations.cancel_run(run.id, ports=theatre.ports)
+    assert not Run.objects.filter(cancel_requested_at=None).exists()
+    theatre.to_end(run)
+    assert set(Run.objects.values_list("state", flat=True)) == {"cancelled"}
+
+
+def test_a_map_whose_outputs_are_too_large_together_fails(theatre: Theatre, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_value_bytes=1_000)
+    children = model(payload={"echo": "x" * 300}, map={"count": 5})
+    run = theatre.to_end(theatre.start({"nodes": {"all": children}}))
+    assert (run.state, run.error_node) == (RunState.FAILED, "all")
+    node = Node.objects.get(key="all")
+    assert (node.code, node.output) == ("value_too_large", None)
+    assert Job.objects.filter(state=JobState.COMPLETED).count() == 5
+
+
+@pytest.mark.parametrize("choices", [[], "red", {"a": 1}])
+def test_a_question_without_choices_fails_at_once(theatre: Theatre, choices: Any) -> None:
+    ask = {"human": {"title": "?", "choose_from": {"$ref": "inputs.choices"}}}
+    run = theatre.to_end(theatre.start({"nodes": {"ask": ask}}, {"choices": choices}))
+    assert (run.state, run.error_node) == (RunState.FAILED, "ask")
+    assert Node.objects.get(key="ask").code == "no_choices"
 
 
 def test_a_cancelled_run_cancels_its_jobs_and_waits(theatre: Theatre) -> None:

@@ -91,6 +91,20 @@ def test_an_answer_that_never_comes_ends_the_wait_by_its_rule(
     assert (states(run)["ask"], run.output) == (state, output)
 
 
+def test_a_skipped_child_does_not_count_as_failed_in_its_map(theatre: Theatre) -> None:
+    ask = {
+        "human": {"title": "?", "form": {}, "expires_seconds": 60, "on_expiry": "skip"},
+        "map": {"count": 3},
+    }
+    run = theatre.start({"nodes": {"ask": ask}, "output": {"$ref": "ask"}})
+    theatre.until(run, lambda: Wait.objects.count() == 3)
+    operations.answer_wait(run, "ask[1]", "yes", by="ann", ports=theatre.ports)
+    Wait.objects.update(due_at=run.created_at)
+    assert due_waits.sweep(theatre.ports).repaired == 2
+    theatre.to_end(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, [None, "yes", None])
+
+
 def test_an_expired_wait_fails_its_node_by_default(theatre: Theatre) -> None:
     run = theatre.start({"nodes": {"ask": {"signal": {"name": "s", "expires_seconds": 1}}}})
     theatre.advance(run)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from foundation.expressions import SearchFailed, is_true
+from workflows.domain.budget import Budget, Costs, OverBudget
 from workflows.domain.plan import MapSpec, NeedsRule, NodeSpec, Plan, RunningOnFailure
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState, check_node_move
-from workflows.domain.template import Unresolved, resolve
+from workflows.domain.template import UNRESOLVED_REF, Unresolved, resolve
 
 (
-    UNRESOLVED_REF,
     NOT_A_LIST,
     TOO_MANY_ITEMS,
     NEEDS_UNMET,
@@ -27,7 +27,6 @@ from workflows.domain.template import Unresolved, resolve
     WHEN_FALSE,
     NEEDS_SKIPPED,
 ) = (
-    "unresolved_ref",
     "not_a_list",
     "too_many_items",
     "needs_unmet",
@@ -114,26 +113,29 @@ def advance(
     paused: bool = False,
     most_starts: int = 200,
     most_items: int = 100_000,
+    costs: Costs | None = None,
 ) -> Steps:
     """Return the next steps of a run.
 
     states: of all nodes, before `ended`. ended: the ends of nodes since then; those of nodes that have ended
     already are ignored. scope: values by the names with which references begin; a node that has no output
     has None; outputs of `ended` are in it. cancelled: the run is to end as cancelled. paused: no node starts.
+    costs: what references may cost; once they are spent, further nodes start in another call.
     """
     steps = Steps(dict(states))
+    costs = Costs() if costs is None else costs
     for end in ended:
         if steps.states[end.key] not in FINAL_NODE_STATES:
             steps.move(end)
     if cancelled:
         _cancel_rest(plan, steps, RUN_CANCELLED, "the run was cancelled")
     if not paused:
-        _start_nodes(plan, steps, scope, most_starts, most_items)
+        _start_nodes(plan, steps, scope, costs, most_starts=most_starts, most_items=most_items)
     failed = failed_node(plan, steps.states)
     if failed is not None and plan.running_on_failure is RunningOnFailure.CANCEL and not cancelled:
         _cancel_rest(plan, steps, RUN_FAILED, f"{failed} failed")
     if all(steps.states[key] in FINAL_NODE_STATES for key in plan.nodes):
-        steps.end = _end(plan, steps, scope, failed, cancelled=cancelled, paused=paused)
+        steps.end = _end(plan, steps, scope, failed, costs, cancelled=cancelled, paused=paused)
     return steps
 
 
@@ -166,7 +168,13 @@ def _cancel_rest(plan: Plan, steps: Steps, code: str, detail: str) -> None:
 
 
 def _start_nodes(
-    plan: Plan, steps: Steps, scope: Mapping[str, Any], most_starts: int, most_items: int
+    plan: Plan,
+    steps: Steps,
+    scope: Mapping[str, Any],
+    costs: Costs,
+    *,
+    most_starts: int,
+    most_items: int,
 ) -> None:
     """Decide each pending node whose needs have ended. The order of the plan lets a node that ends at once
     decide those after it."""
@@ -175,10 +183,10 @@ def _start_nodes(
             continue
         if any(steps.states[need] not in FINAL_NODE_STATES for need in node.needs):
             continue
-        if len(steps.starts) >= most_starts:
+        if len(steps.starts) >= most_starts or costs.are_spent:
             steps.more = True
             return
-        decided = _decide(node, steps.states, steps.scope(scope), most_items)
+        decided = _decide(node, steps.states, steps.scope(scope), most_items, costs.budget())
         if isinstance(decided, NodeStart):
             steps.start(decided)
         else:
@@ -186,22 +194,28 @@ def _start_nodes(
 
 
 def _decide(
-    node: NodeSpec, states: Mapping[str, NodeState], scope: Mapping[str, Any], most_items: int
+    node: NodeSpec,
+    states: Mapping[str, NodeState],
+    scope: Mapping[str, Any],
+    most_items: int,
+    budget: Budget,
 ) -> NodeMove | NodeStart:
     """Return the end of a node that does not run, or its start. All nodes that it needs have ended."""
     if (unmet := _unmet(node, states)) is not None:
         return unmet
     try:
-        if node.when is not None and not is_true(node.when.search(scope)):
+        if node.when is not None and not is_true(budget.search(node.when, scope)):
             return NodeMove(node.key, NodeState.SKIPPED, WHEN_FALSE, f"{node.when.text} is false")
         if node.map is None:
-            return NodeStart(node, resolve(node.settings, scope))
-        return _map(node, scope, most_items)
+            return NodeStart(node, resolve(node.settings, scope, budget=budget))
+        return _map(node, scope, most_items, budget)
     except SearchFailed as error:
         return NodeMove(node.key, NodeState.FAILED, UNRESOLVED_REF, f"when: {error}")
+    except OverBudget as error:
+        return NodeMove(node.key, NodeState.FAILED, error.code, f"when: {error}")
     except Unresolved as error:
         place = "".join(f"/{part}" for part in error.path)
-        return NodeMove(node.key, NodeState.FAILED, UNRESOLVED_REF, f"{place}: {error}")
+        return NodeMove(node.key, NodeState.FAILED, error.code, f"{place}: {error}")
 
 
 def _unmet(node: NodeSpec, states: Mapping[str, NodeState]) -> NodeMove | None:
@@ -222,15 +236,15 @@ def _unmet(node: NodeSpec, states: Mapping[str, NodeState]) -> NodeMove | None:
     return NodeMove(node.key, NodeState.SKIPPED, NEEDS_SKIPPED, "all nodes that it needs were skipped")
 
 
-def _map(node: NodeSpec, scope: Mapping[str, Any], most_items: int) -> NodeMove | NodeStart:
+def _map(node: NodeSpec, scope: Mapping[str, Any], most_items: int, budget: Budget) -> NodeMove | NodeStart:
     """Return the start of a map, or its end: an empty list completes it."""
     assert node.map is not None
     if node.map.over is None:
-        items = resolve(node.map.count, scope, ("map", "count"))
+        items = resolve(node.map.count, scope, ("map", "count"), budget=budget)
         total = items if type(items) is int and items >= 0 else -1
         wanted = "a number of children"
     else:
-        items = resolve(node.map.over, scope, ("map", "over"))
+        items = resolve(node.map.over, scope, ("map", "over"), budget=budget)
         total = len(items) if isinstance(items, list) else -1
         wanted = "a list"
     if total < 0:
@@ -252,6 +266,7 @@ def _end(
     steps: Steps,
     scope: Mapping[str, Any],
     failed: str | None,
+    costs: Costs,
     *,
     cancelled: bool,
     paused: bool,
@@ -261,7 +276,7 @@ def _end(
     if cancelled:
         end = RunEnd(RunState.CANCELLED, code=RUN_CANCELLED)
     else:
-        end = _outcome(plan, steps.scope(scope), failed)
+        end = _outcome(plan, steps.scope(scope), failed, costs.budget())
     if handler is None or steps.states[handler.key] in FINAL_NODE_STATES:
         return end
     if steps.states[handler.key] is NodeState.RUNNING:
@@ -273,7 +288,7 @@ def _end(
     if paused:
         return None
     error = {"node": end.node or None, "code": end.code, "message": end.detail}
-    decided = _decide(handler, steps.states, steps.scope(scope, error=error), 0)
+    decided = _decide(handler, steps.states, steps.scope(scope, error=error), 0, costs.budget())
     if isinstance(decided, NodeMove):
         steps.move(decided)
         return end
@@ -281,14 +296,14 @@ def _end(
     return None
 
 
-def _outcome(plan: Plan, scope: Mapping[str, Any], failed: str | None) -> RunEnd:
+def _outcome(plan: Plan, scope: Mapping[str, Any], failed: str | None, budget: Budget) -> RunEnd:
     if failed is not None:
         return RunEnd(RunState.FAILED, code="node_failed", detail=f"{failed} failed", node=failed)
     try:
-        return RunEnd(RunState.COMPLETED, output=resolve(plan.output, scope, ("output",)))
+        return RunEnd(RunState.COMPLETED, output=resolve(plan.output, scope, ("output",), budget=budget))
     except Unresolved as error:
         place = "".join(f"/{part}" for part in error.path)
-        return RunEnd(RunState.FAILED, code=UNRESOLVED_REF, detail=f"{place}: {error}")
+        return RunEnd(RunState.FAILED, code=error.code, detail=f"{place}: {error}")
 
 
 # -- maps ----------------------------------------------------------------------------------------------------

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from foundation.expressions import Expression, ExpressionRefused, SearchFailed, expression
+from workflows.domain.budget import Budget, Costs, OverBudget
 
 REF, DEFAULT, LITERAL = "$ref", "default", "$literal"
 DATA_DIRECTIVES = frozenset({"$artifact"})
 """Keys with a ``$`` that belong to the data: a reference to an artifact."""
 Path = tuple[object, ...]
 _NO_DEFAULT: Any = object()
+UNRESOLVED_REF = "unresolved_ref"
 
 
 class TemplateError(ValueError):
@@ -28,11 +30,13 @@ class TemplateError(ValueError):
 
 
 class Unresolved(ValueError):
-    """A reference that selects nothing and has no default. path: the place in the template."""
+    """A reference that selects nothing and has no default, or costs too much. path: the place in the
+    template. code: of the node that fails."""
 
-    def __init__(self, why: str, path: Path) -> None:
+    def __init__(self, why: str, path: Path, code: str = UNRESOLVED_REF) -> None:
         super().__init__(why)
         self.path = path
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +47,14 @@ class Reference:
     path: Path
     default: Any = _NO_DEFAULT
 
-    def resolve(self, scope: Mapping[str, Any]) -> Any:
-        """Return the part of the scope that it selects, or its default. Raises Unresolved."""
+    def resolve(self, scope: Mapping[str, Any], budget: Budget) -> Any:
+        """Return the part of the scope that it selects, or its default. Raises OverBudget, Unresolved."""
         try:
-            found = self.expression.search(scope)
+            found = budget.search(self.expression, scope)
         except SearchFailed as error:
             raise Unresolved(f"{self.expression.text}: {error}", self.path) from None
         if found is not None:
-            return found
+            return budget.take(found, len(self.path))
         if self.default is _NO_DEFAULT:
             raise Unresolved(
                 f"{self.expression.text} selects nothing, and the reference has no default", self.path
@@ -76,14 +80,15 @@ def references(template: Any, path: Path = ()) -> Iterator[Reference | TemplateE
             )
 
 
-def resolve(template: Any, scope: Mapping[str, Any], path: Path = ()) -> Any:
+def resolve(template: Any, scope: Mapping[str, Any], path: Path = (), *, budget: Budget | None = None) -> Any:
     """Return the template with its references resolved.
 
     template: one in which `references` found no error. scope: the values that references begin with, by name.
-    Raises Unresolved.
+    budget: what they may cost; by default as much as those of one node. Raises Unresolved.
     """
+    budget = Costs().budget() if budget is None else budget
     if isinstance(template, list):
-        return [resolve(part, scope, (*path, index)) for index, part in enumerate(template)]
+        return [resolve(part, scope, (*path, index), budget=budget) for index, part in enumerate(template)]
     if not isinstance(template, dict):
         return template
     kind = _directive(template)
@@ -93,8 +98,11 @@ def resolve(template: Any, scope: Mapping[str, Any], path: Path = ()) -> Any:
         found = _reference(template, path)
         if isinstance(found, TemplateError):
             raise found
-        return found.resolve(scope)
-    return {name: resolve(part, scope, (*path, name)) for name, part in template.items()}
+        try:
+            return found.resolve(scope, budget)
+        except OverBudget as error:
+            raise Unresolved(str(error), path, error.code) from None
+    return {name: resolve(part, scope, (*path, name), budget=budget) for name, part in template.items()}
 
 
 def _directive(value: dict[str, Any]) -> str | None:

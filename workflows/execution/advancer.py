@@ -51,6 +51,7 @@ from workflows.domain.advance import (
     children_to_start,
     end_of_map,
 )
+from workflows.domain.budget import Costs, OverBudget
 from workflows.domain.plan import INDEX, ITEM, MapSpec, NodeKind, NodeSpec, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.domain.template import Unresolved, resolve
@@ -66,11 +67,12 @@ STARTS = 200
 """Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
 CHUNK = 500
 """Items in one row of a map's list."""
-INVALID_PAYLOAD, OUTPUT_TOO_LARGE, TOO_DEEP, UNKNOWN_WORKFLOW = (
+INVALID_PAYLOAD, TOO_DEEP, TOO_MANY_RUNS, UNKNOWN_WORKFLOW, NO_CHOICES = (
     "payload_invalid",
-    "output_too_large",
     "too_deep",
+    "too_many_runs",
     "unknown_workflow",
+    "no_choices",
 )
 
 
@@ -144,6 +146,9 @@ class _Advance:
             for state in MapState.objects.select_related("node").filter(node__run=run, node__finished_at=None)
         }
         self.starts_left = STARTS
+        self.other_sub_runs: int | None = None
+        limits = settings.DISPATCHER
+        self.costs = Costs(limits.workflow_value_bytes, limits.workflow_search_steps)
         self.parent_run_id: str | None = None
         if run.parent_node_id is not None:
             self.parent_run_id = Node.objects.values_list("run_id", flat=True).get(id=run.parent_node_id)
@@ -217,7 +222,7 @@ class _Advance:
         if state is None:
             return
         state.running -= 1
-        if child.state == NodeState.COMPLETED:
+        if child.state in (NodeState.COMPLETED, NodeState.SKIPPED):
             state.completed += 1
         else:
             state.failed += 1
@@ -247,37 +252,43 @@ class _Advance:
         indices = places if state.todo is None else state.todo[places.start : places.stop]
         items = _items(state, indices)
         for index in indices:
+            if self.costs.are_spent:
+                self.starts_left = 0
+                break
+            self.starts_left -= 1
             names: dict[str, Any] = {INDEX: index}
             if spec.over is not None:
                 names[ITEM] = items[index]
             row = self._row(node, index=index)
             try:
-                given = resolve(node.settings, ChainMap(names, cast(MutableMapping[str, Any], self.scope)))
+                scope = ChainMap(names, cast(MutableMapping[str, Any], self.scope))
+                given = resolve(node.settings, scope, budget=self.costs.budget())
                 started = self._start(node, row, given)
             except Unresolved as error:
-                started = self._failed(row, "unresolved_ref", str(error))
+                started = self._failed(row, error.code, str(error))
             state.next_index += 1
             if started:
                 state.running += 1
             else:
                 state.failed += 1
-        self.starts_left -= len(indices)
         self.writes.maps[state.node_id] = state
 
     def _end_map(self, state: MapState, end: NodeState) -> NodeMove:
         node = state.node
         node.state, node.finished_at = end.value, self.now
         if end is NodeState.COMPLETED:
-            node.output = map_output(self.run, state)
             # children that end in this very transaction are not in the database yet
-            for child in self.writes.ended_nodes.values():
-                if child.base == node.base and child.index is not None and child.job_id is None:
-                    node.output[child.index] = child.output
-                elif (
-                    child.base == node.base and child.index is not None and child.state == NodeState.COMPLETED
-                ):
-                    result = Job.objects.values_list("result", flat=True).get(id=child.job_id)
-                    node.output[child.index] = result
+            children = [
+                child
+                for child in self.writes.ended_nodes.values()
+                if child.base == node.base and child.index is not None
+            ]
+            try:
+                node.output = map_output(self.run, state, children, self.costs.budget())
+            except OverBudget as error:
+                end, node.code = NodeState.FAILED, error.code
+                node.detail = f"the list of the map's outputs: {error}"
+                node.state = end.value
         elif end is NodeState.FAILED:
             node.code, node.detail = "map_failed", f"{state.failed} of {state.total} items failed"
         self._note_ended(node)
@@ -323,6 +334,7 @@ class _Advance:
             paused=self.run.paused_at is not None,
             most_starts=max(self.starts_left, 0),
             most_items=settings.DISPATCHER.workflow_map_items,
+            costs=self.costs,
         )
 
     def _rows_of(self, moves: Sequence[NodeMove]) -> list[Node]:
@@ -393,6 +405,10 @@ class _Advance:
             return self._start_job(node, row, given)
         if node.kind is NodeKind.WORKFLOW:
             return self._start_run(node, row, given)
+        if "choose_from" in given and not (isinstance(given["choose_from"], list) and given["choose_from"]):
+            return self._failed(
+                row, NO_CHOICES, "choose_from is not a list with a choice: nobody could answer"
+            )
         self.writes.new_nodes.append(row)
         self.writes.waits.append(self._wait(node, row, given))
         return True
@@ -444,6 +460,9 @@ class _Advance:
         run = self.run
         if run.depth >= MAX_DEPTH:
             return self._failed(row, TOO_DEEP, f"sub-workflows may be nested {MAX_DEPTH} levels deep")
+        if self._sub_runs_left() <= 0:
+            most = settings.DISPATCHER.workflow_sub_runs
+            return self._failed(row, TOO_MANY_RUNS, f"a tenant may have {most} unfinished sub-runs")
         name, number = node.options["workflow"], node.options.get("version")
         version = find_version(run.tenant_id, name, number)
         if version is None:
@@ -455,6 +474,14 @@ class _Advance:
         self.writes.new_nodes.append(row)
         self.writes.runs.append(child)
         return True
+
+    def _sub_runs_left(self) -> int:
+        """Return how many more sub-runs the tenant may have: they multiply with each level."""
+        if self.other_sub_runs is None:
+            most = settings.DISPATCHER.workflow_sub_runs
+            unfinished = Run.objects.filter(tenant_id=self.run.tenant_id, finished_at=None, depth__gt=0)
+            self.other_sub_runs = unfinished.order_by()[:most].count()
+        return settings.DISPATCHER.workflow_sub_runs - self.other_sub_runs - len(self.writes.runs)
 
     def _wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> Wait:
         options = {**node.options, **given}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from datetime import datetime
 
 from django.db import transaction
 
@@ -16,6 +17,8 @@ from workflows.models import Node, Run, Wait, follower_of
 
 MAX_JOBS = 200
 """Jobs that one call cancels."""
+MAX_WAITS = 1_000
+"""Waits that one call ends."""
 
 
 def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
@@ -51,6 +54,17 @@ def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
     return cancelled
 
 
+def cancel_sub_runs(run_id: str, now: datetime) -> None:
+    """Ask for the cancel of all sub-runs of a run, of all levels: each would start further ones until the
+    cancel has come down to it."""
+    level = [run_id]
+    while level:
+        running = Run.objects.filter(parent_node__run_id__in=level, state=RunState.RUNNING.value)
+        level = list(running.values_list("id", flat=True))
+        if level:
+            Run.objects.filter(id__in=level, cancel_requested_at=None).update(cancel_requested_at=now)
+
+
 def _end_waits(run: Run, node_ids: Collection[str], ports: Ports) -> int:
     """Give the run a notice for each of its open waits; return how many there are."""
     now = ports.clock.now()
@@ -58,7 +72,7 @@ def _end_waits(run: Run, node_ids: Collection[str], ports: Ports) -> int:
         waits = list(
             Wait.objects.select_for_update()
             .filter(node_id__in=node_ids, answered_at=None)
-            .values_list("node_id", flat=True)
+            .values_list("node_id", flat=True)[:MAX_WAITS]
         )
         Wait.objects.filter(node_id__in=waits).update(answered_at=now, answered_by="cancelled")
         EndNotice.objects.bulk_create(

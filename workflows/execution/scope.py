@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from django.db.models import QuerySet
 
 from jobs.models import Job
+from workflows.domain.budget import Budget
 from workflows.domain.plan import INPUTS, RUN
 from workflows.domain.states import NodeState
 from workflows.models import MapState, Node, Run
@@ -64,20 +65,31 @@ def completed_children(run: Run, base: str, first_round: int) -> QuerySet[Node]:
     )
 
 
-def map_output(run: Run, state: MapState) -> list[Any]:
-    """Return the outputs of a map's children, in order; None for one that did not complete."""
+def map_output(run: Run, state: MapState, ended: Iterable[Node], budget: Budget) -> list[Any]:
+    """Return the outputs of a map's children, in order; None for one that did not complete.
+
+    ended: children whose ends are not written yet. Raises OverBudget before it has read much more than may be
+    stored.
+    """
     children = completed_children(run, state.node.base, state.first_round)
     found: list[Any] = [None] * state.total
     jobs: dict[str, int] = {}
-    for child in children.only("index", "job_id", "output").iterator(chunk_size=2_000):
+
+    def add(child: Node) -> None:
         assert child.index is not None
         if child.job_id is None:
-            found[child.index] = child.output
+            found[child.index] = budget.take(child.output)
         else:
             jobs[child.job_id] = child.index
+
+    for child in children.only("index", "job_id", "output").iterator(chunk_size=100):
+        add(child)
+    for child in ended:
+        if child.state == NodeState.COMPLETED:
+            add(child)
     names = list(jobs)
     for start in range(0, len(names), 500):
         results = Job.objects.filter(id__in=names[start : start + 500]).values_list("id", "result")
-        for job_id, result in results:
-            found[jobs[job_id]] = result
+        for job_id, result in results.iterator(chunk_size=20):
+            found[jobs[job_id]] = budget.take(result)
     return found
