@@ -12,6 +12,9 @@ from drf_spectacular.renderers import OpenApiJsonRenderer
 
 _TAGS = {
     "queue": "Jobs: what a tenant's key may use",
+    "artifacts": "Artifacts: files of a tenant",
+    "workflows": "Workflows: definitions and runs of a tenant",
+    "account": "Account: limits and usage of a tenant",
     "admin": "Administration: what an operator's key or a staff session may use",
     "gpu servers": "GPU servers",
 }
@@ -28,13 +31,15 @@ def document() -> Mapping[str, Any]:
 
 
 def api_routes_page() -> str:
-    """Return the whole page, Markdown."""
+    """Return the whole page, Markdown. Raises KeyError for a route whose tag has no section."""
     paths: Mapping[str, Mapping[str, Any]] = document()["paths"]
     routes = [
         (method.upper(), path, operation)
         for path, operations in paths.items()
         for method, operation in operations.items()
     ]
+    if unknown := sorted({tag for *_, operation in routes for tag in operation["tags"]} - set(_TAGS)):
+        raise KeyError(f"_TAGS has no title for {', '.join(unknown)}")
     lines = [
         "# API routes",
         "",

@@ -173,7 +173,12 @@ def import_source(path: str) -> Any:
         module = importlib.import_module(module_name)
         return getattr(module, attribute) if attribute else module
     except Exception as error:  # an author's module may raise anything
-        raise ContractError(f"model {path!r} can't be loaded: {type(error).__name__}: {error}") from error
+        hint = ""
+        if isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]:
+            hint = ". Set PYTHONPATH to the folder that contains it"
+        raise ContractError(
+            f"model {path!r} can't be loaded: {type(error).__name__}: {error}{hint}"
+        ) from error
 
 
 def _model(name: Any, source: Any, path: str) -> ModelCode:

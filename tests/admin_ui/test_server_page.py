@@ -210,7 +210,7 @@ def test_without_telemetry_the_page_says_why(
     for method, window in (("telemetry", "1h"), ("telemetry_summaries", "24h")):
         monkeypatch.setattr(type(fake_ports.leases), method, away)
         assert "Redis does not answer" in part(viewer, "charts", window=window)
-    assert "only a worker on the GPU host" in part(viewer, "charts", "zimg-server-1")
+    assert "gpu_worker --gpu 0" in part(viewer, "charts", "zimg-server-1")
 
 
 def test_a_part_needs_few_queries_and_no_more_for_more_attempts(viewer: Client) -> None:

@@ -44,7 +44,7 @@ class Answer(Body):
     answer: Annotated[Any, about("One of the choices, or JSON that matches the form.")]
 
 
-class Signal(Body):
+class SentSignal(Body):
     """A signal."""
 
     body: Annotated[Any, about("The output of the nodes that wait for it.")] = None

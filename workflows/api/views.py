@@ -342,14 +342,14 @@ class SendSignal(WorkflowView):
         "Send a signal to the runs that wait for it",
         answers={200: answers.Taken},
         refusals=(403,),
-        body=bodies.Signal,
+        body=bodies.SentSignal,
         body_required=False,
         parameters=(SIGNAL,),
         tag="workflows",
         description="A signal that no run waits for is taken by none, and is not kept.",
     )
     def post(self, request: Request, name: str) -> Response:
-        body = read_optional_body(bodies.Signal, request.data or None)
+        body = read_optional_body(bodies.SentSignal, request.data or None)
         taken = operations.send_signal(
             tenant_of(request), name[:64], body.body, run_id=body.run_id, ports=self.ports
         )

@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.5
 MAX_ATTEMPTS, MAX_EVENTS, MAX_REASONS = 200, 200, 3
+_NO_LINES = (
+    "no log lines. Model code on a node or a pinned worker is logged by itself; an HTTP server of your own "
+    "sends `logs` in its answers (docs/reference/gpu_protocol.md), and its prints stay in its own output"
+)
 _LANE = 40
 _BARS = {"queued": ("·", "dim"), "pause": ("-", "yellow"), "sent": ("█", "green"), "polling": ("▓", "cyan")}
 _MEANINGS = {"queued": "queued", "pause": "delayed", "sent": "running", "polling": "running, polled"}
@@ -125,6 +129,8 @@ class Command(TerminalCommand):
             if lines:
                 choice = replace(choice, after=lines[-1].id)
             if over or not options["follow"]:
+                if choice.after == START and not self.as_json:
+                    self.stderr.write(_NO_LINES)
                 return
             time.sleep(LOOK_SECONDS)
             job = _find(job.id)

@@ -51,6 +51,17 @@ def test_the_job_itself_is_shown_without_its_lines(job: Job) -> None:
     assert "boo" not in shown
 
 
+def test_an_empty_log_says_where_lines_come_from(job: Job) -> None:
+    empty = new_job(job.tenant)
+    for options, hints in (((), True), (("--json",), False)):
+        out, err = io.StringIO(), io.StringIO()
+        call_command("job", "logs", empty.id, *options, stdout=out, stderr=err)
+        assert (out.getvalue(), "sends `logs` in its answers" in err.getvalue()) == ("", hints)
+    err = io.StringIO()
+    call_command("job", "logs", job.id, stdout=io.StringIO(), stderr=err)
+    assert err.getvalue() == ""
+
+
 @pytest.mark.parametrize("arguments", [("logs",), ("a", "b"), ("logs", "a", "b"), ("x", "--tail", "3")])
 def test_wrong_words_are_refused(arguments: tuple[str, ...]) -> None:
     with pytest.raises(CommandError):

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
 import pytest
 
 from dispatcher_project.cli import main
-from dispatcher_project.documentation.api_routes import api_routes_page
+from dispatcher_project.documentation import api_routes
+from dispatcher_project.documentation.api_routes import api_routes_page, document
 from dispatcher_project.documentation.commands import HIDDEN, commands_page, groups, own_commands
 from dispatcher_project.documentation.decisions import FOLDER, decisions_page
 from dispatcher_project.documentation.events import event_types, events_page
@@ -50,6 +52,24 @@ def test_every_option_and_runner_is_on_its_page() -> None:
         assert f"\n| `{name}` | " in page
     for runner in BUILT_IN:
         assert f"\n| `{runner.name}` | {runner.summary} |" in page
+
+
+def test_every_route_is_on_its_page() -> None:
+    page = api_routes_page()
+    for path, operations in document()["paths"].items():
+        for method in operations:
+            assert f"\n### `{method.upper()} {path.removeprefix('/api/v1')}`\n" in page
+
+
+def test_every_reference_of_the_document_has_its_schema() -> None:
+    found = re.findall(r"#/components/schemas/([\w.-]+)", json.dumps(document()))
+    assert {*found} <= {*document()["components"]["schemas"]}, "two types of one name?"
+
+
+def test_a_route_without_a_section_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(api_routes._TAGS, "workflows")
+    with pytest.raises(KeyError, match="workflows"):
+        api_routes.api_routes_page()
 
 
 def test_every_sweep_is_on_its_page_with_what_it_looks_for() -> None:

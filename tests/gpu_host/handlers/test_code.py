@@ -47,7 +47,8 @@ def test_a_path_may_carry_its_name():
     ("paths", "words"),
     [
         ([], "no model"),
-        (["no.such.module"], "No module"),
+        (["no.such.module"], "No module named 'no'. Set PYTHONPATH to the folder that contains it"),
+        ([f"{HERE}.nothing"], f"No module named '{HERE}.nothing'$"),
         ([f"{HERE}.models:Nothing"], "no attribute"),
         ([HERE], "no function run"),
         ([f"a/b={HERE}.models"], "not a model's name"),
