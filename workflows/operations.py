@@ -12,6 +12,7 @@ from typing import Any
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
+from foundation.database.connections import write_lock
 from foundation.json_text import canonical_json
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.limits.submit_limits import limits_of, quota_refusal
@@ -355,7 +356,7 @@ def send_signal(tenant_id: int, name: str, body: Any, *, ports: Ports, run_id: s
 def end_wait(wait: Wait, run_id: str, state: NodeState, answer: Any, *, by: str, ports: Ports) -> bool:
     """End a wait, unless it has ended, and give its run a notice. Return False if it had."""
     now = ports.clock.now()
-    with transaction.atomic():
+    with write_lock(1), transaction.atomic():
         mine = Wait.objects.filter(node_id=wait.node_id, answered_at=None)
         if not mine.update(answer=answer, answered_at=now, answered_by=by[:200]):
             return False

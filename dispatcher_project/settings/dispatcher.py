@@ -59,8 +59,9 @@ class DispatcherSettings:
     about a second. Plain paths such as `a.b[0]` cost none."""
     workflow_runs: int = 10_000
     """Most unfinished runs of a tenant; a further one gets 429."""
-    workflow_sub_runs: int = 10_000
-    """Most unfinished sub-runs of a tenant, of all levels; a node that would start a further one fails."""
+    workflow_sub_runs: int = 1_000
+    """Most unfinished sub-runs of a tenant, of all levels. A map waits for the ends of its children; another
+    node that would start a further one fails."""
     usage_days: int = 400
     """Days for which the usage of tenants is kept."""
     usage_tags: int = 200

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from gpus.models import ModelConfig
 from jobs.domain.states import JobState
@@ -16,6 +18,7 @@ from workflows import operations
 from workflows.domain.states import NodeState, RunState
 from workflows.execution import advancer
 from workflows.execution.advancer import Advancer
+from workflows.execution.cancelling import cancel_nodes
 from workflows.models import Node, Run
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -204,6 +207,28 @@ def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatr
     assert run.state == RunState.FAILED
     assert most == 30
     assert Node.objects.filter(code="too_many_runs", detail__contains="30").exists()
+
+
+def test_a_map_of_sub_runs_waits_where_its_tenant_may_have_no_more(theatre: Theatre, settings: Any) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_sub_runs=3)
+    theatre.put("child", {"nodes": {"a": model()}})
+    run = theatre.start({"nodes": {"all": {"workflow": "child", "map": {"count": 8}}}})
+    theatre.advance(run)
+    assert Run.objects.filter(depth=1).count() == 3
+    theatre.to_end(run)
+    assert run.state == RunState.COMPLETED
+    assert Run.objects.filter(depth=1, state="completed").count() == 8
+
+
+def test_a_cancel_without_waits_and_sub_runs_writes_none(theatre: Theatre) -> None:
+    """Thousands of cancelled runs would keep SQLite's lock from all others."""
+    run = theatre.start({"nodes": {"a": model()}})
+    theatre.advance(run)
+    job = Job.objects.get()
+    Job.objects.update(cancel_requested_at=job.created_at)
+    with CaptureQueriesContext(connection) as queries:
+        assert cancel_nodes(run, None, theatre.ports) == 0
+    assert [query["sql"] for query in queries if not query["sql"].startswith("SELECT")] == []
 
 
 def test_a_cancel_reaches_sub_runs_of_all_levels_at_once(theatre: Theatre) -> None:

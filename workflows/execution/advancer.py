@@ -246,7 +246,11 @@ class _Advance:
         return ends
 
     def _fill(self, node: NodeSpec, spec: MapSpec, state: MapState) -> None:
-        places = children_to_start(spec, _window(state), self.starts_left)
+        most = self.starts_left
+        if node.kind is NodeKind.WORKFLOW:
+            # with children under way the others wait for their ends; without any, the next one fails
+            most = min(most, max(self._sub_runs_left(), 0 if state.running else 1))
+        places = children_to_start(spec, _window(state), most)
         if not places:
             return
         indices = places if state.todo is None else state.todo[places.start : places.stop]

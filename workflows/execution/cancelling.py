@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django.db import transaction
 
+from foundation.database.connections import write_lock
 from gpus.errors import LeasingUnavailable
 from jobs.domain.errors import NotCancellable
 from jobs.models import EndNotice, Job
@@ -45,7 +46,9 @@ def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
         parent_node__in=nodes, state=RunState.RUNNING.value, cancel_requested_at=None
     )
     child_ids = list(children.values_list("id", flat=True))
-    children.update(cancel_requested_at=now)
+    if child_ids:
+        with write_lock(len(child_ids)):
+            children.update(cancel_requested_at=now)
     followers = [follower_of(child) for child in child_ids]
     if _end_waits(run, nodes.values_list("id", flat=True), ports):
         followers.append(follower_of(run.id))
@@ -62,13 +65,16 @@ def cancel_sub_runs(run_id: str, now: datetime) -> None:
         running = Run.objects.filter(parent_node__run_id__in=level, state=RunState.RUNNING.value)
         level = list(running.values_list("id", flat=True))
         if level:
-            Run.objects.filter(id__in=level, cancel_requested_at=None).update(cancel_requested_at=now)
+            with write_lock(len(level)):
+                Run.objects.filter(id__in=level, cancel_requested_at=None).update(cancel_requested_at=now)
 
 
 def _end_waits(run: Run, node_ids: Collection[str], ports: Ports) -> int:
     """Give the run a notice for each of its open waits; return how many there are."""
     now = ports.clock.now()
-    with transaction.atomic():
+    if not Wait.objects.filter(node_id__in=node_ids, answered_at=None).exists():
+        return 0  # a transaction takes SQLite's lock, even if it writes no row
+    with write_lock(1), transaction.atomic():
         waits = list(
             Wait.objects.select_for_update()
             .filter(node_id__in=node_ids, answered_at=None)
