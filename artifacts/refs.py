@@ -29,10 +29,10 @@ class BadRef(Exception):
 
 
 class TooManyRefs(Exception):
-    """The value refers to more different artifacts than are allowed. most: the limit."""
+    """The value has more references than are allowed. most: the limit."""
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"The value refers to more than {most} artifacts.")
+        super().__init__(f"The value has more than {most} references to artifacts.")
         self.most = most
 
 
@@ -49,18 +49,21 @@ def find_refs(value: Any, most: int) -> dict[str, tuple[str | int, ...]]:
     """Return the ids of all artifacts that a JSON value refers to, with the path of the first reference to
     each, in the order of the value.
 
-    most: limit of different artifacts; the search ends there. Raises TooManyRefs and BadRef.
+    most: limit of references, because each becomes a URL of some hundred bytes; the search ends there.
+    Raises TooManyRefs and BadRef.
     """
     found: dict[str, tuple[str | int, ...]] = {}
+    count = 0
     waiting: list[tuple[Any, _Path]] = [(value, None)]
     while waiting:
         one, path = waiting.pop()
         if type(one) is dict:
             if REF in one:
                 artifact_id = _id_of(one, path)
+                count += 1
+                if count > most:
+                    raise TooManyRefs(most)
                 if artifact_id not in found:
-                    if len(found) >= most:
-                        raise TooManyRefs(most)
                     found[artifact_id] = _keys(path)
                 continue
             waiting += [(child, (path, key)) for key, child in reversed(one.items()) if _is_nested(child)]

@@ -265,7 +265,7 @@ class DispatcherSettings:
     max_artifact_bytes: int = 5 * 1024 * 1024 * 1024
     """Largest artifact; a larger one gets 413. S3 takes up to 5 GiB in one piece."""
     max_artifact_refs: int = 1000
-    """Most artifacts that one payload may refer to."""
+    """Most references to artifacts in one payload."""
     tenant_artifact_bytes: int = 100 * 1024 * 1024 * 1024
     """Bytes of a tenant's artifacts, with those whose upload is promised; more get 429. 0: no limit."""
     tenant_promised_artifacts: int = 1000

@@ -123,6 +123,7 @@ class AttemptRun:
     remote_id: the server's id of an adopted run; None for a new one.
     ran_seconds: how long an adopted run ran before.
     progress_events: the buffer of the run's progress; None: its progress is not written.
+    to_send: returns the request with the payload that the server gets; may raise GpuError. None: as it is.
     """
 
     def __init__(
@@ -141,6 +142,7 @@ class AttemptRun:
         remote_id: str | None = None,
         ran_seconds: float = 0.0,
         progress_events: ProgressEvents | None = None,
+        to_send: Callable[[RunRequest], RunRequest] | None = None,
     ) -> None:
         self.request = request
         self.progress_events = progress_events
@@ -158,6 +160,7 @@ class AttemptRun:
         self._deadline, self._clocks_agree = deadline, clocks_agree
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
         self._refused_url = refused_url
+        self._to_send = to_send
         self._orders: set[Order] = set()
         self._abort = Abort()
         # no reference to this run: a cycle would wait for the garbage collector
@@ -262,12 +265,18 @@ class AttemptRun:
         return None
 
     def _start(self) -> Step:
+        request = self.request
+        if self._to_send is not None:
+            try:
+                request = self._to_send(request)
+            except GpuError as error:
+                return RunOutcome(Ending(error, sent=False))
         if not self._is_fresh():
             return RunOutcome(Ending(LeaseLost("The lease was too old to send under."), sent=False))
         self._started = True
         self._background_cancel.set_reading(on=True)
         try:
-            outcome = self.runner.start(self.request, abort=self._abort)
+            outcome = self.runner.start(request, abort=self._abort)
         except Exception:
             self._abandoned_at = self._clock.monotonic()
             raise

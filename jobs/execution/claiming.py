@@ -27,12 +27,13 @@ from gpus.runners.base import RunRequest
 from jobs import transitions
 from jobs.domain.states import AttemptState, JobState
 from jobs.execution import follow_ups, orphaned_runs
+from jobs.execution.artifact_inputs import with_input_urls
 from jobs.execution.attempt_run import AttemptRun, Order
 from jobs.execution.completion import StartCommit
 from jobs.execution.log_events import LogLimits, position_in_log
 from jobs.execution.progress_events import progress_events_of
 from jobs.execution.pushed_results import PUSH_TOKEN, pushed_body
-from jobs.execution.row_prefetch import OF_JOB
+from jobs.execution.row_prefetch import OF_JOB, rows_to_run
 from jobs.execution.worker_state import Claimed, WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome
@@ -43,7 +44,7 @@ NO_SERVER_REST_SECONDS = 2.0
 ADOPTION_REST_SECONDS = 2.0
 """Pause of a run that could not be adopted; it doubles each time, up to 30 s (`hand_over.lua`)."""
 
-_to_run = statements.Read(lambda: Job.objects.filter(id=value(Job, "id")).values("state", "payload", *OF_JOB))
+_to_run = statements.Read(lambda: rows_to_run(Job.objects.filter(id=value(Job, "id"))))
 
 
 def claim_next(worker: WorkerState, fleet_name: str, pool: str, host: str | None) -> Claimed | None:
@@ -346,6 +347,7 @@ def make_run(
         remote_id=claimed.remote_id,
         ran_seconds=claimed.ran_seconds,
         progress_events=progress_events,
+        to_send=partial(with_input_urls, ports=worker.ports) if claimed.job.get("uses_artifacts") else None,
     )
     if claimed.job["cancel_requested_at"] is not None:
         run.order(Order.CANCEL)

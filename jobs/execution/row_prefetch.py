@@ -16,7 +16,9 @@ from typing import Any
 
 import structlog
 from django.db import DatabaseError, connection
+from django.db.models import Exists, OuterRef, QuerySet
 
+from artifacts.models import ArtifactUse
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
 from jobs.domain.states import JobState
@@ -27,6 +29,17 @@ log = structlog.get_logger()
 
 OF_JOB = ("max_retries", "max_run_seconds", "deadline_at", "cancel_requested_at", "attempts_made")
 """Fields of a job's row that its run needs, besides payload and state."""
+
+
+def rows_to_run(jobs: QuerySet[Job]) -> QuerySet[Job, dict[str, Any]]:
+    """Return the rows of jobs with all that a claim reads of them. uses_artifacts: the payload refers to
+    some."""
+    uses = ArtifactUse.objects.filter(job=OuterRef("id"))
+    rows: QuerySet[Job, dict[str, Any]] = jobs.annotate(uses_artifacts=Exists(uses)).values(
+        "id", "state", "payload", *OF_JOB, "uses_artifacts"
+    )
+    return rows
+
 
 SHORT_SECONDS = 1.0
 """After longer jobs no rows are prefetched: their read is negligible."""
@@ -42,9 +55,7 @@ JUDGED_SECONDS = 1.0
 REST_SECONDS = 10.0
 """Pause after mostly wasted reads: with many workers on one pool, each would read for all."""
 
-_rows_among = statements.ReadAmong(
-    (Job, "id"), rows=lambda ids: Job.objects.filter(id__in=ids).values("id", "state", "payload", *OF_JOB)
-)
+_rows_among = statements.ReadAmong((Job, "id"), rows=lambda ids: rows_to_run(Job.objects.filter(id__in=ids)))
 
 
 @dataclass(slots=True)

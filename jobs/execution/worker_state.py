@@ -318,7 +318,7 @@ class Ready:
 class Claimed(NamedTuple):
     """A lease with all that its run needs.
 
-    job: the row's `OF_JOB` fields and its payload (None for an adopted attempt).
+    job: the row as of `rows_to_run`; of an adopted attempt its `OF_JOB` fields, and None as payload.
     started: the commit of the start; None for an adopted attempt.
     remote_id, ran_seconds: of an adopted attempt: the server's id of the run, and how long it ran before.
     logs_seen: the same of `RunRequest`.

@@ -42,7 +42,8 @@ def checked_refs(payload: Any, text: bytes, tenant_id: int, now: datetime, ports
         raise ArtifactRefInvalid(str(bad), pointer=_pointer(bad.path)) from None
     except TooManyRefs as many:
         raise TooManyArtifacts(
-            f"A payload may refer to {many.most} artifacts (DISPATCHER_MAX_ARTIFACT_REFS).", pointer=_POINTER
+            f"A payload may have {many.most} references to artifacts (DISPATCHER_MAX_ARTIFACT_REFS).",
+            pointer=_POINTER,
         ) from None
     if not found:
         return ()

@@ -38,11 +38,11 @@ def test_an_object_that_is_almost_a_reference_is_refused_with_its_place(bad: Any
         replace_refs({"images": [0, bad]}, str)
 
 
-def test_the_number_of_different_artifacts_is_limited() -> None:
+def test_the_number_of_references_is_limited_also_of_the_same_artifact() -> None:
     payload = [ref(ONE), ref(ONE), ref(TWO)]
-    assert len(find_refs(payload, 2)) == 2
-    with pytest.raises(TooManyRefs, match="more than 1 artifacts"):
-        find_refs(payload, 1)
+    assert len(find_refs(payload, 3)) == 2
+    with pytest.raises(TooManyRefs, match="more than 2 references"):
+        find_refs(payload, 2)
 
 
 def test_refs_are_replaced_in_a_copy_that_shares_the_rest() -> None:

@@ -53,7 +53,7 @@ def make_job(
     pool = name if isinstance(model, str) else model.pool_id
     fleet = "main" if isinstance(model, str) else model.pool.fleet
     job = Job(
-        id=new_id(at.timestamp()),
+        id=values.pop("job_id", None) or new_id(at.timestamp()),
         tenant=tenant or make_tenant(),
         model=name,
         pool=pool,

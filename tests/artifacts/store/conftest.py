@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,9 +17,7 @@ from artifacts.store.configured import STORE_PATH
 from artifacts.store.contract import SignedRequest, Store
 from artifacts.store.local import LocalStore
 from artifacts.store.s3 import S3Place, S3Store
-from dispatcher_project.web.artifact_bytes import ArtifactBytes
-from dispatcher_project.web.protocol import WebLimits
-from dispatcher_project.web.server import make_server
+from tests.support.servers.artifact_store import serving_store
 from tests.support.servers.seaweed import KEY, SECRET, find_weed, running_seaweed
 
 BUCKET = "tests"
@@ -43,26 +39,6 @@ class Stage:
 
     def put(self, key: ObjectKey, data: bytes) -> httpx.Response:
         return self.send(self.store.sign_put(key, len(data), 60.0), data)
-
-
-@contextmanager
-def serving(application: Any) -> Iterator[str]:
-    """The application behind the real web server of this process; its URL."""
-    server = make_server(
-        application, WebLimits(), host="127.0.0.1", port=0, log_config=None, timeout_graceful_shutdown=1
-    )
-    thread = threading.Thread(target=server.run, name="web", daemon=True)
-    thread.start()
-    until = time.monotonic() + 60
-    while not server.started:
-        assert thread.is_alive()
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(60)
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +66,7 @@ def s3_clients() -> dict[str, Any]:
 def local_stage(tmp_path: Path, http: httpx.Client) -> Iterator[Stage]:
     offset = [0.0]
     stores: list[LocalStore] = []
-    with serving(_http_only(ArtifactBytes(lambda: stores[0]))) as url:
+    with serving_store(lambda: stores[0]) as url:
         now = lambda: datetime.now(UTC) + timedelta(seconds=offset[0])  # noqa: E731
         stores.append(LocalStore(tmp_path / "store", f"{url}{STORE_PATH}", now))
         yield Stage(stores[0], http, offset)
@@ -123,17 +99,3 @@ def s3_stage(
 def stage(request: pytest.FixtureRequest) -> Stage:
     found: Stage = request.getfixturevalue(f"{request.param}_stage")
     return found
-
-
-def _http_only(application: Any) -> Any:
-    """Only the web process's own application knows ASGI's lifespan."""
-
-    async def begin(scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "lifespan":
-            await application(scope, receive, send)
-            return
-        for answer in ("startup", "shutdown"):
-            await receive()
-            await send({"type": f"lifespan.{answer}.complete"})
-
-    return begin

@@ -428,7 +428,7 @@ def test_too_many_references_are_refused_at_once(
     payload = {"images": [{"$artifact": f"{number:026d}"} for number in range(100_000)]}
     answer = submit(acme, payload)
     assert (answer.status_code, answer.json()["code"]) == (422, "too_many_artifacts")
-    assert "1000 artifacts (DISPATCHER_MAX_ARTIFACT_REFS)" in answer.json()["detail"]
+    assert "1000 references to artifacts (DISPATCHER_MAX_ARTIFACT_REFS)" in answer.json()["detail"]
 
 
 def test_a_batch_uses_the_artifacts_of_each_job(acme: Account, zimg: ModelConfig, store: Store) -> None:

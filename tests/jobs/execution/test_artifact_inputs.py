@@ -1,0 +1,201 @@
+"""Artifacts as inputs of GPU servers: signed URLs in place of references, for one run. A real store behind
+its web server, a real model server that reads its inputs, real Valkey, sockets and database."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from structlog.testing import capture_logs
+
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.refs import ref
+from artifacts.store.contract import StoreUnavailable
+from foundation.ids import new_id
+from gpus.errors import BadInput
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution import artifact_inputs
+from jobs.models import Attempt, Event, Job
+from tests.support.factories import make_model, make_tenant
+from tests.support.servers.artifact_store import serving_store
+from tests.support.shop import Shop, open_shop, state
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+
+
+@dataclass
+class ReadingServer:
+    """A model server that reads the URL `image` of its payload, and answers the hash of what it got."""
+
+    url: str = ""
+    payloads: list[Any] = field(default_factory=list)
+
+
+@contextmanager
+def reading_server() -> Iterator[ReadingServer]:
+    seen = ReadingServer()
+
+    class Route(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            payload = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            seen.payloads.append(payload)
+            digest = None
+            if "image" in payload:
+                with urllib.request.urlopen(payload["image"], timeout=30) as answer:
+                    digest = hashlib.sha256(answer.read()).hexdigest()
+            body = json.dumps({"status": "success", "result": {"sha256": digest}}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Route)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    seen.url = f"http://127.0.0.1:{server.server_port}/run"
+    try:
+        yield seen
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+@pytest.fixture
+def server() -> Iterator[ReadingServer]:
+    with reading_server() as server:
+        yield server
+
+
+@pytest.fixture
+def shop(valkey, fleet, server, settings, tmp_path) -> Iterator[Shop]:
+    model = make_model("m", max_run_seconds=100.0, max_retries=2)
+    shop = open_shop(valkey.url, fleet, model, server.url)
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    with serving_store(lambda: shop.ports.artifact_store) as url:
+        settings.DISPATCHER = replace(settings.DISPATCHER, public_url=url, artifact_reserve_bytes=0)
+        yield shop
+        shop.close()
+
+
+def stored(shop: Shop, data: bytes) -> Artifact:
+    now = shop.ports.clock.now()
+    row = Artifact.objects.create(
+        id=new_id(now.timestamp()),
+        tenant_id=make_tenant().pk,
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
+        state="stored",
+        created_at=now,
+        expires_at=now + timedelta(days=1),
+    )
+    shop.ports.artifact_store.write(row.key, len(data), [data])
+    return row
+
+
+def submit(shop: Shop, row: Artifact, payload: dict[str, Any]) -> Job:
+    """As the API stores it: the use is there before a worker may claim the job."""
+    job_id = new_id(shop.ports.clock.now().timestamp())
+    ArtifactUse.objects.create(artifact=row, job=job_id, run="")
+    return shop.submit(payload, job_id=job_id)
+
+
+def test_a_model_server_gets_a_url_that_is_neither_stored_nor_logged(shop, server) -> None:
+    data = os.urandom(300_000)
+    row = stored(shop, data)
+    payload = {"image": ref(row.pk), "more": [{"mask": ref(row.pk)}], "prompt": "x"}
+    began = datetime.now(UTC)
+    job = submit(shop, row, payload)
+    with capture_logs() as lines:
+        shop.worker().work("m")
+        wait_for(lambda: state(job) == JobState.COMPLETED)
+    job.refresh_from_db()
+    assert job.result == {"sha256": row.sha256}
+    assert job.payload == payload
+    (sent,) = server.payloads
+    assert sent["more"][0]["mask"] == sent["image"]
+    assert sent["prompt"] == "x"
+    parts = urlsplit(sent["image"])
+    query = parse_qs(parts.query)
+    lives = int(query["expires"][0]) - began.timestamp()
+    assert 155 <= lives <= 200  # the run limit and a minute
+    secret = query["signature"][0]
+    events = list(Event.objects.filter(job=job).values_list("data", flat=True))
+    attempts = list(Attempt.objects.filter(job=job).values())
+    for kept in (lines, events, attempts, list(Job.objects.values())):
+        assert secret not in str(kept)
+
+
+def test_a_job_without_references_asks_no_store(shop, server, monkeypatch) -> None:
+    monkeypatch.setattr(artifact_inputs, "input_urls", None)
+    job = shop.submit({"prompt": "x"})
+    shop.worker().work("m")
+    wait_for(lambda: state(job) == JobState.COMPLETED)
+    assert server.payloads == [{"prompt": "x"}]
+
+
+@pytest.mark.parametrize("gone", ["object", "row"])
+def test_a_job_whose_artifact_is_gone_fails_at_once_and_is_not_sent(shop, server, gone) -> None:
+    row = stored(shop, b"picture")
+    if gone == "object":
+        shop.ports.artifact_store.remove(row.key)
+    else:
+        Artifact.objects.filter(pk=row.pk).update(state="gone")
+    job = submit(shop, row, {"image": ref(row.pk)})
+    shop.worker().work("m")
+    wait_for(lambda: state(job) == JobState.FAILED)
+    job.refresh_from_db()
+    assert (job.error_code, job.attempts_made) == (BadInput.code, 1)
+    message = f"The artifact {row.pk} of the payload does not exist any more. Upload it again."
+    assert job.error_message == message
+    attempt = Attempt.objects.get(job=job)
+    assert (attempt.state, attempt.slot_freed, attempt.gpu_seconds) == (AttemptState.FAILED, True, 0.0)
+    assert server.payloads == []
+
+
+def test_a_job_waits_while_the_store_does_not_answer(shop, server, monkeypatch) -> None:
+    row = stored(shop, b"picture")
+    store = shop.ports.artifact_store
+    real = store.find
+    asked = []
+
+    def find(key):
+        asked.append(key)
+        if len(asked) == 1:
+            raise StoreUnavailable("The store does not answer.")
+        return real(key)
+
+    monkeypatch.setattr(store, "find", find)
+    job = submit(shop, row, {"image": ref(row.pk)})
+    worker = shop.worker()
+    worker.work("m")
+    wait_for(lambda: state(job) == JobState.RETRYING)
+    job.refresh_from_db()
+    assert (job.tries, job.error_code) == (0, "connect")
+    assert "The store does not answer." in job.error_message
+    assert server.payloads == []
+
+
+def test_an_artifact_that_the_job_does_not_use_gets_no_url(shop, server) -> None:
+    """Its payload was not checked against it."""
+    row, other = stored(shop, b"mine"), stored(shop, b"another's")
+    job = submit(shop, row, {"image": ref(other.pk)})
+    shop.worker().work("m")
+    wait_for(lambda: state(job) == JobState.FAILED)
+    assert server.payloads == []
