@@ -148,8 +148,9 @@ class Node(models.Model):
     """A node of a run in one round, or a child of a map.
 
     key: ``detect``, or ``detect[17]`` of a child. base: its key in the definition. index: of a child.
-    settings: resolved when it started. job_id: of a model node; no foreign key, because the run's retention
-    deletes the jobs. output: of nodes without a job; that of a model node is its job's result.
+    settings: resolved when it started; those of a model node are the payload of its job alone, which can be
+    erased. job_id: of a model node; no foreign key, because the run's retention deletes the jobs. output: of
+    nodes without a job; that of a model node is its job's result.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)

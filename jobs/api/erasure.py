@@ -19,7 +19,7 @@ class EraseJobData(JobView):
 
     @described(
         "erase_job_data",
-        "Erase a job's payload, result, outputs and messages",
+        "Erase a job's payload, result, outputs, log lines and messages",
         answers={200: answers.DataErased},
         refusals=(403, 404, 409),
         parameters=(JOB_ID,),

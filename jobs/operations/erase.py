@@ -1,5 +1,5 @@
-"""Erases a job's data: payload, result, outputs and messages go; the row, its times, its states and the
-hashes of payload and result stay."""
+"""Erases a job's data: payload, result, outputs, log lines and messages go; the row, its times, its states
+and the hashes of payload and result stay."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import Q
 
 from artifacts.models import Artifact, ArtifactUse
 from foundation import json_text
@@ -44,9 +45,12 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None) -> int:
         job.metadata, job.error_message = {}, ""
         job.save(update_fields=["payload", "result", "metadata", "error_message"])
         Attempt.objects.filter(job_id=job_id).update(error_message="", evidence="")
-        Event.objects.filter(job_id=job_id, type="partial").update(data={"output_hidden": True})
-        for event in Event.objects.filter(job_id=job_id, data__has_key="error").iterator():
-            event.data = {**event.data, "error": {"code": _code(event.data["error"]), "message": ""}}
+        events = Event.objects.filter(job_id=job_id)
+        events.filter(type="partial").update(data={"output_hidden": True})
+        events.filter(type="log").update(data={"lines": []})
+        told = Q(data__has_key="error") | Q(data__has_key="text")
+        for event in events.filter(told).iterator():
+            event.data = _without_texts(event.data)
             event.save(update_fields=["data"])
         for callback in Callback.objects.filter(job_id=job_id).iterator():
             callback.body = _without_data(callback.body)
@@ -72,6 +76,12 @@ def is_erased(value: Any) -> bool:
 
 def _code(error: Any) -> str:
     return str(error.get("code", "")) if isinstance(error, dict) else ""
+
+
+def _without_texts(data: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's data without an error's message and a progress' text."""
+    kept = {name: value for name, value in data.items() if name != "text"}
+    return kept | {"error": {"code": _code(kept["error"]), "message": ""}} if "error" in kept else kept
 
 
 def _without_data(body: str) -> str:

@@ -38,6 +38,7 @@ def test_a_chain_passes_results_from_job_to_job(theatre: Theatre) -> None:
     theatre.to_end(run)
     assert (run.state, run.output) == (RunState.COMPLETED, {"got": [1, {"y": 2}]})
     assert Job.objects.count() == 2
+    assert set(map(str, Node.objects.values_list("settings", flat=True))) == {"{}"}, "payloads are kept once"
     assert EndNotice.objects.count() == 0
     assert [event.type for event in run.events.order_by("seq")] == [
         "started", "node_started", "node_ended", "node_started", "node_ended", "completed",

@@ -404,9 +404,9 @@ class _Advance:
 
     def _start(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
         """Make the rows of a node that starts. Return False if it failed at once."""
-        row.settings = dict(given)
         if node.kind is NodeKind.MODEL:
             return self._start_job(node, row, given)
+        row.settings = dict(given)
         if node.kind is NodeKind.WORKFLOW:
             return self._start_run(node, row, given)
         if "choose_from" in given and not (isinstance(given["choose_from"], list) and given["choose_from"]):

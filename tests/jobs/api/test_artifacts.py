@@ -513,6 +513,15 @@ def test_a_jobs_data_is_erased_and_its_hashes_stay(acme: Account, zimg: ModelCon
     for seq, (kind, data) in enumerate(
         [
             ("partial", {"output": "secret"}),
+            (
+                "log",
+                {
+                    "attempt": 1,
+                    "part": 1,
+                    "lines": [{"at": "2026-01-01T00:00:00Z", "stream": "log", "text": "secret"}],
+                },
+            ),
+            ("progress", {"attempt": 1, "part": 2, "progress": 0.5, "text": "secret"}),
             ("failed", {"error": {"code": "run_failed", "message": "secret"}}),
         ],
         2,
@@ -537,6 +546,8 @@ def test_a_jobs_data_is_erased_and_its_hashes_stay(acme: Account, zimg: ModelCon
         *Callback.objects.values_list("body", flat=True),
     ]
     assert "secret" not in "".join(everything)
+    assert acme.client.get(f"/api/v1/queue/jobs/{job_id}/logs").content == b""
+    assert Event.objects.get(type="progress").data["progress"] == 0.5
     assert not ArtifactUse.objects.exists()
     row = Artifact.objects.get()
     assert (row.sha256, row.expires_at <= datetime.now(UTC)) == (sha(b"1"), True)

@@ -36,7 +36,10 @@ NEVER_BY_A_SESSION = {
     "/api/v1/workflows/<str:name>/runs",
     "/api/v1/signals/<str:name>",
 }
-OF_PAYLOADS = {"/api/v1/artifacts/<str:artifact_id>"}
+OF_PAYLOADS = {
+    "/api/v1/artifacts/<str:artifact_id>": "permission_required",
+    "/api/v1/queue/jobs/<str:job_id>/logs": "logs_hidden",
+}
 """Viewers see no payloads."""
 BY_A_TENANT = {("post", "/api/v1/artifacts")}
 READS = [route for route in ROUTES if route[0] == "get" and route[1] not in NEVER_BY_A_SESSION]
@@ -86,7 +89,7 @@ def job_id(acme: Account, zimg: ModelConfig) -> str:
     return job.id
 
 
-READS_PAYLOADS = {"/api/v1/queue/jobs/<str:job_id>/rerun"}
+READS_PAYLOADS = {"/api/v1/queue/jobs/<str:job_id>/logs", "/api/v1/queue/jobs/<str:job_id>/rerun"}
 """Routes that also need the permission to see payloads."""
 
 
@@ -125,7 +128,7 @@ def test_viewers_read_everything_and_change_nothing(job_id: str) -> None:
     client = session(group="viewers")
     for _, path in READS:
         if path in OF_PAYLOADS:
-            problem(client.get(filled(path, job_id)), 403, "permission_required")
+            problem(client.get(filled(path, job_id)), 403, OF_PAYLOADS[path])
         else:
             assert client.get(filled(path, job_id)).status_code == 200, path
     for method, path in WRITES:
