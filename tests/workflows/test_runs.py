@@ -210,6 +210,20 @@ def test_sub_runs_that_multiply_end_at_the_limit_of_their_tenant(theatre: Theatr
     assert Node.objects.filter(code="too_many_runs", detail__contains="30").exists()
 
 
+@pytest.mark.parametrize(
+    ("inputs", "code"),
+    [({"x": "text"}, "payload_invalid"), ({"x": 1, "y": "y" * 300}, "inputs_too_large"), ({"x": 1}, "")],
+)
+def test_the_inputs_of_a_sub_run_are_checked_like_those_of_a_run(
+    theatre: Theatre, settings: Any, inputs: Any, code: str
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_input_bytes=200)
+    theatre.put("child", {"inputs": {"properties": {"x": {"type": "integer"}}}, "nodes": {"a": model()}})
+    theatre.to_end(theatre.start({"nodes": {"sub": {"workflow": "child", "inputs": inputs}}}))
+    assert Node.objects.get(key="sub").code == code
+    assert Run.objects.filter(depth=1).exists() == (not code)
+
+
 def test_a_map_of_sub_runs_waits_where_its_tenant_may_have_no_more(theatre: Theatre, settings: Any) -> None:
     settings.DISPATCHER = replace(settings.DISPATCHER, workflow_sub_runs=3)
     theatre.put("child", {"nodes": {"a": model()}})

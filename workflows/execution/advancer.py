@@ -25,6 +25,7 @@ from foundation.database import statements
 from foundation.database.connections import write_lock
 from foundation.http_api.json_body import read_time
 from foundation.ids import new_id
+from foundation.json_text import canonical_json
 from jobs import transitions
 from jobs.domain.errors import DEADLINE_EXCEEDED, Refused
 from jobs.limits.submit_limits import limits_of, max_queued_seconds
@@ -33,9 +34,11 @@ from jobs.ports import Ports
 from jobs.submission.insert import new_job
 from jobs.submission.request import (
     Allowed,
+    CheckBudget,
     Submit,
     SubmitRequest,
     Submitted,
+    check_payload,
     checked_unless_replay,
     outcome_of,
 )
@@ -67,12 +70,13 @@ STARTS = 200
 """Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
 CHUNK = 500
 """Items in one row of a map's list."""
-INVALID_PAYLOAD, TOO_DEEP, TOO_MANY_RUNS, UNKNOWN_WORKFLOW, NO_CHOICES = (
+INVALID_PAYLOAD, TOO_DEEP, TOO_MANY_RUNS, UNKNOWN_WORKFLOW, NO_CHOICES, INPUTS_TOO_LARGE = (
     "payload_invalid",
     "too_deep",
     "too_many_runs",
     "unknown_workflow",
     "no_choices",
+    "inputs_too_large",
 )
 
 
@@ -472,7 +476,15 @@ class _Advance:
         if version is None:
             wanted = f"workflow {name}" if number is None else f"version {number} of the workflow {name}"
             return self._failed(row, UNKNOWN_WORKFLOW, f"there is no {wanted}")
-        child = new_run(version, read_definition(version.spec), given["inputs"], now=self.now)
+        plan, inputs = read_definition(version.spec), given["inputs"]
+        text, most = canonical_json(inputs).encode(), settings.DISPATCHER.workflow_input_bytes
+        if len(text) > most:
+            return self._failed(row, INPUTS_TOO_LARGE, f"the inputs of a run may have up to {most} bytes")
+        try:
+            check_payload(plan.inputs, inputs, text, CheckBudget(), self.ports.schema_processes)
+        except Refused as refused:
+            return self._failed(row, refused.code, f"inputs of {name}: {refused}")
+        child = new_run(version, plan, inputs, now=self.now)
         child.priority, child.tags, child.place_us = run.priority, run.tags, run.place_us
         child.deadline_at, child.depth, child.parent_node = run.deadline_at, run.depth + 1, row
         self.writes.new_nodes.append(row)
