@@ -19,7 +19,10 @@ def allow_only(request: Request, names: Collection[str]) -> None:
     """Raise Problem 400 if the request has a parameter that does not exist."""
     for name in request.query_params:
         if name not in names:
-            raise parameter_problem(name[:100], "There is no such parameter.", code="unknown_parameter")
+            known = f"The route takes {', '.join(sorted(names))}." if names else "The route takes none."
+            raise parameter_problem(
+                name[:100], f"There is no such parameter. {known}", code="unknown_parameter"
+            )
 
 
 def text_parameter(request: Request, name: str, *, max_length: int = 64) -> str | None:

@@ -153,7 +153,7 @@ def permission_denied(request: HttpRequest, exception: Exception | None = None) 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponseBase:
     if not _is_api(request):
         return defaults.page_not_found(request, exception or Http404())
-    return answer(Problem(404, "unknown_route", "There is no such route. The OpenAPI document lists all."))
+    return answer(Problem(404, "unknown_route", "There is no such route. /api/v1/schema lists all."))
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
@@ -176,9 +176,7 @@ def _is_api(request: HttpRequest) -> bool:
 def unknown_route(request: HttpRequest, rest: str = "") -> HttpResponse:
     """View of the catch-all route; without it, Django with DEBUG on would answer with an HTML page."""
     return answer(
-        Problem(
-            404, "unknown_route", f"There is no route {request.path[:200]}. The OpenAPI document lists all."
-        )
+        Problem(404, "unknown_route", f"There is no route {request.path[:200]}. /api/v1/schema lists all.")
     )
 
 

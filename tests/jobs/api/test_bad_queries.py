@@ -42,6 +42,11 @@ def test_a_bad_filter_is_named(acme: Account, query: str, pointer: str, code: st
     assert body["errors"][0]["in"] == "query"
 
 
+def test_a_refused_parameter_is_answered_with_those_that_exist(acme: Account) -> None:
+    body = problem(acme.client.get("/api/v1/usage?format=csv"), 400, "unknown_parameter", "/format")
+    assert "The route takes as, by, delimiter, from, to." in body["detail"]
+
+
 @pytest.mark.parametrize("job_id", ["01J0000000000000000000000A", "x", "%00", "é" * 30, "0" * 27])
 def test_an_unknown_job_is_unknown(acme: Account, job_id: str) -> None:
     base = f"/api/v1/queue/jobs/{job_id}"
