@@ -27,8 +27,8 @@ from gpu_host.local.process import GivenUp, ProcessOwner, never
 from gpu_host.local.running import RunTable, SwapQueue
 from gpus.errors import GpuError, Interrupted, RunFailed, ServerFailed
 from gpus.runners.base import Abort, Finished, PollFailed, RunRequest, StillRunning
-from gpus.runners.http_runner import usage_in
 from gpus.runners.transport import check_storable
+from gpus.runners.usage import usage_in
 
 NOTIFY_SECONDS = 0.1
 _SLICE_SECONDS = 0.5

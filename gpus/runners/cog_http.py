@@ -37,13 +37,13 @@ from gpus.runners.http_runner import (
     HttpRunner,
     OnBody,
     identity_headers,
-    numeric_fields,
 )
 from gpus.runners.log_tail import LOG_BYTES
 from gpus.runners.openapi_document import OpenApiDocument
 from gpus.runners.recognition import OWN_PROTOCOL, Proposal, Site, model_name, server_name
 from gpus.runners.refusals import describe_status, error_of, failure_of
 from gpus.runners.transport import Unreadable, read_json, read_one_at_a_time
+from gpus.runners.usage import numeric_fields
 
 SILENCE_SECONDS = 15.0
 """Cog sends the webhook at the end of a run, and retries it a few times: after this long on an idle server it

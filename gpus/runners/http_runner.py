@@ -9,10 +9,8 @@ Answers are JSON objects: ``{"status": "success", "result": …}``, ``{"status":
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -57,6 +55,7 @@ from gpus.runners.transport import (
     read_one_at_a_time,
     too_large,
 )
+from gpus.runners.usage import usage_in
 
 log = structlog.get_logger()
 
@@ -84,9 +83,6 @@ _TEMPORARY = frozenset({408, 409, 425, 429})
 LOGS_AFTER = "X-Logs-After"
 """Request header of a poll: position in the run's log up to which the lines were read."""
 OnBody = Callable[[Any], None]
-
-MAX_NAMES = 64
-MAX_NAME = 64
 
 
 class HttpRunner:
@@ -627,29 +623,3 @@ def _jobs(value: Any) -> frozenset[tuple[str, str]] | None:
             return None
         jobs.add((str(entry.get("job_id", "")), entry["attempt"]))
     return frozenset(jobs)
-
-
-def usage_in(value: Any) -> dict[str, Any] | None:
-    """The counts that an answer or a result has under ``usage``, or None."""
-    return numeric_fields(value.get("usage")) if isinstance(value, Mapping) else None
-
-
-def numeric_fields(parsed: Any) -> dict[str, Any] | None:
-    """The finite numbers of a JSON object and one level below (``prompt_tokens_details``), or None.
-
-    Texts are left out, because tenants read this and operators sum it.
-    """
-    found = _numbers(parsed, deeper=True)
-    return found or None
-
-
-def _numbers(parsed: Any, *, deeper: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in islice(parsed.items(), MAX_NAMES) if isinstance(parsed, Mapping) else ():
-        if not isinstance(name, str) or len(name) > MAX_NAME:
-            continue
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found[name] = value
-        elif deeper and (below := _numbers(value, deeper=False)):
-            found[name] = below
-    return found

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 from gpus.errors import BadInput, GpuError
 from gpus.protocol import MAX_SLOTS, Endpoint, ModelSpec
 from gpus.runners.base import MISSING_PAGE, Finished, Get, Health, Response, RunRequest, at_root, excerpt
-from gpus.runners.http_runner import usage_in
 from gpus.runners.llm import (
     Answer,
     LlmRunner,
@@ -28,6 +27,7 @@ from gpus.runners.llm import (
 from gpus.runners.recognition import COMPATIBLE, Proposal, Site, listed, model_name
 from gpus.runners.refusals import describe_status
 from gpus.runners.streaming import ServerEvent, ServerEvents
+from gpus.runners.usage import usage_in
 
 PATHS = {"messages": "/chat/completions", "prompt": "/completions", "input": "/embeddings"}
 BASE = "/v1"

@@ -284,7 +284,7 @@ def test_log_lines_are_limited_in_the_worker_too(box: Box) -> None:
     texts = log_texts(said)
     assert 500 <= len(texts) < 3000, "of 10,000"
     assert all(text.isprintable() and len(text) <= 4096 for text in texts)
-    assert box.is_well()
+    assert box.is_healthy()
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_log_lines_are_limited_in_the_worker_too(box: Box) -> None:
 def test_log_frames_of_a_wrong_shape_are_no_lines(box: Box, value: Any) -> None:
     said = box.run("sends_for_itself", frames=[{"said": "heard", "kind": "log", "value": value}], limit=1.0)
     assert log_texts(said) in ([], ["stdout"])
-    assert box.is_well()
+    assert box.is_healthy()
 
 
 def test_output_of_a_run_is_limited_in_the_worker_too(box: Box) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpus.runners.http_runner import MAX_NAMES, numeric_fields
+from gpus.runners.usage import MAX_NAMES, numeric_fields
 
 
 @pytest.mark.parametrize(
