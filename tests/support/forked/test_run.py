@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the gate uses xdist")
 
 _OF_ALL_KINDS = """
-import logging, os, signal, threading, time, warnings
+import contextlib, logging, os, signal, threading, time, warnings
 import pytest
 
 @pytest.fixture
@@ -35,6 +36,14 @@ def test_fails(tmp_path):
     assert [1, 2] == [1, 3]
 
 def test_exits():
+    if os.fork() == 0:  # as a daemon would: it keeps the worker's connection, a socket, open
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            if not os.path.exists(path := f"/proc/self/fd/{fd}") or "socket" not in os.readlink(path):
+                with contextlib.suppress(OSError):
+                    os.close(fd)
+        while os.path.exists("test_it.py"):
+            time.sleep(0.05)
+        os._exit(0)
     os._exit(3)
 
 def test_follows_a_crash():
@@ -64,11 +73,22 @@ import pytest
 @pytest.fixture(scope="session")
 def thing():
     yield
+    time.sleep(0.3)
     pathlib.Path(f"ended.{os.getpid()}").touch()
 
 def test_waits(thing):
     pathlib.Path(f"begun.{os.getpid()}").touch()
     time.sleep(60)
+"""
+_PRINTING = """
+import pathlib, time
+
+def test_{name}():
+    print("printed by {name}")
+    pathlib.Path("{name}").touch()
+    while not pathlib.Path("{other}").exists():
+        time.sleep(0.01)
+    raise RuntimeError
 """
 
 
@@ -82,13 +102,18 @@ def _started(folder: Path, *options: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        process_group=0,
     )
 
 
 def test_failures_crashes_and_hangs_are_reported_by_name(tmp_path: Path) -> None:
-    (tmp_path / "test_it.py").write_text(_OF_ALL_KINDS)
+    (file := tmp_path / "test_it.py").write_text(_OF_ALL_KINDS)
     process = _started(tmp_path)
-    output, _ = process.communicate()
+    try:
+        output, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        file.unlink()
     assert process.returncode == 1, output
     *_, whole = lines = output.splitlines()
     assert re.search(r"\b4 failed, 4 passed, 1 skipped, 1 warning, 1 error in ", whole), output
@@ -101,21 +126,37 @@ def test_failures_crashes_and_hangs_are_reported_by_name(tmp_path: Path) -> None
         f"FAILED test_it.py::test_is_killed - worker 'gw2' {killed}",
         "FAILED test_it.py::test_hangs - Failed: Timeout (>0.5s) from pytest-timeout.",
         "ERROR test_it.py::test_ends_badly - RuntimeError: at its end",
-        "SKIPPED [1] test_it.py:39: not here",
+        "SKIPPED [1] test_it.py:47: not here",
     }
     for text in ("At index 1 diff: 2 != 3", "printed\n", "Stack of sleeper", "UserWarning: careful"):
         assert text in output, output
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_workers_end_with_the_run(tmp_path: Path, number: signal.Signals) -> None:
-    """After Ctrl-C their fixtures end first."""
+def test_each_failure_shows_what_its_own_test_printed(tmp_path: Path) -> None:
+    for name, other in (("one", "two"), ("two", "one")):
+        (tmp_path / f"test_{name}.py").write_text(_PRINTING.format(name=name, other=other))
+    output, _ = (process := _started(tmp_path)).communicate(timeout=60)
+    assert process.returncode == pytest.ExitCode.TESTS_FAILED, output
+    shown = dict(re.findall(r"^_+ test_(one|two) _+$(.*?)^(?=[_=]{5})", output, re.MULTILINE | re.DOTALL))
+    assert {name: re.findall(r"^printed by (\w+)$", text, re.MULTILINE) for name, text in shown.items()} == {
+        "one": ["one"],
+        "two": ["two"],
+    }, output
+
+
+@pytest.mark.parametrize(
+    ("number", "send"), [(signal.SIGINT, os.kill), (signal.SIGINT, os.killpg), (signal.SIGKILL, os.kill)]
+)
+def test_workers_end_with_the_run(
+    tmp_path: Path, number: signal.Signals, send: Callable[[int, int], None]
+) -> None:
+    """After Ctrl-C, which a terminal sends to all of them, their fixtures end first."""
     for name in ("test_one.py", "test_two.py"):
         (tmp_path / name).write_text(_WAITING)
     process = _started(tmp_path)
     try:
         wait_for(lambda: len(_workers(tmp_path, "begun")) == 2, what="both tests")
-        process.send_signal(number)
+        send(process.pid, number)
         output, _ = process.communicate(timeout=30)
     finally:
         process.kill()
@@ -136,6 +177,43 @@ def test_a_run_ends_at_its_first_failure_if_told_to(tmp_path: Path) -> None:
     output, _ = (process := _started(tmp_path, "--maxfail=1")).communicate()
     assert process.returncode == pytest.ExitCode.TESTS_FAILED, output
     assert "stopping after 1 failures" in output
+
+
+def test_a_run_ends_when_worker_after_worker_crashes(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(
+        "import os, pytest\n@pytest.mark.parametrize('number', range(40))\n"
+        "def test_exits(number):\n    os._exit(3)\n"
+    )
+    output, _ = (process := _started(tmp_path)).communicate(timeout=60)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert "too many workers crashed" in output
+    assert "9 failed" in output, "eight restarts of two workers"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("def test_it():\n    pytest.exit('enough')\n", "interrupted: enough"),
+        ("def test_it():\n    raise KeyboardInterrupt\n", "interrupted: KeyboardInterrupt"),
+        ("def test_it(request):\n    request.session.shouldstop = 'no more'\n", "no more"),
+    ],
+)
+def test_a_test_can_end_the_run(tmp_path: Path, text: str, why: str) -> None:
+    (tmp_path / "test_it.py").write_text(f"import pytest\n{text}")
+    output, _ = (process := _started(tmp_path)).communicate(timeout=60)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert why in output, output
+
+
+def test_a_plugin_that_breaks_ends_the_run_with_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_runtest_protocol():\n    raise RuntimeError('broken')\n"
+    )
+    (tmp_path / "test_it.py").write_text("def test_it():\n    pass\n")
+    output, _ = (process := _started(tmp_path)).communicate(timeout=60)
+    assert process.returncode == pytest.ExitCode.INTERRUPTED, output
+    assert "internal error" in output, output
+    assert "RuntimeError: broken" in output, output
 
 
 def test_threads_of_the_parent_are_refused(tmp_path: Path) -> None:
