@@ -266,7 +266,10 @@ UNFOLD: dict[str, Any] = {
     "SHOW_HISTORY": True,
     "SHOW_VIEW_ON_SITE": False,
     "SHOW_BACK_BUTTON": True,
-    "SCRIPTS": [lambda request: static("admin_ui/strict.js")],
+    "SCRIPTS": [
+        lambda request: static("admin_ui/strict.js"),
+        lambda request: static("admin_ui/accessible.js"),
+    ],
     "STYLES": [
         lambda request: static("admin_ui/colors.css"),
         lambda request: static("admin_ui/admin.css"),

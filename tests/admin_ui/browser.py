@@ -51,11 +51,16 @@ class Visit:
 
     def assert_sound(self) -> None:
         """Check accessibility, width (on a phone, a part outside the window is hidden), errors and hosts."""
-        self.page.evaluate(_axe())
-        found = self.page.evaluate(_RUN_AXE)
+        found = self.serious_findings()
         assert found == [], f"{self.page.url}\n" + "\n".join(found)
         assert self.page.evaluate(_WIDER_THAN_THE_WINDOW) <= 0, f"{self.page.url} is wider than the window"
         self.assert_quiet()
+
+    def serious_findings(self) -> list[str]:
+        """Return the serious and critical findings of axe-core."""
+        self.page.evaluate(_axe())
+        found: list[str] = self.page.evaluate(_RUN_AXE)
+        return found
 
     def assert_quiet(self) -> None:
         assert self.complaints == []
