@@ -23,7 +23,15 @@ from admin_ui.parts.filters import (
     ModelFilter,
     ServerFilter,
 )
-from admin_ui.parts.formatting import attempt_badge, job_link, json_block, seconds, span
+from admin_ui.parts.formatting import (
+    attempt_badge,
+    job_link,
+    json_block,
+    model_link,
+    seconds,
+    server_link,
+    span,
+)
 from admin_ui.parts.typed_decorators import column
 from foundation.ids import ID_LENGTH
 from gpus.models import FleetIndex, Process
@@ -57,7 +65,7 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
         "job_page",
         "state_label",
         "where",
-        "model",
+        "model_page",
         "error_code",
         "started_at",
         "ran",
@@ -100,8 +108,12 @@ class AttemptPages(IndexedSearch, HistoryAdmin):
         return job_link(attempt.job_id)
 
     @column("slot")
-    def where(self, attempt: Attempt) -> str:
-        return f"{attempt.server}/{attempt.slot}"
+    def where(self, attempt: Attempt) -> SafeString | str:
+        return server_link(attempt.server, f"{attempt.server}/{attempt.slot}")
+
+    @column("model")
+    def model_page(self, attempt: Attempt) -> SafeString | str:
+        return model_link(attempt.model)
 
     @column("run time")
     def ran(self, attempt: Attempt) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import admin
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
+from django.utils.safestring import SafeString
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
 
 from admin_ui.actions.machine_actions import circuit_text, close_circuits
@@ -14,7 +15,7 @@ from admin_ui.actions.operations import actor, confirm_first, for_each
 from admin_ui.parts.base_pages import ReadOnlyAdmin
 from admin_ui.parts.filters import ModelTypeFilter, OpenQuarantineFilter
 from admin_ui.parts.fleet_forms import ModelConfigForm, PlacementForm, PoolForm
-from admin_ui.parts.formatting import job_link
+from admin_ui.parts.formatting import job_link, list_link, model_link, server_link
 from admin_ui.parts.live import LiveAdmin
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import ModelConfig, Placement, Pool, QuarantinedSlot
@@ -103,12 +104,12 @@ class PoolPages(LiveAdmin):
         record_versions(models, obj, by=actor(request))
 
     @column("models")
-    def model_count(self, pool: Any) -> int:
-        return int(pool.model_count)
+    def model_count(self, pool: Any) -> SafeString:
+        return list_link("gpus_modelconfig", {"pool__name__exact": pool.name}, pool.model_count)
 
     @column("servers")
-    def server_count(self, pool: Any) -> int:
-        return int(pool.server_count)
+    def server_count(self, pool: Any) -> SafeString:
+        return list_link("gpus_server", {"pool__name__exact": pool.name}, pool.server_count)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Pool]:
         rows: QuerySet[Pool] = super().get_queryset(request)
@@ -123,8 +124,17 @@ class PlacementPages(LiveAdmin):
     form = PlacementForm
     fixed = ("server", "model")
     audit_values = ("endpoint",)
-    list_display = ("server", "model", "endpoint")
+    list_display = ("server_page", "model_page", "endpoint")
     list_display_links = ("endpoint",)
+
+    @column("server", ordering="server")
+    def server_page(self, row: Placement) -> SafeString | str:
+        return server_link(row.server_id)
+
+    @column("model", ordering="model")
+    def model_page(self, row: Placement) -> SafeString | str:
+        return model_link(row.model_id)
+
     list_select_related = ("server", "model")
     search_fields = ("server__name", "model__name", "endpoint")
 
@@ -177,8 +187,8 @@ class QuarantinedSlotPages(ReadOnlyAdmin):
         for_each(request, [slot_name(row.server_id, row.slot) for row in queryset], free)
 
     @column("slot")
-    def where(self, row: QuarantinedSlot) -> str:
-        return f"{row.server_id}/{row.slot}"
+    def where(self, row: QuarantinedSlot) -> SafeString | str:
+        return server_link(row.server_id, f"{row.server_id}/{row.slot}")
 
     @column("job")
     def job_page(self, row: QuarantinedSlot) -> Any:

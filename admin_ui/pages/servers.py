@@ -9,6 +9,7 @@ from django.contrib import admin, messages
 from django.db.models import Count, Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
+from django.utils.html import format_html_join
 from django.utils.safestring import SafeString
 from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, RelatedDropdownFilter
@@ -19,7 +20,7 @@ from admin_ui.pages.add_model_server import AddModelServer
 from admin_ui.pages.server import ServerOverview
 from admin_ui.parts.base_pages import ReadOnlyInline
 from admin_ui.parts.fleet_forms import PlacementForm, ServerForm
-from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge
+from admin_ui.parts.formatting import DESIRED_LABELS, HEALTH_LABELS, badge, list_link, model_link
 from admin_ui.parts.typed_decorators import column, operation
 from gpus.models import Placement, QuarantinedSlot, Server
 from gpus.protocol import CircuitKind, DesiredState
@@ -123,12 +124,14 @@ class ServerPages(MachineActions, AddModelServer, ServerOverview):
         return badge("healthy" if server.healthy else "unhealthy", HEALTH_LABELS)
 
     @column("in quarantine")
-    def quarantine(self, server: Any) -> str:
-        return str(server.open_quarantine or "–")
+    def quarantine(self, server: Any) -> SafeString | str:
+        count = server.open_quarantine
+        return list_link("gpus_quarantinedslot", {"q": server.name, "open": 1}, count) if count else "–"
 
     @column("models")
-    def runs(self, server: Server) -> str:
-        return ", ".join(sorted(placement.model_id for placement in server.placements.all())) or "–"
+    def runs(self, server: Server) -> SafeString | str:
+        names = sorted(placement.model_id for placement in server.placements.all())
+        return format_html_join(", ", "{}", ((model_link(name),) for name in names)) or "–"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Server]:
         still = Count("quarantined", filter=Q(quarantined__freed_at=None))
