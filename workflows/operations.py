@@ -4,7 +4,7 @@ waits."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -304,6 +304,10 @@ def _first_round(run: Run, key: str) -> int:
     )
 
 
+SIGNAL_BATCH = 500
+"""Waits that one transaction of a signal ends."""
+
+
 # -- waits ---------------------------------------------------------------------------------------------------
 
 
@@ -322,7 +326,8 @@ def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> No
     if wait.due_at is not None and wait.due_at <= ports.clock.now():
         raise WaitExpired
     if "choose_from" in wait.options:
-        if answer not in _choices(wait.options["choose_from"]):
+        # as JSON: Python takes true for 1
+        if canonical_json(answer) not in map(canonical_json, wait.options["choose_from"]):
             raise AnswerInvalid("The answer is none of the choices.", pointer="/answer")
     else:
         _check(wait.options["form"], answer, canonical_json(answer).encode(), ports, "/answer")
@@ -341,16 +346,40 @@ def send_signal(tenant_id: int, name: str, body: Any, *, ports: Ports, run_id: s
     if run_id is not None:
         waits = waits.filter(node__run_id=run_id)
     text, taken, refusal = canonical_json(body).encode(), 0, None
+    matching: list[Wait] = []
     for wait in waits.order_by("node_id"):
         try:
             _check(wait.options.get("body_schema", True), body, text, ports, "")
         except Refused as error:
             refusal = error
             continue
-        taken += end_wait(wait, wait.node.run_id, NodeState.COMPLETED, body, by="signal", ports=ports)
+        matching.append(wait)
+    for first in range(0, len(matching), SIGNAL_BATCH):
+        taken += _end_waits(matching[first : first + SIGNAL_BATCH], body, ports)
     if refusal is not None and not taken:
         raise refusal
     return taken
+
+
+def _end_waits(waits: Sequence[Wait], body: Any, ports: Ports) -> int:
+    """Give a signal to these waits, unless they have ended, in one transaction; return to how many."""
+    now = ports.clock.now()
+    by_id = {wait.node_id: wait for wait in waits}
+    with write_lock(len(waits)), transaction.atomic():
+        still = Wait.objects.select_for_update().filter(node_id__in=by_id, answered_at=None)
+        taken = list(still.order_by("node_id").values_list("node_id", flat=True))
+        Wait.objects.filter(node_id__in=taken).update(answer=body, answered_at=now, answered_by="signal")
+        EndNotice.objects.bulk_create(
+            EndNotice(
+                followed_by=follower_of(by_id[node_id].node.run_id),
+                ended_id=node_id,
+                state=NodeState.COMPLETED.value,
+                at=now,
+            )
+            for node_id in taken
+        )
+    ports.wake_followers(sorted({follower_of(by_id[node_id].node.run_id) for node_id in taken}))
+    return len(taken)
 
 
 def end_wait(wait: Wait, run_id: str, state: NodeState, answer: Any, *, by: str, ports: Ports) -> bool:
@@ -365,7 +394,3 @@ def end_wait(wait: Wait, run_id: str, state: NodeState, answer: Any, *, by: str,
         )
     ports.wake_followers([follower_of(run_id)])
     return True
-
-
-def _choices(found: Any) -> list[Any]:
-    return found if isinstance(found, list) else []

@@ -45,8 +45,8 @@ class RunUrls(TypedDict):
     cancel: str
 
 
-class Run(TypedDict):
-    """A run."""
+class RunSummary(TypedDict):
+    """A run in a list."""
 
     run_id: str
     workflow: str
@@ -54,9 +54,6 @@ class Run(TypedDict):
     status: Annotated[str, choices(RunState)]
     round: Annotated[int, about("Raised by each restart.")]
     paused: bool
-    waiting_for: Annotated[list[str], about("Nodes that wait for a person or a signal, at most 20.")]
-    inputs: Any
-    output: Any
     error: RunError | None
     counts: Annotated[dict[str, int], about("Nodes of the definition by state.")]
     priority: int
@@ -67,12 +64,29 @@ class Run(TypedDict):
     urls: RunUrls
 
 
-RunPage = page_of(Run)
+class Run(RunSummary):
+    """A run."""
+
+    waiting_for: Annotated[list[str], about("Nodes that wait for a person or a signal, at most 20.")]
+    inputs: Any
+    output: Any
+
+
+RunPage = page_of(RunSummary)
 
 
 class NodeError(TypedDict):
     code: str
     message: str
+
+
+class Question(TypedDict):
+    """What a human node asks."""
+
+    title: str
+    choose_from: Annotated[list[Any] | None, about("The choices; null where the node has a form.")]
+    form: Annotated[dict[str, Any] | bool | None, about("JSON Schema of the answer.")]
+    expires_at: Instant | None
 
 
 class RunNode(TypedDict):
@@ -86,6 +100,9 @@ class RunNode(TypedDict):
     child_run_id: str | None
     output: Annotated[
         Any, about("Null where the key may not see payloads. A model node's is its job's result.")
+    ]
+    question: Annotated[
+        Question | None, about("Of a human node without an answer. Null where the key may not see payloads.")
     ]
     error: NodeError | None
     started_at: Instant | None

@@ -199,14 +199,14 @@ class Runs(WorkflowView):
     )
     def get(self, request: Request) -> Response:
         allow_only(request, ("status", "workflow", "cursor", "limit"))
-        rows = runs_visible_to(principal_of(request))
+        rows = runs_visible_to(principal_of(request)).defer("inputs", "output", "kept_maps")
         if status := choice_parameter(request, "status", [state.value for state in RunState]):
             rows = rows.filter(state=status)
         if name := text_parameter(request, "workflow"):
             rows = rows.filter(version__workflow__name=name)
         pages = RunPages()
         page = pages.paginate_queryset(rows, request, view=self) or []
-        return pages.get_paginated_response([run_json(run, principal_of(request)) for run in page])
+        return pages.get_paginated_response([summary_json(run) for run in page])
 
 
 class RunDetail(WorkflowView):
@@ -399,15 +399,8 @@ def version_json(version: Version) -> dict[str, Any]:
     }
 
 
-def run_json(run: Run, reader: Principal) -> dict[str, Any]:
-    """Return the run's body; inputs and output only if the reader may see payloads."""
-    waits: list[str] = []
-    if run.state == RunState.RUNNING and NodeState.RUNNING in run.node_states.values():
-        open_waits = Wait.objects.filter(
-            node__run=run, answered_at=None, kind__in=(NodeKind.HUMAN.value, NodeKind.SIGNAL.value)
-        )
-        waits = list(open_waits.order_by("node_id").values_list("node__key", flat=True)[:MOST_WAITS])
-    shows = may_see_payloads(reader)
+def summary_json(run: Run) -> dict[str, Any]:
+    """Return the run's body in a list: without its inputs and output, which may be large."""
     error = None
     if run.error_code:
         error = {"code": run.error_code, "message": run.error_message, "node": run.error_node or None}
@@ -418,9 +411,6 @@ def run_json(run: Run, reader: Principal) -> dict[str, Any]:
         "status": run.state,
         "round": run.round,
         "paused": run.paused_at is not None,
-        "waiting_for": waits,
-        "inputs": run.inputs if shows else None,
-        "output": run.output if shows else None,
         "error": error,
         "counts": dict(Counter(run.node_states.values())),
         "priority": run.priority,
@@ -436,10 +426,37 @@ def run_json(run: Run, reader: Principal) -> dict[str, Any]:
     }
 
 
+def run_json(run: Run, reader: Principal) -> dict[str, Any]:
+    """Return the run's body; inputs and output only if the reader may see payloads."""
+    waits: list[str] = []
+    if run.state == RunState.RUNNING and NodeState.RUNNING in run.node_states.values():
+        open_waits = Wait.objects.filter(
+            node__run=run, answered_at=None, kind__in=(NodeKind.HUMAN.value, NodeKind.SIGNAL.value)
+        )
+        waits = list(open_waits.order_by("node_id").values_list("node__key", flat=True)[:MOST_WAITS])
+    shows = may_see_payloads(reader)
+    return {
+        **summary_json(run),
+        "waiting_for": waits,
+        "inputs": run.inputs if shows else None,
+        "output": run.output if shows else None,
+    }
+
+
 def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
     """Return the bodies of nodes; outputs only if the reader may see payloads."""
     shows = may_see_payloads(reader)
     job_ids = [node.job_id for node in nodes if node.job_id and node.state == NodeState.COMPLETED]
+    open_nodes = [node.id for node in nodes if node.state == NodeState.RUNNING and shows]
+    questions = {
+        wait.node_id: {
+            "title": wait.options.get("title", ""),
+            "choose_from": wait.options.get("choose_from"),
+            "form": wait.options.get("form"),
+            "expires_at": wait.due_at,
+        }
+        for wait in Wait.objects.filter(node_id__in=open_nodes, kind=NodeKind.HUMAN.value, answered_at=None)
+    }
     results = dict(Job.objects.filter(id__in=job_ids if shows else []).values_list("id", "result"))
     return [
         {
@@ -450,6 +467,7 @@ def nodes_json(nodes: list[Any], reader: Principal) -> list[dict[str, Any]]:
             "job_id": node.job_id,
             "child_run_id": node.child_run_id,
             "output": (results.get(node.job_id) if node.job_id else node.output) if shows else None,
+            "question": questions.get(node.id),
             "error": {"code": node.code, "message": node.detail} if node.code else None,
             "started_at": node.started_at,
             "finished_at": node.finished_at,

@@ -43,6 +43,7 @@ from jobs.submission.request import (
     outcome_of,
 )
 from jobs.submission.submit import push_and_wake
+from workflows.definition.body import MAX_SECONDS
 from workflows.definition.read import read_definition
 from workflows.domain.advance import (
     NodeMove,
@@ -70,13 +71,14 @@ STARTS = 200
 """Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
 CHUNK = 500
 """Items in one row of a map's list."""
-INVALID_PAYLOAD, TOO_DEEP, TOO_MANY_RUNS, UNKNOWN_WORKFLOW, NO_CHOICES, INPUTS_TOO_LARGE = (
+INVALID_PAYLOAD, TOO_DEEP, TOO_MANY_RUNS, UNKNOWN_WORKFLOW, NO_CHOICES, INPUTS_TOO_LARGE, INVALID_TIMER = (
     "payload_invalid",
     "too_deep",
     "too_many_runs",
     "unknown_workflow",
     "no_choices",
     "inputs_too_large",
+    "invalid_timer",
 )
 
 
@@ -415,10 +417,20 @@ class _Advance:
             return self._start_run(node, row, given)
         if "choose_from" in given and not (isinstance(given["choose_from"], list) and given["choose_from"]):
             return self._failed(
-                row, NO_CHOICES, "choose_from is not a list with a choice: nobody could answer"
+                row, NO_CHOICES, "choose_from is not a list with a choice: no answer would be valid"
             )
+        due_at = None
+        if node.kind is NodeKind.TIMER:
+            due_at = _timer(given, self.now)
+            if due_at is None:
+                why = (
+                    "a timer takes seconds (a number from 0, at most 366 days) or until (a time with a zone)"
+                )
+                return self._failed(row, INVALID_TIMER, why)
+        elif (expires := node.options.get("expires_seconds")) is not None:
+            due_at = self.now + timedelta(seconds=expires)
         self.writes.new_nodes.append(row)
-        self.writes.waits.append(self._wait(node, row, given))
+        self.writes.waits.append(self._wait(node, row, given, due_at))
         return True
 
     def _start_job(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
@@ -499,13 +511,8 @@ class _Advance:
             self.other_sub_runs = unfinished.order_by()[:most].count()
         return settings.DISPATCHER.workflow_sub_runs - self.other_sub_runs - len(self.writes.runs)
 
-    def _wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> Wait:
+    def _wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any], due_at: datetime | None) -> Wait:
         options = {**node.options, **given}
-        due_at = None
-        if node.kind is NodeKind.TIMER:
-            due_at = _timer(given, self.now)
-        elif "expires_seconds" in options:
-            due_at = self.now + timedelta(seconds=options["expires_seconds"])
         return Wait(
             node=row,
             kind=node.kind.value,
@@ -649,9 +656,11 @@ def _items(state: MapState, indices: Sequence[int]) -> dict[int, Any]:
     return found
 
 
-def _timer(given: Mapping[str, Any], now: datetime) -> datetime:
-    """Return when a timer ends; now, if its time is not one."""
+def _timer(given: Mapping[str, Any], now: datetime) -> datetime | None:
+    """Return when a timer ends; None if its time is not one."""
     seconds, until = given.get("seconds"), given.get("until")
-    if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        return now + timedelta(seconds=min(max(seconds, 0.0), 366 * 86_400.0))
-    return (read_time(until) if isinstance(until, str) else None) or now
+    if seconds is None:
+        return read_time(until) if isinstance(until, str) else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
+        return None
+    return now + timedelta(seconds=seconds)

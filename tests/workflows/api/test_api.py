@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from jobs.models import Job
 from jobs.operations.tenants import create_key
@@ -82,6 +84,9 @@ def test_a_run_goes_from_its_start_to_an_answer(acme: Account, world: World) -> 
     assert (run["status"], run["waiting_for"], run["counts"]) == ("running", ["best"], {"running": 2})
     job = Job.objects.get()
     assert (job.payload, job.priority, job.tags) == ({"prompt": "x"}, 2, ["demo"])
+    (asked,) = acme.client.get(f"/api/v1/runs/{run_id}/nodes", {"key": "best"}).json()["results"]
+    assert asked["question"] == {"title": "?", "choose_from": ["a", "b"], "form": None, "expires_at": None}
+    assert "inputs" not in acme.client.get("/api/v1/runs").json()["results"][0]
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": "z"}).status_code == 422
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": "a"}).status_code == 200
     assert post(acme, f"runs/{run_id}/waits/best", {"answer": "b"}).status_code == 409
@@ -183,3 +188,33 @@ def test_an_unknown_id_is_not_found(acme: Account, path: str) -> None:
     answer = acme.client.get(f"/api/v1/{path}")
     assert answer.status_code == 404
     assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+def test_an_answer_is_compared_as_json(acme: Account, world: World) -> None:
+    put(acme, {"nodes": {"best": {"human": {"title": "?", "choose_from": [1, 0]}}}})
+    run_id = start(acme, inputs=None)
+    advance(world, run_id)
+    assert post(acme, f"runs/{run_id}/waits/best", {"answer": True}).status_code == 422
+    assert post(acme, f"runs/{run_id}/waits/best", {"answer": 1}).status_code == 200
+
+
+def test_a_signal_to_many_waits_takes_few_transactions(acme: Account, world: World) -> None:
+    put(acme, {"nodes": {"paid": {"signal": {"name": "paid"}, "map": {"count": 40}}}})
+    run_id = start(acme, inputs=None)
+    advance(world, run_id)
+    advance(world, run_id)
+    with CaptureQueriesContext(connection) as queries:
+        assert post(acme, "signals/paid", {"body": 2}).json() == {"taken": 40}
+    assert len(queries) < 25
+    advance(world, run_id)
+    assert Node.objects.get(key="paid").output == [2] * 40
+
+
+@pytest.mark.parametrize(
+    "timer", [{"seconds": "x"}, {"seconds": True}, {"seconds": -1}, {"until": {"a": 1}}, {"until": "soon"}]
+)
+def test_a_timer_without_a_time_fails(acme: Account, world: World, timer: dict[str, Any]) -> None:
+    put(acme, {"nodes": {"pause": {"timer": timer}}})
+    run_id = start(acme, inputs=None)
+    advance(world, run_id)
+    assert Node.objects.get().code == "invalid_timer"
