@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 
+from artifacts.models import Artifact, ArtifactUse
 from jobs import transitions
 from jobs.domain.retry import Ending, RetryPolicy
 from jobs.domain.states import JobState
@@ -17,7 +22,7 @@ from tests.support.laws import assert_laws, check_laws
 
 def laws(of: World, *, drained: bool = True, **more: object) -> list[str]:
     """The numbers of the broken laws."""
-    return sorted({line[:3] for line in check_laws(drained=drained, ports=of.ports, **more)})  # type: ignore[arg-type]
+    return sorted({line.partition(" ")[0] for line in check_laws(drained=drained, ports=of.ports, **more)})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -138,3 +143,33 @@ def test_8_a_job_that_is_gone_without_an_entry_in_the_ledger(running: World) -> 
     assert laws(running, accepted=3) == ["(8)"]
     PurgeLedger.objects.create(tenant=running.tenant, state="completed", count=1)
     assert laws(running, accepted=3) == []
+
+
+@pytest.mark.parametrize("break_it", ["nothing", "gone", "no object", "other bytes"])
+def test_13_an_artifact_of_a_final_job_is_gone_or_changed(
+    running: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, break_it: str
+) -> None:
+    monkeypatch.setattr(settings, "ARTIFACT_FOLDER", tmp_path / "store")
+    monkeypatch.setattr(settings, "DISPATCHER", replace(settings.DISPATCHER, artifact_reserve_bytes=0))
+    data, store, now = b"picture", running.ports.artifact_store, running.clock.now()
+    artifact = Artifact.objects.create(
+        id="0" * 26,
+        tenant_id=running.tenant.pk,
+        sha256=hashlib.sha256(data).hexdigest(),
+        bytes=len(data),
+        state="stored",
+        created_at=now,
+        expires_at=now,
+    )
+    store.write(artifact.key, len(data), [data])
+    ArtifactUse.objects.create(artifact=artifact, job=Job.objects.get(state=JobState.COMPLETED).id)
+    if break_it == "gone":
+        Artifact.objects.update(state="gone")
+    elif break_it == "no object":
+        store.remove(artifact.key)
+    elif break_it == "other bytes":
+        (file,) = (path for path in (tmp_path / "store").rglob(artifact.sha256))
+        file.chmod(0o600)
+        file.write_bytes(b"mixture")
+    assert laws(running) == ([] if break_it == "nothing" else ["(13)"])
+    assert laws(running, drained=False) == []

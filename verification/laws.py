@@ -5,6 +5,7 @@ drained (`drained=True`). Each law is a function that yields its violations in w
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,8 @@ from typing import Any
 
 from django.db.models import Count, F, Sum
 
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.store.contract import NoSuchObject
 from foundation.database import statements
 from gpus.errors import LeasingUnavailable
 from gpus.leasing.values import SlotView
@@ -53,6 +56,15 @@ _counted = statements.Read(lambda: Attempt.objects.filter(counted=True).values_l
 _tried = statements.ReadAmong(
     (Job, "id"), rows=lambda ids: Job.objects.filter(id__in=ids).values_list("id", "model", "max_retries")
 )
+_used_artifacts = statements.Read(
+    lambda: (
+        ArtifactUse.objects.filter(
+            job__in=Job.objects.order_by().filter(state__in=sorted(_FINAL)).values_list("id")
+        )
+        .order_by("id")
+        .values_list("job", "artifact_id")
+    )
+)
 _states = statements.Read(lambda: Job.objects.order_by().values_list("state").annotate(Count("id")))
 _dismissed = statements.Read(
     lambda: statements.summed(
@@ -71,6 +83,7 @@ def check_laws(
     broken = [*_one_holder(ports, peak_running or {}), *_budget(), *_conserved(accepted)]
     if drained:
         broken += [*_leased(ports), *_running(), *_final(), *_reachable(ports), *replayed(), *_usage()]
+        broken += _artifacts(ports)
     return broken
 
 
@@ -259,3 +272,22 @@ def _conserved(accepted: int | None) -> Iterator[str]:
     purged = PurgeLedger.objects.aggregate(total=Sum(F("count")))["total"] or 0
     if accepted != sum(states.values()) + purged:
         yield f"(8) {accepted} jobs were accepted; {states} and {purged} purged are accounted for"
+
+
+def _artifacts(ports: Ports) -> Iterator[str]:
+    """Law 13: the store has the bytes of each artifact that a final job uses, and their hash matches."""
+    users: dict[str, str] = {artifact_id: job_id for job_id, artifact_id in _used_artifacts()}
+    for row in Artifact.objects.filter(id__in=sorted(users)):
+        job_id = users[row.pk]
+        if row.state != Artifact.State.STORED:
+            yield f"(13) artifact {row.pk} of job {job_id} is {row.state}"
+            continue
+        digest = hashlib.sha256()
+        try:
+            for chunk in ports.artifact_store.chunks(row.key):
+                digest.update(chunk)
+        except NoSuchObject:
+            yield f"(13) the store has no object of artifact {row.pk}, which job {job_id} uses"
+        else:
+            if digest.hexdigest() != row.sha256:
+                yield f"(13) the object of artifact {row.pk} of job {job_id} has other bytes"
