@@ -80,6 +80,20 @@ def test_waits(thing):
     pathlib.Path(f"begun.{os.getpid()}").touch()
     time.sleep(60)
 """
+_SHARING = """
+import pytest
+
+@pytest.fixture(scope="session")
+def thing():
+    with open("made", "a") as file:
+        file.write("once ")
+
+def test_uses_it(thing):
+    pass
+
+def test_uses_it_again(thing):
+    pass
+"""
 _PRINTING = """
 import pathlib, time
 
@@ -90,6 +104,11 @@ def test_{name}():
         time.sleep(0.01)
     raise RuntimeError
 """
+
+
+def _take_interrupts() -> None:
+    """A shell lets what it starts in the background ignore them."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _started(folder: Path, *options: str) -> subprocess.Popen[str]:
@@ -103,6 +122,7 @@ def _started(folder: Path, *options: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         process_group=0,
+        preexec_fn=_take_interrupts,  # noqa: PLW1509
     )
 
 
@@ -130,6 +150,13 @@ def test_failures_crashes_and_hangs_are_reported_by_name(tmp_path: Path) -> None
     }
     for text in ("At index 1 diff: 2 != 3", "printed\n", "Stack of sleeper", "UserWarning: careful"):
         assert text in output, output
+
+
+def test_fixtures_stay_from_test_to_test(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(_SHARING)
+    output, _ = (process := _started(tmp_path)).communicate(timeout=60)
+    assert process.returncode == pytest.ExitCode.OK, output
+    assert (tmp_path / "made").read_text() == "once "
 
 
 def test_each_failure_shows_what_its_own_test_printed(tmp_path: Path) -> None:
