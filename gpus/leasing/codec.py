@@ -254,7 +254,7 @@ def read_telemetry(answer: list[str]) -> list[Measured]:
 def _reading(text: str) -> dict[str, Any]:
     """An older version stored readings that were not bounded."""
     try:
-        return clean_reading(json_text.read(text.encode("utf-8", "surrogatepass")))
+        return clean_reading(json_text.read(str.encode(text, "utf-8", "surrogatepass")))
     except json_text.NotReadable:
         return {}
 

@@ -41,7 +41,7 @@ def results(**contenders: Any) -> dict[str, Any]:
     span = {"p50": 5.0, "p99": 30.0, "max": 31.0, "count": 9}
     row = {
         "waiting": 1000, "slots": 8, "tenants": 10, "models": 1, "push_us": 4.0, "claim_us": 8.0,
-        "release_us": 20.0, "settled_us": 2.0, "client_p50_us": 80, "client_p99_us": 90,
+        "release_us": 20.0, "confirm_ends_us": 2.0, "client_p50_us": 80, "client_p99_us": 90,
     }  # fmt: skip
     found: dict[str, Any] = {
         "utilisation": {"slots": 8, "contenders": lengths},
