@@ -13,12 +13,12 @@ REVOKE ALL ON ALL TABLES IN SCHEMA public FROM dispatcher_gpu;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM dispatcher_gpu;
 GRANT USAGE ON SCHEMA public TO dispatcher_gpu;
 -- read only
-GRANT SELECT ON django_migrations, gpus_fleetindex, gpus_pause, jobs_sweeprun, jobs_tenant TO dispatcher_gpu;
+GRANT SELECT ON artifacts_artifact, artifacts_artifactuse, django_migrations, gpus_fleetindex, gpus_pause, jobs_sweeprun, jobs_tenant TO dispatcher_gpu;
 -- jobs: submits are the web's
 GRANT SELECT, UPDATE ON jobs_job, jobs_pushedresult TO dispatcher_gpu;
 GRANT SELECT, INSERT, UPDATE ON jobs_attempt, jobs_tally TO dispatcher_gpu;
--- written once: the callbacks worker sends, and retention deletes
-GRANT SELECT, INSERT ON gpus_auditentry, gpus_configversion, jobs_callback, jobs_event TO dispatcher_gpu;
+-- written once: the callbacks worker sends, the advancer reads notices, and retention deletes
+GRANT SELECT, INSERT ON gpus_auditentry, gpus_configversion, jobs_callback, jobs_endnotice, jobs_event TO dispatcher_gpu;
 -- a pinned worker registers its server and models, and every worker its process
 GRANT SELECT, INSERT, UPDATE ON gpus_modelconfig, gpus_pool, gpus_quarantinedslot, gpus_server TO dispatcher_gpu;
 GRANT SELECT, INSERT, UPDATE, DELETE ON gpus_placement, gpus_process, jobs_workersign TO dispatcher_gpu;

@@ -53,7 +53,7 @@ _WITHOUT_DJANGO = {
 
 _PARTS = ("web", "beat", "flower")
 _PACKAGES = (
-    *("admin_ui", "benchmarks", "dispatcher_client", "foundation"),
+    *("admin_ui", "artifacts", "benchmarks", "dispatcher_client", "foundation"),
     *("gpu_host", "gpus", "jobs", "verification", "workflows"),
 )
 """What this program imports besides `dispatcher_project`."""

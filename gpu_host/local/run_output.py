@@ -187,6 +187,7 @@ class OutputRouter:
                 _RoutedStream("stderr", self._before[1], self),
             )
             sys.stdout, sys.stderr = self._ours
+            self._pid = os.getpid()  # not the process that imported this module, if that one forked
         self._installs += 1
 
         def restore() -> None:

@@ -544,7 +544,8 @@ def read_cancel(response: Response, *, known: bool, guessed: bool = False) -> bo
 
 def _finished(body: Mapping[str, Any]) -> Finished:
     result = body.get("result", body)
-    return Finished(result, usage_in(body) or usage_in(result))
+    has_usage = "usage" in body or (isinstance(result, dict) and "usage" in result)
+    return Finished(result, (usage_in(body) or usage_in(result)) if has_usage else None)
 
 
 def _object(response: Response) -> dict[str, Any]:

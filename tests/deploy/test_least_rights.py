@@ -24,12 +24,14 @@ from tests.support.waiting import wait_for
 
 FOLDER = ROOT / "deploy/least_rights"
 GRANTED = {
+    "artifacts_artifact": "SELECT", "artifacts_artifactuse": "SELECT",
     "django_migrations": "SELECT", "gpus_fleetindex": "SELECT", "gpus_pause": "SELECT",
     "jobs_sweeprun": "SELECT", "jobs_tenant": "SELECT",
     "jobs_job": "SELECT UPDATE", "jobs_pushedresult": "SELECT UPDATE",
     "jobs_attempt": "INSERT SELECT UPDATE", "jobs_tally": "INSERT SELECT UPDATE",
     "gpus_auditentry": "INSERT SELECT", "gpus_configversion": "INSERT SELECT",
     "jobs_callback": "INSERT SELECT", "jobs_event": "INSERT SELECT",
+    "jobs_endnotice": "INSERT SELECT",
     "gpus_modelconfig": "INSERT SELECT UPDATE", "gpus_pool": "INSERT SELECT UPDATE",
     "gpus_quarantinedslot": "INSERT SELECT UPDATE", "gpus_server": "INSERT SELECT UPDATE",
     "gpus_placement": "DELETE INSERT SELECT UPDATE", "gpus_process": "DELETE INSERT SELECT UPDATE",

@@ -40,8 +40,8 @@ from verification.proving.system import CannotProve, clean_environment
 from verification.proving.terminal import say
 
 PACKAGES = (
-    "admin_ui", "benchmarks", "dispatcher_client", "dispatcher_project", "foundation", "gpu_host", "gpus",
-    "jobs", "verification", "workflows",
+    "admin_ui", "artifacts", "benchmarks", "dispatcher_client", "dispatcher_project", "foundation",
+    "gpu_host", "gpus", "jobs", "verification", "workflows",
 )  # fmt: skip
 LAYOUT_FILE = "gpus/leasing/keys.py"
 _START_SECONDS = 90.0

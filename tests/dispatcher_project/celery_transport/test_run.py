@@ -164,7 +164,10 @@ def test_a_queue_worker_takes_its_queue_and_stops(bench: Bench) -> None:
         (["gpu_worker", "--pool", "no such/name"], "is not a valid name"),
         (["gpu_worker", "--concurrency", "0"], "is not a positive number"),
         (["queue_worker"], "--queues"),
-        (["queue_worker", "--queues", "nope"], "^no queue is named nope; there are sweeps, callbacks$"),
+        (
+            ["queue_worker", "--queues", "nope"],
+            "^no queue is named nope; there are sweeps, callbacks, workflows$",
+        ),
         (["queue_worker", "--queues", "sweeps,gpu.zimg"], "no queue is named gpu.zimg; there are"),
     ],
 )

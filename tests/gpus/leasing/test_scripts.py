@@ -147,7 +147,7 @@ def test_a_call_does_not_see_reads_of_the_previous_call(client: Client, fleet: s
 def test_only_one_python_file_contains_key_names() -> None:
     root = Path(library.__file__).parents[2]
     for package in (
-        "foundation", "gpus", "gpu_host", "jobs", "workflows", "admin_ui", "dispatcher_project",
+        "artifacts", "foundation", "gpus", "gpu_host", "jobs", "workflows", "admin_ui", "dispatcher_project",
         "verification", "benchmarks"
     ):  # fmt: skip
         for path in (*(root / package).rglob("*.py"), *(root / package).rglob("*.lua")):
