@@ -176,11 +176,18 @@ class OutputRouter:
         self._own = threading.local()
         self._pid = os.getpid()
         self._installs = 0
+        self._before: tuple[Any, Any] = (None, None)
+        self._ours: tuple[Any, Any] = (None, None)
+
+    @property
+    def is_installed(self) -> bool:
+        return self._installs > 0
 
     def install(self) -> Callable[[], None]:
         """Replace sys.stdout and sys.stderr; return a function that puts them back after the last call of
         it."""
-        if not self._installs:
+        # also where something else has taken their place since the last call
+        if not self._installs or (sys.stdout, sys.stderr) != self._ours:
             self._before = sys.stdout, sys.stderr
             self._ours = (
                 _RoutedStream("stdout", self._before[0], self),

@@ -71,14 +71,18 @@ class ModelLogging(logging.Handler):
                 self.handleError(record)
 
 
+_LOGGING = ModelLogging()
+
+
 def capture_output() -> Callable[[], None]:
     """Collect what runs print and log in this process; return a function that ends it."""
-    restore, handler = ROUTER.install(), ModelLogging()
-    logging.getLogger().addHandler(handler)
+    restore = ROUTER.install()
+    logging.getLogger().addHandler(_LOGGING)  # once, also for a second node of the process
 
     def end() -> None:
-        logging.getLogger().removeHandler(handler)
         restore()
+        if not ROUTER.is_installed:
+            logging.getLogger().removeHandler(_LOGGING)
 
     return end
 

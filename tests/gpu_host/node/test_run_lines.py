@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import Any
 
@@ -160,3 +161,13 @@ def test_a_node_in_a_process_of_its_own_sends_prints() -> None:
         assert reader.texts == [*EXPECTED[:4], ("stdout", "line 0"), EXPECTED[4]]
     finally:
         stop_process(process)
+
+
+def test_a_node_routes_prints_after_something_replaced_the_streams(start, gate, monkeypatch) -> None:
+    start(handler=PRINTS, mode="sync")  # it still serves
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    gate.release.set()
+    reader = Reader(start(handler=PRINTS, mode="sync").node.url, PLAIN)
+    assert reader.start() == Finished("ok")
+    assert ("stdout", "first") in reader.texts
