@@ -41,7 +41,7 @@ def running_seaweed(folder: Path) -> Iterator[str]:
     ports = {name: _port_of_two() for name in ("master", "volume", "filer", "s3")}
     command = [
         str(find_weed()), "server", f"-dir={folder}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-filer=true",
-        "-s3",
+        "-s3", "-s3.port.iceberg=0", "-s3.port.lance=0",  # two servers must not meet on a fixed port
         f"-s3.config={accounts}", "-volume.max=50", "-master.volumeSizeLimitMB=64",
         *(f"-{name}.port={port}" for name, port in ports.items()),
     ]  # fmt: skip
