@@ -4,7 +4,7 @@ waits."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -12,85 +12,29 @@ from typing import Any
 from django.conf import settings
 from django.db import IntegrityError, transaction
 
-from foundation.database.connections import write_lock
 from foundation.json_text import canonical_json
 from jobs.domain.errors import IdempotencyConflict, Refused
 from jobs.limits.submit_limits import limits_of, quota_refusal
-from jobs.models import EndNotice
 from jobs.ports import Ports
-from jobs.submission.request import Allowed, CheckBudget, check_payload
+from jobs.submission.request import Allowed
 from workflows.definition.read import Limits, read_definition
 from workflows.domain.advance import nodes_to_restart
+from workflows.domain.errors import (
+    AnswerInvalid,
+    NotWaitingForAnswer,
+    RunFinished,
+    RunNotFinished,
+    TooManyRuns,
+    UnknownNode,
+    UnknownWorkflow,
+    WaitExpired,
+)
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
-from workflows.execution.advancer import find_version, new_run
 from workflows.execution.cancelling import cancel_sub_runs
+from workflows.execution.runs import check_inputs, check_value, find_version, new_run
+from workflows.execution.waits import end_waits
 from workflows.models import Node, Run, RunEvent, Version, Wait, Workflow, follower_of
-
-
-class UnknownWorkflow(Refused):
-    """There is no such workflow, or no such version of it."""
-
-    code = "unknown_workflow"
-    status = 404
-
-
-class UnknownNode(Refused):
-    """The run has no such node."""
-
-    code = "unknown_node"
-    status = 422
-
-
-class TooManyRuns(Refused):
-    """The tenant has as many unfinished runs as it may have."""
-
-    code = "too_many_runs"
-    status = 429
-    retry_after_seconds = 5.0
-
-
-class InputsTooLarge(Refused):
-    """The inputs are too large."""
-
-    code = "inputs_too_large"
-    status = 413
-
-
-class RunNotFinished(Refused):
-    """The run is still under way; it can be restarted once it has ended."""
-
-    code = "run_not_finished"
-    status = 409
-
-
-class RunFinished(Refused):
-    """The run has ended."""
-
-    code = "run_finished"
-    status = 409
-
-
-class NotWaitingForAnswer(Refused):
-    """The node does not wait for an answer (any more)."""
-
-    code = "not_waiting"
-    status = 409
-
-
-class WaitExpired(Refused):
-    """The time for an answer is over."""
-
-    code = "wait_expired"
-    status = 410
-
-
-class AnswerInvalid(Refused):
-    """The answer is none of the choices, or does not match the form."""
-
-    code = "answer_invalid"
-    status = 422
-
 
 # -- definitions ---------------------------------------------------------------------------------------------
 
@@ -176,7 +120,7 @@ def start_run(
     if refused := quota_refusal(tenant_id, ports.clock.now(), ports):
         raise refused
     plan = read_definition(version.spec)
-    _check_inputs(plan.inputs, inputs, ports)
+    check_inputs(plan.inputs, inputs, ports)
     unfinished = Run.objects.filter(tenant_id=tenant_id, finished_at=None, depth=0)
     most = settings.DISPATCHER.workflow_runs
     if unfinished.count() >= most:
@@ -210,22 +154,6 @@ def _earlier_run(tenant_id: int, key: RunKey) -> StartedRun | None:
     if run.fingerprint != key.fingerprint:
         raise IdempotencyConflict
     return StartedRun(run, replayed=True)
-
-
-def _check_inputs(schema: Any, inputs: Any, ports: Ports) -> None:
-    text = canonical_json(inputs).encode()
-    most = settings.DISPATCHER.workflow_input_bytes
-    if len(text) > most:
-        raise InputsTooLarge(f"The inputs of a run may have up to {most} bytes.", pointer="/inputs")
-    _check(schema, inputs, text, ports, "/inputs")
-
-
-def _check(schema: Any, value: Any, text: bytes, ports: Ports, pointer: str) -> None:
-    try:
-        check_payload(schema, value, text, CheckBudget(), ports.schema_processes)
-    except Refused as refused:
-        refused.pointer = pointer + (refused.pointer or "").removeprefix("/payload")
-        raise
 
 
 def cancel_run(run_id: str, *, ports: Ports) -> None:
@@ -304,10 +232,6 @@ def _first_round(run: Run, key: str) -> int:
     )
 
 
-SIGNAL_BATCH = 500
-"""Waits that one transaction of a signal ends."""
-
-
 # -- waits ---------------------------------------------------------------------------------------------------
 
 
@@ -320,7 +244,8 @@ def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> No
     node = Node.objects.filter(run=run, key=key).order_by("-round").first()
     if node is None:
         raise UnknownNode(f"The run has no node {key[:80]}.")
-    wait = Wait.objects.filter(node=node, kind=NodeKind.HUMAN.value).first()
+    waits = Wait.objects.select_related("node").filter(node=node, kind=NodeKind.HUMAN.value)
+    wait = waits.first()
     if wait is None or wait.answered_at is not None:
         raise NotWaitingForAnswer
     if wait.due_at is not None and wait.due_at <= ports.clock.now():
@@ -330,9 +255,13 @@ def answer_wait(run: Run, key: str, answer: Any, *, by: str, ports: Ports) -> No
         if canonical_json(answer) not in map(canonical_json, wait.options["choose_from"]):
             raise AnswerInvalid("The answer is none of the choices.", pointer="/answer")
     else:
-        _check(wait.options["form"], answer, canonical_json(answer).encode(), ports, "/answer")
-    if not end_wait(wait, run.id, NodeState.COMPLETED, answer, by=by, ports=ports):
+        check_value(wait.options["form"], answer, ports, "/answer")
+    if not end_waits([wait], NodeState.COMPLETED, answer, by=by, ports=ports):
         raise NotWaitingForAnswer
+
+
+SIGNAL_BATCH = 500
+"""Waits that one transaction of a signal ends."""
 
 
 def send_signal(tenant_id: int, name: str, body: Any, *, ports: Ports, run_id: str | None = None) -> int:
@@ -345,52 +274,18 @@ def send_signal(tenant_id: int, name: str, body: Any, *, ports: Ports, run_id: s
     )
     if run_id is not None:
         waits = waits.filter(node__run_id=run_id)
-    text, taken, refusal = canonical_json(body).encode(), 0, None
-    matching: list[Wait] = []
+    matching, refusal = list[Wait](), None
     for wait in waits.order_by("node_id"):
         try:
-            _check(wait.options.get("body_schema", True), body, text, ports, "")
+            check_value(wait.options.get("body_schema", True), body, ports, "")
         except Refused as error:
             refusal = error
             continue
         matching.append(wait)
+    taken = 0
     for first in range(0, len(matching), SIGNAL_BATCH):
-        taken += _end_waits(matching[first : first + SIGNAL_BATCH], body, ports)
+        batch = matching[first : first + SIGNAL_BATCH]
+        taken += end_waits(batch, NodeState.COMPLETED, body, by="signal", ports=ports)
     if refusal is not None and not taken:
         raise refusal
     return taken
-
-
-def _end_waits(waits: Sequence[Wait], body: Any, ports: Ports) -> int:
-    """Give a signal to these waits, unless they have ended, in one transaction; return to how many."""
-    now = ports.clock.now()
-    by_id = {wait.node_id: wait for wait in waits}
-    with write_lock(len(waits)), transaction.atomic():
-        still = Wait.objects.select_for_update().filter(node_id__in=by_id, answered_at=None)
-        taken = list(still.order_by("node_id").values_list("node_id", flat=True))
-        Wait.objects.filter(node_id__in=taken).update(answer=body, answered_at=now, answered_by="signal")
-        EndNotice.objects.bulk_create(
-            EndNotice(
-                followed_by=follower_of(by_id[node_id].node.run_id),
-                ended_id=node_id,
-                state=NodeState.COMPLETED.value,
-                at=now,
-            )
-            for node_id in taken
-        )
-    ports.wake_followers(sorted({follower_of(by_id[node_id].node.run_id) for node_id in taken}))
-    return len(taken)
-
-
-def end_wait(wait: Wait, run_id: str, state: NodeState, answer: Any, *, by: str, ports: Ports) -> bool:
-    """End a wait, unless it has ended, and give its run a notice. Return False if it had."""
-    now = ports.clock.now()
-    with write_lock(1), transaction.atomic():
-        mine = Wait.objects.filter(node_id=wait.node_id, answered_at=None)
-        if not mine.update(answer=answer, answered_at=now, answered_by=by[:200]):
-            return False
-        EndNotice.objects.create(
-            followed_by=follower_of(run_id), ended_id=wait.node_id, state=state.value, at=now
-        )
-    ports.wake_followers([follower_of(run_id)])
-    return True

@@ -179,3 +179,16 @@ def test_an_old_run_is_deleted_with_its_jobs_and_its_version_stays(theatre: Thea
     Event.objects.all().delete()
     old_runs.sweep(theatre.ports)
     assert (Run.objects.count(), Job.objects.count(), Version.objects.count()) == (0, 0, 1)
+
+
+def test_an_old_run_stays_while_one_of_its_later_jobs_may_not_go(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(old_runs, "BATCH", 1)
+    run = theatre.start({"nodes": {"a": model(), "b": model()}})
+    theatre.to_end(run)
+    Run.objects.update(finished_at=run.created_at - LONG_AGO)
+    first = Job.objects.order_by("id").first()
+    Event.objects.filter(job=first).delete()  # the rollups have all of the first job
+    old_runs.sweep(theatre.ports)
+    assert (Run.objects.count(), Job.objects.count()) == (1, 1)

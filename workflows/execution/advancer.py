@@ -8,9 +8,10 @@ nodes, and deletes the notices that it took into account, so a crash at any poin
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -25,20 +26,17 @@ from foundation.database import statements
 from foundation.database.connections import write_lock
 from foundation.http_api.json_body import read_time
 from foundation.ids import new_id
-from foundation.json_text import canonical_json
 from jobs import transitions
-from jobs.domain.errors import DEADLINE_EXCEEDED, Refused
-from jobs.limits.submit_limits import limits_of, max_queued_seconds
+from jobs.domain.errors import DEADLINE_EXCEEDED, PayloadInvalid, Refused
+from jobs.limits.submit_limits import limits_of, queue_deadline
 from jobs.models import EndNotice, Job
 from jobs.ports import Ports
 from jobs.submission.insert import new_job
 from jobs.submission.request import (
     Allowed,
-    CheckBudget,
     Submit,
     SubmitRequest,
     Submitted,
-    check_payload,
     checked_unless_replay,
     outcome_of,
 )
@@ -56,10 +54,12 @@ from workflows.domain.advance import (
     end_of_map,
 )
 from workflows.domain.budget import Costs, OverBudget
+from workflows.domain.errors import TooManyRuns, UnknownWorkflow
 from workflows.domain.plan import INDEX, ITEM, MapSpec, NodeKind, NodeSpec, Plan
 from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
 from workflows.domain.template import Unresolved, resolve
 from workflows.execution.cancelling import cancel_nodes
+from workflows.execution.runs import check_inputs, find_version, new_run
 from workflows.execution.scope import RunScope, completed_children, map_output
 from workflows.models import MAX_DEPTH, MapChunk, MapState, Node, Run, RunEvent, Version, Wait, follower_of
 
@@ -71,15 +71,8 @@ STARTS = 200
 """Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
 CHUNK = 500
 """Items in one row of a map's list."""
-INVALID_PAYLOAD, TOO_DEEP, TOO_MANY_RUNS, UNKNOWN_WORKFLOW, NO_CHOICES, INPUTS_TOO_LARGE, INVALID_TIMER = (
-    "payload_invalid",
-    "too_deep",
-    "too_many_runs",
-    "unknown_workflow",
-    "no_choices",
-    "inputs_too_large",
-    "invalid_timer",
-)
+TOO_DEEP, NO_CHOICES, INVALID_TIMER = "too_deep", "no_choices", "invalid_timer"
+"""Codes of nodes that can't be started, besides those of `Refused`."""
 
 
 class Overtaken(Exception):
@@ -102,7 +95,7 @@ class Advancer:
             EndNotice.objects.filter(followed_by=follower_of(run_id)).delete()
             return False
         try:
-            return _Advance(run, self.plan_of(run.version), self.ports).once()
+            return _Advance(run, self.plan_of, self.ports).once()
         except Overtaken:
             return True
 
@@ -136,8 +129,9 @@ class _Writes:
 class _Advance:
     """One step of one run. It reads in its constructor, and decides and writes in `once`."""
 
-    def __init__(self, run: Run, plan: Plan, ports: Ports) -> None:
-        self.run, self.plan, self.ports = run, plan, ports
+    def __init__(self, run: Run, plan_of: Callable[[Version], Plan], ports: Ports) -> None:
+        self.run, self.plan_of, self.ports = run, plan_of, ports
+        self.plan = plan_of(run.version)
         self.now = ports.clock.now()
         self.ended_static: dict[str, Node] = {}
         self.scope = RunScope(run, self.ended_static)
@@ -193,6 +187,10 @@ class _Advance:
         for node in nodes.annotate(child_run_id=F("child_runs__id")):
             by_id[node.id] = node
             by_id[node.job_id or node.child_run_id or node.id] = node  # type: ignore[attr-defined]
+        bad = [one.ended_id for one in self.notices if one.state != NodeState.COMPLETED]
+        self.bad_jobs = Job.objects.only("error_code", "error_message").in_bulk(bad)
+        self.child_runs = Run.objects.in_bulk(ids, field_name="id")
+        self.waits = Wait.objects.in_bulk(ids)
         ends: list[NodeMove] = []
         for notice in self.notices:
             found = by_id.get(notice.ended_id)
@@ -208,12 +206,12 @@ class _Advance:
     def _end_row(self, node: Node, state: NodeState) -> NodeMove:
         node.state, node.finished_at = state.value, self.now
         if state is not NodeState.COMPLETED and node.job_id is not None:
-            job = Job.objects.only("error_code", "error_message").get(id=node.job_id)
+            job = self.bad_jobs[node.job_id]
             node.code, node.detail = job.error_code, job.error_message[:2_000]
         elif node.kind == NodeKind.WORKFLOW:
-            child = node.child_runs.get()
+            child = self.child_runs[node.child_run_id]  # type: ignore[attr-defined]
             node.output, node.code, node.detail = child.output, child.error_code, child.error_message
-        elif node.job_id is None and (wait := Wait.objects.filter(node=node).first()) is not None:
+        elif (wait := self.waits.get(node.id)) is not None:
             node.output = wait.answer
         self._note_ended(node)
         return NodeMove(node.base, state, node.code, node.detail, node.output)
@@ -447,7 +445,7 @@ class _Advance:
                 deadline_seconds=left,
             )
         except ValidationError:
-            return self._failed(row, INVALID_PAYLOAD, "a payload is an object")
+            return self._failed(row, PayloadInvalid.code, "a payload is an object")
         may = Allowed(limits_of(run.tenant_id, self.ports).allowed_models, None)
         request = checked_unless_replay(
             SubmitRequest(body), {}, may, self.now, self.ports, tenant_id=run.tenant_id
@@ -459,7 +457,7 @@ class _Advance:
                 request,
                 run.tenant_id,
                 self.ports.registry,
-                self._queue_deadline,
+                partial(queue_deadline, run.tenant_id, ports=self.ports),
                 now=self.now,
                 place_us=run.place_us,
                 followed_by=follower_of(run.id),
@@ -472,28 +470,21 @@ class _Advance:
         self.writes.new_nodes.append(row)
         return True
 
-    def _queue_deadline(self, model: str, start: datetime) -> datetime | None:
-        seconds = max_queued_seconds(self.run.tenant_id, model, self.ports)
-        return None if seconds is None else start + timedelta(seconds=seconds)
-
     def _start_run(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
         run = self.run
         if run.depth >= MAX_DEPTH:
             return self._failed(row, TOO_DEEP, f"sub-workflows may be nested {MAX_DEPTH} levels deep")
         if self._sub_runs_left() <= 0:
             most = settings.DISPATCHER.workflow_sub_runs
-            return self._failed(row, TOO_MANY_RUNS, f"a tenant may have {most} unfinished sub-runs")
+            return self._failed(row, TooManyRuns.code, f"a tenant may have {most} unfinished sub-runs")
         name, number = node.options["workflow"], node.options.get("version")
         version = find_version(run.tenant_id, name, number)
         if version is None:
             wanted = f"workflow {name}" if number is None else f"version {number} of the workflow {name}"
-            return self._failed(row, UNKNOWN_WORKFLOW, f"there is no {wanted}")
-        plan, inputs = read_definition(version.spec), given["inputs"]
-        text, most = canonical_json(inputs).encode(), settings.DISPATCHER.workflow_input_bytes
-        if len(text) > most:
-            return self._failed(row, INPUTS_TOO_LARGE, f"the inputs of a run may have up to {most} bytes")
+            return self._failed(row, UnknownWorkflow.code, f"there is no {wanted}")
+        plan, inputs = self.plan_of(version), given["inputs"]
         try:
-            check_payload(plan.inputs, inputs, text, CheckBudget(), self.ports.schema_processes)
+            check_inputs(plan.inputs, inputs, self.ports)
         except Refused as refused:
             return self._failed(row, refused.code, f"inputs of {name}: {refused}")
         child = new_run(version, plan, inputs, now=self.now)
@@ -615,31 +606,6 @@ class _Advance:
             followers.append(follower_of(self.parent_run_id))
         if followers:
             self.ports.wake_followers(followers)
-
-
-# -- runs and versions ---------------------------------------------------------------------------------------
-
-
-def find_version(tenant_id: int, name: str, number: int | None) -> Version | None:
-    """Return a version of a tenant's workflow; the newest if no number is given."""
-    found = Version.objects.select_related("workflow").filter(
-        workflow__tenant_id=tenant_id, workflow__name=name
-    )
-    return found.order_by("-number").first() if number is None else found.filter(number=number).first()
-
-
-def new_run(version: Version, plan: Plan, inputs: Any, *, now: datetime) -> Run:
-    """Make the row of a run whose nodes are all pending."""
-    keys = [*plan.nodes, *([plan.on_failure.key] if plan.on_failure is not None else [])]
-    return Run(
-        id=new_id(now.timestamp()),
-        version=version,
-        tenant_id=version.workflow.tenant_id,
-        inputs=inputs,
-        node_states=dict.fromkeys(keys, NodeState.PENDING.value),
-        place_us=int(now.timestamp() * 1_000_000),
-        created_at=now,
-    )
 
 
 def _window(state: MapState) -> Window:

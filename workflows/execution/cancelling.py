@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime
 
-from django.db import transaction
-
 from foundation.database.connections import write_lock
 from gpus.errors import LeasingUnavailable
 from jobs.domain.errors import NotCancellable
-from jobs.models import EndNotice, Job
+from jobs.models import Job
 from jobs.operations.jobs import cancel_job
 from jobs.ports import Ports
 from workflows.domain.states import NodeState, RunState
+from workflows.execution.waits import end_waits
 from workflows.models import Node, Run, Wait, follower_of
 
 MAX_JOBS = 200
@@ -49,11 +48,9 @@ def cancel_nodes(run: Run, bases: Collection[str] | None, ports: Ports) -> int:
     if child_ids:
         with write_lock(len(child_ids)):
             children.update(cancel_requested_at=now)
-    followers = [follower_of(child) for child in child_ids]
-    if _end_waits(run, nodes.values_list("id", flat=True), ports):
-        followers.append(follower_of(run.id))
-    if followers:
-        ports.wake_followers(followers)
+        ports.wake_followers([follower_of(child) for child in child_ids])
+    waits = Wait.objects.select_related("node").filter(node__in=nodes, answered_at=None)
+    end_waits(list(waits[:MAX_WAITS]), NodeState.CANCELLED, None, by="cancelled", ports=ports)
     return cancelled
 
 
@@ -67,27 +64,3 @@ def cancel_sub_runs(run_id: str, now: datetime) -> None:
         if level:
             with write_lock(len(level)):
                 Run.objects.filter(id__in=level, cancel_requested_at=None).update(cancel_requested_at=now)
-
-
-def _end_waits(run: Run, node_ids: Collection[str], ports: Ports) -> int:
-    """Give the run a notice for each of its open waits; return how many there are."""
-    now = ports.clock.now()
-    if not Wait.objects.filter(node_id__in=node_ids, answered_at=None).exists():
-        return 0  # a transaction takes SQLite's lock, even if it writes no row
-    with write_lock(1), transaction.atomic():
-        waits = list(
-            Wait.objects.select_for_update()
-            .filter(node_id__in=node_ids, answered_at=None)
-            .values_list("node_id", flat=True)[:MAX_WAITS]
-        )
-        Wait.objects.filter(node_id__in=waits).update(answered_at=now, answered_by="cancelled")
-        EndNotice.objects.bulk_create(
-            EndNotice(
-                followed_by=follower_of(run.id),
-                ended_id=node_id,
-                state=NodeState.CANCELLED.value,
-                at=now,
-            )
-            for node_id in waits
-        )
-    return len(waits)

@@ -7,8 +7,8 @@ from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.definition.body import DEFAULT, FAIL, SKIP
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState
+from workflows.execution.waits import end_waits
 from workflows.models import Wait, has_live_runs
-from workflows.operations import end_wait
 
 PERIOD_SECONDS = 1.0
 MAX_WAITS = 500
@@ -23,9 +23,9 @@ def sweep(ports: Ports) -> SweepCount:
 
     def end(wait: Wait) -> bool:
         if wait.kind == NodeKind.TIMER:
-            return end_wait(wait, wait.node.run_id, NodeState.COMPLETED, None, by="timer", ports=ports)
+            return end_waits([wait], NodeState.COMPLETED, None, by="timer", ports=ports) > 0
         state = _STATES[wait.options.get("on_expiry", FAIL)]
         answer = wait.options.get("default") if state is NodeState.COMPLETED else None
-        return end_wait(wait, wait.node.run_id, state, answer, by="expiry", ports=ports)
+        return end_waits([wait], state, answer, by="expiry", ports=ports) > 0
 
     return sweep_rows("due_waits", due.order_by("due_at")[:MAX_WAITS], end)

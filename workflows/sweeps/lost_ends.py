@@ -3,9 +3,11 @@ notices still runs; otherwise it is a defect, and the log says so."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import structlog
 from django.db import transaction
-from django.db.models import Exists, OuterRef
+from django.db.models import OuterRef, Subquery
 
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import EndNotice, Job
@@ -24,15 +26,15 @@ _FINAL = [state.value for state in FINAL_JOB_STATES]
 def sweep(ports: Ports) -> SweepCount:
     """looked: open nodes whose work has ended. repaired: those that got a notice."""
     running = Node.objects.filter(finished_at=None, run__state=RunState.RUNNING.value)
-    jobs = Job.objects.filter(id=OuterRef("job_id"), state__in=_FINAL)
-    ended = [
-        (node.run_id, node.job_id or "", Job.objects.values_list("state", flat=True).get(id=node.job_id))
-        for node in running.filter(Exists(jobs)).order_by("id")[:MAX_NODES]
+    state = Job.objects.filter(id=OuterRef("job_id"), state__in=_FINAL).values("state")
+    over = running.annotate(ended_as=Subquery(state)).exclude(ended_as=None)
+    ended: list[tuple[str, Any, Any]] = [
+        *over.order_by("id").values_list("run_id", "job_id", "ended_as")[:MAX_NODES]
     ]
-    over = Run.objects.filter(parent_node__in=running).exclude(state=RunState.RUNNING.value)
-    ended += over.values_list("parent_node__run_id", "id", "state")[:MAX_NODES]
+    runs = Run.objects.filter(parent_node__in=running).exclude(state=RunState.RUNNING.value)
+    ended += runs.values_list("parent_node__run_id", "id", "state")[:MAX_NODES]
 
-    def notify(found: tuple[str, str, str]) -> bool:
+    def notify(found: tuple[str, Any, Any]) -> bool:
         run_id, ended_id, state = found
         with transaction.atomic():
             if EndNotice.objects.filter(followed_by=follower_of(run_id), ended_id=ended_id).exists():

@@ -36,8 +36,9 @@ def _delete(run: Run) -> bool:
         Node.objects.filter(run=run).exclude(job_id=None).order_by("job_id").values_list("job_id", flat=True)
     )
     for first in range(0, len(job_ids), BATCH):
-        purge_jobs([job_id for job_id in job_ids[first : first + BATCH] if job_id])
-    if Job.objects.filter(id__in=job_ids[:BATCH]).exists():
-        return False
+        batch = [job_id for job_id in job_ids[first : first + BATCH] if job_id]
+        purge_jobs(batch)
+        if Job.objects.filter(id__in=batch).exists():
+            return False
     run.delete()
     return True

@@ -5,8 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import structlog
+from django.db import transaction
 from django.db.models import Exists, OuterRef
 
+from foundation.database.connections import write_lock
 from jobs.models import EndNotice
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
@@ -46,15 +48,17 @@ def _fail(run: Run, ports: Ports) -> None:
     message = f"nothing is under way, and these nodes have not ended: {', '.join(waiting)[:500]}"
     log.error("run_stalled", run_id=run.id, nodes=waiting[:20])
     now = ports.clock.now()
-    mine = Run.objects.filter(id=run.id, steps=run.steps, state=RunState.RUNNING.value)
-    if mine.update(
-        state=RunState.FAILED.value,
-        error_code=STALLED,
-        error_message=message,
-        finished_at=now,
-        steps=run.steps + 1,
-        event_seq=run.event_seq + 1,
-    ):
+    with write_lock(1), transaction.atomic():
+        mine = Run.objects.filter(id=run.id, steps=run.steps, state=RunState.RUNNING.value)
+        if not mine.update(
+            state=RunState.FAILED.value,
+            error_code=STALLED,
+            error_message=message,
+            finished_at=now,
+            steps=run.steps + 1,
+            event_seq=run.event_seq + 1,
+        ):
+            return
         error = {"code": STALLED, "message": message}
         RunEvent.objects.create(
             run=run, seq=run.event_seq + 1, type="failed", at=now, data={"status": "failed", "error": error}
