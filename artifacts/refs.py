@@ -5,16 +5,14 @@ A payload without the bytes `"$artifact"` has none, which costs one search of it
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
-from foundation.ids import ID_LENGTH
+from foundation.ids import ID_LENGTH, is_id
 
 REF = "$artifact"
 MARK = b'"$artifact"'
 """In each JSON text with a reference, as `json.dumps` writes it; another writer may have escaped the name."""
-_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 
 
 class BadRef(Exception):
@@ -39,10 +37,6 @@ class TooManyRefs(Exception):
 def ref(artifact_id: str) -> dict[str, str]:
     """Return the reference to an artifact."""
     return {REF: artifact_id}
-
-
-def is_artifact_id(text: str) -> bool:
-    return _ID.match(text) is not None
 
 
 def find_refs(value: Any, most: int) -> dict[str, tuple[str | int, ...]]:
@@ -127,6 +121,6 @@ def _id_of(value: dict[str, Any], path: _Path) -> str:
     if len(value) > 1:
         raise BadRef(_keys(path), f'An object with "{REF}" is a reference and has no other members.')
     artifact_id = value[REF]
-    if type(artifact_id) is not str or not is_artifact_id(artifact_id):
+    if type(artifact_id) is not str or not is_id(artifact_id):
         raise BadRef(_keys(path), f'"{REF}" must be the id of an artifact, {ID_LENGTH} characters.')
     return artifact_id

@@ -42,7 +42,7 @@ def peak_mb(pid: int | str) -> float:
 
 
 def forget_peak(pid: int | str) -> None:
-    """Let the peak begin anew at what the process has now."""
+    """Reset the peak of a process to its present memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 

@@ -178,7 +178,7 @@ class Files:
         return artifact
 
     async def _fetch(self, artifact: Artifact, partial: Path, on_progress: OnProgress | None) -> None:
-        """Append what is missing to the partial file."""
+        """Append the missing bytes to the partial file."""
         done = await self._transport.use_files(lambda _: _size_of(partial))
         if done >= artifact.bytes and done:
             return

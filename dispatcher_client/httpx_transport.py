@@ -27,33 +27,33 @@ class HttpxTransport(Transport):
 
     @asynccontextmanager
     async def opened(self, request: Request) -> AsyncIterator[OpenAnswer]:
-        with _as_no_answer():
-            sent = self._client.build_request(
-                request.method,
-                self.root + request.path,
-                content=None if request.body is None else json.dumps(request.body, allow_nan=False).encode(),
-                headers=self.headers_of(request),
-                timeout=request.timeout_seconds,
-            )
-            response = await self._client.send(sent, stream=True, follow_redirects=False)
-        try:
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            yield OpenAnswer(response.status_code, headers, _pieces(response))
-        finally:
-            await response.aclose()
+        async with self._answer_to(
+            request.method,
+            self.root + request.path,
+            content=None if request.body is None else json.dumps(request.body, allow_nan=False).encode(),
+            headers=self.headers_of(request),
+            timeout=request.timeout_seconds,
+        ) as answer:
+            yield answer
 
     @asynccontextmanager
     async def opened_at(
         self, signed: SignedRequest, timeout_seconds: float, body: FilePart | None = None
     ) -> AsyncIterator[OpenAnswer]:
+        async with self._answer_to(
+            signed.method,
+            signed.url,
+            content=None if body is None else _file_chunks(body),
+            headers={**signed.headers, "Accept-Encoding": "identity"},
+            timeout=timeout_seconds,
+        ) as answer:
+            yield answer
+
+    @asynccontextmanager
+    async def _answer_to(self, method: str, url: str, **parts: Any) -> AsyncIterator[OpenAnswer]:
+        """Send a request; close its answer at the end. parts: of `httpx.AsyncClient.build_request`."""
         with _as_no_answer():
-            sent = self._client.build_request(
-                signed.method,
-                signed.url,
-                content=None if body is None else _file_chunks(body),
-                headers={**signed.headers, "Accept-Encoding": "identity"},
-                timeout=timeout_seconds,
-            )
+            sent = self._client.build_request(method, url, **parts)
             response = await self._client.send(sent, stream=True, follow_redirects=False)
         try:
             headers = {name.lower(): value for name, value in response.headers.items()}

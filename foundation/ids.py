@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import threading
 import time
@@ -9,6 +10,7 @@ import time
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 ID_LENGTH = 26
+ID_PATTERN = re.compile(rf"[{_ALPHABET}]{{{ID_LENGTH}}}\Z")
 
 clock, chance_bits = time.time, secrets.randbits
 """The sources of time and random bits; the simulation replaces them."""
@@ -33,6 +35,11 @@ def new_id(now_seconds: float | None = None) -> str:
             _last_milliseconds, _last_chance = milliseconds, chance_bits(79)
         number = (milliseconds << 80) | _last_chance
     return _text(number)
+
+
+def is_id(text: str) -> bool:
+    """Return True if the text can be an id."""
+    return ID_PATTERN.match(text) is not None
 
 
 def lowest_id(now_seconds: float) -> str:

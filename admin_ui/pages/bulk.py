@@ -253,7 +253,7 @@ class BulkPage(JobActions, HistoryAdmin):
         return TemplateResponse(request, "admin_ui/bulk/progress.html", context)
 
     def retried(self, request: HttpRequest) -> HttpResponse:
-        """What became of retried jobs; a fragment for htmx, else a page.
+        """Show how the retried jobs ended; a fragment for htmx, else a page.
 
         Query: entries, ids of audit entries of bulk retries, or jobs, ids of jobs; with commas.
         """

@@ -130,7 +130,7 @@ class Store(Protocol):
         """Remove what uploads left that began before this time and did not end; return how many."""
 
     def check(self) -> str:
-        """Try the store; return what is wrong with it, for operators, or ""."""
+        """Try the store; return its fault as a text for operators, or ""."""
 
 
 def number_of_parts(size: int, part_bytes: int) -> int:

@@ -121,7 +121,7 @@ class Folder:
 
     @contextmanager
     def _folder(self, place: Place, *, make: bool = False) -> Iterator[int]:
-        """Yield a descriptor of a folder below the root. make: create what is missing on the way."""
+        """Yield a descriptor of a folder below the root. make: create missing folders."""
         if make:
             self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         at = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

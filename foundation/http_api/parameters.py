@@ -104,5 +104,12 @@ class CursorPages(CursorPagination):
         return int(limit)
 
 
+class NamePages(CursorPages):
+    """Pages of rows with a unique name, in its order."""
+
+    ordering = "name"
+    position = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
+
+
 def _bad_cursor() -> Exception:
     return parameter_problem("cursor", "Not a cursor of this list.", code="bad_cursor")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
 from foundation.http_api.parameters import (
     PARAMETERS,
-    CursorPages,
+    NamePages,
     allow_only,
     choice_parameter,
     parameter_problem,
@@ -50,11 +49,6 @@ from gpus.reports import Observed, observe
 _STATES = [state.value for state in DesiredState]
 
 
-class ServerPages(CursorPages):
-    ordering = "name"
-    position = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
-
-
 class Servers(RegistryView):
     needs = {"GET": "gpus.view_server"}
 
@@ -78,7 +72,7 @@ class Servers(RegistryView):
         }
         rows = Server.objects.select_related("pool").prefetch_related("placements")
         rows = rows.filter(**{name: value for name, value in asked.items() if value is not None})
-        pages = ServerPages()
+        pages = NamePages()
         page = pages.paginate_queryset(rows, request, view=self) or []
         return pages.get_paginated_response(servers_json(page, self.ports().leases))
 

@@ -3,7 +3,6 @@ between client and store (`artifacts.store`)."""
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from datetime import datetime
 from typing import Any
@@ -16,29 +15,23 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from artifacts.models import Artifact
-from artifacts.refs import is_artifact_id
 from artifacts.removal import remove_now
 from artifacts.store.contract import SignedRequest, StoreUnavailable
 from artifacts.store.names import served_type
 from artifacts.uploads import Promise, Wanted, complete, confirm, promise, promise_parts
 from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
-from foundation.http_api.parameters import PARAMETERS, CursorPages, allow_only, choice_parameter
+from foundation.http_api.parameters import PARAMETERS, allow_only, choice_parameter
 from foundation.http_api.problems import FieldError, Problem
+from foundation.ids import is_id
 from jobs.api import answers, bodies
 from jobs.api.base import JobView, principal_of, tenant_of
+from jobs.api.parameters import JobPages
 from jobs.domain.access import VIEW_PAYLOAD, Principal, Scope
 from jobs.reports.fleet import web_hosts
 
 ARTIFACT_ID = OpenApiParameter("artifact_id", str, OpenApiParameter.PATH, description="Id of the artifact.")
 _STATES = [state.value for state in Artifact.State]
-
-
-class ArtifactPages(CursorPages):
-    """Pages of artifacts, the newest first."""
-
-    ordering = "-id"
-    position = re.compile(r"[0-9A-Z]{1,26}\Z")
 
 
 class Artifacts(JobView):
@@ -105,7 +98,7 @@ class Artifacts(JobView):
         state = choice_parameter(request, "state", _STATES)
         if state is not None:
             rows = rows.filter(state=state)
-        pages = ArtifactPages()
+        pages = JobPages()
         page: list[Artifact] = pages.paginate_queryset(rows, request, view=self) or []
         return pages.get_paginated_response([meta_json(row) for row in page])
 
@@ -217,7 +210,7 @@ def visible_artifacts(principal: Principal) -> Any:
 def visible_artifact(request: Request, artifact_id: str) -> Artifact:
     """Return an artifact. Raises Problem 404, also for another tenant's, and 410 for a removed one."""
     row = None
-    if is_artifact_id(artifact_id):
+    if is_id(artifact_id):
         row = visible_artifacts(principal_of(request)).filter(pk=artifact_id).first()
     if row is None:
         error = FieldError("/artifact_id", "unknown_artifact", "There is no such artifact.", place="path")

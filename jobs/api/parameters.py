@@ -22,7 +22,7 @@ from foundation.http_api.parameters import (
     whole_parameter,
 )
 from foundation.http_api.problems import FieldError, Problem, parameter_problem
-from foundation.ids import ID_LENGTH
+from foundation.ids import is_id
 from jobs.api import bodies
 from jobs.domain.access import VIEW_PAYLOAD
 from jobs.domain.states import JobState
@@ -31,7 +31,6 @@ from jobs.reports.jobs import ATTEMPTS_SHOWN, JobFilter
 __all__ = ["allow_only", "choice_parameter", "text_parameter"]
 
 _MAX_ATTEMPTS = 999_999_999
-_JOB_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z")
 
 JOB_ID = OpenApiParameter(
@@ -70,7 +69,7 @@ def attempts_before_parameter(request: Request) -> int | None:
 
 def job_id_of(text: str) -> str:
     """Return the id; raises Problem 404 if it is malformed."""
-    if not _JOB_ID.match(text):
+    if not is_id(text):
         raise unknown_job()
     return text
 

@@ -159,7 +159,7 @@ class Rerun(RateLimitedView):
         parameters=(JOB_ID, IDEMPOTENCY),
         description="Submits a new job with the values of this one, whatever its state; `rerun_of` names the "
         "earlier one. Fields of the body replace its values; null: without the earlier value. `run_at` is "
-        "not repeated, and deadlines count anew. The checks, limits and quota of a submit apply, to the "
+        "not repeated, and deadlines start again. The checks, limits and quota of a submit apply, to the "
         "tenant of the job. An API key needs the scopes `submit` and `read`. 404: there is no such job, "
         "or retention has removed it with its payload. 200: this Idempotency-Key was used before, and "
         "the job has ended.",

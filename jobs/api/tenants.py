@@ -3,7 +3,6 @@ pauses, and the list of all pauses."""
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -14,7 +13,7 @@ from rest_framework.response import Response
 
 from foundation.http_api.json_body import read_body
 from foundation.http_api.openapi import described
-from foundation.http_api.parameters import PARAMETERS, CursorPages
+from foundation.http_api.parameters import PARAMETERS, NamePages
 from foundation.http_api.problems import FieldError, Problem, validation_problem
 from gpus.api import answers as fleet_answers
 from gpus.api.base import actor, is_name, read_optional_body
@@ -39,12 +38,6 @@ from jobs.operations.tenants import (
 )
 from jobs.reports.jobs import named
 
-
-class TenantPages(CursorPages):
-    ordering = "name"
-    position = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
-
-
 TENANT = OpenApiParameter("tenant", str, OpenApiParameter.PATH, description="The tenant's name.")
 
 
@@ -61,7 +54,7 @@ class Tenants(OperatorView):
     )
     def get(self, request: Request) -> Response:
         allow_only(request, ("cursor", "limit"))
-        pages = TenantPages()
+        pages = NamePages()
         page = pages.paginate_queryset(Tenant.objects.all(), request, view=self) or []
         return pages.get_paginated_response([tenant_json(tenant) for tenant in page])
 

@@ -1,4 +1,4 @@
-"""What became of retried dead letters: how many completed, failed again, or have not ended."""
+"""Outcomes of retried dead letters: how many completed, failed again, or have not ended."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.05, 0.5
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """Retried jobs by what became of them. failed: again. unfinished: queued, running, or between two tries.
+    """Retried jobs by outcome. failed: again. unfinished: queued, running, or between two tries.
     gone: dismissed or removed meanwhile."""
 
     completed: int

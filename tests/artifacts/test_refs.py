@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from artifacts.refs import MARK, BadRef, TooManyRefs, find_refs, is_artifact_id, ref, replace_refs
-from foundation.ids import new_id
+from artifacts.refs import MARK, BadRef, TooManyRefs, find_refs, ref, replace_refs
+from foundation.ids import is_id, new_id
 
 ONE, TWO = new_id(), new_id()
 
@@ -63,8 +63,8 @@ def test_what_replaces_a_ref_is_not_searched() -> None:
 def test_a_text_without_the_name_has_no_refs() -> None:
     assert MARK in json.dumps({"a": ref(ONE)}).encode()
     assert MARK not in json.dumps({"a": "artifact", "$b": 1}).encode()
-    assert is_artifact_id(ONE)
-    assert not is_artifact_id("x" * 26)
+    assert is_id(ONE)
+    assert not is_id("x" * 26)
 
 
 def test_a_hundred_thousand_refs_are_refused_at_once() -> None:

@@ -17,13 +17,14 @@ from foundation.http_api.openapi import described
 from foundation.http_api.parameters import (
     PARAMETERS,
     CursorPages,
+    NamePages,
     allow_only,
     choice_parameter,
     text_parameter,
     text_schema,
 )
 from foundation.http_api.problems import FieldError, Problem
-from foundation.ids import ID_LENGTH
+from foundation.ids import ID_PATTERN, is_id
 from gpus.api.base import is_name, read_optional_body
 from jobs.api.base import JobView, principal_of, tenant_of
 from jobs.api.submit import ENVELOPE_BYTES, IDEMPOTENCY, idempotency_key
@@ -38,7 +39,6 @@ from workflows.domain.states import NodeState, RunState
 from workflows.models import Node, Run, Version, Wait, Workflow
 
 MOST_WAITS = 20
-_RUN_ID = re.compile(rf"[0-9A-HJKMNP-TV-Z]{{{ID_LENGTH}}}\Z")
 _NUMBER = re.compile(r"[0-9]{1,9}\Z")
 _KEY = re.compile(r"[a-z_][a-z0-9_]{0,63}(\[[0-9]{1,6}\])?\Z")
 NAME = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The workflow's name.")
@@ -50,19 +50,14 @@ KEY = OpenApiParameter(
 SIGNAL = OpenApiParameter("name", str, OpenApiParameter.PATH, description="The signal's name.")
 
 
-class WorkflowPages(CursorPages):
-    ordering = "name"
-    position = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
-
-
 class RunPages(CursorPages):
     ordering = "-id"
-    position = _RUN_ID
+    position = ID_PATTERN
 
 
 class NodePages(CursorPages):
     ordering = "id"
-    position = _RUN_ID
+    position = ID_PATTERN
 
 
 class WorkflowView(JobView):
@@ -86,7 +81,7 @@ class Workflows(WorkflowView):
     )
     def get(self, request: Request) -> Response:
         allow_only(request, ("cursor", "limit"))
-        pages = WorkflowPages()
+        pages = NamePages()
         rows = Workflow.objects.filter(tenant_id=tenant_of(request))
         page = pages.paginate_queryset(rows, request, view=self) or []
         return pages.get_paginated_response([{"name": row.name, "latest": row.latest} for row in page])
@@ -369,7 +364,7 @@ def runs_visible_to(principal: Principal) -> QuerySet[Run]:
 
 def visible_run(request: Request, run_id: str) -> Run:
     """Return a run that the reader may see. Raises Problem 404."""
-    found = _RUN_ID.match(run_id) and runs_visible_to(principal_of(request)).filter(id=run_id).first()
+    found = is_id(run_id) and runs_visible_to(principal_of(request)).filter(id=run_id).first()
     if not found:
         error = FieldError("/run_id", "unknown_run", "There is no such run.", place="path")
         raise Problem(404, "unknown_run", "There is no such run.", errors=[error])

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 class Command(TerminalCommand):
     help = (
-        "List servers: desired and actual state, slots, health, models, and what is wrong; with names also "
+        "List servers: desired and actual state, slots, health, models and faults; with names also "
         "the last telemetry. `drain`, `off` and `on` switch them."
     )
 
