@@ -1,6 +1,7 @@
 """Indexes of big tables, added and removed while others write: concurrently where the database can (PostgreSQL).
 
-The migration must say ``atomic = False``, so that a failure may leave it half done: it can be run again.
+The migration must say ``atomic = False``, so that a failure may leave it half done: it can be run again. Its other
+operations then are not in a transaction either: those that SQLite does by copying the table need `in_transaction`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,17 @@ from typing import Any
 
 from django.contrib.postgres.operations import AddIndexConcurrently, RemoveIndexConcurrently
 from django.db import migrations
+from django.db.migrations.operations.base import Operation
+
+
+def in_transaction(operation: Operation) -> Operation:
+    """Run an operation of a migration that is not atomic in a transaction of its own.
+
+    SQLite alters most columns by copying the table. Without a transaction, what older processes write between
+    the copy and the renaming is lost: a rolling upgrade lost ends of jobs so.
+    """
+    operation.atomic = True
+    return operation
 
 
 def _is_concurrent(schema_editor: Any) -> bool:
