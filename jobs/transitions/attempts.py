@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from django.db.models import Count
+from django.db.models import Count, Max
 
 from foundation.database import statements
 from foundation.database.row_codec import new_row
@@ -141,8 +141,15 @@ def _write(start: Start, job: Job, state: AttemptState) -> StartOutcome:
         started_at=start.at,
     )
     if not insert_attempt(attempt):
-        # written before, with its reply lost; or another live attempt has the slot
-        return StartOutcome.STARTED if _has_begun(start) else StartOutcome.SLOT_TAKEN
+        if _has_begun(start):  # written before, and its reply was lost
+            return StartOutcome.STARTED
+        number = _last_number(job) + 1
+        if number <= attempt.number:
+            return StartOutcome.SLOT_TAKEN
+        # The job's row is older than its attempts (a file restored by hand): without this no start succeeds.
+        attempt.number = number
+        if not insert_attempt(attempt):
+            return StartOutcome.SLOT_TAKEN
     job.live_attempt = start.attempt_id
     job.attempts_made = number
     job.started_at = job.started_at or start.at
@@ -156,6 +163,10 @@ def _write(start: Start, job: Job, state: AttemptState) -> StartOutcome:
         "started_at",
     )
     return StartOutcome.STARTED
+
+
+def _last_number(job: Job) -> int:
+    return Attempt.objects.filter(job_id=job.id).aggregate(last=Max("number"))["last"] or 0
 
 
 def _has_begun(start: Start) -> bool:

@@ -89,6 +89,17 @@ def test_the_unique_index_refuses_a_second_live_attempt_on_a_slot():
     assert second.state == JobState.QUEUED
 
 
+def test_a_job_whose_row_is_older_than_its_attempts_counts_on_from_them():
+    job = make_job()
+    _, first = start(job)
+    Attempt.objects.filter(id=first).update(state=AttemptState.LOST, finished_at=START)
+    Job.objects.filter(id=job.id).update(state=JobState.QUEUED, attempts_made=0, live_attempt=None)
+    outcome, second = start(job, "gpu-2/0")
+    job.refresh_from_db()
+    assert outcome is StartOutcome.STARTED
+    assert (job.live_attempt, job.attempts_made, Attempt.objects.get(id=second).number) == (second, 2, 2)
+
+
 def test_a_cancelled_job_is_not_started():
     job = make_job()
     transitions.end_waiting(job.id, JobState.CANCELLED, START, code="cancelled", message="")
