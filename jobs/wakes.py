@@ -28,6 +28,8 @@ SHUT_SECONDS = 2.0
 """Pause after a failed publish; the `fill` sweep sends missing wakes every two seconds."""
 TOTAL_SECONDS = 3.0
 """The longest one call may take."""
+MAX_FOLLOWERS = 100
+"""Followers that one message names."""
 _POOL_LIMIT = 8
 
 
@@ -66,8 +68,12 @@ class HintPublisher:
         self._publish((DELIVER, [callback_id], CALLBACKS_QUEUE) for callback_id in callback_ids)
 
     def wake_followers(self, followers: Sequence[str]) -> None:
-        """Send hints that these followers of jobs (``run:ID``) have notices of ends."""
-        self._publish((FOLLOW, [follower], WORKFLOWS_QUEUE) for follower in followers)
+        """Send hints that these followers of jobs (``run:ID``) have notices of ends, many in one message."""
+        names = list(followers)
+        self._publish(
+            (FOLLOW, names[first : first + MAX_FOLLOWERS], WORKFLOWS_QUEUE)
+            for first in range(0, len(names), MAX_FOLLOWERS)
+        )
 
     def wake_sweep(self, name: str) -> bool:
         """Start a sweep; ``tick``: all that are due. Return False if the message was not sent."""

@@ -8,18 +8,18 @@ from celery import shared_task
 
 from jobs import wakes
 from workflows.execution.advancer import Advancer
+from workflows.execution.due_runs import DueRuns
 
 
 @shared_task(name=wakes.FOLLOW, ignore_result=True, send_events=False)
-def follow(follower: str) -> None:
-    """Advance the run that follows ended jobs: a hint. follower: ``run:ID``."""
-    kind, _, run_id = follower.partition(":")
-    if kind == "run":
-        advance_now(current_advancer(), run_id)
+def follow(*followers: str) -> None:
+    """Advance the runs that follow ended jobs: a hint. followers: ``run:ID``."""
+    names = [follower.partition(":") for follower in followers]
+    current_due_runs().wake([name for kind, _, name in names if kind == "run" and name])
 
 
 MAX_STEPS = 20
-"""Transactions of one task; the rest is left to another one, so that no run holds a thread for long."""
+"""Transactions of one call; the rest is left to a wake."""
 
 
 def advance_now(advancer: Advancer, run_id: str) -> None:
@@ -31,8 +31,8 @@ def advance_now(advancer: Advancer, run_id: str) -> None:
 
 
 @lru_cache(maxsize=1)
-def current_advancer() -> Advancer:
-    """Return the advancer of this process."""
+def current_due_runs() -> DueRuns:
+    """Return the due runs of this process."""
     from jobs.ports import production_ports
 
-    return Advancer(production_ports())
+    return DueRuns(Advancer(production_ports()))

@@ -8,9 +8,10 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import structlog
 from celery import platforms, signals
@@ -28,7 +29,7 @@ from dispatcher_project.celery_transport.ordered_stop import OrderedStop, Predec
 from dispatcher_project.celery_transport.pool_queues import PoolQueues, PoolWatch
 from gpus.protocol import ModelSpec
 from gpus.runners.base import Runner
-from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE
+from jobs.wakes import CALLBACKS_QUEUE, SWEEPS_QUEUE, WORKFLOWS_QUEUE
 
 if TYPE_CHECKING:
     from jobs.callbacks.delivery_worker import DeliveryWorker
@@ -38,6 +39,14 @@ log = structlog.get_logger(__name__)
 
 QUEUE_WORKER_GRACE_SECONDS = 20.0
 SWITCH_SECONDS = 0.0005
+
+
+class Drained(Protocol):
+    """A part of a process that ends its work in order. drain: take no more. busy: how much is under way."""
+
+    def drain(self) -> None: ...
+
+    def busy(self) -> int: ...
 
 
 def run_gpu_worker(
@@ -113,20 +122,26 @@ def run_queue_worker(
     ready_file: Path | None = None,
     health_port: str = "",
 ) -> int:
-    """Run a worker for sweeps or callbacks until it is stopped; return its exit status."""
+    """Run a worker for sweeps, callbacks or workflows until it is stopped; return its exit status."""
     from jobs.ports import production_ports
 
     keep_connections()
     fleets = Fleets(lambda fleet: production_ports().leases(fleet))
     callbacks: DeliveryWorker | None = None
-    stop = OrderedStop(grace_seconds=QUEUE_WORKER_GRACE_SECONDS)
+    parts: list[Drained] = []
     if CALLBACKS_QUEUE in queues:
         from jobs.tasks import current_delivery_worker
 
-        callbacks = current_delivery_worker()
-        stop = OrderedStop(
-            grace_seconds=QUEUE_WORKER_GRACE_SECONDS, drain=callbacks.drain, busy=callbacks.busy
-        )
+        parts.append(callbacks := current_delivery_worker())
+    if WORKFLOWS_QUEUE in queues:
+        from workflows.tasks import current_due_runs
+
+        parts.append(current_due_runs())
+    stop = OrderedStop(
+        grace_seconds=QUEUE_WORKER_GRACE_SECONDS,
+        drain=partial(_drain, parts),
+        busy=lambda: sum(part.busy() for part in parts),
+    )
     presence = presence_of(queues)
     presence.start()
     try:
@@ -145,6 +160,11 @@ def run_queue_worker(
             callbacks.stop(QUEUE_WORKER_GRACE_SECONDS)
         presence.stop()
         stop.ended()
+
+
+def _drain(parts: Sequence[Drained]) -> None:
+    for part in parts:
+        part.drain()
 
 
 def presence_of(queues: Collection[str]) -> Presence:

@@ -9,10 +9,12 @@ import pytest
 from jobs.domain.states import JobState
 from jobs.models import EndNotice, Event, Job
 from jobs.sweeps.base import SweepCount
+from tests.support.factories import make_tenant
 from tests.support.waiting import wait_for
 from tests.workflows.theatre import Theatre, model, states
 from workflows import operations
 from workflows.domain.states import RunState
+from workflows.execution.due_runs import DueRuns
 from workflows.models import Node, Run, Version, Wait
 from workflows.sweeps import (
     cancelling_runs,
@@ -50,6 +52,37 @@ def test_a_notice_whose_hint_was_lost_advances_the_run(theatre: Theatre) -> None
     EndNotice.objects.update(at=notice.at - timedelta(seconds=2))
     assert unread_notices.sweep(theatre.ports).repaired == 1
     assert Job.objects.count() == 2
+
+
+def test_the_many_unread_runs_of_a_tenant_do_not_keep_those_of_another_waiting(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many = [theatre.start({"nodes": {"a": model()}}) for _ in range(4)]
+    theatre.tenant = make_tenant("other")
+    last = theatre.start({"nodes": {"a": model()}})
+    Run.objects.update(created_at=last.created_at - timedelta(seconds=2))
+    monkeypatch.setattr(unread_notices, "MAX_RUNS", 2)
+    assert unread_notices.sweep(theatre.ports) == SweepCount(2, 2)
+    begun = Run.objects.exclude(steps=0).values_list("id", flat=True)
+    assert sorted(begun) == sorted([many[0].id, last.id])
+
+
+def test_due_runs_know_the_tenant_of_a_run_and_ignore_deleted_ones(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}})
+    due = DueRuns(theatre.advancer)
+    due.wake([run.id, run.id, "0" * 26])
+    assert Job.objects.count() == 1
+    assert (due.busy(), len(due.queue)) == (0, 0)
+
+
+def test_notices_for_runs_that_have_ended_are_deleted(theatre: Theatre) -> None:
+    run = theatre.to_end(theatre.start({"nodes": {"a": model()}}))
+    kept = theatre.start({"nodes": {"a": model()}})
+    old = run.created_at - timedelta(hours=1)
+    for one in (run, kept):
+        EndNotice.objects.create(followed_by=f"run:{one.id}", ended_id="x", state="completed", at=old)
+    lost_ends.sweep(theatre.ports)
+    assert EndNotice.objects.get().followed_by == f"run:{kept.id}"
 
 
 def test_a_node_whose_notice_was_never_written_gets_one(theatre: Theatre) -> None:

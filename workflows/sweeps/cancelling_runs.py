@@ -11,6 +11,7 @@ from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
 from workflows.execution.cancelling import cancel_nodes
 from workflows.models import Run, has_live_runs
+from workflows.sweeps.by_tenant import in_turn
 from workflows.tasks import advance_now
 
 PERIOD_SECONDS = 1.0
@@ -34,6 +35,6 @@ def sweep(ports: Ports) -> SweepCount:
         advance_now(advancer, run.id)
         return True
 
-    ending = running.exclude(cancel_requested_at=None).order_by("cancel_requested_at")[:MAX_RUNS]
+    ending = in_turn(running.exclude(cancel_requested_at=None), MAX_RUNS)
     count = sweep_rows("cancelling_runs", ending, cancel)
     return SweepCount(count.looked, cancelled, count.failed, count.notes)

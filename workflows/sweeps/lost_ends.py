@@ -1,13 +1,17 @@
 """Nodes whose job, sub-run or wait has ended without a notice. It happens while a worker of a release without
-notices still runs; otherwise it is a defect, and the log says so."""
+notices still runs; otherwise it is a defect, and the log says so.
+
+Notices for runs that have ended are deleted here, too."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import structlog
 from django.db import transaction
-from django.db.models import OuterRef, Subquery
+from django.db.models import Exists, F, OuterRef, Subquery
+from django.db.models.functions import Substr
 
 from jobs.domain.states import FINAL_JOB_STATES
 from jobs.models import EndNotice, Job
@@ -25,6 +29,7 @@ _FINAL = [state.value for state in FINAL_JOB_STATES]
 
 def sweep(ports: Ports) -> SweepCount:
     """looked: open nodes whose work has ended. repaired: those that got a notice."""
+    _delete_for_ended(ports)
     running = Node.objects.filter(finished_at=None, run__state=RunState.RUNNING.value)
     state = Job.objects.filter(id=OuterRef("job_id"), state__in=_FINAL).values("state")
     over = running.annotate(ended_as=Subquery(state)).exclude(ended_as=None)
@@ -47,3 +52,13 @@ def sweep(ports: Ports) -> SweepCount:
         return True
 
     return sweep_rows("lost_ends", ended, notify)
+
+
+def _delete_for_ended(ports: Ports) -> None:
+    before = ports.clock.now() - timedelta(seconds=PERIOD_SECONDS)
+    live = Run.objects.filter(state=RunState.RUNNING.value, id=OuterRef("run_id"))
+    run_id = Substr(F("followed_by"), len(follower_of("")) + 1)
+    old = EndNotice.objects.filter(at__lt=before, followed_by__startswith=follower_of(""))
+    unread = old.alias(run_id=run_id).filter(~Exists(live)).values_list("id", flat=True)
+    if ids := list(unread[:MAX_NODES]):
+        EndNotice.objects.filter(id__in=ids).delete()

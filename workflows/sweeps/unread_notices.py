@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+
+from django.db.models import Exists, OuterRef, Q, QuerySet, Value
+from django.db.models.functions import Concat
 
 from jobs.models import EndNotice
 from jobs.ports import Ports
 from jobs.sweeps.base import SweepCount, sweep_rows
 from workflows.domain.states import RunState
 from workflows.execution.advancer import Advancer
-from workflows.models import Run, has_live_runs
+from workflows.models import Run, follower_of, has_live_runs
+from workflows.sweeps.by_tenant import in_turn
 from workflows.tasks import advance_now
 
 PERIOD_SECONDS = 1.0
@@ -24,14 +28,21 @@ def sweep(ports: Ports) -> SweepCount:
     if not has_live_runs():
         return SweepCount()
     before = ports.clock.now() - timedelta(seconds=UNREAD_SECONDS)
-    unread = EndNotice.objects.filter(at__lt=before).values_list("followed_by", flat=True)
-    run_ids = {follower.removeprefix("run:") for follower in unread[: 5 * MAX_RUNS]}
-    begun = Run.objects.filter(state=RunState.RUNNING.value, steps=0, created_at__lt=before)
-    run_ids |= set(begun.values_list("id", flat=True)[:MAX_RUNS])
     advancer = Advancer(ports)
 
-    def advance(run_id: str) -> bool:
-        advance_now(advancer, run_id)
+    def advance(run: Run) -> bool:
+        advance_now(advancer, run.id)
         return True
 
-    return sweep_rows("unread_notices", sorted(run_ids)[:MAX_RUNS], advance)
+    return sweep_rows("unread_notices", list(in_turn(_due(before), MAX_RUNS).only("id")), advance)
+
+
+def _due(before: datetime) -> QuerySet[Run]:
+    """Return the runs with notices older than that, and those that were to begin before."""
+    running = Run.objects.filter(state=RunState.RUNNING.value)
+    begin = Q(steps=0, created_at__lt=before)
+    old = EndNotice.objects.filter(at__lt=before)
+    if not old.exists():
+        return running.filter(begin)
+    of_run = old.filter(followed_by=Concat(Value(follower_of("")), OuterRef("id")))
+    return running.filter(begin | Exists(of_run))
