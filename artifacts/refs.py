@@ -5,7 +5,7 @@ A payload without the bytes `"$artifact"` has none, which costs one search of it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from foundation.ids import ID_LENGTH, is_id
@@ -78,6 +78,18 @@ def replace_refs(value: Any, new: Callable[[str], Any]) -> Any:
         return _replaced_members(value, new)
     if type(value) is list:
         return _replaced_items(value, new)
+    return value
+
+
+def rename_refs(value: Any, names: Mapping[str, str]) -> Any:
+    """Return a copy of a JSON value with the ids of references replaced. names: new ids by old ones; any
+    other reference stays, also a malformed one."""
+    if type(value) is dict:
+        if len(value) == 1 and type(named := value.get(REF)) is str:
+            return ref(names.get(named, named))
+        return {key: rename_refs(child, names) for key, child in value.items()}
+    if type(value) is list:
+        return [rename_refs(child, names) for child in value]
     return value
 
 

@@ -171,16 +171,21 @@ def _check_quota(wanted: Wanted, *, replaces: Artifact | None) -> None:
     if replaces is not None:
         rows = rows.exclude(pk=replaces.pk)
     used = rows.aggregate(bytes=Sum("bytes"), promised=Count("pk", filter=Q(state=State.PROMISED)))
-    most = limits.tenant_artifact_bytes
-    if most and (used["bytes"] or 0) + wanted.bytes > most:
-        raise ArtifactQuotaFull(
-            f"The tenant's artifacts may have {most} bytes (DISPATCHER_TENANT_ARTIFACT_BYTES); they have "
-            f"{used['bytes'] or 0}, and this one {wanted.bytes}. Delete some."
-        )
+    check_quota(used["bytes"] or 0, wanted.bytes)
     if used["promised"] >= limits.tenant_promised_artifacts:
         raise TooManyPromised(
             f"{limits.tenant_promised_artifacts} uploads are promised and not complete, the most at once "
             "(DISPATCHER_TENANT_PROMISED_ARTIFACTS). Complete or delete some."
+        )
+
+
+def check_quota(used: int, more: int) -> None:
+    """Raise ArtifactQuotaFull if a tenant with `used` bytes may not have so many more."""
+    most = settings.DISPATCHER.tenant_artifact_bytes
+    if most and used + more > most:
+        raise ArtifactQuotaFull(
+            f"The tenant's artifacts may have {most} bytes (DISPATCHER_TENANT_ARTIFACT_BYTES); they have "
+            f"{used}, and new ones {more}. Delete some."
         )
 
 

@@ -75,6 +75,11 @@ def new_uses(job_id: str, artifact_ids: Iterable[str]) -> list[ArtifactUse]:
     return [new_row(ArtifactUse, artifact_id=one, job=job_id, run="") for one in artifact_ids]
 
 
+def add_uses(job_id: str, artifact_ids: Iterable[str]) -> None:
+    """Write a job's uses of artifacts whose rows are locked; it may have some of them already."""
+    ArtifactUse.objects.bulk_create(new_uses(job_id, artifact_ids), ignore_conflicts=True)
+
+
 def drop_uses(job_ids: Sequence[str]) -> None:
     """Remove the uses of these jobs."""
     for ids in _some(job_ids, _AMONG):

@@ -184,6 +184,21 @@ class RunFailed(GpuError):
     repeats = True
 
 
+class OutputNotStored(GpuError):
+    """The run's outputs could not be stored."""
+
+    code = "output_not_stored"
+    unfinished = True
+
+
+class OutputRefused(GpuError):
+    """The run's outputs exceed a limit."""
+
+    code = "output_refused"
+    retryable = False
+    unfinished = True
+
+
 class BadInput(GpuError):
     """The GPU server rejected the input."""
 
@@ -238,6 +253,8 @@ ERRORS_BY_CODE: dict[str, type[GpuError]] = {
         GpuFault,
         ServerFailed,
         RunFailed,
+        OutputNotStored,
+        OutputRefused,
         BadInput,
         RunTimedOut,
         RunCancelled,

@@ -270,6 +270,13 @@ class DispatcherSettings:
     """Bytes of a tenant's artifacts, with those whose upload is promised; more get 429. 0: no limit."""
     tenant_promised_artifacts: int = 1000
     """Artifacts of a tenant whose upload is promised and not complete; more get 429."""
+    run_artifacts: int = 500
+    """Artifacts that one run may save."""
+    run_artifact_bytes: int = 20 * 1024 * 1024 * 1024
+    """Bytes of the artifacts that one run may save."""
+    artifact_save_seconds: float = 60.0
+    """How long a run that has ended keeps its slot while the store of artifacts does not take its outputs;
+    then the attempt ends as `output_not_stored`."""
     public_url: str = "http://127.0.0.1:8000"
     """URL of this dispatcher for GPU servers, which push results to it."""
     flower_url: str = "http://127.0.0.1:5555"
@@ -396,6 +403,8 @@ _AT_LEAST_ONE = (
     "max_artifact_bytes",
     "max_artifact_refs",
     "tenant_promised_artifacts",
+    "run_artifacts",
+    "run_artifact_bytes",
     "schema_checks",
     "schema_check_bytes",
     "worker_threads",

@@ -10,11 +10,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
+from gpus.errors import OutputRefused
 from gpus.protocol import Endpoint, ModelSpec
 from gpus.runners.connections import Abort as Abort  # noqa: PLC0414  runners import it from here
+
+
+class SaveOutput(Protocol):
+    """Stores the bytes of a file as an output of a run, and returns the reference to it.
+
+    file: read from its beginning, twice. name: for downloads. content_type: "": recognised from the bytes.
+    Raises OutputRefused (a limit) and OutputNotStored (the store does not answer).
+    """
+
+    def __call__(self, file: BinaryIO, *, name: str = "", content_type: str = "") -> dict[str, str]: ...
+
+
+def no_store(file: BinaryIO, *, name: str = "", content_type: str = "") -> dict[str, str]:
+    """Refuse an output: the run has no store. Raises OutputRefused."""
+    raise OutputRefused("The run has no store for its outputs.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +42,8 @@ class RunRequest:
     report: called with ("progress", 0..1 or ``{"value": 0..1, "text": …}``), ("partial", any JSON value) or
     ("log", `LogPart`) during the run; never blocks or raises. on_sent: called once, during or right after
     sending, to do work while the server works; never raises. Only runners with `Runner.calls_on_sent` call
-    it. logs_seen: position in the server's log up to which lines are stored.
+    it. logs_seen: position in the server's log up to which lines are stored. save: stores an output of the
+    run as an artifact, and returns the reference to it for the result; may wait for the store.
     """
 
     job_id: str
@@ -42,6 +59,7 @@ class RunRequest:
     report: Callable[[str, Any], None] = lambda kind, value: None
     on_sent: Callable[[], None] = lambda: None
     logs_seen: int = 0
+    save: SaveOutput = no_store
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,6 +116,8 @@ TEXTS: Mapping[str, str] = {
     "lost_at_most_once": "The end of the run is unknown, and its model allows one run only.",
     "max_queued_exceeded": "The job waited for longer than `max_queued_seconds` allows.",
     "model_missing": "The GPU server does not have the model.",
+    "output_not_stored": "The outputs of the run could not be stored.",
+    "output_refused": "The outputs of the run exceed the tenant's quota or the limits of a run.",
     "out_of_memory": "The model ran out of memory.",
     "poison": "The process that ran the job died several times.",
     "run_failed": "The model failed.",

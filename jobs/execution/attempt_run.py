@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import partial
@@ -16,12 +16,14 @@ from typing import Any
 
 import structlog
 
+from artifacts.outputs import Secured
 from gpus.errors import (
     ConnectFailed,
     GpuBusy,
     GpuError,
     Interrupted,
     LeaseLost,
+    OutputNotStored,
     RunCancelled,
     RunTimedOut,
     ServerFailed,
@@ -36,6 +38,7 @@ from gpus.runners.transport import Unreadable
 from jobs.domain.errors import STOPPED_BY_DEADLINE
 from jobs.domain.retry import Ending
 from jobs.execution.progress_events import ProgressEvents
+from jobs.execution.run_outputs import KeptResult, OutputsUnavailable
 
 log = structlog.get_logger()
 
@@ -45,6 +48,8 @@ ANSWERED = "the server answered its request"
 STOP_AGAIN_SECONDS = 2.0
 """Between two requests to the server to stop a run."""
 POLL_BACKOFF_CAP_SECONDS = 30.0
+KEEP_AGAIN_SECONDS, KEEP_CAP_SECONDS = 0.5, 5.0
+"""Between two tries to store the outputs of a run: the first pause, and the longest."""
 _SUCCESS = Ending()
 
 
@@ -98,6 +103,7 @@ class RunOutcome:
 
     evidence: proof that the slot is free; empty if there is none. usage: as of `Finished`.
     refused_url: the server's URL that refused connections after the connection had broken; empty if none did.
+    outputs: of a success: those that become artifacts; None: none.
     """
 
     ending: Ending
@@ -105,8 +111,10 @@ class RunOutcome:
     evidence: str = ""
     usage: Mapping[str, Any] | None = None
     refused_url: str = ""
+    outputs: Secured | None = None
 
 
+_LOST = frozenset({Order.LEASE_LOST, Order.START_REFUSED, Order.ENDED_ELSEWHERE})
 Step = Wait | Remote | HandedOver | RunOutcome
 
 
@@ -124,6 +132,8 @@ class AttemptRun:
     ran_seconds: how long an adopted run ran before.
     progress_events: the buffer of the run's progress; None: its progress is not written.
     to_send: returns the request with the payload that the server gets; may raise GpuError. None: as it is.
+    keep: returns the result of a success as it is stored, with its outputs; may raise GpuError. After
+    OutputsUnavailable it is called again for `keep_seconds`; the lease is held meanwhile. None: as it is.
     """
 
     def __init__(
@@ -143,6 +153,8 @@ class AttemptRun:
         ran_seconds: float = 0.0,
         progress_events: ProgressEvents | None = None,
         to_send: Callable[[RunRequest], RunRequest] | None = None,
+        keep: Callable[[Any], KeptResult] | None = None,
+        keep_seconds: float = 0.0,
     ) -> None:
         self.request = request
         self.progress_events = progress_events
@@ -161,6 +173,10 @@ class AttemptRun:
         self._is_fresh, self._pushed, self._prove_free = is_fresh, pushed, prove_free
         self._refused_url = refused_url
         self._to_send = to_send
+        self._keep, self._keep_seconds = keep, keep_seconds
+        self._success: RunOutcome | None = None
+        """The run has succeeded, and its outputs are not kept yet."""
+        self._keep_until = self._keep_pause = 0.0
         self._orders: set[Order] = set()
         self._abort = Abort()
         # no reference to this run: a cycle would wait for the garbage collector
@@ -234,6 +250,8 @@ class AttemptRun:
     def step(self) -> Step:
         """Apply orders, else send the request or poll the run. Never raises."""
         try:
+            if self._success is not None:
+                return self._keep_outputs(self._success)
             return self._apply_orders() or (self._poll() if self._started else self._start())
         except GpuError as error:
             return self._fail(error)
@@ -242,6 +260,55 @@ class AttemptRun:
             return RunOutcome(
                 Ending(ServerFailed(f"The dispatcher's runner broke: {error}"), suspect=self._started)
             )
+
+    def _succeeded(self, finished: Finished, evidence: str = "") -> Step:
+        """Keep the outputs of the run, and end it."""
+        success = RunOutcome(_SUCCESS, finished.result, evidence, finished.usage)
+        if self._keep is None:
+            return success
+        self._success = success
+        self._keep_until = self._clock.monotonic() + self._keep_seconds
+        self._keep_pause = KEEP_AGAIN_SECONDS
+        return self._keep_outputs(success)
+
+    def _keep_outputs(self, success: RunOutcome) -> Step:
+        """Keep the outputs of a run that has succeeded; wait while the store does not answer. The server's
+        answer is there, so every end frees the slot."""
+        assert self._keep is not None
+        try:
+            kept = self._keep(success.result)
+        except OutputsUnavailable as error:
+            log.warning("outputs_not_kept", job_id=self.request.job_id, error=error.message)
+            stopped = self._reason_to_drop_outputs(error)
+            if isinstance(stopped, HandedOver):
+                return stopped
+            if stopped is not None:
+                return RunOutcome(Ending(stopped), evidence=success.evidence or ANSWERED)
+            pause, self._keep_pause = self._keep_pause, min(2 * self._keep_pause, KEEP_CAP_SECONDS)
+            return Wait(pause)
+        except GpuError as error:
+            return RunOutcome(Ending(error), evidence=success.evidence or ANSWERED)
+        except Exception:
+            log.exception("outputs_not_kept", job_id=self.request.job_id, attempt=self.request.attempt_id)
+            broken = OutputNotStored("The dispatcher failed to store the outputs of the run.")
+            return RunOutcome(Ending(broken), evidence=success.evidence or ANSWERED)
+        return replace(success, result=kept.result, outputs=kept.outputs)
+
+    def _reason_to_drop_outputs(self, error: OutputsUnavailable) -> GpuError | HandedOver | None:
+        """Return why a run whose outputs can't be stored now is not waited for any longer; None: it is."""
+        orders = self._orders
+        if orders & _LOST:
+            return HandedOver() if self._may_hand_over(Order.LEASE_LOST) else LeaseLost()
+        if Order.CANCEL in orders:
+            return RunCancelled()
+        if self._may_hand_over(Order.HAND_OVER):
+            return HandedOver()  # its next worker polls the result again
+        if Order.INTERRUPT in orders:
+            return Interrupted()
+        return error if error.is_bounded and self._clock.monotonic() >= self._keep_until else None
+
+    def _may_hand_over(self, order: Order) -> bool:
+        return order in self._orders and self.remote_committed
 
     def _apply_orders(self) -> Step | None:
         orders = self._orders
@@ -286,7 +353,7 @@ class AttemptRun:
             stopped = self._reason_to_stop() if self._background_cancel.was_requested else None
             if stopped is not None:
                 return RunOutcome(Ending(stopped), evidence=ANSWERED)
-            return RunOutcome(_SUCCESS, outcome.result, usage=outcome.usage)
+            return self._succeeded(outcome)
         return self._accepted(outcome)
 
     def _accepted(self, accepted: Accepted) -> Step:
@@ -316,7 +383,7 @@ class AttemptRun:
             )
         self._poll_failures = 0
         if isinstance(outcome, Finished):
-            return RunOutcome(_SUCCESS, outcome.result, usage=outcome.usage)
+            return self._succeeded(outcome)
         if outcome.progress is not None:
             self.request.report("progress", Progress(outcome.progress, outcome.text).as_json())
         return self._poll_after(self.request.model.poll_interval)
@@ -332,7 +399,7 @@ class AttemptRun:
             ends.append(left)
         return Wait(max(0.0, min(seconds, *ends)))
 
-    def _read_pushed(self) -> RunOutcome | None:
+    def _read_pushed(self) -> Step | None:
         if not self._look_for_push:
             return None
         try:
@@ -350,7 +417,7 @@ class AttemptRun:
             return None
         if not isinstance(outcome, Finished):
             return None
-        return RunOutcome(_SUCCESS, outcome.result, "result pushed", outcome.usage)
+        return self._succeeded(outcome, "result pushed")
 
     def _fail(self, error: GpuError) -> Step:
         if isinstance(error, Interrupted) and (self._orders or self._out_of_time() is not None):
@@ -380,7 +447,7 @@ class AttemptRun:
         ending = Ending(error, suspect=error.suspect, process_died=error.process_died)
         return RunOutcome(ending, refused_url=refused_url)
 
-    def _read_pushed_quietly(self) -> RunOutcome | None:
+    def _read_pushed_quietly(self) -> Step | None:
         try:
             return self._read_pushed()
         except GpuError as error:

@@ -34,6 +34,7 @@ from jobs.execution.log_events import LogLimits, position_in_log
 from jobs.execution.progress_events import progress_events_of
 from jobs.execution.pushed_results import PUSH_TOKEN, pushed_body
 from jobs.execution.row_prefetch import OF_JOB, rows_to_run
+from jobs.execution.run_outputs import RunOutputs
 from jobs.execution.worker_state import Claimed, WorkerState
 from jobs.models import Attempt, Job
 from jobs.transitions import Start, StartOutcome
@@ -312,6 +313,7 @@ def make_run(
         rest_seconds=knobs.news_seconds,
         log_limits=_log_limits(worker, tries),
     )
+    outputs = RunOutputs(lease, worker.ports)
     request = RunRequest(
         job_id=lease.job_id,
         attempt_id=lease.attempt_id,
@@ -326,6 +328,7 @@ def make_run(
         report=progress_events.add,
         on_sent=prefetch,
         logs_seen=claimed.logs_seen,
+        save=outputs.save,
     )
     run = AttemptRun(
         request,
@@ -348,6 +351,8 @@ def make_run(
         ran_seconds=claimed.ran_seconds,
         progress_events=progress_events,
         to_send=partial(with_input_urls, ports=worker.ports) if claimed.job.get("uses_artifacts") else None,
+        keep=outputs.keep,
+        keep_seconds=knobs.artifact_save_seconds,
     )
     if claimed.job["cancel_requested_at"] is not None:
         run.order(Order.CANCEL)

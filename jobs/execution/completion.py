@@ -61,7 +61,7 @@ from jobs.transitions import End, Ended, Start, StartOutcome, Touched
 log = structlog.get_logger()
 
 _OF_SUCCESS = RetryPolicy()
-"""A placeholder: a success is not retried."""
+"""A placeholder: a success without outputs is not retried."""
 _LONG_BYTES = 256 * 1024
 """A result over this is committed alone."""
 FIRST_REST_SECONDS, REST_CAP_SECONDS = 1.0, 30.0
@@ -155,7 +155,9 @@ class RunEnd(NamedTuple):
             epoch=lease.epoch,
             slot=lease.slot,
             ending=outcome.ending,
-            policy=_OF_SUCCESS if is_success else follow_ups.policy_for(self.spec, self.max_retries),
+            policy=_OF_SUCCESS
+            if is_success and outcome.outputs is None
+            else follow_ups.policy_for(self.spec, self.max_retries),
             at=self.at,
             result=outcome.result,
             gpu_seconds=self.charge_seconds,
@@ -164,6 +166,7 @@ class RunEnd(NamedTuple):
             usage=outcome.usage,
             refused_url=outcome.refused_url,
             start=self.started.committed if self.started is not None else None,
+            outputs=outcome.outputs,
         )
 
 
@@ -277,7 +280,8 @@ class Completion:
         )
 
     def _submit_end(self, end: RunEnd, *, gather: bool = True) -> Future[Any]:
-        size = _size(end.outcome.result)
+        # outputs lock rows of artifacts: no two such ends in one transaction, which others could wait for
+        size = MAX_BYTES if end.outcome.outputs is not None else _size(end.outcome.result)
 
         def apply() -> EndWritten:
             known = end.to_write()
@@ -292,7 +296,11 @@ class Completion:
         error = RunFailed("The run ended with something that the database can't store.")
         error.unfinished = True  # the run counts neither for nor against server and model
         outcome = replace(
-            end.outcome, ending=Ending(error, suspect=end.outcome.ending.suspect), result=None, evidence=""
+            end.outcome,
+            ending=Ending(error, suspect=end.outcome.ending.suspect),
+            result=None,
+            evidence="",
+            outputs=None,
         )
         self._submit_end(end._replace(outcome=outcome)).add_done_callback(
             lambda done: None if done.exception() is None else self.keeper.forget(end.lease.ref)

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 
 from django.db.models import Count, Max
 
+from artifacts.outputs import Maker, OutputsChanged, Secured, record
+from artifacts.refs import rename_refs
 from foundation.database import statements
 from foundation.database.row_codec import new_row
 from foundation.database.statements import value
-from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeaseLost
+from foundation.json_text import unwrap
+from gpus.errors import ConnectFailed, GpuBusy, GpuError, LeaseLost, OutputNotStored
 from gpus.models import QuarantinedSlot, Server
 from gpus.protocol import LeaseRef, split_slot
 from jobs.domain.retry import AttemptHistory, Ending, RetryPolicy, decide_end
@@ -186,6 +189,7 @@ class End(NamedTuple):
     start: the attempt's start, if its commit was confirmed: a database that failed over may have lost it.
     cancelled_by_operator: of a restored end whose job was cancelled before: True if by an operator; None: no
     cancel.
+    outputs: of a success: those that become artifacts with it; None: none.
     """
 
     job_id: str
@@ -203,6 +207,7 @@ class End(NamedTuple):
     refused_url: str = ""
     start: Start | None = None
     cancelled_by_operator: bool | None = None
+    outputs: Secured | None = None
 
 
 def note_remote_id(job_id: str, attempt_id: str, epoch: int, remote_id: str, at: datetime) -> bool:
@@ -274,6 +279,8 @@ def end_attempt(end: End) -> Ended:
         return Ended(won=False, job=job)
     if end.cancelled_by_operator is not None:
         note_cancel(job, end.at, by_operator=end.cancelled_by_operator)
+    if end.outputs is not None and end.ending.error is None:
+        end = _with_artifacts(end, end.outputs, job)
     decision = decide_end(end.ending, _history(job, attempt, end.at), end.policy)
     attempt.error_code = end.ending.error.code if end.ending.error else ""
     attempt.error_message = _detail(end.ending.error) if end.ending.error else ""
@@ -321,6 +328,21 @@ def end_attempt(end: End) -> Ended:
         callback_id=insert_callback(job, end.at),
         quarantined=end.ending.suspect,
     )
+
+
+def _with_artifacts(end: End, outputs: Secured, job: Job) -> End:
+    """Write the artifacts of a success, and return the end with their ids in its result. If one of them is
+    gone, the end is a failure that is retried."""
+    try:
+        if outputs.tenant_id != job.tenant_id:
+            raise OutputsChanged
+        names = record(outputs, Maker(job.id, end.attempt_id, end.epoch), end.at)
+    except OutputsChanged:
+        error = OutputNotStored("An output of the run was removed before its end was written.")
+        return end._replace(ending=Ending(error), result=None, outputs=None)
+    if all(old == new for old, new in names.items()):
+        return end
+    return end._replace(result=rename_refs(unwrap(end.result), names))
 
 
 def lose_stray(job_id: str, attempt_id: str, at: datetime, *, why: str) -> bool:

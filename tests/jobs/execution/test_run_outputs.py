@@ -1,0 +1,466 @@
+"""Outputs of runs: saved while a run goes on, rows only with its end. A real store in a folder, real Valkey
+and database."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from artifacts.models import Artifact, ArtifactUse
+from artifacts.outputs import Maker, SavedOutput, Secured, secure
+from artifacts.refs import ref
+from artifacts.removal import remove_now, remove_unknown
+from artifacts.store.contract import StoreUnavailable
+from artifacts.uploads import Wanted, promise
+from foundation.ids import new_id
+from foundation.json_text import JsonText
+from gpus.errors import Interrupted, OutputNotStored, OutputRefused, RunCancelled
+from gpus.runners.base import Accepted, Finished, RunRequest
+from jobs import transitions
+from jobs.domain.retry import Ending, RetryPolicy
+from jobs.domain.states import AttemptState, JobState
+from jobs.execution.attempt_run import HandedOver, Order, RunOutcome, Wait
+from jobs.execution.gpu_worker import GpuWorker
+from jobs.execution.run_outputs import KeptResult, OutputsUnavailable, OutputsUnrecorded, RunOutputs
+from jobs.models import Attempt, Callback, Job
+from tests.jobs.execution.run_bench import Bench, ScriptedRunner
+from tests.support.factories import make_job, make_model, make_running, make_tenant
+from tests.support.fakes import START
+from tests.support.shop import Shop, open_shop, state
+from tests.support.waiting import wait_for
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+PICTURE = b"\x89PNG\r\n\x1a\n" + b"pixels" * 1000
+
+Run = Callable[[RunRequest], Any]
+
+
+class SavingRunner:
+    """Runs a function in place of a model."""
+
+    is_polled = is_pushed = is_pinned = calls_on_sent = answer_ends_run = False
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def start(self, run: RunRequest, *, abort: Any) -> Finished:
+        return Finished(self._run(run))
+
+    def cancel(self, run: RunRequest, remote_id: str | None) -> bool:
+        return True
+
+
+@pytest.fixture
+def shop(valkey, fleet, settings, tmp_path) -> Iterator[Shop]:
+    settings.ARTIFACT_FOLDER = tmp_path / "store"
+    settings.DISPATCHER = replace(settings.DISPATCHER, artifact_reserve_bytes=0, artifact_save_seconds=1.0)
+    shop = open_shop(valkey.url, fleet, make_model("m", max_retries=1), "http://127.0.0.1:9/run")
+    yield shop
+    shop.close()
+
+
+def run_once(shop: Shop, run: Run, *, until: JobState = JobState.COMPLETED, **values: Any) -> Job:
+    """Submit a job whose run is this function, and wait for its end."""
+    worker = GpuWorker(shop.ports, runners=lambda spec: SavingRunner(run))
+    worker.start()
+    shop.workers.append(worker)
+    job = shop.submit(**values)
+    worker.work("m")
+    wait_for(lambda: state(job) == until)
+    job.refresh_from_db()
+    return job
+
+
+def save_picture(run: RunRequest) -> Any:
+    return {"image": run.save(io.BytesIO(PICTURE), name="bild ü.png"), "seed": 7}
+
+
+def artifact_of(data: bytes, *, tenant: str = "acme", **values: Any) -> Artifact:
+    now = START
+    return Artifact.objects.create(
+        **{
+            "id": new_id(),
+            "tenant_id": make_tenant(tenant).pk,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "bytes": len(data),
+            "state": "stored",
+            "created_at": now,
+            "expires_at": now + timedelta(days=1),
+            **values,
+        }
+    )
+
+
+def test_a_saved_output_becomes_an_artifact_with_the_end_of_its_run(shop) -> None:
+    seen = []
+
+    def run(request: RunRequest) -> Any:
+        result = save_picture(request)
+        seen.append(Artifact.objects.count())
+        return result
+
+    job = run_once(shop, run, callback_url="http://127.0.0.1:9/hook")
+    assert seen == [0]
+    row = Artifact.objects.get()
+    attempt = Attempt.objects.get()
+    assert job.result == {"image": ref(row.pk), "seed": 7}
+    assert (row.state, row.bytes, row.content_type, row.name) == ("stored", 6008, "image/png", "bild ü.png")
+    assert (row.made_by_job, row.made_by_attempt, row.made_by_epoch) == (job.pk, attempt.pk, attempt.epoch)
+    assert row.tenant_id == job.tenant_id
+    assert list(ArtifactUse.objects.values_list("artifact_id", "job")) == [(row.pk, job.pk)]
+    assert b"".join(shop.ports.artifact_store.chunks(row.key)) == PICTURE
+    assert row.pk in Callback.objects.get().body
+
+
+def test_content_that_the_tenant_has_is_used_again_and_another_tenants_is_not(shop) -> None:
+    mine = artifact_of(PICTURE, tombstoned_at=START)
+    other = artifact_of(PICTURE, tenant="other")
+    job = run_once(shop, save_picture)
+    assert job.result["image"] == ref(mine.pk)
+    assert Artifact.objects.count() == 2
+    mine.refresh_from_db()
+    assert mine.tombstoned_at is None
+    assert not ArtifactUse.objects.filter(artifact=other).exists()
+    assert b"".join(shop.ports.artifact_store.chunks(mine.key)) == PICTURE
+
+
+def test_a_result_that_names_an_artifact_which_its_run_did_not_save_gets_no_use_of_it(shop) -> None:
+    foreign, own = artifact_of(b"theirs", tenant="other"), artifact_of(b"mine")
+
+    def run(request: RunRequest) -> Any:
+        return {"a": ref(foreign.pk), "b": ref(own.pk), **save_picture(request)}
+
+    job = run_once(shop, run)
+    used = set(ArtifactUse.objects.values_list("artifact_id", flat=True))
+    assert used == {job.result["image"]["$artifact"]}
+
+
+def test_a_run_that_fails_leaves_an_object_without_a_row_which_a_sweep_removes(shop) -> None:
+    def run(request: RunRequest) -> Any:
+        save_picture(request)
+        raise OutputRefused("no")
+
+    run_once(shop, run, until=JobState.FAILED)
+    store = shop.ports.artifact_store
+    (left,) = store.objects()
+    assert not Artifact.objects.exists()
+    assert remove_unknown([left], store, shop.ports.clock.now() + timedelta(days=2)) == 1
+    assert list(store.objects()) == []
+
+
+def test_the_end_of_a_zombie_writes_no_artifact(shop) -> None:
+    job = make_job("m")
+    attempt_id = make_running(job, slot="gpu-1/0", remote_id="r")
+    secured = secured_picture(shop, job, attempt_id)
+    with transaction.atomic():
+        assert transitions.take_over(job.pk, attempt_id, 1, "w2", START)
+        assert not end(job, attempt_id, secured, epoch=1).won
+    assert not Artifact.objects.exists()
+    assert not ArtifactUse.objects.exists()
+
+
+def secured_picture(shop: Shop, job: Job, attempt_id: str, **values: Any) -> Secured:
+    digest = hashlib.sha256(PICTURE).hexdigest()
+    one = SavedOutput(new_id(), digest, len(PICTURE), **values)
+    store, now = shop.ports.artifact_store, shop.ports.clock.now()
+    store.write(Artifact(tenant_id=job.tenant_id, sha256=digest).key, len(PICTURE), [PICTURE])
+    outputs = secure(job.tenant_id, [one], Maker(job.pk, attempt_id, 1), store, now)
+    return Secured(outputs, job.tenant_id, now)
+
+
+def end(job: Job, attempt_id: str, secured: Secured, *, epoch: int = 1, result: Any = None) -> Any:
+    result = {"image": secured.outputs[0].ref} if result is None else result
+    with transaction.atomic():
+        return transitions.end_attempt(
+            transitions.End(
+                job.pk,
+                attempt_id,
+                epoch,
+                "gpu-1/0",
+                Ending(),
+                RetryPolicy(),
+                START,
+                result=result,
+                outputs=secured,
+            )
+        )
+
+
+@pytest.fixture
+def running(shop) -> tuple[Job, str]:
+    job = make_job("m")
+    return job, make_running(job, slot="gpu-1/0")
+
+
+def test_a_client_that_promised_the_same_content_meanwhile_shares_its_artifact(shop, running) -> None:
+    job, attempt_id = running
+    secured = secured_picture(shop, job, attempt_id)
+    digest = secured.outputs[0].sha256
+    made = artifact_of(PICTURE, state="promised", sha256=digest, bytes=5, upload="x")  # a wrong length
+    result = JsonText.of(
+        {"image": secured.outputs[0].ref, "odd": {"$artifact": 1, "x": secured.outputs[0].id}}
+    )
+    assert end(job, attempt_id, secured, result=result).won
+    job.refresh_from_db()
+    made.refresh_from_db()
+    assert job.result["image"] == ref(made.pk)
+    assert (made.state, made.bytes, made.upload) == ("stored", len(PICTURE), "")
+
+
+def test_an_end_is_written_once(shop, running) -> None:
+    job, attempt_id = running
+    secured = secured_picture(shop, job, attempt_id)
+    assert end(job, attempt_id, secured).won
+    assert not end(job, attempt_id, secured).won
+    assert (Artifact.objects.count(), ArtifactUse.objects.count()) == (1, 1)
+
+
+def deleted_meanwhile(shop: Shop, secured: Secured) -> None:
+    """By a client, which promised and uploaded the same content."""
+    one, store = secured.outputs[0], shop.ports.artifact_store
+    wanted = Wanted(secured.tenant_id, one.sha256, one.bytes)
+    made = promise(wanted, store, shop.ports.clock.now())
+    remove_now(made.artifact.pk, store, shop.ports.clock.now())
+
+
+def being_removed(shop: Shop, secured: Secured) -> None:
+    artifact_of(PICTURE, state="gone", tombstoned_at=START)
+
+
+def of_another_tenant(shop: Shop, secured: Secured) -> None:
+    Job.objects.update(tenant=make_tenant("other"))
+
+
+@pytest.mark.parametrize("meanwhile", [deleted_meanwhile, being_removed, of_another_tenant])
+def test_an_output_that_was_removed_before_its_end_is_written_makes_its_run_a_failure(
+    shop, running, meanwhile
+) -> None:
+    job, attempt_id = running
+    secured = secured_picture(shop, job, attempt_id)
+    meanwhile(shop, secured)
+    assert end(job, attempt_id, secured).won
+    job.refresh_from_db()
+    assert (job.state, job.error_code, job.result) == (JobState.RETRYING, OutputNotStored.code, None)
+    assert not ArtifactUse.objects.exists()
+
+
+def test_an_artifact_that_its_owner_deletes_before_the_end_is_written_is_not_referred_to(
+    shop, running
+) -> None:
+    job, attempt_id = running
+    made = artifact_of(PICTURE)
+    requested_at = shop.ports.clock.now()  # the request began before the outputs were secured
+    secured = secured_picture(shop, job, attempt_id)
+    assert secured.outputs[0].id == made.pk
+    remove_now(made.pk, shop.ports.artifact_store, requested_at)
+    assert end(job, attempt_id, secured).won
+    job.refresh_from_db()
+    assert job.state == JobState.RETRYING
+
+
+def test_references_inside_an_artifact_are_never_changed(shop, running) -> None:
+    job, attempt_id = running
+    secured = secured_picture(shop, job, attempt_id)
+    artifact_of(PICTURE, state="promised")
+    assert end(job, attempt_id, secured._replace(is_sealed=True)).won
+    job.refresh_from_db()
+    assert job.state == JobState.RETRYING
+
+
+def test_an_old_object_without_a_row_gets_one_before_the_sweep_removes_it(shop, running) -> None:
+    job, attempt_id = running
+    store = shop.ports.artifact_store
+    secured_picture(shop, job, attempt_id)
+    assert not Artifact.objects.exists()
+    (found,) = store.objects()
+    later = shop.ports.clock.now() + timedelta(hours=25)
+    one = SavedOutput(new_id(), found.key.sha256, found.bytes)
+    secured = Secured(
+        secure(job.tenant_id, [one], Maker(job.pk, attempt_id, 1), store, later), job.tenant_id, later
+    )
+    assert remove_unknown([found], store, later) == 0
+    assert end(job, attempt_id, secured).won
+    assert Artifact.objects.get().state == "stored"
+
+
+def test_a_tenant_over_its_quota_gets_no_output(shop, settings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, tenant_artifact_bytes=7000)
+    artifact_of(b"x" * 1000)
+    job = run_once(shop, save_picture, until=JobState.FAILED)
+    assert job.error_code == OutputRefused.code
+    assert "7000 bytes (DISPATCHER_TENANT_ARTIFACT_BYTES)" in job.error_message
+    assert job.attempts_made == 1
+    assert Attempt.objects.get().slot_freed
+    Job.objects.all().delete()
+    artifact_of(PICTURE)  # the same content takes no more room
+    assert run_once(shop, save_picture).state == JobState.COMPLETED
+
+
+def test_the_outputs_of_a_run_are_bounded(shop, settings) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, run_artifacts=2, run_artifact_bytes=100)
+    asked = []
+
+    def run(request: RunRequest) -> Any:
+        for data in (b"a" * 60, b"a" * 60, b"b" * 41):
+            try:
+                request.save(io.BytesIO(data))
+            except OutputRefused as refused:
+                asked.append(refused.message)
+        request.save(io.BytesIO(b"b" * 40))
+        request.save(io.BytesIO(b"c"))
+
+    job = run_once(shop, run, until=JobState.FAILED)
+    assert asked == [
+        "The artifacts of a run may have 100 bytes (DISPATCHER_RUN_ARTIFACT_BYTES); they have 60, and the "
+        "next one 41."
+    ]
+    assert job.error_message == "A run may save 2 artifacts (DISPATCHER_RUN_ARTIFACTS)."
+
+
+def test_an_object_that_vanished_before_the_end_fails_the_run(shop) -> None:
+    def run(request: RunRequest) -> Any:
+        result = save_picture(request)
+        store = shop.ports.artifact_store
+        store.remove(next(iter(store.objects())).key)
+        return result
+
+    job = run_once(shop, run, until=JobState.RETRYING)
+    assert job.error_code == OutputNotStored.code
+
+
+def test_a_run_waits_for_its_store_with_its_lease_and_is_not_lost(shop, monkeypatch) -> None:
+    store = shop.ports.artifact_store
+    real, asked = store.find, []
+
+    def find(key: Any) -> Any:
+        attempt = Attempt.objects.get()
+        asked.append(attempt.state)
+        if len(asked) == 1:
+            raise StoreUnavailable("The store does not answer.")
+        return real(key)
+
+    def run(request: RunRequest) -> Any:
+        result = save_picture(request)
+        monkeypatch.setattr(store, "find", find)
+        return result
+
+    job = run_once(shop, run)
+    assert asked == [AttemptState.SENT] * 2
+    assert job.attempts_made == 1
+    assert Artifact.objects.get().state == "stored"
+
+
+def test_a_run_whose_store_stays_away_is_tried_again_and_charged(shop, monkeypatch) -> None:
+    store = shop.ports.artifact_store
+
+    def find(key: Any) -> Any:
+        raise StoreUnavailable("The store does not answer.")
+
+    def run(request: RunRequest) -> Any:
+        result = save_picture(request)
+        monkeypatch.setattr(store, "find", find)
+        return result
+
+    job = run_once(shop, run, until=JobState.RETRYING)
+    assert (job.error_code, job.tries) == (OutputNotStored.code, 1)
+    assert job.error_message == "The outputs of the run could not be stored. The store does not answer."
+    assert Attempt.objects.get().slot_freed
+
+
+def test_a_run_without_outputs_asks_neither_database_nor_store(
+    shop, django_assert_num_queries, monkeypatch
+) -> None:
+    monkeypatch.setattr(type(shop.ports), "artifact_store", None)
+    lease: Any = None
+    with django_assert_num_queries(0):
+        assert RunOutputs(lease, shop.ports).keep({"a": 1}) == KeptResult({"a": 1})
+
+
+# -- the attempt's own waiting ----------------------------------------------------------------------
+
+
+def waiting_bench(*errors: Exception, seconds: float = 60.0, remote_id: str | None = None) -> Bench:
+    """A run that has succeeded, whose outputs meet these errors; then they are kept."""
+    left = list(errors)
+    runner = ScriptedRunner(starts=[Finished(1)], polls=[Finished(1)])
+    bench = Bench(runner, remote_id=remote_id)
+
+    def keep(result: Any) -> KeptResult:
+        if left:
+            raise left.pop(0)
+        return KeptResult(("kept", result))
+
+    bench.run._keep, bench.run._keep_seconds = keep, seconds
+    return bench
+
+
+def test_the_pauses_between_tries_grow_and_the_result_is_kept() -> None:
+    bench = waiting_bench(*[OutputsUnavailable()] * 6)
+    pauses = []
+    while isinstance(step := bench.run.step(), Wait):
+        pauses.append(step.seconds)
+        bench.clock.move(step.seconds)
+    assert pauses == [0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert isinstance(step, RunOutcome)
+    assert step.result == ("kept", 1)
+    assert bench.runner.calls == ["start"]
+
+
+def test_the_wait_for_the_store_ends_and_that_for_the_database_does_not() -> None:
+    bench = waiting_bench(*[OutputsUnrecorded()] * 20, *[OutputsUnavailable("away")] * 9, seconds=30.0)
+    step = bench.wait_through()
+    assert isinstance(step, RunOutcome)
+    assert (step.ending.error.message, step.ending.suspect, step.evidence) == (
+        "away",
+        False,
+        "the server answered its request",
+    )
+    assert bench.clock.monotonic() - bench.run.began > 30.0
+
+
+@pytest.mark.parametrize(
+    ("order", "error"),
+    [(Order.CANCEL, RunCancelled), (Order.INTERRUPT, Interrupted), (Order.LEASE_LOST, None)],
+)
+def test_an_order_ends_the_wait_and_frees_the_slot(order, error) -> None:
+    bench = waiting_bench(*[OutputsUnavailable()] * 9)
+    assert isinstance(bench.run.step(), Wait)
+    bench.run.order(order)
+    step = bench.run.step()
+    assert isinstance(step, RunOutcome)
+    assert error is None or isinstance(step.ending.error, error)
+    assert not step.ending.suspect
+
+
+@pytest.mark.parametrize("order", [Order.HAND_OVER, Order.LEASE_LOST])
+def test_a_polled_run_is_handed_over_and_read_again(order) -> None:
+    bench = waiting_bench(*[OutputsUnavailable()] * 9, remote_id="r1")
+    assert isinstance(bench.run.step(), Wait)
+    bench.run.order(order)
+    assert isinstance(bench.run.step(), HandedOver)
+
+
+def test_a_bug_while_outputs_are_kept_frees_the_slot() -> None:
+    step = waiting_bench(ValueError("bug")).run.step()
+    assert isinstance(step, RunOutcome)
+    assert isinstance(step.ending.error, OutputNotStored)
+    assert not step.ending.suspect
+
+
+def test_a_pushed_result_is_kept_too() -> None:
+    bench = waiting_bench(OutputsUnavailable())
+    bench.runner.starts = [Accepted("r1")]
+    bench.accept()
+    bench.push = {"result": 2}
+    bench.run.nudge()
+    assert isinstance(bench.run.step(), Wait)
+    step = bench.run.step()
+    assert isinstance(step, RunOutcome)
+    assert (step.result, step.evidence) == (("kept", 2), "result pushed")
