@@ -31,6 +31,8 @@ from foundation.database.row_codec import Column, column_of, columns, converted,
 Statement = tuple[str, Sequence[Any]]
 """SQL and its values."""
 MAX_ROWS = 64
+MAX_KEYS = 512
+"""Keys of one delete."""
 MAX_PARAMETERS = 60_000
 """Parameters of one SQLite insert."""
 
@@ -209,6 +211,17 @@ def update_all(rows: Sequence[Model], fields: Sequence[str]) -> None:
         return
     sql, plan = update_by_key_sql(database.vendor, model, tuple(fields))
     execute_all(database, sql, [columns([row], plan, database) for row in rows])
+
+
+def delete_all(model: type[Model], keys: Sequence[Any]) -> None:
+    """Delete the rows with these keys, of a model whose rows no others refer to."""
+    left = list(keys)
+    while left:
+        some, left = left[:MAX_KEYS], left[MAX_KEYS:]
+        size = 1 << (len(some) - 1).bit_length()  # few statements to prepare
+        places = ", ".join(["%s"] * size)
+        sql = f'DELETE FROM "{model._meta.db_table}" WHERE "{model._meta.pk.column}" IN ({places})'
+        execute(this_database(), sql, [*some, *[some[-1]] * (size - len(some))])
 
 
 # of the thread, like its database connection

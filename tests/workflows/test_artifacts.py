@@ -11,7 +11,7 @@ from artifacts.refs import ref
 from foundation.ids import new_id
 from jobs.models import Job
 from tests.workflows.theatre import Theatre, model, states
-from workflows.execution import advancer
+from workflows.execution import writes
 from workflows.models import Node
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
@@ -50,7 +50,7 @@ def test_an_artifact_that_is_removed_between_check_and_commit_fails_the_node(
     film = make_artifact(theatre)
     run = theatre.start(NODES, {"film": ref(film.pk)})
     with monkeypatch.context() as patch:
-        patch.setattr(advancer, "lock_for_use", lambda ids: set())
+        patch.setattr(writes, "lock_for_use", lambda ids: set())
         assert theatre.advancer.advance(run.id) is True  # it is to begin anew
     assert not Job.objects.exists()
     Artifact.objects.update(state="gone")

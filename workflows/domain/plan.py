@@ -95,6 +95,10 @@ class Plan:
         return {key: tuple(needing) for key, needing in found.items()}
 
     @cached_property
+    def has_maps(self) -> bool:
+        return any(node.map is not None for node in self.nodes.values())
+
+    @cached_property
     def tolerated(self) -> frozenset[str]:
         """Nodes that may fail without failing the run: other nodes need them, and all of these run in spite
         of a failure."""

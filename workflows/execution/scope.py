@@ -11,6 +11,7 @@ from jobs.models import Job
 from workflows.domain.budget import Budget
 from workflows.domain.plan import INPUTS, RUN
 from workflows.domain.states import NodeState
+from workflows.execution import reads
 from workflows.models import MapState, Node, Run
 
 
@@ -23,13 +24,13 @@ class RunScope(Mapping[str, Any]):
 
     def __init__(self, run: Run, ended: Mapping[str, Node]) -> None:
         self._run, self._ended = run, ended
-        self._known: dict[str, Any] = {INPUTS: run.inputs, RUN: {"id": run.id, "round": run.round}}
+        self._known: dict[str, Any] = {RUN: {"id": run.id, "round": run.round}}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._known:
-            if name not in self._run.node_states:
+            if name != INPUTS and name not in self._run.node_states:
                 raise KeyError(name)
-            self._known[name] = self._output(name)
+            self._known[name] = self._run.inputs if name == INPUTS else self._output(name)
         return self._known[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -41,7 +42,7 @@ class RunScope(Mapping[str, Any]):
     def _output(self, key: str) -> Any:
         node = self._ended.get(key)
         if node is None:
-            node = Node.objects.filter(run=self._run, key=key).order_by("-round").first()
+            node = reads.newest_node.first(run=self._run.id, key=key)
         return None if node is None else output_of(node)
 
 
@@ -51,7 +52,7 @@ def output_of(node: Node) -> Any:
         return None
     if node.job_id is None:
         return node.output
-    return Job.objects.values_list("result", flat=True).filter(id=node.job_id).first()
+    return reads.result_of_job.first(id=node.job_id)
 
 
 def completed_children(run: Run, base: str, first_round: int) -> QuerySet[Node]:

@@ -20,7 +20,7 @@ from foundation import ids
 from foundation.database import statements
 from foundation.database.statements import value
 from jobs.domain.states import AttemptState, JobState
-from jobs.models import Attempt, Event, Job
+from jobs.models import Attempt, EndNotice, Event, Job
 from tests.support.factories import make_job
 
 pytestmark = [pytest.mark.django_db, pytest.mark.database]
@@ -220,6 +220,17 @@ def test_a_change_is_a_compare_and_set() -> None:
     assert not statements.change(Attempt, waiting, pk=attempt.id, epoch=2, state=AttemptState.SENT)
     assert statements.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
     assert not statements.change(Attempt, waiting, pk=attempt.id, epoch=1, state=AttemptState.SENT)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, statements.MAX_KEYS + 1])
+def test_rows_are_deleted_by_their_keys_and_no_others(count: int) -> None:
+    at = datetime.now(UTC)
+    notices = EndNotice.objects.bulk_create(
+        EndNotice(followed_by="run:x", ended_id=str(number), state="completed", at=at)
+        for number in range(count + 2)
+    )
+    statements.delete_all(EndNotice, [notice.pk for notice in notices[1 : count + 1]])
+    assert list(EndNotice.objects.values_list("ended_id", flat=True)) == ["0", str(count + 1)]
 
 
 def test_preparing_an_insert_draws_no_defaults(monkeypatch: pytest.MonkeyPatch) -> None:

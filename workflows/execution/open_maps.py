@@ -1,0 +1,145 @@
+"""The maps of a run that are under way: their windows of children, and their ends."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
+from datetime import datetime
+from typing import Any, cast
+
+from workflows.domain.advance import NodeMove, Window, children_to_start, end_of_map
+from workflows.domain.budget import Costs, OverBudget
+from workflows.domain.plan import INDEX, ITEM, MapSpec, NodeKind, NodeSpec, Plan
+from workflows.domain.states import NodeState
+from workflows.domain.template import Unresolved, resolve
+from workflows.execution import reads
+from workflows.execution.scope import map_output
+from workflows.execution.starts import CHUNK, NodeStarter
+from workflows.execution.writes import Writes
+from workflows.models import MapChunk, MapState, Node, Run
+
+MAP_FAILED = "map_failed"
+
+
+class OpenMaps:
+    """The open maps of a run in one step. states: by the key of their node. scope: what references see."""
+
+    def __init__(
+        self,
+        run: Run,
+        plan: Plan,
+        *,
+        starter: NodeStarter,
+        writes: Writes,
+        scope: Mapping[str, Any],
+        costs: Costs,
+        now: datetime,
+    ) -> None:
+        self._run, self._plan, self._starter, self._writes = run, plan, starter, writes
+        self._scope, self._costs, self._now = scope, costs, now
+        self.states: dict[str, MapState] = {}
+        if plan.has_maps:
+            self.states = {state.node.base: state for state in reads.open_maps(run=run.id)}
+
+    def count_end(self, child: Node) -> None:
+        """Count a child that has ended."""
+        state = self.states.get(child.base)
+        if state is None:
+            return
+        state.running -= 1
+        if child.state in (NodeState.COMPLETED, NodeState.SKIPPED):
+            state.completed += 1
+        else:
+            state.failed += 1
+        self._writes.maps[state.node_id] = state
+
+    def move(self, *, starts: bool, cancelled: bool) -> list[tuple[Node, NodeMove]]:
+        """Start the next children of each map; return the maps that end. starts: children may start."""
+        ends = []
+        for base, state in self.states.items():
+            spec = self._plan.nodes[base].map
+            assert spec is not None
+            if starts:
+                self._fill(self._plan.nodes[base], spec, state)
+            end = end_of_map(spec, _window(state))
+            if end is None and cancelled and not state.running:
+                end = NodeState.CANCELLED
+            if end is not None:
+                ends.append((state.node, self._end(state, end)))
+        return ends
+
+    def wait(self) -> bool:
+        """Return True if a map has room for children that this step could not start."""
+        return self._starter.left <= 0 and any(
+            children_to_start(spec, _window(state), 1)
+            for base, state in self.states.items()
+            if (spec := self._plan.nodes[base].map) is not None
+        )
+
+    def _fill(self, node: NodeSpec, spec: MapSpec, state: MapState) -> None:
+        most = self._starter.left
+        if node.kind is NodeKind.WORKFLOW:
+            # with children under way the others wait for their ends; without any, the next one fails
+            most = min(most, max(self._starter.sub_runs_left(), 0 if state.running else 1))
+        places = children_to_start(spec, _window(state), most)
+        if not places:
+            return
+        indices = places if state.todo is None else state.todo[places.start : places.stop]
+        items = _items(state, indices) if spec.over is not None else {}
+        for index in indices:
+            if self._costs.are_spent:
+                self._starter.left = 0
+                break
+            self._starter.left -= 1
+            state.next_index += 1
+            if self._start(node, index, items):
+                state.running += 1
+            else:
+                state.failed += 1
+        self._writes.maps[state.node_id] = state
+
+    def _start(self, node: NodeSpec, index: int, items: Mapping[int, Any]) -> bool:
+        names: dict[str, Any] = {INDEX: index}
+        if index in items:
+            names[ITEM] = items[index]
+        row = self._starter.new_node(node, index=index)
+        try:
+            scope = ChainMap(names, cast(MutableMapping[str, Any], self._scope))
+            given = resolve(node.settings, scope, budget=self._costs.budget())
+        except Unresolved as error:
+            return self._starter.fail(row, error.code, str(error))
+        return self._starter.start(node, row, given)
+
+    def _end(self, state: MapState, end: NodeState) -> NodeMove:
+        node = state.node
+        node.state, node.finished_at = end.value, self._now
+        if end is NodeState.COMPLETED:
+            # children that end in this very transaction are not in the database yet
+            children = [
+                child
+                for child in self._writes.ended_nodes.values()
+                if child.base == node.base and child.index is not None
+            ]
+            try:
+                node.output = map_output(self._run, state, children, self._costs.budget())
+            except OverBudget as error:
+                end, node.code = NodeState.FAILED, error.code
+                node.detail = f"the list of the map's outputs: {error}"
+                node.state = end.value
+        elif end is NodeState.FAILED:
+            node.code, node.detail = MAP_FAILED, f"{state.failed} of {state.total} items failed"
+        return NodeMove(node.base, end, node.code, node.detail, node.output)
+
+
+def _window(state: MapState) -> Window:
+    total = state.total if state.todo is None else len(state.todo)
+    return Window(total, state.total, state.next_index, state.running, state.completed, state.failed)
+
+
+def _items(state: MapState, indices: Sequence[int]) -> dict[int, Any]:
+    """Return the items of a map at these places, which ascend."""
+    found: dict[int, Any] = {}
+    first = indices[0] - indices[0] % CHUNK
+    for chunk in MapChunk.objects.filter(node_id=state.node_id, first__gte=first, first__lte=indices[-1]):
+        found.update(enumerate(chunk.items, start=chunk.first))
+    return found

@@ -1,0 +1,218 @@
+"""Starts nodes: the rows of their jobs, sub-runs, maps and waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from django.conf import settings
+from pydantic import ValidationError
+
+from artifacts.uses import new_uses
+from foundation.database.row_codec import new_row
+from foundation.http_api.json_body import read_time
+from foundation.ids import new_id
+from jobs.domain.errors import PayloadInvalid, Refused
+from jobs.limits.submit_limits import limits_of, queue_deadline
+from jobs.ports import Ports
+from jobs.submission.insert import new_job
+from jobs.submission.request import Allowed, Submit, SubmitRequest, checked_unless_replay
+from workflows.definition.body import MAX_SECONDS
+from workflows.domain.advance import NodeMove, NodeStart
+from workflows.domain.errors import TooManyRuns, UnknownWorkflow
+from workflows.domain.plan import NodeKind, NodeSpec, Plan
+from workflows.domain.states import NodeState
+from workflows.execution.runs import check_inputs, find_version, new_run
+from workflows.execution.scope import completed_children
+from workflows.execution.writes import Writes
+from workflows.models import MAX_DEPTH, MapChunk, MapState, Node, Run, Version, Wait, follower_of
+
+STARTS = 200
+"""Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
+CHUNK = 500
+"""Items in one row of a map's list."""
+TOO_DEEP, NO_CHOICES, INVALID_TIMER = "too_deep", "no_choices", "invalid_timer"
+"""Codes of nodes that can't be started, besides those of `Refused`."""
+
+
+class NodeStarter:
+    """Starts nodes in one step of a run. left: how many more it may start. plan_of: returns the plan of a
+    version."""
+
+    def __init__(
+        self, run: Run, writes: Writes, plan_of: Callable[[Version], Plan], ports: Ports, now: datetime
+    ) -> None:
+        self.left = STARTS
+        self._run, self._writes, self._plan_of, self._ports, self._now = run, writes, plan_of, ports, now
+        self._other_sub_runs: int | None = None
+
+    def new_node(self, node: NodeSpec, *, index: int | None = None) -> Node:
+        """Return the row of a node, or of the child of a map, that runs."""
+        return new_row(
+            Node,
+            id=new_id(self._now.timestamp()),
+            run_id=self._run.id,
+            key=node.key if index is None else f"{node.key}[{index}]",
+            base=node.key,
+            index=index,
+            round=self._run.round,
+            kind=node.kind.value,
+            state=NodeState.RUNNING.value,
+            started_at=self._now,
+        )
+
+    def start_static(self, start: NodeStart) -> NodeMove | None:
+        """Start a node of the definition; return its end if it can't be started."""
+        self.left -= 1
+        row = self.new_node(start.node)
+        if start.items is not None:
+            self._start_map(start, row)
+            return None
+        if self.start(start.node, row, start.settings):
+            return None
+        return NodeMove(row.base, NodeState.FAILED, row.code, row.detail)
+
+    def start(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
+        """Make the rows of a node that starts. given: its settings. Return False if it failed at once."""
+        if node.kind is NodeKind.MODEL:
+            return self._start_job(node, row, given)
+        row.settings = dict(given)
+        if node.kind is NodeKind.WORKFLOW:
+            return self._start_run(node, row, given)
+        return self._start_wait(node, row, given)
+
+    def fail(self, row: Node, code: str, detail: str) -> bool:
+        """Write a node that could not be started. Returns False."""
+        row.state, row.finished_at = NodeState.FAILED.value, self._now
+        row.code, row.detail = code, detail[:2_000]
+        self._writes.new_nodes.append(row)
+        return False
+
+    def sub_runs_left(self) -> int:
+        """Return how many more sub-runs the tenant may have: they multiply with each level."""
+        most = settings.DISPATCHER.workflow_sub_runs
+        if self._other_sub_runs is None:
+            unfinished = Run.objects.filter(tenant_id=self._run.tenant_id, finished_at=None, depth__gt=0)
+            self._other_sub_runs = unfinished.order_by()[:most].count()
+        return most - self._other_sub_runs - len(self._writes.runs)
+
+    def _start_map(self, start: NodeStart, row: Node) -> None:
+        items = start.items
+        total = items if isinstance(items, int) else len(items or ())
+        state = MapState(node=row, total=total, first_round=self._run.round)
+        kept_since = self._run.kept_maps.get(row.base)
+        if kept_since is not None:
+            kept = completed_children(self._run, row.base, kept_since)
+            state.first_round = kept_since
+            done = set(kept.values_list("index", flat=True))
+            state.todo = [index for index in range(total) if index not in done]
+        self._writes.new_nodes.append(row)
+        self._writes.new_maps.append(state)
+        if isinstance(items, list):
+            self._writes.chunks += [
+                MapChunk(node=row, first=first, items=items[first : first + CHUNK])
+                for first in range(0, total, CHUNK)
+            ]
+
+    def _start_job(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
+        run = self._run
+        left = None if run.deadline_at is None else max((run.deadline_at - self._now).total_seconds(), 0.001)
+        try:
+            body = Submit(
+                model=node.options["model"],
+                payload=given["payload"],
+                priority=run.priority,
+                tags=run.tags or None,
+                max_retries=node.options.get("max_retries"),
+                max_run_seconds=node.options.get("max_run_seconds"),
+                deadline_seconds=left,
+            )
+        except ValidationError:
+            return self.fail(row, PayloadInvalid.code, "a payload is an object")
+        may = Allowed(limits_of(run.tenant_id, self._ports).allowed_models, None)
+        request = checked_unless_replay(
+            SubmitRequest(body), {}, may, self._now, self._ports, tenant_id=run.tenant_id
+        )
+        if isinstance(request, Refused):
+            return self.fail(row, request.code, str(request))
+        try:
+            job = new_job(
+                request,
+                run.tenant_id,
+                self._ports.registry,
+                partial(queue_deadline, run.tenant_id, ports=self._ports),
+                now=self._now,
+                place_us=run.place_us,
+                followed_by=follower_of(run.id),
+            )
+        except Refused as refused:
+            return self.fail(row, refused.code, str(refused))
+        row.job_id = job.id
+        self._writes.jobs.append(job)
+        self._writes.uses += new_uses(job.id, request.artifacts)
+        self._writes.new_nodes.append(row)
+        return True
+
+    def _start_run(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
+        run = self._run
+        if run.depth >= MAX_DEPTH:
+            return self.fail(row, TOO_DEEP, f"sub-workflows may be nested {MAX_DEPTH} levels deep")
+        if self.sub_runs_left() <= 0:
+            most = settings.DISPATCHER.workflow_sub_runs
+            return self.fail(row, TooManyRuns.code, f"a tenant may have {most} unfinished sub-runs")
+        name, number = node.options["workflow"], node.options.get("version")
+        version = find_version(run.tenant_id, name, number)
+        if version is None:
+            wanted = f"workflow {name}" if number is None else f"version {number} of the workflow {name}"
+            return self.fail(row, UnknownWorkflow.code, f"there is no {wanted}")
+        plan, inputs = self._plan_of(version), given["inputs"]
+        try:
+            check_inputs(plan.inputs, inputs, self._ports)
+        except Refused as refused:
+            return self.fail(row, refused.code, f"inputs of {name}: {refused}")
+        child = new_run(version, plan, inputs, now=self._now)
+        child.priority, child.tags, child.place_us = run.priority, run.tags, run.place_us
+        child.deadline_at, child.depth, child.parent_node = run.deadline_at, run.depth + 1, row
+        self._writes.new_nodes.append(row)
+        self._writes.runs.append(child)
+        return True
+
+    def _start_wait(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
+        if "choose_from" in given and not (isinstance(given["choose_from"], list) and given["choose_from"]):
+            return self.fail(
+                row, NO_CHOICES, "choose_from is not a list with a choice: no answer would be valid"
+            )
+        due_at = None
+        if node.kind is NodeKind.TIMER:
+            due_at = _timer(given, self._now)
+            if due_at is None:
+                why = (
+                    "a timer takes seconds (a number from 0, at most 366 days) or until (a time with a zone)"
+                )
+                return self.fail(row, INVALID_TIMER, why)
+        elif (expires := node.options.get("expires_seconds")) is not None:
+            due_at = self._now + timedelta(seconds=expires)
+        options = {**node.options, **given}
+        self._writes.new_nodes.append(row)
+        self._writes.waits.append(
+            Wait(
+                node=row,
+                kind=node.kind.value,
+                signal=options.get("name", "") if node.kind is NodeKind.SIGNAL else "",
+                options=options,
+                due_at=due_at,
+            )
+        )
+        return True
+
+
+def _timer(given: Mapping[str, Any], now: datetime) -> datetime | None:
+    """Return when a timer ends; None if its time is not one."""
+    seconds, until = given.get("seconds"), given.get("until")
+    if seconds is None:
+        return read_time(until) if isinstance(until, str) else None
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
+        return None
+    return now + timedelta(seconds=seconds)

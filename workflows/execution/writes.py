@@ -1,0 +1,58 @@
+"""The rows that one step of a run writes, in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from artifacts.models import ArtifactUse
+from artifacts.uses import lock_for_use
+from foundation.database import statements
+from jobs import transitions
+from jobs.models import Job
+from workflows.models import MapChunk, MapState, Node, Run, RunEvent, Wait
+
+
+class Overtaken(Exception):
+    """Another advancer wrote this run meanwhile, or an artifact was removed: the step begins anew."""
+
+
+@dataclass
+class Writes:
+    """The rows of one transaction."""
+
+    new_nodes: list[Node] = field(default_factory=list)
+    ended_nodes: dict[str, Node] = field(default_factory=dict)
+    jobs: list[Job] = field(default_factory=list)
+    uses: list[ArtifactUse] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    waits: list[Wait] = field(default_factory=list)
+    new_maps: list[MapState] = field(default_factory=list)
+    chunks: list[MapChunk] = field(default_factory=list)
+    maps: dict[str, MapState] = field(default_factory=dict)
+    events: list[RunEvent] = field(default_factory=list)
+
+    def write(self, now: datetime) -> None:
+        """Write all rows. Raises Overtaken."""
+        statements.insert_all(self.new_nodes)
+        statements.update_all(
+            list(self.ended_nodes.values()), ["state", "finished_at", "output", "code", "detail"]
+        )
+        statements.insert_all(self.new_maps)
+        statements.insert_all(self.chunks)
+        statements.update_all(list(self.maps.values()), ["next_index", "running", "completed", "failed"])
+        statements.insert_all(self.waits)
+        if self.uses:
+            self._use_artifacts()
+        if self.jobs:
+            statements.write(transitions.new_jobs(self.jobs, now))
+        statements.insert_all(self.runs)
+        statements.insert_all(self.events)
+
+    def _use_artifacts(self) -> None:
+        """Write the uses of artifacts by new jobs. If one was removed since its check, the step begins anew,
+        and fails the node."""
+        wanted = {use.artifact_id for use in self.uses}
+        if lock_for_use(wanted) != wanted:
+            raise Overtaken
+        statements.insert_all(self.uses)
