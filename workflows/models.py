@@ -68,8 +68,9 @@ class Run(models.Model):
     whose completed children count, with the round in which these began. steps: raised by each
     transaction that advances the run; a compare-and-set, so that two advancers never both do. round: raised
     by each restart. place_us: place in the queue that all its jobs get, microseconds since the epoch.
-    parent_node: of a sub-workflow. idempotency_key, fingerprint: of the request that started it. event_seq:
-    number of the last event.
+    parent_node: of a sub-workflow. erase_requested_at: its own data was erased then; erased_up_to: id of the
+    last node whose job's was; erased_at: all is. idempotency_key, fingerprint: of the request that started
+    it. event_seq: number of the last event.
     """
 
     id = models.CharField(max_length=26, primary_key=True, default=new_id, editable=False)
@@ -100,6 +101,9 @@ class Run(models.Model):
     parent_node = models.ForeignKey(
         "workflows.Node", on_delete=models.CASCADE, null=True, blank=True, related_name="child_runs"
     )
+    erase_requested_at = models.DateTimeField(null=True, blank=True)
+    erased_at = models.DateTimeField(null=True, blank=True)
+    erased_up_to = models.CharField(max_length=26, null=True, blank=True, default=None)
     idempotency_key = models.CharField(max_length=255, null=True, blank=True, default=None)
     fingerprint = models.CharField(max_length=64, blank=True, default="")
     depth = models.PositiveSmallIntegerField(default=0)
@@ -128,6 +132,11 @@ class Run(models.Model):
         indexes = [
             models.Index(fields=["tenant", "-id"], name="run_of_tenant_idx"),
             models.Index(fields=["id"], name="run_live_idx", condition=Q(finished_at=None)),
+            models.Index(
+                fields=["erase_requested_at"],
+                name="run_erasing_idx",
+                condition=Q(erase_requested_at__isnull=False, erased_at=None),
+            ),
             models.Index(
                 fields=["deadline_at"],
                 name="run_deadline_idx",

@@ -22,9 +22,12 @@ from workflows.domain.advance import nodes_to_restart
 from workflows.domain.errors import (
     AnswerInvalid,
     NotWaitingForAnswer,
+    RunErased,
     RunFinished,
     RunNotFinished,
     TooManyRuns,
+    TooManyVersions,
+    TooManyWorkflows,
     UnknownNode,
     UnknownWorkflow,
     WaitExpired,
@@ -50,7 +53,7 @@ class StoredVersion:
 def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> StoredVersion:
     """Store a definition as the newest version, unless the newest one has the same content.
 
-    Raises Problem 422.
+    Raises Problem 422, TooManyWorkflows, TooManyVersions.
     """
     allowed = Allowed(limits_of(tenant_id, ports).allowed_models, None)
     read_definition(
@@ -60,11 +63,18 @@ def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Sto
     )
     digest = hashlib.sha256(canonical_json(spec).encode()).hexdigest()
     with transaction.atomic():
-        workflow, _ = Workflow.objects.get_or_create(tenant_id=tenant_id, name=name)
-        workflow = Workflow.objects.select_for_update().get(pk=workflow.pk)
+        _make(tenant_id, name)
+        workflow = Workflow.objects.select_for_update().get(tenant_id=tenant_id, name=name)
         known = Version.objects.select_related("workflow").filter(workflow=workflow, sha256=digest).first()
         if known is not None:
             return StoredVersion(known, is_new=False)
+        most = settings.DISPATCHER.workflow_versions
+        if Version.objects.filter(workflow__tenant_id=tenant_id)[:most].count() >= most:
+            raise TooManyVersions(
+                f"The workflows of a tenant may have {most} versions in all. Versions stay as long as the "
+                "workflow: send what changes from run to run as inputs, or ask the operator to raise the "
+                "limit."
+            )
         workflow.latest += 1
         workflow.save(update_fields=["latest"])
         version = Version.objects.create(
@@ -75,6 +85,20 @@ def put_definition(tenant_id: int, name: str, spec: Any, *, ports: Ports) -> Sto
             created_at=ports.clock.now(),
         )
     return StoredVersion(version, is_new=True)
+
+
+def _make(tenant_id: int, name: str) -> None:
+    """Make the row of a workflow, unless it exists. Raises TooManyWorkflows."""
+    workflows = Workflow.objects.filter(tenant_id=tenant_id)
+    if workflows.filter(name=name).exists():
+        return
+    most = settings.DISPATCHER.workflow_definitions
+    if workflows[:most].count() >= most:
+        raise TooManyWorkflows(
+            f"A tenant may have {most} workflows. Store this definition as a version of one of them, or ask "
+            "the operator to raise the limit."
+        )
+    Workflow.objects.get_or_create(tenant_id=tenant_id, name=name)
 
 
 # -- runs ----------------------------------------------------------------------------------------------------
@@ -124,7 +148,10 @@ def start_run(
     unfinished = Run.objects.filter(tenant_id=tenant_id, finished_at=None, depth=0)
     most = settings.DISPATCHER.workflow_runs
     if unfinished.count() >= most:
-        raise TooManyRuns(f"A tenant may have {most} unfinished runs.")
+        raise TooManyRuns(
+            f"A tenant may have {most} unfinished runs. Start this one when another has ended, or cancel "
+            "some: GET /runs?status=running lists them."
+        )
     now = ports.clock.now()
     run = new_run(version, plan, inputs, now=now)
     run.priority, run.tags = priority, list(dict.fromkeys(tags))
@@ -186,12 +213,14 @@ def restart_run(run_id: str, *, ports: Ports, keys: Collection[str] | None = Non
     """Open the next round of a run that has ended: nodes that failed or were cancelled, or the given ones,
     and all nodes after them run again; the others keep their outputs. A map runs only its failed items again.
 
-    Raises Run.DoesNotExist, RunNotFinished, UnknownNode.
+    Raises Run.DoesNotExist, RunNotFinished, RunErased, UnknownNode.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update().select_related("version").get(id=run_id)
         if run.state == RunState.RUNNING:
             raise RunNotFinished
+        if run.erase_requested_at is not None:
+            raise RunErased
         plan = read_definition(run.version.spec)
         if unknown := sorted(set(keys or ()) - plan.nodes.keys()):
             raise UnknownNode(f"There is no node {unknown[0][:64]}.")

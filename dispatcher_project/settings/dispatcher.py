@@ -45,6 +45,10 @@ class DispatcherSettings:
     """Largest body of a batch, whose jobs are stored in one transaction; a larger one gets 413."""
     workflow_bytes: int = 256 * 1024
     """Largest definition of a workflow, as canonical JSON."""
+    workflow_definitions: int = 1_000
+    """Most workflows of a tenant."""
+    workflow_versions: int = 5_000
+    """Most versions of all workflows of a tenant; they are kept, since runs refer to them."""
     workflow_nodes: int = 1_000
     """Most nodes in a definition."""
     workflow_map_items: int = 100_000
@@ -62,6 +66,11 @@ class DispatcherSettings:
     workflow_sub_runs: int = 1_000
     """Most unfinished sub-runs of a tenant, of all levels. A map waits for the ends of its children; another
     node that would start a further one fails."""
+    workflow_depth: int = 8
+    """Deepest nesting of sub-workflows, at most 8."""
+    workflow_waits: int = 10_000
+    """Most open waits of a tenant's runs: for people, signals and times. A map waits for the ends of its
+    children; another node that would begin a further one fails."""
     usage_days: int = 400
     """Days for which the usage of tenants is kept."""
     usage_tags: int = 200
@@ -339,6 +348,14 @@ class DispatcherSettings:
                 f"DISPATCHER_MAX_QUEUED_SECONDS is at most {MAX_QUEUED_SECONDS:g} (a year), "
                 f"it is {self.max_queued_seconds:g}; 0: for ever"
             )
+        if not 1 <= self.workflow_depth <= MAX_WORKFLOW_DEPTH:
+            raise ImproperlyConfigured(
+                f"DISPATCHER_WORKFLOW_DEPTH is 1 to {MAX_WORKFLOW_DEPTH}, it is {self.workflow_depth}"
+            )
+        if self.workflow_nodes > MAX_WORKFLOW_NODES:
+            raise ImproperlyConfigured(
+                f"DISPATCHER_WORKFLOW_NODES is at most {MAX_WORKFLOW_NODES}, it is {self.workflow_nodes}"
+            )
         if self.telemetry_hours > MAX_TELEMETRY_HOURS:
             raise ImproperlyConfigured(
                 f"DISPATCHER_TELEMETRY_HOURS is at most {MAX_TELEMETRY_HOURS:g} (a week), "
@@ -388,6 +405,10 @@ TENANT_LOGS = ("log", "all", "none")
 MAX_QUEUED_SECONDS = 31_536_000.0
 """A year, as for models and tenants, so that deadlines are valid dates."""
 MAX_TELEMETRY_HOURS = 168.0
+MAX_WORKFLOW_DEPTH = 8
+"""Of `workflows.models`: the database refuses deeper runs."""
+MAX_WORKFLOW_NODES = 1_000
+"""Of `workflows.definition.body`: each step of a run reads the states of all its nodes."""
 _ADMIN_PATH = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 _TAKEN = ("api", "livez", "metrics", "readyz", "static", "store")
 _AT_LEAST_ONE = (

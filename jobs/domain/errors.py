@@ -295,6 +295,13 @@ class JobNotOver(Refused):
     status = 409
 
 
+class JobOfRun(Refused):
+    """Its run keeps copies of the job's data, as inputs of later jobs. Erase the data of the run."""
+
+    code = "job_of_run"
+    status = 409
+
+
 class NotWaiting(Refused):
     """The job does not wait: it runs or has ended."""
 

@@ -16,7 +16,7 @@ from foundation import json_text
 from foundation.json_text import canonical_json
 from gpus.registry.audit import record
 from jobs import transitions
-from jobs.domain.errors import JobNotOver
+from jobs.domain.errors import JobNotOver, JobOfRun
 from jobs.domain.states import JobState, is_final
 from jobs.models import Attempt, Callback, Event, Job
 from jobs.ports import Ports
@@ -25,23 +25,30 @@ ERASED = "$erased"
 """Name in a payload or result that was erased, with time and hash."""
 
 
-def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None) -> int:
+def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None, with_follower: bool = False) -> int:
     """Erase the data of a job that has ended; may be repeated. Return how many artifacts it referred to:
     those that no other job uses expire now.
 
     A dead letter is dismissed, since it can't run again. A callback that is still due is sent without the
-    result. Raises Job.DoesNotExist, JobNotOver.
+    result. with_follower: the data of its follower (a run), which has copies, is erased too. Raises
+    Job.DoesNotExist, JobNotOver, JobOfRun.
     """
     now = ports.clock.now()
     with transaction.atomic():
         job = Job.objects.select_for_update().get(id=job_id)
+        if job.followed_by is not None and not with_follower:
+            run_id = job.followed_by.partition(":")[2]
+            raise JobOfRun(
+                f"The job belongs to the run {run_id}, which has copies of its data as inputs of other jobs. "
+                f"DELETE /api/v1/runs/{run_id}/data erases all of them."
+            )
         if not is_final(JobState(job.state)):
             raise JobNotOver()
         transitions.dismiss([job_id], now)
         if not is_erased(job.payload):
-            job.payload = _mark(job.payload, now)
+            job.payload = erased(job.payload, now)
         if job.result is not None and not is_erased(job.result):
-            job.result = _mark(job.result, now)
+            job.result = erased(job.result, now)
         job.metadata, job.error_message = {}, ""
         job.save(update_fields=["payload", "result", "metadata", "error_message"])
         Attempt.objects.filter(job_id=job_id).update(error_message="", evidence="")
@@ -65,7 +72,8 @@ def erase_job_data(job_id: str, *, ports: Ports, by: str | None = None) -> int:
     return len(artifacts)
 
 
-def _mark(value: Any, now: datetime) -> dict[str, Any]:
+def erased(value: Any, now: datetime) -> dict[str, Any]:
+    """Return what stays of a value: when it was erased, and its hash."""
     digest = hashlib.sha256(canonical_json(value).encode()).hexdigest()
     return {ERASED: {"at": now.isoformat(), "sha256": digest}}
 

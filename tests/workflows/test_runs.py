@@ -235,6 +235,23 @@ def test_a_map_of_sub_runs_waits_where_its_tenant_may_have_no_more(theatre: Thea
     assert Run.objects.filter(depth=1, state="completed").count() == 8
 
 
+def test_waits_end_at_the_limit_of_their_tenant_and_a_map_waits_for_room(
+    theatre: Theatre, settings: Any
+) -> None:
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_waits=2)
+    ask = {"human": {"title": "?", "form": {}}}
+    run = theatre.start({"nodes": {"all": {**ask, "map": {"count": 3}}}, "output": {"$ref": "all"}})
+    theatre.advance(run)
+    assert Node.objects.filter(kind="human", index__isnull=False).count() == 2
+    refused = theatre.advance(theatre.start({"nodes": {"more": ask}}))
+    assert refused.state == RunState.FAILED
+    assert Node.objects.get(base="more").code == "too_many_waits"
+    for number in range(3):
+        operations.answer_wait(run, f"all[{number}]", number, by="ann", ports=theatre.ports)
+        theatre.advance(run)
+    assert (run.state, run.output) == (RunState.COMPLETED, [0, 1, 2])
+
+
 def test_a_cancel_without_waits_and_sub_runs_writes_none(theatre: Theatre) -> None:
     """Thousands of cancelled runs would keep SQLite's lock from all others."""
     run = theatre.start({"nodes": {"a": model()}})

@@ -75,6 +75,14 @@ class Run(RunSummary):
 RunPage = page_of(RunSummary)
 
 
+class RunDataErased(TypedDict):
+    """The data of a run that was erased."""
+
+    run_id: str
+    requested_at: Instant
+    erased_at: Annotated[Instant | None, about("Null while jobs of the run still have data: within minutes.")]
+
+
 class NodeError(TypedDict):
     code: str
     message: str

@@ -5,6 +5,7 @@ from django.urls import URLPattern, path
 from .views import (
     AnswerWait,
     CancelRun,
+    EraseRunData,
     PauseRun,
     RestartRun,
     ResumeRun,
@@ -26,6 +27,7 @@ workflow_urls: list[URLPattern] = [
     path("runs", Runs.as_view()),
     path("runs/<str:run_id>", RunDetail.as_view()),
     path("runs/<str:run_id>/nodes", RunNodes.as_view()),
+    path("runs/<str:run_id>/data", EraseRunData.as_view()),
     path("runs/<str:run_id>/cancel", CancelRun.as_view()),
     path("runs/<str:run_id>/pause", PauseRun.as_view()),
     path("runs/<str:run_id>/resume", ResumeRun.as_view()),

@@ -36,6 +36,7 @@ from workflows.api import answers, bodies
 from workflows.definition.body import Definition
 from workflows.domain.plan import NodeKind
 from workflows.domain.states import NodeState, RunState
+from workflows.erasing import erase_run_data
 from workflows.models import Node, Run, Version, Wait, Workflow
 
 MOST_WAITS = 20
@@ -307,6 +308,30 @@ class RestartRun(WorkflowView):
         body = read_optional_body(bodies.RestartRun, request.data or None)
         run = operations.restart_run(run.id, keys=body.nodes, ports=self.ports)
         return Response(run_json(run, principal_of(request)), status=202)
+
+
+class EraseRunData(WorkflowView):
+    scopes = {"DELETE": Scope.SUBMIT}
+    needs = {"DELETE": "workflows.change_run"}
+
+    @described(
+        "erase_run_data",
+        "Erase what a run and all its jobs and sub-runs were given and made",
+        answers={200: answers.RunDataErased},
+        refusals=(403, 404, 409),
+        parameters=(RUN_ID,),
+        tag="workflows",
+        description="The run stays, with its nodes, times, states, and the hashes of its inputs and output; "
+        "it can't be restarted. 409: the run has not ended.",
+    )
+    def delete(self, request: Request, run_id: str) -> Response:
+        allow_only(request, ())
+        principal = principal_of(request)
+        by = principal.name if principal.is_operator else None
+        run = erase_run_data(visible_run(request, run_id).id, ports=self.ports, by=by)
+        return Response(
+            {"run_id": run.id, "requested_at": run.erase_requested_at, "erased_at": run.erased_at}
+        )
 
 
 class AnswerWait(WorkflowView):

@@ -58,10 +58,20 @@ def read_definition(
     422."""
     size = len(canonical_json(value).encode()) if isinstance(value, dict) else 0
     if size > limits.max_bytes:
-        _refuse("", "too_large", f"A definition may have up to {limits.max_bytes} bytes, not {size}.")
+        _refuse(
+            "",
+            "too_large",
+            f"A definition may have up to {limits.max_bytes} bytes, not {size}. Move large values to the "
+            "inputs or to artifacts, and parts of the graph to sub-workflows.",
+        )
     body = read_body(Definition, value)
     if len(body.nodes) > limits.nodes:
-        _refuse("/nodes", "too_many", f"A definition may have up to {limits.nodes} nodes.")
+        _refuse(
+            "/nodes",
+            "too_many",
+            f"A definition may have up to {limits.nodes} nodes, not {len(body.nodes)}. Use a map for nodes "
+            "that differ only in their data, or sub-workflows.",
+        )
     reader = _Reader(body, has_model)
     plan = reader.plan()
     if reader.errors:

@@ -28,6 +28,28 @@ class TooManyRuns(Refused):
     retry_after_seconds = 5.0
 
 
+class TooManyWaits(Refused):
+    """The tenant's runs have as many open waits as they may have."""
+
+    code = "too_many_waits"
+    status = 429
+    retry_after_seconds = 5.0
+
+
+class TooManyWorkflows(Refused):
+    """The tenant has as many workflows as it may have."""
+
+    code = "too_many_workflows"
+    status = 409
+
+
+class TooManyVersions(Refused):
+    """The tenant's workflows have as many versions as they may have."""
+
+    code = "too_many_versions"
+    status = 409
+
+
 class InputsTooLarge(Refused):
     """The inputs are too large."""
 
@@ -39,6 +61,20 @@ class RunNotFinished(Refused):
     """The run is still under way; it can be restarted once it has ended."""
 
     code = "run_not_finished"
+    status = 409
+
+
+class RunNotOver(Refused):
+    """The run has not ended; its data can't be erased yet. Cancel it, or wait."""
+
+    code = "run_not_over"
+    status = 409
+
+
+class RunErased(Refused):
+    """The data of the run was erased; it can't run again. Start a new run."""
+
+    code = "run_erased"
     status = 409
 
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from workflows.domain.advance import NodeMove, Window, children_to_start, end_of_map
 from workflows.domain.budget import Costs, OverBudget
-from workflows.domain.plan import INDEX, ITEM, MapSpec, NodeKind, NodeSpec, Plan
+from workflows.domain.plan import INDEX, ITEM, MapSpec, NodeSpec, Plan
 from workflows.domain.states import NodeState
 from workflows.domain.template import Unresolved, resolve
 from workflows.execution import reads
@@ -77,10 +77,9 @@ class OpenMaps:
         )
 
     def _fill(self, node: NodeSpec, spec: MapSpec, state: MapState) -> None:
-        most = self._starter.left
-        if node.kind is NodeKind.WORKFLOW:
-            # with children under way the others wait for their ends; without any, the next one fails
-            most = min(most, max(self._starter.sub_runs_left(), 0 if state.running else 1))
+        # with children under way the others wait for their ends; without any, the next one fails
+        fewest = 0 if state.running else min(self._starter.left, 1)
+        most = max(self._starter.children_left(node.kind), fewest)
         places = children_to_start(spec, _window(state), most)
         if not places:
             return

@@ -22,7 +22,11 @@ def check_inputs(schema: Any, inputs: Any, ports: Ports) -> None:
     """Check the inputs of a run. schema: of the version. Raises Refused."""
     most = settings.DISPATCHER.workflow_input_bytes
     if len(canonical_json(inputs).encode()) > most:
-        raise InputsTooLarge(f"The inputs of a run may have up to {most} bytes.", pointer="/inputs")
+        raise InputsTooLarge(
+            f"The inputs of a run may have up to {most} bytes. Upload larger data as an "
+            "artifact and refer to it.",
+            pointer="/inputs",
+        )
     check_value(schema, inputs, ports, "/inputs")
 
 

@@ -21,13 +21,13 @@ from jobs.submission.insert import new_job
 from jobs.submission.request import Allowed, Submit, SubmitRequest, checked_unless_replay
 from workflows.definition.body import MAX_SECONDS
 from workflows.domain.advance import NodeMove, NodeStart
-from workflows.domain.errors import TooManyRuns, UnknownWorkflow
+from workflows.domain.errors import TooManyRuns, TooManyWaits, UnknownWorkflow
 from workflows.domain.plan import NodeKind, NodeSpec, Plan
 from workflows.domain.states import NodeState
 from workflows.execution.runs import check_inputs, find_version, new_run
 from workflows.execution.scope import completed_children
 from workflows.execution.writes import Writes
-from workflows.models import MAX_DEPTH, MapChunk, MapState, Node, Run, Version, Wait, follower_of
+from workflows.models import MapChunk, MapState, Node, Run, Version, Wait, follower_of
 
 STARTS = 200
 """Most nodes that one transaction starts: 200 inserted jobs take about 20 ms."""
@@ -47,6 +47,7 @@ class NodeStarter:
         self.left = STARTS
         self._run, self._writes, self._plan_of, self._ports, self._now = run, writes, plan_of, ports, now
         self._other_sub_runs: int | None = None
+        self._other_waits: int | None = None
 
     def new_node(self, node: NodeSpec, *, index: int | None = None) -> Node:
         """Return the row of a node, or of the child of a map, that runs."""
@@ -97,6 +98,20 @@ class NodeStarter:
             unfinished = Run.objects.filter(tenant_id=self._run.tenant_id, finished_at=None, depth__gt=0)
             self._other_sub_runs = unfinished.order_by()[:most].count()
         return most - self._other_sub_runs - len(self._writes.runs)
+
+    def waits_left(self) -> int:
+        """Return how many more waits the tenant's runs may have."""
+        most = settings.DISPATCHER.workflow_waits
+        if self._other_waits is None:
+            waits = Wait.objects.filter(answered_at=None, node__run__tenant_id=self._run.tenant_id)
+            self._other_waits = waits[:most].count()
+        return most - self._other_waits - len(self._writes.waits)
+
+    def children_left(self, kind: NodeKind) -> int:
+        """Return how many more children of a map may start now."""
+        if kind is NodeKind.WORKFLOW:
+            return min(self.left, self.sub_runs_left())
+        return self.left if kind is NodeKind.MODEL else min(self.left, self.waits_left())
 
     def _start_map(self, start: NodeStart, row: Node) -> None:
         items = start.items
@@ -157,11 +172,16 @@ class NodeStarter:
 
     def _start_run(self, node: NodeSpec, row: Node, given: Mapping[str, Any]) -> bool:
         run = self._run
-        if run.depth >= MAX_DEPTH:
-            return self.fail(row, TOO_DEEP, f"sub-workflows may be nested {MAX_DEPTH} levels deep")
+        deepest = settings.DISPATCHER.workflow_depth
+        if run.depth >= deepest:
+            why = (
+                f"sub-workflows may be nested {deepest} levels deep; start what is below as a run of its own"
+            )
+            return self.fail(row, TOO_DEEP, why)
         if self.sub_runs_left() <= 0:
             most = settings.DISPATCHER.workflow_sub_runs
-            return self.fail(row, TooManyRuns.code, f"a tenant may have {most} unfinished sub-runs")
+            why = f"a tenant may have {most} unfinished sub-runs; restart this run when others have ended"
+            return self.fail(row, TooManyRuns.code, why)
         name, number = node.options["workflow"], node.options.get("version")
         version = find_version(run.tenant_id, name, number)
         if version is None:
@@ -194,6 +214,10 @@ class NodeStarter:
                 return self.fail(row, INVALID_TIMER, why)
         elif (expires := node.options.get("expires_seconds")) is not None:
             due_at = self._now + timedelta(seconds=expires)
+        if self.waits_left() <= 0:
+            most = settings.DISPATCHER.workflow_waits
+            why = f"the runs of a tenant may have {most} open waits; restart this run when others have ended"
+            return self.fail(row, TooManyWaits.code, why)
         options = {**node.options, **given}
         self._writes.new_nodes.append(row)
         self._writes.waits.append(

@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jobs.sweeps.registry import Entry
-from workflows.sweeps import cancelling_runs, due_waits, lost_ends, old_runs, stalled_runs, unread_notices
+from workflows.sweeps import (
+    cancelling_runs,
+    due_waits,
+    erasing_runs,
+    lost_ends,
+    old_runs,
+    stalled_runs,
+    unread_notices,
+)
 
 
 def entries() -> Mapping[str, Entry]:
@@ -16,5 +24,6 @@ def entries() -> Mapping[str, Entry]:
         "cancelling_runs": Entry(cancelling_runs.sweep, cancelling_runs.PERIOD_SECONDS),
         "lost_ends": Entry(lost_ends.sweep, lost_ends.PERIOD_SECONDS, slow=True, any_layout=True),
         "stalled_runs": Entry(stalled_runs.sweep, stalled_runs.PERIOD_SECONDS, slow=True),
+        "erasing_runs": Entry(erasing_runs.sweep, erasing_runs.PERIOD_SECONDS, slow=True, any_layout=True),
         "old_runs": Entry(old_runs.sweep, old_runs.PERIOD_SECONDS, slow=True, any_layout=True),
     }

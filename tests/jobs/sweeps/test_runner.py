@@ -242,6 +242,7 @@ def test_every_symptom_has_its_sweep() -> None:
         "cancelling_runs",
         "due_waits",
         "lost_ends",
+        "erasing_runs",
         "old_runs",
         "stalled_runs",
         "unread_notices",

@@ -141,6 +141,38 @@ def test_a_tenant_has_so_many_unfinished_runs_at_most(acme: Account, settings: A
     assert answer.headers["Retry-After"]
 
 
+def test_a_tenant_has_so_many_workflows_and_versions_at_most(acme: Account, settings: Any) -> None:
+    from dataclasses import replace
+
+    settings.DISPATCHER = replace(settings.DISPATCHER, workflow_definitions=2, workflow_versions=3)
+    assert [put(acme).status_code, put(acme, name="b").status_code] == [201, 201]
+    answer = put(acme, name="c")
+    assert (answer.status_code, answer.json()["code"]) == (409, "too_many_workflows")
+    assert "2 workflows" in answer.json()["detail"]
+    assert put(acme, {**FILM, "output": 1}).status_code == 201
+    answer = put(acme, {**FILM, "output": 2}, name="b")
+    assert (answer.status_code, answer.json()["code"]) == (409, "too_many_versions")
+    assert "3 versions" in answer.json()["detail"]
+    assert put(acme).status_code == 200, "what is stored stays available"
+
+
+def test_a_runs_data_is_erased_once_it_has_ended(acme: Account, other: Account, world: World) -> None:
+    put(acme, {"nodes": {"best": {"timer": {"seconds": 1}}}})
+    run_id = start(acme)
+    assert other.client.delete(f"/api/v1/runs/{run_id}/data").status_code == 404
+    answer = acme.client.delete(f"/api/v1/runs/{run_id}/data")
+    assert (answer.status_code, answer.json()["code"]) == (409, "run_not_over")
+    post(acme, f"runs/{run_id}/cancel")
+    advance(world, run_id)
+    Run.objects.update(state="cancelled", finished_at=world.ports.clock.now())
+    answer = acme.client.delete(f"/api/v1/runs/{run_id}/data")
+    assert answer.status_code == 200
+    assert answer.json()["erased_at"]
+    assert list(acme.client.get(f"/api/v1/runs/{run_id}").json()["inputs"]) == ["$erased"]
+    answer = post(acme, f"runs/{run_id}/restart")
+    assert (answer.status_code, answer.json()["code"]) == (409, "run_erased")
+
+
 def test_another_tenants_workflows_and_runs_do_not_exist(
     acme: Account, other: Account, operator: Account, world: World
 ) -> None:

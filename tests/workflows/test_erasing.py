@@ -1,0 +1,111 @@
+"""A run's data is erased with that of its jobs and sub-runs; a job's alone is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.apps import apps
+from django.core import serializers
+
+from jobs.domain.errors import JobOfRun
+from jobs.models import Job
+from jobs.operations.erase import erase_job_data
+from tests.workflows.theatre import Theatre, model
+from workflows import erasing, operations
+from workflows.domain.errors import RunErased, RunNotOver
+from workflows.models import Run, Version
+from workflows.sweeps import erasing_runs
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+SECRET = "a secret of the tenant"
+
+ALL_COPIES = {
+    "nodes": {
+        "a": model(payload={"echo": {"$ref": "inputs.x"}}),
+        "all": {
+            **model(payload={"echo": {"$ref": "item"}}),
+            "map": {"over": [{"$ref": "a.echo"}, {"$ref": "inputs.x"}]},
+        },
+        "best": {"human": {"title": "?", "choose_from": {"$ref": "all[*].echo"}}},
+        "sub": {"workflow": "child", "inputs": {"x": {"$ref": "best"}}},
+        "bad": {"timer": {"seconds": {"$ref": "a.echo"}}, "needs": ["sub"]},
+    },
+    "output": {"x": {"$ref": "sub.x"}},
+}
+
+
+def everything() -> str:
+    """All rows but definitions, as text."""
+    rows: list[Any] = []
+    for model_of in (
+        *apps.get_app_config("workflows").get_models(),
+        *apps.get_app_config("jobs").get_models(),
+    ):
+        if model_of is not Version:
+            rows += model_of.objects.all()
+    return str(serializers.serialize("json", rows))
+
+
+def ended(theatre: Theatre) -> Run:
+    theatre.put(
+        "child",
+        {"nodes": {"c": model(payload={"echo": {"$ref": "inputs.x"}})}, "output": {"x": {"$ref": "c.echo"}}},
+    )
+    run = theatre.start(ALL_COPIES, {"x": SECRET})
+
+    def answered() -> bool:
+        if run.node_states["best"] == "running":
+            operations.answer_wait(run, "best", SECRET, by="ann", ports=theatre.ports)
+        return run.state != "running"
+
+    theatre.until(run, answered)
+    assert run.node_states["sub"] == "completed"
+    return run
+
+
+def test_no_row_keeps_what_a_run_was_given_or_made(theatre: Theatre) -> None:
+    run = ended(theatre)
+    assert everything().count(SECRET) > 10
+    run = erasing.erase_run_data(run.id, ports=theatre.ports)
+    assert SECRET not in everything()
+    assert run.erased_at is not None
+    assert run.inputs["$erased"]["sha256"]
+    assert Run.objects.filter(erased_at=None).count() == 0, "sub-runs, too"
+    assert run.node_states["a"] == "completed", "states stay"
+    with pytest.raises(RunErased):
+        operations.restart_run(run.id, ports=theatre.ports)
+    assert erasing.erase_run_data(run.id, ports=theatre.ports).erased_at is not None, "it may be repeated"
+
+
+def test_a_job_of_a_run_is_not_erased_alone(theatre: Theatre) -> None:
+    run = ended(theatre)
+    job = Job.objects.filter(followed_by=f"run:{run.id}").first()
+    assert job is not None
+    with pytest.raises(JobOfRun, match=run.id):
+        erase_job_data(job.id, ports=theatre.ports)
+    job.refresh_from_db()
+    assert SECRET in str(job.payload)
+
+
+def test_the_data_of_many_jobs_is_erased_by_a_sweep(
+    theatre: Theatre, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "JOBS_AT_ONCE", 2)
+    monkeypatch.setattr(erasing.erase_jobs, "__defaults__", (2,))
+    run = ended(theatre)
+    assert erasing.erase_run_data(run.id, ports=theatre.ports).erased_at is None
+    for _ in range(5):
+        erasing_runs.sweep(theatre.ports)
+    run.refresh_from_db()
+    assert run.erased_at is not None
+    assert SECRET not in everything()
+    assert erasing_runs.sweep(theatre.ports).looked == 0
+
+
+def test_a_run_under_way_keeps_its_data(theatre: Theatre) -> None:
+    run = theatre.start({"nodes": {"a": model()}}, {"x": SECRET})
+    with pytest.raises(RunNotOver):
+        erasing.erase_run_data(run.id, ports=theatre.ports)
+    run.refresh_from_db()
+    assert run.inputs == {"x": SECRET}

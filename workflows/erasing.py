@@ -1,0 +1,103 @@
+"""Erases the data of a run, what it was given and made: in its own rows at once, in those of its jobs in
+batches.
+
+A job's data alone can't be erased while its run keeps it: a result is the input of later nodes, of sub-runs,
+of choices and of the run's output. Rows, times, states and hashes stay.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+
+from foundation.database.connections import write_lock
+from gpus.registry.audit import record
+from jobs.domain.errors import JobNotOver
+from jobs.models import Job
+from jobs.operations.erase import ERASED, erase_job_data, erased, is_erased
+from jobs.ports import Ports
+from workflows.domain.errors import RunNotOver
+from workflows.models import MapChunk, Node, Run, RunEvent, Wait
+
+JOBS_AT_ONCE = 100
+"""Jobs whose data one call erases; the `erasing_runs` sweep erases that of the others."""
+
+
+def erase_run_data(run_id: str, *, ports: Ports, by: str | None = None) -> Run:
+    """Erase the data of a run that has ended, with its sub-runs of all levels; may be repeated.
+
+    Returns the run; without `erased_at` while jobs still have data, which a sweep erases. Raises
+    Run.DoesNotExist, RunNotOver.
+    """
+    now = ports.clock.now()
+    found: list[Run] = []
+    with write_lock(JOBS_AT_ONCE), transaction.atomic():
+        level = list(Run.objects.select_for_update().filter(id=run_id))
+        if not level:
+            raise Run.DoesNotExist
+        while level:
+            if any(run.finished_at is None for run in level):
+                raise RunNotOver
+            for run in level:
+                _erase_rows(run, now)
+            found += level
+            parents = [run.id for run in level]
+            level = list(Run.objects.select_for_update().filter(parent_node__run_id__in=parents))
+        record(by, "erase_run_data", f"run:{run_id}")
+    left = JOBS_AT_ONCE
+    for run in reversed(found):
+        left -= erase_jobs(run, ports, left)
+        if left <= 0:
+            break
+    return Run.objects.select_related("version__workflow").get(id=run_id)
+
+
+def erase_jobs(run: Run, ports: Ports, most: int = JOBS_AT_ONCE) -> int:
+    """Erase the data of the next jobs of a run whose own rows were erased. Return how many they were."""
+    nodes = Node.objects.filter(run=run, id__gt=run.erased_up_to or "").exclude(job_id=None).order_by("id")
+    some = list(nodes.values_list("id", "job_id")[:most])
+    done = 0
+    for node_id, job_id in some:
+        with suppress(Job.DoesNotExist):
+            try:
+                erase_job_data(job_id or "", ports=ports, with_follower=True)
+            except JobNotOver:  # an operator retried a dead letter of it
+                break
+        done += 1
+        run.erased_up_to = node_id
+    if done == len(some) < most:
+        run.erased_at = ports.clock.now()
+    Run.objects.filter(id=run.id).update(erased_up_to=run.erased_up_to, erased_at=run.erased_at)
+    return done
+
+
+def _erase_rows(run: Run, now: datetime) -> None:
+    mark: dict[str, Any] = {ERASED: {"at": now.isoformat()}}
+    if run.inputs is not None and not is_erased(run.inputs):
+        run.inputs = erased(run.inputs, now)
+    if run.output is not None and not is_erased(run.output):
+        run.output = erased(run.output, now)
+    run.error_message, run.erase_requested_at = "", run.erase_requested_at or now
+    run.save(update_fields=["inputs", "output", "error_message", "erase_requested_at"])
+    nodes = Node.objects.filter(run=run)
+    nodes.update(settings={}, detail="")
+    nodes.exclude(output=None).update(output=mark)
+    waits = Wait.objects.filter(node__run=run)
+    waits.exclude(answer=None).update(answer=mark)
+    waits.update(options={})
+    MapChunk.objects.filter(node__run=run).delete()
+    for event in RunEvent.objects.filter(Q(data__has_key="detail") | Q(data__has_key="error"), run=run):
+        event.data = _without_texts(event.data)
+        event.save(update_fields=["data"])
+
+
+def _without_texts(data: dict[str, Any]) -> dict[str, Any]:
+    """Return an event's data without the texts of errors, which may quote data."""
+    kept = {name: value for name, value in data.items() if name != "detail"}
+    if isinstance(kept.get("error"), dict):
+        kept["error"] = {"code": kept["error"].get("code", ""), "message": ""}
+    return kept

@@ -1,0 +1,25 @@
+"""Runs whose data is to be erased: that of their jobs goes in batches."""
+
+from __future__ import annotations
+
+from jobs.ports import Ports
+from jobs.sweeps.base import SweepCount, sweep_rows
+from workflows.erasing import erase_jobs
+from workflows.models import Run
+
+PERIOD_SECONDS = 5.0
+MAX_RUNS = 10
+
+
+def sweep(ports: Ports) -> SweepCount:
+    """looked: runs. repaired: jobs whose data was erased."""
+    erasing = Run.objects.filter(erase_requested_at__isnull=False, erased_at=None)
+    erased = 0
+
+    def erase(run: Run) -> bool:
+        nonlocal erased
+        erased += erase_jobs(run, ports)
+        return True
+
+    count = sweep_rows("erasing_runs", erasing.order_by("erase_requested_at")[:MAX_RUNS], erase)
+    return SweepCount(count.looked, erased, count.failed, count.notes)
