@@ -28,6 +28,17 @@ from .log import LogLine
 from .spool import Flushed
 from .stream import Event
 from .submit_options import SubmitOptions
+from .workflow_answers import (
+    NodeError,
+    Question,
+    Run,
+    RunError,
+    RunFailed,
+    RunNode,
+    RunNotOver,
+    WorkflowSummary,
+    WorkflowVersion,
+)
 
 __version__ = "0.1.0"
 """The dispatcher's own version; pyproject.toml of this folder reads it."""
@@ -56,6 +67,7 @@ __all__ = [
     "Me",
     "Model",
     "NoAnswer",
+    "NodeError",
     "NotAllowed",
     "NotAuthenticated",
     "NotFound",
@@ -63,7 +75,13 @@ __all__ = [
     "PartialOutput",
     "Problem",
     "Progress",
+    "Question",
     "Reason",
+    "Run",
+    "RunError",
+    "RunFailed",
+    "RunNode",
+    "RunNotOver",
     "Spooled",
     "StartsIn",
     "SubmitOptions",
@@ -72,4 +90,6 @@ __all__ = [
     "Usage",
     "UsageRow",
     "Used",
+    "WorkflowSummary",
+    "WorkflowVersion",
 ]

@@ -141,16 +141,24 @@ class Page:
 
 
 def read_page(document: Mapping[str, Any]) -> Page:
-    """Return a page of jobs. Raises NoAnswer.
+    """Return a page of jobs. Raises NoAnswer."""
+    rows = document.get("results")
+    if not isinstance(rows, list):
+        raise NoAnswer("the answer is not a page")
+    return Page(tuple(read_job(row) for row in rows), cursor_of(document))
+
+
+def cursor_of(document: Mapping[str, Any]) -> str | None:
+    """Return the cursor of a page's next one; None: it is the last. Raises NoAnswer.
 
     Only the cursor of the URL `next` is used: the key is sent to no other host."""
-    rows, following = document.get("results"), document.get("next")
-    if not isinstance(rows, list) or not isinstance(following, str | None):
+    following = document.get("next")
+    if following is None:
+        return None
+    if not isinstance(following, str):
         raise NoAnswer("the answer is not a page")
-    cursor = None
-    if following is not None:
-        try:
-            (cursor,) = parse_qs(urlsplit(following).query)["cursor"]
-        except (ValueError, KeyError):
-            raise NoAnswer("the next page has no cursor") from None
-    return Page(tuple(read_job(row) for row in rows), cursor)
+    try:
+        (cursor,) = parse_qs(urlsplit(following).query)["cursor"]
+    except (ValueError, KeyError):
+        raise NoAnswer("the next page has no cursor") from None
+    return cursor

@@ -5,8 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
-import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import Path
@@ -23,11 +21,11 @@ from .spool import Entry, Flushed, Spool
 from .stream import Event, EventParser
 from .stream import follow as follow_stream
 from .submit_options import SubmitOptions
-from .transport import Request, RunCall, Transport, call_with_retries
+from .transport import Request, RunCall, Transport, call_with_retries, key_of_request
+from .workflow_calls import WorkflowCalls
 
 SUBMIT, SUBMIT_BATCH = "/queue/submit", "/queue/submit-batch"
 _SMALL_REQUEST = "/queue/jobs?limit=1"
-_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
 _POLL_MARGIN_SECONDS = 15.0
 
 T = TypeVar("T")
@@ -66,6 +64,7 @@ class Calls:
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self._files = Files(transport, self, timeout_seconds=timeout_seconds, retry_seconds=retry_seconds)
+        self.workflows = WorkflowCalls(transport, self, timeout_seconds=timeout_seconds)
 
     # -- submit --------------------------------------------------------------------------------------------
 
@@ -79,7 +78,7 @@ class Calls:
         Without an answer: raises `Spooled` if there is a spool, else the last error, with the key in it.
         """
         body = _submit_body(model, payload, options)
-        entry = Entry(SUBMIT, _key(body.pop("idempotency_key", None)), body)
+        entry = Entry(SUBMIT, key_of_request(body.pop("idempotency_key", None)), body)
         return await self._send_or_spool(entry, lambda entry, document: read_job(document))
 
     async def submit_batch(
@@ -90,7 +89,9 @@ class Calls:
         jobs: the fields of `submit`, and `idempotency_key` for an item with its own. An error of one item
         does not affect the others."""
         body = {"jobs": [dict(job) for job in jobs]}
-        return await self._send_or_spool(Entry(SUBMIT_BATCH, _key(idempotency_key), body), _read_items)
+        return await self._send_or_spool(
+            Entry(SUBMIT_BATCH, key_of_request(idempotency_key), body), _read_items
+        )
 
     async def run(
         self,
@@ -188,7 +189,7 @@ class Calls:
         retention removed the earlier job, and `Problem` for changes that do not fit."""
         _require_known("rerun", changes, RerunOptions)
         body: dict[str, Any] = dict(changes)
-        headers = {"Idempotency-Key": _key(body.pop("idempotency_key", None))}
+        headers = {"Idempotency-Key": key_of_request(body.pop("idempotency_key", None))}
         if "run_at" in body:
             body["run_at"] = _time("run_at", body["run_at"])
         if body.get("tags") is not None:
@@ -372,9 +373,3 @@ def _time(name: str, at: Any) -> Any:
     if at.tzinfo is None:
         raise ValueError(f"{name} needs a zone, as in datetime.now(UTC)")
     return at.isoformat()
-
-
-def _key(given: Any) -> str:
-    if given is not None and not _KEY.match(given):
-        raise ValueError("an idempotency key has 1 to 255 printable ASCII characters without spaces")
-    return given or uuid.uuid4().hex

@@ -17,6 +17,7 @@ from .stream import Event
 from .submit_options import SubmitOptions
 from .transport import MAX_ANSWER_BYTES
 from .urllib_transport import UrllibTransport, iterate_blocking, run_blocking
+from .workflow_client import Workflows
 
 
 class Client:
@@ -28,7 +29,7 @@ class Client:
     answer, or event of a stream, raises `AnswerTooLarge`.
 
     Every method raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
-    `dispatcher_client.calls` has the details of each.
+    `dispatcher_client.calls` has the details of each. workflows: the calls about workflows.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Client:
             timeout_seconds=timeout_seconds,
             retry_seconds=retry_seconds,
         )
+        self.workflows = Workflows(self._calls.workflows)
 
     def submit(self, model: str, payload: Mapping[str, Any], **options: Unpack[SubmitOptions]) -> Job:
         """Submit a job, exactly once; return it once it is durable. Raises `Busy`, `Spooled`."""

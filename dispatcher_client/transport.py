@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import random
+import re
 import time
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -164,6 +166,16 @@ class Transport(ABC):
 
 RunCall = Callable[[Coroutine[Any, Any, Any]], Any]
 """Runs a call from code that is not async, and returns its result."""
+
+
+_KEY = re.compile(r"[\x21-\x7e]{1,255}\Z")
+
+
+def key_of_request(given: Any) -> str:
+    """Return an idempotency key: the given one, or a new one for None. Raises ValueError."""
+    if given is not None and not _KEY.match(given):
+        raise ValueError("an idempotency key has 1 to 255 printable ASCII characters without spaces")
+    return given or uuid.uuid4().hex
 
 
 FIRST_PAUSE_SECONDS = 0.25

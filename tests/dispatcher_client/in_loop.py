@@ -31,12 +31,14 @@ class Loop:
 
 
 class InLoop:
-    def __init__(self, client: AsyncClient, loop: Loop) -> None:
+    def __init__(self, client: Any, loop: Loop) -> None:
         self._client = client
         self._loop = loop
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
+        if not callable(method):
+            return InLoop(method, self._loop)
 
         def call(*arguments: Any, **options: Any) -> Any:
             called = method(*arguments, **options)

@@ -1,0 +1,130 @@
+"""Typed answers about workflows: versions, runs, nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from .errors import DispatcherError, NoAnswer
+from .job import FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowSummary:
+    """A workflow in a list. latest: number of its newest version."""
+
+    name: str
+    latest: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowVersion:
+    """A version of a workflow. sha256: of the definition's canonical JSON."""
+
+    name: str
+    version: int
+    sha256: str
+    created_at: datetime
+    definition: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunError:
+    """Why a run failed. node: the node whose failure decided it."""
+
+    code: str
+    message: str
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run. status: running, completed, failed or cancelled. round: raised by each retry. counts: nodes of
+    the definition by state. waiting_for: nodes that wait for a person or a signal; None in lists, as `inputs`
+    and `output`, which are None too for a key that may not see payloads."""
+
+    run_id: str
+    workflow: str
+    version: int
+    status: str
+    round: int
+    paused: bool
+    error: RunError | None
+    counts: Mapping[str, Any]
+    priority: int
+    tags: tuple[str, ...]
+    created_at: datetime
+    finished_at: datetime | None
+    deadline_at: datetime | None
+    waiting_for: tuple[str, ...] | None
+    inputs: Any
+    output: Any
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a human node asks. choose_from: the choices; None where it has a form. form: JSON Schema."""
+
+    title: str
+    choose_from: tuple[Any, ...] | None
+    form: Any
+    expires_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeError:
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunNode:
+    """A node of a run, or a child of a map (`images[3]`). kind: model, human, signal, timer or workflow.
+    output: a model node's is its job's result. question: of a human node without an answer."""
+
+    key: str
+    round: int
+    kind: str
+    state: str
+    job_id: str | None
+    child_run_id: str | None
+    output: Any
+    question: Question | None
+    error: NodeError | None
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class RunFailed(DispatcherError):
+    """The run failed or was cancelled. code, message, node: of its error."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.code = run.error.code if run.error else run.status
+        self.message = run.error.message if run.error else ""
+        self.node = run.error.node if run.error else None
+        at = f" at node {self.node}" if self.node else ""
+        super().__init__(f"Run {run.run_id} {run.status}{at}: {self.code}: {self.message}")
+
+
+class RunNotOver(DispatcherError, TimeoutError):
+    """The run has not ended, or does not wait for an answer, in time; it continues. run: its last known
+    state."""
+
+    def __init__(self, run: Run, seconds: float) -> None:
+        super().__init__(f"Run {run.run_id} is {run.status} after {seconds:g} s.")
+        self.run = run
+
+
+def read_taken(document: Mapping[str, Any]) -> int:
+    """Return how many nodes took a signal. Raises NoAnswer."""
+    taken = document.get("taken")
+    if type(taken) is not int:
+        raise NoAnswer("the answer does not name how many nodes took the signal")
+    return taken

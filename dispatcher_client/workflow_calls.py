@@ -1,0 +1,257 @@
+"""Calls about workflows, written once: `AsyncClient.workflows` has them; `Client.workflows` runs each to its
+end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
+from urllib.parse import quote, urlencode
+
+from .answers import cursor_of
+from .errors import NoAnswer, NotFound, Unavailable
+from .reading import read_answer
+from .transport import Request, Transport, key_of_request, pause_after, pause_seconds
+from .workflow_answers import (
+    Run,
+    RunFailed,
+    RunNode,
+    RunNotOver,
+    WorkflowSummary,
+    WorkflowVersion,
+    read_taken,
+)
+
+T = TypeVar("T")
+
+_MAX_PAUSE_SECONDS = 2.0
+_PAGE_ROWS = 200
+
+
+class Sending(Protocol):
+    """What `Calls` gives: requests to the API, with retries."""
+
+    async def send(
+        self, request: Request, read: Callable[[dict[str, Any]], T], *, accepted: Any = ...
+    ) -> T: ...
+
+
+class WorkflowCalls:
+    """Definitions and runs. api: requests to the dispatcher.
+
+    Each call raises `Problem` for an error answer, and after the last retry `NoAnswer` or `Unavailable`.
+    """
+
+    def __init__(self, transport: Transport, api: Sending, *, timeout_seconds: float) -> None:
+        self._transport, self._api = transport, api
+        self._timeout_seconds = timeout_seconds
+
+    # -- definitions ---------------------------------------------------------------------------------------
+
+    async def put(self, name: str, definition: Mapping[str, Any]) -> WorkflowVersion:
+        """Store a definition as the newest version; return that version, or an earlier one with the same
+        content. Raises `Invalid` with the place of each error."""
+        request = Request("PUT", _workflow_path(name), self._timeout_seconds, dict(definition))
+        return await self._api.send(request, _read_version, accepted=(200, 201))
+
+    async def get(self, name: str, version: int | None = None) -> WorkflowVersion:
+        """Return a version of a workflow, by default the newest."""
+        path = _workflow_path(name) + ("" if version is None else f"/versions/{version}")
+        return await self._get(path, _read_version)
+
+    async def versions(self, name: str) -> AsyncGenerator[WorkflowVersion, None]:
+        """Yield the versions of a workflow, newest first; one request per version."""
+        found = await self.get(name)
+        yield found
+        for number in range(found.version - 1, 0, -1):
+            yield await self.get(name, number)
+
+    async def list(self) -> AsyncGenerator[WorkflowSummary, None]:
+        """Yield the tenant's workflows by name."""
+        async for row in self._rows("/workflows", {}, WorkflowSummary):
+            yield row
+
+    # -- runs ----------------------------------------------------------------------------------------------
+
+    async def start(
+        self,
+        name: str,
+        inputs: Any = None,
+        *,
+        version: int | None = None,
+        priority: int | bool | None = None,
+        deadline_seconds: float | None = None,
+        tags: Sequence[str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Run:
+        """Start a run; return it once it is durable. All tries carry one idempotency key (a new one by
+        default), so one run is started.
+
+        version: default: the newest. priority, tags: of all its jobs. deadline_seconds: the run fails if it
+        has not ended by then."""
+        given = {
+            "inputs": inputs,
+            "version": version,
+            "priority": priority,
+            "deadline_seconds": deadline_seconds,
+            "tags": None if tags is None else list(tags),
+        }
+        body = {name: value for name, value in given.items() if value is not None}
+        headers = {"Idempotency-Key": key_of_request(idempotency_key)}
+        return await self._post(f"{_workflow_path(name)}/runs", _read_run, body, headers)
+
+    async def run(
+        self, name: str, inputs: Any = None, *, timeout_seconds: float | None = None, **options: Any
+    ) -> Any:
+        """Start a run, wait until it has ended, and return its output.
+
+        options: of `start`. Raises `RunFailed` if it failed or was cancelled, and what `start` and `wait`
+        raise."""
+        run = await self.wait((await self.start(name, inputs, **options)).run_id, timeout_seconds)
+        if run.status != "completed":
+            raise RunFailed(run)
+        return run.output
+
+    async def get_run(self, run_id: str) -> Run:
+        """Return the run."""
+        return await self._get(_run_path(run_id), _read_run)
+
+    async def runs(
+        self, *, status: str | None = None, workflow: str | None = None
+    ) -> AsyncGenerator[Run, None]:
+        """Yield the tenant's runs, newest first, without inputs and outputs; one request per page."""
+        async for run in self._rows("/runs", {"status": status, "workflow": workflow}, Run):
+            yield run
+
+    async def wait(
+        self, run_id: str, timeout_seconds: float | None = None, *, for_answer: bool = False
+    ) -> Run:
+        """Wait until the run has ended and return it, also while the dispatcher restarts.
+
+        for_answer: return too as soon as a node waits for a person or a signal. Raises `RunNotOver` after
+        `timeout_seconds`; None waits for ever."""
+        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        tries = 0
+        while True:
+            tries += 1
+            error: NoAnswer | Unavailable | None = None
+            try:
+                run = await self.get_run(run_id)
+            except (NoAnswer, Unavailable) as failed:
+                error, pause = failed, pause_after(failed, tries)
+            else:
+                if run.is_over or (for_answer and run.waiting_for):
+                    return run
+                pause = min(pause_seconds(tries), _MAX_PAUSE_SECONDS)
+            if until is not None:
+                left = until - time.monotonic()
+                if left <= 0 or (error is not None and pause > left):
+                    raise error or RunNotOver(run, timeout_seconds or 0.0)
+                pause = min(pause, left)
+            await self._transport.sleep(pause)
+
+    async def nodes(self, run_id: str, *, state: str | None = None) -> AsyncGenerator[RunNode, None]:
+        """Yield the nodes of a run that have started or ended, with the children of maps, in the order of
+        their starts; one request per page."""
+        async for node in self._rows(f"{_run_path(run_id)}/nodes", {"state": state}, RunNode):
+            yield node
+
+    async def node(self, run_id: str, key: str, index: int | None = None) -> RunNode:
+        """Return a node of a run, of its newest round. index: of a map's child.
+
+        Raises `NotFound` for a node that has not started."""
+        wanted = key if index is None else f"{key}[{index}]"
+        found: RunNode | None = None
+        async for node in self._rows(f"{_run_path(run_id)}/nodes", {"key": wanted}, RunNode):
+            if found is None or node.round >= found.round:
+                found = node
+        if found is None:
+            raise NotFound(
+                404, "unknown_node", f"The run has no node {wanted} that has started.", retryable=False
+            )
+        return found
+
+    # -- what one does with a run --------------------------------------------------------------------------
+
+    async def cancel(self, run_id: str) -> Run:
+        """Ask for the cancel of a run; it ends once its jobs have. Raises `Conflict` if it has ended."""
+        return await self._post(f"{_run_path(run_id)}/cancel", _read_run)
+
+    async def pause(self, run_id: str) -> Run:
+        """Start no further nodes of a run; those under way go on. Raises `Conflict` if it has ended."""
+        return await self._post(f"{_run_path(run_id)}/pause", _read_run)
+
+    async def resume(self, run_id: str) -> Run:
+        """Start nodes of a paused run again. Raises `Conflict` if it has ended."""
+        return await self._post(f"{_run_path(run_id)}/resume", _read_run)
+
+    async def retry(self, run_id: str, nodes: Sequence[str] | None = None) -> Run:
+        """Run a run's failed and cancelled nodes again, or the given ones, and all nodes after them; the
+        others keep their outputs. Raises `Conflict` while it runs, so also if the answer to an earlier try
+        was lost."""
+        body = {} if nodes is None else {"nodes": list(nodes)}
+        return await self._post(f"{_run_path(run_id)}/restart", _read_run, body)
+
+    async def answer(self, run_id: str, key: str, answer: Any) -> Run:
+        """Answer a human node. key: such as ``best``, or ``best[3]``.
+
+        Raises `Conflict` if it was answered before (also by an earlier try of this call), `Problem` (410) if
+        the time for it is over, `Invalid` for an answer that is none of the choices or does not match the
+        form."""
+        return await self._post(
+            f"{_run_path(run_id)}/waits/{quote(key, safe='')}", _read_run, {"answer": answer}
+        )
+
+    async def signal(self, name: str, body: Any = None, *, run_id: str | None = None) -> int:
+        """Send a signal to the runs that wait for it, or to one of them; return how many nodes took it."""
+        sent = {"body": body} if run_id is None else {"body": body, "run_id": run_id}
+        return await self._post(f"/signals/{quote(name, safe='')}", read_taken, sent)
+
+    # -- sending -------------------------------------------------------------------------------------------
+
+    async def _get(self, path: str, read: Callable[[dict[str, Any]], T]) -> T:
+        return await self._api.send(Request("GET", path, self._timeout_seconds), read)
+
+    async def _post(
+        self,
+        path: str,
+        read: Callable[[dict[str, Any]], T],
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> T:
+        return await self._api.send(Request("POST", path, self._timeout_seconds, body, headers or {}), read)
+
+    async def _rows(self, path: str, query: Mapping[str, Any], kind: type[T]) -> AsyncGenerator[T, None]:
+        given = {name: value for name, value in query.items() if value is not None} | {"limit": _PAGE_ROWS}
+        while True:
+            rows, cursor = await self._get(
+                f"{path}?{urlencode(given)}", lambda document: _read_rows(kind, document)
+            )
+            for row in rows:
+                yield row
+            if cursor is None:
+                return
+            given["cursor"] = cursor
+
+
+def _read_rows(kind: type[T], document: Mapping[str, Any]) -> tuple[list[T], str | None]:
+    rows, cursor = document.get("results"), cursor_of(document)
+    if not isinstance(rows, list):
+        raise NoAnswer("the answer is not a page")
+    return [read_answer(kind, row) for row in rows], cursor
+
+
+def _read_version(document: Mapping[str, Any]) -> WorkflowVersion:
+    return read_answer(WorkflowVersion, document)
+
+
+def _read_run(document: Mapping[str, Any]) -> Run:
+    return read_answer(Run, document)
+
+
+def _workflow_path(name: str) -> str:
+    return f"/workflows/{quote(name, safe='')}"
+
+
+def _run_path(run_id: str) -> str:
+    return f"/runs/{quote(run_id, safe='')}"

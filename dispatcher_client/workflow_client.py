@@ -1,0 +1,108 @@
+"""The blocking calls about workflows: `Client.workflows`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from .urllib_transport import iterate_blocking, run_blocking
+from .workflow_answers import Run, RunNode, WorkflowSummary, WorkflowVersion
+from .workflow_calls import WorkflowCalls
+
+
+class Workflows:
+    """Definitions and runs. `dispatcher_client.workflow_calls` has the details of each call."""
+
+    def __init__(self, calls: WorkflowCalls) -> None:
+        self._calls = calls
+
+    def put(self, name: str, definition: Mapping[str, Any]) -> WorkflowVersion:
+        """Store a definition as the newest version; return it, or an earlier one with the same content.
+        Raises `Invalid` with the place of each error."""
+        return run_blocking(self._calls.put(name, definition))
+
+    def get(self, name: str, version: int | None = None) -> WorkflowVersion:
+        """Return a version of a workflow, by default the newest."""
+        return run_blocking(self._calls.get(name, version))
+
+    def versions(self, name: str) -> Iterator[WorkflowVersion]:
+        """Yield the versions of a workflow, newest first."""
+        return iterate_blocking(self._calls.versions(name))
+
+    def list(self) -> Iterator[WorkflowSummary]:
+        """Yield the tenant's workflows by name."""
+        return iterate_blocking(self._calls.list())
+
+    def start(
+        self,
+        name: str,
+        inputs: Any = None,
+        *,
+        version: int | None = None,
+        priority: int | bool | None = None,
+        deadline_seconds: float | None = None,
+        tags: Sequence[str] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Run:
+        """Start a run, exactly once; return it once it is durable."""
+        return run_blocking(
+            self._calls.start(
+                name,
+                inputs,
+                version=version,
+                priority=priority,
+                deadline_seconds=deadline_seconds,
+                tags=tags,
+                idempotency_key=idempotency_key,
+            )
+        )
+
+    def run(
+        self, name: str, inputs: Any = None, *, timeout_seconds: float | None = None, **options: Any
+    ) -> Any:
+        """Start a run, wait until it has ended, and return its output. Raises `RunFailed`, `RunNotOver`."""
+        return run_blocking(self._calls.run(name, inputs, timeout_seconds=timeout_seconds, **options))
+
+    def get_run(self, run_id: str) -> Run:
+        """Return the run."""
+        return run_blocking(self._calls.get_run(run_id))
+
+    def runs(self, *, status: str | None = None, workflow: str | None = None) -> Iterator[Run]:
+        """Yield the tenant's runs, newest first, without inputs and outputs."""
+        return iterate_blocking(self._calls.runs(status=status, workflow=workflow))
+
+    def wait(self, run_id: str, timeout_seconds: float | None = None, *, for_answer: bool = False) -> Run:
+        """Wait until the run has ended, or `for_answer` until it waits for one. Raises `RunNotOver`."""
+        return run_blocking(self._calls.wait(run_id, timeout_seconds, for_answer=for_answer))
+
+    def nodes(self, run_id: str, *, state: str | None = None) -> Iterator[RunNode]:
+        """Yield the nodes of a run that have started or ended, and the children of maps."""
+        return iterate_blocking(self._calls.nodes(run_id, state=state))
+
+    def node(self, run_id: str, key: str, index: int | None = None) -> RunNode:
+        """Return a node of a run. index: of a map's child. Raises `NotFound` if it has not started."""
+        return run_blocking(self._calls.node(run_id, key, index))
+
+    def cancel(self, run_id: str) -> Run:
+        """Ask for the cancel of a run. Raises `Conflict` if it has ended."""
+        return run_blocking(self._calls.cancel(run_id))
+
+    def pause(self, run_id: str) -> Run:
+        """Start no further nodes of a run. Raises `Conflict` if it has ended."""
+        return run_blocking(self._calls.pause(run_id))
+
+    def resume(self, run_id: str) -> Run:
+        """Start nodes of a paused run again. Raises `Conflict` if it has ended."""
+        return run_blocking(self._calls.resume(run_id))
+
+    def retry(self, run_id: str, nodes: Sequence[str] | None = None) -> Run:
+        """Run the failed nodes of a run again, or the given ones, and all after them. Raises `Conflict`."""
+        return run_blocking(self._calls.retry(run_id, nodes))
+
+    def answer(self, run_id: str, key: str, answer: Any) -> Run:
+        """Answer a human node. Raises `Conflict`, `Invalid`."""
+        return run_blocking(self._calls.answer(run_id, key, answer))
+
+    def signal(self, name: str, body: Any = None, *, run_id: str | None = None) -> int:
+        """Send a signal to the runs that wait for it; return how many nodes took it."""
+        return run_blocking(self._calls.signal(name, body, run_id=run_id))

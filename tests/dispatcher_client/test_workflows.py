@@ -1,0 +1,127 @@
+"""The calls about workflows, against the real web process; runs are advanced when a test asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dispatcher_client import Client, Conflict, Invalid, NotFound, RunFailed, RunNotOver, WorkflowSummary
+from tests.jobs.api.conftest import Account, World
+from tests.jobs.events.conftest import redis_url, tenant, web, world
+from tests.support.servers.web import Web
+from workflows.execution.advancer import Advancer
+from workflows.sweeps.cancelling_runs import sweep as cancelling_runs
+from workflows.tasks import advance_now
+
+from .conftest import NewClient
+
+__all__ = ["redis_url", "tenant", "web", "world"]
+
+CHOICE: dict[str, Any] = {
+    "inputs": {"type": "object", "required": ["images"]},
+    "nodes": {
+        "best": {
+            "map": {"over": {"$ref": "inputs.images"}},
+            "human": {"title": "Choose", "choose_from": [{"$ref": "item"}, "none"]},
+        },
+        "paid": {"signal": {"name": "payment"}, "needs": ["best"]},
+    },
+    "output": {"best": {"$ref": "best"}, "paid": {"$ref": "paid"}},
+}
+FAILING = {"nodes": {"ask": {"human": {"title": "?", "choose_from": {"$ref": "inputs"}}}}}
+
+
+@pytest.fixture
+def client(web: Web, tenant: Account, new_client: NewClient) -> Client:
+    return new_client(web.url, tenant.key)
+
+
+def test_a_definition_has_versions(client: Client) -> None:
+    first, again = client.workflows.put("choice", CHOICE), client.workflows.put("choice", CHOICE)
+    assert (first.name, first.version, again.version) == ("choice", 1, 1)
+    second = client.workflows.put("choice", {**CHOICE, "output": None})
+    assert [found.version for found in client.workflows.versions("choice")] == [2, 1]
+    assert client.workflows.get("choice") == second
+    assert client.workflows.get("choice", 1).definition == CHOICE
+    assert list(client.workflows.list()) == [WorkflowSummary("choice", 2)]
+    with pytest.raises(Invalid) as refused:
+        client.workflows.put("choice", {"nodes": {"a": {"model": "zimg", "needs": ["b"]}}})
+    assert refused.value.pointer == "/nodes/a/needs/0"
+    with pytest.raises(NotFound):
+        client.workflows.get("other")
+
+
+def test_a_run_is_answered_signalled_and_waited_for(client: Client, world: World) -> None:
+    client.workflows.put("choice", CHOICE)
+    inputs = {"images": ["x", "y"]}
+    run = client.workflows.start("choice", inputs, tags=["a"], priority=2, idempotency_key="k")
+    assert (
+        client.workflows.start("choice", inputs, tags=["a"], priority=2, idempotency_key="k").run_id
+        == run.run_id
+    )
+    assert (run.status, run.inputs, run.tags, run.priority) == ("running", inputs, ("a",), 2)
+    advance_now(Advancer(world.ports), run.run_id)
+    waiting = client.workflows.wait(run.run_id, 30, for_answer=True)
+    assert waiting.waiting_for == ("best[0]", "best[1]")
+    node = client.workflows.node(run.run_id, "best", 1)
+    assert (node.key, node.kind, node.state) == ("best[1]", "human", "running")
+    assert node.question is not None
+    assert node.question.choose_from == ("y", "none")
+    with pytest.raises(Invalid):
+        client.workflows.answer(run.run_id, "best[1]", "z")
+    for index, choice in enumerate(["none", "y"]):
+        client.workflows.answer(run.run_id, f"best[{index}]", choice)
+    with pytest.raises(Conflict):
+        client.workflows.answer(run.run_id, "best[1]", "y")
+    with pytest.raises(RunNotOver):
+        client.workflows.wait(run.run_id, 0.05)
+    advance_now(Advancer(world.ports), run.run_id)
+    assert [client.workflows.signal("payment", {"euro": 3}), client.workflows.signal("payment")] == [1, 0]
+    advance_now(Advancer(world.ports), run.run_id)
+    ended = client.workflows.wait(run.run_id, 30)
+    assert (ended.is_over, ended.output) == (True, {"best": ["none", "y"], "paid": {"euro": 3}})
+    assert {(node.key, node.state) for node in client.workflows.nodes(run.run_id, state="completed")} == {
+        ("best", "completed"),
+        ("best[0]", "completed"),
+        ("best[1]", "completed"),
+        ("paid", "completed"),
+    }
+    assert [found.run_id for found in client.workflows.runs(workflow="choice", status="completed")] == [
+        run.run_id
+    ]
+    with pytest.raises(NotFound, match="no node other"):
+        client.workflows.node(run.run_id, "other")
+
+
+def test_a_run_is_paused_resumed_cancelled_and_retried(client: Client, world: World) -> None:
+    client.workflows.put("choice", CHOICE)
+    run_id = client.workflows.start("choice", {"images": ["x"]}).run_id
+    assert client.workflows.pause(run_id).paused
+    assert not client.workflows.resume(run_id).paused
+    advance_now(Advancer(world.ports), run_id)
+    with pytest.raises(Conflict):
+        client.workflows.retry(run_id)
+    client.workflows.cancel(run_id)
+    cancelling_runs(world.ports)
+    advance_now(Advancer(world.ports), run_id)
+    assert client.workflows.wait(run_id, 30).status == "cancelled"
+    for call in (client.workflows.cancel, client.workflows.pause, client.workflows.resume):
+        with pytest.raises(Conflict):
+            call(run_id)
+    again = client.workflows.retry(run_id, ["best"])
+    assert (again.status, again.round) == ("running", 2)
+    advance_now(Advancer(world.ports), run_id)
+    assert client.workflows.node(run_id, "best[0]").round == 2
+
+
+def test_run_raises_the_failure_of_its_run(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.workflows.put("failing", FAILING)
+    run = client.workflows.start("failing", "text", idempotency_key="k")
+    advance_now(Advancer(world.ports), run.run_id)
+    with pytest.raises(RunFailed) as failed:
+        client.workflows.run("failing", "text", idempotency_key="k", timeout_seconds=30)
+    assert (failed.value.node, failed.value.code) == ("ask", "node_failed")
+    assert failed.value.run.run_id == run.run_id
