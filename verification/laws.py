@@ -1,7 +1,8 @@
 """The laws over database and leases, by which `prove`, the simulator and the tests judge.
 
-(1), (6), (8) and the invariants inside one row hold at every moment; the others once writers and sweeps have
-drained (`drained=True`). Each law is a function that yields its violations in words."""
+(1), (6), (8) to (12) and the invariants inside one row hold at every moment; the others once writers and
+sweeps have drained (`drained=True`). (9) to (12) are in `verification.workflow_laws`. Each law is a function
+that yields its violations in words."""
 
 from __future__ import annotations
 
@@ -26,6 +27,7 @@ from jobs.models import Attempt, Callback, Event, Job, PurgeLedger, Rollup, Swee
 from jobs.ports import Ports
 from jobs.reports.rollups import CLOSE, CURSOR, DAY, HOUR
 from jobs.sweeps.cancelling import slot_proof
+from verification.workflow_laws import check_runs
 
 _FINAL = frozenset(state.value for state in FINAL_JOB_STATES)
 _FINAL_EVENTS = frozenset(move.event for move in JOB_MOVES if move.target in FINAL_JOB_STATES)
@@ -81,6 +83,7 @@ def check_laws(
     accepted: number of jobs that got a 202, if the scenario counted them. peak_running: the most dispatcher
     jobs that each server ran at once, by its own count."""
     broken = [*_one_holder(ports, peak_running or {}), *_budget(), *_conserved(accepted)]
+    broken += check_runs(ports, drained=drained)
     if drained:
         broken += [*_leased(ports), *_running(), *_final(), *_reachable(ports), *replayed(), *_usage()]
         broken += _artifacts(ports)

@@ -11,6 +11,7 @@ from gpu_host.node.server import Node
 from tests.support.factories import make_model
 from tests.support.shop import Shop, open_shop
 from tests.workflows.theatre import Theatre
+from verification.workflow_laws import check_runs
 
 
 @pytest.fixture
@@ -25,5 +26,9 @@ def shop(valkey, fleet) -> Iterator[Shop]:
 
 
 @pytest.fixture
-def theatre(shop: Shop) -> Theatre:
-    return Theatre(shop)
+def theatre(shop: Shop) -> Iterator[Theatre]:
+    """A theatre whose runs keep the laws, whatever was played."""
+    theatre = Theatre(shop)
+    yield theatre
+    if theatre.keeps_laws:
+        assert not list(check_runs(theatre.ports, drained=False))

@@ -22,6 +22,8 @@ class Theatre:
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
         self.woken: list[str] = []
+        self.keeps_laws = True
+        """False: the test plants violations."""
         self.ports = replace(shop.ports, wake_followers=self.woken.extend)
         self.advancer = Advancer(self.ports)
         self.tenant = make_tenant()

@@ -1,0 +1,149 @@
+"""Each law of runs, (9) to (12), is noticed when it is broken: a judge that sees nothing proves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import transaction
+
+from foundation.ids import new_id
+from jobs.models import EndNotice, Job
+from tests.support.shop import Shop
+from tests.workflows.theatre import Theatre, model
+from verification.laws import check_laws
+from verification.workflow_laws import check_runs
+from workflows import operations
+from workflows.domain.states import NodeState, RunState
+from workflows.models import MapState, Node, Run, RunEvent, follower_of
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.database]
+DEFINITION: dict[str, Any] = {
+    "nodes": {
+        "a": model(payload={"echo": {"$ref": "inputs.x"}}),
+        "all": {**model(payload={"echo": {"$ref": "item"}}), "map": {"over": {"$ref": "a.echo"}}},
+        "no": {**model(), "needs": ["a"], "when": "a.echo == `null`"},
+        "b": {**model(payload={"echo": {"$ref": "all[0].echo"}})},
+        "ask": {"human": {"title": "?", "form": {}, "expires_seconds": 1000}, "needs": ["b"]},
+        "mail": model(),
+    },
+    "on_failure": {"node": "mail"},
+}
+
+
+def node(key: str, **changes: Any) -> None:
+    assert Node.objects.filter(key=key).update(**changes) == 1
+
+
+def map_state(**changes: Any) -> None:
+    assert MapState.objects.update(**changes) == 1
+
+
+def second_job() -> None:
+    job = Job.objects.get(id=Node.objects.get(key="b").job_id)
+    job.pk = new_id()
+    job.save(force_insert=True)
+
+
+def notice() -> None:
+    run = Run.objects.get()
+    job = Job.objects.get(id=Node.objects.get(key="b").job_id)
+    EndNotice.objects.create(
+        followed_by=follower_of(run.id), ended_id=job.id, state="completed", at=run.created_at
+    )
+
+
+def unended(key: str) -> None:
+    node(key, state="running", finished_at=None)
+    run = Run.objects.get()
+    Run.objects.update(node_states={**run.node_states, key: "running"})
+
+
+def resulted(key: str, result: Any) -> None:
+    Job.objects.filter(id=Node.objects.get(key=key).job_id).update(result=result)
+
+
+def moved(key: str, state: NodeState, code: str) -> None:
+    run = Run.objects.get()
+    Run.objects.update(node_states={**run.node_states, key: state.value})
+    node(key, state=state.value, code=code)
+
+
+PLANTS: dict[str, tuple[str, Callable[[], object]]] = {
+    "a running run without its started event is over once too often": (
+        "(9)",
+        lambda: RunEvent.objects.filter(type="started").update(type="completed"),
+    ),
+    "a run and the row of its node disagree": ("(9)", lambda: node("no", state="cancelled")),
+    "a notice is unread": ("(9)", notice),
+    "the end of a job is lost": ("(9)", lambda: unended("b")),
+    "a job belongs to no node": ("(10)", second_job),
+    "a node that ran has no job": ("(10)", lambda: node("b", job_id=None)),
+    "the job of a node is gone": ("(10)", lambda: node("b", job_id=new_id())),
+    "a node was skipped although its needs completed": (
+        "(10)",
+        lambda: moved("b", NodeState.SKIPPED, "needs_skipped"),
+    ),
+    "a node ran although what it needs failed": ("(10)", lambda: moved("a", NodeState.FAILED, "x")),
+    "a node was skipped although its `when` is true": ("(10)", lambda: resulted("a", {"echo": None})),
+    "a payload is not what its reference selects": ("(11)", lambda: resulted("all[0]", {"echo": 9})),
+    "an item was given another payload": (
+        "(11)",
+        lambda: Job.objects.filter(id=Node.objects.get(key="all[1]").job_id).update(payload={"echo": 1}),
+    ),
+    "an item never ran": ("(12)", lambda: Node.objects.filter(key="all[2]").delete()),
+    "an item ran twice": ("(12)", lambda: node("all[2]", index=1)),
+    "a map completed without its last item": ("(12)", lambda: map_state(next_index=2, completed=2)),
+    "a map counts another number of failures": ("(12)", lambda: map_state(completed=2, failed=1)),
+}
+
+
+def broken(theatre: Theatre) -> set[str]:
+    return {line.partition(" ")[0] for line in check_runs(theatre.ports, drained=True)}
+
+
+def test_each_planted_violation_is_noticed(theatre: Theatre, shop: Shop) -> None:
+    """One run, which waits for an answer in the end; each violation is taken back."""
+    run = theatre.start(DEFINITION, {"x": [1, 2, 3]})
+    theatre.until(run, lambda: Node.objects.filter(key="ask").exists())
+    assert check_laws(drained=True, ports=shop.ports) == []
+    missed = {}
+    for name, (law, plant) in PLANTS.items():
+        with transaction.atomic():
+            plant()
+            if law not in (found := broken(theatre)):
+                missed[name] = found
+            transaction.set_rollback(True)
+    assert missed == {}
+    operations.answer_wait(run, "ask", 1, by="me", ports=theatre.ports)
+    theatre.to_end(run)
+    assert broken(theatre) == set()
+    for change in (
+        {"state": RunState.RUNNING.value, "finished_at": None},
+        {"node_states": {**run.node_states, "b": "running"}},
+    ):
+        with transaction.atomic():
+            Run.objects.update(**change)
+            assert "(9)" in broken(theatre)
+            transaction.set_rollback(True)
+    with transaction.atomic():
+        RunEvent.objects.filter(type="completed").delete()
+        assert broken(theatre) == {"(9)"}
+        transaction.set_rollback(True)
+
+
+def test_a_restarted_map_that_keeps_what_never_completed_is_noticed(theatre: Theatre) -> None:
+    failing = {
+        **model(payload={"fault": {"$ref": "item", "default": None}}),
+        "map": {"over": {"$ref": "inputs"}},
+    }
+    run = theatre.start({"nodes": {"all": failing}}, [None, "fail", None])
+    theatre.to_end(run)
+    operations.restart_run(run.id, ports=theatre.ports)
+    theatre.until(run, lambda: run.round == 2 and run.state == RunState.FAILED)
+    assert broken(theatre) == set()
+    with transaction.atomic():
+        Node.objects.filter(key="all[0]").update(state="cancelled")
+        assert "(12)" in broken(theatre)
+        transaction.set_rollback(True)

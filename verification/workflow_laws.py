@@ -1,0 +1,315 @@
+"""The laws over runs of workflows, (9) to (12); `verification.laws` has the others.
+
+They are stated over the stored rows alone, and evaluate definitions anew: the code that advances runs is not
+asked what it should have done."""
+
+from __future__ import annotations
+
+from collections import ChainMap, Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+from django.conf import settings
+
+from foundation.expressions import SearchFailed, is_true
+from jobs.domain.states import FINAL_JOB_STATES
+from jobs.models import EndNotice, Job
+from jobs.operations.erase import is_erased
+from jobs.ports import Ports
+from workflows.definition.read import read_definition
+from workflows.domain.budget import Costs, OverBudget
+from workflows.domain.plan import ERROR, INDEX, INPUTS, ITEM, RUN, NeedsRule, NodeKind, NodeSpec, Plan
+from workflows.domain.states import FINAL_NODE_STATES, NodeState, RunState
+from workflows.domain.template import Unresolved, resolve
+from workflows.models import MapChunk, MapState, Node, Run, RunEvent, follower_of
+
+_FINAL_NODE = frozenset(state.value for state in FINAL_NODE_STATES)
+_FINAL_RUN = frozenset(state.value for state in RunState if state is not RunState.RUNNING)
+_FINAL_JOB = frozenset(state.value for state in FINAL_JOB_STATES)
+_BAD = frozenset({NodeState.FAILED.value, NodeState.CANCELLED.value})
+_WITHOUT_RUNNING = frozenset({"needs_unmet", "needs_skipped", "when_false", "run_failed", "run_cancelled"})
+"""Codes of nodes that ended without having started."""
+
+
+def check_runs(ports: Ports, *, drained: bool) -> Iterator[str]:
+    """Yield violations. drained: no writer and no sweep has anything left to do.
+
+    Runs past their retention are left out: their jobs go first, in batches."""
+    plans: dict[int, Plan] = {}
+    old = ports.clock.now() - timedelta(days=settings.DISPATCHER.retention_days)
+    for run in Run.objects.exclude(finished_at__lt=old).order_by("id").iterator(chunk_size=100):
+        if run.version_id not in plans:
+            plans[run.version_id] = read_definition(run.version.spec)
+        rows = _Rows(run, plans[run.version_id])
+        yield from _ended(rows, drained)
+        yield from _one_job(rows)
+        yield from _rules(rows)
+        yield from _inputs(rows)
+        yield from _maps(rows)
+
+
+class _Rows:
+    """The rows of one run."""
+
+    def __init__(self, run: Run, plan: Plan) -> None:
+        self.run, self.plan = run, plan
+        self.nodes = list(Node.objects.filter(run=run).order_by("round", "id"))
+        self.jobs = {job.id: job for job in Job.objects.filter(followed_by=follower_of(run.id))}
+        self.newest = {node.key: node for node in self.nodes}
+        self.child_runs = {child.parent_node_id: child for child in Run.objects.filter(parent_node__run=run)}
+
+    @cached_property
+    def maps(self) -> dict[str, MapState]:
+        """By the id of the map's node."""
+        return {state.node_id: state for state in MapState.objects.filter(node__run=self.run)}
+
+    @cached_property
+    def costs(self) -> Costs:
+        return Costs(settings.DISPATCHER.workflow_value_bytes, settings.DISPATCHER.workflow_search_steps)
+
+    def spec(self, base: str) -> NodeSpec | None:
+        handler = self.plan.on_failure
+        return handler if handler is not None and handler.key == base else self.plan.nodes.get(base)
+
+    def is_handler(self, node: Node) -> bool:
+        return self.plan.on_failure is not None and node.base == self.plan.on_failure.key
+
+    def children(self, base: str, first_round: int, last_round: int) -> list[Node]:
+        return [
+            node
+            for node in self.nodes
+            if node.base == base and node.index is not None and first_round <= node.round <= last_round
+        ]
+
+    def output(self, key: str) -> Any:
+        node = self.newest.get(key)
+        return None if node is None else self.output_of(node)
+
+    def output_of(self, node: Node) -> Any:
+        if node.state != NodeState.COMPLETED:
+            return None
+        if node.job_id is None:
+            return node.output
+        return self.jobs[node.job_id].result if node.job_id in self.jobs else None
+
+    def scope(self, node: Node) -> dict[str, Any]:
+        """Return the values by which the references of a node began when it started."""
+        scope = {key: self.output(key) for key in self.run.node_states}
+        scope |= {INPUTS: self.run.inputs, RUN: {"id": self.run.id, "round": node.round}}
+        if self.is_handler(node):
+            run = self.run
+            scope[ERROR] = {
+                "node": run.error_node or None,
+                "code": run.error_code,
+                "message": run.error_message,
+            }
+        return scope
+
+
+def _ended(rows: _Rows, drained: bool) -> Iterator[str]:
+    """Law 9: a run is final exactly if all its nodes are, with one final event for each of its rounds."""
+    run, is_over = rows.run, rows.run.state in _FINAL_RUN
+    open_states = [key for key, state in run.node_states.items() if state not in _FINAL_NODE]
+    if is_over and open_states:
+        yield f"(9) run {run.id} is {run.state}, and its nodes {open_states[:5]} have not ended"
+    if drained and not is_over and not open_states:
+        yield f"(9) all nodes of run {run.id} have ended, and it is {run.state}"
+    for node in rows.nodes:
+        is_ended = node.state in _FINAL_NODE
+        if is_over and not is_ended:
+            yield f"(9) run {run.id} is {run.state}, and {node.key} of round {node.round} is {node.state}"
+        if node.index is None and rows.newest[node.key] is node:
+            known = run.node_states.get(node.key)
+            if known not in (node.state, NodeState.PENDING):  # pending: a restart has yet to begin it
+                yield f"(9) run {run.id} says that {node.key} is {known}, its row that it is {node.state}"
+    number = RunEvent.objects.filter(run=run, type__in=sorted(_FINAL_RUN)).count()
+    over = run.round if is_over else run.round - 1
+    if number != over and run.event_seq:
+        yield f"(9) run {run.id} ({run.state}, round {run.round}) has {number} final events"
+    if drained:
+        yield from _lost_ends(rows)
+
+
+def _lost_ends(rows: _Rows) -> Iterator[str]:
+    run = rows.run
+    if run.state == RunState.RUNNING and EndNotice.objects.filter(followed_by=follower_of(run.id)).exists():
+        yield f"(9) run {run.id} has unread notices of ends"
+    for node in rows.nodes:
+        if node.state in _FINAL_NODE:
+            continue
+        job, child = rows.jobs.get(node.job_id or ""), rows.child_runs.get(node.id)
+        if job is not None and job.state in _FINAL_JOB:
+            yield f"(9) {node.key} of run {run.id} is {node.state}, and its job {job.id} is {job.state}"
+        if child is not None and child.state in _FINAL_RUN:
+            yield f"(9) {node.key} of run {run.id} is {node.state}, and its sub-run is {child.state}"
+
+
+def _one_job(rows: _Rows) -> Iterator[str]:
+    """Law 10, first half: each node has at most one row and one job in a round, and each job one node."""
+    for (key, number), count in Counter((node.key, node.round) for node in rows.nodes).items():
+        if count > 1:
+            yield f"(10) {key} of run {rows.run.id} started {count} times in round {number}"
+    of_job = Counter(node.job_id for node in rows.nodes if node.job_id is not None)
+    for job_id in rows.jobs:
+        if of_job[job_id] != 1:
+            yield f"(10) job {job_id} of run {rows.run.id} is that of {of_job[job_id]} nodes"
+    for node in rows.nodes:
+        if node.job_id is not None and node.job_id not in rows.jobs:
+            yield f"(10) the job of {node.key} of run {rows.run.id} is not there"
+        is_model = node.kind == NodeKind.MODEL and node.id not in rows.maps
+        is_begun = node.state in (NodeState.RUNNING, NodeState.COMPLETED)
+        if is_model and is_begun and node.job_id is None and node.output != []:
+            yield f"(10) {node.key} of run {rows.run.id} is {node.state} and has no job"
+
+
+def _rules(rows: _Rows) -> Iterator[str]:
+    """Law 10, second half: a node ran exactly if its rule was met and its `when` was true."""
+    for key, state in rows.run.node_states.items():
+        node, spec = rows.newest.get(key), rows.spec(key)
+        if node is None or spec is None or state == NodeState.PENDING or rows.is_handler(node):
+            continue
+        found = [rows.run.node_states[need] for need in spec.needs]
+        if any(one not in _FINAL_NODE for one in found):
+            if node.code not in ("run_failed", "run_cancelled"):
+                yield f"(10) {key} of run {rows.run.id} is {state} before all that it needs has ended"
+            continue
+        met, begun = _is_met(spec.rule, found), node.code not in _WITHOUT_RUNNING
+        if node.code in ("run_failed", "run_cancelled"):
+            continue  # whatever it needed: it was cancelled before or during its run
+        if begun and not met:
+            yield f"(10) {key} of run {rows.run.id} is {state}, and its rule {spec.rule} was not met: {found}"
+        if not begun and met and node.code != "when_false":
+            yield f"(10) {key} of run {rows.run.id} is {state} ({node.code}), and its rule was met: {found}"
+        if met and spec.when is not None:
+            yield from _when(rows, node, spec, begun)
+
+
+def _is_met(rule: NeedsRule, found: list[str]) -> bool:
+    if not found or rule is NeedsRule.ALL_DONE:
+        return True
+    is_completed = NodeState.COMPLETED in found
+    if rule is NeedsRule.ANY_SUCCESS:
+        return is_completed
+    return not _BAD & set(found) and (is_completed or rule is NeedsRule.NONE_FAILED)
+
+
+def _when(rows: _Rows, node: Node, spec: NodeSpec, begun: bool) -> Iterator[str]:
+    assert spec.when is not None
+    try:
+        is_wanted = is_true(rows.costs.budget().search(spec.when, rows.scope(node)))
+    except (SearchFailed, OverBudget):
+        return  # it failed because of that
+    if begun != is_wanted:
+        yield f"(10) {node.key} of run {rows.run.id} is {node.state}, and its `when` is {is_wanted}"
+
+
+def _inputs(rows: _Rows) -> Iterator[str]:
+    """Law 11: what a node was given is what its references select from the stored outputs."""
+    items: dict[str, dict[int, Any]] = {}
+    for node in rows.newest.values():
+        spec = rows.spec(node.base)
+        given = _given(rows, node)
+        is_current = rows.run.node_states.get(node.base) != NodeState.PENDING
+        if spec is None or given is None or not is_current:
+            continue  # its needs may have run again since
+        if rows.is_handler(node) and rows.run.state != RunState.FAILED:
+            continue  # the error that it was given is not stored
+        if rows.is_handler(node) and rows.run.error_code == "deadline_exceeded":
+            continue
+        scope: Mapping[str, Any] = rows.scope(node)
+        if node.index is not None:
+            own = _map_of(rows, node)
+            if own is None:
+                yield f"(12) {node.key} of run {rows.run.id} belongs to no map"
+                continue
+            if own.node_id not in items:
+                items[own.node_id] = _items(own)
+            names: dict[str, Any] = {INDEX: node.index}
+            if spec.map is not None and spec.map.over is not None:
+                names[ITEM] = items[own.node_id].get(node.index)
+            scope = ChainMap(names, dict(scope))
+        try:
+            wanted = resolve(spec.settings, scope, budget=rows.costs.budget())
+        except Unresolved as error:
+            yield f"(11) {node.key} of run {rows.run.id} started, and its input can't be resolved: {error}"
+            continue
+        if any(given[name] != wanted.get(name) for name in given):
+            yield f"(11) {node.key} of run {rows.run.id} was given {given}, its references select {wanted}"
+
+
+def _given(rows: _Rows, node: Node) -> Mapping[str, Any] | None:
+    """Return the settings that a node was started with; None if it was not, or they were erased."""
+    if node.job_id is not None:
+        job = rows.jobs.get(node.job_id)
+        return None if job is None or is_erased(job.payload) else {"payload": job.payload}
+    child = rows.child_runs.get(node.id)
+    if child is not None:
+        return {**node.settings, "inputs": child.inputs}
+    return node.settings or None
+
+
+def _map_of(rows: _Rows, child: Node) -> MapState | None:
+    node = next((one for one in rows.nodes if (one.key, one.round) == (child.base, child.round)), None)
+    return None if node is None else rows.maps.get(node.id)
+
+
+def _items(state: MapState) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for chunk in MapChunk.objects.filter(node_id=state.node_id):
+        found.update(enumerate(chunk.items, start=chunk.first))
+    return found
+
+
+def _maps(rows: _Rows) -> Iterator[str]:
+    """Law 12: a map runs each of its indices once in a round; those that a restart keeps ran before."""
+    for node in rows.nodes:
+        state = rows.maps.get(node.id)
+        if state is None:
+            continue
+        place = f"{node.key} of run {rows.run.id}"
+        own = rows.children(node.base, node.round, node.round)
+        wanted = list(range(state.total)) if state.todo is None else list(state.todo)
+        begun = wanted[: state.next_index]
+        indices = sorted(child.index for child in own if child.index is not None)
+        if indices != begun:
+            odd = Counter(indices)
+            odd.subtract(begun)
+            wrong = {index: count for index, count in odd.items() if count}
+            yield f"(12) {place} began {len(begun)} items in round {node.round}; too many, too few: {wrong}"
+        if node.state == NodeState.COMPLETED and state.next_index != len(wanted):
+            yield f"(12) {place} completed with {state.next_index} of {len(wanted)} items"
+        counts = defaultdict[str, int](int)
+        for child in own:
+            counts[_counted(child.state)] += 1
+        stored = {"running": state.running, "completed": state.completed, "failed": state.failed}
+        if stored != {name: counts[name] for name in stored}:
+            yield f"(12) {place} counts {stored}, its items are {dict(counts)}"
+        if state.todo is not None:
+            kept = set(range(state.total)) - set(state.todo)
+            earlier = rows.children(node.base, state.first_round, node.round - 1)
+            ran = Counter(child.index for child in earlier if child.state == NodeState.COMPLETED)
+            if wrong_kept := [index for index in sorted(kept) if ran[index] != 1]:
+                yield f"(12) {place} keeps items {wrong_kept[:5]}, which did not complete once before"
+        if node.state == NodeState.COMPLETED and rows.newest[node.key] is node:
+            yield from _joined(rows, node, state)
+
+
+def _joined(rows: _Rows, node: Node, state: MapState) -> Iterator[str]:
+    """The output of a map is the list of its items' outputs (law 11 for the nodes after it)."""
+    wanted: list[Any] = [None] * state.total
+    for child in rows.children(node.base, state.first_round, node.round):
+        if child.state == NodeState.COMPLETED and child.index is not None:
+            wanted[child.index] = rows.output_of(child)
+    jobs = (rows.jobs.get(child.job_id or "") for child in rows.children(node.base, 1, node.round))
+    if any(job is not None and is_erased(job.result) for job in jobs):
+        return
+    if rows.output_of(node) != wanted:
+        yield f"(11) the output of {node.key} of run {rows.run.id} is not the list of its items' outputs"
+
+
+def _counted(state: str) -> str:
+    if state not in _FINAL_NODE:
+        return "running"
+    return "completed" if state in (NodeState.COMPLETED, NodeState.SKIPPED) else "failed"
